@@ -128,8 +128,7 @@ def children(pid: int) -> list[int]:
 def cluster_of(readings: tuple[Reading, ...]) -> Cluster:
     """A cluster with this machine as its node, and with the slice that NVIDIA's DRA driver would publish."""
     first = readings[0]
-    roots = ("",) * len(readings)
-    machine = Machine("this-machine", first.product, first.memory_total_bytes, readings, roots)
+    machine = Machine("this-machine", first.product, first.memory_total_bytes, readings)
     cluster, driver_slice = Cluster(), gpu_slice(NODE, machine)
     for device, gpu in zip(driver_slice["spec"]["devices"], readings, strict=True):
         device["attributes"]["uuid"] = {"string": gpu.uuid}

@@ -51,7 +51,9 @@ class Weights(_Strict):
     )
     headroom: float = Field(5, ge=0, le=100, description="how well the device memory fits the requested memory")
     fragmentation: float = Field(3, ge=0, le=100, description="how much free GPU capacity stays usable for later jobs")
-    packing: float = Field(1, ge=0, le=100, description="prefer nodes whose own devices are already in use")
+    packing: float = Field(
+        1, ge=0, le=100, description="prefer nodes whose GPUs (without GPUs: own devices) are already in use"
+    )
     health: float = Field(2, ge=0, le=100, description="avoid devices with an informational taint or a reported fault")
     preference: float = Field(10, ge=0, le=100, description="rank of the chosen firstAvailable alternative")
     clique: float = Field(

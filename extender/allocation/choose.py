@@ -4,19 +4,21 @@ A preference never turns a solvable problem into an unsolvable one. The first se
 proves that the claims fit, and it fixes the `firstAvailable` alternatives, because the user's order has priority. The
 next searches use these alternatives, and one preferred set of devices each. The first success is the result.
 
-Most claims are on the fast path: one request for whole devices that are interchangeable. The choice of one device does
-not affect another, so each large enough set of matching free devices is a solution, and the first devices are the first
-solution.
+Most claims are on the fast path: requests for whole devices that are interchangeable, where two requests match the same
+devices or none in common. The choice of one device does not affect another, so each large enough set of matching free
+devices is a solution, and the first devices are the first solution.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import combinations
+from typing import NamedTuple
 
 from extender.allocation.problem import EVERY_DEVICE, NULL_OBSERVER, Allowed, Observer, Pick, Problem, Solution
 from extender.allocation.search import MAX_STEPS, Search
-from extender.api.claim_specs import DeviceRequest
+from extender.api.claim_specs import ClaimSpec, DeviceRequest
 from extender.api.resource_claims import MAX_RESULTS
 from extender.base.berth_errors import InvalidClaim, OutOfSteps
 from extender.base.bits import members
@@ -28,28 +30,41 @@ Preference = Callable[[Problem, Solution], Iterable[Allowed]]
 _SET_STEPS = 500  # steps for one preferred set, which has few more devices than the claims need
 
 
+class Asked(NamedTuple):
+    """A request on the fast path: the position of its claim, and the mask of the free devices that match it."""
+
+    claim: int
+    request: DeviceRequest
+    free: int
+
+
 @dataclass(frozen=True, slots=True)
 class FastPath:
     """A problem that needs no search."""
 
-    request: DeviceRequest
-    free: int  # mask of the free devices that match the request
+    asked: tuple[Asked, ...]
 
     @classmethod
     def of(cls, problem: Problem) -> FastPath | None:
         """The fast path for a problem, or None if it needs a search. Raises InvalidClaim as the search."""
-        if len(problem.specs) != 1 or problem.specs[0].constraints or len(problem.specs[0].requests) != 1:
+        if any(spec.constraints or (len(spec.requests) > 1 and _has_config(problem, spec)) for spec in problem.specs):
             return None
-        asked = problem.specs[0].requests[0]
-        request = asked.alternatives[0]
-        if asked.prioritized or request.mode != "ExactCount" or request.admin_access or request.capacity is not None:
+        found: list[Asked] = []
+        for claim, spec in enumerate(problem.specs):
+            for asked in spec.requests:
+                request = asked.alternatives[0]
+                if asked.prioritized or not _is_plain(request):
+                    return None
+                selection = problem.select(problem.names[claim], request)
+                if selection.error or selection.match & ~problem.inventory.simple:
+                    return None
+                found.append(Asked(claim, request, selection.match & ~problem.taken))
+            if not 0 < sum(one.request.count for one in found if one.claim == claim) <= MAX_RESULTS:
+                return None
+        masks = [one.free for one in found]
+        if any(a & b and a != b for a, b in combinations(set(masks), 2)):
             return None
-        if not 0 < request.count <= MAX_RESULTS:
-            return None
-        selection = problem.select(problem.names[0], request)
-        if selection.error or selection.match & ~problem.inventory.simple:
-            return None
-        return cls(request, selection.match & ~problem.taken)
+        return cls(tuple(found)) if found else None
 
     def choose(self, problem: Problem, preference: Preference) -> Solution | None:
         """The result of the function `choose`, found without a search."""
@@ -61,11 +76,32 @@ class FastPath:
 
     def among(self, allowed: Allowed) -> Solution | None:
         """The first free devices that are allowed; None if there are too few."""
-        free = self.free & allowed.devices & allowed.of_request.get((0, self.request.name), -1)
-        bits = members(free)[: self.request.count]
-        if len(bits) < self.request.count:
-            return None
-        return Solution((tuple(Pick(bit, self.request, None) for bit in bits),), ((0,),))
+        taken, picks = 0, list[list[Pick]]()
+        for claim, request, free in self.asked:
+            of_request = allowed.of_request.get((claim, request.name), -1)
+            bits = members(free & allowed.devices & of_request & ~taken)[: request.count]
+            if len(bits) < request.count:
+                return None
+            if claim == len(picks):
+                picks.append([])
+            picks[claim] += [Pick(bit, request, None) for bit in bits]
+            taken |= sum(1 << bit for bit in bits)
+        return Solution(
+            tuple(map(tuple, picks)),
+            tuple((0,) * sum(one.claim == claim for one in self.asked) for claim in range(len(picks))),
+        )
+
+
+def _is_plain(request: DeviceRequest) -> bool:
+    return request.mode == "ExactCount" and not request.admin_access and request.capacity is None and request.count > 0
+
+
+def _has_config(problem: Problem, spec: ClaimSpec) -> bool:
+    """Whether the config of an allocation may exceed what the API server stores, so that the search must count it."""
+    if spec.config:
+        return True
+    classes = (problem.classes(request.alternatives[0].class_name) for request in spec.requests)
+    return any(class_ is not None and class_.config for class_ in classes)
 
 
 def choose(

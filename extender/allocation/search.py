@@ -196,17 +196,26 @@ class Search:
     # -- fast rejection --------------------------------------------------------------------------------------
 
     def _is_hopeless(self) -> bool:
-        """Whether some request has too few free devices even alone, so that no solution exists.
+        """Whether some request has too few free devices, alone or with those that match the same devices.
 
-        False if the search can end in an error, because the reference reports the error.
+        Then no solution exists. False if the search can end in an error, because the reference reports the error.
         """
         if self._matching.can_fail:
             return False
+        together: dict[int, int] = {}  # devices that are taken once to their number that requests need
         for claim, spec in enumerate(self._problem.specs):
             for request in spec.requests:
                 if all(self._free_count(claim, form) < form.count for form in request.alternatives):
                     return True
-        return False
+                form = request.alternatives[0]
+                free = self._selections[claim, form.name].match & self._mask(claim, form) & ~self._in_use
+                if (
+                    len(request.alternatives) == 1
+                    and not form.admin_access
+                    and not free & ~self._problem.inventory.simple
+                ):
+                    together[free] = together.get(free, 0) + form.count
+        return any(count > free.bit_count() for free, count in together.items())
 
     def _check_counters(self) -> None:
         """Raises ShortOfCounters if the sums of counters prove that there is no solution."""

@@ -105,8 +105,9 @@ def _matrix(name: str, fabric: Fabric, source: str) -> Table:
     graph = fabric.graph
     heads = [Column(head, justify="right") for head in ("", *map(str, range(graph.size)), "NUMA")]
     table = Table(*heads, title=f"{name}: {fabric.product} ({source})", title_justify="left")
-    for i in range(graph.size):
-        table.add_row(str(i), *(_cell(graph, i, j) for j in range(graph.size)), str(graph.numa[i]))
+    for i, gpu in enumerate(fabric.gpus):
+        numa = "?" if gpu.numa is None else str(gpu.numa)
+        table.add_row(str(i), *(_cell(graph, i, j) for j in range(graph.size)), numa)
     return table
 
 

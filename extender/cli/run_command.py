@@ -62,7 +62,7 @@ BUSY = {
     "a100-pcie-8-crossed-1": (4,),
     "dgx1-v100-1": (1,),
     "dgx1-v100-2": (6,),
-    "hgx-h100-8-1": (5,),
+    "hgx-h100-8-1": (0,),
     "hgx-b200-8-degraded-1": (7,),
 }
 NODES_PER_CLIQUE = {"gb200-nvl72-tray": 4}  # machines whose NVLinks reach other nodes

@@ -52,7 +52,9 @@ def whole_devices(
         found = FastPath.of(replace(context.problem(node_info, requirements), taken=0))
     except InvalidClaim:
         return None
-    return WholeDevices(found.free, found.request.count) if found is not None else None
+    if found is None or len(found.asked) > 1:
+        return None
+    return WholeDevices(found.asked[0].free, found.asked[0].request.count)
 
 
 def most_units(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> int:

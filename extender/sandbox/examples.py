@@ -29,6 +29,7 @@ from extender.files import must_exist, name_of, read_file
 from extender.manifests import objects_of_part
 from extender.sandbox.apiserver.validation import decode
 from extender.sandbox.apiserver.versioned_store import ObjectStore
+from extender.sandbox.machines import GPU_DRIVER
 from extender.topology.agent_slices import DRIVER, fabric_of
 from extender.topology.sets import bandwidth, is_joined
 
@@ -228,8 +229,8 @@ def _devices_of(claim: Claim) -> list[DeviceId]:
 
 
 def _positions(devices: Sequence[DeviceId]) -> tuple[int, ...]:
-    """The sandbox names a device by its position in the machine."""
-    numbers = (device.device.rpartition("-")[2] for device in devices)
+    """The GPUs among the devices. The sandbox names a GPU by its position in the machine."""
+    numbers = (device.device.rpartition("-")[2] for device in devices if device.driver == GPU_DRIVER)
     return tuple(sorted(int(number) for number in numbers if number.isdecimal()))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -22,13 +23,14 @@ from extender.policy import faults_of
 from extender.topology.agent_slices import DRIVER, Reading, attributes_of
 from extender.topology.products import pcie_generation
 
-GPU_DRIVER = "gpu.nvidia.com"
+GPU_DRIVER, NIC_DRIVER = "gpu.nvidia.com", "dra.net"
 _NAMESPACE = uuid.UUID("6f1c1d1e-0f5e-5d8c-9a55-2f0f3c1b7a10")  # fixed, so that every run makes the same UUIDs
 _GA102 = "3-GA102"
 _MAX_FILE = 1024 * 1024  # bytes
 _Count = Annotated[int, Field(ge=0, le=1000)]
 _Number = Annotated[float, Field(ge=0, le=100_000)]
 _Link = Annotated[list[_Number], Field(min_length=3)]  # GPU, GPU, number of working links; further entries are notes
+_MAX_NICS = 128  # devices of one slice, by the API's limits
 _ARCHITECTURES = (
     ("V100", "Volta", "7.0.0"),
     ("P100", "Pascal", "6.0.0"),
@@ -44,6 +46,17 @@ _ARCHITECTURES = (
 )
 
 
+class Nic(BaseModel, frozen=True):
+    """A NIC of a machine file; all other fields are notes. `pcie_root` and `numa` are None if the kernel knows none."""
+
+    rdma: str = Field(min_length=1, max_length=64)  # name of the RDMA device
+    vendor: str = Field(max_length=64)
+    product: str = Field(max_length=64)
+    pci_bus_id: str = Field(pattern=r"^[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
+    pcie_root: str | None = Field(default=None, pattern=r"^pci[0-9a-f]{4}:[0-9a-f]{2}$")
+    numa: int | None = Field(default=None, ge=0, le=1023)
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
     """One decoded machine file. `readings` has one entry per GPU."""
@@ -52,6 +65,7 @@ class Machine:
     product: str
     memory_bytes: int
     readings: tuple[Reading, ...]  # without UUIDs: `fabric_slice` adds those of a node
+    nics: tuple[Nic, ...] = ()
 
     @property
     def count(self) -> int:
@@ -59,7 +73,7 @@ class Machine:
 
 
 class MachineFile(BaseModel):
-    """The fields of a machine file; all other fields are notes. Lists have one entry per GPU."""
+    """The fields of a machine file; all other fields are notes. Lists but `nics` have one entry per GPU."""
 
     name: str = Field(min_length=1, max_length=64)
     gpu_product: str
@@ -74,6 +88,7 @@ class MachineFile(BaseModel):
     pcie_roots: list[str | None] | None = None
     numa: list[int] | None = None
     topo_m: list[list[str]] | None = None
+    nics: list[Nic] = Field(default=[], max_length=_MAX_NICS)
 
     @model_validator(mode="after")
     def _an_entry_for_each(self) -> Self:
@@ -84,6 +99,9 @@ class MachineFile(BaseModel):
         for row in self.topo_m or ():
             if len(row) != self.gpus:
                 raise ValueError(f"a row of topo_m has {len(row)} entries for {self.gpus} GPUs")
+        for bus, number in Counter(nic.pci_bus_id for nic in self.nics).items():
+            if number > 1:
+                raise ValueError(f"{number} entries of nics have pci_bus_id {bus!r}")
         return self
 
 
@@ -137,7 +155,7 @@ def _machine(file: MachineFile, where: str) -> Machine:
         )
         for i in range(file.gpus)
     )
-    return Machine(file.name, file.gpu_product, file.vram_bytes, readings)
+    return Machine(file.name, file.gpu_product, file.vram_bytes, readings, tuple(file.nics))
 
 
 def _rates(file: MachineFile) -> tuple[int, int]:
@@ -220,6 +238,29 @@ def gpu_slice(name: str, machine: Machine) -> Json:
         capacity = {"memory": {"value": f"{machine.memory_bytes >> 20}Mi"}}
         devices.append({"name": f"gpu-{i}", "attributes": attributes, "capacity": capacity})
     return _slice(f"00000-{GPU_DRIVER}-{name}", GPU_DRIVER, name, devices)
+
+
+def nic_slice(name: str, machine: Machine) -> Json:
+    """Return the ResourceSlice of DRANET: one device per NIC, with the attributes of its releases up to 1.4.
+
+    It gives the NUMA node a name of its own, and leaves out a PCIe root that the kernel does not know.
+    """
+    devices = []
+    for nic in machine.nics:
+        attributes: Json = {
+            "dra.net/pciAddress": {"string": nic.pci_bus_id},
+            "dra.net/pciDevice": {"string": nic.product},
+            "dra.net/pciVendor": {"string": nic.vendor},
+            "dra.net/rdma": {"bool": True},
+            "dra.net/rdmaDevice": {"string": nic.rdma},
+        }
+        if nic.numa is not None:
+            attributes["dra.net/numaNode"] = {"int": nic.numa}
+        if nic.pcie_root is not None:
+            attributes["resource.kubernetes.io/pcieRoot"] = {"string": nic.pcie_root}
+        name_of_pci = nic.pci_bus_id.translate(str.maketrans(":.", "--"))
+        devices.append({"name": f"pci-{name_of_pci}", "attributes": attributes})
+    return _slice(f"{NIC_DRIVER}-{name}", NIC_DRIVER, name, devices)
 
 
 def fabric_slice(name: str, machine: Machine) -> Json:

@@ -17,7 +17,7 @@ from extender.sandbox.apiserver.api_server import ApiServer
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.versioned_store import ObjectStore
 from extender.sandbox.controllers import ClaimController
-from extender.sandbox.machines import GPU_DRIVER, Machine, fabric_slice, gpu_slice, node_object
+from extender.sandbox.machines import GPU_DRIVER, NIC_DRIVER, Machine, fabric_slice, gpu_slice, nic_slice, node_object
 from extender.sockets import listen_on
 
 _KINDS = {resource.kind: resource for resource in reversed(RESOURCES.values())}  # the first of a kind
@@ -39,6 +39,12 @@ GPU_CLASS: Json = {
         "extendedResourceName": "nvidia.com/gpu",
     },
 }
+NIC_CLASS: Json = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "DeviceClass",
+    "metadata": {"name": "dranet.net"},  # as in DRANET's examples
+    "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{NIC_DRIVER}'"}}]},
+}
 MARKER_CLASS: Json = {
     "apiVersion": "resource.k8s.io/v1",
     "kind": "DeviceClass",
@@ -56,6 +62,7 @@ class Cluster:
         self.controller = ClaimController(self.api.registry)
         self.apply({"kind": "Namespace", "metadata": {"name": "default"}})
         self.apply(GPU_CLASS)
+        self.apply(NIC_CLASS)
         self.apply(MARKER_CLASS)
 
     def apply(self, obj: Json) -> Json:
@@ -68,9 +75,11 @@ class Cluster:
         return self.api.registry.create(resource, namespace, obj)
 
     def add_node(self, name: str, machine: Machine, labels: Mapping[str, str] | None = None) -> None:
-        """Add a node with its GPU slice and the agent's fabric slice."""
+        """Add a node with the slices of its GPUs and NICs, and the agent's fabric slice."""
         self.apply(node_object(name, machine, dict(labels or {})))
         self.apply(gpu_slice(name, machine))
+        if machine.nics:
+            self.apply(nic_slice(name, machine))
         self.apply(fabric_slice(name, machine))
 
     def occupy(self, node: str, gpus: Sequence[int]) -> None:

@@ -224,7 +224,7 @@ def evaluate(
     problem = context.problem(node_info, requirements, forbidden)
     try:
         path = FastPath.of(problem) if recorder is None else None
-        if path is not None and context.placements is not None:
+        if path is not None and len(path.asked) == 1 and context.placements is not None:
             return context.placements.shared(node_info, requirements, context, problem, path)
         return _solve(node_info, requirements, context, problem, path, recorder)
     except InvalidClaim as error:
@@ -329,18 +329,19 @@ class PlacementCache:
             if isinstance(status, Unschedulable):
                 return status
             kept = self._placements[key] = replace(status.for_request(_NO_REQUEST), shared_from=None)
-        return kept.for_request(path.request)
+        return kept.for_request(path.asked[0].request)
 
 
 def placement_key(node_info: NodeInfo, requirements: PodRequirements, path: FastPath) -> tuple[object, ...]:
     """The cache key: equal keys have equal placements.
 
-    If no GPU of the fabric matches, the score reads only the number of the node's devices in use. So nodes of one
-    hardware share the choice among the devices of a pool that all of them reach.
+    If no GPU of the fabric matches, the score reads only `own_in_use` of the node's use. So nodes of one hardware share
+    the choice among the devices of a pool that all of them reach.
     """
     policy = IdentityKey(requirements.policy)  # comparing policies by value would take a tenth of the time
-    asked = path.free, path.request.count, requirements.intent, policy
-    if not node_info.positions(path.free):
+    (_, request, free), *_ = path.asked
+    asked = free, request.count, requirements.intent, policy
+    if not node_info.positions(free):
         return node_info.state.hardware_signature, node_info.own_in_use, *asked
     return node_info.state.own_signature, *asked
 

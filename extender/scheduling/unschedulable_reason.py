@@ -61,6 +61,7 @@ def unschedulable_reason(
     # Counted once: five hundred requests may have twenty thousand causes.
     excluded = Counter((name, cause) for (name, _), (cause, _) in recorder.causes.items())
     passing: Reason | None = None
+    together: dict[int, tuple[int, str]] = {}  # devices to their number that requests need, and the last request
     for name, spec in zip(problem.names, problem.specs, strict=True):
         for request in spec.requests:
             deadline.check()
@@ -70,7 +71,24 @@ def unschedulable_reason(
             if reason is not None and reason.code not in FREEABLE_CODES:
                 return reason
             passing = passing or reason
-    return passing or _by_cause(recorder)
+            form = request.alternatives[0]
+            if len(request.alternatives) == 1 and form.mode == "ExactCount" and not form.admin_access:
+                match = problem.select(name, form).match
+                together[match] = together.get(match, (0, ""))[0] + form.count, form.name
+    return passing or _too_many_together(node_info, together) or _by_cause(recorder)
+
+
+def _too_many_together(node_info: NodeInfo, together: dict[int, tuple[int, str]]) -> Reason | None:
+    """The reason if requests for the same devices need more of them than there are, or than are free."""
+    for match, (needed, request) in together.items():
+        if match & ~node_info.inventory.simple:  # requests may share a device
+            continue
+        if match.bit_count() < needed:
+            return Reason(Code.TOO_FEW, (request,))
+        if (match & ~node_info.busy).bit_count() < needed:
+            only_held = (match & ~(node_info.busy & ~node_info.held)).bit_count() >= needed
+            return Reason(Code.HELD) if only_held else Reason(Code.IN_USE, (request,))
+    return None
 
 
 def _nearest(reasons: Iterable[Reason | None]) -> Reason | None:

@@ -1,8 +1,8 @@
 """Devices of different drivers near each other: which GPU works with which NIC, and which sets of both are near.
 
-The devices of one driver among those of a pod are its anchors: its GPUs, else those that it asks for first. The devices
-of each other driver are joined to the anchors in pairs. With as many devices as anchors, each device is in one pair.
-With fewer, a device is in several pairs; with more, an anchor is.
+The devices of one driver among those of a pod are its anchors: its GPUs, if it has any. The devices of each other
+driver are joined to the anchors in pairs. With as many devices as anchors, each device is in one pair. With fewer, a
+device is in several pairs; with more, an anchor is.
 
 A set of devices is better the more of its pairs are on one PCIe root; among equal ones, the more are on one NUMA node.
 `pair_up` finds the best pairs of given devices (the assignment problem, solved by the Hungarian method). `Together`
@@ -18,7 +18,8 @@ from functools import lru_cache
 from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
-from extender.allocation.nodes import Nearness, Places, kinds_in
+from extender.allocation.nodes import Nearness, Places
+from extender.api.drivers import CHANNEL, CPU, GPU, NIC, OTHER, driver_of
 from extender.base.bits import members
 
 _WEIGHT = {Nearness.ROOT: 64 * 64, Nearness.NUMA: 64, Nearness.NUMA_LIST: 1}  # a claim has at most 32 devices
@@ -84,13 +85,19 @@ def pair_up(places: Places, anchors: Sequence[int], others: Sequence[int]) -> li
     return [Pair(anchor, other, places.nearness(anchor, other)) for anchor, other in sorted(pairs)]
 
 
-def pairs_of(places: Places | None, devices: int, gpus: int) -> list[Pair]:
-    """The pairs of the chosen devices; none if they are all of one driver. `gpus` are the whole GPUs among them."""
-    kinds = kinds_in(places, devices) if places is not None else []
+def anchor_of(drivers: Iterable[str]) -> str:
+    """The driver whose devices are the anchors: one of GPUs, else of NICs, else of CPUs, else the first by name."""
+    order = (GPU, NIC, CPU, OTHER, CHANNEL)
+    return min(drivers, key=lambda driver: (order.index(driver_of(driver).kind), driver))
+
+
+def pairs_of(places: Places | None, devices: int) -> list[Pair]:
+    """The pairs among the chosen devices, a mask; none if they are all of one driver."""
+    kinds = {driver: members(devices & mask) for driver, mask in places.kinds if devices & mask} if places else {}
     if places is None or len(kinds) < 2:  # noqa: PLR2004 - affinity is between two kinds of devices
         return []
-    anchors = max(kinds, key=lambda bits: (bool(gpus >> bits[0] & 1), -bits[0]))
-    return [pair for bits in kinds if bits is not anchors for pair in pair_up(places, anchors, bits)]
+    anchors = kinds.pop(anchor_of(kinds))
+    return [pair for others in kinds.values() for pair in pair_up(places, anchors, others)]
 
 
 class Together:
@@ -204,16 +211,17 @@ class Together:
     def _in_slots(self, choice: Choice) -> list[tuple[Slot, int]] | None:
         """Each device with a slot that accepts it. A pair gets slots that belong together, where that is possible."""
         found: list[tuple[Slot, int]] = []
-        order = _matching([[_accepts(slot, anchor) for slot in self._anchors] for anchor in choice.anchors])
+        order = _slots_for(choice.anchors, self._anchors)
         if order is None:
             return None
         found += [(self._anchors[slot], anchor) for anchor, slot in zip(choice.anchors, order, strict=True)]
         for slots, others in zip(self._others, choice.others, strict=True):
             if len(others) < len(slots):
                 return None
-            wanted = self._in_pairs(choice.anchors, order, others)
+            is_counted = slots[0].request == slots[-1].request and slots[0].claim == slots[-1].claim
+            wanted = others if is_counted else self._in_pairs(choice.anchors, order, others)
             if not all(_accepts(slot, bit) for slot, bit in zip(slots, wanted, strict=True)):
-                accepted = _matching([[_accepts(slot, bit) for slot in slots] for bit in others])
+                accepted = _slots_for(others, slots)
                 if accepted is None:
                     return None
                 wanted = [bit for _, bit in sorted(zip(accepted, others, strict=True))]
@@ -246,12 +254,14 @@ def _in_order(slots: Sequence[Slot]) -> list[Slot]:
     return [slot for _, slot in sorted(zip([int(n[1]) for n in numbers if n], slots, strict=True))]
 
 
-def _matching(accepts: list[list[bool]]) -> list[int] | None:
-    """A slot for each device, each slot at most once; None if there is no such matching. The first slots come first."""
+def _slots_for(devices: list[int], slots: list[Slot]) -> list[int] | None:
+    """The position of a slot for each device that accepts it; None if there are no such slots for all of them."""
+    if len({slot.eligible for slot in slots}) == 1:
+        return list(range(len(devices)))
     slot_of: dict[int, int] = {}  # slot to device
 
     def place(device: int, seen: set[int]) -> bool:
-        accepted = [slot for slot, accepts_it in enumerate(accepts[device]) if accepts_it and slot not in seen]
+        accepted = [i for i, slot in enumerate(slots) if i not in seen and _accepts(slot, devices[device])]
         for slot in sorted(accepted, key=lambda slot: slot in slot_of):
             seen.add(slot)
             if slot not in slot_of or place(slot_of[slot], seen):
@@ -259,7 +269,7 @@ def _matching(accepts: list[list[bool]]) -> list[int] | None:
                 return True
         return False
 
-    if not all(place(device, set()) for device in range(len(accepts))):
+    if not all(place(device, set()) for device in range(len(devices))):
         return None
     return [slot for _, slot in sorted((device, slot) for slot, device in slot_of.items())]
 

@@ -14,7 +14,7 @@ from extender.allocation import NodeInfo
 from extender.allocation.nodes import Nearness, Places
 from extender.api.drivers import driver_of
 from extender.base.bits import lowest, members
-from extender.topology.affinity import Pair, nearest, pairs_of
+from extender.topology.affinity import Pair, pairs_of
 from extender.topology.network_rates import predicted_network
 
 _MOST = 8  # pairs in a text; all of a machine with 8 GPUs
@@ -62,18 +62,13 @@ class DevicePairs(NamedTuple):
 def device_pairs(node_info: NodeInfo, devices: int, accepted: Callable[[int], Accepted]) -> DevicePairs:
     """The pairs of the chosen devices; those that are far apart come first if there are too many.
 
-    `accepted` gives what the request of a chosen device accepts. Devices of drivers whose distance to each other is
-    never known on this node, such as channels, are in no pair.
+    `accepted` gives what the request of a chosen device accepts. Devices of drivers that say no place, such as
+    channels, are in no pair.
     """
-    places, gpus = node_info.places, node_info.devices(node_info.positions(devices))
+    places = node_info.places
     if places is None:
         return DevicePairs()
-    known = nearest(places)
-    found = [
-        pair
-        for pair in pairs_of(places, devices, gpus)
-        if known[_drivers(places, pair)] is not Nearness.UNKNOWN  # of all pairs of these drivers
-    ]
+    found = pairs_of(places, devices)
     shown = sorted(sorted(found, key=lambda pair: pair.nearness)[:_MOST])
     return DevicePairs(
         tuple(_named(node_info, places, pair, accepted) for pair in shown),
@@ -107,11 +102,6 @@ def near_words(places: Places, one: int, other: int) -> str:
         return "not known how near"
     far = "other NUMA node" if places.numa[one] and places.numa[other] else "other PCIe root"
     return _WORDS.get(nearness, far)
-
-
-def _drivers(places: Places, pair: Pair) -> tuple[str, str]:
-    one, other = sorted((places.kind(pair.anchor), places.kind(pair.other)))
-    return one, other
 
 
 def _named(node_info: NodeInfo, places: Places, pair: Pair, accepted: Callable[[int], Accepted]) -> DevicePair:

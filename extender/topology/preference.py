@@ -12,7 +12,7 @@ from extender.api.claim_specs import DeviceRequest
 from extender.api.resource_slices import Device, amount_of_memory
 from extender.base.bits import lowest, members, union
 from extender.policy import Policy
-from extender.topology.affinity import Slot, Together
+from extender.topology.affinity import Slot, Together, anchor_of
 from extender.topology.score_parts import troubled_devices
 from extender.topology.sets import bandwidth, links_inside, ranked
 
@@ -80,8 +80,7 @@ class ByTopology:
         kinds.pop("", None)
         if len(kinds) < 2:  # noqa: PLR2004 - affinity is between two kinds of devices
             return
-        anchor = max(kinds, key=lambda kind: self._node_info.positions(union([s.eligible for s in kinds[kind]])) > 0)
-        anchors = kinds.pop(anchor)
+        anchors = kinds.pop(anchor_of(kinds))
         together = Together(places, anchors, list(kinds.values()), self._troubled)
         sets = self._sets_of_anchors(problem, anchors)
         groups = [list(sets)] if weights.affinity > weights.link else [list(g) for _, g in groupby(sets, self._rings)]

@@ -19,10 +19,11 @@ from typing import NamedTuple
 
 from extender.allocation import FleetBaseline, NodeInfo, Problem, Solution
 from extender.allocation.nodes import UNUSED, Nearness
+from extender.api.drivers import GPU, driver_of
 from extender.api.quantity import Quantity, whole_units
 from extender.api.request_mix import WHOLE, RequestMix, RequestShape
 from extender.api.resource_slices import amount_of_memory
-from extender.base.bits import members
+from extender.base.bits import lowest, members
 from extender.base.text_limits import counted
 from extender.policy import Policy
 from extender.topology.affinity import pairs_of
@@ -160,7 +161,7 @@ def _affinity(choice: DeviceChoice, baseline: FleetBaseline) -> ScorePart | None
     Pairs of which one device names no place do not count.
     """
     places = choice.node_info.places
-    known = [p for p in pairs_of(places, choice.devices, choice.node_info.devices(choice.gpus)) if p.nearness >= 0]
+    known = [p for p in pairs_of(places, choice.devices) if p.nearness >= 0]
     if places is None or not known:
         return None
     mine = best = 0.0
@@ -310,15 +311,19 @@ def _links_left(choice: DeviceChoice, baseline: FleetBaseline) -> tuple[float | 
 
 
 def _packing(choice: DeviceChoice, policy: Policy) -> ScorePart | None:
-    """The share of the node's own devices in use. Devices that other nodes reach, too, do not count."""
-    inventory = choice.node_info.inventory
-    own = len(inventory.devices) - inventory.shared.bit_count()
+    """The share of the node's own GPUs in use; of all its own devices on a node without GPUs.
+
+    Devices that other nodes reach, too, do not count.
+    """
+    inventory, used = choice.node_info.inventory, choice.node_info.own_in_use
+    own = inventory.packed.bit_count()
     if not own:
         return None
-    used = choice.node_info.own_in_use
+    first = inventory.devices[lowest(inventory.packed)]
+    counted_as = "GPU" if driver_of(first.id.driver).kind == GPU else "device"
     share = used / own
     value = share if policy.packing == "pack" else 1 - share
-    return ScorePart("packing", value, f"{used} of {counted(own, 'device')} in use before ({policy.packing})")
+    return ScorePart("packing", value, f"{used} of {counted(own, counted_as)} in use before ({policy.packing})")
 
 
 def _health(choice: DeviceChoice, policy: Policy) -> ScorePart | None:

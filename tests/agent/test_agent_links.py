@@ -23,6 +23,7 @@ from extender.topology.agent_slices import read_fabric
 from extender.topology.ring import MAX_MESH
 from extender.topology.sets import Graphs, bandwidth, best_gbps, ranked
 from extender.topology.sources import choose_fabric, live_fabric
+from tests.worlds.nic_worlds import device_slice
 
 MACHINES = carried_machines()
 DECODER = SliceDecoder()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +76,13 @@ def test_a_machine_of_the_sandbox_has_its_places() -> None:
     assert found is not None
     roots = ["pci0008:00", "pci0009:00", "pci0018:00", "pci0019:00"]
     assert [(gpu.numa, gpu.pcie_root) for gpu in found.gpus] == list(zip([0, 0, 1, 1], roots, strict=True))
+
+
+def test_the_fabric_command_says_where_no_numa_node_is_known(tmp_path: Path) -> None:
+    machine = {"name": "m", "gpu_product": "Tesla T4", "gpus": 2, "vram_bytes": 1 << 34, "numa": [-1, 1]}
+    (tmp_path / "m.yaml").write_text(yaml.safe_dump(machine))
+    said = subprocess.run(
+        [sys.executable, "-m", "extender", "fabric", str(tmp_path / "m.yaml")],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert [line.split("│")[4].strip() for line in said.splitlines() if line.startswith("│")] == ["?", "1"]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 from itertools import chain, combinations, permutations
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+from extender.base.bits import members
+from extender.policy import Policy, Weights
 from extender.scheduling import Placement, Unschedulable
+from extender.topology.affinity import pairs_of
 from extender.topology.sets import bandwidth, links_inside
 from tests.worlds.nic_worlds import GPU, MACHINES, NIC, NicFleet, counted, paired
 
@@ -123,18 +126,126 @@ def test_pairs_are_as_near_as_a_brute_force_finds_them(
         assert oracle.value(pairs) == best
 
 
-def place(machine: dict[str, Any] | str, requests: list[Any], policy: Policy | None = None, **held: Any) -> Placement:
-    """The placement on a node with this machine; `held` are the numbers of GPUs and NICs in use."""
+def place(machine: str | dict[str, Any], requests: list[Any], policy: Policy | None = None, **held: list[int]) -> Said:
+    """What a pod gets on a node with this machine; `held` has the numbers of GPUs and NICs in use."""
     fleet = NicFleet({"n": MACHINES[machine] if isinstance(machine, str) else machine}, policy or Policy())
-    fleet.hold("n", [(GPU if kind == "gpus" else NIC, f"{kind[:3]}-{i}") for kind in held for i in held[kind]])
+    fleet.hold("n", [(GPU if kind == "gpu" else NIC, f"{kind}-{i}") for kind, numbers in held.items() for i in numbers])
     found = fleet.evaluate("n", fleet.asking(requests))
     assert isinstance(found, Placement), found
-    return found
+    names = [name.rpartition("/")[2] for name in found.devices(fleet.node_info("n"))]
+    part = next((part for part in found.parts if part.name == "affinity"), None)
+    return Said(names, *((part.value, part.sentence) if part is not None else (None, "")))
 
 
-def part(placement: Placement) -> tuple[float, str] | None:
-    return next(((one.value, one.sentence) for one in placement.parts if one.name == "affinity"), None)
+class Said(NamedTuple):
+    devices: list[str]
+    value: float | None
+    sentence: str
 
 
-def devices(placement: Placement, fleet: NicFleet) -> list[str]:
-    return sorted(name.rpartition("/")[2] for name in placement.devices(fleet.node_info("n")))
+def test_the_score_says_how_many_pairs_are_near() -> None:
+    best = place("a100-efa", counted(4, 4))
+    assert best == Said(
+        ["gpu-0", "gpu-2", "gpu-3", "gpu-4", "nic-0", "nic-1", "nic-2", "nic-3"],
+        1.0,
+        "4 pairs of devices: 4 on one PCIe root",
+    )
+    worse = place("a100-efa", counted(2, 2), gpu=[0, 1, 4, 5, 6, 7], nic=[1, 3, 4, 5, 6])
+    assert worse.devices == ["gpu-2", "gpu-3", "nic-0", "nic-2"]
+    assert worse.sentence == "2 pairs of devices: 1 on one NUMA node, 1 on one PCIe root"
+    apart = place("a100-efa", counted(1, 1), nic=[0, 1, 2], gpu=[4, 5, 6, 7])
+    assert (apart.value, apart.sentence) == (0.0, "1 pair of devices: 1 apart")
+
+
+def test_what_is_unknown_is_neutral_and_refuses_no_pod() -> None:
+    silent = {"product": "NVIDIA T4", "gpus": [[1, None], [2, None]], "nics": [[None, 0], [None, -1]]}
+    found = place(silent, counted(2, 2))
+    assert (found.value, len(found.devices)) == (None, 4)
+    half = place({**silent, "nics": [[None, 0], [2, -1]]}, counted(2, 2))
+    assert half.sentence == "1 pair of devices: 1 on one PCIe root"
+
+
+def test_a_gpu_gets_two_nics_and_a_nic_serves_two_gpus() -> None:
+    assert place("gb300", counted(1, 2), gpu=[0, 1]).devices == ["gpu-2", "nic-2", "nic-3"]
+    two = place("a100-efa", counted(2, 1), gpu=[0, 2, 3], nic=[0, 1, 2])
+    assert two.devices == ["gpu-4", "gpu-5", "nic-3"]
+    assert two.sentence == "2 pairs of devices: 2 on one PCIe root"
+    assert place("a100-efa", counted(4, 2)).sentence == "4 pairs of devices: 4 on one PCIe root"
+
+
+def test_the_larger_weight_decides_between_nvlink_and_near_nics() -> None:
+    """GPUs 0 and 2 are joined, and 0 and 1 share a root; the free NICs are on the root of 2 and 3, and of 4 and 5."""
+    links = place("bridged-pairs", counted(2, 2), gpu=[4, 5], nic=[2])
+    assert links.devices[:2] in (["gpu-0", "gpu-2"], ["gpu-1", "gpu-3"])
+    crossed = {**MACHINES["bridged-pairs"], "nics": [[1, 0], [1, 0]]}
+    assert place(crossed, counted(2, 2), gpu=[4, 5]).devices[:2] == ["gpu-0", "gpu-2"]
+    near = Policy(weights=Weights(link=2, affinity=6))
+    assert place(crossed, counted(2, 2), near, gpu=[4, 5]).devices[:2] == ["gpu-0", "gpu-1"]
+    none = Policy(weights=Weights(affinity=0))
+    assert place("a100-efa", counted(1, 1), none, nic=[0]).devices == ["gpu-0", "nic-1"]
+
+
+def test_constraints_stay_hard() -> None:
+    """All four devices on one PCIe root: the nearest pairs alone would be on two roots."""
+    fleet = NicFleet({"n": {**MACHINES["a100-efa"], "nics": [[10, 0], [20, 0], [90, 1], [90, 1]]}})
+    constraint = {"matchAttribute": "resource.kubernetes.io/pcieRoot"}
+    found = fleet.evaluate("n", fleet.asking(counted(2, 2), [constraint]))
+    assert isinstance(found, Placement)
+    names = [name.rpartition("/")[2] for name in found.devices(fleet.node_info("n"))]
+    assert names == ["gpu-4", "gpu-5", "nic-2", "nic-3"]
+    assert isinstance(fleet.evaluate("n", fleet.asking(counted(3, 1), [constraint])), Unschedulable)
+
+
+def test_a_nic_that_another_gpu_needs_is_left_to_it() -> None:
+    """GPU 0 has no NIC on its root. Of those on its NUMA node it gets the one beside no free GPU."""
+    found = place("hgx-one-to-one", counted(1, 1), gpu=[1, 4, 5, 6, 7], nic=[3])
+    assert found.devices in (["gpu-2", "nic-1"], ["gpu-3", "nic-0"])
+    lone = {**MACHINES["hgx-one-to-one"], "gpus": [[99, 0], ["3b", 0]], "nics": [["3b", 0], [16, 0]]}
+    assert place(lone, counted(2, 2)).sentence == "2 pairs of devices: 1 on one NUMA node, 1 on one PCIe root"
+    held = {**lone, "gpus": [[99, 0], ["3b", 0]]}
+    assert place(held, [counted(1, 1)[0], counted(1, 1)[1]], nic=[]).devices == ["gpu-1", "nic-0"]
+
+
+def test_requests_with_numbers_belong_together_in_any_order() -> None:
+    requests = [paired(2)[i] for i in (3, 0, 2, 1)]  # nic-1, gpu-0, gpu-1, nic-0
+    fleet = NicFleet({"n": MACHINES["hgx-one-to-one"]})
+    found = fleet.evaluate("n", fleet.asking(requests))
+    assert isinstance(found, Placement)
+    chosen = {kind: of_kind(fleet, found, kind) for kind in (GPU, NIC)}
+    oracle = Oracle(MACHINES["hgx-one-to-one"])
+    pairs = [(chosen[GPU][f"gpu-{i}"][0], chosen[NIC][f"nic-{i}"][0]) for i in (0, 1)]
+    assert oracle.value(pairs) == (2, 0, 0)
+
+
+def test_a_node_with_near_devices_comes_before_one_where_they_are_apart() -> None:
+    fleet = NicFleet({"a": MACHINES["a100-efa"], "b": MACHINES["a100-efa"]})
+    fleet.hold("a", [(NIC, f"nic-{i}") for i in (0, 1, 2)] + [(GPU, f"gpu-{i}") for i in (4, 5, 6, 7)])
+    asking = fleet.asking(counted(1, 1))
+    near, apart = (fleet.evaluate(node, asking) for node in ("b", "a"))
+    assert isinstance(near, Placement)
+    assert isinstance(apart, Placement)
+    assert near.score > apart.score
+
+
+def test_two_nodes_whose_devices_are_placed_alike_share_a_state() -> None:
+    other = {**MACHINES["a100-efa"], "gpus": [[root, n] for root, n in MACHINES["a100-efa"]["gpus"]]}
+    renamed = {"gpus": other["gpus"], "nics": other["nics"], "product": other["product"]}
+    for kind in ("gpus", "nics"):
+        renamed[kind] = [[f"f{root}", numa] for root, numa in renamed[kind]]
+    moved = {**other, "nics": list(reversed(other["nics"]))}
+    fleet = NicFleet({"a": other, "b": renamed, "c": moved})
+    a, b, c = (fleet.node_info(name) for name in "abc")
+    assert a.places is b.places
+    assert a.state.hardware_signature is b.state.hardware_signature
+    assert c.state.hardware_signature is not a.state.hardware_signature
+
+
+@pytest.mark.parametrize(("gpus", "nics"), [(3, 2), (2, 3), (5, 3), (3, 5), (1, 4), (4, 1)])
+def test_every_chosen_device_is_in_a_pair(gpus: int, nics: int) -> None:
+    fleet = NicFleet({"n": MACHINES["hgx-one-to-one"]})
+    found = fleet.evaluate("n", fleet.asking(counted(gpus, nics)))
+    assert isinstance(found, Placement)
+    info = fleet.node_info("n")
+    pairs = pairs_of(info.places, found.solution.mask)
+    assert len(pairs) == max(gpus, nics)
+    assert {p.anchor for p in pairs} | {p.other for p in pairs} == set(members(found.solution.mask))

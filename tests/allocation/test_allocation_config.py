@@ -92,7 +92,7 @@ async def test_a_claim_with_nine_entries_for_eight_requests_is_bound() -> None:
 
 
 async def test_filter_and_explain_refuse_more_entries_than_the_api_server_stores() -> None:
-    async with berthing({"n1": "hgx-h100-8"}) as b:
+    async with berthing({"n1": "l40s-8-pix"}) as b:
         case = next(case for case in CASES if case.get("excess") == 96)
         for class_ in classes_of(case):
             b.cluster.apply({"kind": "DeviceClass", **class_})

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import extender
+from extender.allocation.nodes import Places
 from extender.api.gpu_topology import Graph, Interconnect
 from extender.api.quantity import parse_quantity
 from extender.api.request_mix import DEFAULT_MIX
@@ -59,6 +60,8 @@ REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "format_nanos": lambda i: (i, "DecimalSI"),
     "flat_graph": lambda i: (f"product {i}", 2),
     "mesh_problem": lambda i: (((i,),),),
+    "_weights": lambda i: (Places((), (i,), ((),)),),
+    "nearest": lambda i: (Places((), (i,), ((),)),),
     "natural": lambda i: (f"n{i}",),
     "usual_graph": lambda i: (f"H100 {i}", 2),
 }

@@ -118,6 +118,26 @@ def test_a_shared_placement_equals_the_placement_of_the_pod_alone(
             assert evaluate(node_info, wanted, shared) == evaluate(node_info, wanted, alone)
 
 
+def test_nodes_share_no_placement_if_their_packing_counts_other_devices() -> None:
+    """One has a GPU and a NIC; the other, whose devices are as many and alike, has no GPU."""
+    cache, decoder = ClusterCache(), SliceDecoder()
+    cache.apply_class("gpu.nvidia.com", decode_class({"metadata": {"name": "gpu.nvidia.com"}, "spec": {}}))
+    for node, driver in (("n1", "gpu.example.com"), ("n2", "fpga.example.com")):
+        cache.apply_node(node, decode_node({"metadata": {"name": node}}))
+        for one in (driver, "nic.example.com"):
+            pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+            spec = {"driver": one, "nodeName": node, "pool": pool, "devices": [{"name": "x"}]}
+            cache.apply_slice(f"{node}-{one}", decoder.decode({"metadata": {"name": f"{node}-{one}"}, "spec": spec}))
+    asked = requirements(cache, 1, 'device.driver == "nic.example.com"', {}, Policy(), "nic")
+    snapshot, said = cache.snapshot(), []
+    context = EvaluationContext(Masks(), Features(), snapshot.baseline, PlacementCache())
+    for node in ("n1", "n2"):
+        found = evaluate(snapshot.node_infos[node], asked, context)
+        assert isinstance(found, Placement)
+        said += [part.sentence for part in found.parts if part.name == "packing"]
+    assert said == ["0 of 1 GPU in use before (pack)", "0 of 2 devices in use before (pack)"]
+
+
 def test_a_cached_placement_keeps_no_request() -> None:
     """A request may take 128 KiB, and a tenant may fill the cache with pods that differ in their annotations."""
     cache, masks = fleet([])

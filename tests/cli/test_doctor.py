@@ -158,6 +158,17 @@ def test_an_agent_that_disagrees_with_the_driver() -> None:
     assert findings_for(driver, agent) == ["agent and GPU driver name different GPUs on 1 node: n1"]
 
 
+def test_an_agent_agrees_with_a_driver_that_publishes_mig_devices() -> None:
+    for parts in (1, 4):
+        driver, agent = gpu_slice("n1", T4), fabric_slice("n1", T4)
+        for device in driver["spec"]["devices"][:parts]:
+            attributes = device["attributes"]
+            attributes |= {"type": {"string": "mig"}, "parentUUID": attributes["uuid"], "uuid": {"string": "MIG-1"}}
+        assert findings_for(driver, agent) == []
+        driver["spec"]["devices"][0]["attributes"]["parentUUID"] = {"string": "GPU-other"}
+        assert findings_for(driver, agent) == ["agent and GPU driver name different GPUs on 1 node: n1"]
+
+
 NO_AGENT, NO_DRIVER = (
     "no fresh agent on 1 of 1 GPU node: n1",
     "the agent finds GPUs, but no driver publishes any on 1 node: n1",

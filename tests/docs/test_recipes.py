@@ -194,6 +194,11 @@ ALTERNATIVES = {"metadata": {"name": "c"}, "spec": {"devices": {"requests": [
         for name, count in (("two", 2), ("one", 1))
     ]}
 ]}}}  # fmt: skip
+GPU_AND_NIC = {"spec": {"devices": {"requests": [
+    {"name": name, "exactly": {"deviceClassName": "gpu.nvidia.com", "allocationMode": "ExactCount", "count": 1,
+     "selectors": [{"cel": {"expression": f"device.driver == '{driver}'"}}]}}
+    for name, driver in (("gpu", "gpu.nvidia.com"), ("nic", "nic"))
+]}}}  # fmt: skip
 
 
 def on_other_node(node_info: NodeInfo) -> NodeInfo:
@@ -215,15 +220,16 @@ def in_trouble(node_info: NodeInfo) -> NodeInfo:
     return replace(node_info, troubled=(1 << len(node_info.inventory.devices)) - 1)
 
 
-def with_use_of(driver: str, node_info: NodeInfo) -> NodeInfo:
-    """The last device of a driver is in use."""
-    last = max(one.id for one in node_info.inventory.devices if one.id.driver == driver)
-    return with_devices_allocated(node_info, [Result("r", last)])
+def with_use_of(driver: str, number: int, node_info: NodeInfo) -> NodeInfo:
+    """The device with this number, of those of a driver, is in use."""
+    found = [one.id for one in node_info.inventory.devices if one.id.driver == driver]
+    return with_devices_allocated(node_info, [Result("r", found[number])])
 
 
+ON_A_ROOT = {"resource.kubernetes.io/pcieRoot": {"string": "pci0000:17"}}  # that of the machine's first GPU
 NICS = {"metadata": {"name": "nics"}, "spec": {
     "driver": "nic", "nodeName": "n1", "pool": {"name": "nics", "generation": 1, "resourceSliceCount": 1},
-    "devices": [{"name": "nic-0"}, {"name": "nic-1"}],
+    "devices": [{"name": "nic-0", "attributes": ON_A_ROOT}, {"name": "nic-1"}],
 }}  # fmt: skip
 
 
@@ -246,25 +252,27 @@ def scored(
     return found.parts
 
 
-@pytest.mark.parametrize("request_", [claim("c"), TWO_GPUS, ALTERNATIVES], ids=["one", "two", "alternatives"])
+@pytest.mark.parametrize("request_", [claim("c"), TWO_GPUS, ALTERNATIVES, GPU_AND_NIC])
 @pytest.mark.parametrize("change", [on_other_node, with_other_names])
 def test_parts_read_nothing_in_which_nodes_that_share_a_score_differ(
     request_: dict[str, Any], change: Callable[[NodeInfo], NodeInfo]
 ) -> None:
-    assert scored(request_) == scored(request_, change), "nodes that differ in it share one score"
-    assert scored(request_, in_trouble) == scored(request_, lambda same: change(in_trouble(same)))
+    score = partial(scored, request_, more=NICS)
+    assert score() == score(change), "nodes that differ in it share one score"
+    assert score(in_trouble) == score(lambda same: change(in_trouble(same)))
 
 
-def test_parts_of_a_choice_without_gpus_read_only_how_many_devices_are_in_use() -> None:
-    """Such a choice is shared by all nodes of one hardware with so many devices in use, see `placement_key`."""
+def test_parts_of_a_choice_without_gpus_read_only_how_many_gpus_are_in_use() -> None:
+    """Such a choice is shared by all nodes of one hardware with so many GPUs in use, see `placement_key`."""
     request = claim("c", selector="device.driver == 'nic'")
-    gpu_used = scored(request, partial(with_use_of, "gpu.nvidia.com"), NICS)
-    assert gpu_used == scored(request, partial(with_use_of, "nic"), NICS), "these two nodes share one score"
-    assert "packing" in {part.name for part in gpu_used}
+    first, last = (scored(request, partial(with_use_of, "gpu.nvidia.com", number), NICS) for number in (0, -1))
+    assert first == last, "these two nodes share one score"
+    assert "1 of 8 GPUs in use before (pack)" in {part.sentence for part in first}
+    assert scored(request, partial(with_use_of, "nic", -1), NICS) == scored(request, more=NICS)
 
 
 def test_every_weight_has_a_part_of_the_score() -> None:
-    found = {part.name for request in (TWO_GPUS, ALTERNATIVES) for part in scored(request)}
+    found = {part.name for request in (TWO_GPUS, ALTERNATIVES, GPU_AND_NIC) for part in scored(request, more=NICS)}
     assert found | {"clique"} == set(Weights.model_fields), "add the missing part to `parts`, or delete its weight"
 
 

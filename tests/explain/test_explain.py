@@ -290,7 +290,7 @@ async def test_narrate_describes_the_search_on_one_node_line_by_line() -> None:
         await run_pod(b, "late", [claim("late", 4, f"device.driver == '{DRIVER}'")])
         found = (await b.client.post("/v1/explain", json={"pod": "default/late", "narrate": "n1"})).json()[0]
         narration = found["narration"]
-        assert narration[0] == "node n1: 8 devices"
+        assert narration[0] == "node n1: 16 devices"
         assert narration[1].startswith("request gpu: selectors match gpu-0, gpu-1")
         assert {
             "request gpu: in use gpu-0, gpu-1, gpu-2, gpu-3, gpu-4, gpu-5",

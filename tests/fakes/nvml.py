@@ -27,6 +27,7 @@ import pynvml
 
 from extender.agent import reader as agent_reader
 from extender.agent.reader_process import ReadFailed, as_reading
+from extender.agent.sysfs import Sysfs
 from extender.api.gpu_topology import UNKNOWN_DISTANCE
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import Machine, gpu_uuid
@@ -243,18 +244,6 @@ class Library:
         reading = self.machine.readings[i]
         return [peer for peer, count in reading.links for _ in range(count)] + [-1] * reading.switch_links
 
-    def numa(self, address: str) -> int | None:
-        """The NUMA node in sysfs, by PCI address."""
-        return next((reading.numa for reading in self._at(address)), None)
-
-    def pcie_root(self, address: str) -> str:
-        """The PCIe root in sysfs, by PCI address."""
-        return next((reading.pcie_root for reading in self._at(address)), "")
-
-    def _at(self, address: str) -> list[Reading]:
-        buses = [bus[4:].lower().decode(errors="replace") for bus in self.buses]
-        return [reading for reading, bus in zip(self.machine.readings, buses, strict=True) if bus == address]
-
     def _nvmlInitWithFlags(self, flags: int) -> None:
         self.begun += 1
 
@@ -364,9 +353,27 @@ def install(library: Library | None) -> None:
     pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 - the functions of the library before
 
 
+class Places(Sysfs):
+    """The places of the library's GPUs, as its machine has them."""
+
+    def __init__(self, library: Library) -> None:
+        super().__init__()
+        self._library = library
+
+    def numa(self, address: str) -> int | None:
+        return next((reading.numa for reading in self._at(address)), None)
+
+    def pcie_root(self, address: str) -> str:
+        return next((reading.pcie_root for reading in self._at(address)), "")
+
+    def _at(self, address: str) -> list[Reading]:
+        buses = [bus[4:].lower().decode(errors="replace") for bus in self._library.buses]
+        return [reading for reading, bus in zip(self._library.machine.readings, buses, strict=True) if bus == address]
+
+
 def reader(library: Library) -> agent_reader.Reader:
     install(library)
-    return agent_reader.Reader(pynvml, library)
+    return agent_reader.Reader(pynvml, Places(library))
 
 
 def reading(library: Library) -> Callable[[], Awaitable[tuple[Reading, ...]]]:

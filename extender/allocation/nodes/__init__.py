@@ -22,15 +22,7 @@ from extender.allocation.nodes.devices import (
 )
 from extender.allocation.nodes.inventory import Inventory, inventory
 from extender.allocation.nodes.node_info import ChangeLog, NodeState, PoolGroup, SharedUse, live_use, troubled, uses_of
-from extender.allocation.nodes.places import (
-    NUMA_NODE,
-    PCIE_ROOT,
-    Nearness,
-    Places,
-    kinds_in,
-    places_of,
-    published_place,
-)
+from extender.allocation.nodes.places import NUMA_NODE, PCIE_ROOT, Nearness, Places, places_of, published_place
 from extender.allocation.nodes.pools import KnownPools, Pool, WholePool, gather
 
 __all__ = [
@@ -59,7 +51,6 @@ __all__ = [
     "gather",
     "gpu_uuid",
     "inventory",
-    "kinds_in",
     "live_use",
     "overdrawn_counters",
     "places_of",

@@ -7,6 +7,7 @@ from itertools import accumulate, chain
 
 from extender.allocation.nodes.devices import KnownSlices, PoolDevice, PoolDevices, SliceDevices, slice_devices
 from extender.allocation.nodes.pools import Pool, reaches
+from extender.api.drivers import GPU, driver_of
 from extender.api.nodes import Node
 from extender.api.resource_slices import DeviceId, Slice
 from extender.base.bits import union
@@ -51,6 +52,9 @@ class Inventory:
     reachable: int  # mask of devices that the node can use; per-device node selection can exclude some
     simple: int = 0  # mask of devices for which `is_simple` is true
     shared: int = 0  # mask of devices that name no node or another one: this node does not have them alone
+    # Mask of the node's own devices of GPU drivers, or of all its own devices if there are none. A NIC in use says
+    # nothing of how full a GPU node is.
+    packed: int = 0
     unsupported: tuple[tuple[str, int], ...] = ()  # (cause of problem.CAUSES, mask of devices)
     parts: tuple[tuple[int, PoolDevices], ...] = ()  # of each usable pool, with the bit of its first device
 
@@ -69,7 +73,7 @@ def inventory(node: Node, pools: tuple[Pool, ...], known: KnownSlices | None = N
     """The inventory of a node: the devices of usable pools in the order pool, slice, device."""
     known = known if known is not None else KnownSlices()
     parts = list[tuple[int, PoolDevices]]()
-    first = reachable = simple = shared = 0
+    first = reachable = simple = shared = gpus = 0
     unsupported: dict[str, int] = {}
     for position, pool in enumerate(pools):
         if not pool.usable:
@@ -81,6 +85,8 @@ def inventory(node: Node, pools: tuple[Pool, ...], known: KnownSlices | None = N
             reachable |= mask << first if reaches(selection, node) else 0
         simple |= part.simple << first
         shared |= ((1 << len(part.devices)) - 1 & ~part.named.get(node.name, 0)) << first
+        if driver_of(part.key.driver).kind == GPU:
+            gpus |= part.named.get(node.name, 0) << first
         for cause, mask in part.unsupported:
             unsupported[cause] = unsupported.get(cause, 0) | mask << first
         first += len(part.devices)
@@ -93,6 +99,7 @@ def inventory(node: Node, pools: tuple[Pool, ...], known: KnownSlices | None = N
         reachable,
         simple,
         shared,
+        gpus or (1 << first) - 1 & ~shared,
         tuple(unsupported.items()),
         found,
     )

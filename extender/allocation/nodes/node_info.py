@@ -140,14 +140,14 @@ class NodeInfo:
 
     @property
     def own_in_use(self) -> int:
-        """The number of the node's own devices that cannot be allocated exclusively."""
-        return (self.busy & ~self.inventory.shared).bit_count()
+        """The number of the devices in `Inventory.packed` that cannot be allocated exclusively."""
+        return (self.busy & self.inventory.packed).bit_count()
 
     def positions(self, devices: int) -> int:
         """The GPUs of a device mask, as a mask of positions in the fabric."""
-        in_order = _in_order(self.gpu_bits)
-        if in_order:
-            return devices & in_order
+        first, mask = _in_order(self.gpu_bits)
+        if mask:
+            return devices >> first & mask
         found = 0
         for position, bit in enumerate(self.gpu_bits):
             if bit >= 0 and devices >> bit & 1:
@@ -156,16 +156,21 @@ class NodeInfo:
 
     def devices(self, positions: int) -> int:
         """The devices of a mask of positions in the fabric, as a device mask."""
-        in_order = _in_order(self.gpu_bits)
-        if in_order:
-            return positions & in_order
+        first, mask = _in_order(self.gpu_bits)
+        if mask:
+            return (positions & mask) << first
         return sum(1 << self.gpu_bits[position] for position in members(positions))
 
 
 @lru_cache(maxsize=1024)  # a fleet has a few machine types
-def _in_order(gpu_bits: tuple[int, ...]) -> int:
-    """The mask of all GPUs if each has the same position in inventory and fabric, else 0."""
-    return (1 << len(gpu_bits)) - 1 if gpu_bits == tuple(range(len(gpu_bits))) else 0
+def _in_order(gpu_bits: tuple[int, ...]) -> tuple[int, int]:
+    """(bit of the first GPU, mask of all positions) if the GPUs follow each other as in the fabric, else (0, 0).
+
+    Devices of other drivers may come first in the inventory: dra.net before gpu.nvidia.com.
+    """
+    first = gpu_bits[0] if gpu_bits else -1
+    in_order = first >= 0 and gpu_bits == tuple(range(first, first + len(gpu_bits)))
+    return (first, (1 << len(gpu_bits)) - 1) if in_order else (0, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from extender.base.bits import members
 
 PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
 NUMA_NODE = "resource.kubernetes.io/numaNode"
-_MOSTNUMA_NODES = 1024  # Linux supports no more
+_MOST_NUMA_NODES = 1024  # Linux supports no more
 
 
 class Nearness(IntEnum):
@@ -40,8 +40,9 @@ class Nearness(IntEnum):
 class Places:
     """The places of a node's own devices. Nodes whose devices are placed in the same way share one object.
 
-    `kinds` has each driver with the mask of its devices. `roots` and `numa` have an entry per device bit: the mask of
-    its PCIe roots, which are numbered in the order of the devices, and its NUMA nodes, its own one first.
+    `kinds` has each driver of which some place is known, with the mask of its devices. `roots` and `numa` have an entry
+    per device bit: the mask of its PCIe roots, which are numbered in the order of the devices, and its NUMA nodes, its
+    own one first.
     """
 
     kinds: tuple[tuple[str, int], ...]
@@ -73,29 +74,29 @@ class Places:
 def places_of(
     found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...], numa_names: Callable[[str], Iterable[str]]
 ) -> Places | None:
-    """The places of the node's own devices; None if one driver has all of them, or if no place is known.
+    """The places of the node's own devices; None if no two drivers have devices whose places are known.
 
     `numa_names` gives the names of the attributes by which a driver publishes NUMA nodes, after the standard one.
     """
     own = found.reachable & ~found.shared
-    bits = [first + bit for first, part in found.parts if part.shared is None for bit in range(len(part.devices))]
-    bits = [bit for bit in bits if own >> bit & 1]
-    kinds: dict[str, int] = {}
-    for bit in bits:
-        driver = found.devices[bit].id.driver
-        kinds[driver] = kinds.get(driver, 0) | 1 << bit
-    if len(kinds) < 2:  # noqa: PLR2004 - affinity is between two kinds of devices
+    parts = [(first, part) for first, part in found.parts if part.shared is None]
+    if len({part.key.driver for _, part in parts}) < 2:  # noqa: PLR2004 - nearness is between devices of two drivers
         return None
     by_uuid = _places_of_gpus(found, fabric, gpu_bits, numa_names)
     numbers: dict[str, int] = {}
     roots, numa = [0] * len(found.devices), [()] * len(found.devices)  # type: list[int], list[tuple[int, ...]]
-    for bit in bits:
-        device, driver = found.devices[bit].device, found.devices[bit].id.driver
-        own_roots, numa[bit] = _place(device, driver, by_uuid, numa_names)
-        roots[bit] = sum(1 << numbers.setdefault(root, len(numbers)) for root in dict.fromkeys(own_roots))
-    if not any(roots) and not any(numa):
+    kinds: dict[str, int] = {}
+    for first, part in parts:
+        for bit, one in enumerate(part.devices, first):
+            if own >> bit & 1:
+                own_roots, numa[bit] = _place(one.device, one.id.driver, by_uuid, numa_names)
+                roots[bit] = sum(1 << numbers.setdefault(root, len(numbers)) for root in dict.fromkeys(own_roots))
+                kinds[one.id.driver] = kinds.get(one.id.driver, 0) | 1 << bit
+    numa = _as_on_its_root(roots, numa)
+    known = {driver for driver, mask in kinds.items() if any(roots[bit] or numa[bit] for bit in members(mask))}
+    if len(known) < 2:  # noqa: PLR2004 - as above
         return None
-    return Places(tuple(sorted(kinds.items())), tuple(roots), tuple(_as_on_its_root(roots, numa)))
+    return Places(tuple(sorted((driver, kinds[driver]) for driver in known)), tuple(roots), tuple(numa))
 
 
 def _as_on_its_root(roots: list[int], numa: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
@@ -141,7 +142,7 @@ def published_place(device: Device, driver: str, numa_names: Callable[[str], Ite
     """The PCIe roots and the NUMA nodes that the driver publishes."""
     roots = tuple(root for root in _values(device, PCIE_ROOT) if isinstance(root, str) and root)
     for name in (NUMA_NODE, *numa_names(driver)):
-        nodes = tuple(node for node in _values(device, name) if type(node) is int and 0 <= node < _MOSTNUMA_NODES)
+        nodes = tuple(node for node in _values(device, name) if type(node) is int and 0 <= node < _MOST_NUMA_NODES)
         if nodes:
             return roots, tuple(dict.fromkeys(nodes))
     return roots, ()
@@ -150,8 +151,3 @@ def published_place(device: Device, driver: str, numa_names: Callable[[str], Ite
 def _values(device: Device, name: str) -> tuple[object, ...]:
     value = device.attributes.get(name)
     return value if isinstance(value, tuple) else () if value is None else (value,)
-
-
-def kinds_in(places: Places, devices: int) -> list[list[int]]:
-    """The devices of a mask by driver, as lists of bits; devices that the node shares with others are left out."""
-    return [members(devices & mask) for _, mask in places.kinds if devices & mask]
