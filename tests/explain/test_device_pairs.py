@@ -18,8 +18,8 @@ from extender.scheduling import Placement, ScoredNode, parse_decision
 from extender.topology.device_pairs import DevicePairs
 from tests.worlds.commands import berth_beside
 from tests.worlds.explain_worlds import decided, run_pod, why
-from tests.worlds.nic_worlds import GPU, MACHINES, NIC, NicFleet, claim_of, counted, give_nics, paired
-from tests.worlds.running_berth import berthing
+from tests.worlds.nic_worlds import GPU, MACHINES, NIC, NicFleet, claim_of, counted, paired
+from tests.worlds.running_berth import berthing, pod
 
 Json = dict[str, Any]
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases" / "device_pairs.yaml").read_text(encoding="utf-8"))
@@ -218,24 +218,26 @@ def test_a_constraint_that_a_free_node_would_meet_is_not_to_blame() -> None:
 
 
 async def test_users_read_the_pairs_of_a_pod() -> None:
-    async with berthing({"n1": "hgx-h100-8"}) as b:
-        give_nics(b.cluster, "n1", [[None, 0], [None, 1], [None, 0]])
-        await b.settled()
+    async with berthing({"n1": "gb200-nvl72-tray"}) as b:
         server = ["--server", str(b.client.base_url)]
-        assert await run_pod(b, "p", [claim_of("p", 2)]) == "n1"
+        assert await run_pod(b, "p", [claim_of("p", 1)]) == "n1"
         note = b.pod("p")["metadata"]["annotations"]["berth.dev/decision"]
-        assert "; pairs gpu-0 + nic-0: same NUMA node; gpu-1 + nic-2: same NUMA node" in note
+        assert note.endswith("; pairs gpu-0 + pci-0000-03-00-0: same NUMA node")
         await decided(b, "p")
-        found = await why(b, "p")
-        assert [(pair["device"], pair["other"]) for pair in found["decision"]["chosen"]["pairs"]] == [
-            ("gpu-0", "nic-0"),
-            ("gpu-1", "nic-2"),
-        ]
+        (pair,) = (await why(b, "p"))["decision"]["chosen"]["pairs"]
+        assert pair == {"device": "gpu-0", "other": "pci-0000-03-00-0", "nearness": "same NUMA node", "note": ""}
         _, out, _ = await berth_beside(["explain", "default/p", *server])
-        assert "gpu-1 + nic-2: same NUMA node" in out
+        assert "gpu-0 + pci-0000-03-00-0: same NUMA node" in out
+        await b.create(claim_of("q", 3), pod("q", "q"))
+        _, out, _ = await berth_beside(["explain", "default/q", *server])
+        assert "gpu-1 + pci-0002-03-00-0: same NUMA node" in out
         _, out, _ = await berth_beside(["nodes", "n1", *server])
         assert "free beside it" in out
-        assert "nic-1: same NUMA node" in out
+        assert "pci-0010-03-00-0" in out
         _, out, _ = await berth_beside(["nodes", "n1", "--output", "json", *server])
         (row,) = orjson.loads(out)
-        assert row["devices"][0]["place"]["numa"] == [0]
+        gpu = row["devices"][3]
+        assert (gpu["place"]["numa"], gpu["place"]["numa_from"]) == ([1], ["agent"])
+        assert gpu["beside"][0]["devices"] == ["pci-0010-03-00-0", "pci-0012-03-00-0"]
+        _, out, _ = await berth_beside(["nodes", "n", *server])
+        assert "free beside it" not in out, "a part of a name lists no devices"

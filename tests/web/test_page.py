@@ -21,7 +21,7 @@ from extender.web.console.console_app import ConsoleApp
 from tests.worlds.browser import CHROMIUM, NAMES, Page, browsing, tabs
 from tests.worlds.eventually import HANG_SECONDS, eventually
 from tests.worlds.explain_worlds import decided, refused
-from tests.worlds.nic_worlds import claim_of, give_nics
+from tests.worlds.nic_worlds import claim_of
 from tests.worlds.process_worlds import free_port
 from tests.worlds.running_berth import berthing, claim, pod
 
@@ -121,7 +121,6 @@ async def test_every_view_and_live_updates(tmp_path: Path) -> None:
 
 async def test_pairs_of_devices_and_the_places_of_a_node(tmp_path: Path) -> None:
     async with berthing({"n1": "hgx-h100-8"}) as b, browsing(str(b.client.base_url)) as page:
-        give_nics(b.cluster, "n1", [[None, 0], [None, 1], [None, 0], [None, 1]])
         await page.until(LIVE)
         await b.create(claim_of("p", 1), pod("p", "p"), claim_of("q", 3), pod("q", "q"))
         assert (await b.filter("p"))["NodeNames"] == ["n1"]
@@ -130,16 +129,16 @@ async def test_pairs_of_devices_and_the_places_of_a_node(tmp_path: Path) -> None
         await page.run("openPod('default/p')")
         text = await opened(page, "default/p")
         assert "DEVICES BESIDE EACH OTHER" in text.upper()
-        assert "gpu-0\tnic-0\tsame NUMA node" in text
+        assert "gpu-0\tpci-0000-18-00-0\tsame PCIe root" in text
         await page.picture(tmp_path / "pod.png")
         await page.run("openPod('default/q')")
         text = await opened(page, "default/q")
-        assert "same NUMA node" in text
+        assert "gpu-3\tpci-0000-5e-00-0\tsame PCIe root" in text
         await page.picture(tmp_path / "waiting.png")
         await page.run("openNode('n1')")
         text = await opened(page, "n1")
         assert "free beside it".upper() in text.upper()
-        assert "nic-2: same NUMA node" in text
+        assert "pci-0000-3c-00-0: same PCIe root" in text
         await page.picture(tmp_path / "node.png")
         assert await page.run("document.getElementById('detail').scrollWidth <= innerWidth")
         assert page.errors == []

@@ -17,7 +17,6 @@ from extender.api.resource_claims import PodClaim, decode_claim
 from extender.api.resource_slices import SliceDecoder
 from extender.cache import ClusterCache
 from extender.policy import Policy
-from extender.sandbox import Cluster
 from extender.scheduling import Evaluator, FilterStatus, PodRequirements, evaluate, requirements_of
 from extender.topology.agent_slices import DRIVER, Reading, attributes_of
 
@@ -183,17 +182,9 @@ def _request(name: str, class_: str, count: int) -> Json:
     return {"name": name, "exactly": {"deviceClassName": class_, "allocationMode": "ExactCount", "count": count}}
 
 
-def give_nics(cluster: Cluster, node: str, nics: list[Any]) -> None:
-    """Give a sandbox the slice of a NIC driver with these NICs, as in the file, and the class of the driver."""
-    published = slices(node, {"product": "", "gpus": [], "nics": nics})[1]
-    cluster.apply({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", **published})
-    selectors = [{"cel": {"expression": f"device.driver == '{NIC}'"}}]
-    about = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": NIC}}
-    cluster.apply({**about, "spec": {"selectors": selectors}})
-
-
-def claim_of(name: str, count: int, constraints: Sequence[Json] = ()) -> Json:
-    """A claim for so many GPUs and NICs."""
+def claim_of(name: str, count: int) -> Json:
+    """A claim for so many GPUs and NICs of the sandbox's machines."""
+    requests = [_request("gpu", GPU, count), _request("nic", "dranet.net", count)]
     metadata = {"namespace": "default", "name": name}
-    spec = {"devices": {"requests": counted(count, count), "constraints": list(constraints)}}
-    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata, "spec": spec}
+    about = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata}
+    return {**about, "spec": {"devices": {"requests": requests}}}
