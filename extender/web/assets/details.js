@@ -50,33 +50,36 @@ function figure(svg, ...caption) {
 
 // -- a node -------------------------------------------------------------------------------------------------------
 
-// Values, each with who says it.
-const sourced = (values, from) => values.map((value, i) => `${value} (${from[i]})`).join(", ") || "–";
-
-function besideText(near) {
-  return `${near.devices.join(", ")}${near.more ? ` and ${near.more} more` : ""}: ${near.nearness}`;
-}
-
 const openNode = (name) => open(name, async () => {
   const node = await ask(`/v1/nodes/${encodeURIComponent(name)}`);
   const rows = node.devices.map((d) => {
     const memory = d.memory ? size(d.memory) : "–", free = d.live_free === null ? "–" : size(d.live_free);
-    const places = [sourced(d.place.roots, d.place.roots.map(() => d.place.roots_from)),
-      sourced(d.place.numa, d.place.numa_from), d.beside.map(besideText).join("; ") || "–"];
-    return [d.name, stateMark(d.state), d.claims.join(", ") || "–", ...places, memory, free, d.note || "–"];
+    return [d.name, stateMark(d.state), d.claims.join(", ") || "–", memory, free, d.note || "–"];
   });
   const clique = node.clique && `clique ${node.clique}`;
   const largest = node.largest_free_set && `largest free NVLink set: ${counted(node.largest_free_set, "GPU")}`;
   const others = (node.others || []).map((one) => `${one.driver}: ${one.free} of ${one.devices} free`);
   const facts = [node.product, node.zone, node.rack, clique, largest, ...others].filter(Boolean).join(" · ");
-  const heads = ["device", "state", "claims", "PCIe root", "NUMA node", "free beside it", "memory", "free now", "note"];
-  const devices = table(heads, rows);
-  if (!node.fabric) return [quiet(facts), quiet("The NVLinks of this node are not known."), devices];
+  const devices = table(["device", "state", "claims", "memory", "free now", "note"], rows);
+  const places = placeParts(node.devices);
+  if (!node.fabric) return [quiet(facts), quiet("The NVLinks of this node are not known."), devices, ...places];
   const links = node.links || node.switch ? "NVLinks" : "No NVLinks";
   const graph = nodeGraph(node, { numbered: true, rate: node.fabric.link_gbps });
   const drawn = figure(graph, `${links} between these GPUs, source: ${node.fabric.source}`);
-  return [quiet(facts), el("div", { className: "columns" }, drawn, devices)];
+  return [quiet(facts), el("div", { className: "columns" }, drawn, devices), ...places];
 });
+
+// Where the devices are, who says so, and which free devices are beside a free GPU.
+function placeParts(devices) {
+  const sourced = (values, from) => values.map((value, i) => `${value} (${from[i]})`).join(", ") || "–";
+  const more = (near) => (near.more ? ` and ${near.more} more` : "");
+  const besideText = (near) => `${near.devices.join(", ")}${more(near)}: ${near.nearness}`;
+  const known = devices.filter(({ place }) => place.roots.length || place.numa.length);
+  const rows = known.map(({ name, place: { roots, roots_from: from, numa, numa_from }, beside }) =>
+    [name, sourced(roots, roots.map(() => from)), sourced(numa, numa_from), beside.map(besideText).join("; ") || "–"]);
+  if (!rows.length) return [];
+  return [el("h3", { textContent: "Places" }), table(["device", "PCIe root", "NUMA node", "free beside it"], rows)];
+}
 
 // -- a pod --------------------------------------------------------------------------------------------------------
 
