@@ -49,9 +49,8 @@ class NodeReply(BaseModel):
 
 
 class PlaceReply(BaseModel):
-    """The PCIe roots and NUMA nodes of a device. The first NUMA node counts; a device is less near by the others.
-
-    Each comes from driver, agent, its GPU, or its PCIe root: another device there says its NUMA node.
+    """The PCIe roots and NUMA nodes of a device, the first one counts. Each comes from driver, agent, its GPU, or its
+    PCIe root: then another device there says the NUMA node.
     """
 
     roots: list[str]

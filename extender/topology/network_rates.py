@@ -28,7 +28,7 @@ class NetworkRate(NamedTuple):
     nics: int = 0
 
 
-# Source: what owners measured with all_reduce of NCCL and RCCL on the machines whose ResourceSlices are examples of
+# Source: what owners measured with the tests of NCCL and RCCL on the machines whose ResourceSlices are examples of
 # DRANET (kubernetes-sigs/dranet, examples, 2026): AWS p4d.24xlarge, Azure ND GB300 v6, Azure ND MI300X v5.
 # Two NICs of GB300 gave twice the bandwidth of one. Four GPUs and four NICs of MI300X gave 42 to 49 GB/s.
 _RATES = (
