@@ -32,10 +32,10 @@ def nodes_command(
     token: Token = "",
     output: WideOutput = "table",
 ) -> None:
-    """List nodes with the state of every GPU, and other devices. The full name of a node also lists its devices.
+    """List nodes with the state of every GPU, and other devices.
 
-    Each device has its PCIe root and NUMA node, and who says so; a free GPU has the nearest free NICs. Exit code 1 if
-    no name matches.
+    The full name of a node also lists its devices: each has its PCIe root and NUMA node, with who says so, and a free
+    GPU the nearest free NICs. Exit code 1 if no name matches.
 
     Example: berth nodes h100 --output wide;  berth nodes node-17
     """
