@@ -161,25 +161,22 @@ class Links(BaseModel):
     distance: list[list[str]]
 
 
-class DeviceDetail(BaseModel):
+class DeviceDetail(berth_client.DeviceReply):
     """A device of a node. `state` is one letter, as in `gpus` of a node; memory is in bytes."""
 
-    name: str
     driver: str
     pool: str
-    state: str
     memory: int
     live_free: int | None
     note: str
-    claims: list[str]
 
 
-class NodeDetail(berth_client.NodeReply):
+class NodeDetail(berth_client.NodeDetailReply):
     """The reply to GET /v1/nodes/{name}. `fabric` is absent if the node has no GPU. In `devices` the GPUs come first,
     in the order of `gpus`; then at most 64 devices of each other driver.
     """
 
-    devices: list[DeviceDetail]
+    devices: list[DeviceDetail]  # type: ignore[assignment] # the CLI reads fewer fields of each
     largest_free_set: int
     fabric: Links | None = None
 

@@ -48,6 +48,42 @@ class NodeReply(BaseModel):
     clique: str = ""
 
 
+class PlaceReply(BaseModel):
+    """The PCIe roots and NUMA nodes of a device, the first one counts. Each comes from driver, agent, its GPU, or its
+    PCIe root: then another device there says the NUMA node.
+    """
+
+    roots: list[str]
+    roots_from: str
+    numa: list[int]
+    numa_from: list[str]
+
+
+class BesideReply(BaseModel):
+    """The nearest free devices of another driver: at most 4 names, and the number of those that are as near."""
+
+    driver: str
+    devices: list[str]
+    more: int
+    nearness: str
+
+
+class DeviceReply(BaseModel):
+    """A device of a node. Only a free GPU has `beside`."""
+
+    name: str
+    state: str
+    claims: list[str]
+    place: PlaceReply
+    beside: list[BesideReply]
+
+
+class NodeDetailReply(NodeReply):
+    """The reply to GET /v1/nodes/{name}."""
+
+    devices: list[DeviceReply]
+
+
 class WaitingPodReply(BaseModel):
     """A pod that waits, with the reason, and the number of pods of its group with the same reason."""
 
@@ -104,10 +140,22 @@ class ScorePartReply(BaseModel):
     sentence: str
 
 
+class DevicePairReply(BaseModel):
+    """Two devices that a pod uses together, such as a GPU and its NIC. `note` says why they are not nearer, if that
+    is known.
+    """
+
+    device: str
+    other: str
+    nearness: str
+    note: str
+
+
 class ScoredNodeReply(BaseModel):
     """A node with the devices that a pod has there, or would get. Bandwidths are in GB/s.
 
-    `reused` are the devices of claims that were allocated before.
+    `reused` are the devices of claims that were allocated before. `pairs` has at most 8, `more_pairs` is the number of
+    the others. `network` is the predicted bandwidth of the NICs, where it was measured for such a machine.
     """
 
     node: str
@@ -118,6 +166,9 @@ class ScoredNodeReply(BaseModel):
     best_gbps: float
     source: str
     parts: list[ScorePartReply]
+    pairs: list[DevicePairReply] = []
+    more_pairs: int = 0
+    network: str = ""
 
 
 class UnschedulableNodesReply(BaseModel):

@@ -16,7 +16,7 @@ from extender.allocation import Features
 from extender.api.fields import Json
 from extender.api.object_meta import ObjectKey
 from extender.base.berth_errors import WireError
-from extender.base.text_limits import one_line, shown
+from extender.base.text_limits import counted, one_line, shown
 from extender.cache import ClusterCache
 from extender.cli.berth_client import SERVER, ExplanationReply, GroupReply, Server, Token, ask
 from extender.cli.object_files import checked_files, policy_of, policy_text
@@ -223,6 +223,8 @@ def _show(found: Json, output: str) -> None:
     if not found.get("alone") or output == "wide":
         _show_nodes(console, found, _WIDE if output == "wide" else _BRIEF)
     _print_indented(console, found.get("narration", ()))
+    if decision is not None:
+        _print_indented(console, _pairs(decision["chosen"]))
     if decision is not None and output == "wide":
         console.print(_best([decision["chosen"]]))
 
@@ -254,10 +256,21 @@ def _reused(chosen: Json) -> list[str]:
     return [f"{device} (allocated before)" for device in chosen["reused"]]
 
 
+def _pairs(chosen: Json) -> list[str]:
+    """The pairs of devices that a pod uses together, a line each, and the predicted bandwidth of the network."""
+    pairs = [
+        f"{one['device']} + {one['other']}: {one['nearness']}{', ' * bool(one['note'])}{one['note']}"
+        for one in chosen.get("pairs", ())
+    ]
+    more, network = chosen.get("more_pairs", 0), chosen.get("network", "")
+    return [*pairs, *([f"and {counted(more, 'more pair')}"] if more else []), *([network] if network else [])]
+
+
 def _best(candidates: list[Json]) -> Table:
     table = Table("node", "score", "devices", "predicted GB/s", "why", title="best nodes", title_justify="left")
     for one in candidates:
-        why = "\n".join(f"{part['name']} {part['value']:.2f}: {part['sentence']}" for part in one["parts"])
+        parts = (f"{part['name']} {part['value']:.2f}: {part['sentence']}" for part in one["parts"])
+        why = "\n".join([*_pairs(one), *parts])
         gbps = f"{one['ring_gbps']:.0f} of {one['best_gbps']:.0f}" if one["ring_gbps"] else "-"
         devices = "\n".join([*one["devices"], *_reused(one)])
         table.add_row(one["node"], f"{one['score']:.3f}", devices, gbps, why)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Annotated, Literal
+from urllib.parse import quote
 
 import typer
 from rich.console import Group
@@ -16,7 +18,7 @@ from rich.text import Text
 
 from extender.api.fields import Json
 from extender.base.text_limits import counted
-from extender.cli.berth_client import SERVER, ClaimReply, FleetReply, Server, Token, ask
+from extender.cli.berth_client import SERVER, ClaimReply, FleetReply, NodeDetailReply, Server, Token, ask
 from extender.cli.options import WideOutput
 from extender.cli.output import say_json, table_screen
 
@@ -32,18 +34,23 @@ def nodes_command(
 ) -> None:
     """List nodes with the state of every GPU, and other devices.
 
-    Exit code 1 if no name matches.
+    The full name of a node also lists its devices: each has its PCIe root and NUMA node, with who says so, and a free
+    GPU the nearest free NICs. Exit code 1 if no name matches.
 
-    Example: berth nodes h100 --output wide
+    Example: berth nodes h100 --output wide;  berth nodes node-17
     """
     fleet = ask(server, token, "/v1/fleet", FleetReply)
     rows = [n for n in fleet["nodes"] if not names or any(part in n["name"] for part in names)]
+    named = [n["name"] for n in rows if n["name"] in (names or ())]
+    details = {name: ask(server, token, f"/v1/nodes/{quote(name, safe='')}", NodeDetailReply) for name in named}
     if output == "json":
-        say_json(rows)
+        say_json([details.get(row["name"], row) for row in rows])
     else:
         console = table_screen()
         console.print(_node_table(rows, wide=output == "wide"))
         console.print(_summary(rows))
+        for detail in details.values():
+            console.print(_device_table(detail))
     if not rows:
         raise typer.Exit(1)
 
@@ -121,6 +128,36 @@ def _node_table(rows: list[Json], *, wide: bool) -> Table:
             more.append(" ".join(counts) or "-")
         table.add_row(node["name"], node["product"], str(node["gpus"].count("f")), _letters(node["gpus"]), *more)
     return table
+
+
+def _device_table(node: Json) -> Table:
+    """The devices of a node with their places; columns that no device fills are left out."""
+    heads = ("device", "state", "PCIe root", "NUMA node", "free beside it", "claims")
+    rows = [
+        (
+            device["name"],
+            device["state"],
+            _with_source(device["place"]["roots"], [device["place"]["roots_from"]] * len(device["place"]["roots"])),
+            _with_source(device["place"]["numa"], device["place"]["numa_from"]),
+            "\n".join(map(_beside, device["beside"])),
+            " ".join(device["claims"]),
+        )
+        for device in node["devices"]
+    ]
+    used = [column for column in range(len(heads)) if any(row[column] for row in rows)]
+    table = Table(*(heads[column] for column in used), title=node["name"], title_justify="left", box=None)
+    for row in rows:
+        table.add_row(*(row[column] or "-" for column in used))
+    return table
+
+
+def _with_source(values: Iterable[object], sources: Iterable[str]) -> str:
+    return ", ".join(f"{value} ({source})" for value, source in zip(values, sources, strict=True))
+
+
+def _beside(near: Json) -> str:
+    more = f" and {near['more']} more" if near["more"] else ""
+    return f"{', '.join(near['devices'])}{more}: {near['nearness']}"
 
 
 def _summary(rows: list[Json], *, letters_too: bool = True) -> str:

@@ -174,7 +174,7 @@ def decision_of(pod: Pod, snapshot: Snapshot) -> Decision | None:
         return Decision(at, ScoredNode(pod.node_name, 0.0, (), 0.0, 0.0, "", (), devices))
     noted = parse_decision(note)
     ring, best, source = _ring(node_info, results, snapshot) if node_info is not None else (0.0, 0.0, "")
-    chosen = ScoredNode(pod.node_name, noted.score, devices, ring, best, source, noted.parts)
+    chosen = ScoredNode(pod.node_name, noted.score, devices, ring, best, source, noted.parts, (), *noted.pairs)
     return Decision(at, chosen, noted.runner_up, noted.margin)
 
 

@@ -9,6 +9,7 @@ from extender.explain.consistency import CHECKS, Finding, check_consistency
 from extender.explain.fleet_rows import FleetStats, claim_rows, fleet_stats, group_rows, node_detail, node_row, totals
 from extender.explain.gang_explanation import explain_gang, explain_jobs, groups_named
 from extender.explain.gang_question import GangExplanation, PlannerCaches
+from extender.explain.place_constraints import unmet_places
 from extender.explain.pod_explanation import Explanation, explain, no_devices, other_scheduler
 from extender.explain.scenario import Scenario, apply_scenario, scenario_of, with_new_group, without_own_holds
 from extender.explain.selector_stats import failing_terms
@@ -39,6 +40,7 @@ __all__ = [
     "other_scheduler",
     "scenario_of",
     "totals",
+    "unmet_places",
     "with_new_group",
     "without_own_holds",
 ]

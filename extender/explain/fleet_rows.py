@@ -13,8 +13,8 @@ from functools import lru_cache
 from itertools import combinations
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.allocation.nodes import UNUSED
-from extender.api.drivers import GPU, driver_of, gpu_identities, is_part, product_of
+from extender.allocation.nodes import UNUSED, Nearness, Places, published_place
+from extender.api.drivers import GPU, driver_of, gpu_identities, is_part, numa_attributes, product_of
 from extender.api.fields import Json
 from extender.api.gpu_topology import DISTANCES, Graph
 from extender.api.object_meta import ObjectKey
@@ -28,6 +28,7 @@ from extender.base.text_limits import one_line
 from extender.explain.gang_question import reservations_by_pod
 from extender.explain.near_misses import claims_of_node
 from extender.gangs.gang import gang_minimum
+from extender.topology.device_pairs import near_words
 from extender.topology.score_parts import left_over, stranded, unclaimed_bytes
 from extender.topology.sets import largest_joined
 
@@ -39,6 +40,8 @@ GROUPS = {
 }
 _MAX_NODES = 64  # of one group
 _MAX_OTHERS = 64  # devices of one driver: a node may have 2,048 channels
+_MOST_BESIDE = 4  # names of one driver beside a GPU
+_DRIVER, _AGENT, _GPU, _ROOT = "driver", "agent", "its GPU", "its PCIe root"
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
@@ -185,13 +188,14 @@ def totals(rows: Iterable[Json]) -> dict[str, int]:
 
 
 def node_detail(node_info: NodeInfo, snapshot: Snapshot) -> Json:
-    """The details of one node, as JSON: devices with claims and memory in bytes, and the GPU topology.
+    """The details of one node, as JSON: devices with claims, places and memory in bytes, and the GPU topology.
 
     The GPUs come first; of each other driver at most 64 devices follow, those in use first.
     """
     by_device = _claims_by_device(claims_of_node(node_info, snapshot))
     fabric = node_info.fabric
-    bits, devices = shown_bits(node_info), []
+    gpus, devices = shown_bits(node_info), []
+    bits = gpus.copy()
     for _, mask in sorted(_other_masks(node_info).items()):
         bits += [*members(mask & node_info.busy), *members(mask & ~node_info.busy)][:_MAX_OTHERS]
     for bit in bits:
@@ -208,6 +212,8 @@ def node_detail(node_info: NodeInfo, snapshot: Snapshot) -> Json:
                 "live_free": state.memory_free_bytes if state and node_info.agent_is_fresh else None,
                 "note": _note(node_info, bit),
                 "claims": by_device.get(str(pool_device.id), []),
+                "place": _place(node_info, bit),
+                "beside": _beside(node_info, bit) if bit in gpus else [],
             }
         )
     found: Json = {**node_row(node_info), "devices": devices, "largest_free_set": largest_free_set(node_info)}
@@ -250,6 +256,67 @@ def _claims_by_device(claims: Iterable[Claim]) -> Mapping[str, list[str]]:
         for result in claim.allocation.results if claim.allocation is not None else ():
             found.setdefault(str(result.device), []).append(str(claim.key))
     return found
+
+
+# -- the places of devices: where they are, who says so, and what is free beside a GPU ---------------------------------
+
+
+def _place(node_info: NodeInfo, bit: int) -> Json:
+    """The PCIe roots and the NUMA nodes of a device, the first one counts, with the source of each, as JSON."""
+    pool_device = node_info.inventory.devices[bit]
+    own_roots, own_numa = published_place(pool_device.device, pool_device.id.driver, numa_attributes)
+    state = None
+    if node_info.fabric is not None and bit in node_info.gpu_bits:
+        state = node_info.fabric.gpus[node_info.gpu_bits.index(bit)]
+    is_of_gpu = is_part(pool_device.device, pool_device.id.driver)
+    roots, roots_from = own_roots, _DRIVER
+    if not roots and state is not None and state.pcie_root:
+        roots, roots_from = (state.pcie_root,), _AGENT
+    elif not roots and is_of_gpu:
+        roots, roots_from = _roots_like(node_info, bit), _GPU
+    agent = (state.numa,) if state is not None and state.numa is not None else ()
+    places = node_info.places
+    numa = places.numa[bit] if places is not None else own_numa + tuple(n for n in agent if n not in own_numa)
+    other = _GPU if is_of_gpu else _ROOT
+    numa_from = [_DRIVER if node in own_numa else _AGENT if node in agent else other for node in numa]
+    return {"roots": list(roots), "roots_from": roots_from if roots else "", "numa": list(numa), "numa_from": numa_from}
+
+
+def _roots_like(node_info: NodeInfo, bit: int) -> tuple[str, ...]:
+    """The PCIe root of another device that is on the same one."""
+    places = node_info.places
+    if places is None or not places.roots[bit]:
+        return ()
+    for other, pool_device in enumerate(node_info.inventory.devices):
+        roots, _ = published_place(pool_device.device, pool_device.id.driver, numa_attributes)
+        if roots and places.roots[other] == places.roots[bit]:
+            return roots
+    return ()
+
+
+def _beside(node_info: NodeInfo, bit: int) -> list[Json]:
+    """The nearest free devices of each other driver, as JSON, without those that are far or not known to be near."""
+    places = node_info.places
+    if places is None or node_info.busy >> bit & 1:
+        return []
+    driver = places.kind(bit)
+    found = (_nearest(node_info, places, bit, mask) for other, mask in places.kinds if other != driver)
+    return [one for one in found if one is not None]
+
+
+def _nearest(node_info: NodeInfo, places: Places, bit: int, mask: int) -> Json | None:
+    free = members(mask & ~node_info.busy)
+    best = max((places.nearness(bit, other) for other in free), default=Nearness.FAR)
+    if best <= Nearness.FAR:
+        return None
+    near = [other for other in free if places.nearness(bit, other) is best]
+    devices = node_info.inventory.devices
+    return {
+        "driver": devices[near[0]].id.driver,
+        "devices": [devices[other].id.device for other in near[:_MOST_BESIDE]],
+        "more": len(near[_MOST_BESIDE:]),
+        "nearness": near_words(places, bit, near[0]),
+    }
 
 
 # -- groups of pods: how many members wait, and which GPUs the others have -----------------------------------------

@@ -177,7 +177,7 @@ def _explanation(question: _Question) -> Explanation:
     fitting = nodes - unschedulable.nodes
     if fitting:
         best = [
-            ScoredNode.of(question.node_info(node), placement, question.requirements, snapshot)
+            ScoredNode.of(question.node_info(node), placement, question.requirements, snapshot, context)
             for node, placement in _best(ranking, allowed, statuses)
         ]
         sentence = _fits(name, nodes, fitting, best) + _leaves(excluded, nodes)

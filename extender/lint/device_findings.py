@@ -26,12 +26,12 @@ from extender.base.bits import members
 from extender.base.text_limits import counted, one_line
 from extender.cel import BudgetExceeded, CompileError, EvalError, position
 from extender.cel.dra import Dialect, Masks, Selector, check_cost, compile_selector
-from extender.explain import Explanation, Scenario, apply_scenario, explain, failing_terms
+from extender.explain import Explanation, Scenario, apply_scenario, explain, failing_terms, unmet_places
 from extender.lint.claim_kinds import drivers_in
 from extender.lint.finding import LintFinding
 from extender.manifests import DecodedObjects, HypotheticalPod
 from extender.policy import Policy
-from extender.scheduling import Evaluator, PodRequirements, requirements_of
+from extender.scheduling import EvaluationContext, Evaluator, PodRequirements, requirements_of
 from extender.scheduling.requirements import too_many_claims, unprovided_resource
 from extender.topology.agent_slices import fabric_of
 from extender.topology.sets import largest_joined
@@ -351,9 +351,22 @@ def impossible_pods(given: Given) -> Iterator[LintFinding]:
             continue  # other findings say why
         # Only devices count here: nodes get other labels, and cordons end.
         found = explain(replace(pod, constraints_are_known=False), snapshot, Policy(), context)
-        if found.outcome == "refused" and (reasons := _reasons(found)):
+        if found.outcome == "refused" and (unmet := list(_unmet_places(requirements, snapshot, context))):
+            yield from (one._replace(where=f"{where}{one.where}") for one in unmet)
+        elif found.outcome == "refused" and (reasons := _reasons(found)):
             problem = f"fits on no node even with all devices free: {reasons}"
             yield LintFinding("warning", where, problem, next((one for one in found.misses if one[0] == "0"), ""))
+
+
+def _unmet_places(
+    requirements: PodRequirements, snapshot: Snapshot, context: EvaluationContext
+) -> Iterator[LintFinding]:
+    """The constraints on a place that no node of the snapshot meets, for example a PCIe root of both GPU and NIC."""
+    machines = {one.state.attribute_signature or name: one for name, one in snapshot.node_infos.items()}
+    for claim, constraint, why in unmet_places(requirements, machines.values(), context):
+        where = f", claim {requirements.claim_names[claim]}, matchAttribute {constraint.attribute}"
+        advice = "remove the constraint: Berth then chooses devices that are near each other (weights.affinity)"
+        yield LintFinding("warning", where, why, advice)
 
 
 def _asks_for_too_many(given: Given, claim: Claim, masks: Masks) -> bool:

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.scheduling.evaluate import Placement
+from extender.scheduling.evaluate import EvaluationContext, Placement
 from extender.scheduling.requirements.pod_requirements import PodRequirements
+from extender.topology.device_pairs import Accepted, DevicePair, DevicePairs, device_pairs, parse_pairs
 from extender.topology.score_parts import ScorePart
 
 _AS_GOOD = 0.0005  # margins below it would be shown as 0.000
-_FIELDS = re.compile(r"; (?=score [0-9]|devices |[a-z]+ [0-9]\.[0-9]{2}: |runner-up )")  # a sentence may have "; ", too
+_FIELDS = re.compile(r"; (?=score [0-9]|devices |[a-z]+ [0-9]\.[0-9]{2}: |pairs |runner-up )")  # a text may have "; "
 _SCORE = re.compile(r"score ([0-9]{1,3}\.[0-9]{3})")
 _PART = re.compile(r"([a-z]+) ([0-9]\.[0-9]{2}): (.*)", re.DOTALL)
+_PAIRS = "pairs "
 _RUNNER_UP = re.compile(r"runner-up (\S+), (?:as good|([0-9]{1,3}\.[0-9]{3}) behind)")
 
 
@@ -30,6 +32,9 @@ class ScoredNode:
     source: str  # the source of the link data
     parts: tuple[ScorePart, ...]
     reused: tuple[str, ...] = ()  # devices of the pod's claims that were allocated or promised before
+    pairs: tuple[DevicePair, ...] = ()  # of the devices to allocate, the first 8
+    more_pairs: int = 0
+    network: str = ""  # the predicted bandwidth of the NICs, as text
 
     @property
     def all_devices(self) -> tuple[str, ...]:
@@ -38,9 +43,14 @@ class ScoredNode:
 
     @classmethod
     def of(
-        cls, node_info: NodeInfo, placement: Placement, requirements: PodRequirements, snapshot: Snapshot
+        cls,
+        node_info: NodeInfo,
+        placement: Placement,
+        requirements: PodRequirements,
+        snapshot: Snapshot,
+        context: EvaluationContext,
     ) -> ScoredNode:
-        """The node with the score and devices of this placement."""
+        """The node with the score and devices of this placement. Raises DeadlineExceeded."""
         count = node_info.positions(placement.solution.mask).bit_count()
         source = node_info.fabric.source.value if node_info.fabric is not None else ""
         best = max(snapshot.baseline.best_ring_gbps.get(count, 0.0), placement.ring_gbps)
@@ -53,17 +63,20 @@ class ScoredNode:
             source,
             placement.parts,
             requirements.allocated_devices,
+            *_pairs(node_info, placement, requirements, context),
         )
 
     def annotation(self, runner_up: str, margin: float) -> str:
         """The text of the pod's annotation, which `parse_decision` reads; '' without parts.
 
-        It has the score, the devices, the parts of the score, and the runner-up.
+        It has the score, the devices, the parts of the score, the pairs of devices, and the runner-up.
         """
         if not self.parts:
             return ""
         found = [f"score {self.score:.3f}", f"devices {', '.join(self.all_devices)}"]
         found += [f"{part.name} {part.value:.2f}: {part.sentence}" for part in self.parts]
+        pairs = DevicePairs(self.pairs, self.more_pairs, self.network).text()
+        found += [f"{_PAIRS}{pairs}"] if pairs else []
         return "; ".join([*found, *([runner_up_text(runner_up, margin)] if runner_up else [])])
 
 
@@ -84,11 +97,12 @@ class NotedDecision(NamedTuple):
     parts: tuple[ScorePart, ...] = ()
     runner_up: str = ""
     margin: float = 0.0
+    pairs: DevicePairs = DevicePairs()
 
 
 def parse_decision(text: str) -> NotedDecision:
     """Read a text of `ScoredNode.annotation`. A user may change the annotation: what cannot be read has its default."""
-    score, parts, runner_up, margin = 0.0, list[ScorePart](), "", 0.0
+    score, parts, runner_up, margin, pairs = 0.0, list[ScorePart](), "", 0.0, DevicePairs()
     for field in _FIELDS.split(text):
         if found := _SCORE.fullmatch(field):
             score = float(found[1])
@@ -96,7 +110,30 @@ def parse_decision(text: str) -> NotedDecision:
             parts.append(ScorePart(found[1], float(found[2]), found[3]))
         elif found := _RUNNER_UP.fullmatch(field):
             runner_up, margin = found[1], float(found[2] or 0.0)
-    return NotedDecision(score, tuple(parts), runner_up, margin)
+        elif field.startswith(_PAIRS):
+            pairs = parse_pairs(field.removeprefix(_PAIRS))
+    return NotedDecision(score, tuple(parts), runner_up, margin, pairs)
+
+
+def _pairs(
+    node_info: NodeInfo, placement: Placement, requirements: PodRequirements, context: EvaluationContext
+) -> DevicePairs:
+    """The pairs of the devices. The selectors are read only for a pair that could be nearer."""
+    if node_info.places is None:
+        return DevicePairs()
+    local = requirements.for_node(node_info.node)
+    requests = {
+        pick.bit: (name, pick.request)
+        for name, picks in zip(local.claim_names, placement.solution.picks, strict=True)
+        for pick in picks
+    }
+    problem, simple = context.problem(node_info, local), node_info.inventory.simple
+
+    def accepted(bit: int) -> Accepted:
+        match = problem.select(*requests[bit]).match
+        return Accepted(match, match & simple & ~node_info.busy & ~placement.solution.mask)
+
+    return device_pairs(node_info, placement.solution.mask, accepted)
 
 
 def runner_up_text(name: str, margin: float) -> str:

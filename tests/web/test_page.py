@@ -20,7 +20,8 @@ from extender.sandbox.sandbox_cluster import GPU_CLASS
 from extender.web.console.console_app import ConsoleApp
 from tests.worlds.browser import CHROMIUM, NAMES, Page, browsing, tabs
 from tests.worlds.eventually import HANG_SECONDS, eventually
-from tests.worlds.explain_worlds import refused
+from tests.worlds.explain_worlds import decided, refused
+from tests.worlds.nic_worlds import claim_of
 from tests.worlds.process_worlds import free_port
 from tests.worlds.running_berth import berthing, claim, pod
 
@@ -116,6 +117,31 @@ async def test_every_view_and_live_updates(tmp_path: Path) -> None:
         assert {httpx.URL(url).host for url in page.requested if url.startswith("http")} == {"127.0.0.1"}, (
             "no external assets"
         )
+
+
+async def test_pairs_of_devices_and_the_places_of_a_node(tmp_path: Path) -> None:
+    async with berthing({"n1": "hgx-h100-8"}) as b, browsing(str(b.client.base_url)) as page:
+        await page.until(LIVE)
+        await b.create(claim_of("p", 1), pod("p", "p"), claim_of("q", 3), pod("q", "q"))
+        assert (await b.filter("p"))["NodeNames"] == ["n1"]
+        assert await b.bind("p", "n1") == ""
+        await decided(b, "p")
+        await page.run("openPod('default/p')")
+        text = await opened(page, "default/p")
+        assert "DEVICES BESIDE EACH OTHER" in text.upper()
+        assert "gpu-0\tpci-0000-18-00-0\tsame PCIe root" in text
+        await page.picture(tmp_path / "pod.png")
+        await page.run("openPod('default/q')")
+        text = await opened(page, "default/q")
+        assert "gpu-3\tpci-0000-5e-00-0\tsame PCIe root" in text
+        await page.picture(tmp_path / "waiting.png")
+        await page.run("openNode('n1')")
+        text = await opened(page, "n1")
+        assert "free beside it".upper() in text.upper()
+        assert "pci-0000-3c-00-0: same PCIe root" in text
+        await page.picture(tmp_path / "node.png")
+        assert await page.run("document.getElementById('detail').scrollWidth <= innerWidth")
+        assert page.errors == []
 
 
 async def test_a_member_leads_to_its_group(tmp_path: Path) -> None:

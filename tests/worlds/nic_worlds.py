@@ -61,8 +61,12 @@ def slices(node: str, machine: Json) -> list[Json]:
         }
         for i, entry in enumerate(machine["gpus"])
     ]
+    model = {"pciDevice": {"string": machine["nic"]}} if "nic" in machine else {}
     nics = [
-        {"name": f"nic-{i}", "attributes": {"rdma": {"bool": True}, **_attributes(entry, "dra.net/numaNode")}}
+        {
+            "name": f"nic-{i}",
+            "attributes": {"rdma": {"bool": True}, **model, **_attributes(entry, "dra.net/numaNode")},
+        }
         for i, entry in enumerate(machine["nics"])
     ]
     found = [device_slice(node, GPU, gpus), device_slice(node, NIC, nics)]
@@ -134,11 +138,14 @@ class NicFleet:
 
     def asking(self, requests: list[Json], constraints: Sequence[Json] = ()) -> PodRequirements:
         """The requirements of a pod with one claim of these requests."""
-        key = self._claim({}, requests, constraints)
-        pod = Pod(key, f"uid-{key.name}", (PodClaim("g", key.name),))
-        found = requirements_of(pod, self.cache.snapshot(), self.policy)
+        found = requirements_of(self.pod(requests, constraints), self.cache.snapshot(), self.policy)
         assert isinstance(found, PodRequirements), found
         return found
+
+    def pod(self, requests: list[Json], constraints: Sequence[Json] = ()) -> Pod:
+        """A pod with one claim of these requests."""
+        key = self._claim({}, requests, constraints)
+        return Pod(key, f"uid-{key.name}", (PodClaim("g", key.name),))
 
     def _claim(self, status: Json, requests: list[Json], constraints: Sequence[Json] = ()) -> Any:
         self.made += 1
@@ -173,3 +180,11 @@ def paired(count: int) -> list[Json]:
 
 def _request(name: str, class_: str, count: int) -> Json:
     return {"name": name, "exactly": {"deviceClassName": class_, "allocationMode": "ExactCount", "count": count}}
+
+
+def claim_of(name: str, count: int) -> Json:
+    """A claim for so many GPUs and NICs of the sandbox's machines."""
+    requests = [_request("gpu", GPU, count), _request("nic", "dranet.net", count)]
+    metadata = {"namespace": "default", "name": name}
+    about = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata}
+    return {**about, "spec": {"devices": {"requests": requests}}}

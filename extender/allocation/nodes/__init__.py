@@ -23,10 +23,12 @@ from extender.allocation.nodes.devices import (
 from extender.allocation.nodes.inventory import Inventory, inventory
 from extender.allocation.nodes.node_info import ChangeLog, NodeState, PoolGroup, SharedUse, live_use, troubled, uses_of
 from extender.allocation.nodes.partitions import Partitions, partitions_of
-from extender.allocation.nodes.places import Nearness, Places, places_of
+from extender.allocation.nodes.places import NUMA_NODE, PCIE_ROOT, Nearness, Places, places_of, published_place
 from extender.allocation.nodes.pools import KnownPools, Pool, WholePool, gather
 
 __all__ = [
+    "NUMA_NODE",
+    "PCIE_ROOT",
     "SHARES",
     "UNUSED",
     "AllocatedState",
@@ -55,6 +57,7 @@ __all__ = [
     "overdrawn_counters",
     "partitions_of",
     "places_of",
+    "published_place",
     "troubled",
     "uses_of",
 ]

@@ -22,7 +22,7 @@ from extender.api.resource_slices import Device
 from extender.base.bits import members
 
 PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
-_NUMA_NODE = "resource.kubernetes.io/numaNode"
+NUMA_NODE = "resource.kubernetes.io/numaNode"
 _MOST_NUMA_NODES = 1024  # Linux supports no more
 
 
@@ -119,7 +119,7 @@ def _place(
     """The place of a device. What it does not publish is that of its GPU, or of the GPU that it is a part of."""
     uuid = gpu_uuid(device) or parent_uuid(device, driver)
     roots, numa = by_uuid.get(uuid, _NOWHERE)
-    own_roots, own_numa = _published(device, driver, numa_names)
+    own_roots, own_numa = published_place(device, driver, numa_names)
     return own_roots or roots, own_numa + tuple(node for node in numa if node not in own_numa)
 
 
@@ -130,16 +130,18 @@ def _places_of_gpus(
     places: dict[str, _Place] = {}
     for state, bit in zip(fabric.gpus, gpu_bits, strict=True) if fabric is not None else ():
         pool_device = found.devices[bit] if bit >= 0 else None
-        roots, numa = _published(pool_device.device, pool_device.id.driver, numa_names) if pool_device else _NOWHERE
+        roots, numa = (
+            published_place(pool_device.device, pool_device.id.driver, numa_names) if pool_device else _NOWHERE
+        )
         said = (state.numa,) if state.numa is not None and state.numa not in numa else ()
         places[state.uuid] = roots or ((state.pcie_root,) if state.pcie_root else ()), numa + said
     return places
 
 
-def _published(device: Device, driver: str, numa_names: Callable[[str], Iterable[str]]) -> _Place:
-    """The place that the driver publishes."""
+def published_place(device: Device, driver: str, numa_names: Callable[[str], Iterable[str]]) -> _Place:
+    """The PCIe roots and the NUMA nodes that the driver publishes."""
     roots = tuple(root for root in _values(device, PCIE_ROOT) if isinstance(root, str) and root)
-    for name in (_NUMA_NODE, *numa_names(driver)):
+    for name in (NUMA_NODE, *numa_names(driver)):
         nodes = tuple(node for node in _values(device, name) if type(node) is int and 0 <= node < _MOST_NUMA_NODES)
         if nodes:
             return roots, tuple(dict.fromkeys(nodes))

@@ -61,12 +61,25 @@ const openNode = (name) => open(name, async () => {
   const others = (node.others || []).map((one) => `${one.driver}: ${one.free} of ${one.devices} free`);
   const facts = [node.product, node.zone, node.rack, clique, largest, ...others].filter(Boolean).join(" · ");
   const devices = table(["device", "state", "claims", "memory", "free now", "note"], rows);
-  if (!node.fabric) return [quiet(facts), quiet("The NVLinks of this node are not known."), devices];
+  const places = placeParts(node.devices);
+  if (!node.fabric) return [quiet(facts), quiet("The NVLinks of this node are not known."), devices, ...places];
   const links = node.links || node.switch ? "NVLinks" : "No NVLinks";
   const graph = nodeGraph(node, { numbered: true, rate: node.fabric.link_gbps });
   const drawn = figure(graph, `${links} between these GPUs, source: ${node.fabric.source}`);
-  return [quiet(facts), el("div", { className: "columns" }, drawn, devices)];
+  return [quiet(facts), el("div", { className: "columns" }, drawn, devices), ...places];
 });
+
+// Where the devices are, who says so, and which free devices are beside a free GPU.
+function placeParts(devices) {
+  const sourced = (values, from) => values.map((value, i) => `${value} (${from[i]})`).join(", ") || "–";
+  const more = (near) => (near.more ? ` and ${near.more} more` : "");
+  const besideText = (near) => `${near.devices.join(", ")}${more(near)}: ${near.nearness}`;
+  const known = devices.filter(({ place }) => place.roots.length || place.numa.length);
+  const rows = known.map(({ name, place: { roots, roots_from: from, numa, numa_from }, beside }) =>
+    [name, sourced(roots, roots.map(() => from)), sourced(numa, numa_from), beside.map(besideText).join("; ") || "–"]);
+  if (!rows.length) return [];
+  return [el("h3", { textContent: "Places" }), table(["device", "PCIe root", "NUMA node", "free beside it"], rows)];
+}
 
 // -- a pod --------------------------------------------------------------------------------------------------------
 
@@ -100,8 +113,17 @@ function boundParts(found) {
   const behind = second ? [" · runner-up ", link("node", second), `, ${gap}`] : [];
   const ring = chosen.ring_gbps ? ` · ${chosen.ring_gbps.toFixed(0)} of ${gbps(chosen.best_gbps)} predicted` : "";
   const told = el("p", {}, "Bound to ", link("node", chosen.node), " ", age(at), ` ago: ${devices}${ring}`, ...behind);
-  return [told, ...(found.sets ? [setFigures(found.sets)] : []), el("h3", { textContent: "Why this node" }),
-    scoreTable([chosen])];
+  return [told, ...(found.sets ? [setFigures(found.sets)] : []), ...pairParts(chosen),
+    el("h3", { textContent: "Why this node" }), scoreTable([chosen])];
+}
+
+// The devices of a pod that are used together, such as a GPU and its NIC.
+function pairParts(chosen) {
+  if (!chosen.pairs.length) return [];
+  const rows = chosen.pairs.map((pair) => [pair.device, pair.other, pair.nearness, pair.note || "–"]);
+  const more = [chosen.more_pairs && `and ${counted(chosen.more_pairs, "more pair")}`, chosen.network].filter(Boolean);
+  return [el("h3", { textContent: "Devices beside each other" }), table(["device", "with", "how near", "note"], rows),
+    ...more.map((text) => quiet(text))];
 }
 
 const openPod = (pod) => open(pod, async () => {
@@ -113,6 +135,7 @@ const openPod = (pod) => open(pod, async () => {
   const advice = found.misses?.map((miss) => miss.replace(`group ${found.gang} `, ""));
   if (advice?.length) section(`What would help${found.gang ? " its group" : ""}`, bullets(advice, "advice"));
   if (found.alone) section("If it were in no group", el("p", {}, soft(found.alone)));
+  if (found.best?.length) parts.push(...pairParts(found.best[0]));
   if (found.best?.length) section("Best nodes", scoreTable(found.best));
   if (found.unschedulable?.length) {
     const rows = found.unschedulable.map((n) => [n.nodes, n.reason, n.examples.join(", "), n.causes.join("; ") || "–"]);

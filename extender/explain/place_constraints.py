@@ -1,0 +1,175 @@
+"""Constraints that devices of several drivers must have one PCIe root or NUMA node, where no node can meet them.
+
+On some machines the GPUs and the NICs never share a PCIe root, or the driver of the NICs publishes none. There a hard
+matchAttribute leaves the pod Pending, whatever ends. Without it, Berth chooses near devices by itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from extender.allocation import NodeInfo, Problem, attribute_values
+from extender.allocation.nodes import NUMA_NODE, PCIE_ROOT
+from extender.api.claim_specs import Constraint, DeviceRequest, Request
+from extender.base.berth_errors import InvalidClaim
+from extender.base.bits import lowest, members, union
+from extender.base.text_limits import counted
+from extender.scheduling import EvaluationContext, Placement, PodRequirements, evaluate
+from extender.topology.device_pairs import noun
+
+_PLACES = {PCIE_ROOT: "PCIe root", NUMA_NODE: "NUMA node"}
+
+
+class UnmetPlace(NamedTuple):
+    """A constraint of a claim, by its position, that no node with the devices meets; `why` is a sentence."""
+
+    claim: int
+    constraint: Constraint
+    why: str
+
+
+class _Asked(NamedTuple):
+    """What a constraint asks of one node: for each request the matching devices and the number, and drivers by bit."""
+
+    requests: list[tuple[int, int]]
+    drivers: dict[int, str]
+
+
+def unmet_places(
+    requirements: PodRequirements, node_infos: Iterable[NodeInfo], context: EvaluationContext
+) -> list[UnmetPlace]:
+    """The constraints on a place between drivers that none of these nodes can meet, with all devices free.
+
+    Raises DeadlineExceeded.
+    """
+    wanted = [
+        (claim, constraint)
+        for claim, spec in enumerate(requirements.specs)
+        for constraint in spec.constraints
+        if constraint.kind == "match" and constraint.attribute in _PLACES
+    ]
+    nodes = list(node_infos) if wanted else []
+    found = (_unmet(requirements, claim, constraint, nodes, context) for claim, constraint in wanted)
+    return [one for one in found if one is not None]
+
+
+def fits_without(
+    unmet: UnmetPlace, requirements: PodRequirements, node_infos: Iterable[NodeInfo], context: EvaluationContext
+) -> str:
+    """The first node on which the pod fits without the constraint; '' if there is none. Raises DeadlineExceeded."""
+    for node_info in node_infos:
+        local = requirements.for_node(node_info.node)
+        specs = list(local.specs)
+        others = tuple(one for one in specs[unmet.claim].constraints if one is not unmet.constraint)
+        specs[unmet.claim] = replace(specs[unmet.claim], constraints=others)
+        if isinstance(evaluate(node_info, replace(local, specs=tuple(specs)), context), Placement):
+            return node_info.node.name
+    return ""
+
+
+def _unmet(
+    requirements: PodRequirements,
+    claim: int,
+    constraint: Constraint,
+    nodes: list[NodeInfo],
+    context: EvaluationContext,
+) -> UnmetPlace | None:
+    """None if a node can meet the constraint, if no node has the devices, or if they are of one driver."""
+    asked: _Asked | None = None
+    is_shared, publishing = False, set[str]()  # the drivers whose devices have the attribute
+    for node_info in nodes:
+        problem = context.problem(node_info, requirements.for_node(node_info.node))
+        here = _asked(problem, claim, constraint)
+        if here is None:
+            continue
+        asked = asked or here
+        for devices in _by_value(problem, constraint.attribute, here).values():
+            if _suffices(devices, here):
+                return None
+            drivers = {here.drivers[bit] for bit in members(devices)}
+            publishing |= drivers
+            is_shared |= len(drivers) > 1
+    if asked is None:
+        return None
+    return UnmetPlace(claim, constraint, _why(asked, constraint.attribute, publishing, is_shared=is_shared))
+
+
+def _asked(problem: Problem, claim: int, constraint: Constraint) -> _Asked | None:
+    """None if the node lacks devices for a request, or if all are of one driver. Raises DeadlineExceeded."""
+    name, spec, found = problem.names[claim], problem.specs[claim], list[tuple[int, int]]()
+    try:
+        for request in spec.requests:
+            if all(constraint.covers(option.name) for option in request.alternatives):
+                found.append(_matching(problem, name, request))
+    except InvalidClaim:
+        return None
+    devices = problem.inventory.devices
+    drivers = {bit: devices[bit].id.driver for bit in members(union([match for match, _ in found]))}
+    is_short = any(match.bit_count() < count for match, count in found)
+    return None if is_short or len({*drivers.values()}) <= 1 else _Asked(found, drivers)
+
+
+def _matching(problem: Problem, claim: str, request: Request) -> tuple[int, int]:
+    """The devices that match some alternative of a request, and the least number that one of them needs."""
+    match = union([problem.select(claim, option).match for option in request.alternatives])
+    return match, min(map(_count, request.alternatives))
+
+
+def _count(option: DeviceRequest) -> int:
+    return option.count if option.mode == "ExactCount" else 1
+
+
+def _by_value(problem: Problem, attribute: str, asked: _Asked) -> dict[tuple[str, object], int]:
+    """The devices that have each value of the attribute, as masks."""
+    found: dict[tuple[str, object], int] = {}
+    for bit, driver in asked.drivers.items():
+        known = attribute_values(
+            problem.inventory.devices[bit].device, attribute, driver, lists=problem.features.list_attributes
+        )
+        kind, values = known or ("", frozenset())
+        for value in values:
+            found[kind, value] = found.get((kind, value), 0) | 1 << bit
+    return found
+
+
+def _suffices(devices: int, asked: _Asked) -> bool:
+    """Whether these devices may be enough: requests that match the same devices need them all together."""
+    needed = Counter[int]()
+    for match, count in asked.requests:
+        needed[match] += count
+    return all((match & devices).bit_count() >= count for match, count in needed.items())
+
+
+def _why(asked: _Asked, attribute: str, publishing: set[str], *, is_shared: bool) -> str:
+    """`publishing` are the drivers whose devices have the attribute; `is_shared`: two of them have one value."""
+    place, kinds, lacking = _PLACES[attribute], dict[str, int](), dict[str, None]()
+    for match, count in asked.requests:
+        driver = asked.drivers[lowest(match)]
+        kinds[noun(driver)] = kinds.get(noun(driver), 0) + count
+        lacking |= {} if driver in publishing else {noun(driver): None}
+    if lacking:
+        return f"no {' and no '.join(lacking)} publishes {attribute}"
+    if is_shared or len(kinds) == 1:
+        return f"no node has {_joined(counted(count, kind) for kind, count in kinds.items())} on one {place}"
+    return f"the {_joined(f'{kind}s' for kind in kinds)} of no node share a {place}"
+
+
+def _joined(names: Iterable[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def place_misses(
+    requirements: PodRequirements, samples: Iterable[NodeInfo], nodes: Iterable[NodeInfo], context: EvaluationContext
+) -> Iterator[str]:
+    """What would help a pod with such constraints, as sentences. `samples` is a node for each kind of machine, `nodes`
+    are those to try without the constraint. Raises DeadlineExceeded.
+    """
+    for unmet in unmet_places(requirements, samples, context):
+        node, attribute = fits_without(unmet, requirements, nodes, context), unmet.constraint.attribute
+        without = f"without the constraint on {'it' if attribute in unmet.why else attribute}"
+        fits = f" the pod fits on {node}, and" if node else ""
+        yield f"{unmet.why}; {without}{fits} Berth chooses near devices by itself"

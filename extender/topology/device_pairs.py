@@ -1,0 +1,131 @@
+"""The pairs of devices that a pod gets on its node, for users: "gpu-4 + nic-2: same PCIe root".
+
+A pair that could be nearer says why it is not: the nearer devices that its request accepts are in use, or there are
+none. Names differ between equal nodes. So these texts belong to one node, and the score has only numbers of pairs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from extender.allocation import NodeInfo
+from extender.allocation.nodes import Nearness, Places
+from extender.api.drivers import driver_of
+from extender.base.bits import lowest, members
+from extender.topology.affinity import Pair, pairs_of
+from extender.topology.network_rates import predicted_network
+
+_MOST = 8  # pairs in a text; all of a machine with 8 GPUs
+_NOUNS = {"gpu": "GPU", "nic": "NIC", "cpu": "CPU group"}
+_WORDS = {Nearness.ROOT: "same PCIe root", Nearness.NUMA: "same NUMA node", Nearness.NUMA_LIST: "near NUMA nodes"}
+_PAIR = re.compile(r"(\S+) \+ (\S+): ([^,;]+)(?:, ([^;]+))?")
+_MORE = re.compile(r"and ([0-9]{1,4}) more pairs?")
+_NETWORK = "predicted "
+
+
+class Accepted(NamedTuple):
+    """The devices that a request accepts, and those of them that are certainly free, as masks."""
+
+    match: int
+    free: int
+
+
+class DevicePair(NamedTuple):
+    """Two devices of one pod that are used together. `note` says why they are not nearer, or is empty."""
+
+    device: str
+    other: str
+    nearness: str
+    note: str = ""
+
+    @property
+    def text(self) -> str:
+        """The pair as users read it."""
+        return f"{self.device} + {self.other}: {self.nearness}{f', {self.note}' if self.note else ''}"
+
+
+class DevicePairs(NamedTuple):
+    """At most 8 pairs of a pod, the number of further ones, and the predicted bandwidth of the network as text."""
+
+    pairs: tuple[DevicePair, ...] = ()
+    more: int = 0
+    network: str = ""
+
+    def text(self) -> str:
+        """All of it in one line, which `parse_pairs` reads; '' without pairs."""
+        more = f"and {self.more} more pair{'s' if self.more > 1 else ''}" if self.more else ""
+        return "; ".join(filter(None, (*(pair.text for pair in self.pairs), more, self.network)))
+
+
+def device_pairs(node_info: NodeInfo, devices: int, accepted: Callable[[int], Accepted]) -> DevicePairs:
+    """The pairs of the chosen devices; those that are far apart come first if there are too many.
+
+    `accepted` gives what the request of a chosen device accepts. Devices of drivers that say no place, such as
+    channels, are in no pair.
+    """
+    places = node_info.places
+    if places is None:
+        return DevicePairs()
+    found = pairs_of(places, devices)
+    shown = sorted(sorted(found, key=lambda pair: pair.nearness)[:_MOST])
+    return DevicePairs(
+        tuple(_named(node_info, places, pair, accepted) for pair in shown),
+        len(found) - len(shown),
+        predicted_network(node_info.inventory, found),
+    )
+
+
+def parse_pairs(text: str) -> DevicePairs:
+    """Read a text of `DevicePairs.text`; what cannot be read is left out."""
+    pairs, more, network = list[DevicePair](), 0, ""
+    for part in text.split("; "):
+        if found := _PAIR.fullmatch(part):
+            pairs.append(DevicePair(found[1], found[2], found[3], found[4] or ""))
+        elif counted := _MORE.fullmatch(part):
+            more = int(counted[1])
+        elif part.startswith(_NETWORK):
+            network = part
+    return DevicePairs(tuple(pairs), more, network)
+
+
+def noun(driver: str) -> str:
+    """What users call a device of this driver."""
+    return _NOUNS.get(driver_of(driver).kind, "device")
+
+
+def near_words(places: Places, one: int, other: int) -> str:
+    """How near two devices are, in words."""
+    nearness = places.nearness(one, other)
+    if nearness is Nearness.UNKNOWN:
+        return "not known how near"
+    far = "other NUMA node" if places.numa[one] and places.numa[other] else "other PCIe root"
+    return _WORDS.get(nearness, far)
+
+
+def _named(node_info: NodeInfo, places: Places, pair: Pair, accepted: Callable[[int], Accepted]) -> DevicePair:
+    known = node_info.inventory.devices
+    note = _note(node_info, places, pair, accepted(pair.other)) if pair.nearness < Nearness.ROOT else ""
+    names = known[pair.anchor].id.device, known[pair.other].id.device
+    return DevicePair(*names, near_words(places, pair.anchor, pair.other), note)
+
+
+def _note(node_info: NodeInfo, places: Places, pair: Pair, accepted: Accepted) -> str:
+    """Why the pair is not nearer; '' if that is not certain, or if devices on one NUMA node are the node's best."""
+    if pair.nearness is Nearness.UNKNOWN:
+        return ""
+    driver = places.kind(pair.other)
+    same_kind = next(mask for name, mask in places.kinds if name == driver)
+    nearer = _nearer(places, pair, members(accepted.match & same_kind))
+    if free := nearer & accepted.free:
+        return f"{node_info.inventory.devices[lowest(free)].id.device} is nearer and free"
+    if nearer & ~node_info.inventory.simple & ~node_info.busy:
+        return ""  # taints, counters or capacity decide whether they are free
+    if nearer:
+        return f"no nearer {noun(driver)} is free"
+    return f"no {noun(driver)} that fits is nearer" if pair.nearness is Nearness.FAR else ""
+
+
+def _nearer(places: Places, pair: Pair, bits: Iterable[int]) -> int:
+    return sum(1 << bit for bit in bits if places.nearness(pair.anchor, bit) > pair.nearness)

@@ -1,0 +1,90 @@
+"""`berth lint --snapshot` warns about a constraint on a PCIe root or NUMA node that no node of the snapshot meets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.worlds.lint_worlds import class_, lint, written
+from tests.worlds.nic_worlds import GPU, MACHINES, NIC, counted, paired, slices
+
+Json = dict[str, Any]
+ROOT, NUMA = "resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode"
+SOFT = "remove the constraint: Berth then chooses devices that are near each other (weights.affinity)"
+
+
+def cluster(*machines: str) -> list[Json]:
+    """A node for each machine, with the slices of its drivers, and their classes."""
+    found = [class_(driver, f"device.driver == '{driver}'") for driver in (GPU, NIC)]
+    for number, name in enumerate(machines):
+        node = f"n{number}"
+        found.append({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
+        kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice"}
+        found += [{**kind, **one} for one in slices(node, MACHINES[name])]
+    return found
+
+
+def template(requests: list[Json], attribute: str, covered: Sequence[str] = ()) -> Json:
+    devices = {"requests": requests, "constraints": [{"matchAttribute": attribute, "requests": list(covered)}]}
+    about = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "gpu-nic"}}
+    return {**about, "spec": {"spec": {"devices": devices}}}
+
+
+POD = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "train"},
+    "spec": {
+        "schedulerName": "berth-scheduler",
+        "resourceClaims": [{"name": "devices", "resourceClaimTemplateName": "gpu-nic"}],
+        "containers": [{"name": "main", "image": "pause", "resources": {"claims": [{"name": "devices"}]}}],
+    },
+}
+
+
+def findings(folder: Path, asked: Json, machines: list[str]) -> list[Json]:
+    options = ["--output", "json"]
+    if machines:
+        options += ["--snapshot", str(written(folder / "snapshot.yaml", *cluster(*machines)))]
+    return [json.loads(line) for line in lint(folder, asked, POD, options=tuple(options)).stdout.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("machines", "requests", "attribute", "problem"),
+    [
+        (["gb300"], counted(1, 1), ROOT, f"no NIC publishes {ROOT}"),
+        (["agent-against-driver"], counted(1, 1), ROOT, "the GPUs and NICs of no node share a PCIe root"),
+        (["agent-against-driver", "gb300"], counted(2, 2), ROOT, "the GPUs and NICs of no node share a PCIe root"),
+        (["hgx-one-to-one"], counted(4, 4), ROOT, "no node has 4 GPUs and 4 NICs on one PCIe root"),
+        (["a100-efa"], paired(3), ROOT, "no node has 3 GPUs and 3 NICs on one PCIe root"),
+        (["gb300"], counted(2, 2), NUMA, f"no GPU and no NIC publishes {NUMA}"),
+    ],
+)
+def test_a_constraint_that_no_node_meets(
+    machines: list[str], requests: list[Json], attribute: str, problem: str, tmp_path: Path
+) -> None:
+    (found,) = findings(tmp_path, template(requests, attribute), machines)
+    assert found["problem"] == problem
+    assert found["correction"] == SOFT
+    assert found["severity"] == "warning"
+    assert found["where"].endswith(f"claim devices, matchAttribute {attribute}")
+
+
+@pytest.mark.parametrize(
+    ("machines", "requests", "covered"),
+    [
+        ([], counted(4, 4), ()),
+        (["hgx-one-to-one"], counted(1, 1), ()),
+        (["gb300", "hgx-one-to-one"], counted(1, 1), ()),
+        (["a100-efa"], counted(2, 1), ()),
+        (["agent-against-driver"], counted(1, 1), ("gpu",)),
+    ],
+)
+def test_a_constraint_that_some_node_meets_or_that_is_not_between_drivers(
+    machines: list[str], requests: list[Json], covered: Sequence[str], tmp_path: Path
+) -> None:
+    assert findings(tmp_path, template(requests, ROOT, covered), machines) == []
