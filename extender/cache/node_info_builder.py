@@ -35,7 +35,6 @@ from extender.allocation.nodes import (
     PoolUse,
     SharedUse,
     gather,
-    gpu_uuid,
     inventory,
     live_use,
     troubled,
@@ -49,8 +48,8 @@ from extender.cache.slice_index import TOO_MANY, NodeSlices, SliceIndex, set_or_
 from extender.topology.agent_slices import MAX_NODE_GPUS
 from extender.topology.sets import Graphs
 from extender.topology.sources import choose_fabric, live_fabric
+from extender.vendors import driver_of, whole_identity
 
-_PARTITION_SIZES = (1, 2, 4, 8)  # attributes partition1..8 of the NVIDIA driver
 _StateKey = tuple[Interned, Interned | None, SharedUse | None]
 
 
@@ -303,7 +302,7 @@ class NodeInfoBuilder:
     def _fabric(
         self, node: str, live: Slice | None, found: Inventory, known: _Hardware | None
     ) -> tuple[Fabric | None, tuple[int, ...]]:
-        gpus = _whole_gpus(found)
+        driver, gpus = found.whole_gpus
         if len(gpus) > MAX_NODE_GPUS:
             problem = f"its driver publishes {len(gpus)} GPUs, where a node has at most {MAX_NODE_GPUS}"
             self.agent_problems[node] = (problem,)
@@ -312,18 +311,19 @@ class NodeInfoBuilder:
         if known is not None and _reads_the_same(known, live, found, node, self._slices.publishers):
             fabric: Fabric | None = known.fabric
         else:
-            reported = self._agent_fabric(node, live, devices)
-            fabric = choose_fabric(reported, devices, self._graphs) if gpus else None
+            reported = self._agent_fabric(node, live, driver, devices)
+            fabric = choose_fabric(reported, driver, devices, self._graphs) if gpus else None
         if fabric is None:
             return None, ()
-        bits = {gpu_uuid(device): bit for bit, device in gpus.items()}
+        bits = {whole_identity(device, driver): bit for bit, device in gpus.items()}
         return fabric, tuple(bits.get(gpu.uuid, -1) for gpu in fabric.gpus)
 
-    def _agent_fabric(self, node: str, live: Slice | None, gpus: list[Device]) -> Fabric | None:
+    def _agent_fabric(self, node: str, live: Slice | None, driver: str, gpus: list[Device]) -> Fabric | None:
         reported, problems = None, tuple[str, ...]()
         if live is not None:
-            publisher = partial(_other_publisher, self._slices.publishers, node, {gpu_uuid(device) for device in gpus})
-            reported, problems = live_fabric(live, gpus, publisher)
+            own = {whole_identity(device, driver) for device in gpus}
+            publisher = partial(_other_publisher, self._slices.publishers, node, own)
+            reported, problems = live_fabric(live, driver, gpus, publisher)
         set_or_drop(self.agent_problems, node, problems or None)
         return reported
 
@@ -350,11 +350,6 @@ def _nearby(node: Node, slices: SliceIndex, own: Mapping[PoolKey, Mapping[str, S
     return found
 
 
-def _whole_gpus(found: Inventory) -> dict[int, Device]:
-    """The whole GPUs of an inventory by device bit, ascending."""
-    return {first + bit: part.devices[bit].device for first, part in found.parts for bit in part.gpus}
-
-
 def _other_publisher(publishers: Mapping[str, str], node: str, own: Collection[str], uuid: str) -> str:
     """The other node whose driver publishes a UUID, or '' if the node's own driver publishes it, too.
 
@@ -375,13 +370,16 @@ def _reads_the_same(
     if known.live is not live or known.fabric is None or (known.fabric.source is Source.LIVE) != (live is not None):
         return False
     elsewhere = {gpu.uuid for gpu in known.fabric.gpus if live and publishers.get(gpu.uuid, node) != node}
-    if elsewhere and not elsewhere <= {gpu_uuid(device) for device in _whole_gpus(found).values()}:
+    driver, after = found.whole_gpus
+    if elsewhere and not elsewhere <= {whole_identity(device, driver) for device in after.values()}:
         return False
     if known.inventory.has_same_gpus(found):
         return True
-    before, gpus = (list(_whole_gpus(one).values()) for one in (known.inventory, found))
-    return len(before) == len(gpus) and all(
-        a.name == b.name and a.attributes is b.attributes for a, b in zip(before, gpus, strict=True)
+    driver_before, before = known.inventory.whole_gpus
+    if driver_before != driver or len(before) != len(after):
+        return False
+    return all(
+        a.name == b.name and a.attributes is b.attributes for a, b in zip(before.values(), after.values(), strict=True)
     )
 
 
@@ -431,9 +429,11 @@ def partitions_of(found: Inventory, gpu_bits: tuple[int, ...]) -> tuple[int, ...
     """Masks of GPU positions that Fabric Manager can join; None if no GPU names a partition."""
     sets: dict[tuple[int, object], int] = {}
     for position, bit in enumerate(gpu_bits):
-        attributes = found.devices[bit].device.attributes if bit >= 0 else {}
-        for size in _PARTITION_SIZES:
-            number = attributes.get(f"gpu.nvidia.com/partition{size}")
+        if bit < 0:
+            continue
+        pool_device = found.devices[bit]
+        for size, attribute in driver_of(pool_device.id.driver).partitions:
+            number = pool_device.device.attributes.get(attribute)
             if number is not None:
                 sets[size, number] = sets.get((size, number), 0) | 1 << position
     return tuple(sorted(mask for (size, _), mask in sets.items() if mask.bit_count() == size)) if sets else None

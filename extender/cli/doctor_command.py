@@ -12,7 +12,6 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from extender.allocation import NodeInfo
-from extender.allocation.nodes import gpu_uuid
 from extender.api.device_classes import MARKER_CLASS
 from extender.api.documents import one_value
 from extender.api.fields import Json, inner, many, need, quantities, strings
@@ -32,6 +31,7 @@ from extender.explain import Finding, check_consistency
 from extender.files import name_of, read_file
 from extender.policy import Policy, PolicyError, load_policy
 from extender.topology.agent_slices import DRIVER
+from extender.vendors import driver_of, names_its_parent, whole_identity
 
 _OLDEST, _NEWEST = (1, 34), (1, 37)
 _HOOKS = {
@@ -402,7 +402,7 @@ def cluster_findings(cache: ClusterCache, minute: int = 0) -> Iterator[DoctorFin
             "Berth cannot requeue waiting pods when devices appear",
             "kubectl apply -f manifests/base/marker-class.yaml",
         )
-    gpus = {name: node_info for name, node_info in snapshot.node_infos.items() if _has_gpus(node_info, "mig")}
+    gpus = {name: node_info for name, node_info in snapshot.node_infos.items() if _has_gpus(node_info)}
     silent = sorted(
         name
         for name, node_info in gpus.items()
@@ -495,9 +495,7 @@ def _lonely_agents(cache: ClusterCache, node_infos: Mapping[str, NodeInfo], minu
             "Berth ignores what it said about memory; links and health may be out of date",
             "kubectl -n berth-system get pods -l app=berth-agent -o wide",
         )
-    alone = sorted(
-        name for name in ages if cache.slices.fabric[name].devices and not _has_gpus(node_infos[name], "mig", "vfio")
-    )
+    alone = sorted(name for name in ages if cache.slices.fabric[name].devices and not any(_for_agent(node_infos[name])))
     if alone:
         yield _error(
             f"the agent finds GPUs, but no driver publishes any on {counted(len(alone), 'node')}: {_some(alone)}",
@@ -511,13 +509,18 @@ def _read_at(device: Device) -> int:
     return found if isinstance(found, int) else 0
 
 
-def _has_gpus(node_info: NodeInfo, *others: str) -> bool:
-    """Whether a driver publishes whole GPUs, or devices of one of these other types, also in an unusable pool."""
+def _for_agent(node_info: NodeInfo) -> Iterator[tuple[Device, str]]:
+    """Yield the devices of drivers whose GPUs the agent reads, also of unusable pools, with the driver."""
+    for pool in node_info.inventory.pools:
+        if driver_of(pool.key.driver).agent:
+            for slice_ in pool.slices:
+                yield from ((device, pool.key.driver) for device in slice_.devices)
+
+
+def _has_gpus(node_info: NodeInfo) -> bool:
+    """Whether a driver publishes GPUs that the agent reads, or parts of them; a passthrough GPU is hidden from it."""
     return any(
-        gpu_uuid(device) or device.attributes.get("gpu.nvidia.com/type") in others
-        for pool in node_info.inventory.pools
-        for slice_ in pool.slices
-        for device in slice_.devices
+        whole_identity(device, driver) or names_its_parent(device, driver) for device, driver in _for_agent(node_info)
     )
 
 
@@ -525,7 +528,8 @@ def _disagree(node_info: NodeInfo) -> bool:
     """Whether the live agent and the driver's slices name different GPUs."""
     if node_info.fabric is None or node_info.fabric.source is not Source.LIVE:
         return False
-    published = {uuid for pool_device in node_info.inventory.devices if (uuid := gpu_uuid(pool_device.device))}
+    driver, gpus = node_info.inventory.whole_gpus
+    published = {whole_identity(device, driver) for device in gpus.values()}
     return {gpu.uuid for gpu in node_info.fabric.gpus} != published
 
 

@@ -14,7 +14,6 @@ from itertools import combinations
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.allocation.nodes import UNUSED
-from extender.api.drivers import GPU, driver_of, gpu_identities, is_part, product_of
 from extender.api.fields import Json
 from extender.api.gpu_topology import DISTANCES, Graph
 from extender.api.object_meta import ObjectKey
@@ -22,7 +21,6 @@ from extender.api.pod_groups import GroupKey, name_on_claims
 from extender.api.quantity import NANO
 from extender.api.request_mix import WHOLE
 from extender.api.resource_claims import Claim, Reservation, Result
-from extender.api.resource_slices import amount_of_memory
 from extender.base.bits import members
 from extender.base.text_limits import one_line
 from extender.explain.gang_question import reservations_by_pod
@@ -30,6 +28,7 @@ from extender.explain.near_misses import claims_of_node
 from extender.gangs.gang import gang_minimum
 from extender.topology.score_parts import left_over, stranded, unclaimed_bytes
 from extender.topology.sets import largest_joined
+from extender.vendors import GPU, amount_of_memory, driver_of, gpu_identities, is_part, product_of
 
 STATES = {"f": "free", "h": "held", "u": "allocated", "s": "shared", "d": "drifting", "x": "unhealthy"}
 GROUPS = {
@@ -115,7 +114,7 @@ def shared_tenths(node_info: NodeInfo, bit: int) -> int:
     )
     if shares is None:
         return 0
-    total = node_info.inventory.devices[bit].device.memory_bytes * NANO
+    total = node_info.inventory.devices[bit].memory_bytes * NANO
     used = amount_of_memory(shares) or 0
     return min(max(10 * used // total, 1), 9) if total else 1
 
@@ -204,7 +203,7 @@ def node_detail(node_info: NodeInfo, snapshot: Snapshot) -> Json:
                 "driver": pool_device.id.driver,
                 "pool": pool_device.id.pool,
                 "state": letter(node_info, bit),
-                "memory": node_info.inventory.devices[bit].device.memory_bytes,
+                "memory": node_info.inventory.devices[bit].memory_bytes,
                 "live_free": state.memory_free_bytes if state and node_info.agent_is_fresh else None,
                 "note": _note(node_info, bit),
                 "claims": by_device.get(str(pool_device.id), []),

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 from extender.allocation import NodeInfo, Problem, Solution, attribute_values
 from extender.allocation.nodes import UNUSED, CounterKey
-from extender.api.resource_slices import Device, amount_of_memory
+from extender.api.quantity import NANO
+from extender.api.resource_slices import Device
 from extender.base.bits import members
 from extender.policy import Policy
 from extender.topology.score_parts import troubled_devices
 from extender.topology.sets import ranked
+from extender.vendors import amount_of_memory
 
 _MAX_SETS = 256  # most preferred sets on one node; enough for all sets of 4 out of 10 GPUs
 
@@ -103,8 +105,7 @@ class ByTopology:
         pool_device = self._node_info.inventory.devices[bit]
         use = self._node_info.allocated_state.pools.get(self._node_info.inventory.pools[pool_device.pool].key, UNUSED)
         shares = use.shares.get(pool_device.id.device)
-        capacity = amount_of_memory(pool_device.device.capacity)
-        memory = capacity.value.nanos if capacity is not None else 0
+        memory = pool_device.memory_bytes * NANO
         used = (amount_of_memory(shares) or 0) if shares else 0
         return (
             self._troubled >> bit & 1,

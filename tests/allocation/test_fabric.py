@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.allocation.nodes import gpu_uuid
 from extender.api.gpu_topology import Fabric, Source
 from extender.api.resource_slices import Attributes, Device, Schema, SliceDecoder
 from extender.base.bits import members
 from extender.sandbox import carried_machines, fabric_slice
-from extender.sandbox.machines import gpu_slice
+from extender.sandbox.machines import GPU_DRIVER, gpu_slice
 from extender.topology.agent_slices import Reading, attributes_of, fabric_of
 from extender.topology.products import flat_graph, usual_graph
 from extender.topology.sets import Graphs, Measures, bandwidth, is_joined, largest_joined, links_inside, quality, ranked
 from extender.topology.sources import choose_fabric, live_fabric
+from extender.vendors import whole_identity
 
 MACHINES = carried_machines()
 
@@ -184,9 +184,9 @@ def test_order_of_trust(machine: str, live: bool, source: Source) -> None:
     decoder = SliceDecoder()
     gpus = decoder.decode(gpu_slice("n", MACHINES[machine])).devices
     slice_ = decoder.decode(fabric_slice("n", MACHINES[machine])) if live else None
-    whole = [device for device in gpus if gpu_uuid(device)]
-    said = live_fabric(slice_, whole, lambda _: "")[0] if slice_ is not None else None
-    found = choose_fabric(said, gpus, Graphs())
+    whole = [device for device in gpus if whole_identity(device, GPU_DRIVER)]
+    said = live_fabric(slice_, GPU_DRIVER, whole, lambda _: "")[0] if slice_ is not None else None
+    found = choose_fabric(said, GPU_DRIVER, gpus, Graphs())
     assert found is not None
     assert found.source is source
 
@@ -195,8 +195,9 @@ def test_slice_of_another_machine_is_not_believed() -> None:
     """A slice whose UUIDs match no GPU is ignored, and the next source is used."""
     decoder = SliceDecoder()
     gpus = decoder.decode(gpu_slice("n", MACHINES["l40s-8-pix"])).devices
-    said, _ = live_fabric(decoder.decode(fabric_slice("other", MACHINES["l40s-8-pix"])), gpus, lambda _: "")
-    found = choose_fabric(said, gpus, Graphs())
+    other = decoder.decode(fabric_slice("other", MACHINES["l40s-8-pix"]))
+    said, _ = live_fabric(other, GPU_DRIVER, gpus, lambda _: "")
+    found = choose_fabric(said, GPU_DRIVER, gpus, Graphs())
     assert found is not None
     assert found.source is Source.SLICE
 

@@ -8,8 +8,9 @@ from itertools import accumulate, chain
 from extender.allocation.nodes.devices import KnownSlices, PoolDevice, PoolDevices, SliceDevices, slice_devices
 from extender.allocation.nodes.pools import Pool, reaches
 from extender.api.nodes import Node
-from extender.api.resource_slices import DeviceId, Slice
+from extender.api.resource_slices import Device, DeviceId, Slice
 from extender.base.bits import union
+from extender.vendors import driver_of
 
 
 class DeviceIndex:
@@ -58,6 +59,20 @@ class Inventory:
     def shared_parts(self) -> list[tuple[int, PoolDevices]]:
         """The pools whose use is the same for all nodes that see equal devices, see PoolDevices.shared."""
         return [found for found in self.parts if found[1].shared is not None]
+
+    @property
+    def whole_gpus(self) -> tuple[str, dict[int, Device]]:
+        """(driver, its whole GPUs by bit, ascending): the GPUs that a fabric can join.
+
+        Of several drivers, such as that of a graphics unit in the CPU, the one with the most GPUs, or the one whose
+        GPUs the agent reads. ('', {}) without any.
+        """
+        found: dict[str, dict[int, Device]] = {}
+        for first, part in self.parts:
+            for bit in part.gpus:
+                found.setdefault(part.key.driver, {})[first + bit] = part.devices[bit].device
+        key = {driver: (len(gpus), driver_of(driver).agent) for driver, gpus in found.items()}
+        return max(found.items(), key=lambda item: key[item[0]], default=("", {}))
 
     def has_same_gpus(self, other: Inventory) -> bool:
         """Whether the whole GPUs of both inventories are the same objects. False if that is not known at low cost."""
