@@ -123,7 +123,7 @@ def whole_identity(device: Device, driver: str) -> str:
     about = driver_of(driver)
     if about.kind != GPU or about.vendor is None or is_part(device, driver):
         return ""
-    return (first_attribute(device, about.identity, str) or "") if about.identity else device.name
+    return first_attribute(device, about.identity, str) or ""
 
 
 def product_of(device: Device, driver: str) -> str:

@@ -46,10 +46,10 @@ class DriverEntry(_Part):
         description="attribute to the values of a whole device; any other value is that of a part or of another form. "
         "A device without the attribute is whole",
     )
-    identity: _Texts = Field(
-        (),
+    identity: Annotated[_Texts, Field(min_length=1)] = Field(
+        ("resource.kubernetes.io/pciBusID",),
         description="attributes that tell two whole devices of a node apart, the best first; a device with none of "
-        "them is not recognised. An empty list: its name does",
+        "them is in no fabric. Berth's agent calls a GPU by the first one",
     )
     parent: _Texts = Field((), description="attributes of a part with the identity of its whole device")
     product: _Texts = Field(("productName", "model"), description="attributes with the product name, the best first")
