@@ -28,14 +28,14 @@ from extender.explain.near_misses import claims_of_node
 from extender.gangs.gang import gang_minimum
 from extender.topology.score_parts import left_over, stranded, unclaimed_bytes
 from extender.topology.sets import largest_joined
-from extender.vendors import GPU, amount_of_memory, driver_of, gpu_identities, is_part, product_of
+from extender.vendors import GPU, VENDORS, amount_of_memory, driver_of, gpu_identities, is_part, product_of
 
 STATES = {"f": "free", "h": "held", "u": "allocated", "s": "shared", "d": "drifting", "x": "unhealthy"}
-GROUPS = {
-    "zone": "topology.kubernetes.io/zone",
-    "rack": "topology.kubernetes.io/rack",
-    "clique": "nvidia.com/gpu.clique",
-}
+_GROUPS = (
+    ("zone", "topology.kubernetes.io/zone"),
+    ("rack", "topology.kubernetes.io/rack"),
+    *(("clique", vendor.clique_label) for vendor in VENDORS if vendor.clique_label),
+)
 _MAX_NODES = 64  # of one group
 _MAX_OTHERS = 64  # devices of one driver: a node may have 2,048 channels
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -140,7 +140,7 @@ def largest_free_set(node_info: NodeInfo) -> int:
 def node_row(node_info: NodeInfo) -> Json:
     """The row of one node in the overview, as JSON."""
     labels = node_info.node.labels
-    groups = {name: labels[label] for name, label in GROUPS.items() if label in labels}
+    groups = {name: labels[label] for name, label in _GROUPS if label in labels}
     gpus, others = letters(node_info), other_devices(node_info)
     found = {"name": node_info.node.name, "product": product(node_info), "gpus": gpus}
     largest = largest_free_set(node_info)

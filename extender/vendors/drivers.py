@@ -22,6 +22,12 @@ _STANDARD_NUMA = "resource.kubernetes.io/numaNode"  # KEP-6072
 _STANDARD_ADDRESS = "resource.kubernetes.io/pciBusID"
 _MAX_DRIVERS = 256  # in the cache; a cluster has a dozen
 _GIB = 1 << 30
+
+
+def _qualified(name: str, driver: str) -> str:
+    return name if "/" in name else f"{driver}/{name}"
+
+
 DRIVERS: Final[Mapping[str, DriverEntry]] = MappingProxyType(
     {name: entry for vendor in VENDORS for name, entry in vendor.drivers.items()}
 )
@@ -29,11 +35,9 @@ _VENDOR_OF: Final = {name: vendor for vendor in VENDORS for name in vendor.drive
 _BY_WORD = {"gpu": DriverEntry(kind="gpu"), "net": DriverEntry(kind="nic")}
 _BY_WORD |= {"nic": _BY_WORD["net"], "cpu": DriverEntry(kind="cpu")}
 _UNKNOWN = DriverEntry(kind="other")
-# Amounts of memory, in capacities and in requests for them: of one driver by its own name, else with its domain.
-_MEMORY: Final = tuple(
-    dict.fromkeys(
-        ("memory", *(e.memory for e in DRIVERS.values()), *(f"{name}/{e.memory}" for name, e in DRIVERS.items()))
-    )
+# Names of capacities that are memory; requests may have the driver's domain in front.
+_MEMORY: Final = frozenset(
+    name for driver, entry in DRIVERS.items() for name in (entry.memory, _qualified(entry.memory, driver))
 )
 
 
@@ -69,10 +73,6 @@ def driver_of(name: str) -> Driver:
         tuple((size, _qualified(attribute, name)) for size, attribute in entry.partitions.items()),
         _VENDOR_OF.get(known),
     )
-
-
-def _qualified(name: str, driver: str) -> str:
-    return name if "/" in name else f"{driver}/{name}"
 
 
 def _all_qualified(names: tuple[str, ...], driver: str) -> tuple[str, ...]:
@@ -146,7 +146,9 @@ def gpu_identities(device: Device, id_: DeviceId) -> frozenset[tuple[str, ...]]:
 
 def amount_of_memory(amounts: Mapping[str, T]) -> T | None:
     """The amount of memory, of capacities or amounts by name; None without one."""
-    return next((amounts[name] for name in _MEMORY if name in amounts), None)
+    if "memory" in amounts:
+        return amounts["memory"]
+    return next((amounts[name] for name in amounts if name in _MEMORY), None)
 
 
 def memory_bytes(device: Device, driver: str) -> int:

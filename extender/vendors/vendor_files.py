@@ -117,6 +117,7 @@ class Vendor(_Part):
         "what the vendor's collective library plans with or reaches, not the nominal rate",
     )
     slow_links: SlowLinks | None = Field(None, description="exceptions from `links`")
+    clique_label: str = Field("", description="node label whose value nodes share that these links join")
     products: tuple[Product, ...] = ()
     boards: tuple[Board, ...] = ()
     unjoined: _Texts = Field((), description="words of the names of products that are on none of the boards")
