@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from extender.allocation import NodeInfo, Problem, Solution, attribute_values
 from extender.allocation.nodes import UNUSED, CounterKey
-from extender.api.quantity import NANO
 from extender.api.resource_slices import Device
 from extender.base.bits import members
 from extender.policy import Policy
@@ -105,7 +104,8 @@ class ByTopology:
         pool_device = self._node_info.inventory.devices[bit]
         use = self._node_info.allocated_state.pools.get(self._node_info.inventory.pools[pool_device.pool].key, UNUSED)
         shares = use.shares.get(pool_device.id.device)
-        memory = pool_device.memory_bytes * NANO
+        capacity = amount_of_memory(pool_device.device.capacity)
+        memory = capacity.value.nanos if capacity is not None else 0
         used = (amount_of_memory(shares) or 0) if shares else 0
         return (
             self._troubled >> bit & 1,

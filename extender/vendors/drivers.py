@@ -109,10 +109,11 @@ def first_attribute(device: Device, names: tuple[str, ...], kind: type[Value]) -
 
 def is_part(device: Device, driver: str) -> bool:
     """Whether a device is a part of a GPU that may be published as a whole, too, or another form of one."""
-    return any(
-        isinstance(value := device.attributes.get(name), str) and value not in values
-        for name, values in driver_of(driver).whole
-    )
+    for name, values in driver_of(driver).whole:
+        value = device.attributes.get(name)
+        if isinstance(value, str) and value not in values:
+            return True
+    return False
 
 
 def whole_identity(device: Device, driver: str) -> str:
