@@ -26,6 +26,7 @@ from extender.base.text_limits import one_line
 from extender.explain.gang_question import reservations_by_pod
 from extender.explain.near_misses import claims_of_node
 from extender.gangs.gang import gang_minimum
+from extender.topology.products import link_name
 from extender.topology.score_parts import left_over, stranded, unclaimed_bytes
 from extender.topology.sets import largest_joined
 from extender.vendors import GPU, VENDORS, amount_of_memory, driver_of, gpu_identities, is_part, product_of
@@ -213,6 +214,7 @@ def node_detail(node_info: NodeInfo, snapshot: Snapshot) -> Json:
     if fabric is not None:
         found["fabric"] = {
             "source": fabric.source.value,
+            "link": link_name(fabric.product, node_info.inventory.whole_gpus[0]),
             "links": fabric.graph.links,
             "switch_links": fabric.graph.switch_links,
             "link_gbps": fabric.graph.link_gbps,

@@ -54,6 +54,13 @@ def link_gbps(version: int, nominal_mbps: int) -> float:
     return vendor.links[name]
 
 
+def link_name(product: str, driver: str) -> str:
+    """What users call one link of a product, such as 'NVLink' or 'xGMI link'."""
+    known = _product(product, driver)
+    kinds = [*((known[1].link,) if known else ()), *(kind for vendor in _vendors(driver) for kind in vendor.links)]
+    return next((kind.rpartition(" ")[0] or kind for kind in kinds if kind), "link")
+
+
 @lru_cache(maxsize=_MAX_PRODUCTS)
 def limits_of(product: str, driver: str = "") -> ProductLimits:
     """The limits of a product; the largest in the files for an unknown product."""

@@ -86,7 +86,7 @@ def driver_of_class(name: str) -> str:
 
 def _listed(name: str) -> str:
     """The driver of the files that has this name, or the end of it: gce.dra.net belongs to dra.net."""
-    return next((driver for driver in DRIVERS if name == driver or name.endswith(f".{driver}")), "")
+    return max((driver for driver in DRIVERS if f".{name}".endswith(f".{driver}")), key=len, default="")
 
 
 def numa_attributes(driver: str) -> tuple[str, ...]:

@@ -113,8 +113,9 @@ class Vendor(_Part):
     )
     links: Mapping[_Text, _Rate] = Field(
         {},
-        description="kind of link, with its generation, to the GB/s in one direction that one link adds to a ring: "
-        "what the vendor's collective library plans with or reaches, not the nominal rate",
+        description="kind of link, with its generation or rate as the last word, which users do not see, to the GB/s "
+        "in one direction that one link adds to a ring: what the vendor's collective library plans with or "
+        "reaches, not the nominal rate",
     )
     slow_links: SlowLinks | None = Field(None, description="exceptions from `links`")
     clique_label: str = Field("", description="node label whose value nodes share that these links join")

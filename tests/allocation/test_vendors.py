@@ -17,7 +17,7 @@ from extender.api.gpu_topology import Source
 from extender.api.resource_slices import SliceDecoder
 from extender.base.berth_errors import WireError
 from extender.cli.snapshot_command import dump_of
-from extender.explain import fleet_stats, node_row
+from extender.explain import fleet_stats, node_detail, node_row
 from extender.topology.products import limits_of, usual_graph
 from extender.topology.ring import mesh_problem
 from extender.topology.sets import bandwidth, ranked
@@ -221,6 +221,7 @@ def test_two_files_may_not_describe_one_driver() -> None:
 
 ACME = """
 drivers:
+  acme.com: {kind: other}
   accel.acme.com:
     kind: gpu
     whole: {form: [card]}
@@ -275,6 +276,16 @@ def test_explain_knows_links_and_memory(tmp_path: Path, driver: str, devices: li
         assert sentence in shown
 
 
+@pytest.mark.parametrize(
+    ("devices", "link"),
+    [([mi300x(i) for i in range(8)], "xGMI link"), ([gaudi(i) for i in range(8)], "RoCE port")],
+)
+def test_a_node_names_its_links_as_its_vendor_does(devices: list[Json], link: str) -> None:
+    driver = "gpu_amd_com" if link.startswith("xGMI") else "gaudi_intel_com"
+    snapshot = dump_of(node_and_slice("n", **{driver: devices})).snapshot()
+    assert node_detail(snapshot.node_infos["n"], snapshot)["fabric"]["link"] == link
+
+
 def anvil(number: int, form: str = "card") -> Json:
     return device(f"a{number}", "64Gi", "hbm", form=form, board=f"B{number}", title="Acme Anvil 2", socket=number // 2)
 
@@ -297,5 +308,5 @@ def test_a_stranger_adds_a_vendor_by_adding_one_file(tmp_path: Path) -> None:
     added.write_text(ACME.replace("devices: 4", "devices: four"))
     refused = ran()
     assert refused.returncode == 2
-    assert "acme.yaml: boards.0.devices: must be an integer (is 'four', line 14, column 22)" in refused.stderr
+    assert "acme.yaml: boards.0.devices: must be an integer (is 'four', line 15, column 22)" in refused.stderr
     assert "Traceback" not in refused.stderr

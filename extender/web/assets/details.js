@@ -57,13 +57,14 @@ const openNode = (name) => open(name, async () => {
     return [d.name, stateMark(d.state), d.claims.join(", ") || "–", memory, free, d.note || "–"];
   });
   const clique = node.clique && `clique ${node.clique}`;
-  const largest = node.largest_free_set && `largest free NVLink set: ${counted(node.largest_free_set, "GPU")}`;
+  const link = node.fabric && node.fabric.link;
+  const largest = node.largest_free_set && `largest free ${link} set: ${counted(node.largest_free_set, "GPU")}`;
   const others = (node.others || []).map((one) => `${one.driver}: ${one.free} of ${one.devices} free`);
   const facts = [node.product, node.zone, node.rack, clique, largest, ...others].filter(Boolean).join(" · ");
   const devices = table(["device", "state", "claims", "memory", "free now", "note"], rows);
-  if (!node.fabric) return [quiet(facts), quiet("The NVLinks of this node are not known."), devices];
-  const links = node.links || node.switch ? "NVLinks" : "No NVLinks";
-  const graph = nodeGraph(node, { numbered: true, rate: node.fabric.link_gbps });
+  if (!node.fabric) return [quiet(facts), quiet("The links of this node are not known."), devices];
+  const links = node.links || node.switch ? `${link}s` : `No ${link}s`;
+  const graph = nodeGraph(node, { numbered: true, rate: node.fabric.link_gbps, link });
   const drawn = figure(graph, `${links} between these GPUs, source: ${node.fabric.source}`);
   return [quiet(facts), el("div", { className: "columns" }, drawn, devices)];
 });
