@@ -154,6 +154,14 @@ def test_the_fleet_counts_memory_that_no_driver_publishes() -> None:
     assert snapshot.baseline.least_memory_bytes == 128 * GIB
 
 
+def test_gpus_that_a_driver_calls_the_same_count_once_in_the_fabric_and_all_as_gpus() -> None:
+    devices = [mi300x(i) for i in range(8)]
+    devices[1]["attributes"][ADDRESS] = devices[0]["attributes"][ADDRESS]
+    found = node_info(gpu_amd_com=devices)
+    assert found.gpu_bits == (0, 2, 3, 4, 5, 6, 7)
+    assert node_row(found)["gpus"] == "f" * 8
+
+
 @pytest.mark.parametrize("driver", ["gpu.nvidia.com", AMD, INTEL, GAUDI])
 def test_a_device_counts_by_its_own_driver(driver: str) -> None:
     """A NIC's driver that publishes the attributes of a GPU makes no GPU."""

@@ -71,7 +71,7 @@ class PoolDevices:
     warned: int  # mask of devices with a taint of effect None
     unsupported: tuple[tuple[str, int], ...]  # see Inventory
     named: Mapping[str, int]  # node name to the mask of devices that name this node
-    gpus: tuple[int, ...]  # bits of the whole GPUs
+    gpus: tuple[tuple[int, str], ...]  # (bit, identity) of the whole GPUs
     hardware: Interned  # everything that search and scoring read from the devices if they are idle
     attributes: Interned  # everything that selectors can read from the devices, except identities
     # Equal for nodes that see equal devices of the pool. None: the devices' use can differ between these nodes, because
@@ -100,7 +100,7 @@ class SliceDevices:
     warned: int  # mask of devices with a taint of effect None
     node_allocatable: int  # mask of devices that consume resources of the node
     named: Mapping[str, int]  # node name to the mask of devices that name this node
-    gpus: tuple[int, ...]  # bits of the whole GPUs
+    gpus: tuple[tuple[int, str], ...]  # (bit, identity) of the whole GPUs
     # Of equal devices in the same order: everything that search and scoring read from them if they are idle, everything
     # that selectors can read except identities, and their names.
     hardware: Interned
@@ -158,7 +158,7 @@ def slice_devices(slice_: Slice, position: int, signatures: Interns) -> SliceDev
         _mask_of(devices, lambda device: any(taint.effect == "None" for taint in device.taints)),
         _mask_of(devices, lambda device: bool(device.node_allocatable)),
         named,
-        tuple(bit for bit, device in enumerate(devices) if whole_identity(device, driver)),
+        tuple((bit, found) for bit, device in enumerate(devices) if (found := whole_identity(device, driver))),
         signatures.of(("hardware", tuple(_kind(device, driver) for device in devices))),
         signatures.of(("attributes", attributes)),
         signatures.of(("names", names)),

@@ -65,14 +65,16 @@ class Inventory:
         """(driver, its whole GPUs by bit, ascending): the GPUs that a fabric can join.
 
         Of several drivers, such as that of a graphics unit in the CPU, the one with the most GPUs, or the one whose
-        GPUs the agent reads. ('', {}) without any.
+        GPUs the agent reads. Of GPUs that a driver calls the same, the first. ('', {}) without any.
         """
-        found: dict[str, dict[int, Device]] = {}
+        found: dict[str, dict[str, int]] = {}
         for first, part in self.parts:
-            for bit in part.gpus:
-                found.setdefault(part.key.driver, {})[first + bit] = part.devices[bit].device
-        key = {driver: (len(gpus), driver_of(driver).agent) for driver, gpus in found.items()}
-        return max(found.items(), key=lambda item: key[item[0]], default=("", {}))
+            for bit, identity in part.gpus:
+                found.setdefault(part.key.driver, {}).setdefault(identity, first + bit)
+        if not found:
+            return "", {}
+        driver = max(found, key=lambda name: (len(found[name]), driver_of(name).agent))
+        return driver, {bit: self.devices[bit].device for bit in found[driver].values()}
 
     def has_same_gpus(self, other: Inventory) -> bool:
         """Whether the whole GPUs of both inventories are the same objects. False if that is not known at low cost."""
@@ -138,7 +140,7 @@ def _pool_devices(pool: Pool, position: int, known: KnownSlices) -> PoolDevices:
     filled = [one for one in slices if one.devices]
     hardware = signatures.of(("hardware of slices", position, tuple(one.hardware for one in filled)))
     attributes = signatures.of(("attributes of slices", tuple(one.attributes for one in filled)))
-    gpus = tuple(first + bit for first, one in placed for bit in one.gpus)
+    gpus = tuple((first + bit, identity) for first, one in placed for bit, identity in one.gpus)
     is_shared = not (named or gpus or pool.counter_sets)
     view = ("shared", pool.key, tuple(one.identity for one in filled), hardware, attributes)
     return PoolDevices(
