@@ -105,17 +105,23 @@ def _with_numa(
     graph: Graph, uuids: Sequence[str], silent: frozenset[str], driver: str, gpus: Sequence[Device]
 ) -> Graph:
     """The graph, with the NUMA nodes of the GPUs in `silent` from the driver's slices."""
-    found = ((whole_identity(gpu, driver), first_attribute(gpu, numa_attributes(driver), int)) for gpu in gpus)
-    by_uuid = {uuid: node for uuid, node in found if node is not None and node >= 0}
+    found = ((whole_identity(gpu, driver), _numa_node(gpu, driver)) for gpu in gpus)
+    by_uuid = {uuid: node for uuid, node in found if node is not None}
     known = zip(uuids, graph.numa, strict=True)
     numa = tuple(by_uuid.get(uuid, node) if uuid in silent else node for uuid, node in known)
     return graph if numa == graph.numa else replace(graph, numa=numa)
 
 
+def _numa_node(gpu: Device, driver: str) -> int | None:
+    """The NUMA node that the driver publishes. Linux says -1 for unknown, and some drivers publish it."""
+    node = first_attribute(gpu, numa_attributes(driver), int)
+    return node if node is not None and node >= 0 else None
+
+
 def _from_attributes(gpus: Sequence[Device], product: str, driver: str) -> Graph | None:
     """A graph with PCIe distances from pcieRoot and numaNode; None without them. No driver publishes NVLink."""
     roots = [(first_attribute(gpu, ("resource.kubernetes.io/pcieRoot",), str) or "") for gpu in gpus]
-    numa = [first_attribute(gpu, numa_attributes(driver), int) for gpu in gpus]
+    numa = [_numa_node(gpu, driver) for gpu in gpus]
     if not any(roots) and all(node is None for node in numa):
         return None
     size = range(len(gpus))

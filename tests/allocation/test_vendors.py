@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from extender.allocation import NodeInfo
-from extender.api.gpu_topology import Source
+from extender.api.gpu_topology import UNKNOWN_DISTANCE, Source
 from extender.api.resource_slices import SliceDecoder
 from extender.base.berth_errors import WireError
 from extender.cli.snapshot_command import dump_of
@@ -55,6 +55,12 @@ def cpx(number: int) -> Json:
 def flex(number: int, driver: str = "xe", **more: Any) -> Json:
     about = {"model": "Flex 170", "family": "Flex", "driver": driver, "pciId": "0x56c0", "health": "OK"}
     return device(f"0000-{number}3-00-0", "14248Mi", sriov=True, address=f"0000:{number}3:00.0", **about, **more)
+
+
+def numaless(number: int) -> Json:
+    found = flex(number)
+    found["attributes"][NUMA] = {"int": -1}
+    return found
 
 
 def gaudi(number: int, model: str = "Gaudi3") -> Json:
@@ -126,6 +132,13 @@ def test_the_driver_says_the_numa_nodes_of_amd() -> None:
     fabric = node_info(gpu_amd_com=[mi300x(i) for i in range(8)]).fabric
     assert fabric is not None
     assert fabric.graph.numa == (0, 0, 0, 0, 1, 1, 1, 1)
+
+
+def test_a_numa_node_of_minus_one_is_unknown() -> None:
+    """Such GPUs were on one NUMA node, and so near each other."""
+    fabric = node_info(gpu_intel_com=[numaless(i) for i in range(2)]).fabric
+    assert fabric is not None
+    assert (fabric.source, fabric.graph.numa, fabric.graph.distance[0][1]) == (Source.FLAT, (0, 0), UNKNOWN_DISTANCE)
 
 
 PARTS = {
