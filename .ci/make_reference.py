@@ -154,6 +154,7 @@ class Links(BaseModel):
     """The GPUs of a node and their links. Lists have one entry per GPU; bandwidths are in GB/s."""
 
     source: str
+    link: str
     links: list[list[int]]
     switch_links: list[int]
     link_gbps: float

@@ -27,7 +27,7 @@ from extender.topology.sets import bandwidth, is_joined, ranked
 ROOT = Path(__file__).resolve().parents[1]
 Policy = Callable[[Graph, int, int, random.Random], int]
 
-# machine, GPUs, measured all-reduce bus bandwidth in GB/s (public nccl-tests reports)
+# machine, GPUs, measured all-reduce bus bandwidth in GB/s (public reports of nccl-tests; of HCCL demo for gaudi3-8)
 MEASURED = [
     ("dgx1-v100", 8, 129),
     ("hgx-a100-8", 8, 232.5),
@@ -35,11 +35,17 @@ MEASURED = [
     ("a100-pcie-8-bridged", 2, 208),
     ("hgx-h100-8", 8, 370),
     ("h200-nvl-4", 2, 109),
+    ("gaudi3-8", 8, 513),
     ("h100-pcie-8-bridged", 2, 115),
 ]
 MISFIT = "h100-pcie-8-bridged"  # the reporter found the measurement low
-# Boards that no carried file has: links (or into a switch) per pair, NCCL's rate.
-EXTRA = {"hgx-a100-8": (8, 12, True, 20.0), "a100-board-4": (4, 4, False, 20.0), "h200-nvl-4": (4, 6, False, 20.6)}
+# Boards that no carried file has: GPUs, links per pair (or into a switch), whether there is one, GB/s per link.
+EXTRA = {
+    "hgx-a100-8": (8, 12, True, 20.0),
+    "a100-board-4": (4, 4, False, 20.0),
+    "h200-nvl-4": (4, 6, False, 20.6),
+    "gaudi3-8": (8, 3, False, 25.0),
+}
 
 
 def graph_of(name: str) -> Graph:

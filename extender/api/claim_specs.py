@@ -148,7 +148,7 @@ def decode_claim_spec(spec: Json, path: str) -> ClaimSpec:
 
 
 def _compute_domain(config: object) -> str:
-    """The `domainID` that NVIDIA's driver reads from the parameters of a channel claim. Other drivers' are ignored."""
+    """The `domainID` that the driver reads from the parameters of a channel claim. Other drivers' are ignored."""
     for entry in config if type(config) is list else ():
         opaque = entry.get("opaque") if type(entry) is dict else None
         if type(opaque) is dict and opaque.get("driver") == COMPUTE_DOMAIN_DRIVER:

@@ -18,7 +18,7 @@ class Source(Enum):
     FLAT = "nothing published"
 
 
-# Words of `nvidia-smi topo -m`, by growing distance. A ResourceSlice carries the position as one digit.
+# Words of `topo -m` for paths over PCIe, by growing distance. A ResourceSlice carries the position as one digit.
 DISTANCES = ("X", "PIX", "PXB", "PHB", "NODE", "SYS")
 UNKNOWN_DISTANCE = len(DISTANCES)
 

@@ -9,19 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from sys import intern
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from cachetools import LRUCache
 
 from extender.api.fields import Json, amount, flag, get, inner, integer, many, need, string, strings, wrong
 from extender.api.nodes import NO_SELECTION, NodeSelection, Taint, decode_selection, decode_taint
-from extender.api.quantity import Quantity, whole_units
+from extender.api.quantity import Quantity
 from extender.api.semver import Semver, parse_semver
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import REASON_BYTES, cut
 
-T = TypeVar("T")
 _Scalar = int | bool | str | Semver
 Value = _Scalar | tuple[_Scalar, ...]
 _SCALARS: dict[str, type] = {"int": int, "bool": bool, "string": str, "version": str}
@@ -170,12 +169,6 @@ class Capacities(dict[str, Capacity]):
 
 
 NO_CAPACITY = Capacities()
-_MEMORY = ("memory", "gpu.nvidia.com/memory")
-
-
-def amount_of_memory(amounts: Mapping[str, T]) -> T | None:
-    """The amount of memory, of capacities or amounts by name; None without one."""
-    return next((amounts[name] for name in _MEMORY if name in amounts), None)
 
 
 class CounterUse(NamedTuple):
@@ -201,12 +194,6 @@ class Device:
     binding_failure_conditions: tuple[str, ...] = ()
     allow_multiple: bool = False
     node_allocatable: str = ""  # the API field by which it consumes resources of the node (KEP-5517), or ''
-
-    @property
-    def memory_bytes(self) -> int:
-        """The total memory of the device; 0 if it publishes none."""
-        capacity = amount_of_memory(self.capacity)
-        return whole_units(capacity.value.nanos) if capacity is not None else 0
 
 
 class PoolKey(NamedTuple):

@@ -14,14 +14,13 @@ from typing import TypeVar
 from extender.allocation import FleetBaseline, NodeInfo
 from extender.allocation.nodes import Nearness, Places
 from extender.api.claim_specs import DeviceRequest
-from extender.api.drivers import GPU, OTHER, driver_of
 from extender.api.gpu_topology import Graph
 from extender.api.request_mix import DEFAULT_MIX, WHOLE, RequestMix, RequestShape, whole_gpus
 from extender.api.resource_claims import MAX_RESULTS, Claim
-from extender.api.resource_slices import amount_of_memory
 from extender.base.fair_lru import FairLRU
 from extender.topology.affinity import nearest
 from extender.topology.sets import best_gbps
+from extender.vendors import GPU, OTHER, amount_of_memory, driver_of
 
 _MAX_CLAIMS = 512  # claims remembered
 _MIN_CLAIMS = 32  # claims before the learned mix replaces the default mix
@@ -142,7 +141,7 @@ class FleetBaselineCounter:
             published = sum(1 << position for position, bit in enumerate(node_info.gpu_bits) if bit >= 0)
             self._add(self._graphs, (node_info.fabric.graph, published), amount)
             devices = node_info.inventory.devices
-            for memory in {devices[bit].device.memory_bytes for bit in node_info.gpu_bits if bit >= 0}:
+            for memory in {devices[bit].memory_bytes for bit in node_info.gpu_bits if bit >= 0}:
                 self._add(self._memory, memory, amount)
 
     def _add(self, counts: Counter[T], key: T, amount: int) -> None:

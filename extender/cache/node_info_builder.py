@@ -37,7 +37,6 @@ from extender.allocation.nodes import (
     PoolUse,
     SharedUse,
     gather,
-    gpu_uuid,
     inventory,
     live_use,
     partitions_of,
@@ -45,7 +44,6 @@ from extender.allocation.nodes import (
     troubled,
     uses_of,
 )
-from extender.api.drivers import GPU, driver_of, numa_attributes, parent_uuid
 from extender.api.gpu_topology import Fabric, Source
 from extender.api.nodes import Node
 from extender.api.resource_slices import Device, DeviceId, PoolKey, Slice
@@ -54,6 +52,7 @@ from extender.cache.slice_index import TOO_MANY, NodeSlices, SliceIndex, set_or_
 from extender.topology.agent_slices import MAX_NODE_GPUS
 from extender.topology.sets import Graphs
 from extender.topology.sources import choose_fabric, live_fabric
+from extender.vendors import GPU, driver_of, parent_of, whole_identity
 
 _StateKey = tuple[Interned, Interned | None, SharedUse | None]
 
@@ -313,7 +312,7 @@ class NodeInfoBuilder:
     def _fabric(
         self, node: str, live: Slice | None, found: Inventory, known: _Hardware | None
     ) -> tuple[Fabric | None, tuple[int, ...]]:
-        gpus = _whole_gpus(found)
+        driver, gpus = found.whole_gpus
         if len(gpus) > MAX_NODE_GPUS:
             problem = f"its driver publishes {len(gpus)} GPUs, where a node has at most {MAX_NODE_GPUS}"
             self.agent_problems[node] = (problem,)
@@ -322,25 +321,26 @@ class NodeInfoBuilder:
         if known is not None and _reads_the_same(known, live, found, node, self._slices.publishers):
             fabric: Fabric | None = known.fabric
         else:
-            reported = self._agent_fabric(node, live, devices, frozenset() if gpus else _parents(found))
-            fabric = choose_fabric(reported, devices, self._graphs)
+            reported = self._agent_fabric(node, live, driver, devices, frozenset() if gpus else _parents(found))
+            fabric = choose_fabric(reported, driver, devices, self._graphs)
         if fabric is None:
             return None, ()
-        bits = {gpu_uuid(device): bit for bit, device in gpus.items()}
+        bits = {whole_identity(device, driver): bit for bit, device in gpus.items()}
         return fabric, tuple(bits.get(gpu.uuid, -1) for gpu in fabric.gpus)
 
     def _agent_fabric(
-        self, node: str, live: Slice | None, gpus: list[Device], parents: frozenset[str]
+        self, node: str, live: Slice | None, driver: str, gpus: list[Device], parents: frozenset[str]
     ) -> Fabric | None:
         reported, problems = None, tuple[str, ...]()
         if live is not None:
-            publisher = partial(_other_publisher, self._slices.publishers, node, {gpu_uuid(device) for device in gpus})
-            reported, problems = live_fabric(live, gpus, publisher, parents)
+            own = {whole_identity(device, driver) for device in gpus}
+            publisher = partial(_other_publisher, self._slices.publishers, node, own)
+            reported, problems = live_fabric(live, driver, gpus, publisher, parents)
         set_or_drop(self.agent_problems, node, problems or None)
         return reported
 
     def _places_of(self, found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...]) -> Places | None:
-        places = places_of(found, fabric, gpu_bits, numa_attributes)
+        places = places_of(found, fabric, gpu_bits)
         return self._known_places.setdefault(places.key, places) if places is not None else None
 
     def _hardware_signature(
@@ -372,11 +372,6 @@ def _nearby(node: Node, slices: SliceIndex, own: Mapping[PoolKey, Mapping[str, S
     return found
 
 
-def _whole_gpus(found: Inventory) -> dict[int, Device]:
-    """The whole GPUs of an inventory by device bit, ascending."""
-    return {first + bit: part.devices[bit].device for first, part in found.parts for bit in part.gpus}
-
-
 def _parents(found: Inventory) -> frozenset[str]:
     """The UUIDs of the GPUs that the node's drivers publish in parts (MIG)."""
     return frozenset(
@@ -384,7 +379,7 @@ def _parents(found: Inventory) -> frozenset[str]:
         for _, part in found.parts
         if driver_of(part.key.driver).kind == GPU
         for pool_device in part.devices
-        if (uuid := parent_uuid(pool_device.device, part.key.driver))
+        if (uuid := parent_of(pool_device.device, part.key.driver))
     )
 
 
@@ -408,15 +403,18 @@ def _reads_the_same(
     if known.live is not live or known.fabric is None or (known.fabric.source is Source.LIVE) != (live is not None):
         return False
     elsewhere = {gpu.uuid for gpu in known.fabric.gpus if live and publishers.get(gpu.uuid, node) != node}
-    if elsewhere and not elsewhere <= {gpu_uuid(device) for device in _whole_gpus(found).values()}:
+    driver, after = found.whole_gpus
+    if elsewhere and not elsewhere <= {whole_identity(device, driver) for device in after.values()}:
         return False
-    if not _whole_gpus(found) and _parents(found) != _parents(known.inventory):
+    if not after and _parents(found) != _parents(known.inventory):
         return False
     if known.inventory.has_same_gpus(found):
         return True
-    before, gpus = (list(_whole_gpus(one).values()) for one in (known.inventory, found))
-    return len(before) == len(gpus) and all(
-        a.name == b.name and a.attributes is b.attributes for a, b in zip(before, gpus, strict=True)
+    driver_before, before = known.inventory.whole_gpus
+    if driver_before != driver or len(before) != len(after):
+        return False
+    return all(
+        a.name == b.name and a.attributes is b.attributes for a, b in zip(before.values(), after.values(), strict=True)
     )
 
 

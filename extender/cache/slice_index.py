@@ -17,7 +17,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from extender.allocation.nodes import WholePool, gpu_uuid
+from extender.allocation.nodes import WholePool
 from extender.api.nodes import Node, NodeSelection
 from extender.api.resource_claims import Allocation, Claim
 from extender.api.resource_slices import PoolKey, Slice, TaintRule, is_complete
@@ -25,6 +25,7 @@ from extender.cache.timers import AgentReports, Cooldown, TimerKind, Timers
 from extender.topology.agent_slices import DRIVER as FABRIC_DRIVER
 from extender.topology.agent_slices import hardware_facts
 from extender.topology.sources import agent_slice
+from extender.vendors import whole_identity
 
 ALL_NODES = "*"
 _MAX_AGENT_SLICES = 8  # per node; an agent publishes one
@@ -132,7 +133,8 @@ class SliceIndex:
             return
         self.pools.put(new)
         if node:
-            self._gpus[new.name] = gpus = tuple(filter(None, map(gpu_uuid, new.devices)))
+            found = (whole_identity(device, new.pool.driver) for device in new.devices)
+            self._gpus[new.name] = gpus = tuple(filter(None, found))
             self.publishers.update(dict.fromkeys(gpus, node))
             self.by_node.setdefault(node, NodeSlices()).put(new)
         else:

@@ -22,11 +22,10 @@ from extender.allocation import (
     allocations,
     choose,
 )
-from extender.allocation.nodes import gpu_uuid, partitions_of, places_of, troubled
+from extender.allocation.nodes import partitions_of, places_of, troubled
 from extender.allocation.what_if import problem_of, usage_of
 from extender.api.device_classes import DeviceClass, decode_class, extended_resources
 from extender.api.documents import json_value
-from extender.api.drivers import numa_attributes
 from extender.api.fields import Json, inner, many, need, quantities, strings
 from extender.api.nodes import Node, decode_node
 from extender.api.object_meta import ObjectKey
@@ -47,6 +46,7 @@ from extender.scheduling.requirements import ADMIN_LABEL, class_of_resource, spe
 from extender.topology.preference import ByTopology
 from extender.topology.sets import Graphs
 from extender.topology.sources import choose_fabric, live_fabric
+from extender.vendors import whole_identity
 
 _GAVE_UP = "gave up: the search used up its steps"
 _CASE_STEPS = 1_000_000  # steps; far above the policy's default, because no scheduler waits for the answer
@@ -172,12 +172,12 @@ def _one_node(found: DecodedObjects, node: Node, order: str) -> Json:
 def _preference(found: DecodedObjects, node: Node, problem: Problem) -> Preference:
     """The order in which `berth serve` would try the devices of this node."""
     inventory = problem.inventory
-    gpus = [(bit, one.device) for bit, one in enumerate(inventory.devices) if gpu_uuid(one.device)]
-    devices = [device for _, device in gpus]
+    driver, gpus = inventory.whole_gpus
+    devices = list(gpus.values())
     live = found.fabric.get(node.name)
-    agent_fabric, _ = live_fabric(live, devices, lambda _: "") if live is not None else (None, ())
-    fabric = choose_fabric(agent_fabric, devices, Graphs()) if gpus else None
-    bits = {gpu_uuid(device): bit for bit, device in gpus}
+    agent_fabric, _ = live_fabric(live, driver, devices, lambda _: "") if live is not None else (None, ())
+    fabric = choose_fabric(agent_fabric, driver, devices, Graphs()) if gpus else None
+    bits = {whole_identity(device, driver): bit for bit, device in gpus.items()}
     positions = tuple(bits.get(gpu.uuid, -1) for gpu in fabric.gpus) if fabric is not None else ()
     node_info = NodeInfo(
         node,
@@ -188,7 +188,7 @@ def _preference(found: DecodedObjects, node: Node, problem: Problem) -> Preferen
         busy=problem.taken,
         partitions=problem.partitions,
         troubled=troubled(inventory, fabric, positions),
-        places=places_of(inventory, fabric, positions, numa_attributes),
+        places=places_of(inventory, fabric, positions),
     )
     return ByTopology(node_info, Policy())
 

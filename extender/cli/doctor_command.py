@@ -12,10 +12,8 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from extender.allocation import NodeInfo
-from extender.allocation.nodes import gpu_uuid
 from extender.api.device_classes import MARKER_CLASS
 from extender.api.documents import one_value
-from extender.api.drivers import parent_uuid
 from extender.api.fields import Json, inner, many, need, quantities, strings
 from extender.api.gpu_topology import Source
 from extender.api.pods import SCHEDULER, decode_pod
@@ -33,6 +31,7 @@ from extender.explain import Finding, check_consistency
 from extender.files import name_of, read_file
 from extender.policy import Policy, PolicyError, load_policy
 from extender.topology.agent_slices import DRIVER
+from extender.vendors import driver_of, parent_of, whole_identity
 
 _OLDEST, _NEWEST = (1, 34), (1, 37)
 _HOOKS = {
@@ -403,7 +402,7 @@ def cluster_findings(cache: ClusterCache, minute: int = 0) -> Iterator[DoctorFin
             "Berth cannot requeue waiting pods when devices appear",
             "kubectl apply -f manifests/base/marker-class.yaml",
         )
-    gpus = {name: node_info for name, node_info in snapshot.node_infos.items() if _has_gpus(node_info, "mig")}
+    gpus = {name: node_info for name, node_info in snapshot.node_infos.items() if _has_gpus(node_info)}
     silent = sorted(
         name
         for name, node_info in gpus.items()
@@ -496,9 +495,7 @@ def _lonely_agents(cache: ClusterCache, node_infos: Mapping[str, NodeInfo], minu
             "Berth ignores what it said about memory; links and health may be out of date",
             "kubectl -n berth-system get pods -l app=berth-agent -o wide",
         )
-    alone = sorted(
-        name for name in ages if cache.slices.fabric[name].devices and not _has_gpus(node_infos[name], "mig", "vfio")
-    )
+    alone = sorted(name for name in ages if cache.slices.fabric[name].devices and not any(_for_agent(node_infos[name])))
     if alone:
         yield _error(
             f"the agent finds GPUs, but no driver publishes any on {counted(len(alone), 'node')}: {_some(alone)}",
@@ -512,21 +509,28 @@ def _read_at(device: Device) -> int:
     return found if isinstance(found, int) else 0
 
 
-def _has_gpus(node_info: NodeInfo, *others: str) -> bool:
-    """Whether a driver publishes whole GPUs, or devices of one of these other types, also in an unusable pool."""
-    return any(
-        gpu_uuid(device) or device.attributes.get("gpu.nvidia.com/type") in others
-        for pool in node_info.inventory.pools
-        for slice_ in pool.slices
-        for device in slice_.devices
-    )
+def _for_agent(node_info: NodeInfo) -> Iterator[tuple[Device, str]]:
+    """Yield the devices of drivers whose GPUs the agent reads, also of unusable pools, with the driver."""
+    for pool in node_info.inventory.pools:
+        if driver_of(pool.key.driver).agent:
+            for slice_ in pool.slices:
+                yield from ((device, pool.key.driver) for device in slice_.devices)
+
+
+def _has_gpus(node_info: NodeInfo) -> bool:
+    """Whether a driver publishes GPUs that the agent reads, or parts of them; a passthrough GPU is hidden from it."""
+    return any(whole_identity(device, driver) or parent_of(device, driver) for device, driver in _for_agent(node_info))
 
 
 def _disagree(node_info: NodeInfo) -> bool:
     """Whether the live agent and the driver's slices name different GPUs."""
     if node_info.fabric is None or node_info.fabric.source is not Source.LIVE:
         return False
-    published = {gpu_uuid(one.device) or parent_uuid(one.device, one.id.driver) for one in node_info.inventory.devices}
+    published = {
+        whole_identity(one.device, one.id.driver) or parent_of(one.device, one.id.driver)
+        for one in node_info.inventory.devices
+        if driver_of(one.id.driver).agent
+    }
     return {gpu.uuid for gpu in node_info.fabric.gpus} != published - {""}
 
 

@@ -14,7 +14,6 @@ from itertools import combinations
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.allocation.nodes import UNUSED, Nearness, Places, published_place
-from extender.api.drivers import GPU, driver_of, gpu_identities, is_part, numa_attributes, product_of
 from extender.api.fields import Json
 from extender.api.gpu_topology import DISTANCES, Graph
 from extender.api.object_meta import ObjectKey
@@ -22,22 +21,31 @@ from extender.api.pod_groups import GroupKey, name_on_claims
 from extender.api.quantity import NANO
 from extender.api.request_mix import WHOLE
 from extender.api.resource_claims import Claim, Reservation, Result
-from extender.api.resource_slices import amount_of_memory
 from extender.base.bits import members
 from extender.base.text_limits import one_line
 from extender.explain.gang_question import reservations_by_pod
 from extender.explain.near_misses import claims_of_node
 from extender.gangs.gang import gang_minimum
 from extender.topology.device_pairs import near_words
+from extender.topology.products import link_name
 from extender.topology.score_parts import left_over, stranded, unclaimed_bytes
 from extender.topology.sets import largest_joined
+from extender.vendors import (
+    GPU,
+    VENDORS,
+    amount_of_memory,
+    driver_of,
+    gpu_identities,
+    is_part,
+    product_of,
+)
 
 STATES = {"f": "free", "h": "held", "u": "allocated", "s": "shared", "d": "drifting", "x": "unhealthy"}
-GROUPS = {
-    "zone": "topology.kubernetes.io/zone",
-    "rack": "topology.kubernetes.io/rack",
-    "clique": "nvidia.com/gpu.clique",
-}
+_GROUPS = (
+    ("zone", "topology.kubernetes.io/zone"),
+    ("rack", "topology.kubernetes.io/rack"),
+    *(("clique", vendor.clique_label) for vendor in VENDORS if vendor.clique_label),
+)
 _MAX_NODES = 64  # of one group
 _MAX_OTHERS = 64  # devices of one driver: a node may have 2,048 channels
 _MOST_BESIDE = 4  # names of one driver beside a GPU
@@ -118,7 +126,7 @@ def shared_tenths(node_info: NodeInfo, bit: int) -> int:
     )
     if shares is None:
         return 0
-    total = node_info.inventory.devices[bit].device.memory_bytes * NANO
+    total = node_info.inventory.devices[bit].memory_bytes * NANO
     used = amount_of_memory(shares) or 0
     return min(max(10 * used // total, 1), 9) if total else 1
 
@@ -144,7 +152,7 @@ def largest_free_set(node_info: NodeInfo) -> int:
 def node_row(node_info: NodeInfo) -> Json:
     """The row of one node in the overview, as JSON."""
     labels = node_info.node.labels
-    groups = {name: labels[label] for name, label in GROUPS.items() if label in labels}
+    groups = {name: labels[label] for name, label in _GROUPS if label in labels}
     gpus, others = letters(node_info), other_devices(node_info)
     found = {"name": node_info.node.name, "product": product(node_info), "gpus": gpus}
     largest = largest_free_set(node_info)
@@ -208,7 +216,7 @@ def node_detail(node_info: NodeInfo, snapshot: Snapshot) -> Json:
                 "driver": pool_device.id.driver,
                 "pool": pool_device.id.pool,
                 "state": letter(node_info, bit),
-                "memory": node_info.inventory.devices[bit].device.memory_bytes,
+                "memory": node_info.inventory.devices[bit].memory_bytes,
                 "live_free": state.memory_free_bytes if state and node_info.agent_is_fresh else None,
                 "note": _note(node_info, bit),
                 "claims": by_device.get(str(pool_device.id), []),
@@ -220,6 +228,7 @@ def node_detail(node_info: NodeInfo, snapshot: Snapshot) -> Json:
     if fabric is not None:
         found["fabric"] = {
             "source": fabric.source.value,
+            "link": link_name(fabric.product, node_info.inventory.whole_gpus[0]),
             "links": fabric.graph.links,
             "switch_links": fabric.graph.switch_links,
             "link_gbps": fabric.graph.link_gbps,
@@ -264,7 +273,7 @@ def _claims_by_device(claims: Iterable[Claim]) -> Mapping[str, list[str]]:
 def _place(node_info: NodeInfo, bit: int) -> Json:
     """The PCIe roots and the NUMA nodes of a device, the first one counts, with the source of each, as JSON."""
     pool_device = node_info.inventory.devices[bit]
-    own_roots, own_numa = published_place(pool_device.device, pool_device.id.driver, numa_attributes)
+    own_roots, own_numa = published_place(pool_device.device, pool_device.id.driver)
     state = None
     if node_info.fabric is not None and bit in node_info.gpu_bits:
         state = node_info.fabric.gpus[node_info.gpu_bits.index(bit)]
@@ -288,7 +297,7 @@ def _roots_like(node_info: NodeInfo, bit: int) -> tuple[str, ...]:
     if places is None or not places.roots[bit]:
         return ()
     for other, pool_device in enumerate(node_info.inventory.devices):
-        roots, _ = published_place(pool_device.device, pool_device.id.driver, numa_attributes)
+        roots, _ = published_place(pool_device.device, pool_device.id.driver)
         if roots and places.roots[other] == places.roots[bit]:
             return roots
     return ()

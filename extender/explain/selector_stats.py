@@ -23,7 +23,7 @@ _DEFAULTS = {"string": '""', "int": "0", "bool": "false", "version": 'semver("0.
 class TermStats:
     """The result of one && term on the devices that passed the terms before it."""
 
-    source: str  # 'class gpu.nvidia.com' or 'request gpu'
+    source: str  # 'class gpu.example.com' or 'request gpu'
     term: str
     asked: int = 0  # devices that reached this term
     passed: int = 0

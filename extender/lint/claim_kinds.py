@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
-from extender.api.drivers import DRIVERS, OTHER, driver_of, driver_of_class
 from extender.api.fields import Json, get, inner
 from extender.api.object_meta import ObjectKey
 from extender.api_schema import request_options
 from extender.base.berth_errors import WireError
+from extender.vendors import DRIVERS, OTHER, driver_of, driver_of_class
 
 _STRING = r"(?:\"([^\"]+)\"|'([^']+)')"
 _IS_DRIVER = re.compile(rf"device\.driver\s*==\s*{_STRING}|{_STRING}\s*==\s*device\.driver")

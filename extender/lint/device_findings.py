@@ -13,7 +13,6 @@ from extender.allocation import Features, Snapshot, consumption, fits
 from extender.allocation.nodes import WholePool
 from extender.api.claim_specs import DeviceRequest
 from extender.api.device_classes import MARKER_CLASS
-from extender.api.drivers import GPU, OTHER, driver_of
 from extender.api.fields import Json
 from extender.api.gpu_topology import Graph
 from extender.api.pods import decode_pod
@@ -35,6 +34,7 @@ from extender.scheduling import EvaluationContext, Evaluator, PodRequirements, r
 from extender.scheduling.requirements import too_many_claims, unprovided_resource
 from extender.topology.agent_slices import fabric_of
 from extender.topology.sets import largest_joined
+from extender.vendors import GPU, OTHER, driver_of
 
 _ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 _MAY_PASS = {"OUT_OF_BUDGET", "POOL_UPDATING", "POOL_INVALID"}  # reasons of nodes that may still get room

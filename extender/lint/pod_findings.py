@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
-from extender.api.drivers import GPU, NIC, OTHER
 from extender.api.fields import Json, get, inner, string
 from extender.api.pod_annotations import ANNOTATION_PREFIX
 from extender.api.pods import SCHEDULER
@@ -14,6 +13,7 @@ from extender.base.berth_errors import WireError
 from extender.lint.claim_kinds import Claims
 from extender.lint.finding import LintFinding
 from extender.manifests import PodTemplate, pod_templates
+from extender.vendors import GPU, NIC, OTHER
 
 _ADVICE = f"write schedulerName: {SCHEDULER}"
 

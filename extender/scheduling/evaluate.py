@@ -205,7 +205,7 @@ def _excluded_devices(node_info: NodeInfo, requirements: PodRequirements) -> int
     expected = requirements.intent.expected_bytes
     if expected:
         for bit in node_info.gpu_bits:
-            if bit >= 0 and 0 < node_info.inventory.devices[bit].device.memory_bytes < expected:
+            if bit >= 0 and 0 < node_info.inventory.devices[bit].memory_bytes < expected:
                 found |= 1 << bit
     return found
 

@@ -52,7 +52,7 @@ def unschedulable_reason(
         updating = any(pool.incomplete for pool in inventory.pools)
         return Reason(Code.POOL_UPDATING if updating else Code.NO_DEVICES)
     most = (
-        max((node_info.inventory.devices[bit].device.memory_bytes for bit in node_info.gpu_bits if bit >= 0), default=0)
+        max((node_info.inventory.devices[bit].memory_bytes for bit in node_info.gpu_bits if bit >= 0), default=0)
         if expected_bytes
         else 0
     )

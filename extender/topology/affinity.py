@@ -19,8 +19,8 @@ from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
 from extender.allocation.nodes import Nearness, Places
-from extender.api.drivers import CHANNEL, CPU, GPU, NIC, OTHER, driver_of
 from extender.base.bits import members
+from extender.vendors import GPU, NIC, driver_of
 
 _WEIGHT = {Nearness.ROOT: 64 * 64, Nearness.NUMA: 64, Nearness.NUMA_LIST: 1}  # a claim has at most 32 devices
 _TIE = 4096  # a weight counts so much more than the wish to leave a device to others
@@ -86,9 +86,8 @@ def pair_up(places: Places, anchors: Sequence[int], others: Sequence[int]) -> li
 
 
 def anchor_of(drivers: Iterable[str]) -> str:
-    """The driver whose devices are the anchors: one of GPUs, else of NICs, else of CPUs, else the first by name."""
-    order = (GPU, NIC, CPU, OTHER, CHANNEL)
-    return min(drivers, key=lambda driver: (order.index(driver_of(driver).kind), driver))
+    """The driver whose devices are the anchors: one of GPUs, else of NICs, else the first by name."""
+    return min(drivers, key=lambda driver: (driver_of(driver).kind != GPU, driver_of(driver).kind != NIC, driver))
 
 
 def pairs_of(places: Places | None, devices: int) -> list[Pair]:

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from extender.allocation import NodeInfo
 from extender.allocation.nodes import Nearness, Places
-from extender.api.drivers import driver_of
 from extender.base.bits import lowest, members
 from extender.topology.affinity import Pair, pairs_of
 from extender.topology.network_rates import predicted_network
+from extender.vendors import driver_of
 
 _MOST = 8  # pairs in a text; all of a machine with 8 GPUs
 _NOUNS = {"gpu": "GPU", "nic": "NIC", "cpu": "CPU group"}

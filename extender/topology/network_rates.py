@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from extender.allocation.nodes import Inventory, Nearness, PoolDevice
-from extender.api.drivers import product_of
 from extender.topology.affinity import Pair
+from extender.vendors import product_of
 
 _NIC_PRODUCT = "dra.net/pciDevice"  # the attribute of DRANET with the name in the PCI database
 

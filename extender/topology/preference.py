@@ -9,12 +9,13 @@ from math import comb
 from extender.allocation import Allowed, NodeInfo, Problem, Selection, Solution, attribute_values, blocking_taint
 from extender.allocation.nodes import UNUSED, CounterKey
 from extender.api.claim_specs import DeviceRequest
-from extender.api.resource_slices import Device, amount_of_memory
+from extender.api.resource_slices import Device
 from extender.base.bits import lowest, members, union
 from extender.policy import Policy
 from extender.topology.affinity import Slot, Together, anchor_of
 from extender.topology.score_parts import troubled_devices
 from extender.topology.sets import bandwidth, links_inside, quality, ranked
+from extender.vendors import amount_of_memory
 
 _MAX_SETS = 256  # most preferred sets on one node; enough for all sets of 4 out of 10 GPUs
 

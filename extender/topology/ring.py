@@ -4,6 +4,8 @@ The model (it predicts six published all-reduce figures within 16 %):
 - Two GPUs reach links x rate.
 - Three or more GPUs reach 2 x cycles x rate, where `cycles` is the largest number of Hamiltonian cycles that the NVLink
   graph holds at once. Each cycle uses one link of each edge on its way; half links are allowed.
+- If all pairs of the set have equally many links, every link of every GPU is in a cycle: a complete graph with each
+  edge doubled is a union of Hamiltonian cycles. So GPUs that are fully joined reach links per pair x peers x rate.
 - Behind an NVSwitch, the smallest number of links of a GPU counts.
 - A set without an NVLink ring uses PCIe. So does a set of more than MAX_MESH GPUs without an NVSwitch.
 """
@@ -99,6 +101,9 @@ def _half_cycles(links: Links, chosen: list[int], steps: _Steps) -> int:
     """How many cycles fit if each takes half a link. Four GPUs with one link per pair have three such cycles."""
     if len(chosen) > MAX_MESH:
         return 0
+    counts = {links[a][b] for a, b in combinations(chosen, 2)}
+    if len(counts) == 1:
+        return counts.pop() * (len(chosen) - 1)
     left = [[2 * links[a][b] for b in chosen] for a in chosen]
     bound = min(sum(row) // 2 for row in left)
     if bound == 0:

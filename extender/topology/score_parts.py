@@ -19,15 +19,14 @@ from typing import NamedTuple
 
 from extender.allocation import FleetBaseline, NodeInfo, Problem, Solution
 from extender.allocation.nodes import UNUSED, Nearness
-from extender.api.drivers import GPU, driver_of
-from extender.api.quantity import Quantity, whole_units
+from extender.api.quantity import NANO, Quantity, whole_units
 from extender.api.request_mix import WHOLE, RequestMix, RequestShape
-from extender.api.resource_slices import amount_of_memory
 from extender.base.bits import lowest, members
 from extender.base.text_limits import counted
 from extender.policy import Policy
 from extender.topology.affinity import pairs_of
 from extender.topology.sets import bandwidth, best_gbps, links_inside
+from extender.vendors import GPU, amount_of_memory, driver_of
 
 STEP = 0.08  # GPUs; gradients are rounded to this, so that nearly equal ones count as equal (docs/quality.md)
 
@@ -208,8 +207,7 @@ def unclaimed_bytes(node_info: NodeInfo, bit: int) -> int:
     pool_device = node_info.inventory.devices[bit]
     use = node_info.allocated_state.pools.get(node_info.inventory.pools[pool_device.pool].key, UNUSED)
     claimed = amount_of_memory(use.shares.get(pool_device.id.device, {})) or 0
-    capacity = amount_of_memory(pool_device.device.capacity)
-    return whole_units(max(capacity.value.nanos - claimed, 0)) if capacity is not None else 0
+    return whole_units(max(pool_device.memory_bytes * NANO - claimed, 0))
 
 
 def _wanted_bytes(amounts: Mapping[str, Quantity]) -> int:
@@ -247,7 +245,7 @@ def _left(node_info: NodeInfo, bit: int) -> int:
     shares = node_info.allocated_state.pools[node_info.inventory.pools[pool_device.pool].key].shares[
         pool_device.id.device
     ]
-    total = node_info.inventory.devices[bit].device.memory_bytes
+    total = node_info.inventory.devices[bit].memory_bytes
     used = whole_units(amount_of_memory(shares) or 0)
     return WHOLE * max(total - used, 0) // total if total else 0
 
@@ -261,7 +259,7 @@ def _after(choice: DeviceChoice, before: list[int]) -> list[int]:
             position = positions.get(pick.bit)
             if position is None or pick.request.admin_access:
                 continue
-            total = choice.node_info.inventory.devices[pick.bit].device.memory_bytes
+            total = choice.node_info.inventory.devices[pick.bit].memory_bytes
             part = WHOLE if pick.consumed is None or not total else WHOLE * _wanted_bytes(pick.consumed) // total
             after[position] = max(after[position] - part, 0)
     return after

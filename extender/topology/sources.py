@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from extender.allocation.nodes import first_attribute, gpu_uuid
 from extender.api.gpu_topology import UNKNOWN_DISTANCE, Fabric, GpuState, Graph, Source
 from extender.api.resource_slices import Device, Slice, newest_slices
 from extender.base.text_limits import one_line
 from extender.topology.agent_slices import DRIVER, MAX_PROBLEMS, read_fabric
 from extender.topology.products import flat_graph, limits_of, pcie_gbps, usual_graph
 from extender.topology.sets import Graphs
+from extender.vendors import first_attribute, numa_attributes, product_of, whole_identity
 
-_PRODUCT = ("gpu.nvidia.com/productName", "productName")
-_NUMA = ("resource.kubernetes.io/numaNode", "gpu.nvidia.com/numa")  # the standard name (KEP-6072) first
 # PXB, NODE and SYS of DISTANCES: the levels that pcieRoot and numaNode can distinguish.
 _SAME_ROOT, _SAME_NUMA, _ACROSS = 2, 4, 5
 
@@ -34,12 +32,16 @@ def agent_slice(slices: Collection[Slice], node: str) -> tuple[Slice | None, tup
 
 
 def live_fabric(
-    live: Slice, gpus: Sequence[Device], published_by: Callable[[str], str], parents: Collection[str] = ()
+    live: Slice,
+    driver: str,
+    gpus: Sequence[Device],
+    published_by: Callable[[str], str],
+    parents: Collection[str] = (),
 ) -> tuple[Fabric | None, tuple[str, ...]]:
     """(fabric that the agent of a node publishes, or None if it is not credible; problems as sentences).
 
-    `gpus` are the whole GPUs of the node that its driver publishes, and `parents` the UUIDs of those that it publishes
-    in parts. `published_by` returns the name of the other node whose driver publishes a UUID, or ''.
+    `gpus` are the whole GPUs of the node that `driver` publishes, and `parents` the UUIDs of those that it publishes in
+    parts. `published_by` returns the name of the other node whose driver publishes a UUID, or ''.
     """
     if live.problem:
         return None, (live.problem,)
@@ -49,45 +51,48 @@ def live_fabric(
     for gpu in found.gpus:
         if node := published_by(gpu.uuid):
             return None, (f"uuid {gpu.uuid!r} is published by the driver of node {node}",)
-    known = {gpu_uuid(device) for device in gpus} | set(parents)
+    known = {whole_identity(device, driver) for device in gpus} | set(parents)
     if not any(gpu.uuid in known for gpu in found.gpus):
         return None, problems
     uuids = [gpu.uuid for gpu in found.gpus]
-    graph, excess = _within_limits(_with_numa(found.graph, uuids, _silent_about_numa(live), gpus), uuids, gpus)
+    graph = _with_numa(found.graph, uuids, _silent_about_numa(live), driver, gpus)
+    graph, excess = _within_limits(graph, uuids, driver, gpus)
     return replace(found, graph=graph), (*excess, *problems)[:MAX_PROBLEMS]
 
 
-def choose_fabric(live: Fabric | None, gpus: Sequence[Device], graphs: Graphs) -> Fabric | None:
-    """The fabric of a node with these whole GPUs, or None if it has none. `live` comes from the agent."""
+def choose_fabric(live: Fabric | None, driver: str, gpus: Sequence[Device], graphs: Graphs) -> Fabric | None:
+    """The fabric of a node with these whole GPUs of a driver, or None if it has none. `live` comes from the agent."""
     if live is not None:
         return replace(live, graph=graphs.intern(live.graph))
-    identities = [gpu_uuid(device) for device in gpus]
+    identities = [whole_identity(device, driver) for device in gpus]
     if not gpus:
         return None
-    product = first_attribute(gpus[0], _PRODUCT, str) or ""
-    graph, source = usual_graph(product, len(gpus)), Source.TABLE
+    product = product_of(gpus[0], driver)
+    graph, source = usual_graph(product, len(gpus), driver), Source.TABLE
     if graph is None:
-        graph, source = _from_attributes(gpus, product), Source.SLICE
+        graph, source = _from_attributes(gpus, product, driver), Source.SLICE
     if graph is None:
-        graph, source = flat_graph(product, len(gpus)), Source.FLAT
-    graph = _with_numa(graph, identities, frozenset(identities), gpus)
+        graph, source = flat_graph(product, len(gpus), driver), Source.FLAT
+    graph = _with_numa(graph, identities, frozenset(identities), driver, gpus)
     states = tuple(GpuState(uuid or device.name) for uuid, device in zip(identities, gpus, strict=True))
     return Fabric(graphs.intern(graph), states, source, product=one_line(product))
 
 
-def _within_limits(graph: Graph, uuids: Sequence[str], gpus: Sequence[Device]) -> tuple[Graph, tuple[str, ...]]:
+def _within_limits(
+    graph: Graph, uuids: Sequence[str], driver: str, gpus: Sequence[Device]
+) -> tuple[Graph, tuple[str, ...]]:
     """(graph with the rates that the driver's products allow, problems)."""
-    products = {gpu_uuid(gpu): (first_attribute(gpu, _PRODUCT, str) or "") for gpu in gpus}
+    products = {whole_identity(gpu, driver): product_of(gpu, driver) for gpu in gpus}
     rate, pcie, problems = graph.link_gbps, graph.pcie_gbps, []
     for position, uuid in enumerate(uuids):
         if uuid not in products:
             continue
-        product, limits = products[uuid], limits_of(products[uuid])
+        product, limits = products[uuid], limits_of(products[uuid], driver)
         links = sum(graph.links[position]) + graph.switch_links[position]
-        if links * rate > limits.nvlink_gbps:
-            most = f"{product!r} has at most {limits.nvlink_gbps:.0f} GB/s"
+        if links * rate > limits.link_gbps:
+            most = f"{product!r} has at most {limits.link_gbps:.0f} GB/s"
             problems.append(f"GPU {position} has {links} NVLinks of {rate:.1f} GB/s: {most}")
-            rate = limits.nvlink_gbps / links
+            rate = limits.link_gbps / links
         if pcie > pcie_gbps(limits.pcie):
             pcie = pcie_gbps(limits.pcie)
             problems.append(f"GPU {position} has a faster PCIe: {product!r} has at most {pcie:.0f} GB/s")
@@ -100,25 +105,32 @@ def _silent_about_numa(live: Slice) -> frozenset[str]:
     return frozenset((first_attribute(gpu, (f"{DRIVER}/uuid",), str) or "") for gpu in silent)
 
 
-def _with_numa(graph: Graph, uuids: Sequence[str], silent: frozenset[str], gpus: Sequence[Device]) -> Graph:
+def _with_numa(
+    graph: Graph, uuids: Sequence[str], silent: frozenset[str], driver: str, gpus: Sequence[Device]
+) -> Graph:
     """The graph, with the NUMA nodes of the GPUs in `silent` from the driver's slices."""
-    by_uuid = {
-        gpu_uuid(gpu): node for gpu in gpus if (node := first_attribute(gpu, _NUMA, int)) is not None and node >= 0
-    }
+    found = ((whole_identity(gpu, driver), _numa_node(gpu, driver)) for gpu in gpus)
+    by_uuid = {uuid: node for uuid, node in found if node is not None}
     known = zip(uuids, graph.numa, strict=True)
     numa = tuple(by_uuid.get(uuid, node) if uuid in silent else node for uuid, node in known)
     return graph if numa == graph.numa else replace(graph, numa=numa)
 
 
-def _from_attributes(gpus: Sequence[Device], product: str) -> Graph | None:
+def _numa_node(gpu: Device, driver: str) -> int | None:
+    """The NUMA node that the driver publishes. Linux says -1 for unknown, and some drivers publish it."""
+    node = first_attribute(gpu, numa_attributes(driver), int)
+    return node if node is not None and node >= 0 else None
+
+
+def _from_attributes(gpus: Sequence[Device], product: str, driver: str) -> Graph | None:
     """A graph with PCIe distances from pcieRoot and numaNode; None without them. No driver publishes NVLink."""
     roots = [(first_attribute(gpu, ("resource.kubernetes.io/pcieRoot",), str) or "") for gpu in gpus]
-    numa = [first_attribute(gpu, _NUMA, int) for gpu in gpus]
+    numa = [_numa_node(gpu, driver) for gpu in gpus]
     if not any(roots) and all(node is None for node in numa):
         return None
     size = range(len(gpus))
     distance = tuple(tuple(_distance(roots, numa, i, j) for j in size) for i in size)
-    flat = flat_graph(product, len(gpus))
+    flat = flat_graph(product, len(gpus), driver)
     return replace(flat, distance=distance, numa=tuple(node or 0 for node in numa))
 
 

@@ -84,7 +84,7 @@ def test_the_attributes_are_those_of_real_slices() -> None:
 
 async def test_a_nic_in_use_is_no_gpu_in_use() -> None:
     async with berthing({"n1": "hgx-h100-8"}) as b:
-        for number, device_class in enumerate(("dra.net", "gpu.nvidia.com")):
+        for number, device_class in enumerate(("dranet.net", "gpu.nvidia.com")):
             made = claim(f"c{number}")
             made["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = device_class
             b.cluster.apply(made)

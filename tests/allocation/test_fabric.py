@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from collections import Counter
+from dataclasses import replace
+from itertools import combinations, combinations_with_replacement, permutations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.allocation.nodes import gpu_uuid
 from extender.api.gpu_topology import Fabric, Source
 from extender.api.resource_slices import Attributes, Device, Schema, SliceDecoder
 from extender.base.bits import members
 from extender.sandbox import carried_machines, fabric_slice
-from extender.sandbox.machines import gpu_slice
+from extender.sandbox.machines import GPU_DRIVER, gpu_slice
+from extender.topology import ring
 from extender.topology.agent_slices import Reading, attributes_of, fabric_of
 from extender.topology.products import flat_graph, usual_graph
 from extender.topology.sets import Graphs, Measures, bandwidth, is_joined, largest_joined, links_inside, quality, ranked
 from extender.topology.sources import choose_fabric, live_fabric
+from extender.vendors import whole_identity
 
 MACHINES = carried_machines()
 
@@ -50,6 +53,32 @@ def test_ring_bandwidth(machine: str, count: int, best: float, worst: float, low
     graph = fabric(machine).graph
     found = [bandwidth(graph, mask) for mask in ranked(graph, (1 << graph.size) - 1, count)]
     assert (round(max(found)), round(min(found)), round(bandwidth(graph, (1 << count) - 1))) == (best, worst, lowest)
+
+
+def most_cycles(size: int, links: int) -> int:
+    """How many Hamiltonian cycles fit, each with half a link of its edges, by trying all sets of them."""
+    orders = [(0, *order) for order in permutations(range(1, size)) if order[0] < order[-1]]
+    cycles = [[frozenset((a, b)) for a, b in zip(order, (*order[1:], 0), strict=True)] for order in orders]
+    for count in range(links * (size - 1), 0, -1):  # each takes two of the 2 x links x (size - 1) halves of a GPU
+        for chosen in combinations_with_replacement(cycles, count):
+            if max(Counter(edge for cycle in chosen for edge in cycle).values()) <= 2 * links:
+                return count
+    return 0
+
+
+@pytest.mark.parametrize(("size", "links"), [(3, 1), (3, 2), (4, 1), (4, 2), (5, 1), (5, 2)])
+def test_a_fully_joined_set_reaches_what_a_brute_force_finds(size: int, links: int) -> None:
+    table = tuple(tuple(links * (i != j) for j in range(size)) for i in range(size))
+    graph = replace(flat_graph("unknown", size), links=table, link_gbps=100.0)
+    assert bandwidth(graph, (1 << size) - 1) == 100.0 * most_cycles(size, links)
+
+
+def test_eight_fully_joined_gpus_cost_no_search() -> None:
+    """2,520 cycles of eight GPUs are more than the search may look at."""
+    table = tuple(tuple(int(i != j) for j in range(8)) for i in range(8))
+    assert ring.mesh_problem(table) == ""
+    lacking = tuple(tuple(int(i != j and {i, j} != {0, 1}) for j in range(8)) for i in range(8))
+    assert "allow too many rings" in ring.mesh_problem(lacking)
 
 
 # Measurements of all-reduce, GB/s bus bandwidth (public nccl-tests reports).
@@ -184,9 +213,9 @@ def test_order_of_trust(machine: str, live: bool, source: Source) -> None:
     decoder = SliceDecoder()
     gpus = decoder.decode(gpu_slice("n", MACHINES[machine])).devices
     slice_ = decoder.decode(fabric_slice("n", MACHINES[machine])) if live else None
-    whole = [device for device in gpus if gpu_uuid(device)]
-    said = live_fabric(slice_, whole, lambda _: "")[0] if slice_ is not None else None
-    found = choose_fabric(said, gpus, Graphs())
+    whole = [device for device in gpus if whole_identity(device, GPU_DRIVER)]
+    said = live_fabric(slice_, GPU_DRIVER, whole, lambda _: "")[0] if slice_ is not None else None
+    found = choose_fabric(said, GPU_DRIVER, gpus, Graphs())
     assert found is not None
     assert found.source is source
 
@@ -195,8 +224,9 @@ def test_slice_of_another_machine_is_not_believed() -> None:
     """A slice whose UUIDs match no GPU is ignored, and the next source is used."""
     decoder = SliceDecoder()
     gpus = decoder.decode(gpu_slice("n", MACHINES["l40s-8-pix"])).devices
-    said, _ = live_fabric(decoder.decode(fabric_slice("other", MACHINES["l40s-8-pix"])), gpus, lambda _: "")
-    found = choose_fabric(said, gpus, Graphs())
+    other = decoder.decode(fabric_slice("other", MACHINES["l40s-8-pix"]))
+    said, _ = live_fabric(other, GPU_DRIVER, gpus, lambda _: "")
+    found = choose_fabric(said, GPU_DRIVER, gpus, Graphs())
     assert found is not None
     assert found.source is Source.SLICE
 

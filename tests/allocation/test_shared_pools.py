@@ -13,6 +13,7 @@ from extender.api.resource_slices import DeviceId, PoolKey, SliceDecoder, TaintR
 from extender.cache import ClusterCache
 from tests.worlds.cache_worlds import CountingBuilder
 from tests.worlds.shared_pool_worlds import (
+    GPU,
     NET,
     OTHER_SIDE,
     SELECTOR,
@@ -149,7 +150,7 @@ def test_nodes_that_see_other_slices_of_a_pool_are_in_other_states() -> None:
 
 def test_nodes_in_one_state_may_report_other_memory_of_a_shared_gpu() -> None:
     """While a claim has the GPU, its memory in use says nothing. Afterwards one node reports a use without a claim."""
-    gpu = {"name": "d0", "attributes": {"gpu.nvidia.com/uuid": {"string": "GPU-x"}}}
+    gpu = {"name": "d0", "attributes": {"uuid": {"string": "GPU-x"}}}
 
     def agent(node: str, free: int) -> dict[str, Any]:
         numbers = {"memoryTotalMiB": 80_000, "memoryFreeMiB": free, "memoryReservedMiB": 0}
@@ -161,8 +162,9 @@ def test_nodes_in_one_state_may_report_other_memory_of_a_shared_gpu() -> None:
             "spec": {**spec, "devices": [{"name": "gpu-0", "attributes": attributes}]},
         }
 
-    cache = two_nodes(slice_object("all", allNodes=True, devices=[gpu]), agent("a", 10_000), agent("b", 80_000))
-    hold(cache, "all", "d0")
+    published = slice_object("all", driver=GPU, allNodes=True, devices=[gpu])
+    cache = two_nodes(published, agent("a", 10_000), agent("b", 80_000))
+    cache.hold("d0", "d0", "n0", (Result("r", DeviceId(GPU, "all", "d0")),), 10.0)
     infos = cache.snapshot().node_infos
     assert infos["a"].state is infos["b"].state
     cache.release("d0")
@@ -207,10 +209,10 @@ def test_a_node_keeps_its_fabric_if_another_driver_publishes_its_gpu() -> None:
     cache = filled()
     fabric = cache.snapshot().node_infos["n0"].fabric
     assert fabric is not None
-    stolen = {"name": "d0", "attributes": {"gpu.nvidia.com/uuid": {"string": fabric.gpus[0].uuid}}}
+    stolen = {"name": "d0", "attributes": {"uuid": {"string": fabric.gpus[0].uuid}}}
     for number, devices in enumerate(([{"name": "d0"}], [stolen])):
         objects = [
-            slice_object("n5", suffix=f"x{number}", nodeName="n5", devices=devices),
+            slice_object("stolen", suffix=f"x{number}", driver=GPU, nodeName="n5", devices=devices),
             slice_object(f"more-{number}", allNodes=True, devices=[{"name": "d0"}]),
         ]
         for slice_ in map(SliceDecoder().decode, objects):

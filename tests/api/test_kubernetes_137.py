@@ -23,7 +23,7 @@ from extender.cli.allocate_command import answer, decode_case
 from extender.explain import explain
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
-from extender.sandbox.machines import gpu_slice
+from extender.sandbox.machines import GPU_DRIVER, gpu_slice
 from extender.scheduling import (
     EvaluationContext,
     FilterStatus,
@@ -220,7 +220,7 @@ def test_the_standard_numa_node_is_read_where_the_agent_is_silent(
         else:
             device["attributes"]["numaNode"] = {"int": 0}
     gpus = decoder.decode(published).devices
-    said = live_fabric(decoder.decode(live), gpus, lambda _: "")[0] if agent else None
-    found = choose_fabric(said, gpus, Graphs())
+    said = live_fabric(decoder.decode(live), GPU_DRIVER, gpus, lambda _: "")[0] if agent else None
+    found = choose_fabric(said, GPU_DRIVER, gpus, Graphs())
     assert found is not None
     assert found.graph.numa == wanted

@@ -201,6 +201,10 @@ def test_an_agent_or_a_driver_that_is_gone(
     driver, berth = gpu_slice("n1", T4), fabric_slice("n1", T4)
     for device in driver["spec"]["devices"]:
         device["attributes"]["type"] = {"string": kind}
+        if kind == "mig":
+            device["attributes"]["parentUUID"] = {"string": "GPU-0"}
+    if kind == "nic":
+        driver["spec"]["driver"] = "dra.net"
     for device in berth["spec"]["devices"] if read_at is not None else ():
         device["attributes"]["readAt"] = {"int": read_at}
     published = [*([driver] if kind else []), *([berth] if agent else [])]

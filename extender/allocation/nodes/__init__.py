@@ -17,8 +17,6 @@ from extender.allocation.nodes.devices import (
     Interns,
     KnownSlices,
     PoolDevice,
-    first_attribute,
-    gpu_uuid,
 )
 from extender.allocation.nodes.inventory import Inventory, inventory
 from extender.allocation.nodes.node_info import ChangeLog, NodeState, PoolGroup, SharedUse, live_use, troubled, uses_of
@@ -49,9 +47,7 @@ __all__ = [
     "PoolUse",
     "SharedUse",
     "WholePool",
-    "first_attribute",
     "gather",
-    "gpu_uuid",
     "inventory",
     "live_use",
     "overdrawn_counters",

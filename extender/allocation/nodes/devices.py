@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import count
-from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from extender.api.nodes import NodeSelection
 from extender.api.resource_slices import Device, DeviceId, PoolKey, Slice
+from extender.vendors import memory_bytes, whole_identity
 
-Value = TypeVar("Value", str, int)
 NUMBERS = count()
 
 
@@ -51,6 +50,11 @@ class PoolDevice:
     slice: Slice
     pool: int  # position in Inventory.pools
 
+    @property
+    def memory_bytes(self) -> int:
+        """The total memory of the device; 0 if it is not known."""
+        return memory_bytes(self.device, self.id.driver)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PoolDevices:
@@ -67,7 +71,7 @@ class PoolDevices:
     warned: int  # mask of devices with a taint of effect None
     unsupported: tuple[tuple[str, int], ...]  # see Inventory
     named: Mapping[str, int]  # node name to the mask of devices that name this node
-    gpus: tuple[int, ...]  # bits of the whole GPUs
+    gpus: tuple[tuple[int, str], ...]  # (bit, identity) of the whole GPUs
     hardware: Interned  # everything that search and scoring read from the devices if they are idle
     attributes: Interned  # everything that selectors can read from the devices, except identities
     # Equal for nodes that see equal devices of the pool. None: the devices' use can differ between these nodes, because
@@ -96,7 +100,7 @@ class SliceDevices:
     warned: int  # mask of devices with a taint of effect None
     node_allocatable: int  # mask of devices that consume resources of the node
     named: Mapping[str, int]  # node name to the mask of devices that name this node
-    gpus: tuple[int, ...]  # bits of the whole GPUs
+    gpus: tuple[tuple[int, str], ...]  # (bit, identity) of the whole GPUs
     # Of equal devices in the same order: everything that search and scoring read from them if they are idle, everything
     # that selectors can read except identities, and their names.
     hardware: Interned
@@ -154,17 +158,18 @@ def slice_devices(slice_: Slice, position: int, signatures: Interns) -> SliceDev
         _mask_of(devices, lambda device: any(taint.effect == "None" for taint in device.taints)),
         _mask_of(devices, lambda device: bool(device.node_allocatable)),
         named,
-        tuple(bit for bit, device in enumerate(devices) if gpu_uuid(device)),
-        signatures.of(("hardware", tuple(map(_kind, devices)))),
+        tuple((bit, found) for bit, device in enumerate(devices) if (found := whole_identity(device, driver))),
+        signatures.of(("hardware", tuple(_kind(device, driver) for device in devices))),
         signatures.of(("attributes", attributes)),
         signatures.of(("names", names)),
     )
 
 
-def _kind(device: Device) -> Hashable:
+def _kind(device: Device, driver: str) -> Hashable:
     """The facts that search and scoring read from a device, without selectors and constraints."""
     return (
         device.capacity,
+        memory_bytes(device, driver),
         device.consumes,
         device.taints,
         device.binding_conditions,
@@ -185,23 +190,3 @@ def is_simple(device: Device) -> bool:
         or device.taints
         or any(c.policy is not None for c in device.capacity.values())
     )
-
-
-def gpu_uuid(device: Device) -> str:
-    """The UUID of a whole GPU, which the driver's slices, NVML and the agent share; '' for any other device."""
-    if (first_attribute(device, ("gpu.nvidia.com/type", "type"), str) or "gpu") != "gpu":
-        return ""
-    return first_attribute(device, ("gpu.nvidia.com/uuid", "uuid"), str) or ""
-
-
-def first_attribute(device: Device, names: tuple[str, ...], kind: type[Value]) -> Value | None:
-    """The value of the first of these attributes that has exactly this type; None without one.
-
-    The first value of a list is that of the device itself (KEP-6072).
-    """
-    for name in names:
-        value = device.attributes.get(name)
-        first = value[0] if isinstance(value, tuple) and value else value
-        if type(first) is kind:
-            return first
-    return None

@@ -7,10 +7,10 @@ from itertools import accumulate, chain
 
 from extender.allocation.nodes.devices import KnownSlices, PoolDevice, PoolDevices, SliceDevices, slice_devices
 from extender.allocation.nodes.pools import Pool, reaches
-from extender.api.drivers import GPU, driver_of
 from extender.api.nodes import Node
-from extender.api.resource_slices import DeviceId, Slice
+from extender.api.resource_slices import Device, DeviceId, Slice
 from extender.base.bits import union
+from extender.vendors import GPU, driver_of
 
 
 class DeviceIndex:
@@ -62,6 +62,22 @@ class Inventory:
     def shared_parts(self) -> list[tuple[int, PoolDevices]]:
         """The pools whose use is the same for all nodes that see equal devices, see PoolDevices.shared."""
         return [found for found in self.parts if found[1].shared is not None]
+
+    @property
+    def whole_gpus(self) -> tuple[str, dict[int, Device]]:
+        """(driver, its whole GPUs by bit, ascending): the GPUs that a fabric can join.
+
+        Of several drivers, such as that of a graphics unit in the CPU, the one with the most GPUs, or the one whose
+        GPUs the agent reads. Of GPUs that a driver calls the same, the first. ('', {}) without any.
+        """
+        found: dict[str, dict[str, int]] = {}
+        for first, part in self.parts:
+            for bit, identity in part.gpus:
+                found.setdefault(part.key.driver, {}).setdefault(identity, first + bit)
+        if not found:
+            return "", {}
+        driver = max(found, key=lambda name: (len(found[name]), driver_of(name).agent))
+        return driver, {bit: self.devices[bit].device for bit in found[driver].values()}
 
     def has_same_gpus(self, other: Inventory) -> bool:
         """Whether the whole GPUs of both inventories are the same objects. False if that is not known at low cost."""
@@ -130,7 +146,7 @@ def _pool_devices(pool: Pool, position: int, known: KnownSlices) -> PoolDevices:
     filled = [one for one in slices if one.devices]
     hardware = signatures.of(("hardware of slices", position, tuple(one.hardware for one in filled)))
     attributes = signatures.of(("attributes of slices", tuple(one.attributes for one in filled)))
-    gpus = tuple(first + bit for first, one in placed for bit in one.gpus)
+    gpus = tuple((first + bit, identity) for first, one in placed for bit, identity in one.gpus)
     is_shared = not (named or gpus or pool.counter_sets)
     view = ("shared", pool.key, tuple(one.identity for one in filled), hardware, attributes)
     return PoolDevices(

@@ -27,8 +27,9 @@ from extender.api.pods import Pod
 from extender.api.quantity import NANO
 from extender.api.request_mix import DEFAULT_MIX, RequestMix
 from extender.api.resource_claims import Claim, Reservation
-from extender.api.resource_slices import PoolKey, amount_of_memory
+from extender.api.resource_slices import PoolKey
 from extender.base.bits import members
+from extender.vendors import amount_of_memory
 
 _MAX_SINGLE_NODES = 64  # so many changed nodes are looked at one by one
 _MIB = 1 << 20

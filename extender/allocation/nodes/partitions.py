@@ -11,9 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from extender.allocation.nodes.inventory import Inventory
-
-# The attribute names a partition, the number is that of its GPUs.
-_ATTRIBUTES = {size: f"gpu.nvidia.com/partition{size}" for size in (1, 2, 4, 8, 16)}
+from extender.vendors import driver_of
 
 
 class Partitions(NamedTuple):
@@ -31,10 +29,10 @@ def partitions_of(found: Inventory) -> Partitions | None:
     """The partitions of a node; None if no GPU names one, so that each set of GPUs can be joined."""
     sets: dict[tuple[int, object], int] = {}
     gpus = 0
-    for bit in (first + position for first, part in found.parts for position in part.gpus):
+    for bit in (first + position for first, part in found.parts for position, _ in part.gpus):
         gpus |= 1 << bit
         attributes = found.devices[bit].device.attributes
-        for size, name in _ATTRIBUTES.items():
+        for size, name in driver_of(found.devices[bit].id.driver).partitions:
             number = attributes.typed(name)  # the usual answer, None, takes a tenth of the time that `get` takes
             if number is not None:
                 sets[size, number] = sets.get((size, number), 0) | 1 << bit

@@ -10,16 +10,15 @@ agent's NUMA node, if it differs, is a further one of the device: it is near by 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-from extender.allocation.nodes.devices import gpu_uuid
 from extender.allocation.nodes.inventory import Inventory
-from extender.api.drivers import parent_uuid
 from extender.api.gpu_topology import Fabric
 from extender.api.resource_slices import Device
 from extender.base.bits import members
+from extender.vendors import numa_attributes, parent_of, whole_identity
 
 PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
 NUMA_NODE = "resource.kubernetes.io/numaNode"
@@ -71,25 +70,20 @@ class Places:
         return self.kinds, self.roots, self.numa
 
 
-def places_of(
-    found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...], numa_names: Callable[[str], Iterable[str]]
-) -> Places | None:
-    """The places of the node's own devices; None if no two drivers have devices whose places are known.
-
-    `numa_names` gives the names of the attributes by which a driver publishes NUMA nodes, after the standard one.
-    """
+def places_of(found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...]) -> Places | None:
+    """The places of the node's own devices; None if no two drivers have devices whose places are known."""
     own = found.reachable & ~found.shared
     parts = [(first, part) for first, part in found.parts if part.shared is None]
     if len({part.key.driver for _, part in parts}) < 2:  # noqa: PLR2004 - nearness is between devices of two drivers
         return None
-    by_uuid = _places_of_gpus(found, fabric, gpu_bits, numa_names)
+    by_uuid = _places_of_gpus(found, fabric, gpu_bits)
     numbers: dict[str, int] = {}
     roots, numa = [0] * len(found.devices), [()] * len(found.devices)  # type: list[int], list[tuple[int, ...]]
     kinds: dict[str, int] = {}
     for first, part in parts:
         for bit, one in enumerate(part.devices, first):
             if own >> bit & 1:
-                own_roots, numa[bit] = _place(one.device, one.id.driver, by_uuid, numa_names)
+                own_roots, numa[bit] = _place(one.device, one.id.driver, by_uuid)
                 roots[bit] = sum(1 << numbers.setdefault(root, len(numbers)) for root in dict.fromkeys(own_roots))
                 kinds[one.id.driver] = kinds.get(one.id.driver, 0) | 1 << bit
     numa = _as_on_its_root(roots, numa)
@@ -113,35 +107,29 @@ _Place = tuple[tuple[str, ...], tuple[int, ...]]  # PCIe roots, NUMA nodes
 _NOWHERE: _Place = ((), ())
 
 
-def _place(
-    device: Device, driver: str, by_uuid: Mapping[str, _Place], numa_names: Callable[[str], Iterable[str]]
-) -> _Place:
+def _place(device: Device, driver: str, by_uuid: Mapping[str, _Place]) -> _Place:
     """The place of a device. What it does not publish is that of its GPU, or of the GPU that it is a part of."""
-    uuid = gpu_uuid(device) or parent_uuid(device, driver)
+    uuid = whole_identity(device, driver) or parent_of(device, driver)
     roots, numa = by_uuid.get(uuid, _NOWHERE)
-    own_roots, own_numa = published_place(device, driver, numa_names)
+    own_roots, own_numa = published_place(device, driver)
     return own_roots or roots, own_numa + tuple(node for node in numa if node not in own_numa)
 
 
-def _places_of_gpus(
-    found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...], numa_names: Callable[[str], Iterable[str]]
-) -> dict[str, _Place]:
+def _places_of_gpus(found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...]) -> dict[str, _Place]:
     """The place of each GPU by UUID, as driver and agent say it."""
     places: dict[str, _Place] = {}
     for state, bit in zip(fabric.gpus, gpu_bits, strict=True) if fabric is not None else ():
         pool_device = found.devices[bit] if bit >= 0 else None
-        roots, numa = (
-            published_place(pool_device.device, pool_device.id.driver, numa_names) if pool_device else _NOWHERE
-        )
+        roots, numa = published_place(pool_device.device, pool_device.id.driver) if pool_device else _NOWHERE
         said = (state.numa,) if state.numa is not None and state.numa not in numa else ()
         places[state.uuid] = roots or ((state.pcie_root,) if state.pcie_root else ()), numa + said
     return places
 
 
-def published_place(device: Device, driver: str, numa_names: Callable[[str], Iterable[str]]) -> _Place:
+def published_place(device: Device, driver: str) -> _Place:
     """The PCIe roots and the NUMA nodes that the driver publishes."""
     roots = tuple(root for root in _values(device, PCIE_ROOT) if isinstance(root, str) and root)
-    for name in (NUMA_NODE, *numa_names(driver)):
+    for name in numa_attributes(driver):
         nodes = tuple(node for node in _values(device, name) if type(node) is int and 0 <= node < _MOST_NUMA_NODES)
         if nodes:
             return roots, tuple(dict.fromkeys(nodes))

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from extender.api.quantity import NANO
-from extender.api.resource_slices import amount_of_memory
 from extender.cel import ast
 from extender.cel.dra.device_binding import constant_path
 from extender.cel.errors import EvalError
 from extender.cel.library.resources import quantity
+from extender.vendors import amount_of_memory
 
 _Compare = Callable[[int, int], bool]
 _METHODS: dict[str, _Compare] = {"isLessThan": operator.lt, "isGreaterThan": operator.gt}

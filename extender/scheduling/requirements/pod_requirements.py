@@ -158,7 +158,7 @@ class PodRequirements:
     def node_selectors(self) -> tuple[NodeSelector, ...]:
         """The node selectors of the allocated and promised claims, and of the ComputeDomain. A node must match all.
 
-        NVIDIA's driver does not prepare a channel on a node that is labelled for another ComputeDomain.
+        The driver does not prepare a channel on a node that is labelled for another ComputeDomain.
         """
         if not self.compute_domain:
             return self.claim_selectors

@@ -1,6 +1,6 @@
 "use strict";
-// Draws the GPUs of a node with their NVLinks, and a trend. GPUs are on a circle, the NVSwitch is in the middle.
-// Without NVLinks they are in rows.
+// Draws the GPUs of a node with their links, and a trend. GPUs are on a circle, the switch is in the middle.
+// Without links they are in rows.
 
 const STATES = { f: "free", u: "allocated", h: "held", s: "shared", d: "drifting", x: "unhealthy" };
 const stateOf = (letter) => (letter >= "1" && letter <= "9" ? "s" : letter);
@@ -27,8 +27,8 @@ function places(count, isLinked) {
 }
 
 // `node` has gpus (letters), and links and switch (base-36 digits) as in its row. `lit` are indexes of GPUs to show
-// as one set. `label` is the text for screen readers.
-function nodeGraph(node, { lit = [], numbered = false, rate = 0, label = "" } = {}) {
+// as one set. `label` is the text for screen readers, `link` the name of a link.
+function nodeGraph(node, { lit = [], numbered = false, rate = 0, label = "", link = "NVLink" } = {}) {
   const count = node.gpus.length, set = new Set(lit), links = node.links || "", hub = node.switch || "";
   const at = places(count, links || hub), radius = count > 8 ? 6 : 8.5, wires = [], told = [];
   const svg = draw("svg", { viewBox: "0 0 100 100", role: "img", class: set.size ? "graph chosen" : "graph" });
@@ -37,7 +37,7 @@ function nodeGraph(node, { lit = [], numbered = false, rate = 0, label = "" } = 
     const width = .6 + Math.min(number, 6) / 4;
     const line = draw("line", { ...ends, class: isLit ? "wire lit" : "wire", "stroke-width": width });
     const speed = rate ? `, ${gbps(number * rate)}` : "";
-    told.push(`${about}: ${counted(number, "NVLink")}${speed}`);
+    told.push(`${about}: ${counted(number, link)}${speed}`);
     line.append(draw("title", {}, told[told.length - 1]));
     wires.push(line);
   };
@@ -59,7 +59,7 @@ function nodeGraph(node, { lit = [], numbered = false, rate = 0, label = "" } = 
     if (state === "x") svg.append(draw("path", { d: `M${cx - 4} ${cy - 4}l8 8m0-8l-8 8`, class: "cross" }));
     if (numbered) svg.append(draw("text", { x: cx, y: cy + 3, "text-anchor": "middle" }, String(i)));
   }
-  const spoken = told.length ? `NVLinks: ${told.join("; ")}` : "No NVLinks between these GPUs";
+  const spoken = told.length ? `${link}s: ${told.join("; ")}` : `No ${link}s between these GPUs`;
   svg.setAttribute("aria-label", label || spoken);
   return svg;
 }

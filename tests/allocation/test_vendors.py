@@ -1,0 +1,333 @@
+"""Devices of AMD, Intel and a vendor that Berth has never seen, from the vendor files alone."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+
+from extender.allocation import NodeInfo
+from extender.api.gpu_topology import UNKNOWN_DISTANCE, Source
+from extender.api.resource_slices import SliceDecoder
+from extender.base.berth_errors import WireError
+from extender.cli.snapshot_command import dump_of
+from extender.explain import fleet_stats, node_detail, node_row
+from extender.topology.products import limits_of, usual_graph
+from extender.topology.ring import mesh_problem
+from extender.topology.sets import bandwidth, ranked
+from extender.vendors import VENDORS, memory_bytes, numa_attributes, vendors_of, whole_identity
+from tests.worlds.commands import berth
+
+ROOT = Path(__file__).resolve().parents[2]
+Json = dict[str, Any]
+GIB = 1 << 30
+AMD, INTEL, GAUDI = "gpu.amd.com", "gpu.intel.com", "gaudi.intel.com"
+ADDRESS, ROOT_PORT, NUMA = (f"resource.kubernetes.io/{name}" for name in ("pciBusID", "pcieRoot", "numaNode"))
+
+
+def device(name: str, memory: str = "", capacity: str = "memory", **attributes: str | int | bool) -> Json:
+    """A device; `address` and `root` are its standard attributes."""
+    for short, full in (("address", ADDRESS), ("root", ROOT_PORT)):
+        if short in attributes:
+            attributes[full] = attributes.pop(short)
+    kinds = {bool: "bool", int: "int", str: "string"}
+    values = {key: {kinds[type(value)]: value} for key, value in attributes.items()}
+    return {"name": name, "attributes": values, "capacity": {capacity: {"value": memory}} if memory else {}}
+
+
+def mi300x(number: int, memory: str = "192Gi") -> Json:
+    about = {"deviceID": "0x74a1", "productName": "AMD_Instinct_MI300X_OAM", "partitionProfile": "spx_nps1"}
+    places: Json = {"numaNode": number // 4, "address": f"0000:{number}5:00.0", "root": f"pci0000:{number}0"}
+    return device(f"gpu-{number}-{128 + number}", memory, type="amdgpu", **about, **places)
+
+
+def cpx(number: int) -> Json:
+    about = {"productName": "AMD_Instinct_MI300X_OAM", "partitionProfile": "cpx_nps1", "address": "0000:05:00.0"}
+    return device(f"gpu-0-{number}", "24Gi", type="amdgpu-partition", numaNode=0, **about)
+
+
+def flex(number: int, driver: str = "xe", **more: Any) -> Json:
+    about = {"model": "Flex 170", "family": "Flex", "driver": driver, "pciId": "0x56c0", "health": "OK"}
+    return device(f"0000-{number}3-00-0", "14248Mi", sriov=True, address=f"0000:{number}3:00.0", **about, **more)
+
+
+def numaless(number: int) -> Json:
+    found = flex(number)
+    found["attributes"][NUMA] = {"int": -1}
+    return found
+
+
+def gaudi(number: int, model: str = "Gaudi3") -> Json:
+    return device(f"accel{number}", model=model, serial=f"AM{number}", healthy=True, root=f"pci0000:{number}0")
+
+
+def node_and_slice(name: str, **devices: list[Json]) -> list[Json]:
+    """A node with the devices of drivers, whose dots are underscores here."""
+    found: list[Json] = [{"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": {}, "status": {}}]
+    for written, published in devices.items():
+        driver = written.replace("_", ".")
+        pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
+        spec = {"driver": driver, "nodeName": name, "pool": pool, "devices": published}
+        about = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice"}
+        found.append({**about, "metadata": {"name": f"{driver}-{name}"}, "spec": spec})
+    return found
+
+
+def node_info(**devices: list[Json]) -> NodeInfo:
+    return dump_of(node_and_slice("n", **devices)).snapshot().node_infos["n"]
+
+
+# Devices; product; memory of one GPU in GiB; source of the fabric; GB/s of the best 2, 4 and 8 GPUs. Attributes as the
+# drivers of July 2026 publish them.
+NODES: dict[str, tuple[dict[str, list[Json]], str, float, Source, tuple[float, ...]]] = {
+    "MI300X": (
+        {"gpu_amd_com": [mi300x(i) for i in range(8)]},
+        "AMD_Instinct_MI300X_OAM", 192, Source.TABLE, (48, 144, 336),
+    ),
+    "MI300X whose memory cannot be read": (
+        {"gpu_amd_com": [mi300x(i, "0") for i in range(8)]},
+        "AMD_Instinct_MI300X_OAM", 192, Source.TABLE, (48, 144, 336),
+    ),
+    "Gaudi 3": (
+        {"gaudi_intel_com": [gaudi(i) for i in range(8)]},
+        "Gaudi3", 128, Source.TABLE, (75, 225, 525),
+    ),
+    "Gaudi 2": (
+        {"gaudi_intel_com": [gaudi(i, "Gaudi2") for i in range(8)]},
+        "Gaudi2", 96, Source.TABLE, (37.5, 112.5, 262.5),
+    ),
+    "Flex": ({"gpu_intel_com": [flex(i) for i in range(4)]}, "Flex 170", 14248 / 1024, Source.FLAT, (20, 20)),
+    "GPUs beside one in the CPU": (
+        {"gpu_intel_com": [flex(9)], "gpu_amd_com": [mi300x(i) for i in range(8)]},
+        "AMD_Instinct_MI300X_OAM", 192, Source.TABLE, (48, 144, 336),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_whole_devices_have_their_memory_and_their_fabric(name: str) -> None:
+    devices, product, memory, source, wanted = NODES[name]
+    found = node_info(**devices)
+    fabric = found.fabric
+    assert fabric is not None
+    assert (fabric.product, fabric.source) == (product, source)
+    assert -1 not in found.gpu_bits
+    assert {found.inventory.devices[bit].memory_bytes / GIB for bit in found.gpu_bits} == {memory}
+    everything = (1 << fabric.graph.size) - 1
+    best = [bandwidth(fabric.graph, ranked(fabric.graph, everything, count)[0]) for count in (2, 4, 8)[: len(wanted)]]
+    assert best == pytest.approx(list(wanted))
+    row = node_row(found)
+    assert row["product"] == product
+    assert len(row["gpus"]) == sum(map(len, devices.values()))
+    assert row.get("largest", 0) == (8 if source is Source.TABLE else 0)
+
+
+def test_the_driver_says_the_numa_nodes_of_amd() -> None:
+    fabric = node_info(gpu_amd_com=[mi300x(i) for i in range(8)]).fabric
+    assert fabric is not None
+    assert fabric.graph.numa == (0, 0, 0, 0, 1, 1, 1, 1)
+
+
+def test_a_numa_node_of_minus_one_is_unknown() -> None:
+    """Such GPUs were on one NUMA node, and so near each other."""
+    fabric = node_info(gpu_intel_com=[numaless(i) for i in range(2)]).fabric
+    assert fabric is not None
+    assert (fabric.source, fabric.graph.numa, fabric.graph.distance[0][1]) == (Source.FLAT, (0, 0), UNKNOWN_DISTANCE)
+
+
+PARTS = {
+    "partitions of AMD": {"gpu_amd_com": [cpx(i) for i in range(8)]},
+    "a virtual function of Intel": {"gpu_intel_com": [flex(0, type="vf")]},
+    "a GPU of Intel in passthrough": {"gpu_intel_com": [flex(0, driver="vfio-pci")]},
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_and_other_forms_are_not_whole(name: str) -> None:
+    found = node_info(**PARTS[name])
+    (devices,) = PARTS[name].values()
+    assert found.fabric is None
+    assert node_row(found)["gpus"] == "f" * len(devices), "they count as GPUs as long as the whole one is not there"
+
+
+def test_partitions_hide_behind_their_whole_gpu() -> None:
+    found = node_info(gpu_amd_com=[mi300x(0), *(cpx(i) for i in range(8))])
+    assert node_row(found)["gpus"] == "f"
+
+
+def test_the_fleet_counts_memory_that_no_driver_publishes() -> None:
+    snapshot = dump_of(node_and_slice("n", gaudi_intel_com=[gaudi(i) for i in range(8)])).snapshot()
+    assert fleet_stats(snapshot)["Gaudi3"].unclaimed_bytes == 8 * 128 * GIB
+    assert snapshot.baseline.least_memory_bytes == 128 * GIB
+
+
+def test_gpus_that_a_driver_calls_the_same_count_once_in_the_fabric_and_all_as_gpus() -> None:
+    devices = [mi300x(i) for i in range(8)]
+    devices[1]["attributes"][ADDRESS] = devices[0]["attributes"][ADDRESS]
+    found = node_info(gpu_amd_com=devices)
+    assert found.gpu_bits == (0, 2, 3, 4, 5, 6, 7)
+    assert node_row(found)["gpus"] == "f" * 8
+
+
+@pytest.mark.parametrize("driver", ["gpu.nvidia.com", AMD, INTEL, GAUDI])
+def test_a_device_counts_by_its_own_driver(driver: str) -> None:
+    """A NIC's driver that publishes the attributes of a GPU makes no GPU."""
+    about = {"type": "gpu", "uuid": "GPU-x", "serial": "x", "productName": "MI300X", "model": "Gaudi3"}
+    lies = device("d", "1Gi", address="0000:01:00.0", **{f"{driver}/{name}": value for name, value in about.items()})
+    pool = {"name": "n", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "dra.net", "nodeName": "n", "pool": pool, "devices": [lies]}
+    (found,) = SliceDecoder().decode({"metadata": {"name": "s"}, "spec": spec}).devices
+    assert whole_identity(found, "dra.net") == ""
+    assert memory_bytes(found, "dra.net") == GIB
+
+
+@pytest.mark.parametrize(
+    ("driver", "own"),
+    [
+        ("gpu.nvidia.com", ["gpu.nvidia.com/numa"]),
+        (AMD, ["gpu.amd.com/numaNode"]),
+        ("dra.net", ["dra.net/numaNode"]),
+        ("sriovnetwork.k8snetworkplumbingwg.io", ["dra.net/numaNode"]),
+        ("dra.cpu", ["dra.cpu/numaNodeID", "dra.net/numaNode"]),
+        ("nic.example.com", ["nic.example.com/numaNode"]),
+    ],
+)
+def test_the_standard_numa_attribute_goes_before_the_drivers_own(driver: str, own: list[str]) -> None:
+    assert numa_attributes(driver) == (NUMA, *own)
+
+
+def test_every_board_of_the_files_has_rings_and_a_product() -> None:
+    """A mesh whose rings take too long to find would be slow on every node that has it."""
+    boards = [(vendor, board) for vendor in VENDORS for board in vendor.boards]
+    assert len(boards) > 10
+    for vendor, board in boards:
+        for name in board.names:
+            graph = usual_graph(name, board.devices, next(iter(vendor.drivers)))
+            assert graph is not None
+            assert mesh_problem(graph.links) == ""
+            full = (1 << board.devices) - 1
+            best = bandwidth(graph, full)
+            assert 0 < best <= limits_of(name, next(iter(vendor.drivers))).link_gbps + 1e-9, name
+
+
+def test_words_of_one_vendor_do_not_match_products_of_another() -> None:
+    assert limits_of("A100", AMD) == limits_of("unknown", AMD)
+    assert usual_graph("H200", 8, AMD) is None
+
+
+CASES = yaml.safe_load((ROOT / "tests" / "cases" / "vendor_files.yaml").read_text())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_a_wrong_vendor_file_is_refused_with_its_field_and_value(case: Json) -> None:
+    with pytest.raises(WireError) as error:
+        vendors_of({"acme.yaml": case["text"].encode()})
+    assert str(error.value).startswith("acme.yaml: ")
+    assert case["error"] in str(error.value)
+
+
+def test_two_files_may_not_describe_one_driver() -> None:
+    one = b"drivers: {gpu.acme.com: {kind: gpu}}"
+    with pytest.raises(WireError, match=r"b.yaml: drivers: 'gpu.acme.com' is in a.yaml, too"):
+        vendors_of({"b.yaml": one, "a.yaml": one})
+
+
+# -- what a user sees, and what a stranger does -------------------------------------------------------------------
+
+ACME = """
+drivers:
+  acme.com: {kind: other}
+  accel.acme.com:
+    kind: gpu
+    whole: {form: [card]}
+    identity: [board]
+    product: [title]
+    memory: hbm
+    numa: [socket]
+links: {Lane 2: 30}
+products:
+  - {names: [Anvil], pcie: 5, links: 6, link: Lane 2}
+boards:
+  - {names: [Anvil], devices: 4, peer_links: 2, link: Lane 2}
+"""
+
+
+def asking(driver: str, count: int) -> list[Json]:
+    """A DeviceClass, a claim and a pod that asks for GPUs of a driver."""
+    dra = {"apiVersion": "resource.k8s.io/v1"}
+    selectors = [{"cel": {"expression": f'device.driver == "{driver}"'}}]
+    requests = [{"name": "gpu", "exactly": {"deviceClassName": "accelerators", "count": count}}]
+    container = {"name": "main", "image": "i", "resources": {"claims": [{"name": "g"}]}}
+    pod = {"containers": [container], "resourceClaims": [{"name": "g", "resourceClaimName": "c"}]}
+    return [
+        {**dra, "kind": "DeviceClass", "metadata": {"name": "accelerators"}, "spec": {"selectors": selectors}},
+        {**dra, "kind": "ResourceClaim", "metadata": {"name": "c"}, "spec": {"devices": {"requests": requests}}},
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": pod},
+    ]
+
+
+def files(folder: Path, driver: str, count: int, **devices: list[Json]) -> list[str]:
+    """The words of a command that explains a pod for `count` GPUs of a driver on one node."""
+    (of_class, *objects) = asking(driver, count)
+    fleet = {"apiVersion": "v1", "kind": "List", "items": [*node_and_slice("n", **devices), of_class]}
+    (folder / "fleet.json").write_bytes(orjson.dumps(fleet))
+    (folder / "pod.json").write_bytes(orjson.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+    return ["explain", "--snapshot", str(folder / "fleet.json"), "-f", str(folder / "pod.json")]
+
+
+@pytest.mark.parametrize(
+    ("driver", "devices", "sentences"),
+    [
+        (AMD, [mi300x(i) for i in range(8)], ["predicted ring of 4 GPUs: 144 GB/s", "of 768 GiB unclaimed"]),
+        (GAUDI, [gaudi(i) for i in range(8)], ["predicted ring of 4 GPUs: 225 GB/s", "of 512 GiB unclaimed"]),
+    ],
+)
+def test_explain_knows_links_and_memory(tmp_path: Path, driver: str, devices: list[Json], sentences: list[str]) -> None:
+    code, shown, errors = berth(
+        [*files(tmp_path, driver, 4, **{driver.replace(".", "_"): devices}), "--output", "json"]
+    )
+    assert (code, errors) == (0, "")
+    for sentence in sentences:
+        assert sentence in shown
+
+
+@pytest.mark.parametrize(
+    ("devices", "link"),
+    [([mi300x(i) for i in range(8)], "xGMI link"), ([gaudi(i) for i in range(8)], "RoCE port")],
+)
+def test_a_node_names_its_links_as_its_vendor_does(devices: list[Json], link: str) -> None:
+    driver = "gpu_amd_com" if link.startswith("xGMI") else "gaudi_intel_com"
+    snapshot = dump_of(node_and_slice("n", **{driver: devices})).snapshot()
+    assert node_detail(snapshot.node_infos["n"], snapshot)["fabric"]["link"] == link
+
+
+def anvil(number: int, form: str = "card") -> Json:
+    return device(f"a{number}", "64Gi", "hbm", form=form, board=f"B{number}", title="Acme Anvil 2", socket=number // 2)
+
+
+def test_a_stranger_adds_a_vendor_by_adding_one_file(tmp_path: Path) -> None:
+    """A copy of the package, as it would be after the change, and the command line."""
+    shutil.copytree(ROOT / "extender", tmp_path / "extender", ignore=shutil.ignore_patterns("__pycache__"))
+    added = tmp_path / "extender" / "vendors" / "acme.yaml"
+    devices = [*(anvil(i) for i in range(4)), anvil(4, "slice")]
+    words = [sys.executable, "-m", "extender", *files(tmp_path, "accel.acme.com", 3, accel_acme_com=devices)]
+
+    def ran() -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*words, "--output", "json"], cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    added.write_text(ACME)
+    known = ran()
+    assert (known.returncode, known.stderr) == (0, "")
+    assert "predicted ring of 3 GPUs: 120 GB/s" in known.stdout
+    assert "192 GiB assumed of 192 GiB unclaimed" in known.stdout
+    added.write_text(ACME.replace("devices: 4", "devices: four"))
+    refused = ran()
+    assert refused.returncode == 2
+    assert "acme.yaml: boards.0.devices: must be an integer (is 'four', line 15, column 22)" in refused.stderr
+    assert "Traceback" not in refused.stderr
