@@ -14,7 +14,7 @@ thousands of nodes see moves them all to other states, and builds none (see Node
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Hashable, Iterable, Mapping, Sized
+from collections.abc import Container, Hashable, Iterable, Mapping, Sized
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
@@ -160,6 +160,7 @@ class NodeInfoBuilder:
         self.agent_problems.pop(node, None)
         self.driver_problems.pop(node, None)
         self._hardware.pop(node, None)
+        self._slices.publishers.forget_questions(node)
 
     def forget_slice(self, name: str) -> None:
         """Drop what is known of a slice that changed or was deleted."""
@@ -270,7 +271,8 @@ class NodeInfoBuilder:
         known, live = self._hardware.get(node.name), self._slices.fabric.get(node.name)
         if known is not None and node.name in self._slices.link_changes.waiting:
             live = known.live
-        if known is None or known.inventory is not found or known.live is not live:
+        doubted = node.name in self._slices.publishers.changed
+        if known is None or known.inventory is not found or known.live is not live or doubted:
             fabric, gpu_bits = self._fabric(node.name, live, found, known)
             is_same = known is not None and known.fabric is fabric and found.has_same_gpus(known.inventory)
             partitions = known.partitions if known is not None and is_same else partitions_of(found, gpu_bits)
@@ -303,13 +305,16 @@ class NodeInfoBuilder:
     def _fabric(
         self, node: str, live: Slice | None, found: Inventory, known: _Hardware | None
     ) -> tuple[Fabric | None, tuple[int, ...]]:
-        gpus = _whole_gpus(found)
+        gpus, publishers = _whole_gpus(found), self._slices.publishers
+        is_same = known is not None and node not in publishers.changed and _reads_the_same(known, live, found)
+        if not is_same:
+            publishers.forget_questions(node)
         if len(gpus) > MAX_NODE_GPUS:
             problem = f"its driver publishes {len(gpus)} GPUs, where a node has at most {MAX_NODE_GPUS}"
             self.agent_problems[node] = (problem,)
             return None, ()
         devices = list(gpus.values())
-        if known is not None and _reads_the_same(known, live, found, node, self._slices.publishers):
+        if known is not None and is_same:
             fabric: Fabric | None = known.fabric
         else:
             reported = self._agent_fabric(node, live, devices)
@@ -322,8 +327,7 @@ class NodeInfoBuilder:
     def _agent_fabric(self, node: str, live: Slice | None, gpus: list[Device]) -> Fabric | None:
         reported, problems = None, tuple[str, ...]()
         if live is not None:
-            publisher = partial(_other_publisher, self._slices.publishers, node, {gpu_uuid(device) for device in gpus})
-            reported, problems = live_fabric(live, gpus, publisher)
+            reported, problems = live_fabric(live, gpus, partial(self._slices.publishers.ask, node))
         set_or_drop(self.agent_problems, node, problems or None)
         return reported
 
@@ -355,27 +359,12 @@ def _whole_gpus(found: Inventory) -> dict[int, Device]:
     return {first + bit: part.devices[bit].device for first, part in found.parts for bit in part.gpus}
 
 
-def _other_publisher(publishers: Mapping[str, str], node: str, own: Collection[str], uuid: str) -> str:
-    """The other node whose driver publishes a UUID, or '' if the node's own driver publishes it, too.
-
-    `own` are the UUIDs of the node's driver. Without this exception, a driver could void the data of other nodes'
-    agents.
-    """
-    publisher = publishers.get(uuid, node)
-    return publisher if publisher != node and uuid not in own else ""
-
-
-def _reads_the_same(
-    known: _Hardware, live: Slice | None, found: Inventory, node: str, publishers: Mapping[str, str]
-) -> bool:
+def _reads_the_same(known: _Hardware, live: Slice | None, found: Inventory) -> bool:
     """Whether the inputs of the fabric are those of `known`, so that it stays valid. Most changes touch no GPU.
 
     The answer is False for a node whose agent's slice was rejected: the agent may have corrected it.
     """
     if known.live is not live or known.fabric is None or (known.fabric.source is Source.LIVE) != (live is not None):
-        return False
-    elsewhere = {gpu.uuid for gpu in known.fabric.gpus if live and publishers.get(gpu.uuid, node) != node}
-    if elsewhere and not elsewhere <= {gpu_uuid(device) for device in _whole_gpus(found).values()}:
         return False
     if known.inventory.has_same_gpus(found):
         return True

@@ -39,17 +39,18 @@ def live_fabric(
     """(fabric that the agent of a node publishes, or None if it is not credible; problems as sentences).
 
     `gpus` are the whole GPUs of the node that its driver publishes. `published_by` returns the name of the other node
-    whose driver publishes a UUID, or ''.
+    whose driver publishes a UUID, or ''. It is not asked about `gpus`: else a driver could void the data of the agents
+    of other nodes.
     """
     if live.problem:
         return None, (live.problem,)
     found, problems = read_fabric(live.devices)
     if found is None:
         return None, problems
-    for gpu in found.gpus:
-        if node := published_by(gpu.uuid):
-            return None, (f"uuid {gpu.uuid!r} is published by the driver of node {node}",)
     known = {gpu_uuid(device) for device in gpus}
+    for gpu in found.gpus:
+        if gpu.uuid not in known and (node := published_by(gpu.uuid)):
+            return None, (f"uuid {gpu.uuid!r} is published by the driver of node {node}",)
     if not any(gpu.uuid in known for gpu in found.gpus):
         return None, problems
     uuids = [gpu.uuid for gpu in found.gpus]
