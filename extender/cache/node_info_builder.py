@@ -14,7 +14,7 @@ thousands of nodes see moves them all to other states, and builds none (see Node
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Hashable, Iterable, Mapping, Sized
+from collections.abc import Container, Hashable, Iterable, Mapping, Sized
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
@@ -166,6 +166,7 @@ class NodeInfoBuilder:
         self.agent_problems.pop(node, None)
         self.driver_problems.pop(node, None)
         self._hardware.pop(node, None)
+        self._slices.publishers.forget_questions(node)
 
     def forget_slice(self, name: str) -> None:
         """Drop what is known of a slice that changed or was deleted."""
@@ -277,7 +278,8 @@ class NodeInfoBuilder:
         known, live = self._hardware.get(node.name), self._slices.fabric.get(node.name)
         if known is not None and node.name in self._slices.link_changes.waiting:
             live = known.live
-        if known is None or known.inventory is not found or known.live is not live:
+        doubted = node.name in self._slices.publishers.changed
+        if known is None or known.inventory is not found or known.live is not live or doubted:
             fabric, gpu_bits = self._fabric(node.name, live, found, known)
             is_same = known is not None and known.inventory is found
             partitions = known.partitions if known is not None and is_same else partitions_of(found)
@@ -312,13 +314,16 @@ class NodeInfoBuilder:
     def _fabric(
         self, node: str, live: Slice | None, found: Inventory, known: _Hardware | None
     ) -> tuple[Fabric | None, tuple[int, ...]]:
-        driver, gpus = found.whole_gpus
+        (driver, gpus), publishers = found.whole_gpus, self._slices.publishers
+        is_same = known is not None and node not in publishers.changed and _reads_the_same(known, live, found)
+        if not is_same:
+            publishers.forget_questions(node)
         if len(gpus) > MAX_NODE_GPUS:
             problem = f"its driver publishes {len(gpus)} GPUs, where a node has at most {MAX_NODE_GPUS}"
             self.agent_problems[node] = (problem,)
             return None, ()
         devices = list(gpus.values())
-        if known is not None and _reads_the_same(known, live, found, node, self._slices.publishers):
+        if known is not None and is_same:
             fabric: Fabric | None = known.fabric
         else:
             reported = self._agent_fabric(node, live, driver, devices, frozenset() if gpus else _parents(found))
@@ -333,9 +338,8 @@ class NodeInfoBuilder:
     ) -> Fabric | None:
         reported, problems = None, tuple[str, ...]()
         if live is not None:
-            own = {whole_identity(device, driver) for device in gpus}
-            publisher = partial(_other_publisher, self._slices.publishers, node, own)
-            reported, problems = live_fabric(live, driver, gpus, publisher, parents)
+            published_by = partial(self._slices.publishers.ask, node)
+            reported, problems = live_fabric(live, driver, gpus, published_by, parents)
         set_or_drop(self.agent_problems, node, problems or None)
         return reported
 
@@ -383,29 +387,14 @@ def _parents(found: Inventory) -> frozenset[str]:
     )
 
 
-def _other_publisher(publishers: Mapping[str, str], node: str, own: Collection[str], uuid: str) -> str:
-    """The other node whose driver publishes a UUID, or '' if the node's own driver publishes it, too.
-
-    `own` are the UUIDs of the node's driver. Without this exception, a driver could void the data of other nodes'
-    agents.
-    """
-    publisher = publishers.get(uuid, node)
-    return publisher if publisher != node and uuid not in own else ""
-
-
-def _reads_the_same(
-    known: _Hardware, live: Slice | None, found: Inventory, node: str, publishers: Mapping[str, str]
-) -> bool:
+def _reads_the_same(known: _Hardware, live: Slice | None, found: Inventory) -> bool:
     """Whether the inputs of the fabric are those of `known`, so that it stays valid. Most changes touch no GPU.
 
     The answer is False for a node whose agent's slice was rejected: the agent may have corrected it.
     """
     if known.live is not live or known.fabric is None or (known.fabric.source is Source.LIVE) != (live is not None):
         return False
-    elsewhere = {gpu.uuid for gpu in known.fabric.gpus if live and publishers.get(gpu.uuid, node) != node}
     driver, after = found.whole_gpus
-    if elsewhere and not elsewhere <= {whole_identity(device, driver) for device in after.values()}:
-        return False
     if not after and _parents(found) != _parents(known.inventory):
         return False
     if known.inventory.has_same_gpus(found):

@@ -3,7 +3,7 @@
 A node must not read the slices of all other nodes, and each change of a node costs time that grows with its devices.
 So slices are indexed by pool (`PoolSlices`), by the node that they name (`NodeSlices`, which also limits a node's
 devices), and by the labels of the nodes that they matter for (`SharedSlices`). Slices of node agents are apart: they
-describe the GPUs of other drivers and have no devices to allocate.
+describe the GPUs of other drivers and have no devices to allocate. `GpuPublishers` says whose GPUs those are.
 
 The index also knows which nodes must be built again. A driver or an agent that writes too often has to wait: see
 `Cooldown`.
@@ -28,7 +28,7 @@ from extender.topology.sources import agent_slice
 from extender.vendors import whole_identity
 
 ALL_NODES = "*"
-_MAX_AGENT_SLICES = 8  # per node; an agent publishes one
+_MAX_AGENT_SLICES = 8  # that are read of a node, the first by name; an agent publishes one
 # Changes of one node's slices. After each, every waiting template may need a long search on the node: 1,024 GPUs of
 # ever new products, written 20 times a second, left pods with matchAttribute 13 % of their rate. A driver that starts
 # writes all its slices at once.
@@ -65,10 +65,9 @@ class SliceIndex:
         self.pools = PoolSlices()
         self.by_node: dict[str, NodeSlices] = {}
         self.shared = SharedSlices()
-        self.publishers: dict[str, str] = {}  # UUID of a whole GPU to the node whose driver publishes it
-        self._gpus: dict[str, tuple[str, ...]] = {}  # those UUIDs by slice name
+        self.publishers = GpuPublishers()
         self.fabric: dict[str, Slice] = {}  # the chosen slice of each node's agent, by node
-        self._agent_slices: dict[str, dict[str, Slice]] = {}  # all slices of agents, by node and name
+        self._agent_slices: dict[str, list[str]] = {}  # names of the slices of agents, sorted, by node
         self.rejected: dict[str, tuple[str, ...]] = {}  # why other slices of agents were rejected, by node
         self.agents = AgentReports(timers)
         self.node_changes = Cooldown(timers, TimerKind.NODE_CHANGES, NODE_BURST, NODE_SECONDS)
@@ -100,6 +99,8 @@ class SliceIndex:
             self.published[name] = new
             self._add(new if _is_of_agent(new) else tainted(new, self.rules.values()))
         self._touch_nodes(both, now)
+        doubted = self.publishers.changed - self.dirty
+        self.dirty |= {node for node in doubted if self.node_changes.allows(node, now)}
         for node, before in reported.items():
             if hardware_facts(before) != hardware_facts(self.fabric.get(node)):
                 self.link_changes.allows(node, now)  # if not, the builder keeps the last slice
@@ -126,16 +127,13 @@ class SliceIndex:
     def _add(self, new: Slice) -> None:
         node = new.selection.node_name
         if _is_of_agent(new):
-            kept = self._agent_slices.setdefault(node, {})
-            if len(kept) < _MAX_AGENT_SLICES:
-                kept[new.name] = new
+            insort(self._agent_slices.setdefault(node, []), new.name)
             self._choose_agent_slice(node)
             return
         self.pools.put(new)
         if node:
             found = (whole_identity(device, new.pool.driver) for device in new.devices)
-            self._gpus[new.name] = gpus = tuple(filter(None, found))
-            self.publishers.update(dict.fromkeys(gpus, node))
+            self.publishers.put(new.name, node, filter(None, found))
             self.by_node.setdefault(node, NodeSlices()).put(new)
         else:
             self.shared.put(new)
@@ -143,22 +141,24 @@ class SliceIndex:
     def _remove(self, old: Slice) -> None:
         node = old.selection.node_name
         if _is_of_agent(old):
-            discard(self._agent_slices, node, old.name)
+            names = self._agent_slices[node]
+            del names[bisect_left(names, old.name)]
+            if not names:
+                del self._agent_slices[node]
             self._choose_agent_slice(node)
             return
         self.pools.remove(old)
         if not node:
             self.shared.remove(old)
             return
-        for gpu in self._gpus.pop(old.name):
-            if self.publishers.get(gpu) == node:
-                del self.publishers[gpu]
+        self.publishers.remove(old.name, node)
         self.by_node[node].remove(old)
         if not self.by_node[node]:
             del self.by_node[node]
 
     def _choose_agent_slice(self, node: str) -> None:
-        chosen, problems = agent_slice(self._agent_slices.get(node, {}).values(), node)
+        names = self._agent_slices.get(node, [])[:_MAX_AGENT_SLICES]
+        chosen, problems = agent_slice([self.published[name] for name in names], node)
         set_or_drop(self.fabric, node, chosen)
         set_or_drop(self.rejected, node, problems or None)
 
@@ -199,6 +199,7 @@ class SliceIndex:
         """Forget what a deleted node, and its agent, did before."""
         self.agents.forget(node)
         self.node_changes.forget(node)
+        self.link_changes.forget(node)
 
     def end_wait(self, kind: TimerKind, key: str, now: float) -> None:
         """The timer of a cooldown is due: mark the nodes whose newest slices are used from now on."""
@@ -379,6 +380,61 @@ class SharedSlices:
         for label in ((_NAME, node.name), *node.labels.items()) if self._by_label else ():
             found |= self._by_label.get(label, {})
         return [found[name] for name in sorted(found)]
+
+
+class GpuPublishers:
+    """The nodes whose drivers publish a GPU, by its UUID. The order in which their slices came does not matter.
+
+    A node's agent may not describe a GPU that only another node's driver publishes. So the builder asks about the GPUs
+    that an agent names and the node's own driver does not; in an honest fleet it asks nothing. Questions are kept until
+    the node asks anew: `changed` are the nodes for which an answer may have changed.
+    """
+
+    def __init__(self) -> None:
+        self.changed: set[str] = set()
+        self._nodes: dict[
+            str, tuple[str, ...]
+        ] = {}  # by UUID: the node of each slice that publishes it, nearly always one
+        self._gpus: dict[str, tuple[str, ...]] = {}  # UUIDs by slice name
+        self._questions: dict[str, set[str]] = {}  # UUIDs by the node that asked
+        self._askers: dict[str, set[str]] = {}  # the reverse
+
+    def put(self, name: str, node: str, uuids: Iterable[str]) -> None:
+        """Add a slice of a node's driver. Its name must be unknown."""
+        self._gpus[name] = gpus = tuple(dict.fromkeys(uuids))
+        alone = (node,)  # one object for all GPUs of the slice
+        for uuid in gpus:
+            known = self._nodes.get(uuid)
+            self._nodes[uuid] = alone if known is None else known + alone
+        self._note(gpus)
+
+    def remove(self, name: str, node: str) -> None:
+        """Remove a slice of a node's driver."""
+        gpus = self._gpus.pop(name)
+        for uuid in gpus:
+            rest = list(self._nodes.pop(uuid))
+            rest.remove(node)
+            if rest:
+                self._nodes[uuid] = tuple(rest)
+        self._note(gpus)
+
+    def _note(self, gpus: Iterable[str]) -> None:
+        if self._askers:
+            self.changed.update(*(self._askers[uuid] for uuid in gpus if uuid in self._askers))
+
+    def ask(self, node: str, uuid: str) -> str:
+        """The first other node by name whose driver publishes a UUID, or ''. The question is kept."""
+        self._questions.setdefault(node, set()).add(uuid)
+        self._askers.setdefault(uuid, set()).add(node)
+        return min((one for one in self._nodes.get(uuid, ()) if one != node), default="")
+
+    def forget_questions(self, node: str) -> None:
+        """Drop the questions of a node: it is deleted, or asks anew."""
+        self.changed.discard(node)
+        for uuid in self._questions.pop(node, ()):
+            self._askers[uuid].discard(node)
+            if not self._askers[uuid]:
+                del self._askers[uuid]
 
 
 def _labels_of_slice(slice_: Slice) -> set[_Label] | None:

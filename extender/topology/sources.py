@@ -41,17 +41,19 @@ def live_fabric(
     """(fabric that the agent of a node publishes, or None if it is not credible; problems as sentences).
 
     `gpus` are the whole GPUs of the node that `driver` publishes, and `parents` the UUIDs of those that it publishes in
-    parts. `published_by` returns the name of the other node whose driver publishes a UUID, or ''.
+    parts. `published_by` returns the name of the other node whose driver publishes a UUID, or ''. It is not asked about
+    `gpus`: else a driver could void the data of the agents of other nodes.
     """
     if live.problem:
         return None, (live.problem,)
     found, problems = read_fabric(live.devices)
     if found is None:
         return None, problems
+    whole = {whole_identity(device, driver) for device in gpus}
     for gpu in found.gpus:
-        if node := published_by(gpu.uuid):
+        if gpu.uuid not in whole and (node := published_by(gpu.uuid)):
             return None, (f"uuid {gpu.uuid!r} is published by the driver of node {node}",)
-    known = {whole_identity(device, driver) for device in gpus} | set(parents)
+    known = whole | set(parents)
     if not any(gpu.uuid in known for gpu in found.gpus):
         return None, problems
     uuids = [gpu.uuid for gpu in found.gpus]

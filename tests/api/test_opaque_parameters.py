@@ -14,6 +14,8 @@ from tests.worlds.dra_worlds import CLAIMS
 from tests.worlds.eventually import eventually
 from tests.worlds.running_berth import Berthing, Json, berthing, claim, pod
 
+pytestmark = pytest.mark.loopback
+
 # As the official Python client and Ansible send them, as Java and JavaScript clients do, and in a file with indents.
 TEXTS = {
     "blanks": '{"kind": "GpuConfig", "sharing": {"strategy": "TimeSlicing"}}',

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.worlds.eventually import eventually
 from tests.worlds.gang_pods import NODES, bind_all, member, planned
 from tests.worlds.running_berth import berthing, claim, pod
+
+pytestmark = pytest.mark.loopback
 
 
 async def test_a_bind_on_a_node_of_a_plan_takes_no_devices_of_the_gang() -> None:

@@ -17,6 +17,8 @@ from extender.sandbox.apiserver.registry import RESOURCES
 from tests.worlds.eventually import eventually
 from tests.worlds.running_berth import Berthing, berthing, bug_after, claim, pod
 
+pytestmark = pytest.mark.loopback
+
 
 async def bound_again(b: Berthing) -> None:
     assert (await b.filter("p"))["NodeNames"] == ["n1"]

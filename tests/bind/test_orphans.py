@@ -23,6 +23,8 @@ from tests.worlds.eventually import eventually
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
 from tests.worlds.tenant_worlds import ALLOCATOR, allocated, collector_without_grace, intercept, patch, stored
 
+pytestmark = pytest.mark.loopback
+
 
 async def test_an_allocation_that_lost_its_allocator_is_not_taken_back() -> None:
     """The watch has not shown yet that another writer has the claim now."""

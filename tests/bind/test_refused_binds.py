@@ -16,6 +16,8 @@ from tests.worlds.eventually import HANG_SECONDS, eventually
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
 from tests.worlds.tenant_worlds import allocated, patch
 
+pytestmark = pytest.mark.loopback
+
 PODS = RESOURCES["", "pods"]
 P = ("default", "p")
 CUT = ApiError(502, "BadGateway", "the connection was cut")

@@ -26,6 +26,8 @@ from tests.worlds.dra_worlds import CLAIMS, CONDITIONAL, asks, custom, report
 from tests.worlds.eventually import eventually
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
 
+pytestmark = pytest.mark.loopback
+
 NODES = {"n1": "t4-4", "n2": "t4-4", "n3": "t4-4"}
 
 

@@ -283,12 +283,12 @@ def test_an_agent_becomes_silent_on_time_though_no_other_event_comes() -> None:
             cache.apply_node(name, decode_node(node_object(name, machine, {})))
         task = asyncio.create_task(expirer.run())
         await asyncio.sleep(1)  # the task waits, and has no deadline
-        cache.apply_slice("fabric-n1", slices["n1"], clock())
+        cache.apply_slice(slices["n1"].name, slices["n1"], clock())
         await asyncio.sleep(899)
         assert not cache.slices.agents.silent
         await asyncio.sleep(2)
         assert cache.slices.agents.silent == {"n1"}
-        cache.apply_slice("fabric-n2", slices["n2"], clock())
+        cache.apply_slice(slices["n2"].name, slices["n2"], clock())
         await asyncio.sleep(1)  # the task waits until the deadline of this report
         cache.slices.agents.use_seconds(100.0)
         await asyncio.sleep(100)

@@ -119,8 +119,8 @@ NAMES = re.compile(r"`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?:\([^`]*\))?`")
 FOREIGN = {
     "Any", "CSafeLoader", "DynamicResources", "FailedAndUnresolvableNodes", "FailedNodes",
     "SchedulingWithResourceClaim", "TaskGroup", "distinctAttribute", "extendedResourceClaimStatus",
-    "limit_concurrency", "matchAttribute", "multiPoint", "nominatedNodeName", "nvmlDeviceGetNumaNodeId", "readAt", "reservedFor",
-    "resourceSliceCount",
+    "limit_concurrency", "matchAttribute", "multiPoint", "nominatedNodeName", "nvmlDeviceGetNumaNodeId", "readAt",
+    "reservedFor", "resourceSliceCount",
 }  # fmt: skip
 
 

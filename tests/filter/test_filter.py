@@ -11,6 +11,8 @@ from extender.sandbox.machines import gpu_slice, node_object
 from tests.worlds.eventually import eventually
 from tests.worlds.running_berth import berthing, claim, pod
 
+pytestmark = pytest.mark.loopback
+
 
 async def test_first_choice_is_held() -> None:
     """Two pods filtered before either is bound do not get the same last device."""

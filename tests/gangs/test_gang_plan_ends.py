@@ -25,6 +25,8 @@ from tests.worlds.gang_pods import (
 )
 from tests.worlds.running_berth import berthing, bug_after, claim, pod
 
+pytestmark = pytest.mark.loopback
+
 LABEL = "scheduling.x-k8s.io/pod-group"
 GROUPS = {
     "scheduling.x-k8s.io/v1alpha1": {"minMember": 3},

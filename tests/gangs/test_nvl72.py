@@ -20,6 +20,8 @@ from tests.worlds.eventually import eventually
 from tests.worlds.gang_pods import gets_a_node
 from tests.worlds.running_berth import Berthing, Json, berthing, pod
 
+pytestmark = pytest.mark.loopback
+
 RACKS, TRAYS, GPUS = 2, 18, 4
 CLIQUE = Policy().group_levels[0]
 CHANNELS = "compute-domain-default-channel.nvidia.com"

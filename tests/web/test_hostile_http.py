@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -253,18 +253,24 @@ async def test_a_new_connection_takes_the_place_of_one_whose_body_is_incomplete(
 
 
 async def test_a_new_connection_is_closed_where_all_others_are_in_use() -> None:
-    async with berth(replace(LIMITS, connections=2)) as port:
-        busy = [await connected(port, FILTER + b"Content-Length: 9\r\nExpect: 100-continue\r\n\r\n") for _ in range(2)]
-        for reader, _ in busy:
-            await reader.readuntil(b"100 Continue")
+    asked, answer = 0, asyncio.Event()
+
+    async def slow(scope: dict, receive: object, send: Callable[[dict], Awaitable[None]]) -> None:
+        nonlocal asked
+        asked += 1
+        await answer.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    # No time limit closes the new connection within the patience of `left`.
+    async with listening(slow, replace(LIMITS, connections=2, idle_seconds=2 * HANG_SECONDS)) as (_, port):
+        busy = [await connected(port, HEAD + b"\r\n") for _ in range(2)]
+        await eventually(lambda: asked == len(busy))
         assert await left(await connected(port)) == b""
-        await hang_up(busy[0])
-
-        async def has_room() -> bool:
-            return await status(port, HEAD + b"\r\n") == 200
-
-        await eventually(has_room)
-        await hang_up(busy[1])
+        answer.set()
+        assert [await reader.readuntil(b" 200 ") for reader, _ in busy] == [b"HTTP/1.1 200 "] * 2
+        assert await status(port, HEAD + b"\r\n") == 200, "it takes the place of one that waits"
+        await hang_up(*busy)
 
 
 @pytest.mark.parametrize("request_", [FILTER, EXPLAIN])
