@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import random
 import statistics
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from extender.allocation import Features
-from extender.api.object_meta import ObjectKey
-from extender.api.pods import decode_pod
-from extender.api.resource_claims import Allocation, decode_claim
+from extender.api.fields import Json
+from extender.api.pods import Pod, decode_pod
+from extender.api.resource_claims import Allocation, Claim, Result, decode_claim
+from extender.api.resource_slices import DeviceId
 from extender.base.deadline import NO_DEADLINE
 from extender.cache import ClusterCache
 from extender.policy import Policy, Weights
@@ -31,6 +33,7 @@ FLEET = {
     "l40s-8-pix": 8,
     "rtx-a6000-4-bridged": 8,
 }
+TRAY = "gb200-nvl72-tray"
 SIZES, SHARES = (1, 2, 4, 8), (40, 30, 20, 10)
 LINKS = (0, 1, 2, 4, 8, 16, 32)
 SEEDS = 3
@@ -39,42 +42,48 @@ SEEDS = 3
 class Fleet:
     """A cache and a filter service in one process, with the writes of a bind."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, fleet: Mapping[str, int] = FLEET) -> None:
         features = Features()
         self.cache = ClusterCache(features)
         apply = {kind.name: kind.apply for kind in watched_resources(self.cache)}
         apply["deviceclasses"]("gpu.nvidia.com", GPU_CLASS)
-        for kind, count in FLEET.items():
+        for kind, count in fleet.items():
+            labels = {policy.group_levels[0]: kind} if kind == TRAY else {}  # all trays are one clique
             for i in range(count):
-                name, machine = f"{kind}-{i}", carried_machines()[kind]
-                apply["nodes"](name, node_object(name, machine, {}))
+                name, machine = f"{kind}-{i:02}", carried_machines()[kind]
+                apply["nodes"](name, node_object(name, machine, labels))
                 for obj in (gpu_slice(name, machine), fabric_slice(name, machine)):
                     apply["resourceslices"](obj["metadata"]["name"], obj)
         self.names = sorted(self.cache.store.nodes)
         self.filter_service = FilterService(self.cache, policy, Evaluator(features), lambda: 0.0)
         self.gpus = sum(len(s.devices) for s in self.cache.slices.published.values()) // 2
 
+    def create(self, name: str, count: int, selector: str = "") -> tuple[Pod, Claim]:
+        """A pod and its claim for so many GPUs."""
+        request: Json = {"deviceClassName": "gpu.nvidia.com", "count": count}
+        if selector:
+            request["selectors"] = [{"cel": {"expression": selector}}]
+        spec = {"devices": {"requests": [{"name": "gpu", "exactly": request}]}}
+        claim = decode_claim({"metadata": {"namespace": "x", "name": name, "uid": f"u-{name}"}, "spec": spec})
+        self.cache.apply_claim(claim.key, claim)
+        claims = [{"name": "g", "resourceClaimName": name}]
+        metadata = {"namespace": "x", "name": name, "uid": f"p-{name}"}
+        return decode_pod({"metadata": metadata, "spec": {"resourceClaims": claims}}), claim
+
+    def requirements(self, pod: Pod) -> PodRequirements:
+        found = requirements_of(pod, self.cache.snapshot(), self.filter_service.policy)
+        assert isinstance(found, PodRequirements)
+        return found
+
     def place(self, number: int, count: int) -> Placement | None:
         """Place a job on the best node, as filter and bind would."""
-        spec = {
-            "devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": count}}]}
-        }
-        claim = decode_claim({"metadata": {"namespace": "x", "name": f"c{number}", "uid": f"u{number}"}, "spec": spec})
-        self.cache.apply_claim(claim.key, claim)
-        pod = decode_pod(
-            {
-                "metadata": {"namespace": "x", "name": f"p{number}", "uid": f"p{number}"},
-                "spec": {"resourceClaims": [{"name": "g", "resourceClaimName": f"c{number}"}]},
-            }
-        )
+        pod, claim = self.create(f"c{number}", count)
         passed = self.filter_service.filter(pod, self.names).passed
         self.cache.release(pod.uid)
         if not passed:
             self.cache.apply_claim(claim.key, None)
             return None
-        snapshot = self.cache.snapshot()
-        requirements = requirements_of(pod, snapshot, self.filter_service.policy)
-        assert isinstance(requirements, PodRequirements)
+        snapshot, requirements = self.cache.snapshot(), self.requirements(pod)
         placement = self.filter_service.evaluate_node(requirements, passed[0], snapshot, NO_DEADLINE)
         assert isinstance(placement, Placement)
         ((_, allocation),) = placement.allocations(
@@ -83,9 +92,14 @@ class Fleet:
             self.filter_service.evaluation_context(snapshot),
             lambda: "share",
         )
-        stored = replace(claim, allocation=Allocation(allocation.results))
-        self.cache.apply_claim(ObjectKey("x", f"c{number}"), stored)
+        self.cache.apply_claim(claim.key, replace(claim, allocation=Allocation(allocation.results)))
         return placement
+
+    def occupy(self, node: str, gpus: Collection[int]) -> None:
+        """Allocate GPUs of a node to another pod."""
+        _, claim = self.create(f"held-{node}", len(gpus))
+        results = [Result("gpu", DeviceId("gpu.nvidia.com", node, f"gpu-{i}")) for i in gpus]
+        self.cache.apply_claim(claim.key, replace(claim, allocation=Allocation(tuple(results))))
 
 
 def run(policy: Policy, seed: int) -> tuple[float, float]:

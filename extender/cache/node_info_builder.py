@@ -334,7 +334,7 @@ class NodeInfoBuilder:
         fabric_key: object = None
         if fabric is not None:
             states = tuple((gpu.healthy, gpu.note) for gpu in fabric.gpus)
-            fabric_key = (fabric.graph, fabric.source, states, gpu_bits)
+            fabric_key = (fabric.graph, fabric.product, fabric.source, states, gpu_bits)
         pools = tuple((p.incomplete, p.trouble, counter_amounts(p)) for p in found.pools)
         hardware_signature = (devices, found.reachable, found.unsupported, fabric_key, pools, partitions)
         return self._hardware_signatures.of(hardware_signature)

@@ -18,12 +18,15 @@ from typing import NamedTuple
 
 from extender.allocation import FleetBaseline, NodeInfo, Problem, Solution
 from extender.allocation.nodes import UNUSED
+from extender.api.pod_annotations import PodIntent
 from extender.api.quantity import Quantity, whole_units
 from extender.api.request_mix import WHOLE, RequestMix, RequestShape
 from extender.api.resource_slices import amount_of_memory
 from extender.base.bits import members
 from extender.base.text_limits import counted
 from extender.policy import Policy
+from extender.topology.product_values import product_value, thrift
+from extender.topology.ring import joined_sets
 from extender.topology.sets import bandwidth, best_gbps, links_inside
 
 STEP = 0.08  # GPUs; gradients are rounded to this, so that nearly equal ones count as equal (docs/quality.md)
@@ -60,6 +63,8 @@ def fragment(host: Host, mix: RequestMix) -> float:
 
 
 _GIB = 1 << 30
+_UNASKED = 0.15  # how much of `link` the links decide if the pod asked for none
+_TOO_SLOW = 0.5  # `link` just below what the pod asked for
 _TIE = 1_000  # the weight of the best fit is this much smaller than that of the gradient
 
 
@@ -100,13 +105,14 @@ def _in_part_use(node_info: NodeInfo) -> int:
     return found
 
 
-def parts(
-    choice: DeviceChoice, baseline: FleetBaseline, policy: Policy, expected_bytes: int = 0
-) -> tuple[ScorePart, ...]:
-    """The parts of the score that apply to this choice. `expected_bytes` is the memory that the pod expects, or 0."""
+def parts(choice: DeviceChoice, baseline: FleetBaseline, policy: Policy, intent: PodIntent) -> tuple[ScorePart, ...]:
+    """The parts of the score that apply to this choice."""
+    value = _value(choice, policy)
+    assumed = baseline.least_memory_bytes if value is None or not policy.weights.value else 0
     found = (
-        _link(choice, baseline),
-        _headroom(choice, baseline, policy, expected_bytes),
+        _link(choice, baseline, intent),
+        value,
+        _headroom(choice, assumed, policy, intent.expected_bytes),
         _fragmentation(choice, baseline),
         _packing(choice, policy),
         _health(choice, policy),
@@ -129,31 +135,72 @@ def achieved_gbps(choice: DeviceChoice) -> float:
     return bandwidth(fabric.graph, choice.gpus) if fabric is not None else 0.0
 
 
-def _link(choice: DeviceChoice, baseline: FleetBaseline) -> ScorePart | None:
-    count = choice.gpus.bit_count()
-    if count < 2 or choice.node_info.fabric is None:  # noqa: PLR2004 - one GPU has no peer
+def product_gbps(node_info: NodeInfo, count: int) -> float:
+    """Predicted ring bandwidth of the node's best set of `count` GPUs if all are free, in GB/s; 0 without one."""
+    fabric = node_info.fabric
+    return best_gbps(fabric.graph, node_info.positions(-1), count) if fabric is not None else 0.0
+
+
+def _link(choice: DeviceChoice, baseline: FleetBaseline, intent: PodIntent) -> ScorePart | None:
+    """The predicted bandwidth against what the pod asked for. More than that is no better.
+
+    A pod that asked for nothing is served by any set, so links decide only a part of the value. Where the product has
+    no links, nothing is missing.
+    """
+    count, fabric = choice.gpus.bit_count(), choice.node_info.fabric
+    if count < 2 or fabric is None or intent.topology == "none":  # noqa: PLR2004 - one GPU has no peer
         return None
     mine = achieved_gbps(choice)
-    best = max(baseline.best_ring_gbps.get(count, 0.0), mine)
-    share = mine / best if best else 0.0
-    source = choice.node_info.fabric.source.value
-    return ScorePart(
-        "link", share, f"predicted ring of {count} GPUs: {mine:.0f} GB/s, the fleet's best {best:.0f} ({source})"
+    if intent.asked_gbps:
+        enough = mine >= intent.asked_gbps
+        value, of = 1.0 if enough else _TOO_SLOW * mine / intent.asked_gbps, f"{intent.asked_gbps:g} asked for"
+    elif intent.topology == "required":
+        value, of = 1.0, "joined as required"
+    elif intent.topology == "preferred":
+        best = max(baseline.best_ring_gbps.get(count, 0.0), mine)
+        value, of = mine / best, f"the fleet's best {best:.0f}"
+    else:
+        best = max(product_gbps(choice.node_info, count), mine)
+        value = 1 - _UNASKED * (1 - mine / best)
+        of = f"{count} x {fabric.product or 'this GPU'} can offer {best:.0f}"
+    return ScorePart("link", value, f"predicted ring of {count} GPUs: {mine:.0f} GB/s, {of} ({fabric.source.value})")
+
+
+def _value(choice: DeviceChoice, policy: Policy) -> ScorePart | None:
+    """How little the GPUs are worth that the choice takes, and the whole NVLink sets that it breaks.
+
+    None for a policy that prefers the largest GPU.
+    """
+    node_info, fabric, taken = choice.node_info, choice.node_info.fabric, choice.gpus.bit_count()
+    if fabric is None or not taken or policy.headroom == "roomy":
+        return None
+    used = node_info.positions(node_info.busy | _in_part_use(node_info))
+    broken = 0
+    for joined in joined_sets(fabric.graph.interconnect, node_info.positions(-1)):
+        if joined & choice.gpus:
+            broken += (joined & choice.gpus if joined & used else joined).bit_count()
+    memory = sum(
+        node_info.inventory.devices[bit].device.memory_bytes for bit in members(node_info.devices(choice.gpus))
     )
+    worth = product_value(fabric.product, memory / taken, fabric.graph, policy.products)
+    sentence = f"{fabric.product or 'GPU'} of value {worth:.0f}"
+    if broken > taken:
+        sentence += f", {taken} of {broken} GPUs that NVLink joins and that are all free"
+    return ScorePart("value", thrift(worth, taken, broken), sentence)
 
 
-def _headroom(choice: DeviceChoice, baseline: FleetBaseline, policy: Policy, expected_bytes: int) -> ScorePart | None:
-    """Requested memory divided by unclaimed memory.
+def _headroom(choice: DeviceChoice, assumed_bytes: int, policy: Policy, expected_bytes: int) -> ScorePart | None:
+    """Requested memory divided by unclaimed memory. Use beyond claims lowers the value.
 
-    Without a request, the memory of the fleet's smallest GPU is assumed. Use beyond claims lowers the value.
+    `assumed_bytes` is assumed for a device without a request. If it is 0, such a device does not count.
     """
     asked = have = overused = assumed = 0
     for claim in choice.solution.picks:
         for pick in claim:
             memory = unclaimed_bytes(choice.node_info, pick.bit)
-            if memory:
-                wanted = _wanted_bytes(pick.consumed or pick.request.capacity or {}) or expected_bytes
-                asked += min(wanted or baseline.least_memory_bytes or memory, memory)
+            wanted = _wanted_bytes(pick.consumed or pick.request.capacity or {}) or expected_bytes
+            if memory and (wanted or assumed_bytes):
+                asked += min(wanted or assumed_bytes, memory)
                 assumed += not wanted
                 have += memory
                 overused += min(choice.node_info.overuse.get(pick.bit, 0), memory)

@@ -58,6 +58,7 @@ REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "_stranded": lambda i: ((i,), DEFAULT_MIX),
     "format_nanos": lambda i: (i, "DecimalSI"),
     "flat_graph": lambda i: (f"product {i}", 2),
+    "joined_sets": lambda i: (Interconnect(((0,),), (0,), float(i), 1.0), 1),
     "mesh_problem": lambda i: (((i,),),),
     "natural": lambda i: (f"n{i}",),
     "usual_graph": lambda i: (f"H100 {i}", 2),
