@@ -18,20 +18,19 @@ from extender.sandbox import carried_machines
 from extender.scheduling import RankingCache
 
 TRAYS, BOARD = 18, "hgx-h100-8"
-LARGE_FLEET = {**FLEET, TRAY: TRAYS, "hgx-b200-8-degraded": 2, "t4-4": 4}
+LARGE_FLEET = {**FLEET, TRAY: TRAYS}
 SIZES = (1, 2, 4)
-HELD = 0.2  # share of the GPUs outside of the trays and the boards that other pods hold
+HELD = 0.2  # share of the GPUs that other pods hold, but for the trays and one board
 _PRODUCT = 'device.attributes["gpu.nvidia.com"].productName == "{}"'.format
 Free = dict[str, int]  # free GPUs by node
 
 
 def held_fleet(seed: int) -> Fleet:
-    """The fleet; other pods hold GPUs at random, but none of a tray or an H100."""
+    """The fleet; other pods hold GPUs at random, but none of a tray or of the first board."""
     fleet, rng = Fleet(Policy(), LARGE_FLEET), random.Random(seed)
     for name in fleet.names:
-        count, kind = gpus_of(name), kind_of(name)
-        held = [i for i in range(count) if rng.random() < HELD] if kind not in (TRAY, BOARD) else []
-        if held:
+        held = [i for i in range(gpus_of(name)) if rng.random() < HELD]
+        if held and kind_of(name) != TRAY and name != f"{BOARD}-00":
             fleet.occupy(name, held)
     return fleet
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Literal
 
 from cachetools import LRUCache
@@ -46,15 +46,15 @@ class _Strict(BaseModel):
 class Weights(_Strict):
     """Weights of the parts of the score. Only their ratios matter; 0 disables a part."""
 
-    link: float = Field(12, ge=0, le=100, description="predicted ring bandwidth, relative to what the pod asked for")
+    link: float = Field(16, ge=0, le=100, description="predicted ring bandwidth, relative to what the pod asked for")
     value: float = Field(10, ge=0, le=100, description="prefer the product of least value, and keep whole NVLink sets")
     headroom: float = Field(5, ge=0, le=100, description="how well the device memory fits the requested memory")
     fragmentation: float = Field(3, ge=0, le=100, description="how much free GPU capacity stays usable for later jobs")
     packing: float = Field(1, ge=0, le=100, description="prefer nodes whose own devices are already in use")
     health: float = Field(3, ge=0, le=100, description="avoid devices with an informational taint or a reported fault")
-    preference: float = Field(16, ge=0, le=100, description="rank of the chosen firstAvailable alternative")
+    preference: float = Field(20, ge=0, le=100, description="rank of the chosen firstAvailable alternative")
     clique: float = Field(
-        7, ge=0, le=100, description="same NVLink clique, rack or spine as the other pods of the group"
+        8, ge=0, le=100, description="same NVLink clique, rack or spine as the other pods of the group"
     )
 
 
@@ -170,6 +170,12 @@ class Policy(_Strict):
     def digest(self) -> str:
         """16 hexadecimal digits. Equal policies have equal digests."""
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
+
+    def unmatched_products(self, products: Collection[str]) -> list[str]:
+        """The names in `products`, also those of overrides, that none of these products contains."""
+        maps = (self.products, *(override.products or {} for override in self.overrides))
+        names = dict.fromkeys(name for one in maps for name in one)
+        return [name for name in names if not any(name in product for product in products)]
 
     def effective(self, namespace: str, classes: frozenset[str]) -> Policy:
         """The policy for a pod. Equal sets of overrides give the same object while the cache keeps it."""

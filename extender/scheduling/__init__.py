@@ -20,6 +20,7 @@ from extender.scheduling.evaluate import (
     evaluate,
     may_reject_sets,
 )
+from extender.scheduling.kept_cliques import keeping_cliques
 from extender.scheduling.node_ranking import NodeRanking, NodesOfStatus, RankingCache
 from extender.scheduling.node_selection import SelectedNodes, UsableNodes, may_run
 from extender.scheduling.requirements.pod_requirements import PodRequirements, requirements_of
@@ -44,6 +45,7 @@ __all__ = [
     "attributes_like",
     "evaluate",
     "ignores_identity",
+    "keeping_cliques",
     "may_reject_sets",
     "may_run",
     "parse_decision",

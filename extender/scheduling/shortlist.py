@@ -1,8 +1,8 @@
 """The results of filter and prioritize, computed from a ranking.
 
-Two things depend on the one pod and are no part of the ranking, so they are added to its few best placements: the
-domain whose freed devices are kept for a gang, and the proximity to other members of the pod's group. That is the same
-node, then the same NVLink clique, then rack, then spine.
+Three things are no part of the ranking, so they are added to its few best placements: the domain whose freed devices
+are kept for a gang, whole NVLink cliques (kept_cliques.py), and the proximity to other members of the pod's group. That
+is the same node, then the same NVLink clique, then rack, then spine.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from extender.api.pod_groups import GroupKey
 from extender.api.reasons import Code, Reason
 from extender.base.text_limits import counted
 from extender.scheduling.evaluate import Placement
+from extender.scheduling.kept_cliques import keeping_cliques
 from extender.scheduling.node_ranking import NodeRanking
 from extender.scheduling.node_selection import SelectedNodes
 from extender.scheduling.requirements.pod_requirements import PodRequirements
@@ -52,9 +53,10 @@ def shortlist(
     proximity = proximity_of(requirements, snapshot)
     if proximity is None and not requirements.node_selectors:
         # Usually a request names all nodes. This path avoids decoding every name, which is the slowest step.
-        fitting = dict(ranking.best(None, requirements.policy.candidates, kept))
-        if fitting and has_all(names, fitting):
-            return Shortlist(fitting)
+        fitting = ranking.best(None, requirements.policy.candidates, kept)
+        found = dict(keeping_cliques(fitting, requirements, snapshot))
+        if found and has_all(names, found):
+            return Shortlist(found)
         if not fitting:
             return Shortlist(reasons=_reasons(ranking, requirements, snapshot, names, {}, collected))
     excluded = _excluded(requirements, snapshot, names, selected)
@@ -62,8 +64,8 @@ def shortlist(
     best = _best_of(wanted, ranking, requirements, snapshot)
     if best:
         if proximity is not None:
-            best = _by_proximity(proximity, ranking, requirements, snapshot, best, wanted)
-        return Shortlist(dict(best))
+            return Shortlist(dict(_by_proximity(proximity, ranking, requirements, snapshot, best, wanted)))
+        return Shortlist(dict(keeping_cliques(best, requirements, snapshot)))
     return Shortlist(reasons=_reasons(ranking, requirements, snapshot, names, excluded, collected))
 
 

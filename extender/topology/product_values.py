@@ -13,27 +13,29 @@ from math import log2
 from extender.api.gpu_topology import Graph
 
 _GIB = 1 << 30
-_HALF = 256.0  # the value whose share is 1/2; values of GPUs are between 26 (T4) and 1,600 (GB200)
+_HALF = 256.0  # the value of which `thrift` is 1/2; values of GPUs are between 26 (T4) and 3,100 (GB200)
 _ACROSS_NODES = ("GB200", "GB300")  # products whose NVLinks reach the GPUs of other nodes
+_SET = 0.75  # of the value, for each doubling of a broken set
+_REACH = 4  # their links count so often, so that a tray of a rack is worth more than a whole board of B200s
 
 
 def product_value(product: str, memory_bytes: float, graph: Graph, own: Mapping[str, float]) -> float:
     """The value of one GPU: of the first name in `own` that its product contains, else from memory and links.
 
-    Links that reach other nodes count twice: they join more GPUs than the node has.
+    Links that reach other nodes count more: they join more GPUs than the node has.
     """
     for name, value in own.items():
         if name in product:
             return value
     links = max((sum(row) + into for row, into in zip(graph.links, graph.switch_links, strict=True)), default=0)
-    reach = 2 if any(name in product for name in _ACROSS_NODES) else 1
+    reach = _REACH if any(name in product for name in _ACROSS_NODES) else 1
     return memory_bytes / _GIB + max(reach * links * graph.link_gbps, graph.pcie_gbps)
 
 
 def thrift(value: float, taken: int, broken: int) -> float:
     """How little a choice costs, 1 (nothing) to 0: by the value of a GPU, and the size of the sets that it breaks.
 
-    `broken` is the number of GPUs in these sets, `taken` of which the choice takes. Each doubling adds a half: a set is
-    worth more than its GPUs, but a whole set of old GPUs is not worth more than the newest GPU.
+    `taken` GPUs of `broken` GPUs are chosen. Each doubling from the first to the second adds _SET of the value: two of
+    eight joined H100s cost more than two B200s of a board that others use, and less than two of eight joined B200s.
     """
-    return _HALF / (_HALF + value * (1 + log2(broken / taken) / 2))
+    return _HALF / (_HALF + value * (1 + _SET * log2(broken / taken)))

@@ -22,12 +22,12 @@ from extender.api.pod_annotations import PodIntent
 from extender.api.quantity import Quantity, whole_units
 from extender.api.request_mix import WHOLE, RequestMix, RequestShape
 from extender.api.resource_slices import amount_of_memory
-from extender.base.bits import members
+from extender.base.bits import members, union
 from extender.base.text_limits import counted
 from extender.policy import Policy
 from extender.topology.product_values import product_value, thrift
-from extender.topology.ring import joined_sets
 from extender.topology.sets import bandwidth, best_gbps, links_inside
+from extender.topology.whole_sets import broken_sets, in_part_use
 
 STEP = 0.08  # GPUs; gradients are rounded to this, so that nearly equal ones count as equal (docs/quality.md)
 
@@ -91,20 +91,6 @@ class DeviceChoice:
         object.__setattr__(self, "gpus", self.node_info.positions(self.devices))
 
 
-def _in_part_use(node_info: NodeInfo) -> int:
-    """Mask of the GPUs (device bits) of which a claim has a share."""
-    found = 0
-    if not any(use.shares for use in node_info.allocated_state.pools.values()):
-        return found
-    for bit in node_info.gpu_bits:
-        if bit >= 0:
-            pool_device = node_info.inventory.devices[bit]
-            use = node_info.allocated_state.pools.get(node_info.inventory.pools[pool_device.pool].key, UNUSED)
-            if pool_device.id.device in use.shares:
-                found |= 1 << bit
-    return found
-
-
 def parts(choice: DeviceChoice, baseline: FleetBaseline, policy: Policy, intent: PodIntent) -> tuple[ScorePart, ...]:
     """The parts of the score that apply to this choice."""
     value = _value(choice, policy)
@@ -151,42 +137,38 @@ def _link(choice: DeviceChoice, baseline: FleetBaseline, intent: PodIntent) -> S
     if count < 2 or fabric is None or intent.topology == "none":  # noqa: PLR2004 - one GPU has no peer
         return None
     mine = achieved_gbps(choice)
+    fleet = max(baseline.best_ring_gbps.get(count, 0.0), mine) or 1.0
     if intent.asked_gbps:
-        enough = mine >= intent.asked_gbps
-        value, of = 1.0 if enough else _TOO_SLOW * mine / intent.asked_gbps, f"{intent.asked_gbps:g} asked for"
+        possible = min(intent.asked_gbps, fleet)
+        value, of = 1.0 if mine >= possible else _TOO_SLOW * mine / possible, f"{intent.asked_gbps:g} asked for"
     elif intent.topology == "required":
         value, of = 1.0, "joined as required"
     elif intent.topology == "preferred":
-        best = max(baseline.best_ring_gbps.get(count, 0.0), mine)
-        value, of = mine / best, f"the fleet's best {best:.0f}"
+        value, of = mine / fleet, f"the fleet's best {fleet:.0f}"
     else:
-        best = max(product_gbps(choice.node_info, count), mine)
+        best = max(product_gbps(choice.node_info, count), mine) or 1.0
         value = 1 - _UNASKED * (1 - mine / best)
         of = f"{count} x {fabric.product or 'this GPU'} can offer {best:.0f}"
     return ScorePart("link", value, f"predicted ring of {count} GPUs: {mine:.0f} GB/s, {of} ({fabric.source.value})")
 
 
 def _value(choice: DeviceChoice, policy: Policy) -> ScorePart | None:
-    """How little the GPUs are worth that the choice takes, and the whole NVLink sets that it breaks.
+    """How little the chosen GPUs are worth, with the whole sets that the choice breaks.
 
     None for a policy that prefers the largest GPU.
     """
     node_info, fabric, taken = choice.node_info, choice.node_info.fabric, choice.gpus.bit_count()
     if fabric is None or not taken or policy.headroom == "roomy":
         return None
-    used = node_info.positions(node_info.busy | _in_part_use(node_info))
-    broken = 0
-    for joined in joined_sets(fabric.graph.interconnect, node_info.positions(-1)):
-        if joined & choice.gpus:
-            broken += (joined & choice.gpus if joined & used else joined).bit_count()
+    broken = union(broken_sets(node_info, choice.gpus)) | choice.gpus
     memory = sum(
         node_info.inventory.devices[bit].device.memory_bytes for bit in members(node_info.devices(choice.gpus))
     )
     worth = product_value(fabric.product, memory / taken, fabric.graph, policy.products)
     sentence = f"{fabric.product or 'GPU'} of value {worth:.0f}"
-    if broken > taken:
-        sentence += f", {taken} of {broken} GPUs that NVLink joins and that are all free"
-    return ScorePart("value", thrift(worth, taken, broken), sentence)
+    if broken != choice.gpus:
+        sentence += f", {taken} of {broken.bit_count()} GPUs that NVLink joins and that are all free"
+    return ScorePart("value", thrift(worth, taken, broken.bit_count()), sentence)
 
 
 def _headroom(choice: DeviceChoice, assumed_bytes: int, policy: Policy, expected_bytes: int) -> ScorePart | None:
@@ -280,7 +262,7 @@ def _after(choice: DeviceChoice, before: list[int]) -> list[int]:
 
 def left_over(node_info: NodeInfo) -> list[int]:
     """The free thousandths of each GPU, in the order of the fabric."""
-    used, shared = node_info.busy, _in_part_use(node_info)
+    used, shared = node_info.busy, in_part_use(node_info)
     found = []
     for bit in node_info.gpu_bits:
         if bit < 0 or used >> bit & 1:
@@ -309,7 +291,7 @@ def _links_left(choice: DeviceChoice, baseline: FleetBaseline) -> tuple[float | 
     """
     node_info, fabric, taken = choice.node_info, choice.node_info.fabric, choice.gpus
     assert fabric is not None
-    graph, before = fabric.graph, node_info.positions(~(node_info.busy | _in_part_use(node_info)))
+    graph, before = fabric.graph, node_info.positions(~(node_info.busy | in_part_use(node_info)))
     had = links_inside(graph, before)
     if not taken or not had:
         return None, ""
