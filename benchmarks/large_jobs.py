@@ -7,27 +7,108 @@ fleet; the gang planner plans the gang. `make bench-quality` prints the table of
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 
-from benchmarks.mixed import FLEET, TRAY, Fleet
+from extender.allocation import Features
+from extender.api.fields import Json
+from extender.api.pods import Pod, decode_pod
+from extender.api.resource_claims import Allocation, Claim, Result, decode_claim
+from extender.api.resource_slices import DeviceId
+from extender.base.deadline import NO_DEADLINE
+from extender.cache import ClusterCache
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem
 from extender.gangs.gang_trial import GangMemory
 from extender.policy import Policy
-from extender.sandbox import carried_machines
-from extender.scheduling import RankingCache
+from extender.runtime.informers import watched_resources
+from extender.sandbox import carried_machines, fabric_slice
+from extender.sandbox.machines import gpu_slice, node_object
+from extender.sandbox.sandbox_cluster import GPU_CLASS
+from extender.scheduling import Evaluator, Placement, PodRequirements, RankingCache, requirements_of
+from extender.serve.filter import FilterService
 
-TRAYS, BOARD = 18, "hgx-h100-8"
-LARGE_FLEET = {**FLEET, TRAY: TRAYS}
+FLEET = {
+    "hgx-h100-8": 6,
+    "a100-pcie-8-bridged": 8,
+    "dgx1-v100": 6,
+    "h100-pcie-8-bridged": 6,
+    "l40s-8-pix": 8,
+    "rtx-a6000-4-bridged": 8,
+    "gb200-nvl72-tray": 18,
+}
+TRAY, TRAYS, BOARD = "gb200-nvl72-tray", 18, "hgx-h100-8"
 SIZES = (1, 2, 4)
 HELD = 0.2  # share of the GPUs that other pods hold, but for the trays and one board
 _PRODUCT = 'device.attributes["gpu.nvidia.com"].productName == "{}"'.format
 Free = dict[str, int]  # free GPUs by node
 
 
+class Fleet:
+    """A cache and a filter service in one process, with the writes of a bind."""
+
+    def __init__(self, policy: Policy, fleet: Mapping[str, int] = FLEET) -> None:
+        features = Features()
+        self.cache = ClusterCache(features)
+        apply = {kind.name: kind.apply for kind in watched_resources(self.cache)}
+        apply["deviceclasses"]("gpu.nvidia.com", GPU_CLASS)
+        for kind, count in fleet.items():
+            labels = {policy.group_levels[0]: kind} if kind == TRAY else {}  # all trays are one clique
+            for i in range(count):
+                name, machine = f"{kind}-{i:02}", carried_machines()[kind]
+                apply["nodes"](name, node_object(name, machine, labels))
+                for obj in (gpu_slice(name, machine), fabric_slice(name, machine)):
+                    apply["resourceslices"](obj["metadata"]["name"], obj)
+        self.names = sorted(self.cache.store.nodes)
+        self.filter_service = FilterService(self.cache, policy, Evaluator(features), lambda: 0.0)
+
+    def create(self, name: str, count: int, selector: str = "") -> tuple[Pod, Claim]:
+        """A pod and its claim for so many GPUs."""
+        request: Json = {"deviceClassName": "gpu.nvidia.com", "count": count}
+        if selector:
+            request["selectors"] = [{"cel": {"expression": selector}}]
+        spec = {"devices": {"requests": [{"name": "gpu", "exactly": request}]}}
+        claim = decode_claim({"metadata": {"namespace": "x", "name": name, "uid": f"u-{name}"}, "spec": spec})
+        self.cache.apply_claim(claim.key, claim)
+        claims = [{"name": "g", "resourceClaimName": name}]
+        metadata = {"namespace": "x", "name": name, "uid": f"p-{name}"}
+        return decode_pod({"metadata": metadata, "spec": {"resourceClaims": claims}}), claim
+
+    def requirements(self, pod: Pod) -> PodRequirements:
+        found = requirements_of(pod, self.cache.snapshot(), self.filter_service.policy)
+        assert isinstance(found, PodRequirements)
+        return found
+
+    def place(self, number: int, count: int) -> Placement | None:
+        """Place a job on the best node, as filter and bind would."""
+        pod, claim = self.create(f"c{number}", count)
+        passed = self.filter_service.filter(pod, self.names).passed
+        self.cache.release(pod.uid)
+        if not passed:
+            self.cache.apply_claim(claim.key, None)
+            return None
+        snapshot, requirements = self.cache.snapshot(), self.requirements(pod)
+        placement = self.filter_service.evaluate_node(requirements, passed[0], snapshot, NO_DEADLINE)
+        assert isinstance(placement, Placement)
+        ((_, allocation),) = placement.allocations(
+            snapshot.node_infos[passed[0]],
+            requirements,
+            self.filter_service.evaluation_context(snapshot),
+            lambda: "share",
+        )
+        self.cache.apply_claim(claim.key, replace(claim, allocation=Allocation(allocation.results)))
+        return placement
+
+    def occupy(self, node: str, gpus: Collection[int]) -> None:
+        """Allocate GPUs of a node to another pod."""
+        _, claim = self.create(f"held-{node}", len(gpus))
+        results = [Result("gpu", DeviceId("gpu.nvidia.com", node, f"gpu-{i}")) for i in gpus]
+        self.cache.apply_claim(claim.key, replace(claim, allocation=Allocation(tuple(results))))
+
+
 def held_fleet(seed: int) -> Fleet:
     """The fleet; other pods hold GPUs at random, but none of a tray or of the first board."""
-    fleet, rng = Fleet(Policy(), LARGE_FLEET), random.Random(seed)
+    fleet, rng = Fleet(Policy()), random.Random(seed)
     for name in fleet.names:
         held = [i for i in range(gpus_of(name)) if rng.random() < HELD]
         if held and kind_of(name) != TRAY and name != f"{BOARD}-00":

@@ -20,11 +20,10 @@ from extender.scheduling.evaluate import (
     evaluate,
     may_reject_sets,
 )
-from extender.scheduling.kept_cliques import keeping_cliques
 from extender.scheduling.node_ranking import NodeRanking, NodesOfStatus, RankingCache
 from extender.scheduling.node_selection import SelectedNodes, UsableNodes, may_run
 from extender.scheduling.requirements.pod_requirements import PodRequirements, requirements_of
-from extender.scheduling.shortlist import CollectedDomain, proximity_of, scores, shortlist
+from extender.scheduling.shortlist import CollectedDomain, keeping_cliques, proximity_of, scores, shortlist
 from extender.scheduling.unschedulable_reason import attributes_like
 
 __all__ = [

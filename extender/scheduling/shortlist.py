@@ -1,7 +1,7 @@
 """The results of filter and prioritize, computed from a ranking.
 
 Three things are no part of the ranking, so they are added to its few best placements: the domain whose freed devices
-are kept for a gang, whole NVLink cliques (kept_cliques.py), and the proximity to other members of the pod's group. That
+are kept for a gang, whole NVLink cliques, and the proximity to other members of the pod's group. That
 is the same node, then the same NVLink clique, then rack, then spine.
 """
 
@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from itertools import islice, takewhile
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.api.node_names import has_all
@@ -18,13 +19,16 @@ from extender.api.pod_groups import GroupKey
 from extender.api.reasons import Code, Reason
 from extender.base.text_limits import counted
 from extender.scheduling.evaluate import Placement
-from extender.scheduling.kept_cliques import keeping_cliques
 from extender.scheduling.node_ranking import NodeRanking
 from extender.scheduling.node_selection import SelectedNodes
 from extender.scheduling.requirements.pod_requirements import PodRequirements
 from extender.topology.score_parts import ScorePart, total
 
 MAX_SCORE = 10  # MaxExtenderPriority of the extender API
+_MAX_CLIQUE = 72  # nodes of a clique that are looked at: no NVLink clique has more GPUs
+
+Best = list[tuple[str, Placement]]
+"""Nodes with their placements, the best first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +83,7 @@ def _excluded(
     return requirements.mismatches(nodes, selected)
 
 
-def _best_of(
-    wanted: AbstractSet[str], ranking: NodeRanking, requirements: PodRequirements, snapshot: Snapshot
-) -> list[tuple[str, Placement]]:
+def _best_of(wanted: AbstractSet[str], ranking: NodeRanking, requirements: PodRequirements, snapshot: Snapshot) -> Best:
     """The best nodes among `wanted`, at most `candidates` of the policy."""
     if len(wanted) > requirements.policy.candidates:
         return ranking.best(wanted, requirements.policy.candidates)
@@ -98,9 +100,9 @@ def _by_proximity(
     ranking: NodeRanking,
     requirements: PodRequirements,
     snapshot: Snapshot,
-    best: list[tuple[str, Placement]],
+    best: Best,
     wanted: set[str],
-) -> list[tuple[str, Placement]]:
+) -> Best:
     """The best nodes and the best of each level near the pod group, ordered by the score with proximity."""
     placements = dict(best)
     for near in proximity.near_nodes(snapshot):
@@ -149,6 +151,35 @@ def _scaled(score: float | None, best: float) -> int:
         return 0
     return min(MAX_SCORE - 1, int(MAX_SCORE * score / best)) if best else MAX_SCORE - 1
 
+
+# -- whole cliques: no score knows them, as nodes with equal hardware and use share their score -----------------------
+
+
+def keeping_cliques(best: Best, requirements: PodRequirements, snapshot: Snapshot) -> Best:
+    """The best nodes, ordered by score: of those that are as good as the first, one of a broken clique comes first.
+
+    A clique is broken if a node of it has GPUs in use. The level of cliques is the first of `group_levels`. The work
+    does not grow with the fleet.
+    """
+    level = next(iter(requirements.policy.group_levels), "")
+    tried = set[str]()  # cliques that are whole
+    for one in takewhile(lambda one: one[1].score == best[0][1].score, best):
+        node_info = snapshot.node_infos.get(one[0])
+        clique = node_info.node.labels.get(level) if node_info is not None else None
+        if clique is None:
+            return best
+        if clique not in tried and _is_broken(snapshot.nodes_by_label(level).get(clique, ()), snapshot):
+            return best if one is best[0] else [one, *(other for other in best if other is not one)]
+        tried.add(clique)
+    return best
+
+
+def _is_broken(names: Iterable[str], snapshot: Snapshot) -> bool:
+    found = (snapshot.node_infos.get(name) for name in islice(names, _MAX_CLIQUE))
+    return any(node_info is not None and node_info.positions(node_info.busy) for node_info in found)
+
+
+# -- gangs and groups ---------------------------------------------------------------------------------------------
 
 _NO_NODES = frozenset[str]()
 

@@ -1,8 +1,11 @@
-"""What a GPU is worth, so that a pod without a wish does not take what others need.
+"""What the GPUs of a choice are worth, so that a pod without a wish does not take what others need.
 
 The unit is a GiB of memory or a GB/s of links: both grow with the price of a GPU, and no price list is needed. A policy
 may give a product another value in this unit. Values do not depend on the rest of the fleet, so a new node changes the
 score of no other.
+
+A whole set is GPUs of a node that NVLink joins and that are all free, such as the eight of a board or a bridged pair. A
+large job needs one, so a choice that breaks it costs more than the GPUs that it takes.
 """
 
 from __future__ import annotations
@@ -10,7 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import log2
 
+from extender.allocation import NodeInfo
+from extender.allocation.nodes import UNUSED
 from extender.api.gpu_topology import Graph
+from extender.topology.ring import joined_sets
 
 _GIB = 1 << 30
 _HALF = 256.0  # the value of which `thrift` is 1/2; values of GPUs are between 26 (T4) and 3,100 (GB200)
@@ -39,3 +45,32 @@ def thrift(value: float, taken: int, broken: int) -> float:
     eight joined H100s cost more than two B200s of a board that others use, and less than two of eight joined B200s.
     """
     return _HALF / (_HALF + value * (1 + _SET * log2(broken / taken)))
+
+
+def in_part_use(node_info: NodeInfo) -> int:
+    """Mask of the GPUs (device bits) of which a claim has a share."""
+    found = 0
+    if not any(use.shares for use in node_info.allocated_state.pools.values()):
+        return found
+    for bit in node_info.gpu_bits:
+        if bit >= 0:
+            pool_device = node_info.inventory.devices[bit]
+            use = node_info.allocated_state.pools.get(node_info.inventory.pools[pool_device.pool].key, UNUSED)
+            if pool_device.id.device in use.shares:
+                found |= 1 << bit
+    return found
+
+
+def whole_sets(node_info: NodeInfo) -> list[int]:
+    """Masks of the whole sets of at least two GPUs, by position in the fabric."""
+    fabric = node_info.fabric
+    if fabric is None:
+        return []
+    used = node_info.positions(node_info.busy | in_part_use(node_info))
+    joined = joined_sets(fabric.graph.interconnect, node_info.positions(-1))
+    return [gpus for gpus in joined if not gpus & used and gpus.bit_count() > 1]
+
+
+def broken_sets(node_info: NodeInfo, chosen: int) -> list[int]:
+    """The whole sets of which the chosen GPUs (by position) are a part."""
+    return [gpus for gpus in whole_sets(node_info) if gpus & chosen and gpus & ~chosen]

@@ -25,9 +25,8 @@ from extender.api.resource_slices import amount_of_memory
 from extender.base.bits import members, union
 from extender.base.text_limits import counted
 from extender.policy import Policy
-from extender.topology.product_values import product_value, thrift
+from extender.topology.product_values import broken_sets, in_part_use, product_value, thrift
 from extender.topology.sets import bandwidth, best_gbps, links_inside
-from extender.topology.whole_sets import broken_sets, in_part_use
 
 STEP = 0.08  # GPUs; gradients are rounded to this, so that nearly equal ones count as equal (docs/quality.md)
 
