@@ -15,7 +15,8 @@ from math import log2
 
 from extender.allocation import NodeInfo
 from extender.allocation.nodes import UNUSED
-from extender.api.gpu_topology import Graph
+from extender.api.gpu_topology import Fabric, Graph
+from extender.base.bits import members, union
 from extender.topology.ring import joined_sets
 
 _GIB = 1 << 30
@@ -38,13 +39,20 @@ def product_value(product: str, memory_bytes: float, graph: Graph, own: Mapping[
     return memory_bytes / _GIB + max(reach * links * graph.link_gbps, graph.pcie_gbps)
 
 
-def thrift(value: float, taken: int, broken: int) -> float:
-    """How little a choice costs, 1 (nothing) to 0: by the value of a GPU, and the size of the sets that it breaks.
+def thrift(node_info: NodeInfo, fabric: Fabric, chosen: int, own: Mapping[str, float]) -> tuple[float, str]:
+    """(how little these GPUs of a node cost, 1 (nothing) to 0, in words): by their value and the sets that they break.
 
-    `taken` GPUs of `broken` GPUs are chosen. Each doubling from the first to the second adds _SET of the value: two of
-    eight joined H100s cost more than two B200s of a board that others use, and less than two of eight joined B200s.
+    Each doubling from the chosen GPUs to those of the broken sets adds _SET of the value: two of eight joined H100s
+    cost more than two B200s of a board that others use, and less than two of eight joined B200s.
     """
-    return _HALF / (_HALF + value * (1 + _SET * log2(broken / taken)))
+    devices, taken = node_info.inventory.devices, chosen.bit_count()
+    memory = sum(devices[bit].device.memory_bytes for bit in members(node_info.devices(chosen)))
+    value = product_value(fabric.product, memory / taken, fabric.graph, own)
+    broken = (union(broken_sets(node_info, chosen)) | chosen).bit_count()
+    words = f"{fabric.product or 'GPU'} of value {value:.0f}"
+    if broken > taken:
+        words += f", {taken} of {broken} joined GPUs that are all free"
+    return _HALF / (_HALF + value * (1 + _SET * log2(broken / taken))), words
 
 
 def in_part_use(node_info: NodeInfo) -> int:

@@ -22,10 +22,10 @@ from extender.api.pod_annotations import PodIntent
 from extender.api.quantity import Quantity, whole_units
 from extender.api.request_mix import WHOLE, RequestMix, RequestShape
 from extender.api.resource_slices import amount_of_memory
-from extender.base.bits import members, union
+from extender.base.bits import members
 from extender.base.text_limits import counted
 from extender.policy import Policy
-from extender.topology.product_values import broken_sets, in_part_use, product_value, thrift
+from extender.topology.product_values import in_part_use, thrift
 from extender.topology.sets import bandwidth, best_gbps, links_inside
 
 STEP = 0.08  # GPUs; gradients are rounded to this, so that nearly equal ones count as equal (docs/quality.md)
@@ -156,18 +156,9 @@ def _value(choice: DeviceChoice, policy: Policy) -> ScorePart | None:
 
     None for a policy that prefers the largest GPU.
     """
-    node_info, fabric, taken = choice.node_info, choice.node_info.fabric, choice.gpus.bit_count()
-    if fabric is None or not taken or policy.headroom == "roomy":
+    if choice.node_info.fabric is None or not choice.gpus or policy.headroom == "roomy":
         return None
-    broken = union(broken_sets(node_info, choice.gpus)) | choice.gpus
-    memory = sum(
-        node_info.inventory.devices[bit].device.memory_bytes for bit in members(node_info.devices(choice.gpus))
-    )
-    worth = product_value(fabric.product, memory / taken, fabric.graph, policy.products)
-    sentence = f"{fabric.product or 'GPU'} of value {worth:.0f}"
-    if broken != choice.gpus:
-        sentence += f", {taken} of {broken.bit_count()} GPUs that NVLink joins and that are all free"
-    return ScorePart("value", thrift(worth, taken, broken.bit_count()), sentence)
+    return ScorePart("value", *thrift(choice.node_info, choice.node_info.fabric, choice.gpus, policy.products))
 
 
 def _headroom(choice: DeviceChoice, assumed_bytes: int, policy: Policy, expected_bytes: int) -> ScorePart | None:

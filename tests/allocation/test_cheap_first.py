@@ -70,7 +70,7 @@ async def test_explain_says_what_the_links_and_the_value_are_compared_with() -> 
         assert "headroom" not in links, "nothing is said about memory that nobody asked for"
         await b.create(claim("one"), pod("one", "one", annotations={"berth.dev/bandwidth": "300"}))
         value = (await parts_of(b, "one"))["value"]
-        assert value == "NVIDIA A100 80GB PCIe of value 320, 1 of 2 GPUs that NVLink joins and that are all free"
+        assert value == "NVIDIA A100 80GB PCIe of value 320, 1 of 2 joined GPUs that are all free"
         for annotation, said in (("bandwidth", "300"), ("min-bandwidth-gbps", "100")):
             await b.create(
                 claim(annotation, 2), pod(annotation, annotation, annotations={f"berth.dev/{annotation}": said})
