@@ -159,7 +159,7 @@ class Policy(_Strict):
     products: Products = Field(
         {},
         description="value of a GPU by a part of its product name, the first match counts; "
-        "others: GiB of memory + GB/s of links",
+        "others: from memory, links and age",
     )
     overrides: tuple[Override, ...] = Field(
         (), description="settings that differ by namespace or class; later entries win"

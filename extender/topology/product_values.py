@@ -1,8 +1,8 @@
 """What the GPUs of a choice are worth, so that a pod without a wish does not take what others need.
 
-The unit is a GiB of memory or a GB/s of links: both grow with the price of a GPU, and no price list is needed. A policy
-may give a product another value in this unit. Values do not depend on the rest of the fleet, so a new node changes the
-score of no other.
+The unit is a GiB of memory or a GB/s of links of the newest generation: both grow with the price of a GPU, and no price
+list is needed. A policy may give a product another value in this unit. Values do not depend on the rest of the fleet,
+so a new node changes the score of no other.
 
 A whole set is GPUs of a node that NVLink joins and that are all free, such as the eight of a board or a bridged pair. A
 large job needs one, so a choice that breaks it costs more than the GPUs that it takes.
@@ -17,10 +17,11 @@ from extender.allocation import NodeInfo
 from extender.allocation.nodes import UNUSED
 from extender.api.gpu_topology import Fabric, Graph
 from extender.base.bits import members, union
+from extender.topology.products import PCIE_RING_GBPS, pcie_gbps, pcie_generation
 from extender.topology.ring import joined_sets
 
 _GIB = 1 << 30
-_HALF = 256.0  # the value of which `thrift` is 1/2; values of GPUs are between 26 (T4) and 3,100 (GB200)
+_HALF = 256.0  # the value of which `thrift` is 1/2; values of GPUs are between 5 (T4) and 3,100 (GB200)
 _ACROSS_NODES = ("GB200", "GB300")  # products whose NVLinks reach the GPUs of other nodes
 _SET = 0.75  # of the value, for each doubling of a broken set
 _REACH = 4  # their links count so often, so that a tray of a rack is worth more than a whole board of B200s
@@ -29,14 +30,16 @@ _REACH = 4  # their links count so often, so that a tray of a rack is worth more
 def product_value(product: str, memory_bytes: float, graph: Graph, own: Mapping[str, float]) -> float:
     """The value of one GPU: of the first name in `own` that its product contains, else from memory and links.
 
-    Links that reach other nodes count more: they join more GPUs than the node has.
+    Links that reach other nodes count more: they join more GPUs than the node has. An older product counts less, by the
+    rate of its PCIe generation: an A100 with a bridge has as much memory and bandwidth as an H100 with one.
     """
     for name, value in own.items():
         if name in product:
             return value
     links = max((sum(row) + into for row, into in zip(graph.links, graph.switch_links, strict=True)), default=0)
     reach = _REACH if any(name in product for name in _ACROSS_NODES) else 1
-    return memory_bytes / _GIB + max(reach * links * graph.link_gbps, graph.pcie_gbps)
+    age = pcie_gbps(pcie_generation(product)) / max(PCIE_RING_GBPS.values())
+    return (memory_bytes / _GIB + reach * links * graph.link_gbps) * age
 
 
 def thrift(node_info: NodeInfo, fabric: Fabric, chosen: int, own: Mapping[str, float]) -> tuple[float, str]:

@@ -129,8 +129,9 @@ def product_gbps(node_info: NodeInfo, count: int) -> float:
 def _link(choice: DeviceChoice, baseline: FleetBaseline, intent: PodIntent) -> ScorePart | None:
     """The predicted bandwidth against what the pod asked for. More than that is no better.
 
-    A pod that asked for nothing is served by any set, so links decide only a part of the value. Where the product has
-    no links, nothing is missing.
+    Any set serves a pod that asked for nothing, and any joined set one that requires it (`_rejection` of evaluate.py
+    leaves out the others). For both, links decide only a part of the value, and nothing is missing where the product
+    has no links.
     """
     count, fabric = choice.gpus.bit_count(), choice.node_info.fabric
     if count < 2 or fabric is None or intent.topology == "none":  # noqa: PLR2004 - one GPU has no peer
@@ -140,8 +141,6 @@ def _link(choice: DeviceChoice, baseline: FleetBaseline, intent: PodIntent) -> S
     if intent.asked_gbps:
         possible = min(intent.asked_gbps, fleet)
         value, of = 1.0 if mine >= possible else _TOO_SLOW * mine / possible, f"{intent.asked_gbps:g} asked for"
-    elif intent.topology == "required":
-        value, of = 1.0, "joined as required"
     elif intent.topology == "preferred":
         value, of = mine / fleet, f"the fleet's best {fleet:.0f}"
     else:

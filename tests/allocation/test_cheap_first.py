@@ -12,8 +12,7 @@ from tests.worlds.running_berth import Berthing, berthing, claim, pod
 
 V100, A100, L40S, H100 = "dgx1-v100", "a100-pcie-8-bridged", "l40s-8-pix", "hgx-h100-8"
 T4, B200, TRAY = "t4-4", "hgx-b200-8-degraded", "gb200-nvl72-tray"
-# The least valuable first; two of the eight joined GPUs of a whole DGX-1 count more than a bridged pair.
-EACH = {machine: machine for machine in (T4, L40S, A100, V100, H100, B200, TRAY)}
+EACH = {machine: machine for machine in (T4, L40S, V100, A100, H100, B200, TRAY)}  # the least valuable first
 CLIQUE = "nvidia.com/gpu.clique"
 
 
@@ -43,7 +42,7 @@ async def test_two_gpus_without_a_wish_go_to_the_least_valuable_product_that_is_
     ("count", "annotations", "machine"),
     [
         (2, {}, T4),
-        (2, {"topology": "required"}, A100),
+        (2, {"topology": "required"}, V100),
         (2, {"topology": "preferred"}, B200),
         (2, {"bandwidth": "100"}, A100),
         (2, {"bandwidth": "300"}, H100),
@@ -66,11 +65,11 @@ async def test_explain_says_what_the_links_and_the_value_are_compared_with() -> 
         await b.create(claim("none", 2), pod("none", "none"))
         links = await parts_of(b, "none")
         assert links["link"].startswith("predicted ring of 2 GPUs: 240 GB/s, 2 x NVIDIA A100 80GB PCIe can offer 240 (")
-        assert links["value"] == "NVIDIA A100 80GB PCIe of value 320"
+        assert links["value"] == "NVIDIA A100 80GB PCIe of value 213"
         assert "headroom" not in links, "nothing is said about memory that nobody asked for"
         await b.create(claim("one"), pod("one", "one", annotations={"berth.dev/bandwidth": "300"}))
         value = (await parts_of(b, "one"))["value"]
-        assert value == "NVIDIA A100 80GB PCIe of value 320, 1 of 2 joined GPUs that are all free"
+        assert value == "NVIDIA A100 80GB PCIe of value 213, 1 of 2 joined GPUs that are all free"
         for annotation, said in (("bandwidth", "300"), ("min-bandwidth-gbps", "100")):
             await b.create(
                 claim(annotation, 2), pod(annotation, annotation, annotations={f"berth.dev/{annotation}": said})
@@ -81,10 +80,10 @@ async def test_explain_says_what_the_links_and_the_value_are_compared_with() -> 
 @pytest.mark.parametrize(
     ("policy", "machine"),
     [
-        ("products: {L40S: 3}", L40S),
-        ("products: {L40: 3, L40S: 900}", L40S),
-        ("overrides: [{namespaces: [default], products: {H100: 1}}]", H100),
-        ("overrides: [{namespaces: [other], products: {H100: 1}}]", T4),
+        ("products: {T4: 900}", L40S),
+        ("products: {T4: 900, L40: 30, L40S: 900}", L40S),
+        ("overrides: [{namespaces: [default], products: {T4: 900}}]", L40S),
+        ("overrides: [{namespaces: [other], products: {T4: 900}}]", T4),
         ("headroom: roomy", B200),
     ],
 )
