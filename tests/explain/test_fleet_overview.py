@@ -88,8 +88,8 @@ async def test_the_fleet_says_what_the_next_large_job_finds() -> None:
             b.cluster.store.put("nodes", ("", f"tray-{i}"), node)
         await b.settled()
         assert found(b) == ["12 x NVIDIA GB200 on 3 nodes of one clique", h100]
-        for node, gpus in (("tray-0", (1,)), ("n2", (0, 1))):
-            b.cluster.occupy(node, gpus)
+        b.cluster.occupy("tray-0", (1,))
+        b.cluster.occupy("n2", (0, 1))
         await b.settled()
         assert found(b) == ["8 x NVIDIA GB200 on 2 nodes of one clique", "8 x NVIDIA H100 80GB HBM3 on one node"]
         b.cluster.occupy("n1", range(8))
