@@ -1,4 +1,4 @@
-"""Writes the diagrams of docs/img: concepts.svg, and cpu.svg and weights.svg from the tables of the documents.
+"""Writes the diagrams of docs/img: concepts.svg, and cpu.svg from a table of the documents.
 
 See `make picture`.
 """
@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
-
-from benchmarks.mixed import drawn
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 INK, GREY, BLUE, GREEN, AMBER = "#1f2937", "#6b7280", "#2563eb", "#15803d", "#b45309"
@@ -164,17 +162,7 @@ def _legend(y: int) -> Iterator[str]:
         x += 40 + 6.4 * len(name)
 
 
-# -- the weight of link ------------------------------------------------------------------------------------------
-
-
-def weights() -> str:
-    """GPUs allocated and ring bandwidth by the weight of `link`."""
-    _, *rows = rows_of("quality.md", "link")
-    numbers = [[float(_NUMBER.findall(cell)[0]) for cell in cells] for cells in rows]
-    return drawn([{"link": round(link), "allocated": a / 100, "bandwidth": b / 100} for link, a, b in numbers])
-
-
-PICTURES: Mapping[str, Callable[[], str]] = {"concepts.svg": concepts, "cpu.svg": cpu, "weights.svg": weights}
+PICTURES: Mapping[str, Callable[[], str]] = {"concepts.svg": concepts, "cpu.svg": cpu}
 
 if __name__ == "__main__":
     for name, draw in PICTURES.items():

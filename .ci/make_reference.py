@@ -9,7 +9,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 from unittest.mock import Mock
 
 from pydantic import BaseModel, TypeAdapter
@@ -70,7 +70,7 @@ def _settings(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, ...]]:
 
 
 def _default(value: object) -> str:
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | dict):
         return ", ".join(f"`{item}`" for item in value) or "none"
     return _number(value) if isinstance(value, float | int) else str(value)
 
@@ -82,7 +82,8 @@ def _range(field: FieldInfo) -> str:
     limits = {name: getattr(one, name) for one in field.metadata for name in ("ge", "gt", "le") if hasattr(one, name)}
     if not limits:
         lengths = [one.max_length for one in field.metadata if getattr(one, "max_length", None)]
-        return f"a list of at most {lengths[0]}" if lengths else "a list"
+        kind = "a map" if get_origin(field.annotation) is dict else "a list"
+        return f"{kind} of at most {lengths[0]}" if lengths else kind
     most = _number(limits["le"])
     return (
         f"more than {_number(limits['gt'])}, at most {most}" if "gt" in limits else f"{_number(limits['ge'])} to {most}"

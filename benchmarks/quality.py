@@ -228,14 +228,14 @@ def mapa(folder: Path) -> list[dict]:
 
 
 def main() -> None:
-    from benchmarks import mixed, openb
+    from benchmarks import large_jobs, openb
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--traces", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
     args = parser.parse_args()
     result: dict = {"predictions": predictions(), "backlog": backlog()}
-    result["mixed"] = mixed.report()
+    result["large_jobs"] = large_jobs.report(args.seeds)
     if args.traces is not None:
         result["mapa"] = mapa(args.traces / "mapa")
         result["openb"] = openb.report(args.traces / "openb", args.seeds)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Collection, Mapping
+from typing import Annotated, Literal
 
 from cachetools import LRUCache
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 
 from extender.api.documents import Positions, one_value
 from extender.base.berth_errors import BerthError, WireError
@@ -30,43 +30,46 @@ class UnreadablePolicy(PolicyError):
     """The text is not a policy: it is not UTF-8, not YAML, not a single document, or beyond a limit."""
 
 
+def _no_boolean(value: object) -> object:
+    """Reject booleans: no setting is one, and pydantic would read YAML's `yes` as 1."""
+    if isinstance(value, bool):
+        raise ValueError("must not be true or false")  # noqa: TRY004 - pydantic reports ValueErrors
+    return value
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    @field_validator("*", mode="before")
-    @classmethod
-    def _no_boolean(cls, value: object) -> object:
-        """Reject booleans: no setting is one, and pydantic would read YAML's `yes` as 1."""
-        if isinstance(value, bool):
-            raise ValueError("must not be true or false")  # noqa: TRY004 - pydantic reports ValueErrors
-        return value
+    _no_boolean = field_validator("*", mode="before")(_no_boolean)
 
 
 class Weights(_Strict):
     """Weights of the parts of the score. Only their ratios matter; 0 disables a part."""
 
-    link: float = Field(8, ge=0, le=100, description="predicted ring bandwidth, relative to the best in the fleet")
+    link: float = Field(16, ge=0, le=100, description="predicted ring bandwidth, relative to what the pod asked for")
     affinity: float = Field(
         8, ge=0, le=100, description="devices of several drivers near each other: a GPU's NIC on its PCIe root"
     )
+    value: float = Field(10, ge=0, le=100, description="prefer the product of least value, and keep whole NVLink sets")
     headroom: float = Field(5, ge=0, le=100, description="how well the device memory fits the requested memory")
     fragmentation: float = Field(3, ge=0, le=100, description="how much free GPU capacity stays usable for later jobs")
     packing: float = Field(
         1, ge=0, le=100, description="prefer nodes whose GPUs (without GPUs: own devices) are already in use"
     )
-    health: float = Field(2, ge=0, le=100, description="avoid devices with an informational taint or a reported fault")
-    preference: float = Field(10, ge=0, le=100, description="rank of the chosen firstAvailable alternative")
+    health: float = Field(3, ge=0, le=100, description="avoid devices with an informational taint or a reported fault")
+    preference: float = Field(20, ge=0, le=100, description="rank of the chosen firstAvailable alternative")
     clique: float = Field(
-        5, ge=0, le=100, description="same NVLink clique, rack or spine as the other pods of the group"
+        8, ge=0, le=100, description="same NVLink clique, rack or spine as the other pods of the group"
     )
 
 
 class Intent(_Strict):
     """Topology requirements of a pod without annotations."""
 
-    topology: Literal["required", "preferred", "none"] = Field(
-        "preferred",
-        description="required: only nodes with an NVLink ring; preferred: NVLink raises the score; none: no effect",
+    topology: Literal["required", "preferred", "product", "none"] = Field(
+        "product",
+        description="required: only nodes with an NVLink ring; preferred: links as good as the fleet's best; "
+        "product: as good as those of the GPU's product; none: no effect",
     )
 
 
@@ -74,6 +77,8 @@ Headroom = Literal["tight", "roomy"]
 Packing = Literal["pack", "spread"]
 Drift = Literal["penalise", "filter", "ignore"]
 ComputeDomains = Literal["prefer", "require", "ignore"]
+_Value = Annotated[float, Field(ge=0, le=1_000_000), BeforeValidator(_no_boolean)]
+Products = Annotated[dict[Annotated[str, Field(min_length=2)], _Value], Field(max_length=64)]
 
 
 class Override(_Strict):
@@ -86,6 +91,7 @@ class Override(_Strict):
     headroom: Headroom | None = Field(None, description="see headroom")
     packing: Packing | None = Field(None, description="see packing")
     drift: Drift | None = Field(None, description="see drift")
+    products: Products | None = Field(None, description="see products; replaces the whole map")
 
     def applies(self, namespace: str, classes: frozenset[str]) -> bool:
         """Whether the override applies to a pod of this namespace whose claims use these DeviceClasses."""
@@ -161,6 +167,11 @@ class Policy(_Strict):
         max_length=8,
         description="node labels that define how near two nodes are, the nearest level first",
     )
+    products: Products = Field(
+        {},
+        description="value of a GPU by a part of its product name, the first match counts; "
+        "others: from memory, links and age",
+    )
     overrides: tuple[Override, ...] = Field(
         (), description="settings that differ by namespace or class; later entries win"
     )
@@ -170,6 +181,12 @@ class Policy(_Strict):
     def digest(self) -> str:
         """16 hexadecimal digits. Equal policies have equal digests."""
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
+
+    def unmatched_products(self, products: Collection[str]) -> list[str]:
+        """The names in `products`, also those of overrides, that none of these products contains."""
+        maps = (self.products, *(override.products or {} for override in self.overrides))
+        names = dict.fromkeys(name for one in maps for name in one)
+        return [name for name in names if not any(name in product for product in products)]
 
     def effective(self, namespace: str, classes: frozenset[str]) -> Policy:
         """The policy for a pod. Equal sets of overrides give the same object while the cache keeps it."""
@@ -186,7 +203,9 @@ class Policy(_Strict):
 
 
 def _overridden(policy: Policy, override: Override) -> Policy:
-    changes: dict[str, object] = override.model_dump(include={"headroom", "packing", "drift"}, exclude_none=True)
+    changes: dict[str, object] = override.model_dump(
+        include={"headroom", "packing", "drift", "products"}, exclude_none=True
+    )
     for name in ("weights", "defaults"):
         part: BaseModel | None = getattr(override, name)
         if part is not None:

@@ -13,9 +13,11 @@ from extender.base.text_limits import shown
 
 ANNOTATION_PREFIX = "berth.dev/"
 TOPOLOGY_ANNOTATION = "berth.dev/topology"
-BANDWIDTH_ANNOTATION = "berth.dev/min-bandwidth-gbps"
+BANDWIDTH_ANNOTATION = "berth.dev/bandwidth"
+MIN_BANDWIDTH_ANNOTATION = "berth.dev/min-bandwidth-gbps"
 MEMORY_ANNOTATION = "berth.dev/expected-memory"
-_TOPOLOGIES = ("required", "preferred", "none")
+_GROUP_TOPOLOGIES = ("required", "preferred", "none")
+_TOPOLOGIES = ("required", "preferred", "product", "none")
 
 
 class PodIntent(NamedTuple):
@@ -24,29 +26,56 @@ class PodIntent(NamedTuple):
     Each key by which pods share results has the whole value. So pods that differ in a field share none.
     """
 
-    topology: str  # required, preferred or none
+    topology: str  # required, preferred, product or none
     min_gbps: float  # GB/s that the chosen GPUs must reach; 0 for no minimum
     expected_bytes: int  # bytes of memory per GPU; 0 for no minimum
+    wanted_gbps: float = 0.0  # GB/s that the chosen GPUs should reach; 0 for no wish
+
+    @property
+    def asked_gbps(self) -> float:
+        """GB/s that are enough; 0 if the pod names no figure."""
+        return max(self.wanted_gbps, self.min_gbps)
 
 
 def intent_of(annotations: Mapping[str, str], default_topology: str) -> PodIntent:
     """The intent of a pod. `default_topology` counts for a pod without that annotation. Raises ValueError."""
     return PodIntent(
-        topology_of(annotations) or default_topology, min_gbps_of(annotations), expected_bytes_of(annotations)
+        topology_of(annotations) or default_topology,
+        min_gbps_of(annotations),
+        expected_bytes_of(annotations),
+        wanted_gbps_of(annotations),
     )
 
 
-def topology_of(annotations: Mapping[str, str], name: str = TOPOLOGY_ANNOTATION) -> str | None:
+def topology_of(annotations: Mapping[str, str]) -> str | None:
+    """required, preferred, product or none; None without the annotation. Raises ValueError."""
+    return _one_of(_TOPOLOGIES, annotations, TOPOLOGY_ANNOTATION)
+
+
+def group_topology_of(annotations: Mapping[str, str], name: str) -> str | None:
     """required, preferred or none; None without the annotation of this name. Raises ValueError."""
+    return _one_of(_GROUP_TOPOLOGIES, annotations, name)
+
+
+def _one_of(words: tuple[str, ...], annotations: Mapping[str, str], name: str) -> str | None:
     text = annotations.get(name)
-    if text is not None and text not in _TOPOLOGIES:
-        raise ValueError(f"pod annotation {name}: {shown(text)} is not one of {', '.join(_TOPOLOGIES)}")
+    if text is not None and text not in words:
+        raise ValueError(f"pod annotation {name}: {shown(text)} is not one of {', '.join(words)}")
     return text
 
 
 def min_gbps_of(annotations: Mapping[str, str]) -> float:
     """The required bandwidth in GB/s; 0 without the annotation. Raises ValueError."""
-    text = annotations.get(BANDWIDTH_ANNOTATION)
+    return _gbps(annotations, MIN_BANDWIDTH_ANNOTATION)
+
+
+def wanted_gbps_of(annotations: Mapping[str, str]) -> float:
+    """The wanted bandwidth in GB/s; 0 without the annotation. Raises ValueError."""
+    return _gbps(annotations, BANDWIDTH_ANNOTATION)
+
+
+def _gbps(annotations: Mapping[str, str], name: str) -> float:
+    text = annotations.get(name)
     if text is None:
         return 0.0
     try:
@@ -54,7 +83,7 @@ def min_gbps_of(annotations: Mapping[str, str]) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < float("inf"):
-        raise ValueError(f"pod annotation {BANDWIDTH_ANNOTATION}: {shown(text)} is not a number of GB/s")
+        raise ValueError(f"pod annotation {name}: {shown(text)} is not a number of GB/s")
     return value
 
 
@@ -74,6 +103,7 @@ def expected_bytes_of(annotations: Mapping[str, str]) -> int:
 
 ANNOTATION_READERS: dict[str, Callable[[Mapping[str, str]], object]] = {
     TOPOLOGY_ANNOTATION: topology_of,
-    BANDWIDTH_ANNOTATION: min_gbps_of,
+    BANDWIDTH_ANNOTATION: wanted_gbps_of,
+    MIN_BANDWIDTH_ANNOTATION: min_gbps_of,
     MEMORY_ANNOTATION: expected_bytes_of,
 }

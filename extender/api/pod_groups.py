@@ -13,7 +13,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from extender.api.fields import Json, get, inner, integer, many, need, string
-from extender.api.pod_annotations import topology_of
+from extender.api.pod_annotations import group_topology_of
 from extender.api.resource_claims import Consumer, PodClaim, decode_pod_claim
 from extender.base.text_limits import cut, shown
 
@@ -176,7 +176,7 @@ def membership_of(metadata: Json, scheduling_group: str) -> Membership | None:
             key,
             _minimum(source, notes),
             _rank(labels, notes, metadata.get("name") or ""),
-            topology_of(notes, TOPOLOGY) or "" if notes.get(TOPOLOGY) else "",
+            group_topology_of(notes, TOPOLOGY) or "" if notes.get(TOPOLOGY) else "",
             _timeout(notes),
             owner=str(labels.get(_LWS_NAME) or "") if source is GroupSource.LEADER_WORKER_SET else name,
         )

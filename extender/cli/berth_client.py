@@ -125,10 +125,14 @@ class ClaimReply(BaseModel):
 
 
 class PolicyStatusReply(BaseModel):
-    """The reply to GET /v1/policy. `problem` says why a newer policy was rejected; it is empty if none was."""
+    """The reply to GET /v1/policy. `problem` says why a newer policy was rejected; it is empty if none was.
+
+    `unmatched_products` are names in `products` that are in no product name of the fleet.
+    """
 
     generation: int
     problem: str
+    unmatched_products: list[str]
     policy: Json
 
 

@@ -9,6 +9,7 @@ import typer
 import yaml
 
 from extender.base.berth_errors import WireError
+from extender.base.text_limits import shown
 from extender.cli.berth_client import SERVER, PolicyStatusReply, Server, Token, ask
 from extender.cli.object_files import policy_of
 from extender.cli.options import WideOutput
@@ -74,6 +75,8 @@ def status_command(
         say(f"policy of generation {found['generation']} is in force")
         if found["problem"]:
             say(f"a newer policy was rejected: {found['problem']}")
+        for name in found["unmatched_products"]:
+            say(f"products: no GPU of the fleet has {shown(name)} in its product name")
         if output == "wide":
             say(yaml.safe_dump(found["policy"], sort_keys=False), nl=False)
     if found["problem"]:

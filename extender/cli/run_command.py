@@ -22,6 +22,7 @@ from extender.cli.logs import set_up_logging
 from extender.cli.options import PORTS, parse_listen
 from extender.cli.output import Screen
 from extender.entry.all_in_one import both
+from extender.explain import LargeJob, fleet_stats, large_jobs
 from extender.gangs.gang import gang_minimum
 from extender.policy import Policy
 from extender.sandbox import (
@@ -131,7 +132,7 @@ async def _run(examples: Path, listen: tuple[str, str], api_port: int, *, once: 
         snapshot = app.service.cache.snapshot()
         gang_report = GangReport(cluster.store, lambda group: gang_minimum(group, snapshot) > 0, GROUP_LEVELS)
         gangs = gang_report.rows(expectations, rows)
-        _print_report(console, rows, gangs)
+        _print_report(console, rows, gangs, large_jobs(fleet_stats(snapshot)))
         if once:
             console.print("", "`make run` keeps it running; docs/tutorial-your-own-pod.md is next.", sep="\n")
             return 0 if all(row.is_good for row in rows) and all(gang.is_good for gang in gangs) else 1
@@ -156,7 +157,7 @@ def _add_fleet(cluster: Cluster) -> None:
         cluster.occupy(node, gpus)
 
 
-def _print_report(console: Screen, rows: list[Row], gangs: list[GangRow]) -> None:
+def _print_report(console: Screen, rows: list[Row], gangs: list[GangRow], large: list[LargeJob]) -> None:
     of_gangs = {pod for gang in gangs for pod in gang.pods}
     single = [row for row in rows if row.pod not in of_gangs or not row.is_good]
     if single:
@@ -164,6 +165,9 @@ def _print_report(console: Screen, rows: list[Row], gangs: list[GangRow]) -> Non
     if gangs:
         console.print("", _gang_table(gangs), Text(GANG_LEGEND, "dim"), sep="\n")
     console.print("", *_totals(single, gangs), sep="\n", style="bold")
+    if large:
+        found = ", ".join(f"{job.gpus} x {job.where}" for job in large)
+        console.print(f"The next large job still finds {found}.", style="bold", highlight=False)
 
 
 def _print_next_steps(console: Screen, page: str, kubeconfig: Path, pod: str) -> None:

@@ -91,7 +91,7 @@ class Console:
         self.history = DecisionHistory(now_rfc3339())
         self.questions = Questions(self.explainer, self.history, writer, self.refreshed)
         self.fleet_sampler = FleetSampler(self.cache, self.refreshed, clock)
-        self.overview = FleetOverview(self.cache, self.history, self.explainer, self.fleet_sampler.trend, clock)
+        self.overview = FleetOverview(self.cache, self.history, self.explainer, self.fleet_sampler, clock)
         self.event_recorder = EventRecorder(self.questions, writer, clock)
         self.auditor = Auditor(self.cache, client, writer)
         self.set_comparer = SetComparer(self.cache, evaluator, self.history, self.refreshed, clock)

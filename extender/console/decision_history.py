@@ -28,6 +28,7 @@ from extender.cluster import ClusterError, NotFound
 from extender.console.fair_queue import FairQueue
 from extender.explain import ComparedSets, compare_sets
 from extender.scheduling import Decision, Evaluator, ScoredNode, parse_decision
+from extender.topology.score_parts import product_gbps
 from extender.topology.sets import bandwidth
 
 _MAX_PODS = 2048  # decisions; each has the texts of an annotation, of 4 KiB at most
@@ -161,7 +162,7 @@ def decision_of(pod: Pod, snapshot: Snapshot) -> Decision | None:
     """The decision about a bound pod of Berth's scheduler, by its annotation and its claims.
 
     None if no claim has devices yet. The Binding has no annotation if all of them were allocated before, for another
-    pod. The bandwidths are those of the fleet as it is now.
+    pod. The bandwidths are those of the node as it is now.
     """
     claims = _claims_of(pod, snapshot)
     results = _results(claims)
@@ -173,7 +174,7 @@ def decision_of(pod: Pod, snapshot: Snapshot) -> Decision | None:
     if note is None:
         return Decision(at, ScoredNode(pod.node_name, 0.0, (), 0.0, 0.0, "", (), devices))
     noted = parse_decision(note)
-    ring, best, source = _ring(node_info, results, snapshot) if node_info is not None else (0.0, 0.0, "")
+    ring, best, source = _ring(node_info, results) if node_info is not None else (0.0, 0.0, "")
     chosen = ScoredNode(pod.node_name, noted.score, devices, ring, best, source, noted.parts, (), *noted.pairs)
     return Decision(at, chosen, noted.runner_up, noted.margin)
 
@@ -187,15 +188,15 @@ def _claims_of(pod: Pod, snapshot: Snapshot) -> list[Claim]:
     return [claim for claim in found if claim is not None and (claim.group or claim.is_reserved_for(pod.uid))]
 
 
-def _ring(node_info: NodeInfo, results: list[Result], snapshot: Snapshot) -> tuple[float, float, str]:
-    """The ring bandwidth of these GPUs, the best of equal size in the fleet (both in GB/s), and the source of links."""
+def _ring(node_info: NodeInfo, results: list[Result]) -> tuple[float, float, str]:
+    """The ring bandwidth of these GPUs, the best of equal size if the node is free (in GB/s), the source of links."""
     bits = [node_info.inventory.index.get(result.device) for result in results if not result.admin_access]
     positions = node_info.positions(sum(1 << bit for bit in {*bits} if bit is not None))
     count = positions.bit_count()
     if node_info.fabric is None or count <= 1:
         return 0.0, 0.0, ""
     ring = bandwidth(node_info.fabric.graph, positions)
-    return ring, max(ring, snapshot.baseline.best_ring_gbps.get(count, 0.0)), node_info.fabric.source.value
+    return ring, max(ring, product_gbps(node_info, count)), node_info.fabric.source.value
 
 
 def _may_be_bound(pod: Pod) -> bool:

@@ -24,7 +24,16 @@ from extender.cache import ClusterCache
 from extender.cluster import now_rfc3339
 from extender.console.decision_history import DecidedPod, DecisionHistory
 from extender.console.explainer import Explainer, last_attempt_failed, to_json
-from extender.explain import FleetStats, claim_rows, fleet_stats, group_rows, node_detail, node_row, totals
+from extender.explain import (
+    FleetStats,
+    claim_rows,
+    fleet_stats,
+    group_rows,
+    large_jobs,
+    node_detail,
+    node_row,
+    totals,
+)
 
 _REFRESH_SECONDS = 1.0  # between two searches for waiting pods and groups
 _MAX_DECISIONS = 100  # decisions in one reply
@@ -141,13 +150,13 @@ class FleetOverview:
         cache: ClusterCache,
         history: DecisionHistory,
         explainer: Explainer,
-        trend: FleetTrend,
+        sampler: FleetSampler,
         clock: Callable[[], float],
     ) -> None:
         self._cache = cache
         self._history = history
         self._explainer = explainer
-        self._trend = trend
+        self._sampler = sampler
         self._clock = clock
         self._refreshed_at = float("-inf")  # time of the last refresh, which all open pages share
         self._refreshes = 0  # changes that refreshes found
@@ -191,10 +200,11 @@ class FleetOverview:
         return {**times, **known, "nodes": rows, "decisions": self._decisions(0), **self._lists()}
 
     def _times(self, snapshot: Snapshot, *, whole: bool, since: float) -> Json:
-        """The part of every reply: its cursor, the time, and the points of the trend after `since`."""
+        """The part of every reply: its cursor, the time, the trend after `since`, and what a large job finds."""
         now_ms = int(self._clock() * 1000)
         cursor = _Seen(self._epoch, snapshot.version, self._history.version, self._refreshes, now_ms)
-        return {"cursor": cursor.text, "whole": whole, "now": now_rfc3339(), "trend": self._ages(since)}
+        found = {"cursor": cursor.text, "whole": whole, "now": now_rfc3339(), "trend": self._ages(since)}
+        return {**found, "large_jobs": [job._asdict() for job in large_jobs(self._sampler.stats)]}
 
     def _seen(self, cursor: str) -> _Seen | None:
         """What a page has seen; None if it has seen nothing of this process."""
@@ -262,7 +272,7 @@ class FleetOverview:
     def _ages(self, after: float) -> list[tuple[float, int, int]]:
         """The points of the trend after a time: seconds ago, free GPUs, largest free set."""
         now = self._clock()
-        return [(round(now - point.at, 1), point.free, point.largest_set) for point in self._trend.after(after)]
+        return [(round(now - point.at, 1), point.free, point.largest_set) for point in self._sampler.trend.after(after)]
 
     def _waiting_rows(self) -> list[tuple[Pod, int]]:
         """The first waiting pods, with how many each stands for: pods of one group with one reason are one row.

@@ -6,7 +6,17 @@ without a console does not import this package. This package has no I/O, clock o
 
 from extender.explain.compared_sets import ComparedSets, compare_sets
 from extender.explain.consistency import CHECKS, Finding, check_consistency
-from extender.explain.fleet_rows import FleetStats, claim_rows, fleet_stats, group_rows, node_detail, node_row, totals
+from extender.explain.fleet_rows import (
+    FleetStats,
+    LargeJob,
+    claim_rows,
+    fleet_stats,
+    group_rows,
+    large_jobs,
+    node_detail,
+    node_row,
+    totals,
+)
 from extender.explain.gang_explanation import explain_gang, explain_jobs, groups_named
 from extender.explain.gang_question import GangExplanation, PlannerCaches
 from extender.explain.place_constraints import unmet_places
@@ -21,6 +31,7 @@ __all__ = [
     "Finding",
     "FleetStats",
     "GangExplanation",
+    "LargeJob",
     "PlannerCaches",
     "Scenario",
     "apply_scenario",
@@ -34,6 +45,7 @@ __all__ = [
     "fleet_stats",
     "group_rows",
     "groups_named",
+    "large_jobs",
     "no_devices",
     "node_detail",
     "node_row",

@@ -11,6 +11,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import combinations
+from typing import NamedTuple
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.allocation.nodes import UNUSED, Nearness, Places, published_place
@@ -47,6 +48,7 @@ _GROUPS = (
     *(("clique", vendor.clique_label) for vendor in VENDORS if vendor.clique_label),
 )
 _MAX_NODES = 64  # of one group
+_MAX_LARGE = 3  # products that `large_jobs` names
 _MAX_OTHERS = 64  # devices of one driver: a node may have 2,048 channels
 _MOST_BESIDE = 4  # names of one driver beside a GPU
 _DRIVER, _AGENT, _GPU, _ROOT = "driver", "agent", "its GPU", "its PCIe root"
@@ -423,17 +425,22 @@ class FleetStats:
     drifting: int = 0  # GPUs in use without a claim
     unhealthy: int = 0
     largest_set: int = 0  # largest set of free GPUs that NVLink joins on one node
+    largest_nodes: int = 0  # nodes with such a set
+    clique_nodes: int = 0  # the most nodes of one NVLink clique whose GPUs are all free
     unclaimed_bytes: int = 0
     live_free_bytes: int = 0  # sum over GPUs with fresh agent data
     stranded: float = 0.0  # free GPUs or parts of GPUs that the expected request mix cannot use
 
     def add(self, other: FleetStats) -> None:
-        """Add the statistics of one node. The caller adds `live_free_bytes`, which differs between equal nodes."""
+        """Add the statistics of one node, but for what differs between equal nodes: `live_free_bytes` and cliques."""
         self.gpus += other.gpus
         self.free += other.free
         self.drifting += other.drifting
         self.unhealthy += other.unhealthy
-        self.largest_set = max(self.largest_set, other.largest_set)
+        if other.largest_set > self.largest_set:
+            self.largest_set, self.largest_nodes = other.largest_set, 0
+        if other.largest_set == self.largest_set:
+            self.largest_nodes += other.largest_nodes
         self.unclaimed_bytes += other.unclaimed_bytes
         self.stranded += other.stranded
 
@@ -442,6 +449,7 @@ def fleet_stats(snapshot: Snapshot) -> dict[str, FleetStats]:
     """The statistics by product. Nodes of one allocation signature and the same GPUs share one computation."""
     found: dict[str, FleetStats] = {}
     by_signature: dict[tuple[tuple[int, int], tuple[int, ...]], FleetStats] = {}
+    cliques: Counter[tuple[str, str]] = Counter()  # nodes whose GPUs are all free, by product and clique
     for node_info in snapshot.node_infos.values():
         bits = tuple(shown_bits(node_info))
         if bits:
@@ -452,7 +460,33 @@ def fleet_stats(snapshot: Snapshot) -> dict[str, FleetStats]:
             total = found.setdefault(product(node_info), FleetStats())
             total.add(stats)
             total.live_free_bytes += _live_free(node_info)
+            labels = node_info.node.labels
+            clique = next((labels[label] for name, label in _GROUPS if name == "clique" and label in labels), "")
+            if clique and stats.free == stats.gpus:
+                cliques[product(node_info), clique] += 1
+    for (name, _), nodes in cliques.items():
+        found[name].clique_nodes = max(found[name].clique_nodes, nodes)
     return found
+
+
+class LargeJob(NamedTuple):
+    """The largest job of one product that still finds free GPUs that NVLink joins."""
+
+    gpus: int
+    where: str  # the product and the nodes, in words
+
+
+def large_jobs(stats: Mapping[str, FleetStats]) -> list[LargeJob]:
+    """What the next large job still finds, the largest first: on one node, or on whole nodes of one clique."""
+    found = []
+    for name, one in stats.items():
+        if one.clique_nodes > 1:
+            where = f"{name} on {one.clique_nodes} nodes of one clique"
+            found.append(LargeJob(one.clique_nodes * one.largest_set, where))
+        elif one.largest_set > 1:
+            nodes = "one node" if one.largest_nodes == 1 else f"each of {one.largest_nodes} nodes"
+            found.append(LargeJob(one.largest_set, f"{name} on {nodes}"))
+    return sorted(found, key=lambda job: (-job.gpus, job.where))[:_MAX_LARGE]
 
 
 def _stats_of(node_info: NodeInfo, bits: tuple[int, ...], snapshot: Snapshot) -> FleetStats:
@@ -464,6 +498,7 @@ def _stats_of(node_info: NodeInfo, bits: tuple[int, ...], snapshot: Snapshot) ->
         drifting=node_info.drift.bit_count(),
         unhealthy=sum(not gpu.healthy for gpu in node_info.fabric.gpus) if node_info.fabric is not None else 0,
         largest_set=largest_free_set(node_info),
+        largest_nodes=1,
         unclaimed_bytes=sum(unclaimed_bytes(node_info, bit) for bit in bits if not node_info.busy >> bit & 1),
         stranded=stranded(left, snapshot.baseline) / WHOLE,
     )

@@ -41,6 +41,7 @@ from extender.scheduling import (
     ScoredNode,
     Unschedulable,
     evaluate,
+    keeping_cliques,
     may_run,
     requirements_of,
 )
@@ -177,8 +178,8 @@ def _explanation(question: _Question) -> Explanation:
     fitting = nodes - unschedulable.nodes
     if fitting:
         best = [
-            ScoredNode.of(question.node_info(node), placement, question.requirements, snapshot, context)
-            for node, placement in _best(ranking, allowed, statuses)
+            ScoredNode.of(question.node_info(node), placement, question.requirements, context)
+            for node, placement in _best(question, allowed, statuses)
         ]
         sentence = _fits(name, nodes, fitting, best) + _leaves(excluded, nodes)
         return Explanation(name, "fits", sentence, nodes, fitting, tuple(best), reasons)
@@ -230,12 +231,14 @@ def _nodes_by_status(
 
 
 def _best(
-    ranking: NodeRanking, allowed: set[str] | None, newer: Mapping[str, FilterStatus]
+    question: _Question, allowed: set[str] | None, newer: Mapping[str, FilterStatus]
 ) -> list[tuple[str, Placement]]:
-    """The best nodes by score."""
-    found = [one for one in ranking.best(allowed, _MAX_BEST + len(newer)) if one[0] not in newer]
+    """The best nodes by score, in filter's order of equal ones."""
+    count = max(_MAX_BEST, question.requirements.policy.candidates)
+    found = [one for one in question.ranking.best(allowed, count + len(newer)) if one[0] not in newer]
     found += [(name, status) for name, status in newer.items() if isinstance(status, Placement)]
-    return sorted(found, key=lambda one: (-one[1].score, one[0]))[:_MAX_BEST]
+    found.sort(key=lambda one: (-one[1].score, one[0]))
+    return keeping_cliques(found[:count], question.requirements, question.snapshot)[:_MAX_BEST]
 
 
 # -- reasons -------------------------------------------------------------------------------------------------------

@@ -23,7 +23,14 @@ from extender.scheduling.evaluate import (
 from extender.scheduling.node_ranking import NodeRanking, NodesOfStatus, RankingCache
 from extender.scheduling.node_selection import SelectedNodes, UsableNodes, may_run
 from extender.scheduling.requirements.pod_requirements import PodRequirements, requirements_of
-from extender.scheduling.shortlist import CollectedDomain, in_cliques, proximity_of, scores, shortlist
+from extender.scheduling.shortlist import (
+    CollectedDomain,
+    in_cliques,
+    keeping_cliques,
+    proximity_of,
+    scores,
+    shortlist,
+)
 from extender.scheduling.unschedulable_reason import attributes_like
 
 __all__ = [
@@ -45,6 +52,7 @@ __all__ = [
     "evaluate",
     "ignores_identity",
     "in_cliques",
+    "keeping_cliques",
     "may_reject_sets",
     "may_run",
     "parse_decision",

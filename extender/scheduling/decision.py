@@ -6,11 +6,11 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from extender.allocation import NodeInfo, Snapshot
+from extender.allocation import NodeInfo
 from extender.scheduling.evaluate import EvaluationContext, Placement
 from extender.scheduling.requirements.pod_requirements import PodRequirements
 from extender.topology.device_pairs import Accepted, DevicePair, DevicePairs, device_pairs, parse_pairs
-from extender.topology.score_parts import ScorePart
+from extender.topology.score_parts import ScorePart, product_gbps
 
 _AS_GOOD = 0.0005  # margins below it would be shown as 0.000
 _FIELDS = re.compile(r"; (?=score [0-9]|devices |[a-z]+ [0-9]\.[0-9]{2}: |pairs |runner-up )")  # a text may have "; "
@@ -28,7 +28,7 @@ class ScoredNode:
     score: float
     devices: tuple[str, ...]  # the devices to allocate, as driver/pool/device
     ring_gbps: float  # GB/s of the ring through the chosen GPUs
-    best_gbps: float  # GB/s of the best set of equal size in the fleet
+    best_gbps: float  # GB/s of the best set of equal size on this node if all its GPUs are free
     source: str  # the source of the link data
     parts: tuple[ScorePart, ...]
     reused: tuple[str, ...] = ()  # devices of the pod's claims that were allocated or promised before
@@ -43,17 +43,12 @@ class ScoredNode:
 
     @classmethod
     def of(
-        cls,
-        node_info: NodeInfo,
-        placement: Placement,
-        requirements: PodRequirements,
-        snapshot: Snapshot,
-        context: EvaluationContext,
+        cls, node_info: NodeInfo, placement: Placement, requirements: PodRequirements, context: EvaluationContext
     ) -> ScoredNode:
         """The node with the score and devices of this placement. Raises DeadlineExceeded."""
         count = node_info.positions(placement.solution.mask).bit_count()
         source = node_info.fabric.source.value if node_info.fabric is not None else ""
-        best = max(snapshot.baseline.best_ring_gbps.get(count, 0.0), placement.ring_gbps)
+        best = max(product_gbps(node_info, count), placement.ring_gbps)
         return cls(
             node_info.node.name,
             placement.score,

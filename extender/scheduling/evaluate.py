@@ -272,9 +272,7 @@ def _solve(
     rejection = _rejection(choice, requirements)
     if rejection is not None:
         return Unschedulable(rejection)
-    found = parts(choice, context.baseline, requirements.policy, intent.expected_bytes)
-    if intent.topology == "none":
-        found = tuple(part for part in found if part.name != "link")
+    found = parts(choice, context.baseline, requirements.policy, intent)
     return Placement(solution, found, total(found, requirements.policy), achieved_gbps(choice))
 
 

@@ -1,8 +1,8 @@
 """The results of filter and prioritize, computed from a ranking.
 
-Three things depend on the one pod and are no part of the ranking: the domain whose freed devices are kept for a gang;
-the NVLink cliques of other ComputeDomains, which come last; and the proximity to other members of the pod's group. That
-is the same node, then the same NVLink clique, then rack, then spine.
+Four things are no part of the ranking, so they are added to its few best placements: the domain whose freed devices are
+kept for a gang; whole NVLink cliques, which stay whole; the cliques of other ComputeDomains, which come last; and the
+proximity to other members of the pod's group. That is the same node, then the same clique, then rack, then spine.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from itertools import islice, takewhile
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.api.claim_specs import CLIQUE_LABEL
@@ -25,6 +26,10 @@ from extender.scheduling.requirements.pod_requirements import PodRequirements
 from extender.topology.score_parts import ScorePart, total
 
 MAX_SCORE = 10  # MaxExtenderPriority of the extender API
+_MAX_CLIQUE = 72  # nodes of a clique that are looked at: no NVLink clique has more GPUs
+
+Best = list[tuple[str, Placement]]
+"""Nodes with their placements, the best first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +58,22 @@ def shortlist(
     proximity = proximity_of(requirements, snapshot)
     if proximity is None and not requirements.node_selectors:
         # Usually a request names all nodes. This path avoids decoding every name, which is the slowest step.
-        fitting = dict(ranking.best(None, requirements.policy.candidates, kept))
-        if fitting and has_all(names, fitting):
-            return Shortlist(fitting)
+        fitting = ranking.best(None, requirements.policy.candidates, kept)
+        ordered = dict(keeping_cliques(fitting, requirements, snapshot))
+        if ordered and has_all(names, ordered):
+            return Shortlist(ordered)
         if not fitting:
             return Shortlist(reasons=_reasons(ranking, requirements, snapshot, names, {}, collected))
     excluded = _excluded(requirements, snapshot, names, selected)
     wanted = set(names).difference(kept, *excluded.values())
     crowded = in_cliques(requirements.crowded_cliques(snapshot), snapshot)
-    best: list[tuple[str, Placement]] = []
+    best: Best = []
     for nodes in (wanted - crowded, wanted & crowded) if crowded else (wanted,):
         found = _best_of(nodes, ranking, requirements, snapshot)
         if found and proximity is not None:
             found = _by_proximity(proximity, ranking, requirements, snapshot, found, nodes)
+        elif found:
+            found = keeping_cliques(found, requirements, snapshot)
         best += found[: requirements.policy.candidates - len(best)]
     if best:
         return Shortlist(dict(best))
@@ -88,9 +96,7 @@ def _excluded(
     return requirements.mismatches(nodes, snapshot, selected)
 
 
-def _best_of(
-    wanted: AbstractSet[str], ranking: NodeRanking, requirements: PodRequirements, snapshot: Snapshot
-) -> list[tuple[str, Placement]]:
+def _best_of(wanted: AbstractSet[str], ranking: NodeRanking, requirements: PodRequirements, snapshot: Snapshot) -> Best:
     """The best nodes among `wanted`, at most `candidates` of the policy."""
     if len(wanted) > requirements.policy.candidates:
         return ranking.best(wanted, requirements.policy.candidates)
@@ -107,9 +113,9 @@ def _by_proximity(
     ranking: NodeRanking,
     requirements: PodRequirements,
     snapshot: Snapshot,
-    best: list[tuple[str, Placement]],
+    best: Best,
     wanted: set[str],
-) -> list[tuple[str, Placement]]:
+) -> Best:
     """The best nodes and the best of each level near the pod group, ordered by the score with proximity."""
     placements = dict(best)
     for near in proximity.near_nodes(snapshot):
@@ -158,6 +164,35 @@ def _scaled(score: float | None, best: float) -> int:
         return 0
     return min(MAX_SCORE - 1, int(MAX_SCORE * score / best)) if best else MAX_SCORE - 1
 
+
+# -- whole cliques: no score knows them, as nodes with equal hardware and use share their score -----------------------
+
+
+def keeping_cliques(best: Best, requirements: PodRequirements, snapshot: Snapshot) -> Best:
+    """The best nodes, ordered by score: of those that are as good as the first, one of a broken clique comes first.
+
+    A clique is broken if a node of it has GPUs in use. The level of cliques is the first of `group_levels`. The work
+    does not grow with the fleet.
+    """
+    level = next(iter(requirements.policy.group_levels), "")
+    tried = set[str]()  # cliques that are whole
+    for one in takewhile(lambda one: one[1].score == best[0][1].score, best):
+        node_info = snapshot.node_infos.get(one[0])
+        clique = node_info.node.labels.get(level) if node_info is not None else None
+        if clique is None:
+            return best
+        if clique not in tried and _is_broken(snapshot.nodes_by_label(level).get(clique, ()), snapshot):
+            return best if one is best[0] else [one, *(other for other in best if other is not one)]
+        tried.add(clique)
+    return best
+
+
+def _is_broken(names: Iterable[str], snapshot: Snapshot) -> bool:
+    found = (snapshot.node_infos.get(name) for name in islice(names, _MAX_CLIQUE))
+    return any(node_info is not None and node_info.positions(node_info.busy) for node_info in found)
+
+
+# -- gangs and groups ---------------------------------------------------------------------------------------------
 
 _NO_NODES = frozenset[str]()
 

@@ -335,7 +335,7 @@ class Binder:
         requirements = requirements.for_node(node_info.node)
         context = self._filter_service.evaluation_context(snapshot)
         planned = status.allocations(node_info, requirements, context, _new_share)
-        return requirements, planned, ScoredNode.of(node_info, status, requirements, snapshot, context)
+        return requirements, planned, ScoredNode.of(node_info, status, requirements, context)
 
     async def _written(
         self, cycle: BindingCycle, requirements: PodRequirements, planned: NewAllocations

@@ -77,6 +77,12 @@ def pcie_generation(product: str, driver: str = "") -> int:
     return known[1].pcie if known is not None else _DEFAULT_PCIE
 
 
+def links_reach_other_nodes(product: str, driver: str = "") -> bool:
+    """Whether the links of a product join GPUs of several nodes, as those of an NVL72 rack do."""
+    known = _product(product, driver)
+    return known is not None and known[1].across_nodes
+
+
 def pcie_gbps(generation: int) -> float:
     """Bandwidth of a ring over PCIe, in GB/s."""
     nearest = 5 if generation > 5 else 3  # noqa: PLR2004 - the newest in the table

@@ -83,6 +83,13 @@ def mesh_problem(links: Links) -> str:
     return ""
 
 
+@lru_cache(_MAX_CHECKED)
+def joined_sets(graph: Interconnect, gpus: int) -> tuple[int, ...]:
+    """Masks of the GPUs out of `gpus` that NVLink joins: behind the switch, or by direct links; others are alone."""
+    switched = sum(1 << i for i in members(gpus) if graph.switch_links[i])
+    return (*([switched] if switched else []), *meshes(graph.links, gpus & ~switched))
+
+
 def meshes(links: Links, free: int) -> list[int]:
     """Masks of the GPUs out of `free` that direct links join, through GPUs out of `free`."""
     found = []

@@ -19,12 +19,14 @@ from typing import NamedTuple
 
 from extender.allocation import FleetBaseline, NodeInfo, Problem, Solution
 from extender.allocation.nodes import UNUSED, Nearness
+from extender.api.pod_annotations import PodIntent
 from extender.api.quantity import NANO, Quantity, whole_units
 from extender.api.request_mix import WHOLE, RequestMix, RequestShape
 from extender.base.bits import lowest, members
 from extender.base.text_limits import counted
 from extender.policy import Policy
 from extender.topology.affinity import pairs_of
+from extender.topology.product_values import in_part_use, thrift
 from extender.topology.sets import bandwidth, best_gbps, links_inside
 from extender.vendors import GPU, amount_of_memory, driver_of
 
@@ -62,6 +64,8 @@ def fragment(host: Host, mix: RequestMix) -> float:
 
 
 _GIB = 1 << 30
+_UNASKED = 0.15  # how much of `link` the links decide if the pod asked for none
+_TOO_SLOW = 0.5  # `link` just below what the pod asked for
 _TIE = 1_000  # the weight of the best fit is this much smaller than that of the gradient
 
 
@@ -88,28 +92,15 @@ class DeviceChoice:
         object.__setattr__(self, "gpus", self.node_info.positions(self.devices))
 
 
-def _in_part_use(node_info: NodeInfo) -> int:
-    """Mask of the GPUs (device bits) of which a claim has a share."""
-    found = 0
-    if not any(use.shares for use in node_info.allocated_state.pools.values()):
-        return found
-    for bit in node_info.gpu_bits:
-        if bit >= 0:
-            pool_device = node_info.inventory.devices[bit]
-            use = node_info.allocated_state.pools.get(node_info.inventory.pools[pool_device.pool].key, UNUSED)
-            if pool_device.id.device in use.shares:
-                found |= 1 << bit
-    return found
-
-
-def parts(
-    choice: DeviceChoice, baseline: FleetBaseline, policy: Policy, expected_bytes: int = 0
-) -> tuple[ScorePart, ...]:
-    """The parts of the score that apply to this choice. `expected_bytes` is the memory that the pod expects, or 0."""
+def parts(choice: DeviceChoice, baseline: FleetBaseline, policy: Policy, intent: PodIntent) -> tuple[ScorePart, ...]:
+    """The parts of the score that apply to this choice."""
+    value = _value(choice, policy)
+    assumed = baseline.least_memory_bytes if value is None or not policy.weights.value else 0
     found = (
-        _link(choice, baseline),
+        _link(choice, baseline, intent),
         _affinity(choice, baseline),
-        _headroom(choice, baseline, policy, expected_bytes),
+        value,
+        _headroom(choice, assumed, policy, intent.expected_bytes),
         _fragmentation(choice, baseline),
         _packing(choice, policy),
         _health(choice, policy),
@@ -132,17 +123,34 @@ def achieved_gbps(choice: DeviceChoice) -> float:
     return bandwidth(fabric.graph, choice.gpus) if fabric is not None else 0.0
 
 
-def _link(choice: DeviceChoice, baseline: FleetBaseline) -> ScorePart | None:
-    count = choice.gpus.bit_count()
-    if count < 2 or choice.node_info.fabric is None:  # noqa: PLR2004 - one GPU has no peer
+def product_gbps(node_info: NodeInfo, count: int) -> float:
+    """Predicted ring bandwidth of the node's best set of `count` GPUs if all are free, in GB/s; 0 without one."""
+    fabric = node_info.fabric
+    return best_gbps(fabric.graph, node_info.positions(-1), count) if fabric is not None else 0.0
+
+
+def _link(choice: DeviceChoice, baseline: FleetBaseline, intent: PodIntent) -> ScorePart | None:
+    """The predicted bandwidth against what the pod asked for. More than that is no better.
+
+    Any set serves a pod that asked for nothing, and any joined set one that requires it (`_rejection` of evaluate.py
+    leaves out the others). For both, links decide only a part of the value, and nothing is missing where the product
+    has no links.
+    """
+    count, fabric = choice.gpus.bit_count(), choice.node_info.fabric
+    if count < 2 or fabric is None or intent.topology == "none":  # noqa: PLR2004 - one GPU has no peer
         return None
     mine = achieved_gbps(choice)
-    best = max(baseline.best_ring_gbps.get(count, 0.0), mine)
-    share = mine / best if best else 0.0
-    source = choice.node_info.fabric.source.value
-    return ScorePart(
-        "link", share, f"predicted ring of {count} GPUs: {mine:.0f} GB/s, the fleet's best {best:.0f} ({source})"
-    )
+    fleet = max(baseline.best_ring_gbps.get(count, 0.0), mine) or 1.0
+    if intent.asked_gbps:
+        possible = min(intent.asked_gbps, fleet)
+        value, of = 1.0 if mine >= possible else _TOO_SLOW * mine / possible, f"{intent.asked_gbps:g} asked for"
+    elif intent.topology == "preferred":
+        value, of = mine / fleet, f"the fleet's best {fleet:.0f}"
+    else:
+        best = max(product_gbps(choice.node_info, count), mine) or 1.0
+        value = 1 - _UNASKED * (1 - mine / best)
+        of = f"{count} x {fabric.product or 'this GPU'} can offer {best:.0f}"
+    return ScorePart("link", value, f"predicted ring of {count} GPUs: {mine:.0f} GB/s, {of} ({fabric.source.value})")
 
 
 _NEARNESS = {Nearness.ROOT: 1.0, Nearness.NUMA: 0.75, Nearness.NUMA_LIST: 0.5, Nearness.FAR: 0.0}
@@ -173,22 +181,32 @@ def _affinity(choice: DeviceChoice, baseline: FleetBaseline) -> ScorePart | None
     return ScorePart("affinity", mine / best, f"{counted(len(known), 'pair')} of devices: {found}")
 
 
-def _headroom(choice: DeviceChoice, baseline: FleetBaseline, policy: Policy, expected_bytes: int) -> ScorePart | None:
-    """Requested memory divided by unclaimed memory.
+def _value(choice: DeviceChoice, policy: Policy) -> ScorePart | None:
+    """How little the chosen GPUs are worth, with the whole sets that the choice breaks.
+
+    None for a policy that prefers the largest GPU.
+    """
+    if choice.node_info.fabric is None or not choice.gpus or policy.headroom == "roomy":
+        return None
+    return ScorePart("value", *thrift(choice.node_info, choice.node_info.fabric, choice.gpus, policy.products))
+
+
+def _headroom(choice: DeviceChoice, assumed_bytes: int, policy: Policy, expected_bytes: int) -> ScorePart | None:
+    """Requested memory divided by unclaimed memory. Use beyond claims lowers the value.
 
     The amount of the request comes first, then the pod's annotation: both are the user's own figure. Then comes what
-    the selectors demand, which only bounds it. Without any of these, the memory of the fleet's smallest GPU is assumed.
-    Use beyond claims lowers the value.
+    the selectors demand, which only bounds it. Without any of these, `assumed_bytes` is assumed; if it is 0, the device
+    does not count.
     """
     asked = have = overused = assumed = 0
     problem = choice.problem
     for name, claim in zip(problem.names, choice.solution.picks, strict=True):
         for pick in claim:
             memory = unclaimed_bytes(choice.node_info, pick.bit)
-            if memory:
-                wanted = _wanted_bytes(pick.consumed or pick.request.capacity or {}) or expected_bytes
-                wanted = wanted or problem.select(name, pick.request).least_memory
-                asked += min(wanted or baseline.least_memory_bytes or memory, memory)
+            wanted = _wanted_bytes(pick.consumed or pick.request.capacity or {}) or expected_bytes
+            wanted = wanted or problem.select(name, pick.request).least_memory
+            if memory and (wanted or assumed_bytes):
+                asked += min(wanted or assumed_bytes, memory)
                 assumed += not wanted
                 have += memory
                 overused += min(choice.node_info.overuse.get(pick.bit, 0), memory)
@@ -267,7 +285,7 @@ def _after(choice: DeviceChoice, before: list[int]) -> list[int]:
 
 def left_over(node_info: NodeInfo) -> list[int]:
     """The free thousandths of each GPU, in the order of the fabric."""
-    used, shared = node_info.busy, _in_part_use(node_info)
+    used, shared = node_info.busy, in_part_use(node_info)
     found = []
     for bit in node_info.gpu_bits:
         if bit < 0 or used >> bit & 1:
@@ -296,7 +314,7 @@ def _links_left(choice: DeviceChoice, baseline: FleetBaseline) -> tuple[float | 
     """
     node_info, fabric, taken = choice.node_info, choice.node_info.fabric, choice.gpus
     assert fabric is not None
-    graph, before = fabric.graph, node_info.positions(~(node_info.busy | _in_part_use(node_info)))
+    graph, before = fabric.graph, node_info.positions(~(node_info.busy | in_part_use(node_info)))
     had = links_inside(graph, before)
     if not taken or not had:
         return None, ""

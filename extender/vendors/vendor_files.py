@@ -71,6 +71,7 @@ class Product(_Part):
     pcie: _Pcie = Field(description="generation of PCIe")
     links: _Count = Field(0, description="links of one device, all together")
     link: str = Field("", description="the kind of these links: a name of `links`")
+    across_nodes: bool = Field(default=False, description="whether these links reach devices of other nodes")
     memory_gib: _Gib | None = Field(None, description="memory of one device in GiB, for drivers that publish none")
 
 

@@ -61,6 +61,7 @@ REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "driver_of": lambda i: (f"gpu{i}.example.com",),
     "flat_graph": lambda i: (f"product {i}", 2),
     "limits_of": lambda i: (f"H100 {i}",),
+    "joined_sets": lambda i: (Interconnect(((0,),), (0,), float(i), 1.0), 1),
     "mesh_problem": lambda i: (((i,),),),
     "_weights": lambda i: (Places((), (i,), ((),)),),
     "nearest": lambda i: (Places((), (i,), ((),)),),

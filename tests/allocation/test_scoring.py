@@ -60,7 +60,7 @@ def fabric_name(node: str) -> str:
     ("drift", "avoided", "fits"), [("penalise", True, True), ("filter", True, False), ("ignore", False, True)]
 )
 async def test_gpus_in_use_without_an_allocation(drift: str, avoided: bool, fits: bool) -> None:
-    async with berthing({"n1": H100}, load_policy(f"drift: {drift}")) as b:
+    async with berthing({"n1": H100}, load_policy(f"{{drift: {drift}, weights: {{value: 0}}}}")) as b:
         await change(b, fabric_name("n1"), use_memory(0, 1, 2, 3, mib=20_000))
         await ask(b, "four", 4)
         found = (await why(b, "four"))["best"][0]

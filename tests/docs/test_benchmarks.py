@@ -11,7 +11,7 @@ from benchmarks import (
     call_paths,
     cel,
     gang_waking,
-    mixed,
+    large_jobs,
     openb,
     pod_cost,
     quality,
@@ -28,16 +28,19 @@ from tests.worlds.process_starter import Started, start
 
 
 def test_a_mixed_fleet_is_filled_with_jobs_of_eight_gpus_node_by_node() -> None:
-    fleet = mixed.Fleet(Policy())
-    of_eight = fleet.gpus - 4 * mixed.FLEET["rtx-a6000-4-bridged"]
-    placements = [fleet.place(number, 8) for number in range(of_eight // 8 + 1)]
+    fleet = large_jobs.Fleet(Policy())
+    nodes = [name for name in fleet.names if large_jobs.gpus_of(name) == 8]
+    placements = [fleet.place(number, 8) for number in range(len(nodes) + 1)]
     assert all(placement is not None and placement.ring_gbps > 0 for placement in placements[:-1])
     assert placements[-1] is None
 
 
-def test_a_picture_has_a_point_for_each_weight() -> None:
-    rows = [{"link": 0, "allocated": 0.9, "bandwidth": 0.2}, {"link": 8, "allocated": 1.0, "bandwidth": 0.4}]
-    assert mixed.drawn(rows).count("<circle") == 2
+def test_rules_that_choose_a_node_by_its_name_or_its_free_gpus_break_a_whole_set() -> None:
+    free = {"gb200-nvl72-tray-00": 4, "hgx-h100-8-00": 8, "t4-4-00": 2}
+    assert large_jobs.most_of_any_plan(free, 2) == 1
+    assert large_jobs.most_of(large_jobs.first_node, free, 2) == 0
+    assert large_jobs.most_of(large_jobs.emptiest_node, free, 2) == 0
+    assert large_jobs.most_of(lambda left: max(left), free, 2) == 1
 
 
 def test_demand_of_a_trace() -> None:

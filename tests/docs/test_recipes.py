@@ -103,6 +103,7 @@ KEEP_THE_KEY = {
 }
 WRITTEN_ELSEWHERE = {"berth.dev/allocator", "berth.dev/wake"}  # Berth writes them to objects other than pods
 VALUES = {
+    "berth.dev/bandwidth": "9",
     "berth.dev/topology": "required",
     "berth.dev/min-bandwidth-gbps": "9",
     "berth.dev/expected-memory": "9Gi",
@@ -187,7 +188,7 @@ def test_the_page_on_tuning_names_every_weight() -> None:
 
 OTHER_NODE = Node("other", {"zone": "b"}, frozenset({"example.com/gpu"}), (Taint("k", "v", "NoSchedule"),))
 # One whole GPU, two, and a choice of alternatives: together they have every part that `parts` yields.
-TWO_GPUS = claim("c", 2)
+TWO_GPUS = claim("c", 2, capacity={"requests": {"memory": "10Gi"}})
 ALTERNATIVES = {"metadata": {"name": "c"}, "spec": {"devices": {"requests": [
     {"name": "gpu", "firstAvailable": [
         {"name": name, "deviceClassName": "gpu.nvidia.com", "allocationMode": "ExactCount", "count": count}

@@ -15,7 +15,7 @@ import pytest
 
 from extender.api.pods import MAX_CLAIMS
 from extender.console import DecisionHistory, Questions, TooManyQuestions, WhatIf
-from extender.console.fleet_overview import FleetOverview, FleetTrend
+from extender.console.fleet_overview import FleetOverview, FleetSampler
 from extender.manifests import Hypothetical, hypothetical
 from tests.worlds.eventually import eventually
 from tests.worlds.explain_worlds import Counting, questions, refused
@@ -252,7 +252,13 @@ async def test_all_open_pages_share_the_explanations_of_one_second() -> None:
         await b.settled()
         for n in range(20):
             await refused(b, f"p{n}", "in use")
-        overview = FleetOverview(b.console.cache, history, counting, FleetTrend(), lambda: 5.0)
+        overview = FleetOverview(
+            b.console.cache,
+            history,
+            counting,
+            FleetSampler(b.console.cache, b.console.refreshed, lambda: 5.0),
+            lambda: 5.0,
+        )
         cursor = overview.fleet()["cursor"]
         news = [overview.fleet(cursor) for _ in range(10)]
         assert counting.count == 2, "the clock stands still: one round for ten pages"

@@ -9,6 +9,7 @@ import orjson
 from typer.testing import CliRunner
 
 from extender.cli.main import commands
+from extender.policy import load_policy
 from tests.worlds.commands import berth_beside
 from tests.worlds.eventually import eventually
 from tests.worlds.explain_worlds import decided, refused
@@ -64,6 +65,48 @@ async def test_fleet_commands() -> None:
         code, out = await command(b, "explain", "default/absent")
         assert code == 2
         assert "default/absent does not wait" in out
+
+
+async def test_the_fleet_says_what_the_next_large_job_finds() -> None:
+    nodes = {
+        "n1": "hgx-h100-8",
+        "n2": "hgx-h100-8",
+        "n3": "t4-4",
+        **{f"tray-{i}": "gb200-nvl72-tray" for i in range(4)},
+    }
+
+    def found(b: Berthing) -> list[str]:
+        b.console.fleet_sampler.sample()
+        return [f"{job['gpus']} x {job['where']}" for job in b.console.overview.fleet()["large_jobs"]]
+
+    async with berthing(nodes) as b:
+        h100 = "8 x NVIDIA H100 80GB HBM3 on each of 2 nodes"
+        assert found(b) == [h100, "4 x NVIDIA GB200 on each of 4 nodes"], "no label names a clique"
+        for i in range(4):
+            node = b.cluster.store["nodes", ("", f"tray-{i}")]
+            node["metadata"].setdefault("labels", {})["nvidia.com/gpu.clique"] = f"c{i // 3}"
+            b.cluster.store.put("nodes", ("", f"tray-{i}"), node)
+        await b.settled()
+        assert found(b) == ["12 x NVIDIA GB200 on 3 nodes of one clique", h100]
+        b.cluster.occupy("tray-0", (1,))
+        b.cluster.occupy("n2", (0, 1))
+        await b.settled()
+        assert found(b) == ["8 x NVIDIA GB200 on 2 nodes of one clique", "8 x NVIDIA H100 80GB HBM3 on one node"]
+        b.cluster.occupy("n1", range(8))
+        await b.settled()
+        assert found(b)[1] == "6 x NVIDIA H100 80GB HBM3 on one node"
+
+
+async def test_policy_status_names_products_that_no_gpu_has() -> None:
+    policy = load_policy("{products: {H100: 9, H10O: 8}, overrides: [{products: {H100: 1, Tesla: 1}}]}")
+    async with berthing({"n1": "hgx-h100-8"}, policy) as b:
+        b.console.fleet_sampler.sample()
+        code, out = await command(b, "policy", "status")
+    assert code == 0
+    assert [line for line in out.splitlines() if line.startswith("products")] == [
+        "products: no GPU of the fleet has 'H10O' in its product name",
+        "products: no GPU of the fleet has 'Tesla' in its product name",
+    ]
 
 
 async def test_the_waiting_pods_of_one_namespace_hide_no_others() -> None:

@@ -136,15 +136,27 @@ async def test_extended_resource_backed_by_a_class_is_never_bound_without_a_devi
         assert (await b.filter("other"))["NodeNames"] == ["n1"]
 
 
-async def test_best_node_gets_ten_and_order_follows_the_links() -> None:
-    async with berthing({"pcie": "l40s-8-pix", "bridged": "a100-pcie-8-bridged", "switched": "hgx-h100-8"}) as b:
-        await b.create(claim("c", 8), pod("p", "c"))
+@pytest.mark.parametrize(
+    ("annotations", "best"),
+    [
+        ({}, "pcie"),
+        ({"berth.dev/topology": "product"}, "pcie"),
+        ({"berth.dev/topology": "none"}, "pcie"),
+        ({"berth.dev/topology": "preferred"}, "switched"),
+        ({"berth.dev/topology": "required"}, "switched"),
+        ({"berth.dev/bandwidth": "300"}, "switched"),
+        ({"berth.dev/bandwidth": "15"}, "pcie"),
+    ],
+)
+async def test_best_node_gets_ten_and_order_follows_what_was_asked(annotations: dict[str, str], best: str) -> None:
+    nodes = {"pcie": "l40s-8-pix", "bridged": "a100-pcie-8-bridged", "switched": "hgx-h100-8"}
+    async with berthing(nodes) as b:
+        await b.create(claim("c", 8), pod("p", "c", annotations=annotations))
         names = (await b.filter("p"))["NodeNames"]
-        assert names[0] == "switched"
+        assert names[0] == best
         found = await b.prioritize("p", names)
-        assert found["switched"] == 10
-        assert found["bridged"] < 10
-        assert found["pcie"] < 10
+        assert found.pop(best) == 10
+        assert all(score < 10 for score in found.values())
 
 
 async def test_annotations_filter_by_topology_and_bandwidth() -> None:

@@ -138,7 +138,7 @@ async def test_the_policy_keeps_its_fields() -> None:
     cluster, pages = sandbox(), free_port()
     async with cluster.serving() as api, console(api, pages) as people:
         status = (await people.get("/v1/policy")).json()
-        assert set(status) == {"generation", "digest", "problem", "policy"}
+        assert set(status) == {"generation", "digest", "problem", "policy", "unmatched_products"}
         assert status["policy"] == Policy().model_dump(mode="json")
 
 

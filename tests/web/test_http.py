@@ -85,7 +85,7 @@ async def test_metrics_count_events() -> None:
         b.app.service.orphans.unsuitable += 2
         for name, count in (("pair", 2), ("never", 20)):
             b.cluster.apply(claim(name, count))
-            b.cluster.apply(pod(name, name))
+            b.cluster.apply(pod(name, name, annotations={"berth.dev/topology": "preferred"}))
         await b.settled()
         assert (await b.filter("never"))["NodeNames"] == []
         node = (await b.filter("pair"))["NodeNames"][0]

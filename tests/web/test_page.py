@@ -88,8 +88,10 @@ async def test_every_view_and_live_updates(tmp_path: Path) -> None:
         # The change of the last seconds is shown once there are two samples of the fleet.
         assert re.match(r"Free GPUs\n12(\u22128 in \d+\s?s)?\nof 20 on 3 nodes", tiles[0])
         assert tiles[1].startswith("Largest free NVLink set\n8")
-        assert tiles[2].startswith("Waiting pods\n1\nfor ")
-        await page.until("document.querySelectorAll('.tile').length === 4")
+        assert any(tile.startswith("Waiting pods\n1\nfor ") for tile in tiles)
+        await page.until("document.querySelectorAll('.tile').length === 5")
+        large = "document.querySelectorAll('.tile')[2].innerText"
+        await page.until(f"{large} === `The next large job finds\n8\n\u00d7 Tesla V100-SXM2-16GB on one node`")
         tile = await page.run("document.querySelector('.tile:last-child').innerText")
         assert tile == "Multi-GPU pods joined by NVLink\n1 of 1\nfirst fit: 1"
 

@@ -9,7 +9,9 @@ const LEAST_CARD = 84, COMMON_CARD = 116, VIEW_PADDING = 3; // pixels
 const LEAST_CELL = 2, COMMON_CELL = 5, LEAST_COLUMN = 300, COLUMN_GAP = 20; // pixels of the map
 const HEAD = 30, TWO_LINES = 44; // pixels of the name of a group
 let CELL = LEAST_CELL; // layOut sets larger ones for fewer nodes
-const fleet = { nodes: new Map(), pending: [], waiting: 0, groups: [], decisions: [], trend: [], cursor: "" };
+const fleet = {
+  nodes: new Map(), pending: [], waiting: 0, groups: [], decisions: [], trend: [], large_jobs: [], cursor: "",
+};
 const map = { places: [], cursor: -1, heads: [], isCards: true };
 // The groups that contain the view, as [level, value] or ["name", first, last]; the level of its groups; lit sets.
 const view = { path: [], by: "product", sets: {} };

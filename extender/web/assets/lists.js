@@ -117,8 +117,16 @@ function showTotals() {
   $("figures").replaceChildren(
     trendTile("Free GPUs", counts.f, `of ${shown(gpusOf(nodes))} on ${counted(nodes.length, "node")}`, 1),
     trendTile("Largest free NVLink set", largest, noun(largest, "GPU"), 2),
+    ...fleet.large_jobs.slice(0, 1).map(largeTile),
     tile("Waiting pods", fleet.waiting, oldest && (fleet.waiting > 1 ? `the first for ${oldest}` : `for ${oldest}`)),
     ...(several.length ? [joinedTile(several, several.length < compared.length)] : []));
+}
+
+function largeTile({ gpus, where }) {
+  const others = fleet.large_jobs.slice(1).map((job) => `${job.gpus} × ${job.where}`);
+  const made = tile("The next large job finds", gpus, `× ${where}`);
+  made.title = ["Free GPUs that NVLink joins, by product", ...others].join("\n");
+  return made;
 }
 
 function oldestWait() {

@@ -55,7 +55,9 @@ function take(update) {
   for (const node of update.nodes) fleet.nodes.set(node.name, node);
   for (const name of update.gone || []) fleet.nodes.delete(name);
   isSorted = false;
-  for (const part of ["pending", "waiting", "groups"]) if (update[part] !== undefined) fleet[part] = update[part];
+  for (const part of ["pending", "waiting", "groups", "large_jobs"]) {
+    if (update[part] !== undefined) fleet[part] = update[part];
+  }
   const fresh = new Set(update.decisions.map((d) => d.pod));
   fleet.decisions = [...update.decisions, ...fleet.decisions.filter((d) => !fresh.has(d.pod))].slice(0, 200);
   if (update.remembered_since) $("since").replaceChildren("of the last ", age(update.remembered_since) || "");

@@ -62,7 +62,7 @@ METRICS: tuple[MetricSource[Console], ...] = (
     ),
     summary(
         "berth_bandwidth_ratio",
-        "Ratio of the ring bandwidth of bound pods with several GPUs to the best of that size in the fleet",
+        "Ratio of the ring bandwidth of bound pods with several GPUs to the best of that size on the free node",
         lambda s: (s.history.joined, s.history.joined_share),
     ),
     *(

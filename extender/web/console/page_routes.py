@@ -66,13 +66,14 @@ def router(console: Console) -> APIRouter:
 
     @routes.get("/policy")
     async def status() -> Response:
-        """The policy in force, and why a newer file was rejected."""
-        active = console.explainer.policy
+        """The policy in force, why a newer file was rejected, and the names in `products` that no GPU has."""
+        active, known = console.explainer.policy, console.fleet_sampler.stats
         return _json(
             {
                 "generation": console.policy_generation,
                 "digest": active.digest,
                 "problem": console.policy_problem,
+                "unmatched_products": active.unmatched_products(known) if known else [],
                 "policy": active.model_dump(mode="json"),
             }
         )

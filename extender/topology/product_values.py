@@ -1,0 +1,86 @@
+"""What the GPUs of a choice are worth, so that a pod without a wish does not take what others need.
+
+The unit is a GiB of memory or a GB/s of links of the newest generation: both grow with the price of a GPU, and no price
+list is needed. A policy may give a product another value in this unit. Values do not depend on the rest of the fleet,
+so a new node changes the score of no other.
+
+A whole set is GPUs of a node that NVLink joins and that are all free, such as the eight of a board or a bridged pair. A
+large job needs one, so a choice that breaks it costs more than the GPUs that it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import log2
+
+from extender.allocation import NodeInfo
+from extender.allocation.nodes import UNUSED
+from extender.api.gpu_topology import Fabric, Graph
+from extender.base.bits import members, union
+from extender.topology.products import PCIE_RING_GBPS, links_reach_other_nodes, pcie_gbps, pcie_generation
+from extender.topology.ring import joined_sets
+
+_GIB = 1 << 30
+_HALF = 256.0  # the value of which `thrift` is 1/2; values of GPUs are between 5 (T4) and 3,100 (GB200)
+_SET = 0.75  # of the value, for each doubling of a broken set
+_REACH = 4  # their links count so often, so that a tray of a rack is worth more than a whole board of B200s
+
+
+def product_value(product: str, driver: str, memory_bytes: float, graph: Graph, own: Mapping[str, float]) -> float:
+    """The value of one GPU: of the first name in `own` that its product contains, else from memory and links.
+
+    Links that reach other nodes count more: they join more GPUs than the node has. An older product counts less, by the
+    rate of its PCIe generation: an A100 with a bridge has as much memory and bandwidth as an H100 with one.
+    """
+    for name, value in own.items():
+        if name in product:
+            return value
+    links = max((sum(row) + into for row, into in zip(graph.links, graph.switch_links, strict=True)), default=0)
+    reach = _REACH if links_reach_other_nodes(product, driver) else 1
+    age = pcie_gbps(pcie_generation(product, driver)) / max(PCIE_RING_GBPS.values())
+    return (memory_bytes / _GIB + reach * links * graph.link_gbps) * age
+
+
+def thrift(node_info: NodeInfo, fabric: Fabric, chosen: int, own: Mapping[str, float]) -> tuple[float, str]:
+    """(how little these GPUs of a node cost, 1 (nothing) to 0, in words): by their value and the sets that they break.
+
+    Each doubling from the chosen GPUs to those of the broken sets adds _SET of the value: two of eight joined H100s
+    cost more than two B200s of a board that others use, and less than two of eight joined B200s.
+    """
+    found = [node_info.inventory.devices[bit] for bit in members(node_info.devices(chosen))]
+    taken, memory = len(found), sum(one.memory_bytes for one in found)
+    value = product_value(fabric.product, found[0].id.driver, memory / taken, fabric.graph, own)
+    broken = (union(broken_sets(node_info, chosen)) | chosen).bit_count()
+    words = f"{fabric.product or 'GPU'} of value {value:.0f}"
+    if broken > taken:
+        words += f", {taken} of {broken} joined GPUs that are all free"
+    return _HALF / (_HALF + value * (1 + _SET * log2(broken / taken))), words
+
+
+def in_part_use(node_info: NodeInfo) -> int:
+    """Mask of the GPUs (device bits) of which a claim has a share."""
+    found = 0
+    if not any(use.shares for use in node_info.allocated_state.pools.values()):
+        return found
+    for bit in node_info.gpu_bits:
+        if bit >= 0:
+            pool_device = node_info.inventory.devices[bit]
+            use = node_info.allocated_state.pools.get(node_info.inventory.pools[pool_device.pool].key, UNUSED)
+            if pool_device.id.device in use.shares:
+                found |= 1 << bit
+    return found
+
+
+def whole_sets(node_info: NodeInfo) -> list[int]:
+    """Masks of the whole sets of at least two GPUs, by position in the fabric."""
+    fabric = node_info.fabric
+    if fabric is None:
+        return []
+    used = node_info.positions(node_info.busy | in_part_use(node_info))
+    joined = joined_sets(fabric.graph.interconnect, node_info.positions(-1))
+    return [gpus for gpus in joined if not gpus & used and gpus.bit_count() > 1]
+
+
+def broken_sets(node_info: NodeInfo, chosen: int) -> list[int]:
+    """The whole sets of which the chosen GPUs (by position) are a part."""
+    return [gpus for gpus in whole_sets(node_info) if gpus & chosen and gpus & ~chosen]

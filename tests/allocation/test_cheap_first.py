@@ -1,0 +1,135 @@
+"""The cheap GPU first: a pod without a wish takes the product of least value, and leaves whole sets to large jobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from benchmarks import large_jobs
+from extender.policy import PolicyError, load_policy
+from tests.worlds.running_berth import Berthing, berthing, claim, pod
+
+V100, A100, L40S, H100 = "dgx1-v100", "a100-pcie-8-bridged", "l40s-8-pix", "hgx-h100-8"
+T4, B200, TRAY = "t4-4", "hgx-b200-8-degraded", "gb200-nvl72-tray"
+EACH = {machine: machine for machine in (T4, L40S, V100, A100, H100, B200, TRAY)}  # the least valuable first
+CLIQUE = "nvidia.com/gpu.clique"
+
+
+async def placed(b: Berthing, name: str, count: int, **annotations: str) -> str:
+    """The node of a pod for so many GPUs, after its bind."""
+    notes = {f"berth.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
+    await b.create(claim(name, count), pod(name, name, annotations=notes))
+    node: str = (await b.filter(name))["NodeNames"][0]
+    assert await b.bind(name, node) == ""
+    await b.settled()
+    return node
+
+
+async def parts_of(b: Berthing, name: str) -> dict[str, Any]:
+    best = (await b.client.get(f"/v1/explain/default/{name}")).json()["best"][0]
+    return {part["name"]: part["sentence"] for part in best["parts"]}
+
+
+async def test_two_gpus_without_a_wish_go_to_the_least_valuable_product_that_is_left() -> None:
+    async with berthing(EACH) as b:
+        found = [await placed(b, f"notebook-{i:02}", 2) for i in range(19)]
+    assert found == sorted(found, key=list(EACH).index), "each step the least valuable product"
+    assert found[-5:] == [H100] * 4 + [B200]
+
+
+@pytest.mark.parametrize(
+    ("count", "annotations", "machine"),
+    [
+        (2, {}, T4),
+        (2, {"topology": "required"}, V100),
+        (2, {"topology": "preferred"}, B200),
+        (2, {"bandwidth": "100"}, A100),
+        (2, {"bandwidth": "300"}, H100),
+        (2, {"bandwidth": "500"}, B200),
+        (2, {"bandwidth": "9000"}, B200),
+        (2, {"min_bandwidth_gbps": "100"}, A100),
+        (2, {"expected_memory": "20Gi"}, L40S),
+        (4, {"bandwidth": "70"}, V100),
+        (8, {"bandwidth": "300"}, H100),
+        (8, {"topology": "required"}, V100),
+    ],
+)
+async def test_a_pod_gets_what_it_asks_for_and_no_more(count: int, annotations: dict[str, str], machine: str) -> None:
+    async with berthing(EACH) as b:
+        assert await placed(b, "p", count, **annotations) == machine
+
+
+async def test_explain_says_what_the_links_and_the_value_are_compared_with() -> None:
+    async with berthing({"n1": A100}) as b:
+        await b.create(claim("none", 2), pod("none", "none"))
+        links = await parts_of(b, "none")
+        assert links["link"].startswith("predicted ring of 2 GPUs: 240 GB/s, 2 x NVIDIA A100 80GB PCIe can offer 240 (")
+        assert links["value"] == "NVIDIA A100 80GB PCIe of value 213"
+        assert "headroom" not in links, "nothing is said about memory that nobody asked for"
+        await b.create(claim("one"), pod("one", "one", annotations={"berth.dev/bandwidth": "300"}))
+        value = (await parts_of(b, "one"))["value"]
+        assert value == "NVIDIA A100 80GB PCIe of value 213, 1 of 2 joined GPUs that are all free"
+        for annotation, said in (("bandwidth", "300"), ("min-bandwidth-gbps", "100")):
+            await b.create(
+                claim(annotation, 2), pod(annotation, annotation, annotations={f"berth.dev/{annotation}": said})
+            )
+            assert f"240 GB/s, {said} asked for (" in (await parts_of(b, annotation))["link"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "machine"),
+    [
+        ("products: {T4: 900}", L40S),
+        ("products: {T4: 900, L40: 30, L40S: 900}", L40S),
+        ("overrides: [{namespaces: [default], products: {T4: 900}}]", L40S),
+        ("overrides: [{namespaces: [other], products: {T4: 900}}]", T4),
+        ("headroom: roomy", B200),
+    ],
+)
+async def test_the_policy_sets_the_value_of_a_product(policy: str, machine: str) -> None:
+    async with berthing(EACH, load_policy(policy)) as b:
+        assert await placed(b, "p", 2) == machine
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("products: {H100: yes}", "products.H100: must not be true or false"),
+        ("products: {H100: -1}", "products.H100: must be at least 0 (is -1"),
+        ("products: {H100: dear}", "products.H100: must be a number"),
+        ("products: {'': 1}", "products."),
+        ("products: 7", "products: must be an object"),
+        ("overrides: [{products: {H100: -1}}]", "overrides.0.products.H100: must be at least 0"),
+    ],
+)
+def test_values_that_are_none_are_refused(text: str, fault: str) -> None:
+    with pytest.raises(PolicyError) as error:
+        load_policy(text)
+    assert fault in str(error.value)
+
+
+async def test_a_whole_clique_stays_whole_while_a_broken_one_has_trays() -> None:
+    """Four trays of two cliques each have the same score; names alone would break the first clique."""
+    nodes = {f"n{i}": TRAY for i in range(8)}
+    async with berthing(nodes) as b:
+        for i in range(8):
+            node = b.cluster.store["nodes", ("", f"n{i}")]
+            node["metadata"].setdefault("labels", {})[CLIQUE] = f"c{i // 4}"
+            b.cluster.store.put("nodes", ("", f"n{i}"), node)
+        await b.settled()
+        b.cluster.occupy("n6", (0,))
+        await b.settled()
+        await b.create(claim("first", 4), pod("first", "first"))
+        assert (await b.client.get("/v1/explain/default/first")).json()["best"][0]["node"] == "n4"
+        found = [await placed(b, f"p{i}", 4) for i in range(4)]
+    assert found == ["n4", "n5", "n7", "n0"]
+
+
+@pytest.mark.parametrize("size", large_jobs.SIZES)
+def test_large_jobs_fit_as_long_as_any_plan_could_have_kept_their_nodes(size: int) -> None:
+    for seed in range(2):
+        fleet = large_jobs.held_fleet(seed)
+        assert large_jobs.most_of_berth(fleet, size) == large_jobs.most_of_any_plan(
+            large_jobs.free_gpus(large_jobs.held_fleet(seed)), size
+        )
