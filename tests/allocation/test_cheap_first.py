@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from benchmarks import large_jobs
 from extender.policy import PolicyError, load_policy
+from extender.sandbox import carried_machines
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
 
 V100, A100, L40S, H100 = "dgx1-v100", "a100-pcie-8-bridged", "l40s-8-pix", "hgx-h100-8"
@@ -107,6 +109,15 @@ def test_values_that_are_none_are_refused(text: str, fault: str) -> None:
     with pytest.raises(PolicyError) as error:
         load_policy(text)
     assert fault in str(error.value)
+
+
+async def test_nodes_that_differ_only_in_the_product_do_not_share_a_score() -> None:
+    machine = carried_machines()[L40S]
+    readings = tuple(replace(reading, product="NVIDIA L40") for reading in machine.readings)
+    async with berthing({"n1": L40S}, load_policy("products: {L40S: 900}")) as b:
+        b.cluster.add_node("n2", replace(machine, product="NVIDIA L40", readings=readings))
+        await b.settled()
+        assert await placed(b, "p", 2) == "n2"
 
 
 async def test_a_whole_clique_stays_whole_while_a_broken_one_has_trays() -> None:

@@ -86,7 +86,7 @@ TOO_LARGE: dict[str, tuple[dict, str]] = {
     ),
     "containers": (HUGE["containers"], "pod spec.containers: their names and resources are too large"),
     "claims": (HUGE["claims"], "64 claims"),
-    "annotation": (_noted(topology=WIDE), "is not one of required, preferred, none"),
+    "annotation": (_noted(topology=WIDE), "is not one of required, preferred, product, none"),
     "number": (_noted(**{"min-bandwidth-gbps": "0" * 100_000}), "is not a number of GB/s"),
 }
 
