@@ -141,7 +141,7 @@ async def test_memory_in_the_selector_of_a_class_is_a_request() -> None:
             name: [part["sentence"] for part in (await why(b, name))["best"][0]["parts"] if part["name"] == "headroom"]
             for name in ("plain", "large")
         }
-        assert "no memory requested" in found["plain"][0]
+        assert found["plain"] == []  # `value` prefers the cheap GPU: nothing is assumed
         assert found["large"][0].startswith("40 GiB needed of 80 GiB"), found
 
 
