@@ -34,6 +34,10 @@ class Code(Enum):
         "too few devices match request {0}",
         "Fewer devices match the selectors than the request needs, counting also the allocated ones.",
     )
+    TOO_FEW_TOGETHER = (
+        "too few devices match request {0} and the requests that match the same devices",
+        "Each request alone has enough devices, but together they need more than there are on the node.",
+    )
     IN_USE = (
         "matching devices are in use for request {0}",
         "Enough devices match, but they are allocated to other claims.",

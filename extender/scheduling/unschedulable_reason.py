@@ -84,7 +84,7 @@ def _too_many_together(node_info: NodeInfo, together: dict[int, tuple[int, str]]
         if match & ~node_info.inventory.simple:  # requests may share a device
             continue
         if match.bit_count() < needed:
-            return Reason(Code.TOO_FEW, (request,))
+            return Reason(Code.TOO_FEW_TOGETHER, (request,))
         if (match & ~node_info.busy).bit_count() < needed:
             only_held = (match & ~(node_info.busy & ~node_info.held)).bit_count() >= needed
             return Reason(Code.HELD) if only_held else Reason(Code.IN_USE, (request,))

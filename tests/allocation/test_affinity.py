@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from extender.api.reasons import Code, Reason
 from extender.base.bits import members
 from extender.policy import Policy, Weights
 from extender.scheduling import Placement, Unschedulable
@@ -249,3 +250,12 @@ def test_every_chosen_device_is_in_a_pair(gpus: int, nics: int) -> None:
     pairs = pairs_of(info.places, found.solution.mask)
     assert len(pairs) == max(gpus, nics)
     assert {p.anchor for p in pairs} | {p.other for p in pairs} == set(members(found.solution.mask))
+
+
+def test_requests_for_the_same_devices_are_counted_together() -> None:
+    """Each of the four requests alone has a GPU. A search of all sets would take 20,000 steps, and give up."""
+    fleet = NicFleet({"n": MACHINES["gb300"]})
+    fleet.hold("n", [(GPU, "gpu-0")])
+    found = fleet.evaluate("n", fleet.asking(paired(4)))
+    assert found == Unschedulable(Reason(Code.IN_USE, ("gpu-3",)))
+    assert fleet.evaluate("n", fleet.asking(paired(5))) == Unschedulable(Reason(Code.TOO_FEW_TOGETHER, ("gpu-4",)))

@@ -204,7 +204,7 @@ def test_the_causes_of_a_failed_search_are_counted_once() -> None:
     node_info = snapshot.node_infos["n0"]
     problem = EvaluationContext(Masks(), Features(), snapshot.baseline).problem(node_info, asked)
     found = unschedulable_reason(node_info, problem, recorder, 0)
-    assert found == Reason(Code.CONSTRAINT, ("gpu.nvidia.com/uuid",))
+    assert found == Reason(Code.TOO_FEW_TOGETHER, ("r7/s0",))
     assert causes.reads < 8
 
 
