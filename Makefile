@@ -34,8 +34,8 @@ reference: $(STAMP) ## write the parts of docs/ that list policy, reasons, metri
 page-pictures: $(STAMP) ## write docs/img/page.png and page-pod.png (needs chromium)
 	$(BIN)/python .ci/make_page_pictures.py
 
-test: check ## run lint, format, types and all tests
-	$(BIN)/pytest
+test: check ## run lint, format, types and all tests, on all cores
+	$(BIN)/pytest --numprocesses auto --dist loadfile  # the tests of a file share what it sets up
 
 check: $(STAMP) ## run lint, format and types only
 	$(BIN)/ruff check
