@@ -282,6 +282,12 @@ def _totals(rows: list[Row], gangs: list[GangRow]) -> list[str]:
         by_first_fit = f"first fit on the same nodes {first_fit} of {number}"
         pods = "multi-GPU pods outside of gangs" if gangs else "multi-GPU pods"
         sentences.append(f"Joined by NVLink: Berth {joined} of {number} {pods}, {by_first_fit}.")
+    paired = [(row.berth, row.first_fit) for row in rows if row.berth and row.first_fit and row.berth.pairs]
+    if paired:
+        number = sum(berth.pairs for berth, _ in paired)
+        near, first_fit = sum(berth.near for berth, _ in paired), sum(other.near for _, other in paired)
+        pairs = counted(number, "pair")
+        sentences.append(f"GPU and NIC beside each other: Berth {near} of {pairs}, first fit {first_fit} of {number}.")
     both = [(row.berth.gbps, row.first_fit.gbps) for row in jobs if row.berth and row.first_fit]
     if sum(b for _, b in both):
         times = sum(a for a, _ in both) / sum(b for _, b in both)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from extender.allocation import Features, Search
+from extender.allocation.nodes import places_of
 from extender.allocation.what_if import problem_of, usage_of
 from extender.api.device_classes import DeviceClass, decode_class
 from extender.api.documents import MAX_YAML, parts_of, text_of
@@ -30,8 +31,10 @@ from extender.manifests import objects_of_part
 from extender.sandbox.apiserver.validation import decode
 from extender.sandbox.apiserver.versioned_store import ObjectStore
 from extender.sandbox.machines import GPU_DRIVER
+from extender.topology.affinity import nearest, pairs_of
 from extender.topology.agent_slices import DRIVER, fabric_of
 from extender.topology.sets import bandwidth, is_joined
+from extender.vendors import whole_identity
 
 EXPECT = "berth.dev/expect-"
 _HOSTNAME = "kubernetes.io/hostname"
@@ -108,6 +111,8 @@ class PlacedGpus:
     graph: Graph | None  # None on a node without published links
     is_joined: bool  # by NVLink
     gbps: float
+    near: int = 0  # pairs of devices, such as a GPU and a NIC, that are as near as this machine allows
+    pairs: int = 0  # all pairs of devices of several drivers
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +208,26 @@ class Report:
             return PlacedGpus(node, gpus, busy, None, False, 0.0)
         graph, mask = fabric.graph, _mask(fabric, gpus)
         gbps = bandwidth(graph, mask) if len(gpus) > 1 else 0.0
-        return PlacedGpus(node, gpus, busy, graph, is_joined(graph, mask), gbps)
+        return PlacedGpus(
+            node, gpus, busy, graph, is_joined(graph, mask), gbps, *self._near_pairs(node, devices, fabric)
+        )
+
+    def _near_pairs(self, node: str, devices: Sequence[DeviceId], fabric: Fabric) -> tuple[int, int]:
+        """(pairs of these devices that are as near as the machine allows, all pairs)."""
+        state = usage_of(self._slices, (), {})
+        found = problem_of(self._nodes[node], self._slices, self._classes, (), state, Features(), Masks()).inventory
+        driver, gpus = found.whole_gpus
+        bits = {whole_identity(device, driver): bit for bit, device in gpus.items()}
+        places = places_of(found, fabric, tuple(bits.get(gpu.uuid, -1) for gpu in fabric.gpus))
+        chosen = sum(1 << found.index[device] for device in set(devices) if device in found.index)
+        pairs = pairs_of(places, chosen)
+        if places is None or not pairs:
+            return 0, 0
+        best, near = nearest(places), 0
+        for pair in pairs:
+            a, b = sorted((places.kind(pair.anchor), places.kind(pair.other)))
+            near += pair.nearness == best[a, b]
+        return near, len(pairs)
 
     def _first_fit_node(self, claims: list[Claim]) -> str:
         """Take the first devices that fit on the first node by name."""
