@@ -8,25 +8,27 @@ A set of devices is better the more of its pairs are on one PCIe root; among equ
 `pair_up` finds the best pairs of given devices (the assignment problem, solved by the Hungarian method). `Together`
 finds the best devices: it takes the sets of anchors that the caller prefers, and gives each the nearest other devices.
 It looks at a set only while its bound, every anchor with its own nearest device, is above the best set found.
+
+Requests may accept different devices. Then devices and anchors are assigned in turns, until that brings nothing.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
 from extender.allocation.nodes import Nearness, Places
-from extender.base.bits import members
+from extender.base.bits import members, union
+from extender.topology.assignment import Slot, assigned, in_order, slots_for
 from extender.vendors import GPU, NIC, driver_of
 
-_WEIGHT = {Nearness.ROOT: 64 * 64, Nearness.NUMA: 64, Nearness.NUMA_LIST: 1}  # a claim has at most 32 devices
+# A claim has at most 32 devices, so one nearer pair counts more than all pairs that are less near.
+_WEIGHT = {Nearness.ROOT: 64**3, Nearness.NUMA: 64**2, Nearness.NUMA_LIST: 64, Nearness.UNKNOWN: 1, Nearness.FAR: 0}
 _TIE = 4096  # a weight counts so much more than the wish to leave a device to others
 _MOST_TABLES = 64  # tables of weights in the cache; a fleet has a few dozen kinds of machines
 _MOST_WORK = 200_000  # steps of assignments for the devices of one node, some 30 ms; 4 GPUs and 4 NICs of 8 need 40,000
-_DIGITS = re.compile(r"([0-9]{1,9})$")
 
 
 class Pair(NamedTuple):
@@ -37,28 +39,18 @@ class Pair(NamedTuple):
     nearness: Nearness
 
 
-class Slot(NamedTuple):
-    """A device that a pod asks for: position of the claim, names of claim and request, devices that it could be."""
-
-    claim: int
-    claim_name: str
-    request: str
-    eligible: int
-
-
 class Choice(NamedTuple):
-    """Devices for all slots: anchors, and the devices of each other driver in the order of their pairs."""
+    """A device for each slot, and the sum of the weights of their pairs."""
 
     value: int
-    anchors: list[int]
-    others: list[list[int]]
+    placed: tuple[tuple[Slot, int], ...]
 
 
 @lru_cache(_MOST_TABLES)
 def _weights(places: Places) -> tuple[tuple[int, ...], ...]:
     """The weight of each pair of device bits."""
     bits = range(len(places.roots))
-    return tuple(tuple(_WEIGHT.get(places.nearness(a, b), 0) for b in bits) for a in bits)
+    return tuple(tuple(_WEIGHT[places.nearness(a, b)] for b in bits) for a in bits)
 
 
 @lru_cache(_MOST_TABLES)
@@ -79,7 +71,7 @@ def pair_up(places: Places, anchors: Sequence[int], others: Sequence[int]) -> li
     weights = _weights(places)
     many, few = (anchors, others) if len(anchors) >= len(others) else (others, anchors)
     columns = list(few) * -(-len(many) // len(few))
-    partners = _assigned([[weights[row][column] for column in columns] for row in many])
+    partners = assigned([[weights[row][column] for column in columns] for row in many])
     pairs = [(row, columns[found]) for row, found in zip(many, partners, strict=True)]
     pairs = pairs if many is anchors else [(anchor, other) for other, anchor in pairs]
     return [Pair(anchor, other, places.nearness(anchor, other)) for anchor, other in sorted(pairs)]
@@ -105,30 +97,35 @@ class Together:
     def __init__(self, places: Places, anchors: Sequence[Slot], others: Sequence[Sequence[Slot]], avoided: int) -> None:
         """`avoided` is a mask of devices that come last among equal ones."""
         self._places, self._weights = places, _weights(places)
-        self._anchors = _in_order(anchors)
-        self._others = [_in_order(slots) for slots in others]
+        self._anchors = in_order(anchors)
+        self._others = [in_order(slots) for slots in others]
         self._avoided = avoided
         self._free_anchors = members(_union(anchors))
         self._free = [members(_union(slots)) for slots in others]
-        self._best = {anchor: self._best_weight(anchor) for anchor in self._free_anchors}
+        self.bound = {anchor: self._best_weight(anchor) for anchor in self._free_anchors}
         self._work = _MOST_WORK
 
-    def choices(self, sets: Sequence[int]) -> Iterator[Mapping[tuple[int, str], int]]:
-        """Devices by claim and request, the nearest first; `sets` are masks of anchors, equal ones in this order."""
+    def choices(self, sets: Sequence[int]) -> Iterator[Choice]:
+        """Devices for all slots, the nearest first; `sets` are masks of anchors, equal ones in this order."""
         waiting: list[tuple[int, int, Choice | None]] = [
-            (-sum(self._best[anchor] for anchor in members(mask)), index, None) for index, mask in enumerate(sets)
+            (-sum(self.bound[anchor] for anchor in members(mask)), index, None) for index, mask in enumerate(sets)
         ]
         heapify(waiting)
         while waiting:
             _, index, choice = waiting[0]
-            if choice is None and self._work > 0:
-                found = self._choice(members(sets[index]))
+            if choice is None and self._work > 0 and (found := self._choice(members(sets[index]))) is not None:
                 heapreplace(waiting, (-found.value, index, found))
                 continue
             heappop(waiting)
-            masks = self._masks(choice) if choice is not None else None
-            if masks is not None:
-                yield masks
+            if choice is not None:
+                yield choice
+
+    def near(self, anchors: int, nearness: Nearness) -> int:
+        """The mask of the other devices that are at least so near to one of these anchors."""
+        bits = members(anchors)
+        return union(
+            [1 << b for free in self._free for b in free if any(self._places.nearness(a, b) >= nearness for a in bits)]
+        )
 
     def _best_weight(self, anchor: int) -> int:
         """A bound: the weights of the best pairs that the anchor can have."""
@@ -138,33 +135,40 @@ class Together:
             found += sum(sorted((self._weights[anchor][other] for other in free), reverse=True)[:each])
         return found
 
-    def _choice(self, anchors: list[int]) -> Choice:
-        value, chosen = 0, []
+    def _choice(self, anchors: list[int]) -> Choice | None:
+        """The nearest devices for these anchors; None if the slots cannot have them."""
+        order = slots_for(anchors, self._anchors)
+        if order is None:
+            return None
+        placed = [anchor for _, anchor in sorted(zip(order, anchors, strict=True))]
+        are_equal = len({slot.eligible for slot in self._anchors}) == 1
+        chosen = list[list[int]]()
         for slots, free in zip(self._others, self._free, strict=True):
-            others = self._nearest_others(anchors, slots, free)
-            value += sum(_WEIGHT.get(pair.nearness, 0) for pair in pair_up(self._places, anchors, others))
+            if len({slot.eligible for slot in slots}) > 1:
+                placed, others = self._for_different_slots(placed, slots, free, may_move=are_equal)
+                are_equal = False  # now the anchors belong to these slots
+            else:
+                others = self._for_equal_slots(placed, slots, free)
+            if len(others) < len(slots):
+                return None
             chosen.append(others)
-        return Choice(value, anchors, chosen)
+        found = list(zip(self._anchors, placed, strict=True))
+        for slots, others in zip(self._others, chosen, strict=True):
+            ordered = others if len({slot.eligible for slot in slots}) > 1 else self._in_pairs(placed, others)
+            found += zip(slots, ordered, strict=True)
+        return Choice(sum(self._value(placed, others) for others in chosen), tuple(found))
 
-    def _nearest_others(self, anchors: list[int], slots: list[Slot], free: list[int]) -> list[int]:
-        """One device per slot, near the anchors; fewer if there are too few."""
+    # -- slots that accept the same devices -------------------------------------------------------------------
+
+    def _for_equal_slots(self, anchors: list[int], slots: list[Slot], free: list[int]) -> list[int]:
+        """A device for each slot, in any order; fewer if there are too few."""
         left = self._left_to_others(anchors, free)
-        if len({slot.eligible for slot in slots}) > 1:
-            return self._for_different_slots(anchors, slots, free, left)
         if len(slots) < len(anchors):
-            return self._serving_several(anchors, len(slots), free, left)
-        each = -(-len(slots) // len(anchors))
-        rows = [anchor for anchor in anchors for _ in range(each)][: len(slots)]
-        return self._assigned(rows, [[self._weights[a][b] * _TIE - left[b] for b in free] for a in rows], free)
-
-    def _for_different_slots(
-        self, anchors: list[int], slots: list[Slot], free: list[int], left: Mapping[int, int]
-    ) -> list[int]:
-        """The same if the slots do not accept the same devices: each slot gets one that is near some anchor."""
-        best = {b: max(self._weights[a][b] for a in anchors) for b in free}
-        none = -len(slots) * _TIE * _TIE  # less than any sum of the others
-        table = [[best[b] * _TIE - left[b] if slot.eligible >> b & 1 else none for b in free] for slot in slots]
-        return self._assigned([0] * len(slots), table, free)
+            found = self._serving_several(anchors, len(slots), free, left)
+        else:
+            rows = (anchors * -(-len(slots) // len(anchors)))[: len(slots)]
+            found = self._assigned([[self._weights[a][b] * _TIE - left[b] for b in free] for a in rows], free)
+        return self._exchanged(anchors, slots, found, free) if len(slots) != len(anchors) else found
 
     def _serving_several(self, anchors: list[int], count: int, free: list[int], left: Mapping[int, int]) -> list[int]:
         """Fewer devices than anchors: one after the other, each near most of the anchors that have none yet."""
@@ -181,6 +185,81 @@ class Together:
         """The anchors that a device would serve: the nearest ones."""
         return sorted(waiting, key=lambda anchor: -self._weights[anchor][other])[:most]
 
+    def _exchanged(self, anchors: list[int], slots: list[Slot], others: list[int], free: list[int]) -> list[int]:
+        """The devices, with single ones exchanged for others as long as that brings nearer pairs."""
+        best = self._value(anchors, others)
+        improved = bool(others)
+        while improved and self._work > 0:
+            improved = False
+            for position, slot in enumerate(slots[: len(others)]):
+                for bit in free:
+                    if bit in others or not slot.accepts(bit):
+                        continue
+                    tried = [*others[:position], bit, *others[position + 1 :]]
+                    value = self._value(anchors, tried)
+                    if value > best:
+                        others, best, improved = tried, value, True
+        return others
+
+    # -- slots that accept different devices ------------------------------------------------------------------
+
+    def _for_different_slots(
+        self, anchors: list[int], slots: list[Slot], free: list[int], *, may_move: bool
+    ) -> tuple[list[int], list[int]]:
+        """The anchors and a device for each slot, in the order of the slots. `may_move`: each anchor fits each slot."""
+        if len(anchors) != len(slots):
+            found = self._of_slots(slots, free, [anchors] * len(slots))
+            return anchors, self._exchanged(anchors, slots, found, free)
+        first = anchors
+        if may_move:
+            accepted = [[bit for bit in free if slot.accepts(bit)] for slot in slots]
+            first = self._assigned(
+                [[max(self._weights[a][b] for b in of) for a in anchors] for of in accepted], anchors
+            )
+        tried = [self._in_turns(first, slots, free, may_move=may_move)]
+        if may_move:  # begin with the devices instead
+            others = self._of_slots(slots, free, [anchors] * len(slots))
+            moved = self._of_devices(anchors, others) if others else anchors
+            tried.append(self._in_turns(moved, slots, free, may_move=True))
+        return max(tried, key=lambda found: self._of_pairs(*found))
+
+    def _in_turns(
+        self, anchors: list[int], slots: list[Slot], free: list[int], *, may_move: bool
+    ) -> tuple[list[int], list[int]]:
+        """The devices for these anchors, then the anchors for these devices, and so on, as long as that helps."""
+        others = self._of_slots(slots, free, [[anchor] for anchor in anchors])
+        while may_move and others and self._work > 0:
+            moved = self._of_devices(anchors, others)
+            better = self._of_slots(slots, free, [[anchor] for anchor in moved])
+            if self._of_pairs(moved, better) <= self._of_pairs(anchors, others):
+                break
+            anchors, others = moved, better
+        return anchors, others
+
+    def _of_slots(self, slots: list[Slot], free: list[int], partners: list[list[int]]) -> list[int]:
+        """The device of each slot that is nearest to one of the partners of the slot; [] if there is none for all."""
+        left, none = self._left_to_others([a for of_slot in partners for a in of_slot], free), -(1 << 40)
+        table = [
+            [max(self._weights[a][b] for a in near) * _TIE - left[b] if slot.accepts(b) else none for b in free]
+            for slot, near in zip(slots, partners, strict=True)
+        ]
+        found = self._assigned(table, free)
+        return found if all(slot.accepts(bit) for slot, bit in zip(slots, found, strict=False)) else []
+
+    def _of_devices(self, anchors: list[int], others: list[int]) -> list[int]:
+        """The anchor of each device."""
+        return self._assigned([[self._weights[a][b] for a in anchors] for b in others], anchors)
+
+    def _of_pairs(self, anchors: list[int], others: list[int]) -> int:
+        """The weights of the pairs in this order; -1 without devices."""
+        return sum(self._weights[a][b] for a, b in zip(anchors, others, strict=True)) if others else -1
+
+    # -- both -------------------------------------------------------------------------------------------------
+
+    def _value(self, anchors: list[int], others: list[int]) -> int:
+        self._work -= len(anchors) * len(others)
+        return sum(self._weights[pair.anchor][pair.other] for pair in pair_up(self._places, anchors, others))
+
     def _left_to_others(self, anchors: list[int], free: list[int]) -> dict[int, int]:
         """How much each device is wanted elsewhere: by free anchors on its PCIe root. One to avoid counts more."""
         rest = [anchor for anchor in self._free_anchors if anchor not in anchors]
@@ -188,127 +267,19 @@ class Together:
         wanted = {b: sum(self._weights[a][b] == near for a in rest) for b in free}
         return {b: wanted[b] + (self._avoided >> b & 1) * len(self._weights) for b in free}
 
-    def _assigned(self, rows: list[int], table: list[list[int]], free: list[int]) -> list[int]:
-        """The devices that the rows get; [] if there are too few."""
-        if len(rows) > len(free):
+    def _assigned(self, table: list[list[int]], columns: list[int]) -> list[int]:
+        """The entries of `columns` that the rows get; [] if there are too few."""
+        if len(table) > len(columns):
             return []
-        self._work -= len(rows) * len(rows) * len(free)
-        return [free[column] for column in _assigned(table)]
+        self._work -= len(table) * len(table) * len(columns)
+        return [columns[column] for column in assigned(table)]
 
-    def _masks(self, choice: Choice) -> Mapping[tuple[int, str], int] | None:
-        """The devices by request; None if the slots cannot have them."""
-        found: dict[tuple[int, str], int] = {}
-        places = self._in_slots(choice)
-        if places is None:
-            return None
-        for slot, bit in places:
-            if slot.eligible >> bit & 1 == 0:
-                return None
-            found[slot.claim, slot.request] = found.get((slot.claim, slot.request), 0) | 1 << bit
-        return found
-
-    def _in_slots(self, choice: Choice) -> list[tuple[Slot, int]] | None:
-        """Each device with a slot that accepts it. A pair gets slots that belong together, where that is possible."""
-        found: list[tuple[Slot, int]] = []
-        order = _slots_for(choice.anchors, self._anchors)
-        if order is None:
-            return None
-        found += [(self._anchors[slot], anchor) for anchor, slot in zip(choice.anchors, order, strict=True)]
-        for slots, others in zip(self._others, choice.others, strict=True):
-            if len(others) < len(slots):
-                return None
-            is_counted = slots[0].request == slots[-1].request and slots[0].claim == slots[-1].claim
-            wanted = others if is_counted else self._in_pairs(choice.anchors, order, others)
-            if not all(_accepts(slot, bit) for slot, bit in zip(slots, wanted, strict=True)):
-                accepted = _slots_for(others, slots)
-                if accepted is None:
-                    return None
-                wanted = [bit for _, bit in sorted(zip(accepted, others, strict=True))]
-            found += zip(slots, wanted, strict=True)
-        return found
-
-    def _in_pairs(self, anchors: list[int], order: list[int], others: list[int]) -> list[int]:
+    def _in_pairs(self, anchors: list[int], others: list[int]) -> list[int]:
         """The other devices in the order of the slots of their anchors."""
-        slot_of = dict(zip(anchors, order, strict=True))
-        pairs = sorted((slot_of[pair.anchor], pair.other) for pair in pair_up(self._places, anchors, others))
+        position = {anchor: slot for slot, anchor in enumerate(anchors)}
+        pairs = sorted((position[pair.anchor], pair.other) for pair in pair_up(self._places, anchors, others))
         return list(dict.fromkeys([*(other for _, other in pairs), *others]))
 
 
-def _accepts(slot: Slot, bit: int) -> bool:
-    return bool(slot.eligible >> bit & 1)
-
-
 def _union(slots: Iterable[Slot]) -> int:
-    found = 0
-    for slot in slots:
-        found |= slot.eligible
-    return found
-
-
-def _in_order(slots: Sequence[Slot]) -> list[Slot]:
-    """The slots by the number at the end of their names if each has its own (gpu-0, gpu-1), else in the given order."""
-    numbers = [_DIGITS.search(slot.request) or _DIGITS.search(slot.claim_name) for slot in slots]
-    if any(number is None for number in numbers) or len({int(n[1]) for n in numbers if n}) < len(slots):
-        return list(slots)
-    return [slot for _, slot in sorted(zip([int(n[1]) for n in numbers if n], slots, strict=True))]
-
-
-def _slots_for(devices: list[int], slots: list[Slot]) -> list[int] | None:
-    """The position of a slot for each device that accepts it; None if there are no such slots for all of them."""
-    if len({slot.eligible for slot in slots}) == 1:
-        return list(range(len(devices)))
-    slot_of: dict[int, int] = {}  # slot to device
-
-    def place(device: int, seen: set[int]) -> bool:
-        accepted = [i for i, slot in enumerate(slots) if i not in seen and _accepts(slot, devices[device])]
-        for slot in sorted(accepted, key=lambda slot: slot in slot_of):
-            seen.add(slot)
-            if slot not in slot_of or place(slot_of[slot], seen):
-                slot_of[slot] = device
-                return True
-        return False
-
-    if not all(place(device, set()) for device in range(len(devices))):
-        return None
-    return [slot for _, slot in sorted((device, slot) for slot, device in slot_of.items())]
-
-
-def _assigned(table: list[list[int]]) -> list[int]:
-    """The column of each row, so that the sum of the entries is the largest. There are at least as many columns.
-
-    The Hungarian method with potentials (Kuhn 1955, Jonker and Volgenant 1987).
-    """
-    columns = len(table[0])
-    row_of = [-1] * (columns + 1)  # the last column is the virtual start of each path
-    potential, offset = [0] * len(table), [0] * (columns + 1)
-    for row in range(len(table)):
-        row_of[columns] = row
-        at, slack, way, done = columns, [_FAR_AWAY] * columns, [columns] * columns, [False] * (columns + 1)
-        while row_of[at] >= 0:
-            done[at] = True
-            entries, base = table[row_of[at]], potential[row_of[at]]
-            step, ahead = _FAR_AWAY, -1
-            for column in range(columns):
-                if done[column]:
-                    continue
-                cost = -entries[column] - base - offset[column]
-                if cost < slack[column]:
-                    slack[column], way[column] = cost, at
-                if slack[column] < step:
-                    step, ahead = slack[column], column
-            for column in range(columns):
-                if done[column]:
-                    potential[row_of[column]] += step
-                    offset[column] -= step
-                else:
-                    slack[column] -= step
-            potential[row] += step
-            at = ahead
-        while at != columns:
-            row_of[at] = row_of[way[at]]
-            at = way[at]
-    column_of = {row: column for column, row in enumerate(row_of[:columns]) if row >= 0}
-    return [column_of[row] for row in range(len(table))]
-
-
-_FAR_AWAY = 1 << 62
+    return union([slot.eligible for slot in slots])

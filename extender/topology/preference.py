@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from heapq import merge
 from itertools import combinations, groupby, islice
 from math import comb
 
-from extender.allocation import Allowed, NodeInfo, Problem, Selection, Solution, attribute_values, blocking_taint
-from extender.allocation.nodes import UNUSED, CounterKey
+from extender.allocation import (
+    Allowed,
+    NodeInfo,
+    Problem,
+    Selection,
+    Solution,
+    attribute_values,
+    blocking_taint,
+    has_room,
+)
+from extender.allocation.nodes import UNUSED, CounterKey, Nearness
 from extender.api.claim_specs import DeviceRequest
 from extender.api.resource_slices import Device
 from extender.base.bits import lowest, members, union
 from extender.policy import Policy
-from extender.topology.affinity import Slot, Together, anchor_of
+from extender.topology.affinity import Choice, Together, anchor_of
+from extender.topology.assignment import Slot
 from extender.topology.score_parts import troubled_devices
 from extender.topology.sets import bandwidth, links_inside, quality, ranked
 from extender.vendors import amount_of_memory
 
+_MAX_COMBINED = 2_000  # most sets of devices that are no whole GPUs; 2 of 56 MIG devices are fewer
+_MAX_GROWN = 16  # sets of anchors for which the search may choose among all near devices
+_MAX_VARIANTS = 16  # values of a matchAttribute of NICs that are compared; a node has a few models
 _MAX_SETS = 256  # most preferred sets on one node; enough for all sets of 4 out of 10 GPUs
 
 
@@ -36,7 +51,9 @@ class ByTopology:
         yield from self._near_each_other(problem, first)
         if self._node_info.positions(chosen) and self._node_info.fabric is not None:
             everything = self._node_info.devices(self._node_info.positions(-1))
-            for gpus in islice(self._gpu_sets(problem, first, eligible), _MAX_SETS):
+            of_claims = [union([1 << pick.bit for pick in claim]) for claim in first.picks]
+            sizes = [self._node_info.positions(mask).bit_count() for mask in of_claims]
+            for gpus in islice(self._gpu_sets(problem, sizes, eligible), _MAX_SETS):
                 yield Allowed(~everything | gpus)
         elif chosen:
             yield from map(Allowed, self._single_devices(chosen, eligible))
@@ -54,29 +71,27 @@ class ByTopology:
         usable = selection.match & ~selection.error
         return usable if option.admin_access else usable & ~self._node_info.busy
 
-    def _gpu_sets(self, problem: Problem, first: Solution, eligible: int) -> Iterator[int]:
-        """Sets of whole GPUs as device masks, the best ring first."""
+    def _gpu_sets(self, problem: Problem, sizes: list[int], eligible: int) -> Iterator[int]:
+        """Sets of whole GPUs as device masks, the best ring first. `sizes` has the number of GPUs of each claim."""
         free = members(self._node_info.positions(eligible))
         for group in self._healthy_first(self._agreeing(problem, free)):
-            yield from map(self._node_info.devices, self._ranked(sum(1 << p for p in group), first))
+            yield from map(self._node_info.devices, self._ranked(sum(1 << p for p in group), sizes))
 
-    def _ranked(self, free: int, first: Solution) -> Iterable[int]:
-        """The sets of so many of these GPUs as the solution has, as masks of positions, the best first.
+    def _ranked(self, free: int, sizes: list[int]) -> Iterable[int]:
+        """The sets of so many of these GPUs, as masks of positions, the best first.
 
         Where only partitions are joined, the sets of one claim are partitions, and those of several claims are made up
         of partitions of their sizes.
         """
-        node_info = self._node_info
+        node_info, count = self._node_info, sum(sizes)
         assert node_info.fabric is not None
-        graph, count = node_info.fabric.graph, node_info.positions(first.mask).bit_count()
+        graph = node_info.fabric.graph
         if node_info.partitions is None:
             return ranked(graph, free, count)
-        claims = (node_info.positions(union([1 << pick.bit for pick in claim])) for claim in first.picks)
-        sizes = [mask.bit_count() for mask in claims if mask]
         known = (node_info.positions(one) for one in node_info.partitions.sets)
         partitions = [one for one in known if not one & ~free and one.bit_count() in sizes]
-        if len(sizes) == 1:
-            return sorted(partitions, key=lambda one: quality(graph, one, free))
+        if sum(map(bool, sizes)) == 1:
+            return sorted((p for p in partitions if p.bit_count() == count), key=lambda one: quality(graph, one, free))
         return (one for one in ranked(graph, free, count) if union([p for p in partitions if not p & ~one]) == one)
 
     # -- devices of several drivers --------------------------------------------------------------------------
@@ -84,7 +99,8 @@ class ByTopology:
     def _near_each_other(self, problem: Problem, first: Solution) -> Iterator[Allowed]:
         """The devices of several drivers, so that they are near each other.
 
-        The part of the score with the larger weight comes first: links of the GPUs, or nearness.
+        The part of the score with the larger weight comes first: links of the GPUs, or nearness. If the search refuses
+        these devices, for a constraint, it gets more of the near ones to choose from.
         """
         places, weights = self._node_info.places, self._policy.weights
         if places is None or not weights.affinity:
@@ -96,11 +112,44 @@ class ByTopology:
         if len(kinds) < 2:  # noqa: PLR2004 - affinity is between two kinds of devices
             return
         anchors = kinds.pop(anchor_of(kinds))
-        together = Together(places, anchors, list(kinds.values()), self._troubled)
-        sets = self._sets_of_anchors(problem, first, anchors)
+        variants = self._agreeing_slots(problem, list(kinds.values()))
+        together = [Together(places, anchors, others, self._troubled) for others in variants]
+        sets = self._sets_of_anchors(problem, anchors, together[0])
         groups = [list(sets)] if weights.affinity > weights.link else [list(g) for _, g in groupby(sets, self._rings)]
         for group in groups:
-            yield from (Allowed(of_request=masks) for masks in islice(together.choices(group), _MAX_SETS))
+            found = merge(*(one.choices(group) for one in together), key=lambda choice: -choice.value)
+            yield from (Allowed(of_request=_by_request(choice)) for choice in islice(found, _MAX_SETS))
+        everything = union([mask for _, mask in places.kinds])
+        for devices in islice((devices for group in groups for devices in group), _MAX_GROWN):
+            for nearness in (Nearness.ROOT, Nearness.NUMA, Nearness.NUMA_LIST):
+                yield Allowed(~everything | devices | together[0].near(devices, nearness))
+
+    def _agreeing_slots(self, problem: Problem, others: list[list[Slot]]) -> list[list[list[Slot]]]:
+        """The slots of each driver; several times, if a matchAttribute limits those of one to devices of one value."""
+        found = [others]
+        for position, slots in enumerate(others):
+            claims = {slot.claim for slot in slots}
+            for constraint in problem.specs[slots[0].claim].constraints if len(claims) == 1 else ():
+                if constraint.kind == "match" and all(constraint.covers(slot.request) for slot in slots):
+                    groups = self._values(constraint.attribute, members(union([slot.eligible for slot in slots])))
+                    limited = [[slot._replace(eligible=slot.eligible & mask) for slot in slots] for mask in groups]
+                    found = [
+                        [*one[:position], few, *one[position + 1 :]]
+                        for one in found
+                        for few in limited
+                        if all(slot.eligible for slot in few)
+                    ][:_MAX_VARIANTS]
+        return found or [others]
+
+    def _values(self, attribute: str, bits: list[int]) -> list[int]:
+        """The masks of the devices with each value of an attribute. A device with a list is in several."""
+        groups: dict[object, int] = {}
+        for bit in bits:
+            one = self._node_info.inventory.devices[bit]
+            kind, values = attribute_values(one.device, attribute, one.id.driver, lists=True) or ("", ())
+            for value in values:
+                groups[kind, value] = groups.get((kind, value), 0) | 1 << bit
+        return list(dict.fromkeys(groups.values()))
 
     def _slots(self, problem: Problem, first: Solution) -> Iterator[Slot]:
         """The devices that the solution needs, in the order of the pod; without those of admin access."""
@@ -110,28 +159,44 @@ class ByTopology:
                 if option.admin_access:
                     continue
                 bits = [pick.bit for pick in first.picks[position] if pick.request.name == option.name]
-                usable = self._untainted(self._usable(problem.select(name, option), option), option)
+                usable = self._with_room(problem, self._usable(problem.select(name, option), option), option)
                 usable = usable if option.mode == "ExactCount" else sum(1 << bit for bit in bits)
                 yield from (Slot(position, name, option.name, usable | 1 << bit) for bit in bits)
 
-    def _untainted(self, usable: int, option: DeviceRequest) -> int:
-        """The devices without those that the search would reject for a taint or for counters."""
+    def _with_room(self, problem: Problem, usable: int, option: DeviceRequest) -> int:
+        """The devices without those that the search would reject for a taint, for counters or for capacity."""
         usable &= self._possible_mask()
-        devices = self._node_info.inventory.devices
         for bit in members(usable & ~self._node_info.inventory.simple):
-            if blocking_taint(devices[bit].device, option.tolerations) is not None:
+            one, shares = self._node_info.inventory.devices[bit], problem.shares(bit)
+            if blocking_taint(one.device, option.tolerations) is not None or not has_room(
+                one.device, one.id.driver, option, shares, problem.features
+            ):
                 usable &= ~(1 << bit)
         return usable
 
-    def _sets_of_anchors(self, problem: Problem, first: Solution, anchors: list[Slot]) -> Iterator[int]:
+    def _sets_of_anchors(self, problem: Problem, anchors: list[Slot], together: Together) -> Iterator[int]:
         """Sets of the anchors as device masks, the preferred ones first, without regard to other devices."""
-        eligible, count = union([slot.eligible for slot in anchors]), len(anchors)
+        eligible, claims = union([slot.eligible for slot in anchors]), Counter(slot.claim for slot in anchors)
         if self._node_info.fabric is not None and self._node_info.positions(eligible):
-            return self._gpu_sets(problem, first, eligible)
+            return self._gpu_sets(problem, list(claims.values()), eligible)
         order = sorted(members(eligible), key=self._device_key)
-        while comb(len(order), count) > _MAX_SETS:
-            order.pop()
-        return (sum(1 << bit for bit in chosen) for chosen in combinations(order, count))
+        if comb(len(order), len(anchors)) > _MAX_COMBINED:
+            order = self._few_of_each_place(order, len(anchors), together)
+        return (sum(1 << bit for bit in chosen) for chosen in combinations(order, len(anchors)))
+
+    def _few_of_each_place(self, order: list[int], count: int, together: Together) -> list[int]:
+        """As many anchors as can be combined: those with near devices first, and of each place one after the other."""
+        places, number = self._node_info.places, Counter[object]()
+        assert places is not None
+        ranks: dict[int, tuple[int, int]] = {}
+        for bit in order:
+            place = places.roots[bit], places.numa[bit]
+            ranks[bit] = -together.bound[bit], number[place]
+            number[place] += 1
+        few = sorted(order, key=ranks.__getitem__)
+        while comb(len(few), count) > _MAX_COMBINED:
+            few.pop()
+        return few
 
     def _rings(self, devices: int) -> tuple[float, int]:
         """What the links of a set of GPUs give: bandwidth, and the number of links inside."""
@@ -154,14 +219,9 @@ class ByTopology:
 
     def _grouped(self, attribute: str, free: list[int]) -> list[list[int]]:
         """The GPUs with each value. A GPU with a list is in several groups."""
-        groups: dict[object, list[int]] = {}
-        for position in free:
-            pool_device = self._node_info.inventory.devices[self._node_info.gpu_bits[position]]
-            known = attribute_values(pool_device.device, attribute, pool_device.id.driver, lists=True)
-            kind, values = known or ("", ())
-            for value in values:
-                groups.setdefault((kind, value), []).append(position)
-        return sorted(map(list, set(map(tuple, groups.values()))), key=lambda group: (len(group), group))
+        masks = self._values(attribute, [self._node_info.gpu_bits[position] for position in free])
+        groups = {tuple(members(self._node_info.positions(mask))) for mask in masks}
+        return sorted(map(list, groups), key=lambda group: (len(group), group))
 
     def _healthy_first(self, groups: list[list[int]]) -> Iterator[list[int]]:
         for group in groups:
@@ -233,6 +293,14 @@ class ByTopology:
             )
             self._possible = everything & ~blocked
         return self._possible
+
+
+def _by_request(choice: Choice) -> Mapping[tuple[int, str], int]:
+    """The devices of each request, by position of the claim and name of the request."""
+    found: dict[tuple[int, str], int] = {}
+    for slot, bit in choice.placed:
+        found[slot.claim, slot.request] = found.get((slot.claim, slot.request), 0) | 1 << bit
+    return found
 
 
 def _fits(device: Device, left: dict[CounterKey, int]) -> bool:
