@@ -46,20 +46,20 @@ class _Strict(BaseModel):
 class Weights(_Strict):
     """Weights of the parts of the score. Only their ratios matter; 0 disables a part."""
 
-    link: float = Field(16, ge=0, le=100, description="predicted ring bandwidth, relative to what the pod asked for")
+    link: float = Field(20, ge=0, le=100, description="predicted ring bandwidth, relative to what the pod asked for")
     affinity: float = Field(
-        8, ge=0, le=100, description="devices of several drivers near each other: a GPU's NIC on its PCIe root"
+        10, ge=0, le=100, description="devices of several drivers near each other: a GPU's NIC on its PCIe root"
     )
-    value: float = Field(10, ge=0, le=100, description="prefer the product of least value, and keep whole NVLink sets")
-    headroom: float = Field(5, ge=0, le=100, description="how well the device memory fits the requested memory")
-    fragmentation: float = Field(3, ge=0, le=100, description="how much free GPU capacity stays usable for later jobs")
+    value: float = Field(12, ge=0, le=100, description="prefer the product of least value, and keep whole NVLink sets")
+    headroom: float = Field(2, ge=0, le=100, description="how well the device memory fits the requested memory")
+    fragmentation: float = Field(1, ge=0, le=100, description="how much free GPU capacity stays usable for later jobs")
     packing: float = Field(
-        1, ge=0, le=100, description="prefer nodes whose GPUs (without GPUs: own devices) are already in use"
+        0.4, ge=0, le=100, description="prefer nodes whose GPUs (without GPUs: own devices) are already in use"
     )
-    health: float = Field(3, ge=0, le=100, description="avoid devices with an informational taint or a reported fault")
-    preference: float = Field(20, ge=0, le=100, description="rank of the chosen firstAvailable alternative")
+    health: float = Field(4, ge=0, le=100, description="avoid devices with an informational taint or a reported fault")
+    preference: float = Field(24, ge=0, le=100, description="rank of the chosen firstAvailable alternative")
     clique: float = Field(
-        8, ge=0, le=100, description="same NVLink clique, rack or spine as the other pods of the group"
+        10, ge=0, le=100, description="same NVLink clique, rack or spine as the other pods of the group"
     )
 
 

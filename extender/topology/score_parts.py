@@ -25,10 +25,10 @@ from extender.api.request_mix import WHOLE, RequestMix, RequestShape
 from extender.base.bits import lowest, members
 from extender.base.text_limits import counted
 from extender.policy import Policy
-from extender.topology.affinity import pairs_of
+from extender.topology.affinity import anchor_of, pairs_of
 from extender.topology.product_values import in_part_use, thrift
 from extender.topology.sets import bandwidth, best_gbps, links_inside
-from extender.vendors import GPU, amount_of_memory, driver_of
+from extender.vendors import GPU, NIC, amount_of_memory, driver_of
 
 STEP = 0.08  # GPUs; gradients are rounded to this, so that nearly equal ones count as equal (docs/quality.md)
 
@@ -91,6 +91,16 @@ class DeviceChoice:
         object.__setattr__(self, "devices", self.solution.mask)
         object.__setattr__(self, "gpus", self.node_info.positions(self.devices))
 
+    @property
+    def drivers(self) -> set[str]:
+        """The drivers of the chosen devices."""
+        return {self.node_info.inventory.devices[bit].id.driver for bit in members(self.devices)}
+
+    @property
+    def has_nics(self) -> bool:
+        """Whether a chosen device is a NIC."""
+        return any(driver_of(driver).kind == NIC for driver in self.drivers)
+
 
 def parts(choice: DeviceChoice, baseline: FleetBaseline, policy: Policy, intent: PodIntent) -> tuple[ScorePart, ...]:
     """The parts of the score that apply to this choice."""
@@ -134,7 +144,7 @@ def _link(choice: DeviceChoice, baseline: FleetBaseline, intent: PodIntent) -> S
 
     Any set serves a pod that asked for nothing, and any joined set one that requires it (`_rejection` of evaluate.py
     leaves out the others). For both, links decide only a part of the value, and nothing is missing where the product
-    has no links.
+    has no links. A pod with NICs beside several GPUs communicates: for it the links of its product count in full.
     """
     count, fabric = choice.gpus.bit_count(), choice.node_info.fabric
     if count < 2 or fabric is None or intent.topology == "none":  # noqa: PLR2004 - one GPU has no peer
@@ -148,7 +158,7 @@ def _link(choice: DeviceChoice, baseline: FleetBaseline, intent: PodIntent) -> S
         value, of = mine / fleet, f"the fleet's best {fleet:.0f}"
     else:
         best = max(product_gbps(choice.node_info, count), mine) or 1.0
-        value = 1 - _UNASKED * (1 - mine / best)
+        value = 1 - (1 if choice.has_nics else _UNASKED) * (1 - mine / best)
         of = f"{count} x {fabric.product or 'this GPU'} can offer {best:.0f}"
     return ScorePart("link", value, f"predicted ring of {count} GPUs: {mine:.0f} GB/s, {of} ({fabric.source.value})")
 
@@ -159,26 +169,38 @@ _WORDS = {
     Nearness.NUMA: "on one NUMA node",
     Nearness.NUMA_LIST: "on near NUMA nodes",
     Nearness.FAR: "apart",
+    Nearness.UNKNOWN: "not known how near",
 }
+_NEUTRAL = 0.5  # of the fleet's best: a pair of which a place is unknown
 
 
 def _affinity(choice: DeviceChoice, baseline: FleetBaseline) -> ScorePart | None:
     """How near the chosen devices of several drivers are, relative to the fleet's best for these drivers.
 
-    Pairs of which one device names no place do not count.
+    A pair of which a place is unknown is neither near nor far. None if no node knows the places of such devices.
     """
-    places = choice.node_info.places
-    known = [p for p in pairs_of(places, choice.devices) if p.nearness >= 0]
-    if places is None or not known:
+    drivers = choice.drivers
+    if len(drivers) < 2:  # noqa: PLR2004 - affinity is between devices of two drivers
+        return None
+    anchor, places = anchor_of(drivers), choice.node_info.places
+    pairs = pairs_of(places, choice.devices)
+    found = [(_both(anchor, places.kind(pair.other)), pair.nearness) for pair in pairs] if places is not None else []
+    found = found or [(_both(anchor, other), Nearness.UNKNOWN) for other in sorted(drivers - {anchor})]
+    known = [(kinds, nearness) for kinds, nearness in found if nearness >= 0 or kinds in baseline.nearest]
+    if not known:
         return None
     mine = best = 0.0
-    for pair in known:
-        a, b = sorted((places.kind(pair.anchor), places.kind(pair.other)))
-        mine += _NEARNESS[pair.nearness]
-        best += max(_NEARNESS[max(baseline.nearest.get((a, b), Nearness.FAR), pair.nearness)], _NEARNESS[Nearness.NUMA])
-    counts = Counter(_WORDS[pair.nearness] for pair in known)
-    found = ", ".join(f"{number} {words}" for words, number in sorted(counts.items()))
-    return ScorePart("affinity", mine / best, f"{counted(len(known), 'pair')} of devices: {found}")
+    for kinds, nearness in known:
+        most = max(_NEARNESS[max(baseline.nearest.get(kinds, nearness), nearness)], _NEARNESS[Nearness.NUMA])
+        mine += _NEARNESS[nearness] if nearness >= 0 else _NEUTRAL * most
+        best += most
+    counts = Counter(_WORDS[nearness] for _, nearness in known)
+    words = ", ".join(f"{number} {words}" for words, number in sorted(counts.items()))
+    return ScorePart("affinity", mine / best, f"{counted(len(known), 'pair')} of devices: {words}")
+
+
+def _both(one: str, other: str) -> tuple[str, str]:
+    return (one, other) if one < other else (other, one)
 
 
 def _value(choice: DeviceChoice, policy: Policy) -> ScorePart | None:

@@ -163,7 +163,7 @@ def test_what_is_unknown_is_neutral_and_refuses_no_pod() -> None:
     found = place(silent, counted(2, 2))
     assert (found.value, len(found.devices)) == (None, 4)
     half = place({**silent, "nics": [[None, 0], [2, -1]]}, counted(2, 2))
-    assert half.sentence == "1 pair of devices: 1 on one PCIe root"
+    assert half.sentence == "2 pairs of devices: 1 not known how near, 1 on one PCIe root"
 
 
 def test_a_gpu_gets_two_nics_and_a_nic_serves_two_gpus() -> None:
@@ -259,3 +259,95 @@ def test_requests_for_the_same_devices_are_counted_together() -> None:
     found = fleet.evaluate("n", fleet.asking(paired(4)))
     assert found == Unschedulable(Reason(Code.IN_USE, ("gpu-3",)))
     assert fleet.evaluate("n", fleet.asking(paired(5))) == Unschedulable(Reason(Code.TOO_FEW_TOGETHER, ("gpu-4",)))
+
+
+def score(fleet: NicFleet, node: str, requests: list[Any]) -> float:
+    found = fleet.evaluate(node, fleet.asking(requests))
+    assert isinstance(found, Placement), found
+    return found.score
+
+
+def test_near_comes_before_unknown_and_unknown_before_apart() -> None:
+    """Where a third machine of the fleet has PCIe roots, which neither of the two has."""
+    silent = {"product": "NVIDIA GB300", "gpus": [["8", None]] * 4, "nics": [[None, None]] * 4}
+    fleet = NicFleet(
+        {"near": MACHINES["gb300"], "unknown": silent, "roots": MACHINES["a100-efa"], "far": MACHINES["gb300"]}
+    )
+    fleet.hold("far", [(GPU, "gpu-0"), (GPU, "gpu-1"), (NIC, "nic-2"), (NIC, "nic-3")])
+    near, unknown, far = (score(fleet, node, counted(2, 2)) for node in ("near", "unknown", "far"))
+    assert near > unknown > far
+
+
+def test_nvlink_comes_before_near_nics_between_nodes_too() -> None:
+    """A pod with GPUs and NICs communicates. On one node its GPUs are joined, on the other its NICs are near."""
+    joined = {**MACHINES["bridged-pairs"], "nics": [[2, 0], [9, 1]]}
+    near = {**MACHINES["bridged-pairs"], "nics": [[1, 0], [1, 0]]}
+    fleet = NicFleet({"joined": joined, "near": near})
+    fleet.hold("joined", [(GPU, f"gpu-{i}") for i in (1, 3, 4, 5)])
+    fleet.hold("near", [(GPU, f"gpu-{i}") for i in (2, 3, 4, 5)])
+    assert score(fleet, "joined", counted(2, 2)) > score(fleet, "near", counted(2, 2))
+
+
+def pinned(*numbers: int) -> list[Any]:
+    """Requests gpu-0, nic-0, ...; each NIC by its name."""
+    requests = paired(len(numbers))
+    for i, number in enumerate(numbers):
+        text = f'device.attributes["{NIC}"].number == {number}'
+        requests[2 * i + 1]["exactly"]["selectors"] = [{"cel": {"expression": text}}]
+    return requests
+
+
+@pytest.mark.parametrize("numbers", [(2, 3), (3, 2), (0, 7), (7, 4, 0, 2)])
+def test_a_pinned_nic_gets_the_gpu_beside_it(numbers: tuple[int, ...]) -> None:
+    fleet = NicFleet({"n": MACHINES["hgx-one-to-one"]})
+    found = fleet.evaluate("n", fleet.asking(pinned(*numbers)))
+    assert isinstance(found, Placement)
+    gpus, nics = of_kind(fleet, found, GPU), of_kind(fleet, found, NIC)
+    pairs = [(gpus[f"gpu-{i}"][0], nics[f"nic-{i}"][0]) for i in range(len(numbers))]
+    assert [nic for _, nic in pairs] == list(numbers)
+    assert Oracle(MACHINES["hgx-one-to-one"]).value(pairs) == (len(numbers), 0, 0)
+
+
+def test_a_request_for_any_nic_leaves_the_one_that_another_request_needs() -> None:
+    """Any NIC and one of two: the one of two that is beside the other GPU."""
+    machine = {"product": "NVIDIA H100 80GB HBM3", "gpus": [[1, 0], [2, 1]], "nics": [[1, 0], [1, 0], [2, 1]]}
+    fleet = NicFleet({"n": machine})
+    requests = [counted(2, 1)[0], *(one for one in paired(2) if one["name"].startswith("nic"))]
+    requests[2]["exactly"]["selectors"] = [{"cel": {"expression": f'device.attributes["{NIC}"].number < 2'}}]
+    found = fleet.evaluate("n", fleet.asking(requests))
+    assert isinstance(found, Placement)
+    assert of_kind(fleet, found, NIC)["nic-0"] == [2]
+
+
+def test_admin_access_beside_other_requests_is_no_device_to_choose() -> None:
+    (one, _) = paired(1)
+    admin = {"name": "monitor", "exactly": {**one["exactly"], "adminAccess": True}}
+    fleet = NicFleet({"n": MACHINES["hgx-one-to-one"]})
+    fleet.cache.apply_namespace("default", {"resource.kubernetes.io/admin-access": "true"})
+    found = fleet.evaluate("n", fleet.asking([admin, *counted(1, 1)]))
+    assert isinstance(found, Placement)
+    part = next(part for part in found.parts if part.name == "affinity")
+    assert "1 on one PCIe root" in part.sentence
+
+
+def test_nics_of_one_model_are_the_nearest_of_that_model() -> None:
+    """matchAttribute on the NICs: those of the model that has one beside each GPU."""
+    machine = {"product": "NVIDIA H100 80GB HBM3", "gpus": [[1, 0], [2, 1]]}
+    machine["nics"] = [[1, 0], [1, 0], [2, 1], [9, 1]]
+    fleet = NicFleet({"n": {**machine, "models": ["a", "b", "b", "a"]}})
+    constraint = {"matchAttribute": f"{NIC}/model", "requests": ["nic"]}
+    found = fleet.evaluate("n", fleet.asking(counted(2, 2), [constraint]))
+    assert isinstance(found, Placement)
+    assert of_kind(fleet, found, NIC) == {"nic": [1, 2]}
+
+
+def test_many_parts_of_gpus_get_near_nics() -> None:
+    """2 of 56 MIG devices: only the last GPUs have a free NIC beside them."""
+    gpus = [[root, None] for root in range(8) for _ in range(7)]
+    machine = {"product": "NVIDIA H100 80GB HBM3", "gpus": gpus, "parts": True, "nics": [[r, None] for r in range(8)]}
+    fleet = NicFleet({"n": machine})
+    fleet.hold("n", [(NIC, f"nic-{i}") for i in range(5)])
+    found = fleet.evaluate("n", fleet.asking(counted(2, 2)))
+    assert isinstance(found, Placement)
+    part = next(part for part in found.parts if part.name == "affinity")
+    assert part.sentence == "2 pairs of devices: 2 on one PCIe root"

@@ -52,7 +52,7 @@ def slices(node: str, machine: Json) -> list[Json]:
         {
             "name": f"gpu-{i}",
             "attributes": {
-                "type": {"string": "gpu"},
+                "type": {"string": "mig" if machine.get("parts") else "gpu"},
                 "uuid": {"string": f"{node}-{i}"},
                 "productName": {"string": machine["product"]},
                 **_attributes(entry, "resource.kubernetes.io/numaNode"),
@@ -62,10 +62,17 @@ def slices(node: str, machine: Json) -> list[Json]:
         for i, entry in enumerate(machine["gpus"])
     ]
     model = {"pciDevice": {"string": machine["nic"]}} if "nic" in machine else {}
+    models = [{"model": {"string": name}} for name in machine.get("models", ())] or [{}] * len(machine["nics"])
     nics = [
         {
             "name": f"nic-{i}",
-            "attributes": {"rdma": {"bool": True}, **model, **_attributes(entry, "dra.net/numaNode")},
+            "attributes": {
+                "rdma": {"bool": True},
+                "number": {"int": i},
+                **model,
+                **models[i],
+                **_attributes(entry, "dra.net/numaNode"),
+            },
         }
         for i, entry in enumerate(machine["nics"])
     ]
