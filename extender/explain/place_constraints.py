@@ -7,7 +7,7 @@ matchAttribute leaves the pod Pending, whatever ends. Without it, Berth chooses 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -57,15 +57,20 @@ def unmet_places(
 
 
 def fits_without(
-    unmet: UnmetPlace, requirements: PodRequirements, node_infos: Iterable[NodeInfo], context: EvaluationContext
+    unmet: Sequence[UnmetPlace],
+    requirements: PodRequirements,
+    node_infos: Iterable[NodeInfo],
+    context: EvaluationContext,
 ) -> str:
-    """The first node on which the pod fits without the constraint; '' if there is none. Raises DeadlineExceeded."""
+    """The first node on which the pod fits without these constraints; '' if there is none. Raises DeadlineExceeded."""
+    left_out = {id(one.constraint) for one in unmet}
     for node_info in node_infos:
         local = requirements.for_node(node_info.node)
-        specs = list(local.specs)
-        others = tuple(one for one in specs[unmet.claim].constraints if one is not unmet.constraint)
-        specs[unmet.claim] = replace(specs[unmet.claim], constraints=others)
-        if isinstance(evaluate(node_info, replace(local, specs=tuple(specs)), context), Placement):
+        specs = tuple(
+            replace(spec, constraints=tuple(one for one in spec.constraints if id(one) not in left_out))
+            for spec in local.specs
+        )
+        if isinstance(evaluate(node_info, replace(local, specs=specs), context), Placement):
             return node_info.node.name
     return ""
 
@@ -151,7 +156,7 @@ def _why(asked: _Asked, attribute: str, publishing: set[str], *, is_shared: bool
         kinds[noun(driver)] = kinds.get(noun(driver), 0) + count
         lacking |= {} if driver in publishing else {noun(driver): None}
     if lacking:
-        return f"no {' and no '.join(lacking)} publishes {attribute}"
+        return f"no {' and no '.join(lacking)} that matches the requests publishes {attribute}"
     if is_shared or len(kinds) == 1:
         return f"no node has {_joined(counted(count, kind) for kind, count in kinds.items())} on one {place}"
     return f"the {_joined(f'{kind}s' for kind in kinds)} of no node share a {place}"
@@ -168,8 +173,13 @@ def place_misses(
     """What would help a pod with such constraints, as sentences. `samples` is a node for each kind of machine, `nodes`
     are those to try without the constraint. Raises DeadlineExceeded.
     """
-    for unmet in unmet_places(requirements, samples, context):
-        node, attribute = fits_without(unmet, requirements, nodes, context), unmet.constraint.attribute
+    found = unmet_places(requirements, samples, context)
+    if not found:
+        return
+    node = fits_without(found, requirements, nodes, context)
+    for unmet in found:
+        attribute = unmet.constraint.attribute
         without = f"without the constraint on {'it' if attribute in unmet.why else attribute}"
+        without = f"without such constraints ({len(found)} of them)" if len(found) > 1 else without
         fits = f" the pod fits on {node}, and" if node else ""
         yield f"{unmet.why}; {without}{fits} Berth chooses near devices by itself"

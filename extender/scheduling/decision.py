@@ -123,10 +123,14 @@ def _pairs(
         for pick in picks
     }
     problem, simple = context.problem(node_info, local), node_info.inventory.simple
+    specs = dict(zip(local.claim_names, local.specs, strict=True))
 
     def accepted(bit: int) -> Accepted:
-        match = problem.select(*requests[bit]).match
-        return Accepted(match, match & simple & ~node_info.busy & ~placement.solution.mask)
+        claim, request = requests[bit]
+        match = problem.select(claim, request).match
+        # A constraint may forbid a device that the request accepts.
+        is_bound = any(constraint.covers(request.name) for constraint in specs[claim].constraints)
+        return Accepted(match, match & simple & ~node_info.busy & ~placement.solution.mask, is_bound)
 
     return device_pairs(node_info, placement.solution.mask, accepted)
 

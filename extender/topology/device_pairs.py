@@ -7,6 +7,7 @@ none. Names differ between equal nodes. So these texts belong to one node, and t
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ class Accepted(NamedTuple):
 
     match: int
     free: int
+    is_bound: bool = False  # whether a constraint may forbid devices that match
 
 
 class DevicePair(NamedTuple):
@@ -70,8 +72,9 @@ def device_pairs(node_info: NodeInfo, devices: int, accepted: Callable[[int], Ac
         return DevicePairs()
     found = pairs_of(places, devices)
     shown = sorted(sorted(found, key=lambda pair: pair.nearness)[:_MOST])
+    of_several = {other for other, number in Counter(pair.other for pair in found).items() if number > 1}
     return DevicePairs(
-        tuple(_named(node_info, places, pair, accepted) for pair in shown),
+        tuple(_named(node_info, places, pair, accepted, shares=pair.other in of_several) for pair in shown),
         len(found) - len(shown),
         predicted_network(node_info.inventory, found),
     )
@@ -104,14 +107,17 @@ def near_words(places: Places, one: int, other: int) -> str:
     return _WORDS.get(nearness, far)
 
 
-def _named(node_info: NodeInfo, places: Places, pair: Pair, accepted: Callable[[int], Accepted]) -> DevicePair:
+def _named(
+    node_info: NodeInfo, places: Places, pair: Pair, accepted: Callable[[int], Accepted], *, shares: bool
+) -> DevicePair:
+    """`shares`: the other device is in several pairs. One that is nearer to this anchor may be farther from others."""
     known = node_info.inventory.devices
-    note = _note(node_info, places, pair, accepted(pair.other)) if pair.nearness < Nearness.ROOT else ""
+    note = _note(node_info, places, pair, accepted(pair.other), shares=shares) if pair.nearness < Nearness.ROOT else ""
     names = known[pair.anchor].id.device, known[pair.other].id.device
     return DevicePair(*names, near_words(places, pair.anchor, pair.other), note)
 
 
-def _note(node_info: NodeInfo, places: Places, pair: Pair, accepted: Accepted) -> str:
+def _note(node_info: NodeInfo, places: Places, pair: Pair, accepted: Accepted, *, shares: bool) -> str:
     """Why the pair is not nearer; '' if that is not certain, or if devices on one NUMA node are the node's best."""
     if pair.nearness is Nearness.UNKNOWN:
         return ""
@@ -119,7 +125,11 @@ def _note(node_info: NodeInfo, places: Places, pair: Pair, accepted: Accepted) -
     same_kind = next(mask for name, mask in places.kinds if name == driver)
     nearer = _nearer(places, pair, members(accepted.match & same_kind))
     if free := nearer & accepted.free:
-        return f"{node_info.inventory.devices[lowest(free)].id.device} is nearer and free"
+        return (
+            ""
+            if shares or accepted.is_bound
+            else f"{node_info.inventory.devices[lowest(free)].id.device} is nearer and free"
+        )
     if nearer & ~node_info.inventory.simple & ~node_info.busy:
         return ""  # taints, counters or capacity decide whether they are free
     if nearer:

@@ -56,12 +56,12 @@ def findings(folder: Path, asked: Json, machines: list[str]) -> list[Json]:
 @pytest.mark.parametrize(
     ("machines", "requests", "attribute", "problem"),
     [
-        (["gb300"], counted(1, 1), ROOT, f"no NIC publishes {ROOT}"),
+        (["gb300"], counted(1, 1), ROOT, f"no NIC that matches the requests publishes {ROOT}"),
         (["agent-against-driver"], counted(1, 1), ROOT, "the GPUs and NICs of no node share a PCIe root"),
         (["agent-against-driver", "gb300"], counted(2, 2), ROOT, "the GPUs and NICs of no node share a PCIe root"),
         (["hgx-one-to-one"], counted(4, 4), ROOT, "no node has 4 GPUs and 4 NICs on one PCIe root"),
         (["a100-efa"], paired(3), ROOT, "no node has 3 GPUs and 3 NICs on one PCIe root"),
-        (["gb300"], counted(2, 2), NUMA, f"no GPU and no NIC publishes {NUMA}"),
+        (["gb300"], counted(2, 2), NUMA, f"no GPU and no NIC that matches the requests publishes {NUMA}"),
     ],
 )
 def test_a_constraint_that_no_node_meets(
