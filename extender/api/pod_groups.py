@@ -107,6 +107,7 @@ class GroupPolicy:
     topology_label: str = ""  # all members must be on nodes with one value of this label; '' for no such constraint
     timeout_seconds: float = 0.0  # 0 if the object does not set it
     sequential: bool = False  # whether members are created only after others run: never a gang
+    claims: tuple[PodClaim, ...] = ()  # of a PodGroup of scheduling.k8s.io, see PodGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +266,8 @@ def decode_core_policy(obj: Json) -> GroupPolicy:
     constraints = inner(spec, "schedulingConstraints", "spec")
     labels = many(constraints, "topology", "spec.schedulingConstraints", lambda one, path: need(one, "key", path))
     minimum = integer(gang, "minCount", "spec.schedulingPolicy.gang")
-    return GroupPolicy(_bounded(minimum), labels[0] if labels else "")
+    claims = many(spec, "resourceClaims", "spec", decode_pod_claim)
+    return GroupPolicy(_bounded(minimum), labels[0] if labels else "", claims=claims)
 
 
 def decode_scheduler_plugins_policy(obj: Json) -> GroupPolicy:

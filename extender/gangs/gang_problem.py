@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from extender.allocation import NodeInfo, Snapshot
+from extender.api.pod_groups import GroupKey, GroupSource
 from extender.api.pods import Pod
 from extender.api.reasons import Code, Reason
 from extender.api.resource_claims import Claim
@@ -151,7 +152,7 @@ def gang_members(
             case Pending() | UnschedulableAndUnresolvable():
                 return UnreadyMember(member, found)
     members = GangMembers(pods, requirements)
-    without = _without_reservation(members, kept)
+    without = _without_reservation(members, kept, snapshot)
     if not without:
         return members
     if len(pods) - len(without) < gang.missing:
@@ -162,21 +163,41 @@ def gang_members(
     return members.only({pod.uid for pod in pods} - without.keys())
 
 
-def _without_reservation(members: GangMembers, kept: Collection[str]) -> dict[str, Claim]:
-    """By UID of each member for which a claim has no reservation left once those before it have theirs, the claim."""
+def _without_reservation(members: GangMembers, kept: Collection[str], snapshot: Snapshot) -> dict[str, Claim]:
+    """By UID of each member for which a claim has no reservation left once those before it have theirs, the claim.
+
+    A claim of the PodGroup has one reservation for all its pods, see BindingCycle.consumer.
+    """
     left: dict[str, int] = {}  # by UID of the claim
+    reserved: set[tuple[str, str]] = set()  # UIDs of the claim and of the pod, or the name of its PodGroup
     found: dict[str, Claim] = {}
     for pod in sorted(members.pods, key=lambda pod: pod.uid not in kept):
-        # The binds of core PodGroups find out whether a claim is the group's and has one reservation for all.
-        claims = members.requirements[pod.uid].claims if pod.uid in members.requirements and not pod.group else ()
-        needed = [claim for claim in claims if not claim.extended and needs_reservation(claim, pod)]
-        full = next((one for one in needed if not left.setdefault(one.uid, one.reservations_left)), None)
+        claims = members.requirements[pod.uid].claims if pod.uid in members.requirements else ()
+        needed = {
+            (claim.uid, pod.group if _is_of_pod_group(claim, pod, snapshot) else pod.uid): claim
+            for claim in claims
+            if not claim.extended and needs_reservation(claim, pod)
+        }
+        new = [claim for entry, claim in needed.items() if entry not in reserved]
+        full = next((one for one in new if not left.setdefault(one.uid, one.reservations_left)), None)
         if full is not None:
             found[pod.uid] = full
             continue
-        for claim in needed:
+        reserved.update(needed)
+        for claim in new:
             left[claim.uid] -= 1
     return found
+
+
+def _is_of_pod_group(claim: Claim, pod: Pod, snapshot: Snapshot) -> bool:
+    """Whether the PodGroup of the pod owns the claim, or lists it as the pod does."""
+    if not pod.group:
+        return False
+    if claim.owner_group is not None and claim.owner_group.name == pod.group:
+        return True
+    policy = snapshot.group_policies.get(GroupKey(pod.key.namespace, GroupSource.CORE, pod.group))
+    entries = policy.claims if policy is not None else ()
+    return any(entry.claim_name == claim.key.name and entry in pod.claims for entry in entries)
 
 
 def plan_sizes(gang: Gang, members: GangMembers, kept: int = 0) -> tuple[int, ...]:

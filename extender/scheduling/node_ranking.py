@@ -17,7 +17,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from extender.allocation import FleetBaseline, NodeInfo, Snapshot
-from extender.api.reasons import Code
+from extender.api.reasons import FREEABLE_CODES, Code, Reason
 from extender.base.deadline import DeadlineExceeded
 from extender.base.fair_lru import FairLRU
 from extender.scheduling.equivalence import ByKey, ByState, IdentityCheck
@@ -175,6 +175,15 @@ class NodeRanking:
         for number, status in self._statuses.unschedulable.items():
             found[status.reason.code] += len(self._names(number))
         return max(found, key=lambda code: (found[code], code.name), default=None)
+
+    def fault(self) -> Reason | None:
+        """Why the API server would refuse the claims on any node; None if a node fits, or may fit after others end."""
+        if any(True for _ in self.schedulable()):
+            return None
+        found = {status.reason for number, status in self._statuses.unschedulable.items() if self._names(number)}
+        if any(reason.code in FREEABLE_CODES for reason in found):
+            return None
+        return min((reason for reason in found if reason.code is Code.INVALID), key=str, default=None)
 
     @property
     def statuses(self) -> int:

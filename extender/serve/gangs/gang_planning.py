@@ -122,7 +122,18 @@ class GangPlanning:
             return Reason(Code.GANG_GAVE_UP, (gang.key.name,))
         if is_replan:
             return Reason(Code.GANG_REFUSED, (gang.key.name, str(attempt.pod.key)))
-        return no_room(gang, self._cache.snapshot(), self._filter_service.policy)
+        fault = self._fault(members)
+        return fault or no_room(gang, self._cache.snapshot(), self._filter_service.policy)
+
+    def _fault(self, members: GangMembers) -> Reason | None:
+        """What is wrong with the claims of a member, if it is so on every node; the plan has updated the rankings."""
+        for pod in members.pods:
+            requirements = members.requirements.get(pod.uid)
+            ranking = self._filter_service.rankings.peek(requirements) if requirements is not None else None
+            fault = ranking.fault() if ranking is not None else None
+            if fault is not None:
+                return Reason(Code.INVALID, (f"pod {pod.key} of the group: {fault}",))
+        return None
 
     def _largest(
         self, gang: Gang, members: GangMembers, sizes: Sequence[int], attempt: _Attempt
