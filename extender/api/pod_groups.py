@@ -13,12 +13,11 @@ from enum import Enum
 from typing import NamedTuple
 
 from extender.api.fields import Json, get, inner, integer, many, need, string
-from extender.api.pod_annotations import group_topology_of
+from extender.api.group_topology import FOREIGN_TOPOLOGY, NO_TOPOLOGY, OWN_TOPOLOGY, AskedTopology, asked_topology
 from extender.api.resource_claims import Consumer, PodClaim, decode_pod_claim
 from extender.base.text_limits import cut, shown
 
 MINIMUM = "berth.dev/group-min"
-TOPOLOGY = "berth.dev/group-topology"
 TIMEOUT = "berth.dev/group-timeout"
 _KUEUE_TOTAL = "kueue.x-k8s.io/pod-group-total-count"
 _LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
@@ -32,7 +31,7 @@ _RANKS = (
     "kueue.x-k8s.io/pod-group-pod-index",
     "apps.kubernetes.io/pod-index",
 )
-OWN_ANNOTATIONS = (MINIMUM, TOPOLOGY, TIMEOUT)
+OWN_ANNOTATIONS = (MINIMUM, *OWN_TOPOLOGY, TIMEOUT)
 _MAX_MEMBERS = 100_000
 _MAX_NAME = 253
 _MAX_SECONDS = 86_400
@@ -88,7 +87,7 @@ class Membership:
     key: GroupKey
     minimum: int = 0  # members that must be placed together; 0 if the pod does not set it
     rank: int | None = None  # the pod's index in its group; None if unknown
-    topology: str = ""  # required, preferred or none; '' if the pod does not set it
+    topology: AskedTopology = NO_TOPOLOGY
     timeout_seconds: float = 0.0  # how long the members may wait for each other at bind; 0 if the pod does not set it
     problem: str = ""  # which annotation is invalid, with its value; '' if none
     owner: str = ""  # name of the object that has the GroupPolicy: the group's, or the LeaderWorkerSet's
@@ -133,7 +132,7 @@ def decode_pod_group(obj: Json) -> PodGroup:
 
 _LABELS = (GroupSource.SCHEDULER_PLUGINS, GroupSource.KUEUE, GroupSource.LEADER_WORKER_SET)
 _SIZES = {GroupSource.KUEUE: _KUEUE_TOTAL, GroupSource.LEADER_WORKER_SET: _LWS_SIZE}
-READ_ANNOTATIONS = frozenset({*_SIZES.values(), *_RANKS})  # of pods, besides berth.dev/…
+READ_ANNOTATIONS = frozenset({*_SIZES.values(), *_RANKS, *FOREIGN_TOPOLOGY})  # of pods, besides berth.dev/…
 _JOBS = (GroupSource.JOB_SET, GroupSource.JOB)
 _MAY_BE_GANGS = frozenset(source.value for source in _LABELS)
 
@@ -177,7 +176,7 @@ def membership_of(metadata: Json, scheduling_group: str) -> Membership | None:
             key,
             _minimum(source, notes),
             _rank(labels, notes, metadata.get("name") or ""),
-            group_topology_of(notes, TOPOLOGY) or "" if notes.get(TOPOLOGY) else "",
+            asked_topology(notes),
             _timeout(notes),
             owner=str(labels.get(_LWS_NAME) or "") if source is GroupSource.LEADER_WORKER_SET else name,
         )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from extender.allocation import NodeInfo, Snapshot
+from extender.api.group_topology import ONE_NODE
 from extender.api.pod_groups import GroupKey, GroupSource
 from extender.api.pods import Pod
 from extender.api.reasons import Code, Reason
@@ -22,7 +23,6 @@ from extender.scheduling.requirements import Pending, UnschedulableAndUnresolvab
 
 # Each bind of a minimum keeps a connection until the others have come, see serve/gangs/gang_admission.py.
 MAX_TOGETHER = 400
-_DEFAULT_TOPOLOGY = "preferred"
 _NONE: Mapping[str, Collection[str]] = MappingProxyType({})
 
 
@@ -59,9 +59,10 @@ class GangProblem:
 
     members: tuple[GangMember, ...]
     levels: tuple[str, ...]  # node labels, the nearest level first; a single node is nearer than all of them
-    topology: str  # required: one domain of the nearest level; preferred: as near as possible; none: any nodes
+    topology: str  # GroupTopology.nearness
     topology_label: str = ""  # all members on one value of this label, in every topology; '' for no constraint
     placed: Mapping[str, int] = field(default_factory=dict)  # node to number of members that are bound there
+    preferred_level: str = ""  # GroupTopology.preferred
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,8 +225,10 @@ def gang_problem(
         for rank, pod in enumerate(members.pods)
         if (found := members.requirements.get(pod.uid)) is not None
     )
-    topology = gang.topology or _DEFAULT_TOPOLOGY
-    return GangProblem(wanted, policy.group_levels, topology, gang.topology_label, gang.placed)
+    levels, topology = policy.group_levels, gang.topology_in(policy.group_levels)
+    if topology.preferred not in ("", ONE_NODE, *levels):
+        levels = (*levels, topology.preferred)  # nothing tells how near it is, so it comes after the known levels
+    return GangProblem(wanted, levels, topology.nearness, topology.label, gang.placed, topology.preferred)
 
 
 def _may_have_devices(node_info: NodeInfo) -> bool:

@@ -53,7 +53,10 @@ def test_recognised(title: str) -> None:
     assert found.key == GroupKey("default", GroupSource(case["source"]), case["group"])
     snapshot = cache_with(case.get("objects", {})).snapshot()
     wanted = case.get("minimum", 0), case.get("rank", 7), case.get("topology", ""), case.get("timeout", 0)
-    assert (gang_minimum(found, snapshot), found.rank, found.topology, found.timeout_seconds) == wanted
+    asked = found.topology
+    assert (gang_minimum(found, snapshot), found.rank, asked.nearness, found.timeout_seconds) == wanted
+    levels = [level and level.name for level in (asked.required, asked.preferred)]
+    assert levels == [case.get("required"), case.get("preferred")]
 
 
 @pytest.mark.parametrize("title", CASES)

@@ -96,6 +96,8 @@ KEEP_THE_KEY = {
     "berth.dev/group": "the group of the requirements",
     "berth.dev/group-min": "the gang planner",
     "berth.dev/group-topology": "the gang planner",
+    "berth.dev/group-required": "the gang planner",
+    "berth.dev/group-preferred": "the gang planner",
     "berth.dev/group-timeout": "the gang planner",
     "berth.dev/decision": "Berth writes it",
     "berth.dev/allocator": "Berth writes it to a claim",
@@ -109,6 +111,8 @@ VALUES = {
     "berth.dev/expected-memory": "9Gi",
     "berth.dev/group-min": "2",
     "berth.dev/group-topology": "required",
+    "berth.dev/group-required": "rack",
+    "berth.dev/group-preferred": "rack",
     "berth.dev/group-timeout": "30s",
 }
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from extender.api.group_topology import AskedTopology
 from extender.api.nodes import Taint, decode_node
 from extender.api.pod_groups import GroupKey, GroupPolicy, GroupSource, Membership
 from extender.api.pods import decode_pod
@@ -125,7 +126,7 @@ def test_a_bound_pod_explains_a_group_of_which_no_pod_waits() -> None:
     assert (found.outcome, found.source, found.bound, found.minimum) == ("bound", "berth.dev/group", 2, 0)
     have = "group default/job has 2 pods bound, and no pod waits"
     assert found.sentence == f"{have}; its minimum is not known here"
-    said = Membership(GroupKey("default", GroupSource.BERTH, "job"), 2, topology="none")
+    said = Membership(GroupKey("default", GroupSource.BERTH, "job"), 2, topology=AskedTopology("none"))
     found = explained(world, bound_member=said)
     assert (found.outcome, found.minimum, found.topology, found.missing) == ("runs", 2, "none", 0)
     assert found.sentence == (

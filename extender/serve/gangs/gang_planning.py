@@ -98,9 +98,10 @@ class GangPlanning:
         members = self._members(gang, kept) if gang.is_complete else _incomplete(gang)
         if isinstance(members, Reason):
             return members
-        different = disagreement(gang.key, members.pods)
-        if different:
-            return Reason(Code.INVALID, (different,))
+        levels = self._filter_service.policy.group_levels
+        problem = disagreement(gang.key, members.pods) or gang.topology_in(levels).problem
+        if problem:
+            return Reason(Code.INVALID, (problem,))
         deadline, sizes = attempt.context.deadline, plan_sizes(gang, members, len(kept))
         usable, keys = self.usable_nodes(members, deadline), members.equivalence_keys(deadline)
         attempt = replace(attempt, usable=usable, keys=keys)
