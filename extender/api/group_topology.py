@@ -102,6 +102,10 @@ class GroupTopology:
     preferred: str = ""  # the level of which a gang should use the fewest domains: ONE_NODE or a label; '' for each
     problem: str = ""  # which annotation is wrong, with its value; '' if none
 
+    def required_label(self, levels: Sequence[str]) -> str:
+        """The label of which all members must have one value; '' if there is none. The policy has `levels`."""
+        return self.label or (next(iter(levels), "") if self.nearness == "required" else "")
+
 
 def group_topology(asked: AskedTopology, object_label: str, levels: Sequence[str]) -> GroupTopology:
     """What a gang must have. `object_label` is the constraint of its PodGroup ('': none), the policy has `levels`."""

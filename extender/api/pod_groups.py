@@ -109,6 +109,14 @@ class GroupPolicy:
     claims: tuple[PodClaim, ...] = ()  # of a PodGroup of scheduling.k8s.io, see PodGroup
 
 
+def minimum_of(membership: Membership, policy: GroupPolicy | None) -> int:
+    """How many members must run together, by what a pod and the group's object say; 0 if the group is no gang."""
+    if membership.key.source is GroupSource.LEADER_WORKER_SET and (policy is None or policy.sequential):
+        return 0  # the leader may have to run before its workers exist
+    minimum = membership.minimum or (policy.minimum if policy is not None else 0)
+    return minimum if minimum > 1 else 0
+
+
 @dataclass(frozen=True, slots=True)
 class PodGroup:
     """A scheduling.k8s.io PodGroup. A claim entry of a member pod that equals one of `claims` belongs to the group."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from extender.allocation import Snapshot
 from extender.api.group_topology import AskedTopology, GroupTopology, group_topology
 from extender.api.object_meta import ObjectKey
-from extender.api.pod_groups import NEEDED_OBJECTS, GroupKey, GroupPolicy, GroupSource, Membership
+from extender.api.pod_groups import NEEDED_OBJECTS, GroupKey, Membership, minimum_of
 from extender.api.pods import Pod
 
 _ANNOTATIONS = (
@@ -43,11 +43,6 @@ class Gang:
         """How many members must still be bound, so that the minimum runs."""
         return max(self.minimum - self.placed.total(), 0)
 
-    def required_label(self, levels: Sequence[str]) -> str:
-        """The label of which all members must have one value; '' if there is none. The policy has `levels`."""
-        found = self.topology_in(levels)
-        return found.label or (next(iter(levels), "") if found.nearness == "required" else "")
-
     def topology_in(self, levels: Sequence[str]) -> GroupTopology:
         """What the gang must have with the levels of a policy."""
         return group_topology(self.topology, self.topology_label, levels)
@@ -56,14 +51,6 @@ class Gang:
 def gang_minimum(membership: Membership, snapshot: Snapshot) -> int:
     """How many members of the group must run together; 0 if the group is no gang."""
     return minimum_of(membership, snapshot.group_policies.get(membership.policy_key))
-
-
-def minimum_of(membership: Membership, policy: GroupPolicy | None) -> int:
-    """How many members must run together, by what a pod and the group's object say; 0 if the group is no gang."""
-    if membership.key.source is GroupSource.LEADER_WORKER_SET and (policy is None or policy.sequential):
-        return 0  # the leader may have to run before its workers exist
-    minimum = membership.minimum or (policy.minimum if policy is not None else 0)
-    return minimum if minimum > 1 else 0
 
 
 def lacks_pod_group(membership: Membership, snapshot: Snapshot) -> bool:

@@ -18,7 +18,7 @@ from extender.api.resource_claims import Claim
 from extender.base.deadline import Deadline
 from extender.gangs.gang import Gang
 from extender.policy import Policy
-from extender.scheduling import Placement, PodRequirements, requirements_of
+from extender.scheduling import Placement, PodRequirements, requirements_of, running_domain
 from extender.scheduling.requirements import Pending, UnschedulableAndUnresolvable, needs_reservation
 
 # Each bind of a minimum keeps a connection until the others have come, see serve/gangs/gang_admission.py.
@@ -236,10 +236,20 @@ def _may_have_devices(node_info: NodeInfo) -> bool:
     return bool(inventory.devices) or any(pool.incomplete for pool in inventory.pools)
 
 
+NO_ROOM = (Code.GANG_NO_ROOM, Code.GANG_DOMAIN_FULL)
+
+
 def no_room(gang: Gang, snapshot: Snapshot, policy: Policy) -> Reason:
-    """Why the planner found no plan without giving up: no domain has room, or no node with devices has its label."""
-    label, node_infos = gang.required_label(policy.group_levels), snapshot.node_infos
+    """Why the planner found no plan without giving up.
+
+    No domain has room, or that of the members that run has none, or no node with devices has the label of a domain.
+    """
+    topology, node_infos = gang.topology_in(policy.group_levels), snapshot.node_infos
+    label = topology.required_label(policy.group_levels)
     labelled = (name for names in snapshot.nodes_by_label(label).values() for name in names if name in node_infos)
     if label and not any(_may_have_devices(node_infos[name]) for name in labelled):
         return Reason(Code.GANG_NO_DOMAIN, (gang.key.name, label))
+    domain = running_domain(topology, gang.placed, snapshot, policy)
+    if domain is not None:
+        return Reason(Code.GANG_DOMAIN_FULL, (gang.key.name, str(domain)))
     return Reason(Code.GANG_NO_ROOM, (gang.key.name,))

@@ -16,11 +16,12 @@ from extender.api.pod_groups import (
     GroupSource,
     Membership,
     group_policy_of,
+    minimum_of,
 )
 from extender.api.pods import Pod, decode_pod
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted
-from extender.gangs.gang import disagreement, minimum_of
+from extender.gangs.gang import disagreement
 from extender.gangs.gang_problem import MAX_TOGETHER
 from extender.lint.finding import LintFinding
 from extender.manifests import pod_templates

@@ -44,6 +44,7 @@ NOT_IN_KEY = {
     "allocated_claims": "callers of a ranking leave out the nodes that `mismatch` names",
     "promised_claims": "as allocated_claims",
     "compute_domain": "as allocated_claims",
+    "membership": "as allocated_claims: callers leave out the nodes that `outside_domain` names",
     "group": "proximity to the group is added to a ranking's score, for the pod that asks",
     "mappings": "they follow from the special claim, whose resources `for_node` adds to the key",
     "key": "is the key",
