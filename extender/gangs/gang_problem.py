@@ -18,7 +18,14 @@ from extender.api.resource_claims import Claim
 from extender.base.deadline import Deadline
 from extender.gangs.gang import Gang
 from extender.policy import Policy
-from extender.scheduling import Placement, PodRequirements, requirements_of, running_domain
+from extender.scheduling import (
+    NO_PREFERENCE,
+    NodePreference,
+    Placement,
+    PodRequirements,
+    requirements_of,
+    running_domain,
+)
 from extender.scheduling.requirements import Pending, UnschedulableAndUnresolvable, needs_reservation
 
 # Each bind of a minimum keeps a connection until the others have come, see serve/gangs/gang_admission.py.
@@ -51,6 +58,7 @@ class GangMember:
     nodes: frozenset[str] | None = None  # nodes on which kube-scheduler may run the pod; None: all
     excluded: frozenset[str] = frozenset()  # nodes that kube-scheduler rejected for the pod
     limit: NodeLimit | None = None
+    prefers: NodePreference = NO_PREFERENCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +229,15 @@ def gang_problem(
     GangMember.
     """
     wanted = tuple(
-        GangMember(pod.uid, found, rank, nodes.get(pod.uid), frozenset(excluded.get(pod.uid, ())), limits.get(pod.uid))
+        GangMember(
+            pod.uid,
+            found,
+            rank,
+            nodes.get(pod.uid),
+            frozenset(excluded.get(pod.uid, ())),
+            limits.get(pod.uid),
+            NodePreference(pod.preferred_nodes, pod.tolerations),
+        )
         for rank, pod in enumerate(members.pods)
         if (found := members.requirements.get(pod.uid)) is not None
     )
