@@ -158,18 +158,21 @@ class _Planner:
     def _equivalence_key(self, name: str) -> Hashable:
         return tuple(rooms.equivalence_key(name) for rooms in self._rooms)
 
-    def _by_score(self, domain: Domain) -> tuple[float, float, object, object]:
+    def _by_score(self, domain: Domain) -> tuple[int, float, object, object]:
         rooms = self._rooms[0]
-        points = (
-            one.preference[name] * one.most[name]
-            for one in self._rooms
-            if one.preference
-            for name in domain.nodes
-            if name in one.most
-        )
         scores = (rooms.score[name] * rooms.most[name] for name in domain.nodes if name in rooms.most)
         # fsum, because the order of the nodes must not matter. The first node orders domains of one name.
-        return -sum(points), -fsum(scores), natural(domain.name), natural(min(domain.nodes))
+        return -self._liked(domain), -fsum(scores), natural(domain.name), natural(min(domain.nodes))
+
+    def _liked(self, domain: Domain) -> int:
+        """The points for which the members prefer the nodes of a domain, for all room there."""
+        return sum(
+            rooms.preference[name] * rooms.most[name]
+            for rooms in self._rooms
+            if rooms.preference
+            for name in domain.nodes
+            if name in rooms.most
+        )
 
     # -- where in it -----------------------------------------------------------------------------------------
 

@@ -171,15 +171,15 @@ class NodeRooms:
 
         Raises DeadlineExceeded.
         """
-        members = Counter(member.prefers for unit in self.units for member in unit.members)
-        nodes = [self._node_infos[name].node for name in self.most]
-        if not any(one.terms for one in members) and not any(node.soft_taints for node in nodes):
-            return {}
-        found = dict.fromkeys(self.most, 0)
-        for prefers, number in members.most_common(MAX_PREFERENCES):
+        prefers, node_infos = [member.prefers for unit in self.units for member in unit.members], self._node_infos
+        if not self._snapshot.soft_tainted and not any(one.terms for one in prefers):
+            return {}  # as nearly always
+        members, found = Counter(prefers), dict.fromkeys(self.most, 0)
+        nodes = [node_infos[name].node for name in self.most]
+        for one, number in members.most_common(MAX_PREFERENCES):
             for node in nodes:
                 self._context.deadline.check_time()
-                found[node.name] += number * prefers.points(node)
+                found[node.name] += number * one.points(node)
         return found if len(set(found.values())) > 1 else {}
 
     @property
