@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ OUTSIDE = "node is outside of the domain in which the pod's group runs"
 
 
 @asynccontextmanager
-async def after_a_death(spare: int, minimum: int, **asked: str) -> AsyncIterator[Berthing]:
+async def after_a_death(spare: int, minimum: int, **asked: Any) -> AsyncIterator[Berthing]:
     """A gang of 4 has run on the nodes a0 to a3 of clique a; one of them died with its pod, and a new pod p4 waits.
 
     `spare` is the number of further nodes of clique a. Clique b has 5 free nodes.
