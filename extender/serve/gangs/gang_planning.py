@@ -128,9 +128,12 @@ class GangPlanning:
 
     def _fault(self, members: GangMembers) -> Reason | None:
         """What is wrong with the claims of a member, if it is so on every node; the plan has updated the rankings."""
-        for pod in members.pods:
-            requirements = members.requirements.get(pod.uid)
-            ranking = self._filter_service.rankings.peek(requirements) if requirements is not None else None
+        needing = [pod for pod in members.pods if pod.uid in members.requirements]
+        # Equal members have one ranking; of each, the first member is named.
+        first = {members.requirements[pod.uid].key: pod for pod in reversed(needing)}
+        for pod in needing:
+            requirements = members.requirements[pod.uid]
+            ranking = self._filter_service.rankings.peek(requirements) if first[requirements.key] is pod else None
             fault = ranking.fault() if ranking is not None else None
             if fault is not None:
                 return Reason(Code.INVALID, (f"pod {pod.key} of the group: {fault}",))
