@@ -23,6 +23,7 @@ _KUEUE_TOTAL = "kueue.x-k8s.io/pod-group-total-count"
 _LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
 _LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
 _LWS_GROUP = "leaderworkerset.sigs.k8s.io/group-index"
+_LWS_EXCLUSIVE = "leaderworkerset.sigs.k8s.io/exclusive-topology"
 _JOB_INDEX = "jobset.sigs.k8s.io/job-global-index"
 # Labels and annotations that have the pod's index in its group; the first that a pod has counts.
 _RANKS = (
@@ -289,13 +290,17 @@ def decode_scheduler_plugins_policy(obj: Json) -> GroupPolicy:
 def decode_leader_worker_set(obj: Json) -> GroupPolicy:
     """The policy of the groups of a LeaderWorkerSet. Raises WireError.
 
-    With startupPolicy LeaderReady the workers are created after the leader runs, so the group is no gang.
+    With startupPolicy LeaderReady the workers are created after the leader runs, and with an exclusive topology after
+    it has a node (pod_controller.go of LeaderWorkerSet). Then the group is no gang.
     """
-    need(inner(obj, "metadata", ""), "name", "metadata")
+    metadata = inner(obj, "metadata", "")
+    need(metadata, "name", "metadata")
+    is_exclusive = _LWS_EXCLUSIVE in inner(metadata, "annotations", "metadata")
     spec = inner(obj, "spec", "")
     template = inner(spec, "leaderWorkerTemplate", "spec")
     size = _bounded(get(template, "size", int, "spec.leaderWorkerTemplate", 1))
-    return GroupPolicy(size, sequential=get(spec, "startupPolicy", str, "spec", "LeaderCreated") == "LeaderReady")
+    is_late = get(spec, "startupPolicy", str, "spec", "LeaderCreated") == "LeaderReady"
+    return GroupPolicy(size, sequential=is_late or is_exclusive)
 
 
 def leader_worker_set_marks(name: str, size: int) -> tuple[Json, Json]:

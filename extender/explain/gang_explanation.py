@@ -283,7 +283,8 @@ def _why_no_gang(membership: Membership, snapshot: Snapshot) -> str:
     if source is GroupSource.LEADER_WORKER_SET and policy is None:
         return f"LeaderWorkerSet {membership.owner} is not known"
     if source is GroupSource.LEADER_WORKER_SET and policy is not None and policy.sequential:
-        return f"LeaderWorkerSet {membership.owner} starts the workers after the leader (startupPolicy LeaderReady)"
+        why = "startupPolicy LeaderReady or exclusive-topology"
+        return f"LeaderWorkerSet {membership.owner} creates the workers after the leader has a node ({why})"
     if lacks_pod_group(membership, snapshot):
         return f"PodGroup {membership.owner} does not exist"
     minimum = membership.minimum or (policy.minimum if policy is not None else 0)

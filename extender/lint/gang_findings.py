@@ -113,8 +113,9 @@ def _of_group(key: GroupKey, members: list[_Member], policy: GroupPolicy | None)
         yield LintFinding("note", where, problem, advice)
     sequential = policy is not None and policy.sequential
     if sequential and any(one.pod.annotations.keys() & OWN_ANNOTATIONS for one in members):
-        problem = f"group {key} is no gang: with startupPolicy LeaderReady its workers come after the leader runs"
-        yield LintFinding("warning", where, problem, "write startupPolicy: LeaderCreated")
+        why = "with startupPolicy LeaderReady or exclusive-topology its workers come after the leader has a node"
+        advice = "write startupPolicy: LeaderCreated, and berth.dev/group-required in place of exclusive-topology"
+        yield LintFinding("warning", where, f"group {key} is no gang: {why}", advice)
     if key.source is GroupSource.LEADER_WORKER_SET and policy is None and named:
         problem = f"LeaderWorkerSet {members[0].membership.policy_key} is not in these files, so group {key} is no gang"
         yield LintFinding("note", where, problem, "create it before the pods: else each pod is placed alone")

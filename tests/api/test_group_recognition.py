@@ -77,6 +77,21 @@ def test_the_object_of_a_group_may_come_go_and_change() -> None:
         assert gang_minimum(member, cache.snapshot()) == minimum
 
 
+def test_a_leader_worker_set_with_an_exclusive_topology_is_no_gang() -> None:
+    """Its controller creates the workers once the leader has a node: the leader must not wait for them."""
+    spec = {"leaderWorkerTemplate": {"size": 4}}
+    for notes, minimum in (({}, 4), ({"leaderworkerset.sigs.k8s.io/exclusive-topology": "rack"}, 0)):
+        metadata = {"namespace": "default", "name": "lws", "annotations": notes}
+        cache = cache_with({})
+        (apply,) = (kind.apply for kind in watched_resources(cache) if kind.name == KINDS["LeaderWorkerSet"])
+        apply("default/lws", {"metadata": metadata, "spec": spec})
+        key = "leaderworkerset.sigs.k8s.io/"
+        labels = {f"{key}group-key": "h", f"{key}name": "lws"}
+        member = decode_pod(pod_of({"metadata": {"labels": labels, "annotations": {f"{key}size": "4"}}})).membership
+        assert isinstance(member, Membership)
+        assert gang_minimum(member, cache.snapshot()) == minimum
+
+
 def test_the_documentation_lists_every_source() -> None:
     text = (Path(__file__).parents[2] / "docs" / "gangs.md").read_text()
     rows = re.findall(r"^\| [0-9] \| `([^`]+)`", text, re.MULTILINE)

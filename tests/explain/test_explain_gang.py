@@ -180,7 +180,7 @@ def test_a_group_of_a_leader_worker_set_has_the_name_of_its_leader() -> None:
         "group default/vllm-1 is no gang: LeaderWorkerSet vllm is not known, so each pod is placed alone"
     )
     world.cache.apply_group_policy(group._replace(name="vllm"), GroupPolicy(3, sequential=True))
-    assert "(startupPolicy LeaderReady)" in explained(world, name="vllm-1").sentence
+    assert "(startupPolicy LeaderReady or exclusive-topology)" in explained(world, name="vllm-1").sentence
     world.cache.apply_group_policy(group._replace(name="vllm"), GroupPolicy(3))
     assert explained(world, name="vllm-1").sentence == "group default/vllm-1 waits for 2 pods: 1 of at least 3 exist"
 
