@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from sys import intern
 
-from extender.api.fields import Json, flag, inner, many, need, present, string, strings
+from extender.api.fields import Json, flag, inner, integer, many, need, present, string, strings
 from extender.api.object_meta import labels_of
 from extender.api.quantity import NANO, parse_quantity
 from extender.base.berth_errors import WireError
@@ -144,6 +144,20 @@ def decode_node_selector(obj: Json, key: str, path: str) -> NodeSelector | None:
     return NodeSelector(many(inner(obj, key, path), "nodeSelectorTerms", f"{path}.{key}", _term))
 
 
+@dataclass(frozen=True, slots=True)
+class PreferredTerm:
+    """A term of a preferred node affinity (core/v1 PreferredSchedulingTerm); `weight` is 1 to 100."""
+
+    weight: int
+    selector: NodeSelector  # with one term
+
+
+def decode_preferred_term(obj: Json, path: str) -> PreferredTerm:
+    """Raises WireError."""
+    term = _term(inner(obj, "preference", path), f"{path}.preference")
+    return PreferredTerm(integer(obj, "weight", path), NodeSelector((term,)))
+
+
 def _term(obj: Json, path: str) -> Term:
     return Term(many(obj, "matchExpressions", path, _requirement), many(obj, "matchFields", path, _requirement))
 
@@ -205,12 +219,13 @@ _CORDONED = Taint("node.kubernetes.io/unschedulable", effect="NoSchedule")
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node: name, labels, the names of the extended resources that its kubelet offers, and blocking taints."""
+    """A node: name, labels, the names of the extended resources that its kubelet offers, and taints."""
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
     allocatable: frozenset[str] = frozenset()  # names of resources whose amount is above zero
     taints: tuple[Taint, ...] = ()  # with effect NoSchedule or NoExecute; also spec.unschedulable
+    soft_taints: tuple[Taint, ...] = ()  # with effect PreferNoSchedule
 
 
 def decode_node(obj: Json) -> Node:
@@ -220,10 +235,12 @@ def decode_node(obj: Json) -> Node:
     scalars = (
         frozenset(name for name, value in offered.items() if "/" in name and resource_units(name, value)) or _NO_NAMES
     )
-    taints = tuple(taint for taint in many(spec, "taints", "spec", decode_taint) if taint.effect in _BLOCKING)
+    every = many(spec, "taints", "spec", decode_taint)
+    taints = tuple(taint for taint in every if taint.effect in _BLOCKING)
+    soft = tuple(dict.fromkeys(taint for taint in every if taint.effect == "PreferNoSchedule"))
     if flag(spec, "unschedulable", "spec"):
         taints += (_CORDONED,)
-    return Node(need(metadata, "name", "metadata"), labels_of(metadata), scalars, tuple(dict.fromkeys(taints)))
+    return Node(need(metadata, "name", "metadata"), labels_of(metadata), scalars, tuple(dict.fromkeys(taints)), soft)
 
 
 def resource_units(name: str, value: object) -> int:

@@ -13,17 +13,17 @@ from enum import Enum
 from typing import NamedTuple
 
 from extender.api.fields import Json, get, inner, integer, many, need, string
-from extender.api.pod_annotations import group_topology_of
+from extender.api.group_topology import FOREIGN_TOPOLOGY, NO_TOPOLOGY, OWN_TOPOLOGY, AskedTopology, asked_topology
 from extender.api.resource_claims import Consumer, PodClaim, decode_pod_claim
 from extender.base.text_limits import cut, shown
 
 MINIMUM = "berth.dev/group-min"
-TOPOLOGY = "berth.dev/group-topology"
 TIMEOUT = "berth.dev/group-timeout"
 _KUEUE_TOTAL = "kueue.x-k8s.io/pod-group-total-count"
 _LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
 _LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
 _LWS_GROUP = "leaderworkerset.sigs.k8s.io/group-index"
+_LWS_EXCLUSIVE = "leaderworkerset.sigs.k8s.io/exclusive-topology"
 _JOB_INDEX = "jobset.sigs.k8s.io/job-global-index"
 # Labels and annotations that have the pod's index in its group; the first that a pod has counts.
 _RANKS = (
@@ -32,7 +32,7 @@ _RANKS = (
     "kueue.x-k8s.io/pod-group-pod-index",
     "apps.kubernetes.io/pod-index",
 )
-OWN_ANNOTATIONS = (MINIMUM, TOPOLOGY, TIMEOUT)
+OWN_ANNOTATIONS = (MINIMUM, *OWN_TOPOLOGY, TIMEOUT)
 _MAX_MEMBERS = 100_000
 _MAX_NAME = 253
 _MAX_SECONDS = 86_400
@@ -88,7 +88,7 @@ class Membership:
     key: GroupKey
     minimum: int = 0  # members that must be placed together; 0 if the pod does not set it
     rank: int | None = None  # the pod's index in its group; None if unknown
-    topology: str = ""  # required, preferred or none; '' if the pod does not set it
+    topology: AskedTopology = NO_TOPOLOGY
     timeout_seconds: float = 0.0  # how long the members may wait for each other at bind; 0 if the pod does not set it
     problem: str = ""  # which annotation is invalid, with its value; '' if none
     owner: str = ""  # name of the object that has the GroupPolicy: the group's, or the LeaderWorkerSet's
@@ -107,6 +107,15 @@ class GroupPolicy:
     topology_label: str = ""  # all members must be on nodes with one value of this label; '' for no such constraint
     timeout_seconds: float = 0.0  # 0 if the object does not set it
     sequential: bool = False  # whether members are created only after others run: never a gang
+    claims: tuple[PodClaim, ...] = ()  # of a PodGroup of scheduling.k8s.io, see PodGroup
+
+
+def minimum_of(membership: Membership, policy: GroupPolicy | None) -> int:
+    """How many members must run together, by what a pod and the group's object say; 0 if the group is no gang."""
+    if membership.key.source is GroupSource.LEADER_WORKER_SET and (policy is None or policy.sequential):
+        return 0  # the leader may have to run before its workers exist
+    minimum = membership.minimum or (policy.minimum if policy is not None else 0)
+    return minimum if minimum > 1 else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +141,7 @@ def decode_pod_group(obj: Json) -> PodGroup:
 
 _LABELS = (GroupSource.SCHEDULER_PLUGINS, GroupSource.KUEUE, GroupSource.LEADER_WORKER_SET)
 _SIZES = {GroupSource.KUEUE: _KUEUE_TOTAL, GroupSource.LEADER_WORKER_SET: _LWS_SIZE}
-READ_ANNOTATIONS = frozenset({*_SIZES.values(), *_RANKS})  # of pods, besides berth.dev/…
+READ_ANNOTATIONS = frozenset({*_SIZES.values(), *_RANKS, *FOREIGN_TOPOLOGY})  # of pods, besides berth.dev/…
 _JOBS = (GroupSource.JOB_SET, GroupSource.JOB)
 _MAY_BE_GANGS = frozenset(source.value for source in _LABELS)
 
@@ -176,7 +185,7 @@ def membership_of(metadata: Json, scheduling_group: str) -> Membership | None:
             key,
             _minimum(source, notes),
             _rank(labels, notes, metadata.get("name") or ""),
-            group_topology_of(notes, TOPOLOGY) or "" if notes.get(TOPOLOGY) else "",
+            asked_topology(notes),
             _timeout(notes),
             owner=str(labels.get(_LWS_NAME) or "") if source is GroupSource.LEADER_WORKER_SET else name,
         )
@@ -265,7 +274,8 @@ def decode_core_policy(obj: Json) -> GroupPolicy:
     constraints = inner(spec, "schedulingConstraints", "spec")
     labels = many(constraints, "topology", "spec.schedulingConstraints", lambda one, path: need(one, "key", path))
     minimum = integer(gang, "minCount", "spec.schedulingPolicy.gang")
-    return GroupPolicy(_bounded(minimum), labels[0] if labels else "")
+    claims = many(spec, "resourceClaims", "spec", decode_pod_claim)
+    return GroupPolicy(_bounded(minimum), labels[0] if labels else "", claims=claims)
 
 
 def decode_scheduler_plugins_policy(obj: Json) -> GroupPolicy:
@@ -280,13 +290,17 @@ def decode_scheduler_plugins_policy(obj: Json) -> GroupPolicy:
 def decode_leader_worker_set(obj: Json) -> GroupPolicy:
     """The policy of the groups of a LeaderWorkerSet. Raises WireError.
 
-    With startupPolicy LeaderReady the workers are created after the leader runs, so the group is no gang.
+    With startupPolicy LeaderReady the workers are created after the leader runs, and with an exclusive topology after
+    it has a node (pod_controller.go of LeaderWorkerSet). Then the group is no gang.
     """
-    need(inner(obj, "metadata", ""), "name", "metadata")
+    metadata = inner(obj, "metadata", "")
+    need(metadata, "name", "metadata")
+    is_exclusive = _LWS_EXCLUSIVE in inner(metadata, "annotations", "metadata")
     spec = inner(obj, "spec", "")
     template = inner(spec, "leaderWorkerTemplate", "spec")
     size = _bounded(get(template, "size", int, "spec.leaderWorkerTemplate", 1))
-    return GroupPolicy(size, sequential=get(spec, "startupPolicy", str, "spec", "LeaderCreated") == "LeaderReady")
+    is_late = get(spec, "startupPolicy", str, "spec", "LeaderCreated") == "LeaderReady"
+    return GroupPolicy(size, sequential=is_late or is_exclusive)
 
 
 def leader_worker_set_marks(name: str, size: int) -> tuple[Json, Json]:

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from extender.api.fields import Json, dumped, get, inner, many, need, string, string_map
 from extender.api.nodes import (
     NodeSelector,
+    PreferredTerm,
     Requirement,
     Term,
     Toleration,
     decode_node_selector,
+    decode_preferred_term,
     decode_toleration,
     resource_units,
 )
@@ -69,6 +71,7 @@ class Pod:
     node_selectors: tuple[NodeSelector, ...] = ()  # a node must match all; only of pods with a group or devices
     tolerations: tuple[Toleration, ...] = ()  # of node taints; only of pods with a group or devices
     constraints_are_known: bool = False  # whether these two were read
+    preferred_nodes: tuple[PreferredTerm, ...] = ()  # of a pod with a group or devices; none if they are too large
     unschedulable: str = ""  # why kube-scheduler found no node at the last attempt: condition PodScheduled, cut
     tried: bool = False  # whether kube-scheduler has reported an attempt that failed: PodScheduled is False
     scheduler_error: str = ""  # with which the last attempt ended, such as a failed bind: PodScheduled, cut
@@ -163,6 +166,7 @@ def decode_pod(obj: Json) -> Pod:
         scheduler_error=scheduler_error,
         created=string(metadata, "creationTimestamp", "metadata"),
         constraints_are_known=nodes_are_known,
+        preferred_nodes=_preferred_nodes(spec) if read else (),
         has_own_nodes=(read and not nodes_are_known) or (membership is not None and _has_own_nodes(spec)),
         problem=_LARGE_CONTAINERS if containers is None else problem,
     )
@@ -218,6 +222,15 @@ def _constraints(spec: Json) -> tuple[tuple[NodeSelector, ...], tuple[Toleration
     both = (by_labels if labels else None, decode_node_selector(affinity, key, path))
     selectors = tuple(selector for selector in both if selector is not None)
     return selectors, many(spec, "tolerations", "spec", decode_toleration), True
+
+
+def _preferred_nodes(spec: Json) -> tuple[PreferredTerm, ...]:
+    """The preferred node affinity; empty if it is too large."""
+    path, key = "spec.affinity.nodeAffinity", "preferredDuringSchedulingIgnoredDuringExecution"
+    affinity = inner(inner(spec, "affinity", "spec"), "nodeAffinity", "spec.affinity")
+    if not affinity.get(key) or _too_large(affinity[key], path):
+        return ()
+    return many(affinity, key, path, decode_preferred_term)
 
 
 def _pod_scheduled(status: Json) -> tuple[bool, str, str]:

@@ -122,6 +122,10 @@ class Code(Enum):
         "another ComputeDomain has channels in the node's NVLink clique",
         "Two of them in one clique can break each other (`compute_domains: require`). The pod waits for the other.",
     )
+    GROUP_DOMAIN = (
+        "node is outside of the domain in which the pod's group runs",
+        "The group must be in one domain, such as one rack. A pod beyond its minimum follows there, or waits.",
+    )
     OUT_OF_BUDGET = (
         "gave up searching: the claims allow too many combinations",
         "The search used up its steps. Berth does not know whether a solution exists.",
@@ -185,6 +189,10 @@ class Code(Enum):
     GANG_NO_ROOM = (
         "no domain has room for all pods of group {0} together",
         "All pods of the group are placed together, or none. See `berth explain group`.",
+    )
+    GANG_DOMAIN_FULL = (
+        "group {0} runs {1}, where its other pods have no room",
+        "The group must be in one domain, so a replaced pod returns to the domain of those that run, or waits.",
     )
     GANG_NO_DOMAIN = (
         "no node with devices has the label {1} that group {0} needs",

@@ -351,4 +351,5 @@ class ClusterCache:
             store.group_policies,
             store.bound_members,
             self.channels.by_clique,
+            store.soft_tainted,
         )

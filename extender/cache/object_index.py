@@ -35,6 +35,7 @@ class ObjectIndex:
         self._slices = slices
         self.nodes: dict[str, Node] = {}
         self.nodes_version = 0
+        self.soft_tainted: set[str] = set()  # names of the nodes with a PreferNoSchedule taint
         # The labels come from pods and PodGroups, so any tenant can name a new one.
         self._by_label: LRUCache[str, tuple[int, Mapping[str, frozenset[str]]]] = LRUCache(_MAX_LABELS)
         self.classes: dict[str, DeviceClass] = {}
@@ -74,6 +75,7 @@ class ObjectIndex:
             self._slices.dirty.add(name)
             self.nodes_version += 1
             set_or_drop(self.nodes, name, new)
+            (self.soft_tainted.add if new is not None and new.soft_taints else self.soft_tainted.discard)(name)
 
     @property
     def remembered_labels(self) -> int:

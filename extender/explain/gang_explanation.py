@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from extender.allocation import Snapshot
+from extender.api.group_topology import NO_TOPOLOGY, AskedTopology, group_topology
 from extender.api.pod_groups import NEEDED_OBJECTS, GroupKey, GroupSource, Membership
 from extender.api.pods import SCHEDULER, Pod
 from extender.api.reasons import Code, Reason
@@ -81,12 +82,11 @@ def explain_gang(
         gang.minimum,
         gang.placed.total(),
         gang.missing,
-        gang.topology,
-        gang.topology_label,
+        *_topology(gang.topology, gang.topology_label, policy),
         (*_bound_members(key, snapshot), *_members_without_node(gang.waiting, pods, snapshot)),
         *_since(gang),
     )
-    problem = _problem(gang, pods, snapshot)
+    problem = _problem(gang, pods, snapshot, policy)
     if problem:
         return replace(found, outcome="blocked", sentence=problem)
     if lacks_pod_group(asking.membership, snapshot):
@@ -111,7 +111,14 @@ def explain_gang(
     return replace(found, sentence=found.sentence + _last_answer(gang)) if found.outcome == "fits" else found
 
 
-def _problem(gang: Gang, pods: Sequence[Pod], snapshot: Snapshot) -> str:
+def _topology(asked: AskedTopology, object_label: str, policy: Policy) -> tuple[str, str]:
+    """What the annotations of the group ask for, and the label of which its pods must have one value; '' for none."""
+    found = group_topology(asked, object_label, policy.group_levels)
+    words = "" if asked == NO_TOPOLOGY else f"{found.nearness} {found.preferred}".rstrip()
+    return words, found.label
+
+
+def _problem(gang: Gang, pods: Sequence[Pod], snapshot: Snapshot, policy: Policy) -> str:
     """Why no plan is made, even if all devices are free; '' without such a reason."""
     for pod in sorted(pods, key=lambda pod: (not _counts(pod), pod.key)):
         if pod.membership is not None and pod.membership.problem:
@@ -120,8 +127,9 @@ def _problem(gang: Gang, pods: Sequence[Pod], snapshot: Snapshot) -> str:
     memberships = [pod.membership for pod in gang.waiting if pod.membership is not None]
     if any(gang_minimum(membership, snapshot) for membership in memberships):
         different = disagreement(gang.key, gang.waiting)
-        if different:
-            return f"group {gang.key} is rejected: {different}"
+        problem = different or gang.topology_in(policy.group_levels).problem
+        if problem:
+            return f"group {gang.key} is rejected: {problem}"
     if gang.minimum > MAX_TOGETHER:
         return f"group {gang.key} is rejected: {Reason(Code.GANG_TOO_LARGE, (gang.key.name, str(MAX_TOGETHER)))}"
     return ""
@@ -234,13 +242,14 @@ def _all_bound(key: GroupKey, membership: Membership | None, snapshot: Snapshot,
     if membership is None:
         return replace(found, sentence=f"{have}; its minimum is not known here")
     object_policy = snapshot.group_policies.get(membership.policy_key)
-    label = object_policy.topology_label if object_policy is not None else ""
+    object_label = object_policy.topology_label if object_policy is not None else ""
+    topology, label = _topology(membership.topology, object_label, policy)
     minimum = gang_minimum(membership, snapshot)
     found = replace(
         found,
         minimum=minimum,
         missing=max(minimum - len(members), 0),
-        topology=membership.topology,
+        topology=topology,
         topology_label=label,
     )
     if not minimum:
@@ -274,7 +283,8 @@ def _why_no_gang(membership: Membership, snapshot: Snapshot) -> str:
     if source is GroupSource.LEADER_WORKER_SET and policy is None:
         return f"LeaderWorkerSet {membership.owner} is not known"
     if source is GroupSource.LEADER_WORKER_SET and policy is not None and policy.sequential:
-        return f"LeaderWorkerSet {membership.owner} starts the workers after the leader (startupPolicy LeaderReady)"
+        why = "startupPolicy LeaderReady or exclusive-topology"
+        return f"LeaderWorkerSet {membership.owner} creates the workers after the leader has a node ({why})"
     if lacks_pod_group(membership, snapshot):
         return f"PodGroup {membership.owner} does not exist"
     minimum = membership.minimum or (policy.minimum if policy is not None else 0)

@@ -17,6 +17,7 @@ from itertools import chain, combinations, groupby
 from typing import NamedTuple
 
 from extender.allocation import Snapshot
+from extender.api.group_topology import ONE_NODE
 from extender.api.resource_claims import Result
 from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.base.text_limits import counted
@@ -113,6 +114,8 @@ class GangNearMisses:
 
 def less_constrained(problem: GangProblem) -> Iterator[tuple[GangProblem, str]]:
     """The gang without one of its own constraints on the domain, and the words for this change."""
+    if problem.topology == ONE_NODE:
+        yield replace(problem, topology="preferred"), "without the constraint to one node"
     if problem.topology == "required":
         yield replace(problem, topology="preferred"), "with topology preferred instead of required"
     if problem.topology_label:

@@ -185,6 +185,8 @@ def _parts(
         yield f"group {key} does not fit in this fleet: even if all other pods ended, {_room(never)}"
     else:
         yield f"group {key} fits nowhere: no domain has room for {counted(shortage.members, 'pod')} together"
+    if reason.code is Code.GANG_DOMAIN_FULL:
+        yield str(reason)
     yield from _allowed(question) if never is not None and not lacks_domain else ()
     if shortage.room and (never is None or empty.passes or never.room != shortage.room or lacks_domain):
         most = "the most room is now" if shortage.most else "the most room that was found is now"
@@ -221,7 +223,8 @@ def _allowed(question: GangQuestion) -> Iterator[str]:
 
 def _without_label(question: GangQuestion, fleet: EmptiedFleet) -> Iterator[str]:
     """How many nodes that the gang could use lack the label of its domain."""
-    label, node_infos = question.gang.required_label(question.policy.group_levels), question.snapshot.node_infos
+    levels, node_infos = question.policy.group_levels, question.snapshot.node_infos
+    label = question.gang.topology_in(levels).required_label(levels)
     lacking = sum(label not in node_infos[name].node.labels for name in fleet.usable) if label else 0
     if lacking:
         nodes = f"{lacking} of {counted(len(fleet.usable), 'node')} with devices for its pods"

@@ -43,6 +43,7 @@ from extender.scheduling import (
     evaluate,
     keeping_cliques,
     may_run,
+    outside_domain,
     requirements_of,
 )
 from extender.scheduling.requirements import Pending, Skip, UnschedulableAndUnresolvable, unprovided_resource
@@ -195,8 +196,13 @@ def _excluded(question: _Question) -> Mapping[Code, list[str]]:
     pod, node_infos, deadline = question.pod, question.snapshot.node_infos, question.context.deadline
     outside = _outside(pod, node_infos, deadline) if pod.constraints_are_known else []
     found = {Code.NODE_CONSTRAINTS: outside} if outside else {}
+    hidden = set(outside)
+    if question.requirements.membership is not None:
+        nodes = (one.node for name, one in node_infos.items() if name not in hidden)
+        away = outside_domain(question.requirements.membership, nodes, question.snapshot, question.policy)
+        found |= {Code.GROUP_DOMAIN: away} if away else {}
+        hidden.update(away)
     if question.requirements.node_selectors:
-        hidden = set(outside)
         left = [one.node for name, one in node_infos.items() if name not in hidden]
         found |= question.requirements.mismatches(left, question.snapshot, deadline=deadline)
     return found

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from extender.allocation import Snapshot
+from extender.api.group_topology import ONE_NODE
 from extender.gangs.gang_problem import GangProblem
 
-NODE = "node"  # the level of single nodes
+NODE = ONE_NODE  # the level of single nodes
 _DIGITS = re.compile(r"([0-9]+)")
 NaturalKey = tuple[tuple[str | int, ...], str]
 
@@ -61,18 +62,27 @@ class Domains:
     def wider(self) -> Iterator[list[Domain]]:
         """The admissible domains of each level above single nodes, the nearest level first."""
         problem, label = self._problem, self._problem.topology_label
+        if problem.topology == ONE_NODE:
+            return
         nearer = problem.levels[: problem.levels.index(label)] if label in problem.levels else problem.levels
         if problem.topology == "preferred":
             for position, level in enumerate(nearer):
-                within = tuple(reversed(nearer[:position]))
+                within = self._within(nearer[:position])
                 yield [domain for region in self._regions.values() for domain in self._of(level, region, within)]
         if problem.topology == "required" and not label:
             if problem.levels:
                 (everything,) = self._regions.values()
                 yield list(self._of(problem.levels[0], everything, ()))
             return
-        within = () if problem.topology == "none" else tuple(reversed(nearer))
+        within = () if problem.topology == "none" else self._within(nearer)
         yield [Domain(label, value, list(region), within) for value, region in self._regions.items()]
+
+    def _within(self, nearer: tuple[str, ...]) -> tuple[str, ...]:
+        """The levels over which a gang spreads in a domain, the farthest first: the preferred one, then the nearer."""
+        preferred = self._problem.preferred_level
+        if preferred in nearer:
+            nearer = nearer[: nearer.index(preferred) + 1]
+        return tuple(reversed(nearer)) if preferred != NODE else ()
 
     def path(self, name: str) -> tuple[tuple[bool, NaturalKey], ...]:
         """A sort key that puts the nodes of one domain together, at every level."""

@@ -7,11 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from extender.allocation import Snapshot
+from extender.api.group_topology import AskedTopology, GroupTopology, group_topology
 from extender.api.object_meta import ObjectKey
-from extender.api.pod_groups import NEEDED_OBJECTS, GroupKey, GroupPolicy, GroupSource, Membership
+from extender.api.pod_groups import NEEDED_OBJECTS, GroupKey, Membership, minimum_of
 from extender.api.pods import Pod
 
-_ANNOTATIONS = ("their minimum (berth.dev/group-min)", "berth.dev/group-topology", "berth.dev/group-timeout in seconds")
+_ANNOTATIONS = (
+    "their minimum (berth.dev/group-min)",
+    "berth.dev/group-timeout in seconds",
+    "berth.dev/group-topology",
+    "their required level",
+    "their preferred level",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +29,8 @@ class Gang:
     minimum: int  # members that must run together
     waiting: tuple[Pod, ...]  # members without a node, in rank order
     placed: Counter[str]  # node to number of members that are bound there
-    topology: str  # required, preferred or none; '' if neither an object nor an annotation sets it
-    topology_label: str
+    topology: AskedTopology
+    topology_label: str  # of which the group's object asks for one value; '' for no such constraint
     timeout_seconds: float  # 0 if neither an object nor an annotation sets it
 
     @property
@@ -36,23 +43,14 @@ class Gang:
         """How many members must still be bound, so that the minimum runs."""
         return max(self.minimum - self.placed.total(), 0)
 
-    def required_label(self, levels: Sequence[str]) -> str:
-        """The label of which all members must have one value; '' if there is none. The policy has `levels`."""
-        nearest = next(iter(levels), "") if self.topology == "required" else ""
-        return self.topology_label or nearest
+    def topology_in(self, levels: Sequence[str]) -> GroupTopology:
+        """What the gang must have with the levels of a policy."""
+        return group_topology(self.topology, self.topology_label, levels)
 
 
 def gang_minimum(membership: Membership, snapshot: Snapshot) -> int:
     """How many members of the group must run together; 0 if the group is no gang."""
     return minimum_of(membership, snapshot.group_policies.get(membership.policy_key))
-
-
-def minimum_of(membership: Membership, policy: GroupPolicy | None) -> int:
-    """How many members must run together, by what a pod and the group's object say; 0 if the group is no gang."""
-    if membership.key.source is GroupSource.LEADER_WORKER_SET and (policy is None or policy.sequential):
-        return 0  # the leader may have to run before its workers exist
-    minimum = membership.minimum or (policy.minimum if policy is not None else 0)
-    return minimum if minimum > 1 else 0
 
 
 def lacks_pod_group(membership: Membership, snapshot: Snapshot) -> bool:
@@ -151,11 +149,13 @@ def difference(pod: Pod, membership: Membership, snapshot: Snapshot) -> str:
     return disagreement(membership.key, (first, pod))
 
 
-def _annotated(pod: Pod) -> tuple[int, str, float]:
+def _annotated(pod: Pod) -> tuple[int | float | str, ...]:
     membership = pod.membership
     if membership is None:
-        return 0, "", 0.0
-    return membership.minimum, membership.topology, membership.timeout_seconds
+        return 0, 0.0, "", "", ""
+    asked = membership.topology
+    levels = (one.name if one is not None else "" for one in (asked.required, asked.preferred))
+    return membership.minimum, membership.timeout_seconds, asked.nearness, *levels
 
 
 def _rank(pod: Pod) -> tuple[bool, int, ObjectKey]:

@@ -7,7 +7,7 @@ alternatives are tried, up to a number of steps. The plan depends on the snapsho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from math import fsum
@@ -139,7 +139,7 @@ class _Planner:
         return sum(rooms.most.get(name, 0) for rooms in self._rooms for name in domain.nodes)
 
     def _tightest_first(self, domains: list[Domain]) -> Iterator[Domain]:
-        """By the room that is left, then by the scores of the placements, then by name."""
+        """By the room that is left, by how much the members prefer the nodes, by Berth's scores, and by name."""
         by_room = sorted(((self._spare(domain), domain) for domain in domains), key=lambda entry: entry[0])
         for _, group in groupby(by_room, key=lambda entry: entry[0]):
             equal = [domain for _, domain in group]
@@ -158,11 +158,21 @@ class _Planner:
     def _equivalence_key(self, name: str) -> Hashable:
         return tuple(rooms.equivalence_key(name) for rooms in self._rooms)
 
-    def _by_score(self, domain: Domain) -> tuple[float, object, object]:
+    def _by_score(self, domain: Domain) -> tuple[int, float, object, object]:
         rooms = self._rooms[0]
         scores = (rooms.score[name] * rooms.most[name] for name in domain.nodes if name in rooms.most)
         # fsum, because the order of the nodes must not matter. The first node orders domains of one name.
-        return -fsum(scores), natural(domain.name), natural(min(domain.nodes))
+        return -self._liked(domain), -fsum(scores), natural(domain.name), natural(min(domain.nodes))
+
+    def _liked(self, domain: Domain) -> int:
+        """The points for which the members prefer the nodes of a domain, for all room there."""
+        return sum(
+            rooms.preference[name] * rooms.most[name]
+            for rooms in self._rooms
+            if rooms.preference
+            for name in domain.nodes
+            if name in rooms.most
+        )
 
     # -- where in it -----------------------------------------------------------------------------------------
 
@@ -311,12 +321,49 @@ def _fill_rooms(
         if whole and sum(known.values()) < left:
             return None
         before = len(placed)
-        for name, number in spread(known, domain.within, left, _labels(snapshot), used | trial.nodes).items():
+        parts = _preferred_first(rooms, known, domain, left, _labels(snapshot), used | trial.nodes)
+        for name, number in parts.items():
             placed += ((name, unit) for unit in rooms.place(trial, name, number, variant))
         # Nodes that share a pool have less room together than each alone. So the rest is spread again.
         if len(placed) == before:
             break
     return placed if not whole or len(placed) == len(rooms.units) else None
+
+
+def _preferred_first(
+    rooms: NodeRooms,
+    known: Mapping[str, int],
+    domain: Domain,
+    wanted: int,
+    value_of: Callable[[str, str], str | None],
+    used: frozenset[str],
+) -> dict[str, int]:
+    """As `spread`; of equally large sub-domains and nodes, those come first that the members prefer.
+
+    Of equal ones `spread` takes the first by name. So it gets names that are numbers, in the order of preference.
+    """
+    points = rooms.preference
+    if not points:
+        return spread(known, domain.within, wanted, value_of, used)
+    names = sorted(known, key=lambda name: (-points[name], natural(name)))
+    numbers = {name: str(number) for number, name in enumerate(names)}
+    values: dict[str, dict[str, str]] = {}  # by label and value
+    for label in domain.within:
+        liked: dict[str, int] = {}
+        for name in names:
+            if (value := value_of(name, label)) is not None:
+                liked[value] = liked.get(value, 0) + points[name] * known[name]
+        ordered = sorted(liked, key=lambda value: (-liked[value], natural(value)))
+        values[label] = {value: str(number) for number, value in enumerate(ordered)}
+
+    def number_of(number: str, label: str) -> str | None:
+        value = value_of(names[int(number)], label)
+        return None if value is None else values[label][value]
+
+    numbered = {numbers[name]: room for name, room in known.items()}
+    own = frozenset(numbers[name] for name in used if name in numbers)
+    found = spread(numbered, domain.within, wanted, number_of, own)
+    return {names[int(number)]: count for number, count in found.items()}
 
 
 def _labels(snapshot: Snapshot) -> Callable[[str, str], str | None]:

@@ -10,18 +10,26 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from extender.allocation import NodeInfo, Snapshot
+from extender.api.group_topology import ONE_NODE
+from extender.api.pod_groups import GroupKey, GroupSource
 from extender.api.pods import Pod
 from extender.api.reasons import Code, Reason
 from extender.api.resource_claims import Claim
 from extender.base.deadline import Deadline
 from extender.gangs.gang import Gang
 from extender.policy import Policy
-from extender.scheduling import Placement, PodRequirements, requirements_of
+from extender.scheduling import (
+    NO_PREFERENCE,
+    NodePreference,
+    Placement,
+    PodRequirements,
+    requirements_of,
+    running_domain,
+)
 from extender.scheduling.requirements import Pending, UnschedulableAndUnresolvable, needs_reservation
 
 # Each bind of a minimum keeps a connection until the others have come, see serve/gangs/gang_admission.py.
 MAX_TOGETHER = 400
-_DEFAULT_TOPOLOGY = "preferred"
 _NONE: Mapping[str, Collection[str]] = MappingProxyType({})
 
 
@@ -50,6 +58,7 @@ class GangMember:
     nodes: frozenset[str] | None = None  # nodes on which kube-scheduler may run the pod; None: all
     excluded: frozenset[str] = frozenset()  # nodes that kube-scheduler rejected for the pod
     limit: NodeLimit | None = None
+    prefers: NodePreference = NO_PREFERENCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +67,10 @@ class GangProblem:
 
     members: tuple[GangMember, ...]
     levels: tuple[str, ...]  # node labels, the nearest level first; a single node is nearer than all of them
-    topology: str  # required: one domain of the nearest level; preferred: as near as possible; none: any nodes
+    topology: str  # GroupTopology.nearness
     topology_label: str = ""  # all members on one value of this label, in every topology; '' for no constraint
     placed: Mapping[str, int] = field(default_factory=dict)  # node to number of members that are bound there
+    preferred_level: str = ""  # GroupTopology.preferred
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +161,7 @@ def gang_members(
             case Pending() | UnschedulableAndUnresolvable():
                 return UnreadyMember(member, found)
     members = GangMembers(pods, requirements)
-    without = _without_reservation(members, kept)
+    without = _without_reservation(members, kept, snapshot)
     if not without:
         return members
     if len(pods) - len(without) < gang.missing:
@@ -162,21 +172,41 @@ def gang_members(
     return members.only({pod.uid for pod in pods} - without.keys())
 
 
-def _without_reservation(members: GangMembers, kept: Collection[str]) -> dict[str, Claim]:
-    """By UID of each member for which a claim has no reservation left once those before it have theirs, the claim."""
+def _without_reservation(members: GangMembers, kept: Collection[str], snapshot: Snapshot) -> dict[str, Claim]:
+    """By UID of each member for which a claim has no reservation left once those before it have theirs, the claim.
+
+    A claim of the PodGroup has one reservation for all its pods, see BindingCycle.consumer.
+    """
     left: dict[str, int] = {}  # by UID of the claim
+    reserved: set[tuple[str, str]] = set()  # UIDs of the claim and of the pod, or the name of its PodGroup
     found: dict[str, Claim] = {}
     for pod in sorted(members.pods, key=lambda pod: pod.uid not in kept):
-        # The binds of core PodGroups find out whether a claim is the group's and has one reservation for all.
-        claims = members.requirements[pod.uid].claims if pod.uid in members.requirements and not pod.group else ()
-        needed = [claim for claim in claims if not claim.extended and needs_reservation(claim, pod)]
-        full = next((one for one in needed if not left.setdefault(one.uid, one.reservations_left)), None)
+        claims = members.requirements[pod.uid].claims if pod.uid in members.requirements else ()
+        needed = {
+            (claim.uid, pod.group if _is_of_pod_group(claim, pod, snapshot) else pod.uid): claim
+            for claim in claims
+            if not claim.extended and needs_reservation(claim, pod)
+        }
+        new = [claim for entry, claim in needed.items() if entry not in reserved]
+        full = next((one for one in new if not left.setdefault(one.uid, one.reservations_left)), None)
         if full is not None:
             found[pod.uid] = full
             continue
-        for claim in needed:
+        reserved.update(needed)
+        for claim in new:
             left[claim.uid] -= 1
     return found
+
+
+def _is_of_pod_group(claim: Claim, pod: Pod, snapshot: Snapshot) -> bool:
+    """Whether the PodGroup of the pod owns the claim, or lists it as the pod does."""
+    if not pod.group:
+        return False
+    if claim.owner_group is not None and claim.owner_group.name == pod.group:
+        return True
+    policy = snapshot.group_policies.get(GroupKey(pod.key.namespace, GroupSource.CORE, pod.group))
+    entries = policy.claims if policy is not None else ()
+    return any(entry.claim_name == claim.key.name and entry in pod.claims for entry in entries)
 
 
 def plan_sizes(gang: Gang, members: GangMembers, kept: int = 0) -> tuple[int, ...]:
@@ -199,12 +229,22 @@ def gang_problem(
     GangMember.
     """
     wanted = tuple(
-        GangMember(pod.uid, found, rank, nodes.get(pod.uid), frozenset(excluded.get(pod.uid, ())), limits.get(pod.uid))
+        GangMember(
+            pod.uid,
+            found,
+            rank,
+            nodes.get(pod.uid),
+            frozenset(excluded.get(pod.uid, ())),
+            limits.get(pod.uid),
+            NodePreference(pod.preferred_nodes, pod.tolerations),
+        )
         for rank, pod in enumerate(members.pods)
         if (found := members.requirements.get(pod.uid)) is not None
     )
-    topology = gang.topology or _DEFAULT_TOPOLOGY
-    return GangProblem(wanted, policy.group_levels, topology, gang.topology_label, gang.placed)
+    levels, topology = policy.group_levels, gang.topology_in(policy.group_levels)
+    if topology.preferred not in ("", ONE_NODE, *levels):
+        levels = (*levels, topology.preferred)  # nothing tells how near it is, so it comes after the known levels
+    return GangProblem(wanted, levels, topology.nearness, topology.label, gang.placed, topology.preferred)
 
 
 def _may_have_devices(node_info: NodeInfo) -> bool:
@@ -212,10 +252,20 @@ def _may_have_devices(node_info: NodeInfo) -> bool:
     return bool(inventory.devices) or any(pool.incomplete for pool in inventory.pools)
 
 
+NO_ROOM = (Code.GANG_NO_ROOM, Code.GANG_DOMAIN_FULL)
+
+
 def no_room(gang: Gang, snapshot: Snapshot, policy: Policy) -> Reason:
-    """Why the planner found no plan without giving up: no domain has room, or no node with devices has its label."""
-    label, node_infos = gang.required_label(policy.group_levels), snapshot.node_infos
+    """Why the planner found no plan without giving up.
+
+    No domain has room, or that of the members that run has none, or no node with devices has the label of a domain.
+    """
+    topology, node_infos = gang.topology_in(policy.group_levels), snapshot.node_infos
+    label = topology.required_label(policy.group_levels)
     labelled = (name for names in snapshot.nodes_by_label(label).values() for name in names if name in node_infos)
     if label and not any(_may_have_devices(node_infos[name]) for name in labelled):
         return Reason(Code.GANG_NO_DOMAIN, (gang.key.name, label))
+    domain = running_domain(topology, gang.placed, snapshot, policy)
+    if domain is not None:
+        return Reason(Code.GANG_DOMAIN_FULL, (gang.key.name, str(domain)))
     return Reason(Code.GANG_NO_ROOM, (gang.key.name,))

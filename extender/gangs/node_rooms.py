@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import NamedTuple
 
 from extender.allocation import FastPath, NodeInfo, Problem, Snapshot
@@ -32,6 +33,7 @@ from extender.scheduling import (
     may_reject_sets,
 )
 
+MAX_PREFERENCES = 16  # different ones of a gang's equal units that count: each is compared with all nodes
 UNLIMITED_ROOM = 1 << 30  # units that take no device
 
 
@@ -162,6 +164,23 @@ class NodeRooms:
         self.free: dict[str, int] = {}  # by node, the mask of the devices that can serve a unit, if `each` is not 0
         self.each = 0  # devices of one unit; 0 if `most` is not exact on every node
         self._bounds(units.admissible)
+
+    @cached_property
+    def preference(self) -> dict[str, int]:
+        """By node with room, the points for which the members of all units prefer it; empty if they prefer none.
+
+        Raises DeadlineExceeded.
+        """
+        prefers, node_infos = [member.prefers for unit in self.units for member in unit.members], self._node_infos
+        if not self._snapshot.soft_tainted and not any(one.terms for one in prefers):
+            return {}  # as nearly always
+        members, found = Counter(prefers), dict.fromkeys(self.most, 0)
+        nodes = [node_infos[name].node for name in self.most]
+        for one, number in members.most_common(MAX_PREFERENCES):
+            for node in nodes:
+                self._context.deadline.check_time()
+                found[node.name] += number * one.points(node)
+        return found if len(set(found.values())) > 1 else {}
 
     @property
     def variants(self) -> int:

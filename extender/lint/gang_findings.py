@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from extender.api.fields import Json, inner
+from extender.api.group_topology import ONE_NODE, AskedTopology, group_topology
 from extender.api.pod_groups import (
     NEEDED_OBJECTS,
     OWN_ANNOTATIONS,
@@ -15,15 +16,18 @@ from extender.api.pod_groups import (
     GroupSource,
     Membership,
     group_policy_of,
+    minimum_of,
 )
 from extender.api.pods import Pod, decode_pod
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted
-from extender.gangs.gang import disagreement, minimum_of
+from extender.gangs.gang import disagreement
 from extender.gangs.gang_problem import MAX_TOGETHER
 from extender.lint.finding import LintFinding
 from extender.manifests import pod_templates
+from extender.policy import Policy
 
+_LEVELS = Policy().group_levels
 # The controller makes all pods of such a group from one object, so the files have all of them.
 _OF_ONE_OBJECT = (GroupSource.JOB, GroupSource.JOB_SET, GroupSource.LEADER_WORKER_SET)
 
@@ -109,8 +113,9 @@ def _of_group(key: GroupKey, members: list[_Member], policy: GroupPolicy | None)
         yield LintFinding("note", where, problem, advice)
     sequential = policy is not None and policy.sequential
     if sequential and any(one.pod.annotations.keys() & OWN_ANNOTATIONS for one in members):
-        problem = f"group {key} is no gang: with startupPolicy LeaderReady its workers come after the leader runs"
-        yield LintFinding("warning", where, problem, "write startupPolicy: LeaderCreated")
+        why = "with startupPolicy LeaderReady or exclusive-topology its workers come after the leader has a node"
+        advice = "write startupPolicy: LeaderCreated, and berth.dev/group-required in place of exclusive-topology"
+        yield LintFinding("warning", where, f"group {key} is no gang: {why}", advice)
     if key.source is GroupSource.LEADER_WORKER_SET and policy is None and named:
         problem = f"LeaderWorkerSet {members[0].membership.policy_key} is not in these files, so group {key} is no gang"
         yield LintFinding("note", where, problem, "create it before the pods: else each pod is placed alone")
@@ -124,7 +129,27 @@ def _of_group(key: GroupKey, members: list[_Member], policy: GroupPolicy | None)
     if len(schedulers) > 1:
         problem = f"the pods of group {key} name different schedulers: {', '.join(schedulers)}"
         yield LintFinding("error", where, problem, "Berth counts only the pods of its own scheduler: name one")
+    yield from _of_topology(members[0], policy)
     yield from _of_size(key, members, minimum)
+
+
+def _of_topology(member: _Member, policy: GroupPolicy | None) -> Iterator[LintFinding]:
+    """What is wrong with the levels of a group, as far as the levels of the cluster's policy are the default ones."""
+    label = policy.topology_label if policy is not None else ""
+    found, where = group_topology(member.membership.topology, label, _LEVELS), f"{member.location}, {member.field}"
+    if found.problem:
+        advice = (
+            "levels are the labels of group_levels in the policy; this check knows only those of the default policy"
+        )
+        yield LintFinding("warning", where, found.problem.removeprefix("pod annotation "), advice)
+    order = (ONE_NODE, *_LEVELS)
+    required = ONE_NODE if found.nearness == ONE_NODE else found.label
+    preferred = member.membership.topology.preferred
+    if preferred is not None and required in order:
+        wished = group_topology(AskedTopology(preferred=preferred), "", _LEVELS).preferred
+        if wished in order and order.index(wished) >= order.index(required):
+            problem = f"{preferred.annotation}: {wished} has no effect: the group must be in one domain of {required}"
+            yield LintFinding("warning", where, problem, "prefer a nearer level, or delete the annotation")
 
 
 def _of_size(key: GroupKey, members: list[_Member], minimum: int) -> Iterator[LintFinding]:

@@ -20,8 +20,9 @@ from extender.scheduling.evaluate import (
     evaluate,
     may_reject_sets,
 )
+from extender.scheduling.group_domain import outside_domain, running_domain
 from extender.scheduling.node_ranking import NodeRanking, NodesOfStatus, RankingCache
-from extender.scheduling.node_selection import SelectedNodes, UsableNodes, may_run
+from extender.scheduling.node_selection import NO_PREFERENCE, NodePreference, SelectedNodes, UsableNodes, may_run
 from extender.scheduling.requirements.pod_requirements import PodRequirements, requirements_of
 from extender.scheduling.shortlist import (
     CollectedDomain,
@@ -34,11 +35,13 @@ from extender.scheduling.shortlist import (
 from extender.scheduling.unschedulable_reason import attributes_like
 
 __all__ = [
+    "NO_PREFERENCE",
     "CollectedDomain",
     "Decision",
     "EvaluationContext",
     "Evaluator",
     "FilterStatus",
+    "NodePreference",
     "NodeRanking",
     "NodesOfStatus",
     "Placement",
@@ -55,10 +58,12 @@ __all__ = [
     "keeping_cliques",
     "may_reject_sets",
     "may_run",
+    "outside_domain",
     "parse_decision",
     "proximity_of",
     "requirements_of",
     "runner_up_text",
+    "running_domain",
     "scores",
     "shortlist",
 ]

@@ -17,7 +17,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from extender.allocation import FleetBaseline, NodeInfo, Snapshot
-from extender.api.reasons import Code
+from extender.api.reasons import Code, Reason
 from extender.base.deadline import DeadlineExceeded
 from extender.base.fair_lru import FairLRU
 from extender.scheduling.equivalence import ByKey, ByState, IdentityCheck
@@ -33,6 +33,16 @@ _BASE_BYTES = 4096  # of a ranking, an estimate: measured with tracemalloc over 
 # 500 rankings of 5,000 half-full nodes need about half of this; the memory limit of the process is 512 MiB.
 _MAX_BYTES = 128 << 20
 _MAX_RANKINGS = 4096  # rankings: /metrics reads each; so many pods may wait
+# Reasons of nodes without devices for a claim, which no end of other pods makes fit.
+_LASTING = (
+    Code.NO_DEVICES,
+    Code.NO_MATCH,
+    Code.TOO_FEW,
+    Code.TOO_SMALL,
+    Code.REFUSED_AMOUNT,
+    Code.NO_ATTRIBUTE,
+    Code.NO_PARTITION,
+)
 _MAX_MEASURED = 16  # rankings that one call measures at most
 
 
@@ -175,6 +185,14 @@ class NodeRanking:
         for number, status in self._statuses.unschedulable.items():
             found[status.reason.code] += len(self._names(number))
         return max(found, key=lambda code: (found[code], code.name), default=None)
+
+    def fault(self) -> Reason | None:
+        """What is wrong with the claims, if that is why no node fits; None if a node fits, or may fit later."""
+        if any(True for _ in self.schedulable()):
+            return None
+        found = {status.reason for number, status in self._statuses.unschedulable.items() if self._names(number)}
+        faults = {reason for reason in found if reason.code is Code.INVALID}
+        return min(faults, key=str, default=None) if all(one.code in _LASTING for one in found - faults) else None
 
     @property
     def statuses(self) -> int:

@@ -8,9 +8,10 @@ nodes that kube-scheduler may not name because of what runs there now.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
+from typing import NamedTuple
 
 from extender.allocation import NodeInfo, tolerates
-from extender.api.nodes import Node, NodeSelector
+from extender.api.nodes import Node, NodeSelector, PreferredTerm, Toleration
 from extender.api.pods import Pod
 from extender.base.deadline import NO_DEADLINE, Deadline, DeadlineExceeded
 from extender.base.fair_lru import FairLRU
@@ -73,6 +74,27 @@ def may_run(pod: Pod, node: Node) -> bool:
     return all(selector.matches(node.name, node.labels) for selector in pod.node_selectors) and all(
         any(tolerates(toleration, taint) for toleration in pod.tolerations) for taint in node.taints
     )
+
+
+# kube-scheduler scales the counts of both plugins to 100, and multiplies by 3 (TaintToleration) and 2 (NodeAffinity).
+_SOFT_TAINT = 150  # points of a preferred affinity, which has at most 100 for each term
+
+
+class NodePreference(NamedTuple):
+    """What makes a pod prefer nodes: its preferred node affinity, and the PreferNoSchedule taints that it tolerates."""
+
+    terms: tuple[PreferredTerm, ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+
+    def points(self, node: Node) -> int:
+        """The weights of the terms that match, less _SOFT_TAINT for each PreferNoSchedule taint."""
+        found = sum(term.weight for term in self.terms if term.selector.matches(node.name, node.labels))
+        for taint in node.soft_taints:
+            found -= 0 if any(tolerates(one, taint) for one in self.tolerations) else _SOFT_TAINT
+        return found
+
+
+NO_PREFERENCE = NodePreference()
 
 
 class _Known:

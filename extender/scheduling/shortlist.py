@@ -20,6 +20,7 @@ from extender.api.pod_groups import GroupKey
 from extender.api.reasons import Code, Reason
 from extender.base.text_limits import counted
 from extender.scheduling.evaluate import Placement
+from extender.scheduling.group_domain import outside_domain
 from extender.scheduling.node_ranking import NodeRanking
 from extender.scheduling.node_selection import SelectedNodes
 from extender.scheduling.requirements.pod_requirements import PodRequirements
@@ -89,11 +90,14 @@ def in_cliques(cliques: Iterable[str], snapshot: Snapshot) -> frozenset[str]:
 def _excluded(
     requirements: PodRequirements, snapshot: Snapshot, names: Iterable[str], selected: SelectedNodes | None
 ) -> dict[Code, list[str]]:
-    if not requirements.node_selectors:
-        return {}
-    node_infos = snapshot.node_infos
-    nodes = (found.node for name in names if (found := node_infos.get(name)) is not None)
-    return requirements.mismatches(nodes, snapshot, selected)
+    node_infos, membership, found = snapshot.node_infos, requirements.membership, dict[Code, list[str]]()
+    if membership is not None:
+        nodes = (one.node for name in names if (one := node_infos.get(name)) is not None)
+        found[Code.GROUP_DOMAIN] = outside_domain(membership, nodes, snapshot, requirements.policy)
+    if requirements.node_selectors:
+        nodes = (one.node for name in names if (one := node_infos.get(name)) is not None)
+        found |= requirements.mismatches(nodes, snapshot, selected)
+    return found
 
 
 def _best_of(wanted: AbstractSet[str], ranking: NodeRanking, requirements: PodRequirements, snapshot: Snapshot) -> Best:

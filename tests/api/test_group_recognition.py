@@ -53,7 +53,10 @@ def test_recognised(title: str) -> None:
     assert found.key == GroupKey("default", GroupSource(case["source"]), case["group"])
     snapshot = cache_with(case.get("objects", {})).snapshot()
     wanted = case.get("minimum", 0), case.get("rank", 7), case.get("topology", ""), case.get("timeout", 0)
-    assert (gang_minimum(found, snapshot), found.rank, found.topology, found.timeout_seconds) == wanted
+    asked = found.topology
+    assert (gang_minimum(found, snapshot), found.rank, asked.nearness, found.timeout_seconds) == wanted
+    levels = [level and level.name for level in (asked.required, asked.preferred)]
+    assert levels == [case.get("required"), case.get("preferred")]
 
 
 @pytest.mark.parametrize("title", CASES)
@@ -71,6 +74,21 @@ def test_the_object_of_a_group_may_come_go_and_change() -> None:
     (apply,) = (k.apply for k in watched_resources(cache) if k.name == KINDS["PodGroup scheduling.x-k8s.io"])
     for minimum, spec in ((0, None), (4, {"minMember": 4}), (6, {"minMember": 6}), (0, None)):
         apply("default/g", None if spec is None else {"metadata": {"name": "g"}, "spec": spec})
+        assert gang_minimum(member, cache.snapshot()) == minimum
+
+
+def test_a_leader_worker_set_with_an_exclusive_topology_is_no_gang() -> None:
+    """Its controller creates the workers once the leader has a node: the leader must not wait for them."""
+    spec = {"leaderWorkerTemplate": {"size": 4}}
+    for notes, minimum in (({}, 4), ({"leaderworkerset.sigs.k8s.io/exclusive-topology": "rack"}, 0)):
+        metadata = {"namespace": "default", "name": "lws", "annotations": notes}
+        cache = cache_with({})
+        (apply,) = (kind.apply for kind in watched_resources(cache) if kind.name == KINDS["LeaderWorkerSet"])
+        apply("default/lws", {"metadata": metadata, "spec": spec})
+        key = "leaderworkerset.sigs.k8s.io/"
+        labels = {f"{key}group-key": "h", f"{key}name": "lws"}
+        member = decode_pod(pod_of({"metadata": {"labels": labels, "annotations": {f"{key}size": "4"}}})).membership
+        assert isinstance(member, Membership)
         assert gang_minimum(member, cache.snapshot()) == minimum
 
 

@@ -44,6 +44,7 @@ NOT_IN_KEY = {
     "allocated_claims": "callers of a ranking leave out the nodes that `mismatch` names",
     "promised_claims": "as allocated_claims",
     "compute_domain": "as allocated_claims",
+    "membership": "as allocated_claims: callers leave out the nodes that `outside_domain` names",
     "group": "proximity to the group is added to a ranking's score, for the pod that asks",
     "mappings": "they follow from the special claim, whose resources `for_node` adds to the key",
     "key": "is the key",
@@ -96,6 +97,8 @@ KEEP_THE_KEY = {
     "berth.dev/group": "the group of the requirements",
     "berth.dev/group-min": "the gang planner",
     "berth.dev/group-topology": "the gang planner",
+    "berth.dev/group-required": "the gang planner",
+    "berth.dev/group-preferred": "the gang planner",
     "berth.dev/group-timeout": "the gang planner",
     "berth.dev/decision": "Berth writes it",
     "berth.dev/allocator": "Berth writes it to a claim",
@@ -109,6 +112,8 @@ VALUES = {
     "berth.dev/expected-memory": "9Gi",
     "berth.dev/group-min": "2",
     "berth.dev/group-topology": "required",
+    "berth.dev/group-required": "rack",
+    "berth.dev/group-preferred": "rack",
     "berth.dev/group-timeout": "30s",
 }
 

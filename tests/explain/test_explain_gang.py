@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from extender.api.group_topology import AskedTopology
 from extender.api.nodes import Taint, decode_node
 from extender.api.pod_groups import GroupKey, GroupPolicy, GroupSource, Membership
 from extender.api.pods import decode_pod
@@ -125,7 +126,7 @@ def test_a_bound_pod_explains_a_group_of_which_no_pod_waits() -> None:
     assert (found.outcome, found.source, found.bound, found.minimum) == ("bound", "berth.dev/group", 2, 0)
     have = "group default/job has 2 pods bound, and no pod waits"
     assert found.sentence == f"{have}; its minimum is not known here"
-    said = Membership(GroupKey("default", GroupSource.BERTH, "job"), 2, topology="none")
+    said = Membership(GroupKey("default", GroupSource.BERTH, "job"), 2, topology=AskedTopology("none"))
     found = explained(world, bound_member=said)
     assert (found.outcome, found.minimum, found.topology, found.missing) == ("runs", 2, "none", 0)
     assert found.sentence == (
@@ -179,7 +180,7 @@ def test_a_group_of_a_leader_worker_set_has_the_name_of_its_leader() -> None:
         "group default/vllm-1 is no gang: LeaderWorkerSet vllm is not known, so each pod is placed alone"
     )
     world.cache.apply_group_policy(group._replace(name="vllm"), GroupPolicy(3, sequential=True))
-    assert "(startupPolicy LeaderReady)" in explained(world, name="vllm-1").sentence
+    assert "(startupPolicy LeaderReady or exclusive-topology)" in explained(world, name="vllm-1").sentence
     world.cache.apply_group_policy(group._replace(name="vllm"), GroupPolicy(3))
     assert explained(world, name="vllm-1").sentence == "group default/vllm-1 waits for 2 pods: 1 of at least 3 exist"
 

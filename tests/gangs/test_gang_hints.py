@@ -11,6 +11,7 @@ from itertools import chain, cycle, islice, pairwise
 import pytest
 
 from extender.api.device_classes import decode_class
+from extender.api.group_topology import AskedTopology
 from extender.api.nodes import Taint, Toleration, decode_node
 from extender.api.pod_groups import GroupKey, GroupSource, Membership
 from extender.api.pods import Pod
@@ -34,7 +35,7 @@ SMALL, LARGE = "n0", "n1"  # with 4 GPUs and with 8
 
 def told(pod: Pod, topology: str) -> Membership:
     assert pod.membership is not None
-    return replace(pod.membership, topology=topology)
+    return replace(pod.membership, topology=AskedTopology(topology))
 
 
 class CountedPlanning(GangPlanning):

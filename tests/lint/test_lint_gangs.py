@@ -88,6 +88,30 @@ CASES: dict[str, tuple[list[Json], int, list[str]]] = {  # objects, exit code, w
         [*TWO, pod("c", {**GANG, MIN: "3"})], 1,
         ["the pods of group g disagree about their minimum (berth.dev/group-min): default/a has 2, default/c has 3"],
     ),
+    "a level that does not exist": (
+        [pod(name, {**GANG, "berth.dev/group-required": "row"}) for name in "ab"], 0,
+        ["Pod a, metadata.annotations: berth.dev/group-required: 'row' is no level: write node or",
+         "this check knows only those of the default policy"],
+    ),
+    "a preferred level that is not nearer than the required one": (
+        [pod(name, {**GANG, "berth.dev/group-required": "clique", "berth.dev/group-preferred": "rack"})
+         for name in "ab"], 0,
+        [("Pod a, metadata.annotations: berth.dev/group-preferred: topology.kubernetes.io/rack has no effect: "
+         "the group must be in one domain of nvidia.com/gpu.clique")],
+    ),
+    "rack required and clique preferred": (
+        [pod(name, {**GANG, "berth.dev/group-required": "rack", "berth.dev/group-preferred": "clique"})
+         for name in "ab"], 0, [],
+    ),
+    "levels of members that disagree": (
+        [pod("a", {**GANG, "berth.dev/group-required": "rack"}), pod("b", GANG)], 1,
+        [("the pods of group g disagree about their required level: default/a has rack, "
+         "default/b has none")],
+    ),
+    "a level that no label can be": (
+        [pod("a", {**GANG, "berth.dev/group-preferred": "a rack"})], 1,
+        ["berth.dev/group-preferred: 'a rack' is neither a node label nor the name of a level"],
+    ),
     "no pods in a JobSet": (
         [workload("JobSet", "jobset.x-k8s.io/v1alpha2", replicatedJob=[replicated("lead", 1, {})])], 1,
         ["JobSet w, spec: has no pod template with containers"],

@@ -26,7 +26,7 @@ from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS
-from extender.scheduling import Evaluator, PodRequirements, RankingCache, requirements_of
+from extender.scheduling import Evaluator, NodePreference, PodRequirements, RankingCache, requirements_of
 from tests.worlds.running_berth import Json, claim, pod
 
 CLIQUE, RACK, SPINE = Policy().group_levels
@@ -93,9 +93,11 @@ class GangWorld:
         excluded: frozenset[str] = frozenset(),
         limit: NodeLimit | None = None,
     ) -> GangMember:
-        found = requirements_of(decode_pod(self.pods[name]), self.cache.snapshot(), POLICY)
+        decoded = decode_pod(self.pods[name])
+        found = requirements_of(decoded, self.cache.snapshot(), POLICY)
         assert isinstance(found, PodRequirements), found
-        return GangMember(name, found, rank, nodes, excluded, limit)
+        prefers = NodePreference(decoded.preferred_nodes, decoded.tolerations)
+        return GangMember(name, found, rank, nodes, excluded, limit, prefers)
 
     def gang(self, size: int, count: int = 1, prefix: str = "w", **annotations: str) -> tuple[GangMember, ...]:
         """Equal pods with one claim each for so many GPUs."""

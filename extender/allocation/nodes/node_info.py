@@ -246,6 +246,7 @@ class Snapshot:
     bound_members: Final[Mapping[GroupKey, Mapping[str, str]]] = field(default_factory=dict)
     # NVLink clique to the UIDs of the ComputeDomains in it, see extender/cache/channels.py.
     compute_domains: Final[Mapping[str, Collection[str]]] = field(default_factory=dict)
+    soft_tainted: Final[Collection[str]] = ()  # names of the nodes with a PreferNoSchedule taint
 
     def claims_of_group(self, group: GroupKey) -> Mapping[ObjectKey, str]:
         """The claims that the group's pods have devices in, each with its node."""

@@ -16,7 +16,7 @@ from extender.api.device_classes import DeviceClass
 from extender.api.nodes import Node, NodeSelector, lacks_label_or_has, only_node
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_annotations import PodIntent, intent_of
-from extender.api.pod_groups import GroupKey, GroupSource
+from extender.api.pod_groups import GroupKey, GroupSource, Membership
 from extender.api.pods import Pod
 from extender.api.reasons import Code, Reason
 from extender.api.resource_claims import Allocation, Claim, Reservation, ReservationState
@@ -104,6 +104,7 @@ class PodRequirements:
     key: Final[tuple[object, ...]]  # equal keys give equal statuses on every node
     policy: Final[Policy]  # with the overrides for this pod
     group: Final[GroupKey | None] = None
+    membership: Final[Membership | None] = None
     compute_domain: Final[str] = ""  # UID of the ComputeDomain whose channel the pod's claims request; '' for none
     extended: Final[ExtendedResources | None] = None
     mappings: Final[tuple[RequestMapping, ...]] = ()  # of the special claim
@@ -330,6 +331,7 @@ def _requirements(
         key=key,
         policy=policy,
         group=pod.membership.key if pod.membership is not None else group,
+        membership=pod.membership,
         compute_domain=domain,
         extended=resources,
     )

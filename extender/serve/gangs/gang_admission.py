@@ -41,7 +41,7 @@ from extender.gangs.gang import (
     may_terminate,
     placed_members,
 )
-from extender.gangs.gang_problem import MAX_TOGETHER
+from extender.gangs.gang_problem import MAX_TOGETHER, NO_ROOM
 from extender.serve.gangs.bound_members import BoundMembers
 from extender.serve.gangs.gang_state import (
     WAITING_EVENTS,
@@ -585,7 +585,7 @@ class GangAdmission:
         found = [
             (not_before, self.complete_since(key), key)
             for key, gang in self._waiting.items()
-            if gang.reason.code is Code.GANG_NO_ROOM and (not_before := self.may_collect_at(key)) <= now
+            if gang.reason.code in NO_ROOM and (not_before := self.may_collect_at(key)) <= now
         ]
         return min(found, key=lambda entry: entry[:2])[2] if found else None
 

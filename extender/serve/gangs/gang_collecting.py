@@ -20,7 +20,7 @@ from extender.base.deadline import DeadlineExceeded
 from extender.cache import ClusterCache
 from extender.gangs.emptied_domains import EmptiedDomains, domains_by_room
 from extender.gangs.gang import gang_minimum, is_incomplete, own_claims
-from extender.gangs.gang_problem import GangMembers, GangProblem, gang_members, gang_problem
+from extender.gangs.gang_problem import NO_ROOM, GangMembers, GangProblem, gang_members, gang_problem
 from extender.gangs.gang_trial import GangMemory
 from extender.scheduling import CollectedDomain, EvaluationContext
 from extender.serve.evaluations import in_steps
@@ -100,7 +100,7 @@ class GangCollecting:
         finally:
             self.wake()  # the next gang, also after a bug with this one
         waiting = self._admission.get(key)
-        lacks_room = waiting is not None and waiting.reason.code is Code.GANG_NO_ROOM
+        lacks_room = waiting is not None and waiting.reason.code in NO_ROOM
         if chosen is not None and lacks_room and self._may_begin(self._clock()):
             self._begin(chosen)
 

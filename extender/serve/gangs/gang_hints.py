@@ -17,6 +17,7 @@ from extender.api.reasons import Code, Reason
 from extender.base.deadline import DeadlineExceeded
 from extender.cache import ClusterCache
 from extender.gangs.gang import Gang
+from extender.gangs.gang_problem import NO_ROOM
 from extender.gangs.node_rooms import most_units
 from extender.scheduling import Placement, PodRequirements, SelectedNodes
 from extender.serve.filter import FilterService
@@ -24,7 +25,7 @@ from extender.serve.gangs.gang_planning import GangPlanning
 from extender.serve.gangs.gang_scheduler import RETRY_SECONDS, GangScheduler
 from extender.serve.gangs.gang_state import PlannedGang, WaitingGang
 
-_PROVEN = (Code.GANG_NO_ROOM, Code.GANG_NO_DOMAIN)  # reasons of complete plans: less room gives no plan, either
+_PROVEN = (*NO_ROOM, Code.GANG_NO_DOMAIN)  # reasons of complete plans: less room gives no plan, either
 
 
 class GangHints:

@@ -98,9 +98,10 @@ class GangPlanning:
         members = self._members(gang, kept) if gang.is_complete else _incomplete(gang)
         if isinstance(members, Reason):
             return members
-        different = disagreement(gang.key, members.pods)
-        if different:
-            return Reason(Code.INVALID, (different,))
+        levels = self._filter_service.policy.group_levels
+        problem = disagreement(gang.key, members.pods) or gang.topology_in(levels).problem
+        if problem:
+            return Reason(Code.INVALID, (problem,))
         deadline, sizes = attempt.context.deadline, plan_sizes(gang, members, len(kept))
         usable, keys = self.usable_nodes(members, deadline), members.equivalence_keys(deadline)
         attempt = replace(attempt, usable=usable, keys=keys)
@@ -122,7 +123,21 @@ class GangPlanning:
             return Reason(Code.GANG_GAVE_UP, (gang.key.name,))
         if is_replan:
             return Reason(Code.GANG_REFUSED, (gang.key.name, str(attempt.pod.key)))
-        return no_room(gang, self._cache.snapshot(), self._filter_service.policy)
+        fault = self._fault(members)
+        return fault or no_room(gang, self._cache.snapshot(), self._filter_service.policy)
+
+    def _fault(self, members: GangMembers) -> Reason | None:
+        """What is wrong with the claims of a member, if it is so on every node; the plan has updated the rankings."""
+        needing = [pod for pod in members.pods if pod.uid in members.requirements]
+        # Equal members have one ranking; of each, the first member is named.
+        first = {members.requirements[pod.uid].key: pod for pod in reversed(needing)}
+        for pod in needing:
+            requirements = members.requirements[pod.uid]
+            ranking = self._filter_service.rankings.peek(requirements) if first[requirements.key] is pod else None
+            fault = ranking.fault() if ranking is not None else None
+            if fault is not None:
+                return Reason(Code.INVALID, (f"pod {pod.key} of the group: {fault}",))
+        return None
 
     def _largest(
         self, gang: Gang, members: GangMembers, sizes: Sequence[int], attempt: _Attempt

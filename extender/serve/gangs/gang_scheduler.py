@@ -17,6 +17,7 @@ from extender.api.reasons import Code, Reason
 from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.cache import ClusterCache
 from extender.gangs.gang import Gang, gang_minimum, placed_members
+from extender.gangs.gang_problem import NO_ROOM
 from extender.scheduling.requirements import leftover_claims
 from extender.serve.binding_cycle import BindError
 from extender.serve.filter import FilterResult, FilterService, FilterSink
@@ -34,7 +35,7 @@ from extender.serve.gangs.gang_state import (
     WaitsForGang,
 )
 
-_MAY_FIT_LATER = (Code.GANG_NO_ROOM, Code.GANG_NO_DOMAIN, Code.GANG_GAVE_UP, Code.COLLECTED_FOR_GANG)
+_MAY_FIT_LATER = (*NO_ROOM, Code.GANG_NO_DOMAIN, Code.GANG_GAVE_UP, Code.COLLECTED_FOR_GANG)
 _NOT_PLANNED = (GangState.MISSING, GangState.UNREAD, GangState.QUEUED, GangState.BEHIND)
 # New plans after kube-scheduler rejected a planned node, besides one for each equivalence class of members.
 MAX_REPLANS = 3

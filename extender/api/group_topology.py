@@ -1,0 +1,154 @@
+"""How near to each other the pods of a group must be, and should be: what they ask for, and what that means.
+
+A level is a label of `group_levels` in the policy, or one node. What other schedulers' users write is read as it is:
+Kueue's annotations of pods (kueue.x-k8s.io, apis/kueue/v1beta1), and KAI's (kai.scheduler), which name node labels.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from extender.api.pod_annotations import group_topology_of
+from extender.base.text_limits import shown
+
+TOPOLOGY = "berth.dev/group-topology"
+REQUIRED = "berth.dev/group-required"
+PREFERRED = "berth.dev/group-preferred"
+OWN_TOPOLOGY = (TOPOLOGY, REQUIRED, PREFERRED)
+_HOSTNAME = "kubernetes.io/hostname"
+_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,315}[A-Za-z0-9])?")
+
+
+class _Foreign(NamedTuple):
+    """The annotations of another scheduler: two with a level, and one that asks for no topology if it is true."""
+
+    required: str
+    preferred: str
+    unconstrained: str
+
+
+_FOREIGN = (
+    _Foreign(
+        "kueue.x-k8s.io/podset-required-topology",
+        "kueue.x-k8s.io/podset-preferred-topology",
+        "kueue.x-k8s.io/podset-unconstrained-topology",
+    ),
+    _Foreign("kai.scheduler/topology-required-placement", "kai.scheduler/topology-preferred-placement", ""),
+)
+FOREIGN_TOPOLOGY = tuple(name for one in _FOREIGN for name in one if name)
+
+
+class Level(NamedTuple):
+    """A level as an annotation names it."""
+
+    annotation: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskedTopology:
+    """What the annotations of a pod ask for its group."""
+
+    nearness: str = ""  # required, preferred or none; '' if not set
+    required: Level | None = None
+    preferred: Level | None = None
+
+
+NO_TOPOLOGY = AskedTopology()  # of most pods
+
+
+def asked_topology(notes: Mapping[str, Any]) -> AskedTopology:
+    """What the annotations of a pod ask. Those of other schedulers count only without one of Berth's.
+
+    Raises ValueError that names annotation and value.
+    """
+    if any(name in notes for name in OWN_TOPOLOGY):
+        nearness = group_topology_of(notes, TOPOLOGY) or "" if notes.get(TOPOLOGY) else ""
+        return AskedTopology(nearness, _level(notes, REQUIRED), _level(notes, PREFERRED))
+    for one in _FOREIGN:
+        if any(name in notes for name in one):
+            nearness = "none" if notes.get(one.unconstrained) == "true" else ""
+            return AskedTopology(nearness, _level(notes, one.required), _level(notes, one.preferred))
+    return NO_TOPOLOGY
+
+
+def _level(notes: Mapping[str, Any], annotation: str) -> Level | None:
+    text = notes.get(annotation)
+    if text is None:
+        return None
+    if type(text) is not str or not _LABEL.fullmatch(text):
+        raise ValueError(f"pod annotation {annotation}: {shown(text)} is neither a node label nor the name of a level")
+    return Level(annotation, text)
+
+
+# -- what that means with the levels of a policy -------------------------------------------------------------------
+
+ONE_NODE = "node"  # the nearest level
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTopology:
+    """How near to each other the members of a gang must be, and should be.
+
+    `nearness` is 'node' (one node), 'required' (one node, or one domain of the nearest level), 'preferred' (as near as
+    possible) or 'none' (any nodes).
+    """
+
+    nearness: str = "preferred"
+    label: str = ""  # all members on one value of this label; '' for no such constraint
+    preferred: str = ""  # the level of which a gang should use the fewest domains: ONE_NODE or a label; '' for each
+    problem: str = ""  # which annotation is wrong, with its value; '' if none
+
+    def required_label(self, levels: Sequence[str]) -> str:
+        """The label of which all members must have one value; '' if there is none. The policy has `levels`."""
+        return self.label or (next(iter(levels), "") if self.nearness == "required" else "")
+
+
+def group_topology(asked: AskedTopology, object_label: str, levels: Sequence[str]) -> GroupTopology:
+    """What a gang must have. `object_label` is the constraint of its PodGroup ('': none), the policy has `levels`."""
+    try:
+        required, preferred = _label(asked.required, levels), _label(asked.preferred, levels)
+        if required == ONE_NODE:
+            return GroupTopology(ONE_NODE, object_label)
+        label = _nearer(asked.required, required, object_label, levels)
+    except ValueError as error:
+        return GroupTopology(label=object_label, problem=str(error))
+    is_by_name = preferred or (required and asked.nearness == "required")
+    return GroupTopology("preferred" if is_by_name else asked.nearness or "preferred", label, preferred)
+
+
+def _label(level: Level | None, levels: Sequence[str]) -> str:
+    """The label of a level, ONE_NODE, or '' for None. Raises ValueError."""
+    if level is None:
+        return ""
+    if level.name in (ONE_NODE, _HOSTNAME):
+        return ONE_NODE
+    if level.name in levels:
+        return level.name
+    found = [label for label in levels if level.name in (label.rpartition("/")[2], re.split("[/.]", label)[-1])]
+    if len(found) == 1:
+        return found[0]
+    if level.annotation in FOREIGN_TOPOLOGY:
+        return level.name
+    why = f"names several levels: {', '.join(found)}" if found else f"is no level: write {_known(levels)}"
+    raise ValueError(f"pod annotation {level.annotation}: {shown(level.name)} {why}")
+
+
+def _known(levels: Sequence[str]) -> str:
+    return " or ".join([ONE_NODE, *levels])
+
+
+def _nearer(asked: Level | None, required: str, object_label: str, levels: Sequence[str]) -> str:
+    """The label that implies both constraints: the nearer level. Raises ValueError if that is not known."""
+    if asked is None or not object_label or required == object_label:
+        return required or object_label
+    if required in levels and object_label in levels:
+        return min(required, object_label, key=levels.index)
+    unknown = object_label if required in levels else required
+    raise ValueError(
+        f"pod annotation {asked.annotation}: {shown(asked.name)} cannot be combined with the PodGroup's constraint to "
+        f"{object_label}: {unknown} is no label of group_levels"
+    )

@@ -1,0 +1,159 @@
+"""Levels by name: what a gang asks for, what that means with a policy, and where the planner then places it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from extender.api.group_topology import AskedTopology, GroupTopology, Level, group_topology
+from extender.gangs.gang_problem import GangShortage
+from tests.worlds.gang_pods import member, planned, reasons
+from tests.worlds.gang_worlds import CLIQUE, RACK, SPINE, cluster, found_in, nodes_of
+from tests.worlds.running_berth import berthing
+
+LEVELS = (CLIQUE, RACK, SPINE)
+OWN, KUEUE = "berth.dev/group-required", "kueue.x-k8s.io/podset-required-topology"
+UNKNOWN = f"is no level: write node or {CLIQUE} or {RACK} or {SPINE}"
+
+
+def meaning(
+    required: str = "", preferred: str = "", nearness: str = "", group: str = "", annotation: str = OWN
+) -> GroupTopology:
+    levels = [Level(annotation, name) if name else None for name in (required, preferred)]
+    return group_topology(AskedTopology(nearness, *levels), group, LEVELS)
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ({}, GroupTopology("preferred")),
+        ({"nearness": "required"}, GroupTopology("required")),
+        ({"nearness": "none"}, GroupTopology("none")),
+        ({"required": "rack"}, GroupTopology("preferred", RACK)),
+        ({"required": RACK}, GroupTopology("preferred", RACK)),
+        ({"required": "clique"}, GroupTopology("preferred", CLIQUE)),
+        ({"required": "gpu.clique"}, GroupTopology("preferred", CLIQUE)),
+        ({"required": "node"}, GroupTopology("node")),
+        ({"required": "kubernetes.io/hostname"}, GroupTopology("node")),
+        ({"required": "rack", "preferred": "clique"}, GroupTopology("preferred", RACK, CLIQUE)),
+        ({"preferred": "node"}, GroupTopology("preferred", "", "node")),
+        ({"required": "rack", "nearness": "none"}, GroupTopology("none", RACK)),
+        ({"required": "rack", "nearness": "required"}, GroupTopology("preferred", RACK)),
+        ({"preferred": "rack", "nearness": "none"}, GroupTopology("preferred", "", RACK)),
+        ({"required": "rack", "group": SPINE}, GroupTopology("preferred", RACK)),
+        ({"required": "rack", "group": CLIQUE}, GroupTopology("preferred", CLIQUE)),
+        ({"required": "node", "group": "zone"}, GroupTopology("node", "zone")),
+        ({"nearness": "required", "group": "zone"}, GroupTopology("required", "zone")),
+        ({"required": "example.com/block", "annotation": KUEUE}, GroupTopology("preferred", "example.com/block")),
+        ({"required": "block", "annotation": KUEUE}, GroupTopology("preferred", "block")),
+    ],
+)
+def test_the_meaning_of_what_a_gang_asks_for(asked: dict[str, Any], found: GroupTopology) -> None:
+    assert meaning(**asked) == found
+
+
+@pytest.mark.parametrize(
+    ("asked", "problem"),
+    [
+        ({"required": "row"}, f"pod annotation {OWN}: 'row' {UNKNOWN}"),
+        ({"preferred": "example.com/row"}, f"pod annotation {OWN}: 'example.com/row' {UNKNOWN}"),
+        (
+            {"required": "rack", "group": "zone"},
+            (
+                f"pod annotation {OWN}: 'rack' cannot be combined with the PodGroup's constraint to zone: "
+                "zone is no label of group_levels"
+            ),
+        ),
+    ],
+)
+def test_a_level_that_does_not_exist(asked: dict[str, Any], problem: str) -> None:
+    assert meaning(**asked).problem == problem
+
+
+def test_a_name_that_several_levels_have() -> None:
+    asked = AskedTopology(required=Level(OWN, "rack"))
+    problem = group_topology(asked, "", ("a.com/rack", "b.com/rack")).problem
+    assert problem == f"pod annotation {OWN}: 'rack' names several levels: a.com/rack, b.com/rack"
+
+
+# -- where the planner places it -----------------------------------------------------------------------------------
+
+TREE = "s0/r0/c0:2 s0/r0/c1:2 s0/r1/c2:2 s0/r1/c3:2 s1/r2/c4:2 s1/r2/c5:2"  # four GPUs for each node
+
+
+@pytest.mark.parametrize(
+    ("members", "place"),
+    [(4, ("node", "n0")), (8, (CLIQUE, "c0")), (9, (RACK, "r0")), (16, (RACK, "r0")), (17, None)],
+)
+def test_rack_required_and_clique_preferred(members: int, place: tuple[str, str] | None) -> None:
+    world = cluster(TREE)
+    plan = world.plan(world.gang(members), topology_label=RACK, preferred_level=CLIQUE)
+    assert plan == GangShortage(17, 16, RACK, "r0") if place is None else found_in(plan) == place
+
+
+def test_one_node_is_required() -> None:
+    world = cluster(TREE, busy={"n0": 1})
+    assert found_in(world.plan(world.gang(4), "node")) == ("node", "n1")
+    assert world.plan(world.gang(5, prefix="v"), "node") == GangShortage(5, 4, "node", "n1")
+    assert world.plan(world.gang(4, prefix="u"), "node", placed={"n0": 1}) == GangShortage(4, 3, "node", "n0")
+
+
+@pytest.mark.parametrize(
+    ("preferred", "cliques"),
+    [("", {"c0", "c1", "c2"}), (RACK, {"c0", "c1", "c2"}), (CLIQUE, {"c0", "c2"})],
+)
+def test_the_fewest_domains_of_the_preferred_level(preferred: str, cliques: set[str]) -> None:
+    """Cliques with 3 and 1 nodes in the rack r0, and one with 3 nodes in r1. No level has a domain for 5 nodes."""
+    world = cluster("s/r0/c0:3 s/r0/c1:1 -/r1/c2:3")
+    plan = world.plan(world.gang(5, 4), preferred_level=preferred)
+    labels = world.cache.snapshot().node_infos
+    assert {labels[name].node.labels[CLIQUE] for name in nodes_of(plan)} == cliques
+
+
+def test_the_fewest_nodes_are_preferred() -> None:
+    world = cluster("s/r0/c0:3 s/r1/c1:1 s/r1/c2:1", busy={"n0": 2, "n1": 2, "n2": 2})
+    assert set(nodes_of(world.plan(world.gang(10), preferred_level="node"))) == {"n3", "n4", "n0"}
+
+
+# -- over HTTP -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.loopback
+async def test_members_that_ask_for_different_levels_are_named() -> None:
+    async with berthing({"n0": "a100-pcie-8-bridged", "n1": "a100-pcie-8-bridged"}) as b:
+        member(b, "p0", minimum=2, required="node")
+        member(b, "p1", minimum=2, required="rack")
+        await b.settled()
+        (text,) = await reasons(b, "p1")
+        why = "default/p0 has node, default/p1 has rack"
+        assert text == f"the pods of group job disagree about their required level: {why}"
+
+
+@pytest.mark.loopback
+async def test_a_level_that_does_not_exist_is_named_by_filter_and_explain() -> None:
+    async with berthing({"n0": "a100-pcie-8-bridged", "n1": "a100-pcie-8-bridged"}) as b:
+        for name in ("p0", "p1"):
+            member(b, name, minimum=2, required="row")
+        await b.settled()
+        problem = f"pod annotation {OWN}: 'row' {UNKNOWN}"
+        assert await reasons(b, "p0") == {problem}
+        found = (await b.client.get("/v1/explain/group/default/job")).text
+        assert f"group default/job is rejected: {problem}" in found
+
+
+ACROSS = "fits without the constraint to one node, across the cluster"
+
+
+@pytest.mark.loopback
+async def test_one_node_or_nothing() -> None:
+    async with berthing({"n0": "a100-pcie-8-bridged", "n1": "a100-pcie-8-bridged"}) as b:
+        for i in range(2):
+            member(b, f"p{i}", minimum=2, gpus=4, required="node")
+            member(b, f"q{i}", group="other", minimum=2, required="node")
+        await b.settled()
+        assert await reasons(b, "q0") == {"no domain has room for all pods of group other together"}
+        (found,) = (await b.client.get("/v1/explain/group/default/other")).json()
+        assert found["topology"] == "node"
+        assert [one["sentence"] for one in found["misses"]] == [ACROSS]
+        assert len(set((await planned(b, "p0", "p1")).values())) == 1

@@ -1,0 +1,122 @@
+"""A node of a running gang dies: where the new pod goes, and what it is told where that has no room."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from extender.sandbox import carried_machines
+from extender.sandbox.apiserver.registry import RESOURCES
+from tests.worlds.eventually import eventually
+from tests.worlds.gang_pods import UNREAD, bind_all, delete, member, planned
+from tests.worlds.running_berth import Berthing, Json, berthing
+
+pytestmark = pytest.mark.loopback
+
+CLIQUE = "nvidia.com/gpu.clique"
+FULL = "group job runs in nvidia.com/gpu.clique=a, where its other pods have no room"
+OUTSIDE = "node is outside of the domain in which the pod's group runs"
+
+
+@asynccontextmanager
+async def after_a_death(spare: int, minimum: int, **asked: Any) -> AsyncIterator[Berthing]:
+    """A gang of 4 has run on the nodes a0 to a3 of clique a; one of them died with its pod, and a new pod p4 waits.
+
+    `spare` is the number of further nodes of clique a. Clique b has 5 free nodes.
+    """
+    async with berthing({}) as b:
+        for i in range(4 + spare):
+            b.cluster.add_node(f"a{i}", carried_machines()["a100-pcie-8-bridged"], {CLIQUE: "a"})
+        for i in range(4):
+            member(b, f"p{i}", minimum=minimum, **asked)
+        await b.settled()
+        nodes = await planned(b, *(f"p{i}" for i in range(4)))
+        assert await bind_all(b, nodes) == [""] * 4
+        for i in range(5):
+            b.cluster.add_node(f"b{i}", carried_machines()["a100-pcie-8-bridged"], {CLIQUE: "b"})
+        die(b, nodes["p3"])
+        member(b, "p4", minimum=minimum, **asked)
+        await b.settled()
+        yield b
+
+
+def die(b: Berthing, node: str) -> None:
+    """The node is deleted, and the pod p3 on it with its claim."""
+    delete(b, "pods", "p3")
+    delete(b, "resourceclaims", "p3-gpus")
+    of_node = [one for one in b.cluster.store.all("resourceslices") if one["spec"].get("nodeName") == node]
+    for one in of_node:
+        b.cluster.api.registry.delete(RESOURCES["resource.k8s.io", "resourceslices"], ("", one["metadata"]["name"]))
+    b.cluster.api.registry.delete(RESOURCES["", "nodes"], ("", node))
+
+
+async def answer(b: Berthing) -> tuple[set[str], set[str]]:
+    """The cliques of the nodes that p4 gets, and its reasons, once Berth has read which pods run."""
+
+    async def found() -> Json | None:
+        one = await b.filter("p4")
+        return None if UNREAD in one["FailedAndUnresolvableNodes"].values() else one
+
+    reply = await eventually(found, "the bound pods are read")
+    return {name[0] for name in reply["NodeNames"]}, set(reply["FailedAndUnresolvableNodes"].values())
+
+
+REQUIRED = {"topology": "required"}
+BY_NAME = {"required": "clique"}
+
+
+@pytest.mark.parametrize("minimum", [4, 3], ids=["a pod of the minimum", "a pod beyond it"])
+@pytest.mark.parametrize("asked", [REQUIRED, BY_NAME], ids=["first level", "by name"])
+async def test_the_new_pod_returns_to_the_required_clique(asked: dict[str, str], minimum: int) -> None:
+    async with after_a_death(1, minimum, **asked) as b:
+        assert await answer(b) == ({"a"}, set())
+
+
+@pytest.mark.parametrize("asked", [REQUIRED, BY_NAME], ids=["first level", "by name"])
+async def test_the_new_pod_waits_for_room_in_the_required_clique(asked: dict[str, str]) -> None:
+    async with after_a_death(0, 4, **asked) as b:
+        assert await answer(b) == (set(), {FULL})
+        assert FULL in (await b.client.get("/v1/explain/group/default/job")).text
+        b.cluster.add_node("a9", carried_machines()["a100-pcie-8-bridged"], {CLIQUE: "a"})
+        await b.settled()
+        await eventually(lambda: _fits(b), "the pod fits on the new node")
+
+
+async def _fits(b: Berthing) -> bool:
+    return (await b.filter("p4"))["NodeNames"] == ["a9"]
+
+
+async def test_a_pod_beyond_the_minimum_waits_for_room_in_the_required_clique() -> None:
+    """It was placed in any clique once the minimum ran."""
+    async with after_a_death(0, 3, **REQUIRED) as b:
+        assert await answer(b) == (set(), {OUTSIDE, "matching devices are in use for request gpu"})
+        found = (await b.client.get("/v1/explain/default/p4")).json()
+        reasons = {one["reason"]: one["nodes"] for one in found["unschedulable"]}
+        assert found["outcome"] == "refused"
+        assert reasons[OUTSIDE] == 5
+
+
+@pytest.mark.parametrize("minimum", [4, 3])
+async def test_a_preferred_clique_gives_way(minimum: int) -> None:
+    async with after_a_death(0, minimum) as b:
+        assert await answer(b) == ({"b"}, set())
+
+
+@pytest.mark.parametrize("level", ["node", "rack"])
+async def test_a_pod_beyond_the_minimum_of_a_gang_on_one_node_or_without_a_label(level: str) -> None:
+    """Two pods of four GPUs fill a node, so the third has no room on it. No node has a rack: no plan, and no limit."""
+    async with berthing({"n0": "a100-pcie-8-bridged", "n1": "a100-pcie-8-bridged"}) as b:
+        for i in range(2):
+            member(b, f"p{i}", minimum=2, gpus=4, required=level)
+        await b.settled()
+        if level == "rack":
+            (text,) = set((await b.filter("p0"))["FailedAndUnresolvableNodes"].values())
+            assert text == "no node with devices has the label topology.kubernetes.io/rack that group job needs"
+            return
+        assert await bind_all(b, await planned(b, "p0", "p1")) == ["", ""]
+        member(b, "p4", minimum=2, gpus=4, required=level)
+        await b.settled()
+        assert await answer(b) == (set(), {OUTSIDE, "matching devices are in use for request gpu"})
