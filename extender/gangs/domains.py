@@ -1,18 +1,17 @@
-"""Domains of nodes: a single node, the nodes with one value of a label, and all nodes; and how a gang spreads over one.
-
-A gang uses the fewest sub-domains, the largest first, and the last one best-fit. This is the order of Kueue's
-topology-aware scheduling. Sub-domains that the gang already uses come first.
-"""
+"""Domains of nodes: a single node, the nodes of one domain of a label, and all nodes."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import inf
+from typing import NamedTuple
 
-from extender.allocation import Snapshot
+from extender.allocation import NodeInfo, Snapshot
+from extender.api.label_domains import LabelDomains, path_labels
 from extender.gangs.gang_problem import GangProblem
 
 NODE = "node"  # the level of single nodes
@@ -32,7 +31,7 @@ class Domain:
     """Nodes that are near each other."""
 
     level: str  # NODE, a label, or '' for all nodes
-    name: str  # the node, the value of the label, or ''
+    name: str  # the node, or as in LabelDomains, or ''
     nodes: Sequence[str]
     within: tuple[str, ...]  # the labels of nearer levels, the farthest first
 
@@ -43,8 +42,8 @@ class Domains:
     def __init__(self, problem: GangProblem, snapshot: Snapshot, nodes: Iterable[str]) -> None:
         """`nodes` are the nodes that have room for some member."""
         self._problem = problem
+        self._snapshot = snapshot
         self._node_infos = snapshot.node_infos
-        self._nodes_by_label = snapshot.nodes_by_label
         self._placed = {name: number for name, number in problem.placed.items() if name in snapshot.node_infos}
         self._regions = self._all_regions(nodes)
 
@@ -57,6 +56,10 @@ class Domains:
         if self._placed and self._problem.topology != "none":
             nodes = [name for name in nodes if self._placed.keys() == {name}]
         return [Domain(NODE, name, (name,), ()) for name in nodes]
+
+    def of_level(self, level: str) -> LabelDomains:
+        """All domains of a level."""
+        return self._snapshot.domains(path_labels(level, self._problem.levels))
 
     def wider(self) -> Iterator[list[Domain]]:
         """The admissible domains of each level above single nodes, the nearest level first."""
@@ -72,7 +75,7 @@ class Domains:
                 yield list(self._of(problem.levels[0], everything, ()))
             return
         within = () if problem.topology == "none" else tuple(reversed(nearer))
-        yield [Domain(label, value, list(region), within) for value, region in self._regions.items()]
+        yield [Domain(label, domain, list(region), within) for domain, region in self._regions.items()]
 
     def path(self, name: str) -> tuple[tuple[bool, NaturalKey], ...]:
         """A sort key that puts the nodes of one domain together, at every level."""
@@ -86,150 +89,116 @@ class Domains:
         return frozenset(self._placed)
 
     def _all_regions(self, nodes: Iterable[str]) -> dict[str, dict[str, None]]:
-        """The nodes by value of `topology_label`; without such a label, all nodes with the name ''."""
+        """The nodes by domain of `topology_label`; without such a label, all nodes with the name ''."""
         label = self._problem.topology_label
         if not label:
             return {"": dict.fromkeys(nodes)}
         found: dict[str, dict[str, None]] = {}
+        name_of = self.of_level(label).name_of
         for name in nodes:
-            value = self._node_infos[name].node.labels.get(label)
-            if value is not None:
-                found.setdefault(value, {})[name] = None
+            domain = name_of.get(name)
+            if domain is not None:
+                found.setdefault(domain, {})[name] = None
         bound = self._common(label)
         return {bound: found.get(bound, {})} if bound is not None else found
 
-    def _by_value(self, level: str, region: dict[str, None]) -> dict[str, list[str]]:
+    def _within(self, level: str, region: dict[str, None]) -> dict[str, list[str]]:
+        """The nodes of a region by domain of a level."""
         found: dict[str, list[str]] = {}
-        if not self._problem.topology_label:  # one region: the index of the cache is several times faster
-            for value, names in self._nodes_by_label(level).items():
+        if not self._problem.topology_label:  # one region: this is several times faster
+            for domain, names in self.of_level(level).nodes.items():
                 own = [name for name in names if name in region]
                 if own:
-                    found[value] = own
+                    found[domain] = own
             return found
+        name_of = self.of_level(level).name_of
         for name in region:
-            own_value = self._node_infos[name].node.labels.get(level)
-            if own_value is not None:
-                found.setdefault(own_value, []).append(name)
+            own_domain = name_of.get(name)
+            if own_domain is not None:
+                found.setdefault(own_domain, []).append(name)
         return found
 
-    def _values(self, label: str) -> Counter[str | None]:
+    def _of_placed(self, label: str) -> Counter[str | None]:
+        """The number of bound members by domain."""
         found: Counter[str | None] = Counter()
+        name_of = self.of_level(label).name_of
         for name, number in self._placed.items():
-            found[self._node_infos[name].node.labels.get(label)] += number
+            found[name_of.get(name)] += number
         return found
 
     def _common(self, label: str) -> str | None:
-        """The value that most bound members have; None if none has one."""
-        found = {value: number for value, number in self._values(label).items() if value is not None}
-        return min(found, key=lambda value: (-found[value], natural(value)), default=None)
+        """The domain of most bound members; None if none is in a domain."""
+        found = {domain: number for domain, number in self._of_placed(label).items() if domain is not None}
+        return min(found, key=lambda domain: (-found[domain], natural(domain)), default=None)
 
     def _of(self, level: str, region: dict[str, None], within: tuple[str, ...]) -> Iterator[Domain]:
-        found: Mapping[str, list[str]] = self._by_value(level, region)
+        found: Mapping[str, list[str]] = self._within(level, region)
         if self._placed:
             found = self._with_placed(level, found)
-        for value, nodes in found.items():
-            yield Domain(level, value, nodes, within)
+        for domain, nodes in found.items():
+            yield Domain(level, domain, nodes, within)
 
     def _with_placed(self, level: str, found: Mapping[str, list[str]]) -> Mapping[str, list[str]]:
         """The domains in which the whole gang would be, with the members that are bound."""
         if self._problem.topology == "required":
             common = self._common(level)
             return found if common is None else {common: found.get(common, [])}
-        values = list(self._values(level))
-        return {value: found.get(value, []) for value in values if value is not None} if len(values) == 1 else {}
+        own = list(self._of_placed(level))
+        return {domain: found.get(domain, []) for domain in own if domain is not None} if len(own) == 1 else {}
 
 
-# -- spreading over a domain ---------------------------------------------------------------------------------------
+class Use(NamedTuple):
+    """How much of a domain is in use, as an order: domains in use first, then those with the least room."""
+
+    whole: bool  # no GPU is in use
+    free: float  # number of GPUs
 
 
-def spread(
-    rooms: Mapping[str, int],
-    levels: tuple[str, ...],
-    wanted: int,
-    value_of: Callable[[str, str], str | None],
-    used: frozenset[str],
-) -> dict[str, int]:
-    """The number of units for each node; together `wanted`, or less if there is less room.
+_NO_DOMAIN = Use(whole=False, free=inf)  # breaks no whole domain, and fills none
 
-    `rooms` are the units that each node has room for. `levels` are labels, the farthest first, and `value_of` returns
-    the value of such a label on a node. Nodes without a value are used last. `used` are nodes of the gang.
+
+class Parents:
+    """The order of domains of one level by the domains around them, so that whole racks and cliques stay whole.
+
+    A gang goes where the domain around it is partly used, and of these, where the fewest GPUs are free.
     """
-    if not levels:
-        return _fewest(rooms, wanted, used)
-    groups: dict[str | None, list[str]] = {}
-    for name in rooms:
-        groups.setdefault(value_of(name, levels[0]), []).append(name)
-    outside = groups.pop(None, [])
-    room_of = {value or "": sum(rooms[name] for name in names) for value, names in groups.items()}
-    used_values = {value for name in used if name in rooms and (value := value_of(name, levels[0])) is not None}
-    found: dict[str, int] = {}
-    for value, number in _fewest(room_of, wanted, used_values).items():
-        found |= spread({name: rooms[name] for name in groups[value]}, levels[1:], number, value_of, used)
-    left = wanted - sum(found.values())
-    if left and outside:
-        found |= spread({name: rooms[name] for name in outside}, levels[1:], left, value_of, used)
-    return found
 
+    def __init__(self, domains: Domains, snapshot: Snapshot, levels: Sequence[str]) -> None:
+        self._domains, self._snapshot, self._levels = domains, snapshot, levels
+        self._uses: dict[tuple[str, str], Use] = {}
+        self._gpus: dict[str, tuple[int, int]] = {}  # by node, see _gpus
 
-class _Parts:
-    """Sub-domains or nodes by room. Only the parts of one room are sorted, because most parts are never looked at."""
+    def levels(self, level: str) -> Sequence[str]:
+        """The levels to compare for domains of a level: its own, unless these are nodes, and then the farther ones."""
+        if level == NODE:
+            return self._levels
+        return self._levels[self._levels.index(level) :] if level in self._levels else ()
 
-    def __init__(self, rooms: Iterable[tuple[str, int]]) -> None:
-        self._by_room: dict[int, list[str]] = {}
-        for name, room in rooms:
-            if room:
-                self._by_room.setdefault(room, []).append(name)
-        self._sorted: set[int] = set()
+    def use(self, level: str, domain: Domain) -> Use:
+        """The use of the domain of `level` around a domain."""
+        of_level = self._domains.of_level(level)
+        around = of_level.name_of.get(next(iter(domain.nodes)))
+        if around is None:
+            return _NO_DOMAIN
+        found = self._uses.get((level, around))
+        if found is None:
+            used = free = 0
+            for name in of_level.nodes[around]:
+                own_used, own_free = self._of_node(name)
+                used, free = used + own_used, free + own_free
+            found = self._uses[level, around] = Use(not used, free)
+        return found
 
-    @property
-    def largest(self) -> int:
-        return max(self._by_room, default=0)
-
-    def least(self, wanted: int) -> int:
-        """The smallest room that is at least `wanted`; 0 if none is."""
-        return min((room for room in self._by_room if room >= wanted), default=0)
-
-    def all_of(self, room: int) -> list[str]:
-        return self._by_room[room]
-
-    def remove(self, room: int) -> None:
-        del self._by_room[room]
-
-    def pop(self, room: int) -> str:
-        """The first part with this room, in natural order of names."""
-        names = self._by_room[room]
-        if room not in self._sorted:
-            names.sort(key=natural, reverse=True)
-            self._sorted.add(room)
-        found = names.pop()
-        if not names:
-            del self._by_room[room]
+    def _of_node(self, name: str) -> tuple[int, int]:
+        """(GPUs in use, free ones)"""
+        found = self._gpus.get(name)
+        if found is None:
+            node_info = self._snapshot.node_infos.get(name)
+            found = self._gpus[name] = (0, 0) if node_info is None else gpus_of(node_info)
         return found
 
 
-def _fewest(rooms: Mapping[str, int], wanted: int, used: Iterable[str]) -> dict[str, int]:
-    """The chosen parts with the number of units for each."""
-    first = set(used)
-    groups = [
-        _Parts((name, room) for name, room in rooms.items() if name in first),
-        _Parts((name, room) for name, room in rooms.items() if name not in first),
-    ]
-    found: dict[str, int] = {}
-    while wanted > 0:
-        for parts in groups:
-            room = parts.least(wanted)
-            if room:
-                found[parts.pop(room)] = wanted
-                return found
-        parts = groups[0] if groups[0].largest else groups[1]
-        room = parts.largest
-        if not room:
-            return found
-        if wanted > room * len(parts.all_of(room)):
-            found.update(dict.fromkeys(parts.all_of(room), room))
-            wanted -= room * len(parts.all_of(room))
-            parts.remove(room)
-        else:
-            found[parts.pop(room)] = room
-            wanted -= room
-    return found
+def gpus_of(node_info: NodeInfo) -> tuple[int, int]:
+    """(GPUs of a node that are in use, those that are free)"""
+    used = node_info.own_in_use
+    return used, node_info.inventory.packed.bit_count() - used

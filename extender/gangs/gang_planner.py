@@ -7,19 +7,20 @@ alternatives are tried, up to a number of steps. The plan depends on the snapsho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from math import fsum
 from typing import NamedTuple
 
 from extender.allocation import Snapshot
-from extender.gangs.domains import NODE, Domain, Domains, natural, spread
+from extender.gangs.domains import NODE, Domain, Domains, Parents, Use, natural
 from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage
 from extender.gangs.gang_search import MAX_STEPS, GangSearch, GaveUp, Steps, local_nodes, packed
 from extender.gangs.gang_trial import GangMemory, GangTrial
 from extender.gangs.gang_units import Placed, Unit, UnitPlacement, equal_units, member_placements
 from extender.gangs.node_rooms import NodeRooms
+from extender.gangs.spreading import spread
 from extender.scheduling import EvaluationContext, Placement, RankingCache, in_cliques
 
 MAX_DIFFERENT = 64  # units of one gang that are not equal; each of them needs a ranking of all nodes
@@ -94,6 +95,7 @@ class _Planner:
         self._forbidden = self._crowded if forbids else frozenset[str]()
         self._names = [name for one in rooms for name in one.most if name not in self._forbidden]
         self._domains = Domains(problem, snapshot, dict.fromkeys(self._names))
+        self._parents = Parents(self._domains, snapshot, problem.levels)
         self._free = _free_together(rooms)
         self._devices = sum(one.each * len(one.units) for one in rooms)
 
@@ -139,11 +141,26 @@ class _Planner:
         return sum(rooms.most.get(name, 0) for rooms in self._rooms for name in domain.nodes)
 
     def _tightest_first(self, domains: list[Domain]) -> Iterator[Domain]:
-        """By the room that is left, then by the scores of the placements, then by name."""
+        """By the room that is left, then by the domains around them, the scores of the placements, and the names."""
         by_room = sorted(((self._spare(domain), domain) for domain in domains), key=lambda entry: entry[0])
         for _, group in groupby(by_room, key=lambda entry: entry[0]):
             equal = [domain for _, domain in group]
-            yield from sorted(equal, key=self._by_score) if len(equal) > 1 else equal
+            yield from self._by_parents(equal, self._parents.levels(equal[0].level))
+
+    def _by_parents(self, domains: list[Domain], levels: Sequence[str]) -> Iterator[Domain]:
+        """By the use of the domains around them, level by level. Most domains are compared on the first level only."""
+        if len(domains) == 1:
+            yield domains[0]
+        elif levels:
+
+            def use(domain: Domain) -> Use:
+                self._context.deadline.check_time()
+                return self._parents.use(levels[0], domain)
+
+            for _, group in groupby(sorted(domains, key=use), key=use):
+                yield from self._by_parents(list(group), levels[1:])
+        else:
+            yield from sorted(domains, key=self._by_score)
 
     def _distinct(self, domains: Iterable[Domain]) -> Iterator[Domain]:
         """The domains; of single nodes of one equivalence class, only the first, because they have equal room."""
@@ -167,13 +184,13 @@ class _Planner:
     # -- where in it -----------------------------------------------------------------------------------------
 
     def _preferred(self, domain: Domain) -> list[Placed] | None:
-        found = fill(self._rooms, domain, self._snapshot, self._domains.placed)
+        found = fill(self._rooms, domain, self._snapshot, self._domains)
         return found.placed if found is not None else None
 
     def _searched(self, domain: Domain) -> list[Placed] | None:
         """The units in a domain, with other devices or alternatives than the preferred ones."""
         if len(self._rooms) == 1 and len(local_nodes(domain.nodes, self._snapshot)) == len(domain.nodes):
-            found = pack(self._rooms[0], domain, self._snapshot, self._domains.placed, self._steps)
+            found = pack(self._rooms[0], domain, self._snapshot, self._domains, self._steps)
         else:
             found = self._with_other_alternatives(domain) or self._by_search(domain)
         return found
@@ -181,7 +198,7 @@ class _Planner:
     def _with_other_alternatives(self, domain: Domain) -> list[Placed] | None:
         """All units without the first alternatives of their requests, then without the second ones, and so on."""
         for variant in range(1, max(rooms.variants for rooms in self._rooms)):
-            found = fill(self._rooms, domain, self._snapshot, self._domains.placed, variant)
+            found = fill(self._rooms, domain, self._snapshot, self._domains, variant)
             if found is not None:
                 return found.placed
         return None
@@ -222,7 +239,7 @@ class _Planner:
                 if bound <= best:
                     break
                 self._context.deadline.check_time()
-                found = fill(self._rooms, domain, self._snapshot, self._domains.placed, whole=False)
+                found = fill(self._rooms, domain, self._snapshot, self._domains, whole=False)
                 if found is not None and found.members > best:
                     best, level, name = found.members, domain.level, domain.name
         gave_up = self._steps.left < 0 or any(rooms.unsure for rooms in self._rooms)
@@ -271,18 +288,18 @@ def fill(
     all_rooms: Sequence[NodeRooms],
     domain: Domain,
     snapshot: Snapshot,
-    used: frozenset[str],
+    domains: Domains,
     variant: int = 0,
     *,
     whole: bool = True,
 ) -> Filled | None:
     """Place all units in a domain. If not all fit: None, or with `whole` False as many as fit.
 
-    `used` are the nodes on which members are bound. Raises DeadlineExceeded.
+    Raises DeadlineExceeded.
     """
     trial, found = GangTrial(snapshot), list[Placed]()
     for rooms in all_rooms:
-        placed = _fill_rooms(rooms, trial, domain, snapshot, used, variant, whole=whole)
+        placed = _fill_rooms(rooms, trial, domain, domains, variant, whole=whole)
         if placed is None:
             return None
         found.append(placed)
@@ -298,20 +315,19 @@ def _fill_rooms(
     rooms: NodeRooms,
     trial: GangTrial,
     domain: Domain,
-    snapshot: Snapshot,
-    used: frozenset[str],
+    domains: Domains,
     variant: int,
     *,
     whole: bool,
 ) -> Placed | None:
-    placed: Placed = []
+    placed, levels = Placed(), [domains.of_level(level).name_of for level in domain.within]
     while len(placed) < len(rooms.units):
         left = len(rooms.units) - len(placed)
         known = rooms.rooms(trial, domain.nodes, left, variant)
         if whole and sum(known.values()) < left:
             return None
         before = len(placed)
-        for name, number in spread(known, domain.within, left, _labels(snapshot), used | trial.nodes).items():
+        for name, number in spread(known, levels, left, domains.placed | trial.nodes).items():
             placed += ((name, unit) for unit in rooms.place(trial, name, number, variant))
         # Nodes that share a pool have less room together than each alone. So the rest is spread again.
         if len(placed) == before:
@@ -319,16 +335,7 @@ def _fill_rooms(
     return placed if not whole or len(placed) == len(rooms.units) else None
 
 
-def _labels(snapshot: Snapshot) -> Callable[[str, str], str | None]:
-    def value_of(name: str, label: str) -> str | None:
-        return snapshot.node_infos[name].node.labels.get(label)
-
-    return value_of
-
-
-def pack(
-    rooms: NodeRooms, domain: Domain, snapshot: Snapshot, used: frozenset[str], steps: Steps
-) -> list[Placed] | None:
+def pack(rooms: NodeRooms, domain: Domain, snapshot: Snapshot, domains: Domains, steps: Steps) -> list[Placed] | None:
     """Place all units of a gang of equal units in a domain whose nodes share no pool, with any of their devices.
 
     Units on one node do not affect other nodes. So each node is searched alone, until there is room for all units.
@@ -347,8 +354,8 @@ def pack(
             room[name] = max(room.get(name, 0), len(better[key]))
     if sum(room.values()) < wanted:
         return None
-    placed: Placed = []
-    for name, number in spread(room, domain.within, wanted, _labels(snapshot), used).items():
+    placed, levels = Placed(), [domains.of_level(level).name_of for level in domain.within]
+    for name, number in spread(room, levels, wanted, domains.placed).items():
         found = rooms.place(trial, name, number)
         units = found if len(found) == number else better[rooms.equivalence_key(name)][:number]
         placed += ((name, unit) for unit in units)

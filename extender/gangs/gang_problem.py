@@ -215,7 +215,7 @@ def _may_have_devices(node_info: NodeInfo) -> bool:
 def no_room(gang: Gang, snapshot: Snapshot, policy: Policy) -> Reason:
     """Why the planner found no plan without giving up: no domain has room, or no node with devices has its label."""
     label, node_infos = gang.required_label(policy.group_levels), snapshot.node_infos
-    labelled = (name for names in snapshot.nodes_by_label(label).values() for name in names if name in node_infos)
+    labelled = (name for names in snapshot.domains((label,)).nodes.values() for name in names if name in node_infos)
     if label and not any(_may_have_devices(node_infos[name]) for name in labelled):
         return Reason(Code.GANG_NO_DOMAIN, (gang.key.name, label))
     return Reason(Code.GANG_NO_ROOM, (gang.key.name,))

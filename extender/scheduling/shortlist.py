@@ -15,6 +15,7 @@ from itertools import islice, takewhile
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.api.claim_specs import CLIQUE_LABEL
+from extender.api.label_domains import path_labels
 from extender.api.node_names import has_all
 from extender.api.pod_groups import GroupKey
 from extender.api.reasons import Code, Reason
@@ -82,7 +83,7 @@ def shortlist(
 
 def in_cliques(cliques: Iterable[str], snapshot: Snapshot) -> frozenset[str]:
     """The names of the nodes in these NVLink cliques."""
-    by_clique = snapshot.nodes_by_label(CLIQUE_LABEL) if cliques else {}
+    by_clique = snapshot.domains((CLIQUE_LABEL,)).nodes if cliques else {}
     return frozenset[str]().union(*(by_clique.get(one, ()) for one in cliques))
 
 
@@ -118,7 +119,7 @@ def _by_proximity(
 ) -> Best:
     """The best nodes and the best of each level near the pod group, ordered by the score with proximity."""
     placements = dict(best)
-    for near in proximity.near_nodes(snapshot):
+    for near in proximity.near_nodes():
         placements.update(_best_of(near & wanted, ranking, requirements, snapshot))
     found = [
         (name, proximity.with_proximity(placement, snapshot.node_infos[name], requirements))
@@ -181,7 +182,7 @@ def keeping_cliques(best: Best, requirements: PodRequirements, snapshot: Snapsho
         clique = node_info.node.labels.get(level) if node_info is not None else None
         if clique is None:
             return best
-        if clique not in tried and _is_broken(snapshot.nodes_by_label(level).get(clique, ()), snapshot):
+        if clique not in tried and _is_broken(snapshot.domains((level,)).nodes.get(clique, ()), snapshot):
             return best if one is best[0] else [one, *(other for other in best if other is not one)]
         tried.add(clique)
     return best
@@ -231,26 +232,26 @@ def _takes_devices(requirements: PodRequirements) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PodGroupProximity:
-    """Nodes of the group's other pods. `levels` are (label, most frequent value of it), the nearest level first."""
+    """Nodes of the group's other pods. `levels` are (label, nodes of the domain with most), the nearest first."""
 
     group: str
     placed: int  # claims of the group that have devices on a known node
     nodes: frozenset[str]
-    levels: tuple[tuple[str, str], ...]
+    levels: tuple[tuple[str, frozenset[str]], ...]
     count: int  # number of levels in the policy
 
-    def near_nodes(self, snapshot: Snapshot) -> Iterator[frozenset[str]]:
+    def near_nodes(self) -> Iterator[frozenset[str]]:
         """The names of the nodes that are near the group, by level; the nearest nodes are in several levels."""
         yield self.nodes
-        for label, value in self.levels:
-            yield snapshot.nodes_by_label(label).get(value, frozenset())
+        for _, nodes in self.levels:
+            yield nodes
 
     def part(self, node_info: NodeInfo) -> ScorePart:
         """The score part of a node, 0..1: 1 on the same node, less for each farther level, 0 where no level matches."""
         if node_info.node.name in self.nodes:
             return ScorePart("clique", 1.0, f"pods of group {self.group} are on this node")
-        for label, value in self.levels:
-            if node_info.node.labels.get(label) == value:
+        for label, nodes in self.levels:
+            if node_info.node.name in nodes:
                 return ScorePart(
                     "clique",
                     self._value(label),
@@ -278,11 +279,11 @@ def proximity_of(requirements: PodRequirements, snapshot: Snapshot) -> PodGroupP
         return None
     levels = []
     for label in requirements.policy.group_levels:
-        values = Counter[str]()
+        domains, found = snapshot.domains(path_labels(label, requirements.policy.group_levels)), Counter[str]()
         for name, number in nodes.items():
-            if (value := snapshot.node_infos[name].node.labels.get(label)) is not None:
-                values[value] += number
-        if values:
-            levels.append((label, min(values, key=lambda value: (-values[value], value))))
+            if (domain := domains.name_of.get(name)) is not None:
+                found[domain] += number
+        if found:
+            levels.append((label, domains.nodes[min(found, key=lambda domain: (-found[domain], domain))]))
     placed, count = sum(nodes.values()), len(requirements.policy.group_levels)
     return PodGroupProximity(requirements.group.name, placed, frozenset(nodes), tuple(levels), count)
