@@ -7,10 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import inf
-from typing import NamedTuple
 
-from extender.allocation import NodeInfo, Snapshot
+from extender.allocation import Snapshot
 from extender.api.label_domains import LabelDomains, path_labels
 from extender.gangs.gang_problem import GangProblem
 
@@ -145,60 +143,3 @@ class Domains:
             return found if common is None else {common: found.get(common, [])}
         own = list(self._of_placed(level))
         return {domain: found.get(domain, []) for domain in own if domain is not None} if len(own) == 1 else {}
-
-
-class Use(NamedTuple):
-    """How much of a domain is in use, as an order: domains in use first, then those with the least room."""
-
-    whole: bool  # no GPU is in use
-    free: float  # number of GPUs
-
-
-_NO_DOMAIN = Use(whole=False, free=inf)  # breaks no whole domain, and fills none
-
-
-class Parents:
-    """The order of domains of one level by the domains around them, so that whole racks and cliques stay whole.
-
-    A gang goes where the domain around it is partly used, and of these, where the fewest GPUs are free.
-    """
-
-    def __init__(self, domains: Domains, snapshot: Snapshot, levels: Sequence[str]) -> None:
-        self._domains, self._snapshot, self._levels = domains, snapshot, levels
-        self._uses: dict[tuple[str, str], Use] = {}
-        self._gpus: dict[str, tuple[int, int]] = {}  # by node, see _gpus
-
-    def levels(self, level: str) -> Sequence[str]:
-        """The levels to compare for domains of a level: its own, unless these are nodes, and then the farther ones."""
-        if level == NODE:
-            return self._levels
-        return self._levels[self._levels.index(level) :] if level in self._levels else ()
-
-    def use(self, level: str, domain: Domain) -> Use:
-        """The use of the domain of `level` around a domain."""
-        of_level = self._domains.of_level(level)
-        around = of_level.name_of.get(next(iter(domain.nodes)))
-        if around is None:
-            return _NO_DOMAIN
-        found = self._uses.get((level, around))
-        if found is None:
-            used = free = 0
-            for name in of_level.nodes[around]:
-                own_used, own_free = self._of_node(name)
-                used, free = used + own_used, free + own_free
-            found = self._uses[level, around] = Use(not used, free)
-        return found
-
-    def _of_node(self, name: str) -> tuple[int, int]:
-        """(GPUs in use, free ones)"""
-        found = self._gpus.get(name)
-        if found is None:
-            node_info = self._snapshot.node_infos.get(name)
-            found = self._gpus[name] = (0, 0) if node_info is None else gpus_of(node_info)
-        return found
-
-
-def gpus_of(node_info: NodeInfo) -> tuple[int, int]:
-    """(GPUs of a node that are in use, those that are free)"""
-    used = node_info.own_in_use
-    return used, node_info.inventory.packed.bit_count() - used

@@ -14,14 +14,14 @@ from math import fsum
 from typing import NamedTuple
 
 from extender.allocation import Snapshot
-from extender.gangs.domains import NODE, Domain, Domains, Parents, Use, natural
+from extender.gangs.domains import NODE, Domain, Domains, natural
 from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage
 from extender.gangs.gang_search import MAX_STEPS, GangSearch, GaveUp, Steps, local_nodes, packed
 from extender.gangs.gang_trial import GangMemory, GangTrial
 from extender.gangs.gang_units import Placed, Unit, UnitPlacement, equal_units, member_placements
 from extender.gangs.node_rooms import NodeRooms
 from extender.gangs.spreading import spread
-from extender.scheduling import EvaluationContext, Placement, RankingCache, in_cliques
+from extender.scheduling import DomainUses, EvaluationContext, Placement, RankingCache, Use, in_cliques
 
 MAX_DIFFERENT = 64  # units of one gang that are not equal; each of them needs a ranking of all nodes
 
@@ -51,7 +51,7 @@ def plan_gang(
     rooms = [NodeRooms(units, snapshot, context, rankings, memory) for units in found]
     # First members with a single possible node, then the largest, then those with fewer possible nodes.
     rooms.sort(key=lambda one: (not one.pinned and len(one.most) > 1, -one.size, len(one.most)))
-    return _Planner(problem, snapshot, context, rooms, Steps(steps)).plan()
+    return _Planner(problem, snapshot, context, rooms, rankings.uses(problem.levels), Steps(steps)).plan()
 
 
 def lacking_members(
@@ -83,6 +83,7 @@ class _Planner:
         snapshot: Snapshot,
         context: EvaluationContext,
         rooms: Sequence[NodeRooms],
+        uses: DomainUses,
         steps: Steps,
     ) -> None:
         self._problem = problem
@@ -95,7 +96,7 @@ class _Planner:
         self._forbidden = self._crowded if forbids else frozenset[str]()
         self._names = [name for one in rooms for name in one.most if name not in self._forbidden]
         self._domains = Domains(problem, snapshot, dict.fromkeys(self._names))
-        self._parents = Parents(self._domains, snapshot, problem.levels)
+        self._uses = uses
         self._free = _free_together(rooms)
         self._devices = sum(one.each * len(one.units) for one in rooms)
 
@@ -145,22 +146,29 @@ class _Planner:
         by_room = sorted(((self._spare(domain), domain) for domain in domains), key=lambda entry: entry[0])
         for _, group in groupby(by_room, key=lambda entry: entry[0]):
             equal = [domain for _, domain in group]
-            yield from self._by_parents(equal, self._parents.levels(equal[0].level))
+            yield from self._by_use(equal, self._compared_levels(equal[0].level)) if len(equal) > 1 else equal
 
-    def _by_parents(self, domains: list[Domain], levels: Sequence[str]) -> Iterator[Domain]:
+    def _compared_levels(self, level: str) -> Sequence[str]:
+        """The level of the domains, unless these are nodes, and the farther ones."""
+        self._uses.update(self._snapshot)
+        levels = self._problem.levels
+        if level == NODE:
+            return levels
+        return levels[levels.index(level) :] if level in levels else ()
+
+    def _by_use(self, domains: list[Domain], levels: Sequence[str]) -> Iterator[Domain]:
         """By the use of the domains around them, level by level. Most domains are compared on the first level only."""
-        if len(domains) == 1:
-            yield domains[0]
-        elif levels:
-
-            def use(domain: Domain) -> Use:
-                self._context.deadline.check_time()
-                return self._parents.use(levels[0], domain)
-
-            for _, group in groupby(sorted(domains, key=use), key=use):
-                yield from self._by_parents(list(group), levels[1:])
-        else:
+        if not levels:
             yield from sorted(domains, key=self._by_score)
+            return
+
+        def use(domain: Domain) -> Use:
+            self._context.deadline.check_time()
+            return self._uses.use(levels[0], domain.nodes[0])
+
+        for _, group in groupby(sorted(domains, key=use), key=use):
+            equal = list(group)
+            yield from self._by_use(equal, levels[1:]) if len(equal) > 1 else equal
 
     def _distinct(self, domains: Iterable[Domain]) -> Iterator[Domain]:
         """The domains; of single nodes of one equivalence class, only the first, because they have equal room."""

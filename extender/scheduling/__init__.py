@@ -10,6 +10,7 @@ from extender.scheduling.decision import (
     parse_decision,
     runner_up_text,
 )
+from extender.scheduling.domain_uses import DomainUses, Use
 from extender.scheduling.equivalence import ignores_identity
 from extender.scheduling.evaluate import (
     EvaluationContext,
@@ -26,7 +27,7 @@ from extender.scheduling.requirements.pod_requirements import PodRequirements, r
 from extender.scheduling.shortlist import (
     CollectedDomain,
     in_cliques,
-    keeping_cliques,
+    keeping_domains,
     proximity_of,
     scores,
     shortlist,
@@ -36,6 +37,7 @@ from extender.scheduling.unschedulable_reason import attributes_like
 __all__ = [
     "CollectedDomain",
     "Decision",
+    "DomainUses",
     "EvaluationContext",
     "Evaluator",
     "FilterStatus",
@@ -48,11 +50,12 @@ __all__ = [
     "SelectedNodes",
     "Unschedulable",
     "UsableNodes",
+    "Use",
     "attributes_like",
     "evaluate",
     "ignores_identity",
     "in_cliques",
-    "keeping_cliques",
+    "keeping_domains",
     "may_reject_sets",
     "may_run",
     "parse_decision",

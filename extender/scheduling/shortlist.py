@@ -1,17 +1,17 @@
 """The results of filter and prioritize, computed from a ranking.
 
 Four things are no part of the ranking, so they are added to its few best placements: the domain whose freed devices are
-kept for a gang; whole NVLink cliques, which stay whole; the cliques of other ComputeDomains, which come last; and the
-proximity to other members of the pod's group. That is the same node, then the same clique, then rack, then spine.
+kept for a gang; whole racks and cliques, which stay whole; the cliques of other ComputeDomains, which come last; and
+the proximity to other members of the pod's group. That is the same node, then the same clique, then rack, then spine.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from itertools import islice, takewhile
+from itertools import takewhile
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.api.claim_specs import CLIQUE_LABEL
@@ -27,7 +27,6 @@ from extender.scheduling.requirements.pod_requirements import PodRequirements
 from extender.topology.score_parts import ScorePart, total
 
 MAX_SCORE = 10  # MaxExtenderPriority of the extender API
-_MAX_CLIQUE = 72  # nodes of a clique that are looked at: no NVLink clique has more GPUs
 
 Best = list[tuple[str, Placement]]
 """Nodes with their placements, the best first."""
@@ -60,7 +59,7 @@ def shortlist(
     if proximity is None and not requirements.node_selectors:
         # Usually a request names all nodes. This path avoids decoding every name, which is the slowest step.
         fitting = ranking.best(None, requirements.policy.candidates, kept)
-        ordered = dict(keeping_cliques(fitting, requirements, snapshot))
+        ordered = dict(keeping_domains(fitting, ranking, snapshot, without=kept))
         if ordered and has_all(names, ordered):
             return Shortlist(ordered)
         if not fitting:
@@ -74,7 +73,7 @@ def shortlist(
         if found and proximity is not None:
             found = _by_proximity(proximity, ranking, requirements, snapshot, found, nodes)
         elif found:
-            found = keeping_cliques(found, requirements, snapshot)
+            found = keeping_domains(found, ranking, snapshot, nodes)
         best += found[: requirements.policy.candidates - len(best)]
     if best:
         return Shortlist(dict(best))
@@ -166,31 +165,35 @@ def _scaled(score: float | None, best: float) -> int:
     return min(MAX_SCORE - 1, int(MAX_SCORE * score / best)) if best else MAX_SCORE - 1
 
 
-# -- whole cliques: no score knows them, as nodes with equal hardware and use share their score -----------------------
+# -- whole domains: no score knows them, as nodes with equal hardware and use share their score -----------------------
 
 
-def keeping_cliques(best: Best, requirements: PodRequirements, snapshot: Snapshot) -> Best:
-    """The best nodes, ordered by score: of those that are as good as the first, one of a broken clique comes first.
+def keeping_domains(
+    best: Best,
+    ranking: NodeRanking,
+    snapshot: Snapshot,
+    allowed: Container[str] | None = None,
+    without: Collection[str] = (),
+) -> Best:
+    """The best nodes, ordered by score: of nodes as good as the first, one in a partly used domain comes first.
 
-    A clique is broken if a node of it has GPUs in use. The level of cliques is the first of `group_levels`. The work
-    does not grow with the fleet.
+    The levels are `group_levels`, see DomainUses. Nodes that are not among `best` count too, if they are `allowed`
+    (None: all). The work does not grow with the fleet.
     """
-    level = next(iter(requirements.policy.group_levels), "")
-    tried = set[str]()  # cliques that are whole
-    for one in takewhile(lambda one: one[1].score == best[0][1].score, best):
-        node_info = snapshot.node_infos.get(one[0])
-        clique = node_info.node.labels.get(level) if node_info is not None else None
-        if clique is None:
-            return best
-        if clique not in tried and _is_broken(snapshot.domains((level,)).nodes.get(clique, ()), snapshot):
-            return best if one is best[0] else [one, *(other for other in best if other is not one)]
-        tried.add(clique)
-    return best
-
-
-def _is_broken(names: Iterable[str], snapshot: Snapshot) -> bool:
-    found = (snapshot.node_infos.get(name) for name in islice(names, _MAX_CLIQUE))
-    return any(node_info is not None and node_info.positions(node_info.busy) for node_info in found)
+    equal = [name for name, _ in takewhile(lambda one: one[1].score == best[0][1].score, best)]
+    if not best or len(equal) == 1 < len(best):
+        return best
+    uses = ranking.uses
+    uses.update(snapshot)
+    first: str | None = None
+    if len(equal) == len(best):  # there may be more
+        states = ranking.states_with(best[0][1].score)
+        first = uses.first(states, lambda name: (allowed is None or name in allowed) and name not in without)
+    first = uses.first_of(equal if first is None else [equal[0], first])
+    placement = dict(best).get(first) or ranking.status(snapshot.node_infos[first])
+    if first == best[0][0] or not isinstance(placement, Placement):
+        return best
+    return [(first, placement), *(other for other in best if other[0] != first)][: len(best)]
 
 
 # -- gangs and groups ---------------------------------------------------------------------------------------------
