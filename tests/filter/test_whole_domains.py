@@ -10,8 +10,7 @@ import pytest
 
 from extender.api.nodes import Node
 from extender.policy import Policy
-from extender.scheduling import DomainUses
-from extender.scheduling.shortlist import shortlist
+from extender.scheduling import DomainUses, shortlist
 from tests.worlds.gang_worlds import CLIQUE, RACK, SPINE, TRAY, GangWorld, cluster, found_in, nvl72
 
 FULL = 4  # GPUs of a node

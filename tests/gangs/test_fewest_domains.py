@@ -8,9 +8,8 @@ from itertools import combinations
 
 import pytest
 
-from extender.gangs.gang_problem import GangPlan
 from extender.gangs.spreading import spread
-from tests.worlds.gang_worlds import CLIQUE, RACK, SPINE, cluster, found_in, nodes_of
+from tests.worlds.gang_worlds import SPINE, cluster, found_in, nodes_of
 
 World = tuple[dict[str, int], list[dict[str, str]]]  # room by node; sub-domain by node, of each level
 
@@ -75,33 +74,3 @@ def test_neighbours_have_neighbouring_ranks() -> None:
     world = cluster("s/r1/a:2 s/r2/b:2 s/r2/c:1", "t4-4")
     nodes = nodes_of(world.plan(world.gang(4, 4)))
     assert nodes == ["n0", "n1", "n2", "n3"]
-
-
-# -- values of labels that repeat ----------------------------------------------------------------------------------
-
-
-def test_equal_values_under_different_parents_are_different_racks() -> None:
-    world = cluster("b1/r1/-:2 b1/r2/-:1 b2/r1/-:2")
-    plan = world.plan(world.gang(3, 4))
-    assert found_in(plan) == (SPINE, "b1"), "no rack has three nodes"
-    again = world.plan(world.gang(2, 4, "v"))
-    assert isinstance(again, GangPlan)
-    assert (again.level, again.domain) == (RACK, "b2/r1"), "the smaller spine is whole, too"
-
-
-def test_a_required_rack_is_a_rack_and_not_all_racks_of_one_name() -> None:
-    world = cluster("b1/r1/-:2 b2/r1/-:2")
-    shortage = world.plan(world.gang(3, 4), topology_label=RACK)
-    assert not isinstance(shortage, GangPlan)
-    assert (shortage.room, shortage.level, shortage.domain) == (2, RACK, "b1/r1")
-
-
-def test_a_replacement_returns_to_its_own_rack() -> None:
-    world = cluster("b1/r1/-:2 b2/r1/-:2", busy={"n2": 4})
-    assert nodes_of(world.plan(world.gang(1, 4), placed={"n2": 1})) == ["n3"]
-
-
-def test_an_nvlink_clique_may_span_two_racks() -> None:
-    """GB200 NVL36x2: ids of cliques are unique, so their own label identifies them."""
-    world = cluster("s/r1/a:2 s/r2/a:2")
-    assert found_in(world.plan(world.gang(4, 4), "required")) == (CLIQUE, "a")
