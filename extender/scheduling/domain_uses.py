@@ -54,6 +54,7 @@ class _Place:
 
     paths: tuple[Path | None, ...]
     domains: tuple[_Domain | None, ...]  # the nearest level first
+    nearest: _Domain | None  # of them
     number: int
     states: dict[int, dict[str, None]] = field(default_factory=dict)  # names by number of the node state
     key: _Key | None = None  # in the order; None: not there
@@ -68,20 +69,18 @@ class _Place:
             del self.states[state]
 
     @property
-    def nearest(self) -> _Domain | None:
-        return next((domain for domain in self.domains if domain is not None), None)
-
-    @property
     def room(self) -> list[int]:
         """The free GPUs of the domains, the nearest first: the order of places with equal keys."""
         return [domain.free if domain is not None else 0 for domain in self.domains]
 
     def new_key(self) -> _Key:
         """The Use of each domain, of those around the nearest one without the room: or each pod would move a spine."""
-        nearest, found = self.nearest, list[int]()
+        found = list[int]()
         for domain in self.domains:
-            use = domain.use if domain is not None else _NO_DOMAIN
-            found += (use.whole, use.free if domain is nearest or domain is None else 0)
+            if domain is None:
+                found += _NO_DOMAIN
+            else:
+                found += (not domain.used, domain.free if domain is self.nearest else 0)
         return tuple(found)
 
 
@@ -206,7 +205,8 @@ class DomainUses:
                 for level, path in enumerate(paths)
             )
             self._numbers += 1
-            found = self._places[paths] = _Place(paths, domains, self._numbers)
+            nearest = next((domain for domain in domains if domain is not None), None)
+            found = self._places[paths] = _Place(paths, domains, nearest, self._numbers)
             for domain in domains:
                 if domain is not None:
                     domain.places[found] = None
@@ -234,13 +234,12 @@ class DomainUses:
 def _add(place: _Place, used: int, free: int, moved: dict[_Place, None]) -> None:
     """Count GPUs in the domains of a place, and note the places whose key may be another one."""
     moved[place] = None
-    nearest = place.nearest
     for domain in place.domains:
         if domain is not None:
             was_whole = not domain.used
             domain.used += used
             domain.free += free
-            if domain is nearest or was_whole == bool(domain.used):
+            if (domain is place.nearest and len(domain.places) > 1) or was_whole == bool(domain.used):
                 moved |= domain.places
 
 
