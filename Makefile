@@ -72,6 +72,7 @@ bench-quality: $(STAMP) ## measure placement quality; TRACES=folder adds the pub
 
 bench-gang-quality: $(STAMP) ## measure gangs on a mixed trace: pod by pod, and by the gang planner
 	$(BIN)/python -m benchmarks.gang_quality
+	$(BIN)/python -m benchmarks.whole_racks
 
 bench-e2e: $(STAMP) ## measure pods/s against the in-tree plugin (BERTH_KUBE_BIN); CANDIDATES='1 8': time by plugin
 	$(BIN)/python -m benchmarks.end_to_end $(if $(CANDIDATES),--candidates $(CANDIDATES))

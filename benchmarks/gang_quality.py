@@ -36,17 +36,19 @@ Waiting = tuple[Job, tuple[str, ...]]  # pods of a job that are placed in one st
 class Fleet:
     """Nodes in a cache, the pods that wait or run, and their devices."""
 
-    def __init__(self, kind: Kind, seed: int) -> None:
+    def __init__(self, kind: Kind, seed: int, clique_of: Mapping[str, str] | None = None) -> None:
+        """`clique_of` names the nodes and their cliques; None: by number."""
         self.kind, self.world, self.rng = kind, GangWorld(), random.Random(seed)
+        if clique_of is None:
+            clique_of = {f"node-{i}": f"clique-{i // kind.nodes}" for i in range(kind.nodes * kind.cliques)}
         self.free: dict[str, int] = {}  # GPUs by node
         self.clique: dict[str, str] = {}  # by node
         self.devices: dict[str, tuple[str, tuple[Result, ...]]] = {}  # pod to node and devices
         self._used: set[object] = set()
-        for i in range(kind.nodes * kind.cliques):
-            number = i // kind.nodes
-            labels = {CLIQUE: f"clique-{number}", SPINE: f"spine-{number // kind.cliques_per_spine}"}
-            self.world.add_node(f"node-{i}", kind.machine, labels)
-            self.free[f"node-{i}"], self.clique[f"node-{i}"] = kind.gpus, labels[CLIQUE]
+        for i, (name, clique) in enumerate(clique_of.items()):
+            labels = {CLIQUE: clique, SPINE: f"spine-{i // kind.nodes // kind.cliques_per_spine}"}
+            self.world.add_node(name, kind.machine, labels)
+            self.free[name], self.clique[name] = kind.gpus, clique
 
     def create(self, job: Job, pod: str) -> None:
         self.world.add_claim(claim(pod, job.gpus))

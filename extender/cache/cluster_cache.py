@@ -342,7 +342,7 @@ class ClusterCache:
             self._extended_resources,
             store.special_claims,
             self.reservations.by_claim,
-            store.nodes_by_label,
+            store.domains,
             store.of_groups.claims,
             store.of_groups.users,
             self._node_infos.states,

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from cachetools import LRUCache
 
 from extender.api.device_classes import DeviceClass
+from extender.api.label_domains import LabelDomains, label_domains
 from extender.api.nodes import Node
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import GroupKey, GroupPolicy
@@ -20,7 +21,7 @@ from extender.api.resource_slices import DeviceId, PoolKey
 from extender.cache.allocated_devices import CLAIM, AllocatedDevices
 from extender.cache.slice_index import SliceIndex, discard, set_or_drop
 
-_MAX_LABELS = 64  # whose nodes are remembered
+_MAX_LABELS = 64  # paths of labels whose domains are remembered
 _MAX_GONE_MEMBERS = 4096  # members that terminate: their claims show them as bound
 
 
@@ -37,7 +38,7 @@ class ObjectIndex:
         self.nodes_version = 0
         self.soft_tainted: set[str] = set()  # names of the nodes with a PreferNoSchedule taint
         # The labels come from pods and PodGroups, so any tenant can name a new one.
-        self._by_label: LRUCache[str, tuple[int, Mapping[str, frozenset[str]]]] = LRUCache(_MAX_LABELS)
+        self._domains: LRUCache[tuple[str, ...], tuple[int, LabelDomains]] = LRUCache(_MAX_LABELS)
         self.classes: dict[str, DeviceClass] = {}
         self.classes_version = 0
         self.namespaces: dict[str, dict[str, str]] = {}
@@ -79,21 +80,15 @@ class ObjectIndex:
 
     @property
     def remembered_labels(self) -> int:
-        """The number of labels in the cache of `nodes_by_label`."""
-        return len(self._by_label)
+        """The number of paths of labels in the cache of `domains`."""
+        return len(self._domains)
 
-    def nodes_by_label(self, label: str) -> Mapping[str, frozenset[str]]:
-        """Node names by the value of a label. Computed on demand, and again after a change of the nodes."""
-        known = self._by_label.get(label)
+    def domains(self, labels: tuple[str, ...]) -> LabelDomains:
+        """The domains by `path_labels`. Computed on demand, and again after a change of the nodes."""
+        known = self._domains.get(labels)
         if known is None or known[0] != self.nodes_version:
-            found: dict[str, set[str]] = {}
-            for name, node in self.nodes.items():
-                if label in node.labels:
-                    found.setdefault(node.labels[label], set()).add(name)
-            known = self._by_label[label] = (
-                self.nodes_version,
-                {value: frozenset(names) for value, names in found.items()},
-            )
+            nodes = ((name, node.labels) for name, node in self.nodes.items())
+            known = self._domains[labels] = self.nodes_version, label_domains(nodes, labels)
         return known[1]
 
     def put_class(self, name: str, new: DeviceClass | None) -> None:

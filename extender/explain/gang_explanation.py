@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from extender.allocation import Snapshot
 from extender.api.group_topology import NO_TOPOLOGY, AskedTopology, group_topology
+from extender.api.label_domains import path_labels
 from extender.api.pod_groups import NEEDED_OBJECTS, GroupKey, GroupSource, Membership
 from extender.api.pods import SCHEDULER, Pod
 from extender.api.reasons import Code, Reason
@@ -347,12 +348,12 @@ def _in_domain(found: GangExplanation, nodes: Iterable[str], snapshot: Snapshot,
     names = sorted(set(nodes))
     if len(names) == 1:
         return replace(found, level=NODE, domain=names[0])
-    labels = [snapshot.node_infos[name].node.labels for name in names if name in snapshot.node_infos]
     for level in policy.group_levels:
-        values = {of_node.get(level) for of_node in labels}
-        value = next(iter(values), None)
-        if len(values) == 1 and value is not None:
-            return replace(found, level=level, domain=value)
+        name_of = snapshot.domains(path_labels(level, policy.group_levels)).name_of
+        domains = {name_of.get(name) for name in names if name in snapshot.node_infos}
+        domain = next(iter(domains), None)
+        if len(domains) == 1 and domain is not None:
+            return replace(found, level=level, domain=domain)
     return found
 
 

@@ -41,7 +41,7 @@ from extender.scheduling import (
     ScoredNode,
     Unschedulable,
     evaluate,
-    keeping_cliques,
+    keeping_domains,
     may_run,
     outside_domain,
     requirements_of,
@@ -244,7 +244,7 @@ def _best(
     found = [one for one in question.ranking.best(allowed, count + len(newer)) if one[0] not in newer]
     found += [(name, status) for name, status in newer.items() if isinstance(status, Placement)]
     found.sort(key=lambda one: (-one[1].score, one[0]))
-    return keeping_cliques(found[:count], question.requirements, question.snapshot)[:_MAX_BEST]
+    return keeping_domains(found[:count], question.ranking, question.snapshot, allowed, newer)[:_MAX_BEST]
 
 
 # -- reasons -------------------------------------------------------------------------------------------------------

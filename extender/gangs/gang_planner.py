@@ -7,20 +7,21 @@ alternatives are tried, up to a number of steps. The plan depends on the snapsho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from math import fsum
 from typing import NamedTuple
 
 from extender.allocation import Snapshot
-from extender.gangs.domains import NODE, Domain, Domains, natural, spread
+from extender.gangs.domains import NODE, Domain, Domains, natural
 from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage
 from extender.gangs.gang_search import MAX_STEPS, GangSearch, GaveUp, Steps, local_nodes, packed
 from extender.gangs.gang_trial import GangMemory, GangTrial
 from extender.gangs.gang_units import Placed, Unit, UnitPlacement, equal_units, member_placements
 from extender.gangs.node_rooms import NodeRooms
-from extender.scheduling import EvaluationContext, Placement, RankingCache, in_cliques
+from extender.gangs.spreading import spread
+from extender.scheduling import DomainUses, EvaluationContext, Placement, RankingCache, Use, in_cliques
 
 MAX_DIFFERENT = 64  # units of one gang that are not equal; each of them needs a ranking of all nodes
 
@@ -50,7 +51,7 @@ def plan_gang(
     rooms = [NodeRooms(units, snapshot, context, rankings, memory) for units in found]
     # First members with a single possible node, then the largest, then those with fewer possible nodes.
     rooms.sort(key=lambda one: (not one.pinned and len(one.most) > 1, -one.size, len(one.most)))
-    return _Planner(problem, snapshot, context, rooms, Steps(steps)).plan()
+    return _Planner(problem, snapshot, context, rooms, rankings.uses(problem.levels), Steps(steps)).plan()
 
 
 def lacking_members(
@@ -82,6 +83,7 @@ class _Planner:
         snapshot: Snapshot,
         context: EvaluationContext,
         rooms: Sequence[NodeRooms],
+        uses: DomainUses,
         steps: Steps,
     ) -> None:
         self._problem = problem
@@ -94,6 +96,7 @@ class _Planner:
         self._forbidden = self._crowded if forbids else frozenset[str]()
         self._names = [name for one in rooms for name in one.most if name not in self._forbidden]
         self._domains = Domains(problem, snapshot, dict.fromkeys(self._names))
+        self._uses = uses
         self._free = _free_together(rooms)
         self._devices = sum(one.each * len(one.units) for one in rooms)
 
@@ -139,11 +142,33 @@ class _Planner:
         return sum(rooms.most.get(name, 0) for rooms in self._rooms for name in domain.nodes)
 
     def _tightest_first(self, domains: list[Domain]) -> Iterator[Domain]:
-        """By the room that is left, by how much the members prefer the nodes, by Berth's scores, and by name."""
+        """By the room that is left, the domains around them, what the members prefer, the scores, and the names."""
         by_room = sorted(((self._spare(domain), domain) for domain in domains), key=lambda entry: entry[0])
         for _, group in groupby(by_room, key=lambda entry: entry[0]):
             equal = [domain for _, domain in group]
-            yield from sorted(equal, key=self._by_score) if len(equal) > 1 else equal
+            yield from self._by_use(equal, self._compared_levels(equal[0].level)) if len(equal) > 1 else equal
+
+    def _compared_levels(self, level: str) -> Sequence[str]:
+        """The level of the domains, unless these are nodes, and the farther ones."""
+        self._uses.update(self._snapshot)
+        levels = self._problem.levels
+        if level == NODE:
+            return levels
+        return levels[levels.index(level) :] if level in levels else ()
+
+    def _by_use(self, domains: list[Domain], levels: Sequence[str]) -> Iterator[Domain]:
+        """By the use of the domains around them, level by level. Most domains are compared on the first level only."""
+        if not levels:
+            yield from sorted(domains, key=self._by_score)
+            return
+
+        def use(domain: Domain) -> Use:
+            self._context.deadline.check_time()
+            return self._uses.use(levels[0], domain.nodes[0])
+
+        for _, group in groupby(sorted(domains, key=use), key=use):
+            equal = list(group)
+            yield from self._by_use(equal, levels[1:]) if len(equal) > 1 else equal
 
     def _distinct(self, domains: Iterable[Domain]) -> Iterator[Domain]:
         """The domains; of single nodes of one equivalence class, only the first, because they have equal room."""
@@ -177,13 +202,13 @@ class _Planner:
     # -- where in it -----------------------------------------------------------------------------------------
 
     def _preferred(self, domain: Domain) -> list[Placed] | None:
-        found = fill(self._rooms, domain, self._snapshot, self._domains.placed)
+        found = fill(self._rooms, domain, self._snapshot, self._domains)
         return found.placed if found is not None else None
 
     def _searched(self, domain: Domain) -> list[Placed] | None:
         """The units in a domain, with other devices or alternatives than the preferred ones."""
         if len(self._rooms) == 1 and len(local_nodes(domain.nodes, self._snapshot)) == len(domain.nodes):
-            found = pack(self._rooms[0], domain, self._snapshot, self._domains.placed, self._steps)
+            found = pack(self._rooms[0], domain, self._snapshot, self._domains, self._steps)
         else:
             found = self._with_other_alternatives(domain) or self._by_search(domain)
         return found
@@ -191,7 +216,7 @@ class _Planner:
     def _with_other_alternatives(self, domain: Domain) -> list[Placed] | None:
         """All units without the first alternatives of their requests, then without the second ones, and so on."""
         for variant in range(1, max(rooms.variants for rooms in self._rooms)):
-            found = fill(self._rooms, domain, self._snapshot, self._domains.placed, variant)
+            found = fill(self._rooms, domain, self._snapshot, self._domains, variant)
             if found is not None:
                 return found.placed
         return None
@@ -232,7 +257,7 @@ class _Planner:
                 if bound <= best:
                     break
                 self._context.deadline.check_time()
-                found = fill(self._rooms, domain, self._snapshot, self._domains.placed, whole=False)
+                found = fill(self._rooms, domain, self._snapshot, self._domains, whole=False)
                 if found is not None and found.members > best:
                     best, level, name = found.members, domain.level, domain.name
         gave_up = self._steps.left < 0 or any(rooms.unsure for rooms in self._rooms)
@@ -281,18 +306,18 @@ def fill(
     all_rooms: Sequence[NodeRooms],
     domain: Domain,
     snapshot: Snapshot,
-    used: frozenset[str],
+    domains: Domains,
     variant: int = 0,
     *,
     whole: bool = True,
 ) -> Filled | None:
     """Place all units in a domain. If not all fit: None, or with `whole` False as many as fit.
 
-    `used` are the nodes on which members are bound. Raises DeadlineExceeded.
+    Raises DeadlineExceeded.
     """
     trial, found = GangTrial(snapshot), list[Placed]()
     for rooms in all_rooms:
-        placed = _fill_rooms(rooms, trial, domain, snapshot, used, variant, whole=whole)
+        placed = _fill_rooms(rooms, trial, domain, domains, variant, whole=whole)
         if placed is None:
             return None
         found.append(placed)
@@ -308,20 +333,19 @@ def _fill_rooms(
     rooms: NodeRooms,
     trial: GangTrial,
     domain: Domain,
-    snapshot: Snapshot,
-    used: frozenset[str],
+    domains: Domains,
     variant: int,
     *,
     whole: bool,
 ) -> Placed | None:
-    placed: Placed = []
+    placed, levels = Placed(), [domains.of_level(level).name_of for level in domain.within]
     while len(placed) < len(rooms.units):
         left = len(rooms.units) - len(placed)
         known = rooms.rooms(trial, domain.nodes, left, variant)
         if whole and sum(known.values()) < left:
             return None
         before = len(placed)
-        parts = _preferred_first(rooms, known, domain, left, _labels(snapshot), used | trial.nodes)
+        parts = _preferred_first(rooms, known, levels, left, domains.placed | trial.nodes)
         for name, number in parts.items():
             placed += ((name, unit) for unit in rooms.place(trial, name, number, variant))
         # Nodes that share a pool have less room together than each alone. So the rest is spread again.
@@ -331,12 +355,7 @@ def _fill_rooms(
 
 
 def _preferred_first(
-    rooms: NodeRooms,
-    known: Mapping[str, int],
-    domain: Domain,
-    wanted: int,
-    value_of: Callable[[str, str], str | None],
-    used: frozenset[str],
+    rooms: NodeRooms, known: Mapping[str, int], levels: Sequence[Mapping[str, str]], wanted: int, used: frozenset[str]
 ) -> dict[str, int]:
     """As `spread`; of equally large sub-domains and nodes, those come first that the members prefer.
 
@@ -344,38 +363,24 @@ def _preferred_first(
     """
     points = rooms.preference
     if not points:
-        return spread(known, domain.within, wanted, value_of, used)
+        return spread(known, levels, wanted, used)
     names = sorted(known, key=lambda name: (-points[name], natural(name)))
     numbers = {name: str(number) for number, name in enumerate(names)}
-    values: dict[str, dict[str, str]] = {}  # by label and value
-    for label in domain.within:
+    numbered = []
+    for name_of in levels:
         liked: dict[str, int] = {}
         for name in names:
-            if (value := value_of(name, label)) is not None:
-                liked[value] = liked.get(value, 0) + points[name] * known[name]
-        ordered = sorted(liked, key=lambda value: (-liked[value], natural(value)))
-        values[label] = {value: str(number) for number, value in enumerate(ordered)}
-
-    def number_of(number: str, label: str) -> str | None:
-        value = value_of(names[int(number)], label)
-        return None if value is None else values[label][value]
-
-    numbered = {numbers[name]: room for name, room in known.items()}
+            if (domain := name_of.get(name)) is not None:
+                liked[domain] = liked.get(domain, 0) + points[name] * known[name]
+        ordered = sorted(liked, key=lambda domain: (-liked[domain], natural(domain)))
+        number_of = {domain: str(number) for number, domain in enumerate(ordered)}
+        numbered.append({numbers[name]: number_of[name_of[name]] for name in names if name in name_of})
+    room = {numbers[name]: number for name, number in known.items()}
     own = frozenset(numbers[name] for name in used if name in numbers)
-    found = spread(numbered, domain.within, wanted, number_of, own)
-    return {names[int(number)]: count for number, count in found.items()}
+    return {names[int(number)]: count for number, count in spread(room, numbered, wanted, own).items()}
 
 
-def _labels(snapshot: Snapshot) -> Callable[[str, str], str | None]:
-    def value_of(name: str, label: str) -> str | None:
-        return snapshot.node_infos[name].node.labels.get(label)
-
-    return value_of
-
-
-def pack(
-    rooms: NodeRooms, domain: Domain, snapshot: Snapshot, used: frozenset[str], steps: Steps
-) -> list[Placed] | None:
+def pack(rooms: NodeRooms, domain: Domain, snapshot: Snapshot, domains: Domains, steps: Steps) -> list[Placed] | None:
     """Place all units of a gang of equal units in a domain whose nodes share no pool, with any of their devices.
 
     Units on one node do not affect other nodes. So each node is searched alone, until there is room for all units.
@@ -394,8 +399,8 @@ def pack(
             room[name] = max(room.get(name, 0), len(better[key]))
     if sum(room.values()) < wanted:
         return None
-    placed: Placed = []
-    for name, number in spread(room, domain.within, wanted, _labels(snapshot), used).items():
+    placed, levels = Placed(), [domains.of_level(level).name_of for level in domain.within]
+    for name, number in spread(room, levels, wanted, domains.placed).items():
         found = rooms.place(trial, name, number)
         units = found if len(found) == number else better[rooms.equivalence_key(name)][:number]
         placed += ((name, unit) for unit in units)

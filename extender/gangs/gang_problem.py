@@ -262,7 +262,7 @@ def no_room(gang: Gang, snapshot: Snapshot, policy: Policy) -> Reason:
     """
     topology, node_infos = gang.topology_in(policy.group_levels), snapshot.node_infos
     label = topology.required_label(policy.group_levels)
-    labelled = (name for names in snapshot.nodes_by_label(label).values() for name in names if name in node_infos)
+    labelled = (name for names in snapshot.domains((label,)).nodes.values() for name in names if name in node_infos)
     if label and not any(_may_have_devices(node_infos[name]) for name in labelled):
         return Reason(Code.GANG_NO_DOMAIN, (gang.key.name, label))
     domain = running_domain(topology, gang.placed, snapshot, policy)

@@ -10,6 +10,7 @@ from extender.scheduling.decision import (
     parse_decision,
     runner_up_text,
 )
+from extender.scheduling.domain_uses import DomainUses, Use
 from extender.scheduling.equivalence import ignores_identity
 from extender.scheduling.evaluate import (
     EvaluationContext,
@@ -27,7 +28,7 @@ from extender.scheduling.requirements.pod_requirements import PodRequirements, r
 from extender.scheduling.shortlist import (
     CollectedDomain,
     in_cliques,
-    keeping_cliques,
+    keeping_domains,
     proximity_of,
     scores,
     shortlist,
@@ -38,6 +39,7 @@ __all__ = [
     "NO_PREFERENCE",
     "CollectedDomain",
     "Decision",
+    "DomainUses",
     "EvaluationContext",
     "Evaluator",
     "FilterStatus",
@@ -51,11 +53,12 @@ __all__ = [
     "SelectedNodes",
     "Unschedulable",
     "UsableNodes",
+    "Use",
     "attributes_like",
     "evaluate",
     "ignores_identity",
     "in_cliques",
-    "keeping_cliques",
+    "keeping_domains",
     "may_reject_sets",
     "may_run",
     "outside_domain",

@@ -8,20 +8,18 @@ from typing import NamedTuple
 
 from extender.allocation import Snapshot
 from extender.api.group_topology import NO_TOPOLOGY, ONE_NODE, GroupTopology, group_topology
+from extender.api.label_domains import LabelDomains, path_labels
 from extender.api.nodes import Node
 from extender.api.pod_groups import Membership, minimum_of
 from extender.policy import Policy
 
 
 class RunningDomain(NamedTuple):
-    """The level, ONE_NODE or a label, and the name of the node or the value of the label."""
+    """The level, ONE_NODE or a label, the name of the node or of the domain, and the names of its nodes."""
 
     level: str
     name: str
-
-    def has(self, node: Node) -> bool:
-        """Whether a node is in the domain."""
-        return (node.name if self.level == ONE_NODE else node.labels.get(self.level)) == self.name
+    nodes: frozenset[str]
 
     def __str__(self) -> str:
         return f"on node {self.name}" if self.level == ONE_NODE else f"in {self.level}={self.name}"
@@ -34,16 +32,18 @@ def running_domain(
 
     `placed` is node to number of members.
     """
-    level = topology.nearness if topology.nearness == ONE_NODE else topology.required_label(policy.group_levels)
+    is_node = topology.nearness == ONE_NODE
+    level = ONE_NODE if is_node else topology.required_label(policy.group_levels)
     if not level:
         return None
+    domains = LabelDomains() if is_node else snapshot.domains(path_labels(level, policy.group_levels))
     values = Counter[str]()
-    for name, number in placed.items():
-        node_info = snapshot.node_infos.get(name)
-        value = None if node_info is None else name if level == ONE_NODE else node_info.node.labels.get(level)
-        if value is not None:
+    for node, number in placed.items():
+        value = node if is_node else domains.name_of.get(node)
+        if value is not None and node in snapshot.node_infos:
             values[value] += number
-    return RunningDomain(level, min(values, key=lambda value: (-values[value], value))) if values else None
+    name = min(values, key=lambda value: (-values[value], value), default="")
+    return RunningDomain(level, name, frozenset((name,)) if is_node else domains.nodes[name]) if values else None
 
 
 def outside_domain(
@@ -60,4 +60,4 @@ def outside_domain(
     users = snapshot.users_of_group(membership.key)
     placed = Counter(node for uid, node in users.items() if uid not in gone)
     domain = running_domain(group_topology(membership.topology, label, policy.group_levels), placed, snapshot, policy)
-    return [node.name for node in nodes if not domain.has(node)] if domain is not None else []
+    return [node.name for node in nodes if node.name not in domain.nodes] if domain is not None else []

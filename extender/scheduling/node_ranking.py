@@ -20,6 +20,7 @@ from extender.allocation import FleetBaseline, NodeInfo, Snapshot
 from extender.api.reasons import Code, Reason
 from extender.base.deadline import DeadlineExceeded
 from extender.base.fair_lru import FairLRU
+from extender.scheduling.domain_uses import DomainUses
 from extender.scheduling.equivalence import ByKey, ByState, IdentityCheck
 from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Placement, evaluate
 from extender.scheduling.requirements.pod_requirements import PodRequirements
@@ -73,8 +74,10 @@ class NodeRanking:
     of 1/8 of the number with nodes if that is more; and as many unschedulable statuses.
     """
 
-    def __init__(self, requirements: PodRequirements, *, vacant: int = 16) -> None:
+    def __init__(self, requirements: PodRequirements, *, vacant: int = 16, uses: DomainUses | None = None) -> None:
+        """`uses` are those that other rankings of these snapshots share."""
         self.requirements = requirements
+        self.uses = DomainUses(requirements.policy.group_levels) if uses is None else uses
         self._requirements_bytes = requirements.estimated_bytes
         self._vacant = vacant
         self._cleanup_at = 2 * vacant  # number of statuses that starts a cleanup
@@ -152,6 +155,18 @@ class NodeRanking:
     def by_state(self) -> bool:
         """Whether the NodeStates of the snapshot are the equivalence classes; the first `update` decides it."""
         return isinstance(self._classes, ByState)
+
+    def states_with(self, score: float) -> AbstractSet[int]:
+        """The numbers of the node states with a score; none where the equivalence classes are no states."""
+        found = set[int]()
+        if isinstance(self._classes, ByState):
+            for number in self._statuses.order:
+                own = self._statuses.placements[number].score
+                if own < score:
+                    break
+                if own == score and (state := self._classes.nodes.get(number)) is not None:
+                    found.add(state.number)
+        return found
 
     def schedulable(self) -> Iterator[tuple[Sequence[str], float]]:
         """The node names and the score of each equivalence class that satisfies the requirements."""
@@ -300,6 +315,7 @@ class RankingCache:
         self._rankings: FairLRU[object, NodeRanking] = FairLRU(limit_bytes, lambda one: max(least, one.estimated_bytes))
         self._unmeasured: dict[object, None] = {}  # keys of rankings that calls returned since: they may have grown
         self._evicted_evaluations = 0  # evaluations of evicted rankings
+        self._uses: DomainUses | None = None
 
     def __len__(self) -> int:
         return len(self._rankings)
@@ -316,10 +332,16 @@ class RankingCache:
             self._drop(self._rankings.measure(grown))
         found = self._rankings.get(key)
         if found is None:
-            found = NodeRanking(requirements)
+            found = NodeRanking(requirements, uses=self.uses(requirements.policy.group_levels))
             self._drop(self._rankings.put(requirements.namespace, key, found))
         self._unmeasured[key] = None
         return found
+
+    def uses(self, levels: Sequence[str]) -> DomainUses:
+        """The use of the domains of these levels, which all rankings share. The caller must update it."""
+        if self._uses is None or self._uses.levels != tuple(levels):
+            self._uses = DomainUses(levels)
+        return self._uses
 
     def peek(self, requirements: PodRequirements) -> NodeRanking | None:
         """The cached ranking or None."""
@@ -346,6 +368,7 @@ class RankingCache:
     def clear(self) -> None:
         self._evicted_evaluations = self.evaluations
         self._rankings.clear()
+        self._uses = None
         self._unmeasured.clear()
 
     def _drop(self, dropped: list[tuple[object, NodeRanking]]) -> None:

@@ -1,20 +1,21 @@
 """The results of filter and prioritize, computed from a ranking.
 
 Four things are no part of the ranking, so they are added to its few best placements: the domain whose freed devices are
-kept for a gang; whole NVLink cliques, which stay whole; the cliques of other ComputeDomains, which come last; and the
-proximity to other members of the pod's group. That is the same node, then the same clique, then rack, then spine.
+kept for a gang; whole racks and cliques, which stay whole; the cliques of other ComputeDomains, which come last; and
+the proximity to other members of the pod's group. That is the same node, then the same clique, then rack, then spine.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from itertools import islice, takewhile
+from itertools import takewhile
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.api.claim_specs import CLIQUE_LABEL
+from extender.api.label_domains import path_labels
 from extender.api.node_names import has_all
 from extender.api.pod_groups import GroupKey
 from extender.api.reasons import Code, Reason
@@ -27,7 +28,6 @@ from extender.scheduling.requirements.pod_requirements import PodRequirements
 from extender.topology.score_parts import ScorePart, total
 
 MAX_SCORE = 10  # MaxExtenderPriority of the extender API
-_MAX_CLIQUE = 72  # nodes of a clique that are looked at: no NVLink clique has more GPUs
 
 Best = list[tuple[str, Placement]]
 """Nodes with their placements, the best first."""
@@ -60,7 +60,7 @@ def shortlist(
     if proximity is None and not requirements.node_selectors:
         # Usually a request names all nodes. This path avoids decoding every name, which is the slowest step.
         fitting = ranking.best(None, requirements.policy.candidates, kept)
-        ordered = dict(keeping_cliques(fitting, requirements, snapshot))
+        ordered = dict(keeping_domains(fitting, ranking, snapshot, without=kept))
         if ordered and has_all(names, ordered):
             return Shortlist(ordered)
         if not fitting:
@@ -74,7 +74,7 @@ def shortlist(
         if found and proximity is not None:
             found = _by_proximity(proximity, ranking, requirements, snapshot, found, nodes)
         elif found:
-            found = keeping_cliques(found, requirements, snapshot)
+            found = keeping_domains(found, ranking, snapshot, nodes)
         best += found[: requirements.policy.candidates - len(best)]
     if best:
         return Shortlist(dict(best))
@@ -83,7 +83,7 @@ def shortlist(
 
 def in_cliques(cliques: Iterable[str], snapshot: Snapshot) -> frozenset[str]:
     """The names of the nodes in these NVLink cliques."""
-    by_clique = snapshot.nodes_by_label(CLIQUE_LABEL) if cliques else {}
+    by_clique = snapshot.domains((CLIQUE_LABEL,)).nodes if cliques else {}
     return frozenset[str]().union(*(by_clique.get(one, ()) for one in cliques))
 
 
@@ -122,7 +122,7 @@ def _by_proximity(
 ) -> Best:
     """The best nodes and the best of each level near the pod group, ordered by the score with proximity."""
     placements = dict(best)
-    for near in proximity.near_nodes(snapshot):
+    for near in proximity.near_nodes():
         placements.update(_best_of(near & wanted, ranking, requirements, snapshot))
     found = [
         (name, proximity.with_proximity(placement, snapshot.node_infos[name], requirements))
@@ -169,31 +169,35 @@ def _scaled(score: float | None, best: float) -> int:
     return min(MAX_SCORE - 1, int(MAX_SCORE * score / best)) if best else MAX_SCORE - 1
 
 
-# -- whole cliques: no score knows them, as nodes with equal hardware and use share their score -----------------------
+# -- whole domains: no score knows them, as nodes with equal hardware and use share their score -----------------------
 
 
-def keeping_cliques(best: Best, requirements: PodRequirements, snapshot: Snapshot) -> Best:
-    """The best nodes, ordered by score: of those that are as good as the first, one of a broken clique comes first.
+def keeping_domains(
+    best: Best,
+    ranking: NodeRanking,
+    snapshot: Snapshot,
+    allowed: Container[str] | None = None,
+    without: Collection[str] = (),
+) -> Best:
+    """The best nodes, ordered by score: of nodes as good as the first, one in a partly used domain comes first.
 
-    A clique is broken if a node of it has GPUs in use. The level of cliques is the first of `group_levels`. The work
-    does not grow with the fleet.
+    The levels are `group_levels`, see DomainUses. Nodes that are not among `best` count too, if they are `allowed`
+    (None: all). The work does not grow with the fleet.
     """
-    level = next(iter(requirements.policy.group_levels), "")
-    tried = set[str]()  # cliques that are whole
-    for one in takewhile(lambda one: one[1].score == best[0][1].score, best):
-        node_info = snapshot.node_infos.get(one[0])
-        clique = node_info.node.labels.get(level) if node_info is not None else None
-        if clique is None:
-            return best
-        if clique not in tried and _is_broken(snapshot.nodes_by_label(level).get(clique, ()), snapshot):
-            return best if one is best[0] else [one, *(other for other in best if other is not one)]
-        tried.add(clique)
-    return best
-
-
-def _is_broken(names: Iterable[str], snapshot: Snapshot) -> bool:
-    found = (snapshot.node_infos.get(name) for name in islice(names, _MAX_CLIQUE))
-    return any(node_info is not None and node_info.positions(node_info.busy) for node_info in found)
+    equal = [name for name, _ in takewhile(lambda one: one[1].score == best[0][1].score, best)]
+    if not best or len(equal) == 1 < len(best):
+        return best
+    uses = ranking.uses
+    uses.update(snapshot)
+    first: str | None = None
+    if len(equal) == len(best):  # there may be more
+        states = ranking.states_with(best[0][1].score)
+        first = uses.first(states, lambda name: (allowed is None or name in allowed) and name not in without)
+    first = uses.first_of(equal if first is None else [equal[0], first])
+    placement = dict(best).get(first) or ranking.status(snapshot.node_infos[first])
+    if first == best[0][0] or not isinstance(placement, Placement):
+        return best
+    return [(first, placement), *(other for other in best if other[0] != first)][: len(best)]
 
 
 # -- gangs and groups ---------------------------------------------------------------------------------------------
@@ -235,26 +239,26 @@ def _takes_devices(requirements: PodRequirements) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PodGroupProximity:
-    """Nodes of the group's other pods. `levels` are (label, most frequent value of it), the nearest level first."""
+    """Nodes of the group's other pods. `levels` are (label, nodes of the domain with most), the nearest first."""
 
     group: str
     placed: int  # claims of the group that have devices on a known node
     nodes: frozenset[str]
-    levels: tuple[tuple[str, str], ...]
+    levels: tuple[tuple[str, frozenset[str]], ...]
     count: int  # number of levels in the policy
 
-    def near_nodes(self, snapshot: Snapshot) -> Iterator[frozenset[str]]:
+    def near_nodes(self) -> Iterator[frozenset[str]]:
         """The names of the nodes that are near the group, by level; the nearest nodes are in several levels."""
         yield self.nodes
-        for label, value in self.levels:
-            yield snapshot.nodes_by_label(label).get(value, frozenset())
+        for _, nodes in self.levels:
+            yield nodes
 
     def part(self, node_info: NodeInfo) -> ScorePart:
         """The score part of a node, 0..1: 1 on the same node, less for each farther level, 0 where no level matches."""
         if node_info.node.name in self.nodes:
             return ScorePart("clique", 1.0, f"pods of group {self.group} are on this node")
-        for label, value in self.levels:
-            if node_info.node.labels.get(label) == value:
+        for label, nodes in self.levels:
+            if node_info.node.name in nodes:
                 return ScorePart(
                     "clique",
                     self._value(label),
@@ -282,11 +286,11 @@ def proximity_of(requirements: PodRequirements, snapshot: Snapshot) -> PodGroupP
         return None
     levels = []
     for label in requirements.policy.group_levels:
-        values = Counter[str]()
+        domains, found = snapshot.domains(path_labels(label, requirements.policy.group_levels)), Counter[str]()
         for name, number in nodes.items():
-            if (value := snapshot.node_infos[name].node.labels.get(label)) is not None:
-                values[value] += number
-        if values:
-            levels.append((label, min(values, key=lambda value: (-values[value], value))))
+            if (domain := domains.name_of.get(name)) is not None:
+                found[domain] += number
+        if found:
+            levels.append((label, domains.nodes[min(found, key=lambda domain: (-found[domain], domain))]))
     placed, count = sum(nodes.values()), len(requirements.policy.group_levels)
     return PodGroupProximity(requirements.group.name, placed, frozenset(nodes), tuple(levels), count)

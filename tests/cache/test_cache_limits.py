@@ -246,8 +246,8 @@ def test_labels_that_tenants_name_are_forgotten() -> None:
     index = ClusterCache().store
     index.put_node("n1", Node("n1", {"zone": "a"}))
     for number in range(200):
-        assert not index.nodes_by_label(f"tenant-{number}")
-    assert index.nodes_by_label("zone") == {"a": {"n1"}}
+        assert not index.domains((f"tenant-{number}",)).nodes
+    assert index.domains(("zone",)).nodes == {"a": {"n1"}}
     assert index.remembered_labels <= 64
 
 

@@ -14,12 +14,12 @@ TREE = "s0/r0/c0:2 s0/r0/c1:2 s0/r1/c2:2 s0/r1/c3:2 s1/r2/c4:2 s1/r2/c5:2"
 @pytest.mark.parametrize(
     ("members", "level", "domain"),
     [
-        (1, "node", "n0"),
-        (4, "node", "n0"),
-        (5, CLIQUE, "c0"),
-        (8, CLIQUE, "c0"),
-        (9, RACK, "r0"),
-        (16, RACK, "r0"),
+        (1, "node", "n8"),
+        (4, "node", "n8"),
+        (5, CLIQUE, "c4"),
+        (8, CLIQUE, "c4"),
+        (9, RACK, "r2"),
+        (16, RACK, "r2"),
         (17, SPINE, "s0"),
         (32, SPINE, "s0"),
         (33, "", ""),
@@ -27,6 +27,7 @@ TREE = "s0/r0/c0:2 s0/r0/c1:2 s0/r1/c2:2 s0/r1/c3:2 s1/r2/c4:2 s1/r2/c5:2"
     ],
 )
 def test_each_level_is_used_where_no_nearer_one_has_room(members: int, level: str, domain: str) -> None:
+    """All domains are whole, so it is the one in the spine with the least room."""
     world = cluster(TREE)
     assert found_in(world.plan(world.gang(members))) == (level, domain)
 
@@ -122,7 +123,7 @@ def test_the_label_of_a_group_holds_in_every_topology(topology: str) -> None:
     plan = world.plan(world.gang(20), topology, topology_label=SPINE)
     assert found_in(plan) == (SPINE, "s0")
     assert world.plan(world.gang(33, prefix="v"), topology, topology_label=SPINE) == GangShortage(33, 32, SPINE, "s0")
-    assert found_in(world.plan(world.gang(3, prefix="u"), topology, topology_label=SPINE)) == ("node", "n0")
+    assert found_in(world.plan(world.gang(3, prefix="u"), topology, topology_label=SPINE)) == ("node", "n8")
 
 
 def test_the_label_of_a_group_may_be_none_of_the_levels() -> None:
@@ -140,8 +141,8 @@ def test_the_label_of_a_group_may_be_none_of_the_levels() -> None:
 
 def test_within_the_label_of_a_group_the_nearest_level_is_used() -> None:
     world = cluster(TREE)
-    assert found_in(world.plan(world.gang(7), topology_label=RACK)) == (CLIQUE, "c0")
-    assert found_in(world.plan(world.gang(9, prefix="v"), topology_label=RACK)) == (RACK, "r0")
+    assert found_in(world.plan(world.gang(7), topology_label=RACK)) == (CLIQUE, "c4")
+    assert found_in(world.plan(world.gang(9, prefix="v"), topology_label=RACK)) == (RACK, "r2")
 
 
 # -- members that run ----------------------------------------------------------------------------------------------
@@ -194,7 +195,7 @@ def test_the_label_of_a_group_returns_to_the_value_of_the_members_that_run() -> 
 
 def test_members_on_a_node_that_the_cache_does_not_have_are_ignored() -> None:
     world = cluster(TREE)
-    assert found_in(world.plan(world.gang(4), placed={"gone": 3})) == ("node", "n0")
+    assert found_in(world.plan(world.gang(4), placed={"gone": 3})) == ("node", "n8")
 
 
 # -- NVL72 ---------------------------------------------------------------------------------------------------------

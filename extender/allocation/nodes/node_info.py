@@ -20,6 +20,7 @@ from extender.allocation.nodes.partitions import Partitions
 from extender.allocation.nodes.places import Nearness, Places
 from extender.api.device_classes import DeviceClass
 from extender.api.gpu_topology import Fabric, GpuState
+from extender.api.label_domains import LabelDomains
 from extender.api.nodes import Node
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import GroupKey, GroupPolicy
@@ -231,7 +232,7 @@ class Snapshot:
     # (namespace, UID) of the pod to its special claim.
     special_claims: Final[Mapping[tuple[str, str], Mapping[ObjectKey, None]]] = field(default_factory=dict)
     reservations: Final[Mapping[str, Reservation]] = field(default_factory=dict)  # by claim UID
-    nodes_by_label: Final[Callable[[str], Mapping[str, frozenset[str]]]] = lambda _: {}  # label to {value: nodes}
+    domains: Final[Callable[[tuple[str, ...]], LabelDomains]] = lambda _: LabelDomains()  # by `path_labels`
     # (namespace, GroupKey.on_claims) to {claim: node}
     group_claims: Final[Mapping[tuple[str, str], Mapping[ObjectKey, str]]] = field(default_factory=dict)
     # The same to (UID, node) of the pods for which these claims are reserved.

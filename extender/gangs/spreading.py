@@ -1,0 +1,255 @@
+"""How equal units spread over the sub-domains and nodes of a domain: over the fewest.
+
+Of the farthest level the fewest sub-domains, then the fewest of the next level in all of these together, and so on down
+to the nodes. What the gang uses already comes first, and does not count.
+
+Largest first, the last one best-fit, is the fewest of one level. But an equal number of racks can differ in how many
+cliques they need. So where the choice of the farther levels may have cost something, all choices are compared, if they
+are not too many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from extender.gangs.domains import natural
+
+MAX_COMBINATIONS = 20_000  # of the choices of one level, about 10 ms
+
+Level = Mapping[str, str]
+"""By node, the name of its sub-domain; nodes in none are left out."""
+
+
+def spread(rooms: Mapping[str, int], levels: Sequence[Level], wanted: int, used: frozenset[str]) -> dict[str, int]:
+    """The number of units for each node; together `wanted`, or less if there is less room.
+
+    `rooms` are the units that each node has room for. `levels` are from the farthest to the nearest. Nodes that are in
+    no sub-domain are used last. `used` are nodes of the gang.
+    """
+    known, inside = rooms, rooms
+    fewest, of_used = list[int](), list[Collection[str]]()  # of each level
+    for depth, level in enumerate(levels):
+        known = {name: room for name, room in known.items() if name in level}
+        chosen, inside = inside, {name: room for name, room in inside.items() if name in level}
+        room = sum(inside.values())
+        if room < wanted:
+            outside = {name: room for name, room in chosen.items() if name not in level}
+            return {**inside, **(spread(outside, levels[depth + 1 :], wanted - room, used) if outside else {})}
+        of_used.append({level[name] for name in used if name in level})
+        inside, picked = _picked(known, inside, levels[: depth + 1], wanted, of_used, fewest)
+        inside = {name: room for name, room in inside.items() if level[name] in picked}
+    if not levels:
+        return _fewest(rooms, wanted, used)
+    return _picked(known, inside, [*levels, {name: name for name in known}], wanted, [*of_used, used], fewest)[1]
+
+
+def _picked(
+    known: Mapping[str, int],
+    inside: Mapping[str, int],
+    levels: Sequence[Level],
+    wanted: int,
+    of_used: Sequence[Collection[str]],
+    fewest: list[int],
+) -> tuple[Mapping[str, int], dict[str, int]]:
+    """(room by node, units by sub-domain) of the last level, in as few as possible; their number is added to `fewest`.
+
+    The nodes are those `inside` the sub-domains that are chosen so far, or of `known` if other ones are better.
+    """
+    level = levels[-1]
+    picked = _fewest(_by_domain(inside, level), wanted, of_used[-1])
+    fewest.append(_number(picked, of_used))
+    if len(fewest) > 1 and fewest[-1] > fewest[-2] and fewest[-1] > _least(known, level, wanted, of_used):
+        parents = _compared(known, levels, wanted, of_used, fewest)
+        if parents:
+            inside = {name: room for name, room in known.items() if levels[-2][name] in parents}
+            picked = _fewest(_by_domain(inside, level), wanted, of_used[-1])
+            fewest[-1] = _number(picked, of_used)
+    return inside, picked
+
+
+def _by_domain(rooms: Mapping[str, int], level: Level) -> dict[str, int]:
+    """The room of each sub-domain."""
+    found: dict[str, int] = {}
+    for name, room in rooms.items():
+        domain = level[name]
+        found[domain] = found.get(domain, 0) + room
+    return found
+
+
+def _number(picked: Mapping[str, int], of_used: Sequence[Collection[str]]) -> int:
+    """The number of sub-domains that the gang does not use yet."""
+    return sum(domain not in of_used[-1] for domain in picked)
+
+
+def _least(rooms: Mapping[str, int], level: Level, wanted: int, of_used: Sequence[Collection[str]]) -> int:
+    """The fewest sub-domains of a level if those of the farther levels did not matter."""
+    return _number(_fewest(_by_domain(rooms, level), wanted, of_used[-1]), of_used)
+
+
+# -- one level: largest first, the last one best-fit ---------------------------------------------------------------
+
+
+class _Parts:
+    """Sub-domains or nodes by room. Only the parts of one room are sorted, because most parts are never looked at."""
+
+    def __init__(self, rooms: Iterable[tuple[str, int]]) -> None:
+        self._by_room: dict[int, list[str]] = {}
+        for name, room in rooms:
+            if room:
+                self._by_room.setdefault(room, []).append(name)
+        self._sorted: set[int] = set()
+
+    @property
+    def largest(self) -> int:
+        return max(self._by_room, default=0)
+
+    def least(self, wanted: int) -> int:
+        """The smallest room that is at least `wanted`; 0 if none is."""
+        return min((room for room in self._by_room if room >= wanted), default=0)
+
+    def all_of(self, room: int) -> list[str]:
+        return self._by_room[room]
+
+    def remove(self, room: int) -> None:
+        del self._by_room[room]
+
+    def pop(self, room: int) -> str:
+        """The first part with this room, in natural order of names."""
+        names = self._by_room[room]
+        if room not in self._sorted:
+            names.sort(key=natural, reverse=True)
+            self._sorted.add(room)
+        found = names.pop()
+        if not names:
+            del self._by_room[room]
+        return found
+
+
+def _fewest(rooms: Mapping[str, int], wanted: int, used: Iterable[str]) -> dict[str, int]:
+    """The chosen parts with the number of units for each."""
+    first = set(used)
+    groups = [
+        _Parts((name, room) for name, room in rooms.items() if name in first),
+        _Parts((name, room) for name, room in rooms.items() if name not in first),
+    ]
+    found: dict[str, int] = {}
+    while wanted > 0:
+        for parts in groups:
+            room = parts.least(wanted)
+            if room:
+                found[parts.pop(room)] = wanted
+                return found
+        parts = groups[0] if groups[0].largest else groups[1]
+        room = parts.largest
+        if not room:
+            return found
+        if wanted > room * len(parts.all_of(room)):
+            found.update(dict.fromkeys(parts.all_of(room), room))
+            wanted -= room * len(parts.all_of(room))
+            parts.remove(room)
+        else:
+            found[parts.pop(room)] = room
+            wanted -= room
+    return found
+
+
+# -- several levels: all choices of the farther ones --------------------------------------------------------------
+
+
+class _Choice(NamedTuple):
+    """Sub-domains of the nearest level. Of equal numbers, the one with the most of the wanted room, then the least."""
+
+    room: int  # at most the wanted
+    excess: int  # the negative of all room, so that the largest choice leaves the least
+    domains: tuple[tuple[str, ...], ...]  # the path of each, the farthest level first
+
+
+_Counts = tuple[int, ...]  # sub-domains of each level, the farthest first
+_NOTHING = _Choice(0, 0, ())
+
+
+def _compared(
+    rooms: Mapping[str, int],
+    levels: Sequence[Level],
+    wanted: int,
+    of_used: Sequence[Collection[str]],
+    fewest: Sequence[int],
+) -> set[str]:
+    """The parents of fewer sub-domains of the last level than `fewest` has, with as many of the farther levels.
+
+    Empty if there are none, or too many combinations.
+    """
+    most = (*fewest[:-1], fewest[-1] - 1)
+    by_path: dict[tuple[str, ...], int] = {}
+    for name, room in rooms.items():
+        path = tuple(level[name] for level in levels)
+        by_path[path] = by_path.get(path, 0) + room
+    combinations = len(by_path)
+    for number in most:
+        combinations *= number + 1
+    if combinations > MAX_COMBINATIONS:
+        return set()
+    found = _Comparison(by_path, most, wanted, of_used).run()
+    return {path[-2] for path in found}
+
+
+class _Comparison:
+    """The choices of sub-domains in a tree, by the number of sub-domains of each level."""
+
+    def __init__(
+        self, by_path: Mapping[tuple[str, ...], int], most: _Counts, wanted: int, of_used: Sequence[Collection[str]]
+    ) -> None:
+        """`by_path` has the room of each sub-domain of the nearest level."""
+        self._room, self._most, self._wanted, self._of_used = by_path, most, wanted, of_used
+        self._below: dict[tuple[str, ...], dict[tuple[str, ...], None]] = {}
+        for path in sorted(by_path, key=lambda path: [natural(name) for name in path]):
+            for depth in range(len(path)):
+                self._below.setdefault(path[:depth], {})[path[: depth + 1]] = None
+
+    def run(self) -> tuple[tuple[str, ...], ...]:
+        """The fewest sub-domains of the nearest level with the wanted room; none if there are no such."""
+        fitting = [
+            (counts[-1], -choice.excess, choice)
+            for counts, choice in self._choices(()).items()
+            if choice.room >= self._wanted
+        ]
+        return min(fitting)[2].domains if fitting else ()
+
+    def _choices(self, path: tuple[str, ...]) -> dict[_Counts, _Choice]:
+        """By the numbers of sub-domains of the levels below a path, the best choice there."""
+        depth = len(path)
+        if depth == len(self._most) - 1:
+            return self._of_nearest(path)
+        found: dict[_Counts, _Choice] = {(0,) * (len(self._most) - depth): _NOTHING}
+        for child in self._below[path]:
+            own = int(child[-1] not in self._of_used[depth])
+            added = {(own, *counts): choice for counts, choice in self._choices(child).items()}
+            found = self._together(found, added, self._most[depth:])
+        return found
+
+    def _of_nearest(self, path: tuple[str, ...]) -> dict[_Counts, _Choice]:
+        used = [child for child in self._below[path] if child[-1] in self._of_used[-1]]
+        others = [child for child in self._below[path] if child[-1] not in self._of_used[-1]]
+        others.sort(key=lambda child: -self._room[child])  # stable: otherwise in natural order
+        first = sum(self._room[child] for child in used)
+        totals = accumulate((self._room[child] for child in others[: self._most[-1]]), initial=first)
+        return {
+            (number,): _Choice(min(total, self._wanted), -total, (*used, *others[:number]))
+            for number, total in enumerate(totals)
+        }
+
+    def _together(
+        self, some: Mapping[_Counts, _Choice], added: Mapping[_Counts, _Choice], most: _Counts
+    ) -> dict[_Counts, _Choice]:
+        """The choices of `some`, each also with each choice that is added."""
+        found = dict(some)
+        for counts, choice in some.items():
+            for more, other in added.items():
+                key = tuple(one + two for one, two in zip(counts, more, strict=True))
+                if all(number <= limit for number, limit in zip(key, most, strict=True)):
+                    excess = choice.excess + other.excess
+                    new = _Choice(min(-excess, self._wanted), excess, choice.domains + other.domains)
+                    found[key] = max(found.get(key, _NOTHING), new)
+        return found
