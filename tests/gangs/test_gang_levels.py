@@ -103,7 +103,7 @@ def test_one_node_is_required() -> None:
 @pytest.mark.parametrize("preferred", ["", RACK, CLIQUE])
 def test_the_fewest_domains_of_each_level(preferred: str) -> None:
     """Cliques with 3 and 1 nodes in the rack r0, and one with 3 nodes in r1. No level has a domain for 5 nodes."""
-    world = cluster("s/r0/c0:3 s/r0/c1:1 -/r1/c2:3")
+    world = cluster("s/r0/c0:3 s/r0/c1:1 t/r1/c2:3")
     plan = world.plan(world.gang(5, 4), preferred_level=preferred)
     labels = world.cache.snapshot().node_infos
     assert {labels[name].node.labels[CLIQUE] for name in nodes_of(plan)} == {"c0", "c2"}
