@@ -91,7 +91,7 @@ def pcie_gbps(generation: int) -> float:
 
 @lru_cache(maxsize=_MAX_PRODUCTS)
 def usual_graph(product: str, count: int, driver: str = "") -> Graph | None:
-    """The usual graph of a machine with `count` GPUs of this product, or None if the files have none."""
+    """The usual graph of a machine with `count` whole GPUs of this product, or None if the files have none."""
     for vendor in _vendors(driver):
         board = vendor.board(product, count)
         if board is not None:

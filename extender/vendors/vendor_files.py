@@ -79,7 +79,9 @@ class Board(_Part):
     """How the devices of a usual machine are joined. One of switch_links, peer_links and mesh says it."""
 
     names: Annotated[_Texts, Field(min_length=1)] = Field(description="words of which one is in the product name")
-    devices: Annotated[int, Field(strict=True, ge=2, le=16)] = Field(description="whole devices of the machine")
+    devices: Annotated[int, Field(strict=True, ge=2, le=16)] = Field(
+        description="whole devices of the machine; a machine with fewer has the smallest larger board, except a mesh"
+    )
     link: _Text = Field(description="the kind of the links: a name of `links`")
     switch_links: _Count = Field(0, description="links of each device into switches that join all of them")
     peer_links: _Count = Field(0, description="links of each device to each other one, without a switch")
@@ -107,7 +109,7 @@ class SlowLinks(_Part):
 
 
 class Vendor(_Part):
-    """One file. In `products` and `boards` the first entry with a matching name counts: some names contain others."""
+    """One file. In `products`, and in `boards` of one size, the first entry with a matching name counts."""
 
     drivers: Annotated[Mapping[_Text, DriverEntry], Field(min_length=1)] = Field(
         description="by name of the DRA driver"
@@ -143,11 +145,16 @@ class Vendor(_Part):
         return next((one for one in self.products if any(word in name for word in one.names)), None)
 
     def board(self, name: str, devices: int) -> Board | None:
-        """The board of a machine with so many devices of this product."""
-        if any(word in name for word in self.unjoined):
+        """The board of a machine with so many whole devices of this product; None if the file has none.
+
+        A machine can lack devices of its board: one is broken, or is in parts, or belongs to another virtual machine. A
+        switch and links to each peer join those that are left. Which ones a mesh still joins is not known.
+        """
+        if devices < 2 or any(word in name for word in self.unjoined):  # noqa: PLR2004 - one has no peer
             return None
-        fitting = (one for one in self.boards if one.devices == devices)
-        return next((one for one in fitting if any(word in name for word in one.names)), None)
+        named = [one for one in self.boards if any(word in name for word in one.names)]
+        fitting = [one for one in named if one.devices == devices or (one.devices > devices and not one.mesh)]
+        return min(fitting, key=lambda one: one.devices, default=None)
 
     def link_gbps(self, product: Product) -> float:
         """The largest bandwidth of a ring over the links of a product, in GB/s."""

@@ -20,7 +20,7 @@ from extender.cli.snapshot_command import dump_of
 from extender.explain import fleet_stats, node_detail, node_row
 from extender.topology.products import limits_of, usual_graph
 from extender.topology.ring import mesh_problem
-from extender.topology.sets import bandwidth, ranked
+from extender.topology.sets import bandwidth, is_joined, ranked
 from extender.vendors import VENDORS, memory_bytes, numa_attributes, vendors_of, whole_identity
 from tests.worlds.commands import berth
 
@@ -139,6 +139,41 @@ def test_a_numa_node_of_minus_one_is_unknown() -> None:
     fabric = node_info(gpu_intel_com=[numaless(i) for i in range(2)]).fabric
     assert fabric is not None
     assert (fabric.source, fabric.graph.numa, fabric.graph.distance[0][1]) == (Source.FLAT, (0, 0), UNKNOWN_DISTANCE)
+
+
+def nvidia(number: int, product: str) -> Json:
+    return device(f"gpu-{number}", "80Gi", type="gpu", uuid=f"GPU-{number}", productName=product)
+
+
+H100, V100 = "NVIDIA H100 80GB HBM3", "Tesla V100-SXM2-32GB"
+
+
+# Devices of a machine that has fewer whole GPUs than its board; GB/s of all of them, and whether links join them.
+LACKING: dict[str, tuple[dict[str, list[Json]], float, bool]] = {
+    "seven MI300X": ({"gpu_amd_com": [mi300x(i) for i in range(7)]}, 6 * 48, True),
+    "seven MI300X and partitions of the other": (
+        {"gpu_amd_com": [*(mi300x(i) for i in range(1, 8)), *(cpx(i) for i in range(8))]}, 6 * 48, True,
+    ),
+    "three Gaudi 3": ({"gaudi_intel_com": [gaudi(i) for i in range(3)]}, 150, True),
+    "seven H100": ({"gpu_nvidia_com": [nvidia(i, H100) for i in range(7)]}, 370.8, True),
+    "four of eight H100 in a virtual machine": ({"gpu_nvidia_com": [nvidia(i, H100) for i in range(4)]}, 370.8, True),
+    "two GB200 of a tray": ({"gpu_nvidia_com": [nvidia(i, "NVIDIA GB200") for i in range(2)]}, 721.8, True),
+    "nine H100, more than a board": ({"gpu_nvidia_com": [nvidia(i, H100) for i in range(9)]}, 30, False),
+    "seven V100 of a mesh": ({"gpu_nvidia_com": [nvidia(i, V100) for i in range(7)]}, 10, False),
+    "two H100 without a board": ({"gpu_nvidia_com": [nvidia(i, "NVIDIA H100 PCIe") for i in range(2)]}, 30, False),
+    "two GH200": ({"gpu_nvidia_com": [nvidia(i, "NVIDIA GH200 480GB") for i in range(2)]}, 30, False),
+    "two products": ({"gpu_nvidia_com": [nvidia(0, H100), nvidia(1, "Tesla T4")]}, 30, False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LACKING)
+def test_a_switch_and_links_to_each_peer_join_the_gpus_that_are_left(name: str) -> None:
+    devices, gbps, joined = LACKING[name]
+    found = node_info(**devices)
+    assert found.fabric is not None
+    everything = found.positions(-1)
+    assert (is_joined(found.fabric.graph, everything), found.fabric.source is Source.TABLE) == (joined, joined)
+    assert bandwidth(found.fabric.graph, everything) == pytest.approx(gbps)
 
 
 PARTS = {
