@@ -124,7 +124,10 @@ class Vendor(_Part):
     clique_label: str = Field("", description="node label whose value nodes share that these links join")
     products: tuple[Product, ...] = ()
     boards: tuple[Board, ...] = ()
-    unjoined: _Texts = Field((), description="words of the names of products that are on none of the boards")
+    unjoined: _Texts = Field(
+        (),
+        description="words of the names of cards: on none of the boards, and joined only by a bridge that may be there",
+    )
 
     @model_validator(mode="after")
     def _names_its_links(self) -> Self:
@@ -150,11 +153,15 @@ class Vendor(_Part):
         A machine can lack devices of its board: one is broken, or is in parts, or belongs to another virtual machine. A
         switch and links to each peer join those that are left. Which ones a mesh still joins is not known.
         """
-        if devices < 2 or any(word in name for word in self.unjoined):  # noqa: PLR2004 - one has no peer
+        if devices < 2 or self.is_unjoined(name):  # noqa: PLR2004 - one has no peer
             return None
         named = [one for one in self.boards if any(word in name for word in one.names)]
         fitting = [one for one in named if one.devices == devices or (one.devices > devices and not one.mesh)]
         return min(fitting, key=lambda one: one.devices, default=None)
+
+    def is_unjoined(self, name: str) -> bool:
+        """Whether the product with this name is a card that at most a bridge joins."""
+        return any(word in name for word in self.unjoined)
 
     def link_gbps(self, product: Product) -> float:
         """The largest bandwidth of a ring over the links of a product, in GB/s."""
