@@ -155,3 +155,18 @@ def test_a_device_that_no_request_matches_is_not_the_largest(tmp_path: Path) -> 
 
 def test_memory_that_is_not_known_leaves_nothing_out(tmp_path: Path) -> None:
     assert explained(tmp_path, ["VFIO"], {"expected-memory": "100Gi"}, {AMD: {"count": 1}})["outcome"] == "fits"
+
+
+def test_the_headline_names_the_largest_device_that_matches(tmp_path: Path) -> None:
+    """Nodes without a matching device are more, and those with a smaller one; neither is what the user has to know."""
+    nodes = ["eight H100, then MIG", "MIG", "MIG", "partitions", "partitions", "partitions"]
+    found = explained(tmp_path, nodes, {"expected-memory": "100Gi"}, {NVIDIA: {"count": 1}})
+    wanted = "100Gi of memory asked for, the largest matching device has 80Gi"
+    assert found["sentence"].startswith(f"pod default/p fits nowhere: {wanted} on 1 of 6 nodes")
+    assert [(one["code"], one["nodes"]) for one in found["unschedulable"]] == [
+        ("TOO_SMALL", 1),
+        ("TOO_SMALL", 2),
+        ("NO_MATCH", 3),
+    ]
+    words = ["--snapshot", str(tmp_path / "fleet.json"), str(tmp_path / "pod.json")]
+    assert f"even with all devices free: {wanted} on 1 node" in berth(["lint", *words])[1]
