@@ -11,8 +11,8 @@ from benchmarks import large_jobs
 from extender.policy import PolicyError, load_policy
 from extender.sandbox import carried_machines
 from extender.topology.product_values import thrift
-from tests.allocation.test_vendors import node_info, nvidia
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
+from tests.worlds.vendor_worlds import node_info, nvidia
 
 V100, A100, L40S, H100 = "dgx1-v100", "a100-pcie-8-bridged", "l40s-8-pix", "hgx-h100-8"
 T4, B200, TRAY = "t4-4", "hgx-b200-8-degraded", "gb200-nvl72-tray"

@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.allocation.test_vendors import ADDRESS, cpx, device, mi300x, node_and_slice
 from tests.worlds.commands import berth
+from tests.worlds.vendor_worlds import ADDRESS, cpx, device, mi300x, node_and_slice
 
 Json = dict[str, Any]
 NVIDIA, AMD = "gpu.nvidia.com", "gpu.amd.com"
