@@ -41,7 +41,7 @@ from extender.allocation import (
     derived_value,
     select,
 )
-from extender.allocation.nodes import Interned
+from extender.allocation.nodes import AllocatedState, Interned
 from extender.api.claim_specs import DeviceRequest
 from extender.api.nodes import NodeSelector
 from extender.api.reasons import Code, Reason
@@ -283,20 +283,32 @@ def _solve(
 
 
 def _partition_reason(problem: Problem, policy: Policy, deadline: Deadline) -> Reason | None:
-    """The reason of an unsolvable problem if it could be solved with any sets of GPUs, else None."""
+    """The reason of an unsolvable problem if it could be solved with any sets of GPUs, else None.
+
+    What the node lacks even when all devices are free comes first: no wait helps.
+    """
     if problem.partitions is None:
         return None
+    known = {one.bit_count() for one in problem.partitions.sets}
+    solve = partial(choose, preference=None, max_steps=policy.search_steps, deadline=deadline)
     try:
-        solution = choose(replace(problem, partitions=None), None, max_steps=policy.search_steps, deadline=deadline)
+        idle = replace(problem, taken=0, allocated_state=AllocatedState({}))
+        sizes = _sizes(solve(replace(idle, partitions=None)), problem.partitions.gpus)
+        if not known.issuperset(sizes) and solve(idle) is None:
+            code = Code.NO_PARTITION
+        else:
+            sizes = _sizes(solve(replace(problem, partitions=None)), problem.partitions.gpus)
+            code = Code.PARTITION
     except OutOfSteps:  # that no solution exists is proven all the same
         return None
-    if solution is None:
-        return None
-    gpus, sets = problem.partitions
-    masks = (union([1 << pick.bit for pick in claim]) & gpus for claim in solution.picks)
-    sizes = sorted(mask.bit_count() for mask in masks if mask)
-    code = Code.PARTITION if {one.bit_count() for one in sets}.issuperset(sizes) else Code.NO_PARTITION
-    return Reason(code, (" + ".join(map(str, sizes)) + (" GPU" if sizes == [1] else " GPUs"),))
+    return Reason(code, (" + ".join(map(str, sizes)) + (" GPU" if sizes == [1] else " GPUs"),)) if sizes else None
+
+
+def _sizes(solution: Solution | None, gpus: int) -> list[int]:
+    """How many whole GPUs the claims have that have any, ascending; [] without a solution."""
+    picks = solution.picks if solution is not None else ()
+    masks = (union([1 << pick.bit for pick in claim]) & gpus for claim in picks)
+    return sorted(mask.bit_count() for mask in masks if mask)
 
 
 def _rejection(choice: DeviceChoice, requirements: PodRequirements) -> Reason | None:
