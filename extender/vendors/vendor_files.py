@@ -7,11 +7,12 @@ imported: a wrong one ends the process with an error that names the file, the fi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from importlib import resources
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from extender.api.documents import Positions, one_value
 from extender.base.berth_errors import WireError
@@ -21,6 +22,19 @@ GPU, NIC, OTHER = "gpu", "nic", "other"  # of `kind`; no code asks for the other
 _MAX_FILE = 256 * 1024  # bytes
 _Text = Annotated[str, Field(min_length=1, max_length=128)]
 _Texts = tuple[_Text, ...]
+
+
+_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_SUBDOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+
+
+def _driver_name(name: str) -> str:
+    if not _SUBDOMAIN.fullmatch(name):
+        raise ValueError("must be a DNS subdomain such as gpu.example.com")
+    return name
+
+
+_DriverName = Annotated[_Text, AfterValidator(_driver_name)]
 _Count = Annotated[int, Field(strict=True, ge=0, le=64)]
 _Rate = Annotated[float, Field(strict=True, gt=0, le=10_000)]
 _Gib = Annotated[float, Field(strict=True, gt=0, le=4096)]
@@ -111,7 +125,7 @@ class SlowLinks(_Part):
 class Vendor(_Part):
     """One file. In `products`, and in `boards` of one size, the first entry with a matching name counts."""
 
-    drivers: Annotated[Mapping[_Text, DriverEntry], Field(min_length=1)] = Field(
+    drivers: Annotated[Mapping[_DriverName, DriverEntry], Field(min_length=1)] = Field(
         description="by name of the DRA driver"
     )
     links: Mapping[_Text, _Rate] = Field(

@@ -125,7 +125,7 @@ async def test_the_policy_sets_the_value_of_a_product(policy: str, machine: str)
         ("products: {H100: yes}", "products.H100: must not be true or false"),
         ("products: {H100: -1}", "products.H100: must be at least 0 (is -1"),
         ("products: {H100: dear}", "products.H100: must be a number"),
-        ("products: {'': 1}", "products."),
+        ("products: {'': 1}", "products: a key must have at least 2 characters"),
         ("products: 7", "products: must be an object"),
         ("overrides: [{products: {H100: -1}}]", "overrides.0.products.H100: must be at least 0"),
     ],

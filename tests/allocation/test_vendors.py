@@ -220,8 +220,7 @@ CASES = yaml.safe_load((ROOT / "tests" / "cases" / "vendor_files.yaml").read_tex
 def test_a_wrong_vendor_file_is_refused_with_its_field_and_value(case: Json) -> None:
     with pytest.raises(WireError) as error:
         vendors_of({"acme.yaml": case["text"].encode()})
-    assert str(error.value).startswith("acme.yaml: ")
-    assert case["error"] in str(error.value)
+    assert str(error.value) == f"acme.yaml: {case['error']}"
 
 
 def test_two_files_may_not_describe_one_driver() -> None:
