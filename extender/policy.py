@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Literal
 
 from cachetools import LRUCache
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
-from pydantic_core import ErrorDetails
 
 from extender.api.documents import Positions, one_value
 from extender.base.berth_errors import BerthError, WireError
@@ -266,13 +265,17 @@ def faults_of(error: ValidationError, positions: Positions) -> str:
     """The faults that pydantic found, on one line: field, problem, value, and line and column if known."""
     found = error.errors(include_url=False, include_context=False)
     # pydantic counts the items without the wrong ones, whose faults it reports, too.
-    faults = [one for one in found if one["type"] != "too_short" or not _has_wrong_items(one["loc"], found)]
+    faults = [
+        one
+        for one in found
+        if one["type"] != "too_short" or not _has_parts(one["loc"], (other["loc"] for other in found))
+    ]
     sentences = [_fault(fault["loc"], fault["msg"], _value(fault), positions) for fault in faults[:_MAX_FAULTS]]
     return "; ".join(sentences) + (f"; and {len(faults) - _MAX_FAULTS} more" if len(faults) > _MAX_FAULTS else "")
 
 
-def _has_wrong_items(loc: tuple[int | str, ...], faults: Sequence[ErrorDetails]) -> bool:
-    return any(other["loc"][: len(loc)] == loc and len(other["loc"]) > len(loc) for other in faults)
+def _has_parts(loc: tuple[int | str, ...], others: Iterable[tuple[int | str, ...]]) -> bool:
+    return any(other[: len(loc)] == loc and len(other) > len(loc) for other in others)
 
 
 def _fault(loc: tuple[int | str, ...], problem: str, value: str, positions: Positions) -> str:
