@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Literal
 
 from cachetools import LRUCache
@@ -231,7 +231,8 @@ def load_policy(content: str | bytes) -> Policy:
 
 
 _MAX_FAULTS = 5  # faults in one message
-_VALID = {"integer": "an integer", "dictionary": "an object"}
+_VALID = {"integer": "an integer", "dictionary": "an object", "tuple": "a list"}
+_KEY = "[key]"  # the last part of the location of a key
 _WORDS = (
     (re.compile(r"Extra inputs are not permitted"), "is no known field"),
     (re.compile(r"Field required"), "is missing"),
@@ -262,18 +263,32 @@ def in_plain_words(problem: str) -> str:
 
 def faults_of(error: ValidationError, positions: Positions) -> str:
     """The faults that pydantic found, on one line: field, problem, value, and line and column if known."""
-    faults = error.errors(include_url=False, include_context=False)
+    found = error.errors(include_url=False, include_context=False)
+    # pydantic counts the items without the wrong ones, whose faults it reports, too.
+    faults = [
+        one
+        for one in found
+        if one["type"] != "too_short" or not _has_parts(one["loc"], (other["loc"] for other in found))
+    ]
     sentences = [_fault(fault["loc"], fault["msg"], _value(fault), positions) for fault in faults[:_MAX_FAULTS]]
     return "; ".join(sentences) + (f"; and {len(faults) - _MAX_FAULTS} more" if len(faults) > _MAX_FAULTS else "")
+
+
+def _has_parts(loc: tuple[int | str, ...], others: Iterable[tuple[int | str, ...]]) -> bool:
+    return any(other[: len(loc)] == loc and len(other) > len(loc) for other in others)
 
 
 def _fault(loc: tuple[int | str, ...], problem: str, value: str, positions: Positions) -> str:
     problem = in_plain_words(problem)
     line, column = positions.get(loc) or positions.get(loc[:-1]) or (0, 0)
     details = ", ".join(part for part in (value, f"line {line}, column {column}" if line else "") if part)
-    return f"{one_line('.'.join(map(str, loc)))}: {problem}{f' ({details})' if details else ''}"
+    if loc[-1:] == (_KEY,):
+        loc, problem = loc[:-2], f"a key {problem}"
+    field = f"{one_line('.'.join(map(str, loc)))}: " if loc else ""  # a fault of several fields names them itself
+    return f"{field}{problem}{f' ({details})' if details else ''}"
 
 
 def _value(fault: Mapping[str, object]) -> str:
-    """The wrong value as text; '' for a missing field, where pydantic gives the surrounding object."""
-    return "" if fault["type"] == "missing" else f"is {shown(fault['input'])}"
+    """The wrong value as text; '' where pydantic gives a whole object: for a missing field, and for several fields."""
+    is_object = fault["type"] == "value_error" and isinstance(fault["input"], Mapping)
+    return "" if fault["type"] == "missing" or is_object else f"is {shown(fault['input'])}"

@@ -57,6 +57,7 @@ class Selection(NamedTuple):
     explain: Callable[[int], str]  # bit of `error` to the text of the failure
     unsupported: int = 0  # devices that match but have unsupported fields (Inventory.unsupported)
     drifting: int = 0  # devices that match but are left out, because their memory is in use without a claim
+    small: int = 0  # devices that match but are left out, because they have less memory than the pod expects
     least_memory: int = 0  # bytes of memory that the selectors demand of each device; 0 for nothing
 
 

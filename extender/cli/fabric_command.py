@@ -10,17 +10,23 @@ from typing import Annotated
 import typer
 from rich.table import Column, Table
 
+from extender.api.fields import Json
 from extender.api.gpu_topology import DISTANCES, UNKNOWN_DISTANCE, Fabric, Graph
 from extender.api.resource_slices import SliceDecoder
 from extender.base.berth_errors import WireError
 from extender.base.bits import members
-from extender.base.text_limits import one_line, shown
+from extender.base.text_limits import counted, one_line, shown
 from extender.cli.options import Kubeconfig, Output, parse_node
 from extender.cli.output import Screen, say_json
+from extender.cli.snapshot_command import dump_of, list_items
 from extender.cluster import ApiClient, NotFound, kubeconfigs, load_credentials
 from extender.sandbox import carried_machines, fabric_slice, load_machine
 from extender.topology.agent_slices import DRIVER, fabric_of
+from extender.topology.products import link_name
 from extender.topology.sets import bandwidth, is_joined, links_inside, quality, ranked
+from extender.vendors import driver_of
+
+_SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 
 
 def fabric_command(
@@ -53,11 +59,11 @@ def fabric_command(
         }
         say_json(answer)
         return
-    console = Screen(soft_wrap=True)
-    console.print(_matrix(name, fabric, source))
-    console.print(f"best {count}: {_describe(fabric.graph, best)}")
+    console, link = Screen(soft_wrap=True), link_name(fabric.product, "")
+    console.print(_matrix(name, fabric, source, link))
+    console.print(f"best {count}: {_describe(fabric.graph, link, best)}")
     if len(sets) > 1:
-        console.print(f"next: {_describe(fabric.graph, sets[1])}; {_why(fabric.graph, best, sets[1], mask)}")
+        console.print(f"next: {_describe(fabric.graph, link, sets[1])}; {_why(fabric.graph, best, sets[1], mask)}")
 
 
 def _machine(target: str) -> tuple[str, Fabric, str] | None:
@@ -81,12 +87,24 @@ async def _node(node: str, kubeconfig: Path | None) -> tuple[str, Fabric, str]:
     parse_node(node, "TARGET")
     async with ApiClient(load_credentials(kubeconfig)) as client:
         try:
-            obj = await client.get(f"/apis/resource.k8s.io/v1/resourceslices/{DRIVER}-{node}")
-        except NotFound as error:
-            raise WireError(node, "has no fabric slice; check that the agent runs there") from error
+            obj = await client.get(f"{_SLICES}/{DRIVER}-{node}")
+        except NotFound:
+            of_node = {"fieldSelector": f"spec.nodeName={node}"}
+            return _without_agent(node, await list_items(client, _SLICES, "ResourceSliceList", of_node))
     fabric = fabric_of(SliceDecoder().decode(obj).devices)
     if fabric is None:
         raise WireError(node, "has a fabric slice that is stale or contradicts itself")
+    return node, fabric, fabric.source.value
+
+
+def _without_agent(node: str, slices: list[Json]) -> tuple[str, Fabric, str]:
+    """What the drivers' slices and the vendor files say. Raises WireError for GPUs that the agent should read."""
+    if any(driver_of(str(slice_["spec"].get("driver"))).agent for slice_ in slices):
+        raise WireError(node, "has no fabric slice; check that the agent runs there")
+    nameless = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}}
+    fabric = dump_of([nameless, *slices], node).snapshot().node_infos[node].fabric
+    if fabric is None:
+        raise WireError(node, "has no whole GPU in the slices of a driver that a vendor file describes")
     return node, fabric, fabric.source.value
 
 
@@ -101,28 +119,29 @@ def _mask(free: str | None, size: int) -> int:
     return sum(1 << p for p in {known[p.strip()] for p in positions})
 
 
-def _matrix(name: str, fabric: Fabric, source: str) -> Table:
+def _matrix(name: str, fabric: Fabric, source: str, link: str) -> Table:
     graph = fabric.graph
     heads = [Column(head, justify="right") for head in ("", *map(str, range(graph.size)), "NUMA")]
     table = Table(*heads, title=f"{name}: {fabric.product} ({source})", title_justify="left")
     for i, gpu in enumerate(fabric.gpus):
         numa = "?" if gpu.numa is None else str(gpu.numa)
-        table.add_row(str(i), *(_cell(graph, i, j) for j in range(graph.size)), numa)
+        table.add_row(str(i), *(_cell(graph, link, i, j) for j in range(graph.size)), numa)
     return table
 
 
-def _cell(graph: Graph, i: int, j: int) -> str:
+def _cell(graph: Graph, link: str, i: int, j: int) -> str:
+    """Links as `nvidia-smi topo -m` writes them, such as NV4; else the PCIe distance."""
     if i == j:
         return "X"
     links = graph.links[i][j] or min(graph.switch_links[i], graph.switch_links[j])
     if links:
-        return f"NV{links}"
+        return f"{link.split(maxsplit=1)[0].removesuffix('Link')}{links}"
     distance = graph.distance[i][j]
     return DISTANCES[distance] if distance < UNKNOWN_DISTANCE else "?"
 
 
-def _describe(graph: Graph, mask: int) -> str:
-    joined = f"{links_inside(graph, mask)} NVLinks" if is_joined(graph, mask) else "PCIe"
+def _describe(graph: Graph, link: str, mask: int) -> str:
+    joined = f"{counted(links_inside(graph, mask), link)}" if is_joined(graph, mask) else "PCIe"
     return f"GPUs {', '.join(map(str, members(mask)))} by {joined}, predicted ring {bandwidth(graph, mask):.0f} GB/s"
 
 

@@ -22,6 +22,7 @@ from types import MappingProxyType
 from extender.allocation import CAUSES, CauseRecorder, NodeInfo, Snapshot
 from extender.allocation.nodes import Interned
 from extender.api.pods import SCHEDULER, Pod
+from extender.api.quantity import parse_quantity
 from extender.api.reasons import FREEABLE_CODES, Code, Reason
 from extender.base.berth_errors import InvalidClaim, WireError
 from extender.base.bits import members
@@ -80,7 +81,7 @@ class Explanation:
     nodes: int = 0  # number of nodes in the snapshot
     fitting: int = 0  # number of nodes that fit
     best: tuple[ScoredNode, ...] = ()
-    unschedulable: tuple[UnschedulableNodes, ...] = ()  # by reason, the most frequent first
+    unschedulable: tuple[UnschedulableNodes, ...] = ()  # by reason, see _AllUnschedulable.by_reason
     misses: tuple[str, ...] = ()  # near misses, the cheapest first
     terms: tuple[str, ...] = ()  # selector terms with device counts
     narration: tuple[str, ...] = ()  # the search on one node, if the caller requested it
@@ -258,6 +259,11 @@ class _NodesByReason:
     nodes: int = 0
     examples: list[str] = field(default_factory=list)
 
+    @property
+    def reason(self) -> Reason:
+        """The reason of all these nodes."""
+        return self.shown.status.reason
+
     def add(self, equivalent: EquivalentNodes) -> None:
         self.nodes += equivalent.nodes
         self.shown = min(self.shown, equivalent, key=lambda one: one.first[0])
@@ -283,9 +289,19 @@ class _AllUnschedulable:
         self.reasons.setdefault(equivalent.status.text, _NodesByReason(equivalent)).add(equivalent)
 
     def by_reason(self, question: _Question) -> tuple[UnschedulableNodes, ...]:
-        """The nodes by reason, the most frequent reason first. Raises DeadlineExceeded."""
+        """The nodes by reason, the most frequent reason first. Raises DeadlineExceeded.
+
+        Where no device matches on most nodes, or only smaller ones, the nodes with the largest ones come nearest.
+        """
         ordered = sorted(self.reasons.values(), key=lambda one: (-one.nodes, one.shown.status.text))
+        if ordered and ordered[0].reason.code in (Code.NO_DEVICES, Code.NO_MATCH, Code.TOO_SMALL):
+            ordered.sort(key=_largest_device, reverse=True)
         return tuple(_with_causes(one, question) for one in ordered)
+
+
+def _largest_device(one: _NodesByReason) -> int:
+    """What the largest matching device has of the amount that the pod asks for, if it is too small; else 0."""
+    return parse_quantity(one.reason.params[1]).nanos if one.reason.code is Code.TOO_SMALL else 0
 
 
 def _with_causes(one: _NodesByReason, question: _Question) -> UnschedulableNodes:

@@ -41,13 +41,13 @@ from extender.allocation import (
     derived_value,
     select,
 )
-from extender.allocation.nodes import Interned
+from extender.allocation.nodes import AllocatedState, Interned
 from extender.api.claim_specs import DeviceRequest
 from extender.api.nodes import NodeSelector
 from extender.api.reasons import Code, Reason
 from extender.api.resource_claims import Allocation, Claim, Result
 from extender.base.berth_errors import InvalidClaim, OutOfSteps
-from extender.base.bits import union
+from extender.base.bits import members, union
 from extender.base.deadline import NO_DEADLINE, Deadline
 from extender.base.fair_lru import FairLRU
 from extender.cel.dra import Masks
@@ -159,16 +159,16 @@ class EvaluationContext:
         classes = {class_.name: class_ for class_ in requirements.classes}
         remembered: dict[tuple[str, str], Selection] = {}
         excludes = requirements.policy.drift == "filter" or requirements.intent.expected_bytes
-        unwanted = _excluded_devices(node_info, requirements) if excludes else 0
+        drift, small = _excluded_devices(node_info, requirements) if excludes else (0, 0)
 
         def selection(claim: str, request: DeviceRequest) -> Selection:
             found = remembered.get((claim, request.name))
             if found is None:
                 self.deadline.check()
                 found = matching(claim, request)
-                if unwanted and not request.admin_access:
-                    drifting = found.match & unwanted & node_info.drift
-                    found = found._replace(match=found.match & ~unwanted, drifting=drifting)
+                if (drift or small) and not request.admin_access:
+                    match, too_small = found.match & ~(drift | small), found.match & small
+                    found = found._replace(match=match, drifting=found.match & drift & ~small, small=too_small)
                 if forbidden and (mask := forbidden.get((claim, request.name))):
                     found = found._replace(match=found.match & ~mask, error=found.error & ~mask)
                 remembered[claim, request.name] = found
@@ -199,15 +199,15 @@ class EvaluationContext:
         )
 
 
-def _excluded_devices(node_info: NodeInfo, requirements: PodRequirements) -> int:
-    """The devices that the policy or the pod's annotation excludes, even if selectors match them, as a bit mask."""
-    found = node_info.drift if requirements.policy.drift == "filter" else 0
-    expected = requirements.intent.expected_bytes
-    if expected:
-        for bit in node_info.gpu_bits:
-            if bit >= 0 and 0 < node_info.inventory.devices[bit].memory_bytes < expected:
-                found |= 1 << bit
-    return found
+def _excluded_devices(node_info: NodeInfo, requirements: PodRequirements) -> tuple[int, int]:
+    """(devices in use without a claim, GPUs and parts of GPUs with too little memory), as bit masks.
+
+    The policy excludes the former, the pod's annotation the latter, even if selectors match them.
+    """
+    drift = node_info.drift if requirements.policy.drift == "filter" else 0
+    expected, devices = requirements.intent.expected_bytes, node_info.inventory.devices
+    gpus = members(node_info.inventory.gpus) if expected else []
+    return drift, union([1 << bit for bit in gpus if 0 < devices[bit].memory_bytes < expected])
 
 
 def evaluate(
@@ -271,37 +271,57 @@ def _solve(
     choice = DeviceChoice(node_info, problem, solution)
     rejection = _rejection(choice, requirements)
     if rejection is not None:
-        return Unschedulable(rejection)
+        others = node_info.inventory.gpus & ~node_info.devices(node_info.positions(-1))
+        if not choice.devices & others & ~problem.taken:
+            return Unschedulable(rejection)
+        # No link joins a part of a GPU, so whole ones are tried: the parts are taken, as `All` still has to name them.
+        whole = replace(problem, taken=problem.taken | others)
+        status = _solve(node_info, requirements, context, whole, FastPath.of(whole) if path is not None else None)
+        return status if isinstance(status, Placement) else Unschedulable(rejection)
     found = parts(choice, context.baseline, requirements.policy, intent)
     return Placement(solution, found, total(found, requirements.policy), achieved_gbps(choice))
 
 
 def _partition_reason(problem: Problem, policy: Policy, deadline: Deadline) -> Reason | None:
-    """The reason of an unsolvable problem if it could be solved with any sets of GPUs, else None."""
+    """The reason of an unsolvable problem if it could be solved with any sets of GPUs, else None.
+
+    What the node lacks even when all devices are free comes first: no wait helps.
+    """
     if problem.partitions is None:
         return None
+    known = {one.bit_count() for one in problem.partitions.sets}
+    solve = partial(choose, preference=None, max_steps=policy.search_steps, deadline=deadline)
     try:
-        solution = choose(replace(problem, partitions=None), None, max_steps=policy.search_steps, deadline=deadline)
+        idle = replace(problem, taken=0, allocated_state=AllocatedState({}))
+        sizes = _sizes(solve(replace(idle, partitions=None)), problem.partitions.gpus)
+        if not known.issuperset(sizes) and solve(idle) is None:
+            code = Code.NO_PARTITION
+        else:
+            sizes = _sizes(solve(replace(problem, partitions=None)), problem.partitions.gpus)
+            code = Code.PARTITION
     except OutOfSteps:  # that no solution exists is proven all the same
         return None
-    if solution is None:
-        return None
-    gpus, sets = problem.partitions
-    masks = (union([1 << pick.bit for pick in claim]) & gpus for claim in solution.picks)
-    sizes = sorted(mask.bit_count() for mask in masks if mask)
-    code = Code.PARTITION if {one.bit_count() for one in sets}.issuperset(sizes) else Code.NO_PARTITION
-    return Reason(code, (" + ".join(map(str, sizes)) + (" GPU" if sizes == [1] else " GPUs"),))
+    return Reason(code, (" + ".join(map(str, sizes)) + (" GPU" if sizes == [1] else " GPUs"),)) if sizes else None
+
+
+def _sizes(solution: Solution | None, gpus: int) -> list[int]:
+    """How many whole GPUs the claims have that have any, ascending; [] without a solution."""
+    picks = solution.picks if solution is not None else ()
+    masks = (union([1 << pick.bit for pick in claim]) & gpus for claim in picks)
+    return sorted(mask.bit_count() for mask in masks if mask)
 
 
 def _rejection(choice: DeviceChoice, requirements: PodRequirements) -> Reason | None:
     """Why the pod does not accept this set of devices; None if it does."""
-    mask = choice.gpus
-    if mask.bit_count() < 2:  # noqa: PLR2004 - one GPU needs no link
+    intent, gpus = requirements.intent, choice.devices & choice.node_info.inventory.gpus
+    is_free = intent.topology != "required" and not intent.min_gbps
+    if is_free or gpus.bit_count() < 2:  # noqa: PLR2004 - one GPU needs no link
         return None
-    graph = choice.node_info.fabric.graph if choice.node_info.fabric is not None else None
-    if requirements.intent.topology == "required" and (graph is None or not is_joined(graph, mask)):
+    fabric, mask = choice.node_info.fabric, choice.gpus
+    graph = fabric.graph if fabric is not None and mask.bit_count() == gpus.bit_count() else None  # None: not all whole
+    if intent.topology == "required" and (graph is None or not is_joined(graph, mask)):
         return Reason(Code.TOPOLOGY)
-    if requirements.intent.min_gbps and (graph is None or bandwidth(graph, mask) < requirements.intent.min_gbps):
+    if intent.min_gbps and (graph is None or bandwidth(graph, mask) < intent.min_gbps):
         return Reason(Code.BANDWIDTH)
     return None
 

@@ -51,13 +51,6 @@ def unschedulable_reason(
     if not inventory.devices:
         updating = any(pool.incomplete for pool in inventory.pools)
         return Reason(Code.POOL_UPDATING if updating else Code.NO_DEVICES)
-    most = (
-        max((node_info.inventory.devices[bit].memory_bytes for bit in node_info.gpu_bits if bit >= 0), default=0)
-        if expected_bytes
-        else 0
-    )
-    if 0 < most < expected_bytes:
-        return Reason(Code.TOO_SMALL, (f"{readable(expected_bytes * NANO)} of memory", readable(most * NANO)))
     # Counted once: five hundred requests may have twenty thousand causes.
     excluded = Counter((name, cause) for (name, _), (cause, _) in recorder.causes.items())
     passing: Reason | None = None
@@ -66,7 +59,9 @@ def unschedulable_reason(
         for request in spec.requests:
             deadline.check()
             reason = _nearest(
-                _alternative(node_info, problem, name, spec, one, excluded) for one in request.alternatives
+                _too_small(node_info, problem.select(name, one), expected_bytes)
+                or _alternative(node_info, problem, name, spec, one, excluded)
+                for one in request.alternatives
             )
             if reason is not None and reason.code not in FREEABLE_CODES:
                 return reason
@@ -89,6 +84,14 @@ def _too_many_together(node_info: NodeInfo, together: dict[int, tuple[int, str]]
             only_held = (match & ~(node_info.busy & ~node_info.held)).bit_count() >= needed
             return Reason(Code.HELD) if only_held else Reason(Code.IN_USE, (request,))
     return None
+
+
+def _too_small(node_info: NodeInfo, selection: Selection, expected_bytes: int) -> Reason | None:
+    """The reason if the selectors match only GPUs, or parts of GPUs, with less memory than the pod expects."""
+    if not selection.small or selection.match or selection.drifting:
+        return None
+    most = max(node_info.inventory.devices[bit].memory_bytes for bit in members(selection.small))
+    return Reason(Code.TOO_SMALL, (f"{readable(expected_bytes * NANO)} of memory", readable(most * NANO)))
 
 
 def _nearest(reasons: Iterable[Reason | None]) -> Reason | None:

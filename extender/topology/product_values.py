@@ -4,6 +4,10 @@ The unit is a GiB of memory or a GB/s of links of the newest generation: both gr
 list is needed. A policy may give a product another value in this unit. Values do not depend on the rest of the fleet,
 so a new node changes the score of no other.
 
+The agent says which links a GPU has to the others of its node. Without it, and for a GPU that is alone, the links are
+those of the product in its vendor's file: a part of a board, or a GH200, is worth no less. Cards that only a bridge
+joins (`unjoined` of the file) count without links then, as nobody says whether a bridge is there.
+
 A whole set is GPUs of a node that NVLink joins and that are all free, such as the eight of a board or a bridged pair. A
 large job needs one, so a choice that breaks it costs more than the GPUs that it takes.
 """
@@ -15,9 +19,15 @@ from math import log2
 
 from extender.allocation import NodeInfo
 from extender.allocation.nodes import UNUSED
-from extender.api.gpu_topology import Fabric, Graph
+from extender.api.gpu_topology import Fabric, Source
 from extender.base.bits import members, union
-from extender.topology.products import PCIE_RING_GBPS, links_reach_other_nodes, pcie_gbps, pcie_generation
+from extender.topology.products import (
+    PCIE_RING_GBPS,
+    joinable_gbps,
+    links_reach_other_nodes,
+    pcie_gbps,
+    pcie_generation,
+)
 from extender.topology.ring import joined_sets
 
 _GIB = 1 << 30
@@ -26,19 +36,23 @@ _SET = 0.75  # of the value, for each doubling of a broken set
 _REACH = 4  # their links count so often, so that a tray of a rack is worth more than a whole board of B200s
 
 
-def product_value(product: str, driver: str, memory_bytes: float, graph: Graph, own: Mapping[str, float]) -> float:
+def product_value(fabric: Fabric, driver: str, memory_bytes: float, own: Mapping[str, float]) -> float:
     """The value of one GPU: of the first name in `own` that its product contains, else from memory and links.
 
     Links that reach other nodes count more: they join more GPUs than the node has. An older product counts less, by the
     rate of its PCIe generation: an A100 with a bridge has as much memory and bandwidth as an H100 with one.
     """
+    product, graph = fabric.product, fabric.graph
     for name, value in own.items():
         if name in product:
             return value
     links = max((sum(row) + into for row, into in zip(graph.links, graph.switch_links, strict=True)), default=0)
+    gbps = links * graph.link_gbps
+    if fabric.source is not Source.LIVE or graph.size == 1:
+        gbps = max(gbps, joinable_gbps(product, driver))
     reach = _REACH if links_reach_other_nodes(product, driver) else 1
     age = pcie_gbps(pcie_generation(product, driver)) / max(PCIE_RING_GBPS.values())
-    return (memory_bytes / _GIB + reach * links * graph.link_gbps) * age
+    return (memory_bytes / _GIB + reach * gbps) * age
 
 
 def thrift(node_info: NodeInfo, fabric: Fabric, chosen: int, own: Mapping[str, float]) -> tuple[float, str]:
@@ -49,7 +63,7 @@ def thrift(node_info: NodeInfo, fabric: Fabric, chosen: int, own: Mapping[str, f
     """
     found = [node_info.inventory.devices[bit] for bit in members(node_info.devices(chosen))]
     taken, memory = len(found), sum(one.memory_bytes for one in found)
-    value = product_value(fabric.product, found[0].id.driver, memory / taken, fabric.graph, own)
+    value = product_value(fabric, found[0].id.driver, memory / taken, own)
     broken = (union(broken_sets(node_info, chosen)) | chosen).bit_count()
     words = f"{fabric.product or 'GPU'} of value {value:.0f}"
     if broken > taken:

@@ -71,6 +71,12 @@ def limits_of(product: str, driver: str = "") -> ProductLimits:
     return ProductLimits(max(gbps for gbps, _ in every), max(pcie for _, pcie in every))
 
 
+def joinable_gbps(product: str, driver: str = "") -> float:
+    """What the links of one GPU reach in GB/s; 0 for an unknown product, and for a card that only a bridge joins."""
+    known = _product(product, driver)
+    return 0.0 if known is None or known[0].is_unjoined(product) else known[0].link_gbps(known[1])
+
+
 def pcie_generation(product: str, driver: str = "") -> int:
     """The PCIe generation of a product; 4, the most common one, for an unknown product."""
     known = _product(product, driver)
@@ -91,7 +97,7 @@ def pcie_gbps(generation: int) -> float:
 
 @lru_cache(maxsize=_MAX_PRODUCTS)
 def usual_graph(product: str, count: int, driver: str = "") -> Graph | None:
-    """The usual graph of a machine with `count` GPUs of this product, or None if the files have none."""
+    """The usual graph of a machine with `count` whole GPUs of this product, or None if the files have none."""
     for vendor in _vendors(driver):
         board = vendor.board(product, count)
         if board is not None:

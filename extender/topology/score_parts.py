@@ -220,7 +220,7 @@ def _headroom(choice: DeviceChoice, assumed_bytes: int, policy: Policy, expected
     the selectors demand, which only bounds it. Without any of these, `assumed_bytes` is assumed; if it is 0, the device
     does not count.
     """
-    asked = have = overused = assumed = 0
+    asked = have = fit = overused = assumed = 0
     problem = choice.problem
     for name, claim in zip(problem.names, choice.solution.picks, strict=True):
         for pick in claim:
@@ -228,14 +228,14 @@ def _headroom(choice: DeviceChoice, assumed_bytes: int, policy: Policy, expected
             wanted = _wanted_bytes(pick.consumed or pick.request.capacity or {}) or expected_bytes
             wanted = wanted or problem.select(name, pick.request).least_memory
             if memory and (wanted or assumed_bytes):
-                asked += min(wanted or assumed_bytes, memory)
+                asked += wanted or min(assumed_bytes, memory)
+                fit += min(wanted or assumed_bytes, memory)
                 assumed += not wanted
                 have += memory
                 overused += min(choice.node_info.overuse.get(pick.bit, 0), memory)
     if not have:
         return None
-    fit = asked / have
-    value = (fit if policy.headroom == "tight" else 1 - fit) * (1 - overused / have)
+    value = (fit if policy.headroom == "tight" else have - fit) / have * (1 - overused / have)
     more = f", {overused / _GIB:.0f} GiB of it used beyond claims" if overused else ""
     amount = f"{asked / _GIB:.0f} GiB"
     need = f"no memory requested for {counted(assumed, 'GPU')}: {amount} assumed" if assumed else f"{amount} needed"

@@ -69,8 +69,8 @@ def choose_fabric(live: Fabric | None, driver: str, gpus: Sequence[Device], grap
     identities = [whole_identity(device, driver) for device in gpus]
     if not gpus:
         return None
-    product = product_of(gpus[0], driver)
-    graph, source = usual_graph(product, len(gpus), driver), Source.TABLE
+    product, is_one = product_of(gpus[0], driver), len({product_of(gpu, driver) for gpu in gpus}) == 1
+    graph, source = usual_graph(product, len(gpus), driver) if is_one else None, Source.TABLE
     if graph is None:
         graph, source = _from_attributes(gpus, product, driver), Source.SLICE
     if graph is None:

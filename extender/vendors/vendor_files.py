@@ -7,11 +7,12 @@ imported: a wrong one ends the process with an error that names the file, the fi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from importlib import resources
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from extender.api.documents import Positions, one_value
 from extender.base.berth_errors import WireError
@@ -21,6 +22,19 @@ GPU, NIC, OTHER = "gpu", "nic", "other"  # of `kind`; no code asks for the other
 _MAX_FILE = 256 * 1024  # bytes
 _Text = Annotated[str, Field(min_length=1, max_length=128)]
 _Texts = tuple[_Text, ...]
+
+
+_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_SUBDOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+
+
+def _driver_name(name: str) -> str:
+    if not _SUBDOMAIN.fullmatch(name):
+        raise ValueError("must be a DNS subdomain such as gpu.example.com")
+    return name
+
+
+_DriverName = Annotated[_Text, AfterValidator(_driver_name)]
 _Count = Annotated[int, Field(strict=True, ge=0, le=64)]
 _Rate = Annotated[float, Field(strict=True, gt=0, le=10_000)]
 _Gib = Annotated[float, Field(strict=True, gt=0, le=4096)]
@@ -79,7 +93,9 @@ class Board(_Part):
     """How the devices of a usual machine are joined. One of switch_links, peer_links and mesh says it."""
 
     names: Annotated[_Texts, Field(min_length=1)] = Field(description="words of which one is in the product name")
-    devices: Annotated[int, Field(strict=True, ge=2, le=16)] = Field(description="whole devices of the machine")
+    devices: Annotated[int, Field(strict=True, ge=2, le=16)] = Field(
+        description="whole devices of the machine; a machine with fewer has the smallest larger board, except a mesh"
+    )
     link: _Text = Field(description="the kind of the links: a name of `links`")
     switch_links: _Count = Field(0, description="links of each device into switches that join all of them")
     peer_links: _Count = Field(0, description="links of each device to each other one, without a switch")
@@ -107,9 +123,9 @@ class SlowLinks(_Part):
 
 
 class Vendor(_Part):
-    """One file. In `products` and `boards` the first entry with a matching name counts: some names contain others."""
+    """One file. In `products`, and in `boards` of one size, the first entry with a matching name counts."""
 
-    drivers: Annotated[Mapping[_Text, DriverEntry], Field(min_length=1)] = Field(
+    drivers: Annotated[Mapping[_DriverName, DriverEntry], Field(min_length=1)] = Field(
         description="by name of the DRA driver"
     )
     links: Mapping[_Text, _Rate] = Field(
@@ -122,7 +138,10 @@ class Vendor(_Part):
     clique_label: str = Field("", description="node label whose value nodes share that these links join")
     products: tuple[Product, ...] = ()
     boards: tuple[Board, ...] = ()
-    unjoined: _Texts = Field((), description="words of the names of products that are on none of the boards")
+    unjoined: _Texts = Field(
+        (),
+        description="words of the names of cards: on none of the boards, and joined only by a bridge that may be there",
+    )
 
     @model_validator(mode="after")
     def _names_its_links(self) -> Self:
@@ -143,11 +162,20 @@ class Vendor(_Part):
         return next((one for one in self.products if any(word in name for word in one.names)), None)
 
     def board(self, name: str, devices: int) -> Board | None:
-        """The board of a machine with so many devices of this product."""
-        if any(word in name for word in self.unjoined):
+        """The board of a machine with so many whole devices of this product; None if the file has none.
+
+        A machine can lack devices of its board: one is broken, or is in parts, or belongs to another virtual machine. A
+        switch and links to each peer join those that are left. Which ones a mesh still joins is not known.
+        """
+        if devices < 2 or self.is_unjoined(name):  # noqa: PLR2004 - one has no peer
             return None
-        fitting = (one for one in self.boards if one.devices == devices)
-        return next((one for one in fitting if any(word in name for word in one.names)), None)
+        named = [one for one in self.boards if any(word in name for word in one.names)]
+        fitting = [one for one in named if one.devices == devices or (one.devices > devices and not one.mesh)]
+        return min(fitting, key=lambda one: one.devices, default=None)
+
+    def is_unjoined(self, name: str) -> bool:
+        """Whether the product with this name is a card that at most a bridge joins."""
+        return any(word in name for word in self.unjoined)
 
     def link_gbps(self, product: Product) -> float:
         """The largest bandwidth of a ring over the links of a product, in GB/s."""

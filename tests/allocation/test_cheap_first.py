@@ -10,7 +10,9 @@ import pytest
 from benchmarks import large_jobs
 from extender.policy import PolicyError, load_policy
 from extender.sandbox import carried_machines
+from extender.topology.product_values import thrift
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
+from tests.worlds.vendor_worlds import node_info, nvidia
 
 V100, A100, L40S, H100 = "dgx1-v100", "a100-pcie-8-bridged", "l40s-8-pix", "hgx-h100-8"
 T4, B200, TRAY = "t4-4", "hgx-b200-8-degraded", "gb200-nvl72-tray"
@@ -80,6 +82,29 @@ async def test_explain_says_what_the_links_and_the_value_are_compared_with() -> 
 
 
 @pytest.mark.parametrize(
+    ("product", "count", "value"),
+    [
+        ("NVIDIA H100 80GB HBM3", 4, 451),
+        ("NVIDIA H100 80GB HBM3", 1, 451),
+        ("NVIDIA GH200 480GB", 1, 451),
+        ("Tesla V100-SXM2-32GB", 3, 67),
+        ("NVIDIA H100 NVL", 2, 80),
+        ("NVIDIA A100-PCIE-40GB", 1, 53),
+        ("NVIDIA A40", 2, 53),
+        ("Tesla T4", 1, 27),
+        ("no product of the files", 2, 53),
+    ],
+)
+def test_without_an_agent_links_are_worth_what_the_vendor_says_of_the_product(
+    product: str, count: int, value: int
+) -> None:
+    """All have 80 GiB here. Nobody says whether a bridge joins cards."""
+    found = node_info(gpu_nvidia_com=[nvidia(i, product) for i in range(count)])
+    assert found.fabric is not None
+    assert thrift(found, found.fabric, 1, {})[1].startswith(f"{product} of value {value}")
+
+
+@pytest.mark.parametrize(
     ("policy", "machine"),
     [
         ("products: {T4: 900}", L40S),
@@ -100,7 +125,7 @@ async def test_the_policy_sets_the_value_of_a_product(policy: str, machine: str)
         ("products: {H100: yes}", "products.H100: must not be true or false"),
         ("products: {H100: -1}", "products.H100: must be at least 0 (is -1"),
         ("products: {H100: dear}", "products.H100: must be a number"),
-        ("products: {'': 1}", "products."),
+        ("products: {'': 1}", "products: a key must have at least 2 characters"),
         ("products: 7", "products: must be an object"),
         ("overrides: [{products: {H100: -1}}]", "overrides.0.products.H100: must be at least 0"),
     ],

@@ -55,6 +55,7 @@ class Inventory:
     # Mask of the node's own devices of GPU drivers, or of all its own devices if there are none. A NIC in use says
     # nothing of how full a GPU node is.
     packed: int = 0
+    gpus: int = 0  # mask of all devices of GPU drivers: whole ones, parts and other forms
     unsupported: tuple[tuple[str, int], ...] = ()  # (cause of problem.CAUSES, mask of devices)
     parts: tuple[tuple[int, PoolDevices], ...] = ()  # of each usable pool, with the bit of its first device
 
@@ -89,7 +90,7 @@ def inventory(node: Node, pools: tuple[Pool, ...], known: KnownSlices | None = N
     """The inventory of a node: the devices of usable pools in the order pool, slice, device."""
     known = known if known is not None else KnownSlices()
     parts = list[tuple[int, PoolDevices]]()
-    first = reachable = simple = shared = gpus = 0
+    first = reachable = simple = shared = gpus = own_gpus = 0
     unsupported: dict[str, int] = {}
     for position, pool in enumerate(pools):
         if not pool.usable:
@@ -102,7 +103,8 @@ def inventory(node: Node, pools: tuple[Pool, ...], known: KnownSlices | None = N
         simple |= part.simple << first
         shared |= ((1 << len(part.devices)) - 1 & ~part.named.get(node.name, 0)) << first
         if driver_of(part.key.driver).kind == GPU:
-            gpus |= part.named.get(node.name, 0) << first
+            gpus |= (1 << len(part.devices)) - 1 << first
+            own_gpus |= part.named.get(node.name, 0) << first
         for cause, mask in part.unsupported:
             unsupported[cause] = unsupported.get(cause, 0) | mask << first
         first += len(part.devices)
@@ -115,7 +117,8 @@ def inventory(node: Node, pools: tuple[Pool, ...], known: KnownSlices | None = N
         reachable,
         simple,
         shared,
-        gpus or (1 << first) - 1 & ~shared,
+        own_gpus or (1 << first) - 1 & ~shared,
+        gpus,
         tuple(unsupported.items()),
         found,
     )
