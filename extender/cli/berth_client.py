@@ -159,7 +159,8 @@ class ScoredNodeReply(BaseModel):
     """A node with the devices that a pod has there, or would get. Bandwidths are in GB/s.
 
     `reused` are the devices of claims that were allocated before. `pairs` has at most 8, `more_pairs` is the number of
-    the others. `network` is the predicted bandwidth of the NICs, where it was measured for such a machine.
+    the others. `network` is the predicted bandwidth of the NICs, where it was measured for such a machine. `clique` is
+    the node's NVLink clique if another ComputeDomain has channels in it.
     """
 
     node: str
@@ -173,6 +174,7 @@ class ScoredNodeReply(BaseModel):
     pairs: list[DevicePairReply] = []
     more_pairs: int = 0
     network: str = ""
+    clique: str = ""
 
 
 class UnschedulableNodesReply(BaseModel):

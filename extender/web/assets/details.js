@@ -120,9 +120,10 @@ function boundParts(found) {
 
 // The devices of a pod that are used together, such as a GPU and its NIC.
 function pairParts(chosen) {
-  if (!chosen.pairs.length) return [];
+  const crowded = chosen.clique ? [`another ComputeDomain has channels in NVLink clique ${chosen.clique}`] : [];
+  if (!chosen.pairs.length) return crowded.map((text) => quiet(text));
   const rows = chosen.pairs.map((pair) => [pair.device, pair.other, pair.nearness, pair.note || "–"]);
-  const more = [chosen.more_pairs && `and ${counted(chosen.more_pairs, "more pair")}`, chosen.network].filter(Boolean);
+  const more = [chosen.more_pairs && `and ${counted(chosen.more_pairs, "more pair")}`, chosen.network, ...crowded].filter(Boolean);
   return [el("h3", { textContent: "Devices beside each other" }), table(["device", "with", "how near", "note"], rows),
     ...more.map((text) => quiet(text))];
 }
