@@ -65,7 +65,7 @@ const openNode = (name) => open(name, async () => {
   const places = placeParts(node.devices);
   if (!node.fabric) return [quiet(facts), quiet("The links of this node are not known."), devices, ...places];
   const links = node.links || node.switch ? `${link}s` : `No ${link}s`;
-  const graph = nodeGraph(node, { numbered: true, rate: node.fabric.link_gbps, link });
+  const graph = nodeGraph(node, { numbered: true, rate: node.fabric.link_gbps });
   const drawn = figure(graph, `${links} between these GPUs, source: ${node.fabric.source}`);
   return [quiet(facts), el("div", { className: "columns" }, drawn, devices), ...places];
 });
@@ -85,14 +85,14 @@ function placeParts(devices) {
 // -- a pod --------------------------------------------------------------------------------------------------------
 
 const inPath = (name) => name.split("/").map(encodeURIComponent).join("/");
-const speed = (set) => `${predicted(set.gbps)}, ${set.is_joined ? "NVLink" : "no NVLink ring"}`;
+const speed = (sets, which) => `${predicted(sets[which].gbps)}, ${joinedBy(sets, which)}`;
 const isSameSet = ({ chosen, first_fit: other }) => String(chosen.gpus) === String(other.gpus);
 
 function setFigures(sets) {
   const several = sets.chosen.gpus.length > 1, names = (set) => set.gpus.map((i) => sets.names[i]).join(", ");
   const one = (which, title) => {
     const made = figure(setGraph(sets, which), el("strong", { textContent: title }), el("br"),
-      ...(several ? [speed(sets[which]), el("br")] : []), el("small", {}, soft(names(sets[which]))));
+      ...(several ? [speed(sets, which), el("br")] : []), el("small", {}, soft(names(sets[which]))));
     made.className = which;
     return made;
   };
