@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
 import pytest
 
 from benchmarks import large_jobs
-from extender.policy import PolicyError, load_policy
+from extender.policy import Policy, PolicyError, load_policy
 from extender.sandbox import carried_machines
+from extender.topology.score_parts import product_gbps
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
 
 V100, A100, L40S, H100 = "dgx1-v100", "a100-pcie-8-bridged", "l40s-8-pix", "hgx-h100-8"
@@ -135,6 +137,22 @@ async def test_a_whole_clique_stays_whole_while_a_broken_one_has_trays() -> None
         assert (await b.client.get("/v1/explain/default/first")).json()["best"][0]["node"] == "n4"
         found = [await placed(b, f"p{i}", 4) for i in range(4)]
     assert found == ["n4", "n5", "n7", "n0"]
+
+
+@pytest.mark.parametrize(("slow", "fast"), list(permutations(carried_machines(), 2)))
+def test_a_set_with_the_wanted_bandwidth_comes_before_a_cheaper_one_just_below_it(slow: str, fast: str) -> None:
+    """The slow node has GPUs in use, so that packing prefers it, too; the fast one has whole sets to break."""
+    names, size = [f"{slow}-00", f"{fast}-00"], carried_machines()[slow].count
+    for wanted, held in ((2, 0), (4, 0), (2, size - 2), (4, max(size - 4, 0))):
+        fleet = large_jobs.Fleet(Policy(), {slow: 1, fast: 1})
+        if held:
+            fleet.occupy(names[0], range(held))
+        below, above = (product_gbps(fleet.cache.snapshot().node_infos[name], wanted) for name in names)
+        asked = below * 1.02
+        if 0 < asked <= above:
+            pod, _ = fleet.create("p", wanted)
+            pod = replace(pod, annotations={"berth.dev/bandwidth": f"{asked:g}"})
+            assert fleet.filter_service.filter(pod, names).passed[0] == names[1], (wanted, held, asked, above)
 
 
 @pytest.mark.parametrize("size", large_jobs.SIZES)
