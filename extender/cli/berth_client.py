@@ -178,8 +178,8 @@ class ScoredNodeReply(BaseModel):
 
 
 class UnschedulableNodesReply(BaseModel):
-    """Nodes that are unschedulable for the same reason: how many, some names, and the devices of one of them with the
-    cause of each.
+    """Nodes that are unschedulable for the same reason: how many, some names, and the devices of the first of these
+    with the cause of each.
     """
 
     nodes: int

@@ -279,10 +279,11 @@ def _best(candidates: list[Json]) -> Table:
 
 
 def _unschedulable(found: list[Json], limit: int) -> Table:
-    heads = ("nodes", "reason", "examples", "devices on one of them")
+    heads = ("nodes", "reason", "examples", "devices on the first")
     table = Table(*heads, title="unschedulable nodes", title_justify="left")
     for one in found[:limit]:
-        table.add_row(str(one["nodes"]), one["reason"], "\n".join(one["examples"]), "\n".join(one["causes"]))
+        causes = [f"{one['examples'][0]}: {cause}" for cause in one["causes"]]  # so that no line is read as its row
+        table.add_row(str(one["nodes"]), one["reason"], ", ".join(one["examples"]), "\n".join(causes))
     return table
 
 

@@ -58,7 +58,7 @@ NodeInfos = Mapping[str, NodeInfo]
 
 @dataclass(frozen=True, slots=True)
 class UnschedulableNodes:
-    """Nodes that are unschedulable for the same reason. `causes` are the device causes on one of them."""
+    """Nodes that are unschedulable for the same reason. `causes` are those of the devices of the first example."""
 
     code: str
     reason: str

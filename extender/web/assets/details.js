@@ -123,7 +123,8 @@ function pairParts(chosen) {
   const crowded = chosen.clique ? [`another ComputeDomain has channels in NVLink clique ${chosen.clique}`] : [];
   if (!chosen.pairs.length) return crowded.map((text) => quiet(text));
   const rows = chosen.pairs.map((pair) => [pair.device, pair.other, pair.nearness, pair.note || "–"]);
-  const more = [chosen.more_pairs && `and ${counted(chosen.more_pairs, "more pair")}`, chosen.network, ...crowded].filter(Boolean);
+  const left = chosen.more_pairs && `and ${counted(chosen.more_pairs, "more pair")}`;
+  const more = [left, chosen.network, ...crowded].filter(Boolean);
   return [el("h3", { textContent: "Devices beside each other" }), table(["device", "with", "how near", "note"], rows),
     ...more.map((text) => quiet(text))];
 }
@@ -140,7 +141,8 @@ const openPod = (pod) => open(pod, async () => {
   if (found.best?.length) parts.push(...pairParts(found.best[0]));
   if (found.best?.length) section("Best nodes", scoreTable(found.best));
   if (found.unschedulable?.length) {
-    const rows = found.unschedulable.map((n) => [n.nodes, n.reason, n.examples.join(", "), n.causes.join("; ") || "–"]);
+    const onFirst = ({ examples, causes }) => (causes.length ? `${examples[0]}: ${causes.join("; ")}` : "–");
+    const rows = found.unschedulable.map((n) => [n.nodes, n.reason, n.examples.join(", "), onFirst(n)]);
     section("Why the pod does not fit", table(["nodes", "reason", "examples", "devices"], rows));
   }
   const terms = (found.terms || []).filter((term) => !found.misses?.includes(term));

@@ -141,8 +141,8 @@ function joinedTile(several, hasGangs) {
   const faster = times >= 1.05 ? ` · ${times.toFixed(1)}× predicted GB/s` : "";
   const made = tile(hasGangs ? "Multi-GPU pods outside of gangs, joined" : "Multi-GPU pods joined",
     `${joined("chosen")} of ${several.length}`, `first fit: ${joined("first_fit")}${faster}`);
-  made.title = "Joined: the links of the GPUs make a ring. First fit: the first devices that fit on the node that Berth "
-    + "chose.";
+  made.title = "Joined: the links of the GPUs make a ring. First fit: the first devices that fit on the node that "
+    + "Berth chose.";
   return made;
 }
 
