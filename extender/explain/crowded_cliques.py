@@ -26,6 +26,7 @@ from extender.scheduling import (
 )
 
 _MAX_CLIQUES = 3  # named in one explanation
+_MAX_SEARCHED = 64  # cliques whose claims are read
 _MAX_CLAIMS = 4  # named for one clique
 
 
@@ -57,7 +58,7 @@ def clique_misses(nodes: Iterable[str], requirements: PodRequirements, snapshot:
     for name in sorted(nodes):
         by_clique[snapshot.node_infos[name].node.labels[CLIQUE_LABEL]].append(name)
     found = []
-    for clique, names in islice(sorted(by_clique.items()), MAX_CLIQUE):
+    for clique, names in islice(sorted(by_clique.items()), _MAX_SEARCHED):
         own, others = _claims_of_others(clique, requirements, snapshot)
         listed = [*own[:_MAX_CLAIMS], *([f"{len(own) - _MAX_CLAIMS} more"] if len(own) > _MAX_CLAIMS else [])]
         whose = [f"{'claim' if len(own) == 1 else 'claims'} {', '.join(listed)}"] if own else []

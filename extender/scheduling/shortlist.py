@@ -89,9 +89,9 @@ def best_nodes(
     crowded = in_cliques(requirements.crowded_cliques(snapshot), snapshot)
     best: Best = []
     for nodes in (names - crowded, names & crowded) if crowded else (names,):
-        found = _best_of(nodes - newer.keys(), ranking, requirements, snapshot, count)
-        found += [(name, one) for name, one in newer.items() if name in nodes and isinstance(one, Placement)]
+        found = _best_of(nodes - newer.keys() if newer else nodes, ranking, requirements, snapshot, count)
         if newer:
+            found += [(name, one) for name, one in newer.items() if name in nodes and isinstance(one, Placement)]
             found.sort(key=lambda one: (-one[1].score, one[0]))
         if found and proximity is not None:
             found = _by_proximity(proximity, ranking, requirements, snapshot, found, nodes)
