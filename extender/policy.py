@@ -184,9 +184,13 @@ class Policy(_Strict):
 
     def unmatched_products(self, products: Collection[str]) -> list[str]:
         """The names in `products`, also those of overrides, that none of these products contains."""
+        return [name for name in self.product_names if not any(name in product for product in products)]
+
+    @property
+    def product_names(self) -> list[str]:
+        """The names in `products`, also those of overrides, each once."""
         maps = (self.products, *(override.products or {} for override in self.overrides))
-        names = dict.fromkeys(name for one in maps for name in one)
-        return [name for name in names if not any(name in product for product in products)]
+        return list(dict.fromkeys(name for one in maps for name in one))
 
     def effective(self, namespace: str, classes: frozenset[str]) -> Policy:
         """The policy for a pod. Equal sets of overrides give the same object while the cache keeps it."""
@@ -281,6 +285,8 @@ def _has_parts(loc: tuple[int | str, ...], others: Iterable[tuple[int | str, ...
 def _fault(loc: tuple[int | str, ...], problem: str, value: str, positions: Positions) -> str:
     problem = in_plain_words(problem)
     line, column = positions.get(loc) or positions.get(loc[:-1]) or (0, 0)
+    if loc[-1:] == ("[key]",):  # pydantic's word for a wrong key of a map; the key is before it
+        loc, problem, value = loc[:-2], f"the name {shown(loc[-2])} {problem}", ""
     details = ", ".join(part for part in (value, f"line {line}, column {column}" if line else "") if part)
     if loc[-1:] == (_KEY,):
         loc, problem = loc[:-2], f"a key {problem}"

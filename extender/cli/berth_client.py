@@ -159,7 +159,8 @@ class ScoredNodeReply(BaseModel):
     """A node with the devices that a pod has there, or would get. Bandwidths are in GB/s.
 
     `reused` are the devices of claims that were allocated before. `pairs` has at most 8, `more_pairs` is the number of
-    the others. `network` is the predicted bandwidth of the NICs, where it was measured for such a machine.
+    the others. `network` is the predicted bandwidth of the NICs, where it was measured for such a machine. `clique` is
+    the node's NVLink clique if another ComputeDomain has channels in it.
     """
 
     node: str
@@ -173,11 +174,12 @@ class ScoredNodeReply(BaseModel):
     pairs: list[DevicePairReply] = []
     more_pairs: int = 0
     network: str = ""
+    clique: str = ""
 
 
 class UnschedulableNodesReply(BaseModel):
-    """Nodes that are unschedulable for the same reason: how many, some names, and the devices of one of them with the
-    cause of each.
+    """Nodes that are unschedulable for the same reason: how many, some names, and the devices of the first of these
+    with the cause of each.
     """
 
     nodes: int

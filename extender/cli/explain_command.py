@@ -27,7 +27,7 @@ from extender.console import Explainer, UnknownPod, WhatIf
 from extender.explain import Scenario, scenario_of
 from extender.manifests import hypothetical, is_device_class
 from extender.policy import Policy
-from extender.scheduling import Evaluator, runner_up_text
+from extender.scheduling import Evaluator, crowded_text, runner_up_text
 
 _BRIEF, _WIDE = 5, 1000  # rows in a table
 _UNPLACED = ("refused", "blocked", "gave-up", "unfinished")  # outcomes of groups for which devices are lacking
@@ -257,13 +257,14 @@ def _reused(chosen: Json) -> list[str]:
 
 
 def _pairs(chosen: Json) -> list[str]:
-    """The pairs of devices that a pod uses together, a line each, and the predicted bandwidth of the network."""
+    """The pairs of devices that a pod uses together, a line each, the bandwidth of the network, a crowded clique."""
     pairs = [
         f"{one['device']} + {one['other']}: {one['nearness']}{', ' * bool(one['note'])}{one['note']}"
         for one in chosen.get("pairs", ())
     ]
     more, network = chosen.get("more_pairs", 0), chosen.get("network", "")
-    return [*pairs, *([f"and {counted(more, 'more pair')}"] if more else []), *([network] if network else [])]
+    crowded = [crowded_text(chosen["clique"])] if chosen.get("clique") else []
+    return [*pairs, *([f"and {counted(more, 'more pair')}"] if more else []), *([network] if network else []), *crowded]
 
 
 def _best(candidates: list[Json]) -> Table:
@@ -278,10 +279,11 @@ def _best(candidates: list[Json]) -> Table:
 
 
 def _unschedulable(found: list[Json], limit: int) -> Table:
-    heads = ("nodes", "reason", "examples", "devices on one of them")
+    heads = ("nodes", "reason", "examples", "devices on the first")
     table = Table(*heads, title="unschedulable nodes", title_justify="left")
     for one in found[:limit]:
-        table.add_row(str(one["nodes"]), one["reason"], "\n".join(one["examples"]), "\n".join(one["causes"]))
+        causes = [f"{one['examples'][0]}: {cause}" for cause in one["causes"]]  # so that no line is read as its row
+        table.add_row(str(one["nodes"]), one["reason"], ", ".join(one["examples"]), "\n".join(causes))
     return table
 
 

@@ -16,6 +16,7 @@ from extender.cli.options import WideOutput
 from extender.cli.output import say, say_json
 from extender.files import name_of
 from extender.policy import Policy, PolicyError, UnreadablePolicy
+from extender.vendors import VENDORS
 
 policy_app = typer.Typer(no_args_is_help=True, help="Check and print policies.")
 
@@ -35,13 +36,29 @@ def check_command(
     code = 0
     for path in files:
         try:
-            policy_of(path)
+            policy = policy_of(path)
             say(f"{name_of(path)}: good")
+            _tell_products(policy)
         except (PolicyError, WireError) as error:
             code = max(code, 2 if isinstance(error, UnreadablePolicy | WireError) else 1)
             say(str(error), err=True)
     if code:
         raise typer.Exit(code)
+
+
+def _tell_products(policy: Policy) -> None:
+    """Say which words of the vendor files each entry of `products` goes with. GPUs may have other names."""
+    known = [word for vendor in VENDORS for one in vendor.products for word in one.names]
+    for name in policy.product_names:
+        products = [one for vendor in VENDORS if (one := vendor.product(name)) is not None]
+        found = [word for one in products for word in one.names if word in name]
+        found += [word for word in known if name in word and word not in found]
+        cased = [word for word in known if name.lower() in word.lower()]
+        if found:
+            say(f"  products: {shown(name)} goes with {', '.join(found)} of the vendor files")
+        else:
+            hint = f"; upper and lower case count: {', '.join(cased)}" if cased else ""
+            say(f"  products: {shown(name)} goes with no product of the vendor files{hint}")
 
 
 @policy_app.command("show")

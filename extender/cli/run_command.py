@@ -242,7 +242,7 @@ def _stop_event() -> asyncio.Event:
 
 # -- the report: the GPUs of each pod as link diagrams, the gangs, and the totals ------------------------------
 
-LEGEND = """0 1 GPUs of the pod  ○ free  # held  ━ joined by NVLink  GB/s: predicted
+LEGEND = """0 1 GPUs of the pod  ○ free  # held  ━ joined  GB/s: predicted
 first fit: the first devices that fit, on the same node"""
 GANG_LEGEND = """● a node with a pod of the gang  ○ another node of the domain
 first fit: each pod on the first node by name that fits"""
@@ -281,7 +281,7 @@ def _totals(rows: list[Row], gangs: list[GangRow]) -> list[str]:
         first_fit = sum(row.first_fit is not None and row.first_fit.is_joined for row in jobs)
         by_first_fit = f"first fit on the same nodes {first_fit} of {number}"
         pods = "multi-GPU pods outside of gangs" if gangs else "multi-GPU pods"
-        sentences.append(f"Joined by NVLink: Berth {joined} of {number} {pods}, {by_first_fit}.")
+        sentences.append(f"Joined by links: Berth {joined} of {number} {pods}, {by_first_fit}.")
     paired = [(row.berth, row.first_fit) for row in rows if row.berth and row.first_fit and row.berth.pairs]
     if paired:
         number = sum(berth.pairs for berth, _ in paired)
@@ -319,7 +319,7 @@ def _drawn(placement: PlacedGpus) -> Text:
 
 
 def _groups(graph: Graph) -> list[list[int]]:
-    """The GPUs in groups whose members all have NVLinks to each other, or into the same switch."""
+    """The GPUs in groups whose members all have links to each other, or into the same switch."""
     groups: list[list[int]] = []
     for gpu in range(graph.size):
         home = next((group for group in groups if all(_are_joined(graph, gpu, other) for other in group)), None)

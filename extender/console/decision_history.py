@@ -175,7 +175,9 @@ def decision_of(pod: Pod, snapshot: Snapshot) -> Decision | None:
         return Decision(at, ScoredNode(pod.node_name, 0.0, (), 0.0, 0.0, "", (), devices))
     noted = parse_decision(note)
     ring, best, source = _ring(node_info, results) if node_info is not None else (0.0, 0.0, "")
-    chosen = ScoredNode(pod.node_name, noted.score, devices, ring, best, source, noted.parts, (), *noted.pairs)
+    chosen = ScoredNode(
+        pod.node_name, noted.score, devices, ring, best, source, noted.parts, (), *noted.pairs, noted.clique
+    )
     return Decision(at, chosen, noted.runner_up, noted.margin)
 
 

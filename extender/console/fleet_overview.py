@@ -52,7 +52,7 @@ class TrendPoint(NamedTuple):
 
     at: float
     free: int  # GPUs without an allocation, share or hold
-    largest_set: int  # size of the largest set of free GPUs that NVLink joins on one node
+    largest_set: int  # size of the largest set of free GPUs that links join on one node
 
 
 class FleetTrend:

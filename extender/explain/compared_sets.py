@@ -25,15 +25,15 @@ class GpuSet:
 
     gpus: tuple[int, ...]  # indexes in ComparedSets.names
     gbps: float
-    is_joined: bool  # by NVLink alone
+    is_joined: bool  # by their links alone
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedSets:
     """The set that Berth chose and the set of first fit, both on the node as it was without the pod.
 
-    First fit takes the first devices that fit, in the order of the in-tree allocator. `links` and `switch` are those of
-    the node's row in the fleet overview.
+    First fit takes the first devices that fit, in the order of the in-tree allocator. `links`, `switch` and `link` are
+    those of the node's row in the fleet overview.
     """
 
     names: tuple[str, ...]  # of the node's GPUs
@@ -42,6 +42,7 @@ class ComparedSets:
     first_fit: GpuSet
     links: str = ""
     switch: str = ""
+    link: str = ""
     in_group: bool = False  # whether the pod names a group
 
 

@@ -145,7 +145,7 @@ def product(node_info: NodeInfo) -> str:
 
 
 def largest_free_set(node_info: NodeInfo) -> int:
-    """The size of the largest set of free GPUs that NVLink joins in a ring; 0 without one."""
+    """The size of the largest set of free GPUs that links join in a ring; 0 without one."""
     if node_info.fabric is None:
         return 0
     return largest_joined(node_info.fabric.graph, node_info.positions(~node_info.busy), len(node_info.gpu_bits))
@@ -163,17 +163,24 @@ def node_row(node_info: NodeInfo) -> Json:
 
 
 def link_digits(node_info: NodeInfo, count: int = 0) -> dict[str, str]:
-    """The NVLinks of GPUs as text: one base-36 digit each, so that the rows of 5,000 nodes stay short.
+    """The links of GPUs as text: one base-36 digit each, so that the rows of 5,000 nodes stay short.
 
     The GPUs are those of the fabric that the driver publishes, then others without links: `count`, if it is larger.
 
     `links` has a digit for each pair of GPUs (0 1, 0 2, … 1 2, …), `switch` one for each GPU. A key is absent if all
-    its digits are 0.
+    its digits are 0. `link` is what users call one of the links; it is absent without any.
     """
     positions = [position for position, bit in enumerate(node_info.gpu_bits) if bit >= 0]
     if node_info.fabric is None or not positions:
         return {}
-    return _digits_of(node_info.fabric.graph, (*positions, *[-1] * (count - len(positions))))
+    found = _digits_of(node_info.fabric.graph, (*positions, *[-1] * (count - len(positions))))
+    return {**found, "link": _link_name(node_info)} if found else {}
+
+
+def _link_name(node_info: NodeInfo) -> str:
+    """What users call a link of the node's GPUs."""
+    assert node_info.fabric is not None
+    return link_name(node_info.fabric.product, node_info.inventory.whole_gpus[0])
 
 
 @lru_cache(maxsize=1024)  # a fleet has a few machine types
@@ -230,7 +237,7 @@ def node_detail(node_info: NodeInfo, snapshot: Snapshot) -> Json:
     if fabric is not None:
         found["fabric"] = {
             "source": fabric.source.value,
-            "link": link_name(fabric.product, node_info.inventory.whole_gpus[0]),
+            "link": _link_name(node_info),
             "links": fabric.graph.links,
             "switch_links": fabric.graph.switch_links,
             "link_gbps": fabric.graph.link_gbps,
@@ -424,7 +431,7 @@ class FleetStats:
     free: int = 0  # GPUs without any allocation, share or hold
     drifting: int = 0  # GPUs in use without a claim
     unhealthy: int = 0
-    largest_set: int = 0  # largest set of free GPUs that NVLink joins on one node
+    largest_set: int = 0  # largest set of free GPUs that links join on one node
     largest_nodes: int = 0  # nodes with such a set
     clique_nodes: int = 0  # the most nodes of one NVLink clique whose GPUs are all free
     unclaimed_bytes: int = 0
@@ -470,7 +477,7 @@ def fleet_stats(snapshot: Snapshot) -> dict[str, FleetStats]:
 
 
 class LargeJob(NamedTuple):
-    """The largest job of one product that still finds free GPUs that NVLink joins."""
+    """The largest job of one product that still finds free GPUs that links join."""
 
     gpus: int
     where: str  # the product and the nodes, in words

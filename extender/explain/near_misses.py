@@ -385,7 +385,7 @@ def _missing_devices(
     if requirements.intent.topology == "required" and option.count > 1:
         joined = max(linked, default=0)
         if joined < option.count:
-            wanted = f"{option.count} GPUs on one NVLink set free"
+            wanted = f"{option.count} free GPUs that links join"
             return NearMiss(option.count - joined, f"no node has {wanted}; {_nodes(linked[joined])} {joined}")
     return None
 

@@ -28,6 +28,7 @@ from extender.base.berth_errors import InvalidClaim, WireError
 from extender.base.bits import members
 from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.base.text_limits import counted, one_line, shown
+from extender.explain.crowded_cliques import clique_misses, why_last
 from extender.explain.near_misses import EquivalentNodes, Refusal, holders_of_usable, near_misses, options_of
 from extender.explain.selector_stats import NodeSample
 from extender.policy import Policy
@@ -41,8 +42,8 @@ from extender.scheduling import (
     RankingCache,
     ScoredNode,
     Unschedulable,
+    best_nodes,
     evaluate,
-    keeping_domains,
     may_run,
     outside_domain,
     requirements_of,
@@ -59,7 +60,7 @@ NodeInfos = Mapping[str, NodeInfo]
 
 @dataclass(frozen=True, slots=True)
 class UnschedulableNodes:
-    """Nodes that are unschedulable for the same reason. `causes` are the device causes on one of them."""
+    """Nodes that are unschedulable for the same reason. `causes` are those of the devices of the first example."""
 
     code: str
     reason: str
@@ -179,13 +180,22 @@ def _explanation(question: _Question) -> Explanation:
     reasons = unschedulable.by_reason(question)
     fitting = nodes - unschedulable.nodes
     if fitting:
+        ranked = ranking, question.requirements, snapshot, snapshot.node_infos.keys() if allowed is None else allowed
+        count = max(_MAX_BEST, question.requirements.policy.candidates)  # filter's order of equal ones
         best = [
-            ScoredNode.of(question.node_info(node), placement, question.requirements, context)
-            for node, placement in _best(question, allowed, statuses)
+            ScoredNode.of(question.node_info(node), placement, question.requirements, context, snapshot)
+            for node, placement in best_nodes(*ranked, count, statuses)[:_MAX_BEST]
         ]
         sentence = _fits(name, nodes, fitting, best) + _leaves(excluded, nodes)
+        sentence += why_last(best, *ranked, statuses)
         return Explanation(name, "fits", sentence, nodes, fitting, tuple(best), reasons)
     misses, terms = _what_would_help(question, unschedulable, excluded) if unschedulable.classes else ((), ())
+    # Nodes that only another ComputeDomain keeps from the pod say most, even if others are more.
+    kept = excluded.get(Code.CLIQUE, ())
+    kept = [node for node in kept if isinstance(ranking.status(snapshot.node_infos[node]), Placement)]
+    if kept:
+        reasons = tuple(sorted(reasons, key=lambda one: one.code != Code.CLIQUE.name))
+        misses = (*clique_misses(kept, question.requirements, snapshot), *misses)
     return Explanation(name, "refused", _refused(name, reasons, misses), nodes, 0, (), reasons, misses, terms)
 
 
@@ -235,17 +245,6 @@ def _nodes_by_status(
         if names:
             yield NodesOfStatus(Unschedulable(Reason(code)), len(names), nsmallest(_MAX_EXAMPLES, names))
     yield from ranking.nodes_by_status(allowed, newer)
-
-
-def _best(
-    question: _Question, allowed: set[str] | None, newer: Mapping[str, FilterStatus]
-) -> list[tuple[str, Placement]]:
-    """The best nodes by score, in filter's order of equal ones."""
-    count = max(_MAX_BEST, question.requirements.policy.candidates)
-    found = [one for one in question.ranking.best(allowed, count + len(newer)) if one[0] not in newer]
-    found += [(name, status) for name, status in newer.items() if isinstance(status, Placement)]
-    found.sort(key=lambda one: (-one[1].score, one[0]))
-    return keeping_domains(found[:count], question.ranking, question.snapshot, allowed, newer)[:_MAX_BEST]
 
 
 # -- reasons -------------------------------------------------------------------------------------------------------

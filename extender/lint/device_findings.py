@@ -301,7 +301,7 @@ def refused_pods(given: Given) -> Iterator[LintFinding]:
 
 
 def impossible_topologies(given: Given) -> Iterator[LintFinding]:
-    """The pods that require NVLink between more GPUs than it joins on any node with a fabric slice."""
+    """The pods that require links between more GPUs than they join on any node with a fabric slice."""
     slices = given.objects.fabric.values()
     graphs = [fabric.graph for slice_ in slices if (fabric := fabric_of(slice_.devices)) is not None]
     if not graphs:
@@ -315,7 +315,7 @@ def impossible_topologies(given: Given) -> Iterator[LintFinding]:
             yield LintFinding(
                 "warning",
                 f"Pod {pod.key}, annotation berth.dev/topology",
-                f"no node joins {option.count} GPUs by NVLink",
+                f"no node has {option.count} GPUs that links join",
                 "ask for fewer GPUs, or topology: preferred",
             )
 

@@ -109,7 +109,7 @@ class PlacedGpus:
     gpus: tuple[int, ...]
     busy: frozenset[int]
     graph: Graph | None  # None on a node without published links
-    is_joined: bool  # by NVLink
+    is_joined: bool  # by their links
     gbps: float
     near: int = 0  # pairs of devices, such as a GPU and a NIC, that are as near as this machine allows
     pairs: int = 0  # all pairs of devices of several drivers

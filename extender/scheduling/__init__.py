@@ -7,6 +7,7 @@ tells the whole story. The room `requirements` has a face of its own: what a pod
 from extender.scheduling.decision import (
     Decision,
     ScoredNode,
+    crowded_text,
     parse_decision,
     runner_up_text,
 )
@@ -26,9 +27,11 @@ from extender.scheduling.node_ranking import NodeRanking, NodesOfStatus, Ranking
 from extender.scheduling.node_selection import NO_PREFERENCE, NodePreference, SelectedNodes, UsableNodes, may_run
 from extender.scheduling.requirements.pod_requirements import PodRequirements, requirements_of
 from extender.scheduling.shortlist import (
+    MAX_CLIQUE,
+    Best,
     CollectedDomain,
+    best_nodes,
     in_cliques,
-    keeping_domains,
     proximity_of,
     scores,
     shortlist,
@@ -36,7 +39,9 @@ from extender.scheduling.shortlist import (
 from extender.scheduling.unschedulable_reason import attributes_like
 
 __all__ = [
+    "MAX_CLIQUE",
     "NO_PREFERENCE",
+    "Best",
     "CollectedDomain",
     "Decision",
     "DomainUses",
@@ -55,10 +60,11 @@ __all__ = [
     "UsableNodes",
     "Use",
     "attributes_like",
+    "best_nodes",
+    "crowded_text",
     "evaluate",
     "ignores_identity",
     "in_cliques",
-    "keeping_domains",
     "may_reject_sets",
     "may_run",
     "outside_domain",

@@ -6,17 +6,21 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from extender.allocation import NodeInfo
+from extender.allocation import NodeInfo, Snapshot
+from extender.base.text_limits import one_line
 from extender.scheduling.evaluate import EvaluationContext, Placement
 from extender.scheduling.requirements.pod_requirements import PodRequirements
 from extender.topology.device_pairs import Accepted, DevicePair, DevicePairs, device_pairs, parse_pairs
 from extender.topology.score_parts import ScorePart, product_gbps
 
 _AS_GOOD = 0.0005  # margins below it would be shown as 0.000
-_FIELDS = re.compile(r"; (?=score [0-9]|devices |[a-z]+ [0-9]\.[0-9]{2}: |pairs |runner-up )")  # a text may have "; "
+_FIELDS = re.compile(
+    r"; (?=score [0-9]|devices |[a-z]+ [0-9]\.[0-9]{2}: |pairs |another Comp|runner-up )"
+)  # a text may have "; "
 _SCORE = re.compile(r"score ([0-9]{1,3}\.[0-9]{3})")
 _PART = re.compile(r"([a-z]+) ([0-9]\.[0-9]{2}): (.*)", re.DOTALL)
 _PAIRS = "pairs "
+_CROWDED = "another ComputeDomain has channels in NVLink clique "
 _RUNNER_UP = re.compile(r"runner-up (\S+), (?:as good|([0-9]{1,3}\.[0-9]{3}) behind)")
 
 
@@ -35,6 +39,7 @@ class ScoredNode:
     pairs: tuple[DevicePair, ...] = ()  # of the devices to allocate, the first 8
     more_pairs: int = 0
     network: str = ""  # the predicted bandwidth of the NICs, as text
+    clique: str = ""  # the node's NVLink clique, if another ComputeDomain has channels in it
 
     @property
     def all_devices(self) -> tuple[str, ...]:
@@ -43,7 +48,12 @@ class ScoredNode:
 
     @classmethod
     def of(
-        cls, node_info: NodeInfo, placement: Placement, requirements: PodRequirements, context: EvaluationContext
+        cls,
+        node_info: NodeInfo,
+        placement: Placement,
+        requirements: PodRequirements,
+        context: EvaluationContext,
+        snapshot: Snapshot,
     ) -> ScoredNode:
         """The node with the score and devices of this placement. Raises DeadlineExceeded."""
         count = node_info.positions(placement.solution.mask).bit_count()
@@ -59,12 +69,13 @@ class ScoredNode:
             placement.parts,
             requirements.allocated_devices,
             *_pairs(node_info, placement, requirements, context),
+            one_line(requirements.shared_clique(node_info.node, snapshot)),
         )
 
     def annotation(self, runner_up: str, margin: float) -> str:
         """The text of the pod's annotation, which `parse_decision` reads; '' without parts.
 
-        It has the score, the devices, the parts of the score, the pairs of devices, and the runner-up.
+        It has the score, the devices, the parts of the score, the pairs of devices, the crowded clique, the runner-up.
         """
         if not self.parts:
             return ""
@@ -72,6 +83,7 @@ class ScoredNode:
         found += [f"{part.name} {part.value:.2f}: {part.sentence}" for part in self.parts]
         pairs = DevicePairs(self.pairs, self.more_pairs, self.network).text()
         found += [f"{_PAIRS}{pairs}"] if pairs else []
+        found += [crowded_text(self.clique)] if self.clique else []
         return "; ".join([*found, *([runner_up_text(runner_up, margin)] if runner_up else [])])
 
 
@@ -93,11 +105,12 @@ class NotedDecision(NamedTuple):
     runner_up: str = ""
     margin: float = 0.0
     pairs: DevicePairs = DevicePairs()
+    clique: str = ""
 
 
 def parse_decision(text: str) -> NotedDecision:
     """Read a text of `ScoredNode.annotation`. A user may change the annotation: what cannot be read has its default."""
-    score, parts, runner_up, margin, pairs = 0.0, list[ScorePart](), "", 0.0, DevicePairs()
+    score, parts, runner_up, margin, pairs, clique = 0.0, list[ScorePart](), "", 0.0, DevicePairs(), ""
     for field in _FIELDS.split(text):
         if found := _SCORE.fullmatch(field):
             score = float(found[1])
@@ -107,7 +120,9 @@ def parse_decision(text: str) -> NotedDecision:
             runner_up, margin = found[1], float(found[2] or 0.0)
         elif field.startswith(_PAIRS):
             pairs = parse_pairs(field.removeprefix(_PAIRS))
-    return NotedDecision(score, tuple(parts), runner_up, margin, pairs)
+        elif field.startswith(_CROWDED):
+            clique = field.removeprefix(_CROWDED)
+    return NotedDecision(score, tuple(parts), runner_up, margin, pairs, clique)
 
 
 def _pairs(
@@ -133,6 +148,11 @@ def _pairs(
         return Accepted(match, match & simple & ~node_info.busy & ~placement.solution.mask, is_bound)
 
     return device_pairs(node_info, placement.solution.mask, accepted)
+
+
+def crowded_text(clique: str) -> str:
+    """What the explanation and the pod's annotation say of a clique that the pod shares with another ComputeDomain."""
+    return f"{_CROWDED}{clique}"
 
 
 def runner_up_text(name: str, margin: float) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping, 
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
+from types import MappingProxyType
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.api.claim_specs import CLIQUE_LABEL
@@ -20,7 +21,7 @@ from extender.api.node_names import has_all
 from extender.api.pod_groups import GroupKey
 from extender.api.reasons import Code, Reason
 from extender.base.text_limits import counted
-from extender.scheduling.evaluate import Placement
+from extender.scheduling.evaluate import FilterStatus, Placement
 from extender.scheduling.group_domain import outside_domain
 from extender.scheduling.node_ranking import NodeRanking
 from extender.scheduling.node_selection import SelectedNodes
@@ -28,6 +29,7 @@ from extender.scheduling.requirements.pod_requirements import PodRequirements
 from extender.topology.score_parts import ScorePart, total
 
 MAX_SCORE = 10  # MaxExtenderPriority of the extender API
+MAX_CLIQUE = 72  # nodes of a clique that are looked at: no NVLink clique has more GPUs
 
 Best = list[tuple[str, Placement]]
 """Nodes with their placements, the best first."""
@@ -67,18 +69,38 @@ def shortlist(
             return Shortlist(reasons=_reasons(ranking, requirements, snapshot, names, {}, collected))
     excluded = _excluded(requirements, snapshot, names, selected)
     wanted = set(names).difference(kept, *excluded.values())
+    if best := best_nodes(ranking, requirements, snapshot, wanted, requirements.policy.candidates):
+        return Shortlist(dict(best))
+    return Shortlist(reasons=_reasons(ranking, requirements, snapshot, names, excluded, collected))
+
+
+def best_nodes(
+    ranking: NodeRanking,
+    requirements: PodRequirements,
+    snapshot: Snapshot,
+    names: AbstractSet[str],
+    count: int,
+    newer: Mapping[str, FilterStatus] = MappingProxyType({}),
+) -> Best:
+    """The best of these nodes, at most `count`: filter and explain have one order. Statuses in `newer` come first.
+
+    `newer` are nodes with a hold of the pod. The hold counts as a member of the pod's group: then nothing is said
+    about the proximity to the others.
+    """
+    proximity = proximity_of(requirements, snapshot) if not newer else None
     crowded = in_cliques(requirements.crowded_cliques(snapshot), snapshot)
     best: Best = []
-    for nodes in (wanted - crowded, wanted & crowded) if crowded else (wanted,):
-        found = _best_of(nodes, ranking, requirements, snapshot)
+    for nodes in (names - crowded, names & crowded) if crowded else (names,):
+        found = _best_of(nodes - newer.keys() if newer else nodes, ranking, requirements, snapshot, count)
+        if newer:
+            found += [(name, one) for name, one in newer.items() if name in nodes and isinstance(one, Placement)]
+            found.sort(key=lambda one: (-one[1].score, one[0]))
         if found and proximity is not None:
             found = _by_proximity(proximity, ranking, requirements, snapshot, found, nodes)
         elif found:
-            found = keeping_domains(found, ranking, snapshot, nodes)
-        best += found[: requirements.policy.candidates - len(best)]
-    if best:
-        return Shortlist(dict(best))
-    return Shortlist(reasons=_reasons(ranking, requirements, snapshot, names, excluded, collected))
+            found = keeping_domains(found[:count], ranking, snapshot, nodes, newer)
+        best += found[: count - len(best)]
+    return best
 
 
 def in_cliques(cliques: Iterable[str], snapshot: Snapshot) -> frozenset[str]:
@@ -100,10 +122,12 @@ def _excluded(
     return found
 
 
-def _best_of(wanted: AbstractSet[str], ranking: NodeRanking, requirements: PodRequirements, snapshot: Snapshot) -> Best:
-    """The best nodes among `wanted`, at most `candidates` of the policy."""
-    if len(wanted) > requirements.policy.candidates:
-        return ranking.best(wanted, requirements.policy.candidates)
+def _best_of(
+    wanted: AbstractSet[str], ranking: NodeRanking, requirements: PodRequirements, snapshot: Snapshot, count: int
+) -> Best:
+    """The best nodes among `wanted`, at most `count`."""
+    if len(wanted) > max(count, requirements.policy.candidates):
+        return ranking.best(wanted, count)
     node_infos = [info for name in wanted if (info := snapshot.node_infos.get(name)) is not None]
     found = ((info.node.name, ranking.status(info)) for info in node_infos)
     return sorted(
@@ -118,12 +142,12 @@ def _by_proximity(
     requirements: PodRequirements,
     snapshot: Snapshot,
     best: Best,
-    wanted: set[str],
+    wanted: AbstractSet[str],
 ) -> Best:
     """The best nodes and the best of each level near the pod group, ordered by the score with proximity."""
     placements = dict(best)
     for near in proximity.near_nodes():
-        placements.update(_best_of(near & wanted, ranking, requirements, snapshot))
+        placements.update(_best_of(near & wanted, ranking, requirements, snapshot, len(best)))
     found = [
         (name, proximity.with_proximity(placement, snapshot.node_infos[name], requirements))
         for name, placement in placements.items()

@@ -58,7 +58,7 @@ from extender.cluster import (
 )
 from extender.runtime.informers import Informers
 from extender.runtime.supervisor import Supervisor
-from extender.scheduling import PodRequirements, ScoredNode, Unschedulable, requirements_of
+from extender.scheduling import PodRequirements, ScoredNode, Unschedulable, in_cliques, requirements_of
 from extender.scheduling.requirements import (
     Pending,
     PreFilterResult,
@@ -291,7 +291,7 @@ class Binder:
             async with self._in_time(cycle.started):
                 claims = await self._written(cycle, requirements, planned)
             with self._span(cycle.pod.uid, "write binding"):
-                runner_up = self._filter_service.shortlist_scores.runner_up(cycle.pod.uid, cycle.node)
+                runner_up = self._runner_up(cycle, requirements)
                 await self._send_binding(cycle, claims, decision_annotation(chosen, runner_up))
         except (BindOutcomeUnknown, BindPending):
             raise  # the writes stay
@@ -335,7 +335,13 @@ class Binder:
         requirements = requirements.for_node(node_info.node)
         context = self._filter_service.evaluation_context(snapshot)
         planned = status.allocations(node_info, requirements, context, _new_share)
-        return requirements, planned, ScoredNode.of(node_info, status, requirements, context)
+        return requirements, planned, ScoredNode.of(node_info, status, requirements, context, snapshot)
+
+    def _runner_up(self, cycle: BindingCycle, requirements: PodRequirements) -> RunnerUp:
+        """The best other node of filter, but for those that came last because of another ComputeDomain."""
+        snapshot = self._cache.snapshot()
+        last = in_cliques(requirements.crowded_cliques(snapshot), snapshot)
+        return self._filter_service.shortlist_scores.runner_up(cycle.pod.uid, cycle.node, last)
 
     async def _written(
         self, cycle: BindingCycle, requirements: PodRequirements, planned: NewAllocations

@@ -40,6 +40,7 @@ from extender.scheduling import (
     Placement,
     PodRequirements,
     RankingCache,
+    best_nodes,
     evaluate,
     proximity_of,
     requirements_of,
@@ -295,7 +296,8 @@ class FilterService:
         if isinstance(requirements, PodRequirements):
             ranking = self.rankings.get_or_create(requirements)
             if self.update_ranking(pod, requirements, ranking, snapshot):
-                return scores({name: p.score for name, p in ranking.best(set(names), len(names))}, names)
+                best = best_nodes(ranking, requirements, snapshot, set(names), len(names))
+                return scores({name: placement.score for name, placement in best}, names)
         return [(name, 0) for name in names]
 
     def evaluate_node(

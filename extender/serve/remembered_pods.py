@@ -109,10 +109,10 @@ class ShortlistScores:
         known = self._known.get(uid)
         return known if known is not None and known.keys() >= set(names) else None
 
-    def runner_up(self, uid: str, node: str) -> RunnerUp:
-        """The best node of the pod other than `node`."""
+    def runner_up(self, uid: str, node: str, last: Collection[str] = ()) -> RunnerUp:
+        """The best node of the pod other than `node` and those in `last`, which are no choice whatever their score."""
         known = self._known.get(uid) or {}
-        others = [(score, name) for name, score in known.items() if name != node]
+        others = [(score, name) for name, score in known.items() if name != node and name not in last]
         if node not in known or not others:
             return "", 0.0
         score, name = max(others, key=lambda other: other[0])

@@ -65,7 +65,7 @@ def fragment(host: Host, mix: RequestMix) -> float:
 
 _GIB = 1 << 30
 _UNASKED = 0.15  # how much of `link` the links decide if the pod asked for none
-_TOO_SLOW = 0.5  # `link` just below what the pod asked for
+_TOO_SLOW = 0.25  # `link` just below what the pod asked for: a cheap GPU and a full node weigh less than the rest
 _TIE = 1_000  # the weight of the best fit is this much smaller than that of the gradient
 
 

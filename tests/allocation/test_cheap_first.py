@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
 import pytest
 
 from benchmarks import large_jobs
-from extender.policy import PolicyError, load_policy
+from extender.policy import Policy, PolicyError, load_policy
 from extender.sandbox import carried_machines
 from extender.topology.product_values import thrift
+from extender.topology.score_parts import product_gbps
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
 from tests.worlds.vendor_worlds import node_info, nvidia
 
@@ -125,7 +127,8 @@ async def test_the_policy_sets_the_value_of_a_product(policy: str, machine: str)
         ("products: {H100: yes}", "products.H100: must not be true or false"),
         ("products: {H100: -1}", "products.H100: must be at least 0 (is -1"),
         ("products: {H100: dear}", "products.H100: must be a number"),
-        ("products: {'': 1}", "products: a key must have at least 2 characters"),
+        ("products: {'': 1}", "products: the name '' must have at least 2 characters (line 1, column 12)"),
+        ("overrides: [{products: {A: 1}}]", "overrides.0.products: the name 'A' must have at least 2 characters"),
         ("products: 7", "products: must be an object"),
         ("overrides: [{products: {H100: -1}}]", "overrides.0.products.H100: must be at least 0"),
     ],
@@ -160,6 +163,24 @@ async def test_a_whole_clique_stays_whole_while_a_broken_one_has_trays() -> None
         assert (await b.client.get("/v1/explain/default/first")).json()["best"][0]["node"] == "n4"
         found = [await placed(b, f"p{i}", 4) for i in range(4)]
     assert found == ["n4", "n5", "n7", "n0"]
+
+
+@pytest.mark.parametrize(("slow", "fast"), list(permutations(carried_machines(), 2)))
+def test_a_set_with_the_wanted_bandwidth_comes_before_a_cheaper_one_just_below_it(slow: str, fast: str) -> None:
+    """The slow node has GPUs in use, so that packing prefers it, too; the fast one has whole sets to break."""
+    names, size = [f"{slow}-00", f"{fast}-00"], carried_machines()[slow].count
+    for wanted, held in ((2, 0), (4, 0), (2, size - 2), (4, max(size - 4, 0))):
+        fleet = large_jobs.Fleet(Policy(), {slow: 1, fast: 1})
+        if held:
+            fleet.occupy(names[0], range(held))
+        below, above = (product_gbps(fleet.cache.snapshot().node_infos[name], wanted) for name in names)
+        asked = below * 1.02
+        if 0 < asked <= above:
+            pod, _ = fleet.create("p", wanted)
+            pod = replace(pod, annotations={"berth.dev/bandwidth": f"{asked:g}"})
+            passed = fleet.filter_service.filter(pod, names).passed
+            assert passed, "both nodes have room"
+            assert passed[0] == names[1], (wanted, held, asked, above)
 
 
 @pytest.mark.parametrize("size", large_jobs.SIZES)

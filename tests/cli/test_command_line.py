@@ -235,6 +235,23 @@ def test_every_policy_is_checked_though_one_cannot_be_read(tmp_path: Path) -> No
     assert [line.split(": ")[1] for line in stderr.splitlines()] == ["does not exist", "candidates"]
 
 
+def test_policy_check_says_which_products_an_entry_goes_with(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text("products: {h100: 1, H100 PCIe: 3, A100: 2}\noverrides: [{products: {nosuch: 1, MI3: 2}}]\n")
+    code, out, _ = berth(["policy", "check", str(path)])
+    assert (code, out.splitlines()) == (
+        0,
+        [
+            f"{path}: good",
+            "  products: 'h100' goes with no product of the vendor files; upper and lower case count: H100",
+            "  products: 'H100 PCIe' goes with H100 of the vendor files",
+            "  products: 'A100' goes with A100 of the vendor files",
+            "  products: 'nosuch' goes with no product of the vendor files",
+            "  products: 'MI3' goes with MI350X, MI355X, MI325X, MI300X, MI308X, MI300A of the vendor files",
+        ],
+    )
+
+
 def test_the_policy_of_the_manifests_is_good_and_the_default() -> None:
     path = str(ROOT / "manifests" / "base" / "policy.yaml")
     assert berth(["policy", "check", path]) == (0, f"{path}: good\n", "")

@@ -31,7 +31,7 @@ def test_every_example_lands_as_its_file_says() -> None:
     assert "train-eight" in out
     assert "✗" not in out
     # Berth joins the GPUs of every pod; first fit takes GPUs of two bridges, and interleaves the gangs.
-    joined = "Joined by NVLink: Berth 10 of 10 multi-GPU pods outside of gangs, first fit on the same nodes 4 of 10."
+    joined = "Joined by links: Berth 10 of 10 multi-GPU pods outside of gangs, first fit on the same nodes 4 of 10."
     assert joined in " ".join(out.split())
     assert re.search(r"pair-a +│ .*\d━\d.* 240 │ #━1 2━# ○━○ ○━○ .* 20 *$", out, re.MULTILINE)
     assert "Whole in one domain: Berth 2 of 2 gangs, first fit 0 of 2." in out

@@ -40,9 +40,10 @@ def test_the_history_is_bounded_and_the_pods_of_one_namespace_hide_no_other() ->
 @pytest.mark.parametrize("runner_up", [("", 0.0), ("n2", 0.031), ("n2.example", 0.0)])
 def test_the_text_of_a_decision_is_read_again(runner_up: tuple[str, float]) -> None:
     parts = (ScorePart("link", 0.5, "predicted ring of 2 GPUs: 80 GB/s; the best"), ScorePart("health", 1.0, "xid; 2"))
-    chosen = ScoredNode("n1", 0.75, ("d/n1/gpu-0", "d/n1/gpu-1"), 80.0, 160.0, "agent", parts)
+    chosen = ScoredNode("n1", 0.75, ("d/n1/gpu-0", "d/n1/gpu-1"), 80.0, 160.0, "agent", parts, clique="rack-1.0")
     found = parse_decision(chosen.annotation(*runner_up))
     assert found[:4] == (0.75, parts, *runner_up)
+    assert found.clique == "rack-1.0"
 
 
 @pytest.mark.parametrize("text", ["", "; ;", "score x; runner-up", "link 1.00", "score 1.0; devices ; link 9.99: "])

@@ -42,7 +42,7 @@ def chosen(fleet: NicFleet, requests: list[Json]) -> ScoredNode:
     placement = fleet.evaluate("n", requirements)
     assert isinstance(placement, Placement), placement
     context = fleet.evaluator.evaluation_context(snapshot)
-    return ScoredNode.of(snapshot.node_infos["n"], placement, requirements, context)
+    return ScoredNode.of(snapshot.node_infos["n"], placement, requirements, context, snapshot)
 
 
 def pairs_of(decision: ScoredNode) -> DevicePairs:

@@ -115,7 +115,7 @@ async def test_too_few_on_one_node_and_no_nvlink_set() -> None:
         )
         await run_pod(b, "q", [claim("q", 4)], {"berth.dev/topology": "required"})
         assert any(
-            m == "no node has 4 GPUs on one NVLink set free; 2 nodes have 2" for m in (await why(b, "q"))["misses"]
+            m == "no node has 4 free GPUs that links join; 2 nodes have 2" for m in (await why(b, "q"))["misses"]
         )
 
 
@@ -200,9 +200,10 @@ def test_what_if_for_a_job_from_a_server_and_from_a_snapshot(tmp_path: Path) -> 
     assert "no node has 4 free devices for request gpus; 1 node has 2" in " ".join(held.output.split()).replace(
         "request gpu;", "request gpus;"
     )
-    freed = CliRunner().invoke(
-        cli, ["explain", "pod", "default/stuck", "--snapshot", str(cluster_dump), "--free", "default/a"]
-    )
+    stuck = ["explain", "pod", "default/stuck", "--snapshot", str(cluster_dump)]
+    table = CliRunner(env={"COLUMNS": "200"}).invoke(cli, stuck).output
+    assert "n1: gpu-0, gpu-1, gpu-2, gpu-3 and 2 more, held by default/a" in table, "a device is beside its own node"
+    freed = CliRunner().invoke(cli, [*stuck, "--free", "default/a"])
     assert freed.exit_code == 0
     assert "fits on" in freed.output
 

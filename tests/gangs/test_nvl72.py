@@ -32,6 +32,7 @@ CHANNEL_CLASS = {
     "spec": {"selectors": [{"cel": {"expression": f'device.driver == "{COMPUTE_DOMAIN_DRIVER}"'}}]},
 }
 ANOTHER = "node is in another ComputeDomain"
+IN_CLIQUE = "another ComputeDomain has channels in NVLink clique"
 CROWDED = "another ComputeDomain has channels in the node's NVLink clique"
 
 
@@ -67,6 +68,25 @@ def tray_claim(name: str, domain: str) -> Json:
             }
         },
     }
+
+
+def small_claim(name: str, domain: str) -> Json:
+    """One GPU with the channel of a ComputeDomain."""
+    found = tray_claim(name, domain)
+    found["spec"]["devices"]["requests"][0]["exactly"]["count"] = 1
+    return found
+
+
+def channel(b: Berthing, node: str, domain: str, namespace: str = "default") -> None:
+    """Allocate the channel of a node to a ComputeDomain."""
+    found = tray_claim(f"channel-of-{node}", domain)
+    found["metadata"]["namespace"] = namespace
+    found["spec"]["devices"]["requests"].pop(0)
+    b.cluster.apply(found)
+    result = {"request": "channel", "driver": COMPUTE_DOMAIN_DRIVER, "pool": node, "device": "channel-0"}
+    change = {"status": {"allocation": {"devices": {"results": [result]}}}}
+    claims, key = RESOURCES["resource.k8s.io", "resourceclaims"], (namespace, f"channel-of-{node}")
+    b.cluster.api.registry.patch(claims, key, change, "status", strategic=False)
 
 
 @asynccontextmanager
@@ -212,6 +232,63 @@ async def test_a_pod_alone_avoids_the_rack_of_another_domain_while_there_is_anot
         assert racks_in_order[0] not in racks_of(taken)
         assert racks_in_order == sorted(racks_in_order, key=lambda rack: rack in racks_of(taken))
         assert set(racks_in_order[18:]) == racks_of(taken).keys(), "the other rack comes last, and is not refused"
+
+
+async def test_explain_has_the_order_of_filter_and_says_why_a_better_node_comes_last() -> None:
+    """Its rack has a tray in use, so that packing scores the trays there higher."""
+    async with racks() as b:
+        channel(b, name(0, 0), "domain-of-x")
+        b.cluster.occupy(name(0, 1), (0, 1))
+        b.cluster.apply(small_claim("alone-tray", "domain-of-alone"))
+        b.cluster.apply(pod("alone", "alone-tray"))
+        await b.settled()
+        explained = (await b.client.get("/v1/explain/default/alone")).json()
+        nodes = (await b.filter("alone"))["NodeNames"]
+        assert [one["node"] for one in explained["best"]] == nodes[:5]
+        last = f"{name(0, 1)} has a better score, but {IN_CLIQUE} rack-0: its nodes come last"
+        assert last in explained["sentence"]
+        assert await b.bind("alone", nodes[0]) == ""
+        note = b.cluster.store["pods", ("default", "alone")]["metadata"]["annotations"]["berth.dev/decision"]
+        assert IN_CLIQUE not in note
+        assert "runner-up r1-" in note, "a tray of the other rack is no runner-up, though its score is better"
+
+
+async def test_the_decision_in_a_crowded_clique_says_so() -> None:
+    async with racks() as b:
+        for rack in range(RACKS):
+            channel(b, name(rack, 0), f"domain-of-{rack}")
+        b.cluster.apply(small_claim("alone-tray", "domain-of-alone"))
+        b.cluster.apply(pod("alone", "alone-tray"))
+        await b.settled()
+        explained = (await b.client.get("/v1/explain/default/alone")).json()
+        assert [one["clique"] for one in explained["best"]] == ["rack-0"] * 5
+        assert "better score" not in explained["sentence"]
+        (node, *_) = (await b.filter("alone"))["NodeNames"]
+        assert await b.bind("alone", node) == ""
+        await b.settled()
+        note = b.cluster.store["pods", ("default", "alone")]["metadata"]["annotations"]["berth.dev/decision"]
+        assert f"; {IN_CLIQUE} rack-0; " in note
+        explained = (await b.client.get("/v1/explain/default/alone")).json()
+        assert explained["decision"]["chosen"]["clique"] == "rack-0"
+
+
+async def test_the_reason_is_the_other_domain_where_it_is_all_that_stands_in_the_way() -> None:
+    """More nodes have no such device at all. What would help names claims of the pod's own namespace only."""
+    async with racks(policy="compute_domains: require") as b:
+        for index in range(40):
+            b.cluster.add_node(f"t4-{index:02}", carried_machines()["t4-4"])
+        channel(b, name(0, 0), "domain-of-x")
+        channel(b, name(1, 0), "domain-of-y", "secret")
+        b.cluster.apply(small_claim("alone-tray", "domain-of-alone"))
+        b.cluster.apply(pod("alone", "alone-tray"))
+        await b.settled()
+        explained = (await b.client.get("/v1/explain/default/alone")).json()
+        assert f"fits nowhere: {CROWDED} on 36 of 76 nodes; fits on r0-t01 and 16 more" in explained["sentence"]
+        assert [miss.partition("ComputeDomain")[2] for miss in explained["misses"][:2]] == [
+            ", which has channels for claim default/channel-of-r0-t00, ends",
+            ", which has channels for 1 claim of other namespaces, ends",
+        ]
+        assert "secret" not in str(explained)
 
 
 async def test_a_domain_waits_for_a_rack_of_its_own_if_the_policy_requires_it() -> None:

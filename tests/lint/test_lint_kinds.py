@@ -117,7 +117,7 @@ def test_nvlink_joins_gpus_only(tmp_path: Path, driver: str, found: int) -> None
     asking["spec"]["schedulerName"] = "berth-scheduler"
     agent = fabric_slice("n", carried_machines()["t4-4"])
     out = lint(tmp_path, class_("x", f'device.driver == "{driver}"'), several, asking, agent).stdout
-    assert out.count("no node joins 4 GPUs by NVLink") == found
+    assert out.count("no node has 4 GPUs that links join") == found
 
 
 VALUES = [

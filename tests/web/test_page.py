@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -87,13 +88,13 @@ async def test_every_view_and_live_updates(tmp_path: Path) -> None:
         tiles = await page.run("[...document.querySelectorAll('.tile')].map(tile => tile.innerText)")
         # The change of the last seconds is shown once there are two samples of the fleet.
         assert re.match(r"Free GPUs\n12(\u22128 in \d+\s?s)?\nof 20 on 3 nodes", tiles[0])
-        assert tiles[1].startswith("Largest free NVLink set\n8")
+        assert tiles[1].startswith("Largest free joined set\n8")
         assert any(tile.startswith("Waiting pods\n1\nfor ") for tile in tiles)
         await page.until("document.querySelectorAll('.tile').length === 5")
         large = "document.querySelectorAll('.tile')[2].innerText"
         await page.until(f"{large} === `The next large job finds\n8\n\u00d7 Tesla V100-SXM2-16GB on one node`")
         tile = await page.run("document.querySelector('.tile:last-child').innerText")
-        assert tile == "Multi-GPU pods joined by NVLink\n1 of 1\nfirst fit: 1"
+        assert tile == "Multi-GPU pods joined\n1 of 1\nfirst fit: 1"
 
         await page.run("document.querySelector('#waiting button').click()")
         text = await opened(page, "default/late")
@@ -174,6 +175,65 @@ async def test_a_member_leads_to_its_group(tmp_path: Path) -> None:
         assert "named by berth.dev/group · 0 of at least 2 bound · topology none" in text
         assert "default/p1" in text
         assert "2 wait · minimum 2" in await page.run("document.getElementById('groups').innerText")
+        assert page.errors == []
+
+
+def mi300x_node(name: str) -> list[dict[str, Any]]:
+    """A node with eight MI300X, as AMD's driver publishes them, and the driver's class."""
+    pci = "resource.kubernetes.io/pciBusID"
+    devices = [
+        {
+            "name": f"gpu-{i}",
+            "attributes": {
+                "type": {"string": "amdgpu"},
+                "productName": {"string": "AMD_Instinct_MI300X_OAM"},
+                pci: {"string": f"0000:{i}5:00.0"},
+            },
+            "capacity": {"memory": {"value": "192Gi"}},
+        }
+        for i in range(8)
+    ]
+    pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
+    expression = "device.driver == 'gpu.amd.com'"
+    return [
+        {"kind": "Node", "metadata": {"name": name}},
+        {
+            "kind": "ResourceSlice",
+            "metadata": {"name": f"{name}-gpus"},
+            "spec": {"driver": "gpu.amd.com", "nodeName": name, "pool": pool, "devices": devices},
+        },
+        {
+            "kind": "DeviceClass",
+            "metadata": {"name": "gpu.amd.com"},
+            "spec": {"selectors": [{"cel": {"expression": expression}}]},
+        },
+    ]
+
+
+async def test_the_links_of_another_vendor_have_their_own_name(tmp_path: Path) -> None:
+    async with berthing({"n1": "dgx1-v100"}) as b, browsing(str(b.client.base_url)) as page:
+        for obj in mi300x_node("amd"):
+            b.cluster.apply(obj)
+        pair = claim("pair", 2)
+        pair["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = "gpu.amd.com"
+        b.cluster.apply(pair)
+        b.cluster.apply(pod("pair", "pair"))
+        await b.settled()
+        assert (await b.filter("pair"))["NodeNames"] == ["amd"]
+        assert await b.bind("pair", "amd") == ""
+        await page.until("fleet.decisions.some((one) => one.sets) && document.querySelectorAll('.tile').length === 5")
+        card = "[...document.querySelectorAll('.node')].find((one) => one.dataset.node === 'NODE')"
+        titles = "[...CARD.querySelectorAll('line title')].map((one) => one.textContent)".replace("CARD", card)
+        await page.until(f"{card.replace('NODE', 'amd')} && {titles.replace('NODE', 'amd')}.length === 28")
+        assert "0 to 1: 1 xGMI link" in await page.run(titles.replace("NODE", "amd"))
+        assert "0 to 1: 1 NVLink" in await page.run(titles.replace("NODE", "n1"))
+        assert "NVLink" not in await page.run("document.getElementById('figures').innerHTML")
+        await page.run("openNode('amd')")
+        assert "largest free xGMI link set: 6 GPUs" in await opened(page, "amd")
+        await page.run("go('pod', 'default/pair')")
+        text = await opened(page, "default/pair")
+        assert "48 GB/s predicted, xGMI link" in text
+        assert "NVLink" not in text
         assert page.errors == []
 
 

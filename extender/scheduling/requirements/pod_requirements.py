@@ -172,6 +172,16 @@ class PodRequirements:
             return frozenset()
         return frozenset(clique for clique, domains in snapshot.compute_domains.items() if own not in domains)
 
+    def shared_clique(self, node: Node, snapshot: Snapshot) -> str:
+        """The node's NVLink clique if another ComputeDomain than the pod's has channels in it, too; else ''.
+
+        The pod's own hold is a channel, so that its clique is no more one of `crowded_cliques` when it is bound.
+        """
+        clique, own = node.labels.get(CLIQUE_LABEL, ""), self.compute_domain
+        if not own or self.policy.compute_domains == "ignore":
+            return ""
+        return clique if any(one != own for one in snapshot.compute_domains.get(clique, ())) else ""
+
     def mismatch(self, node: Node, snapshot: Snapshot) -> Code | None:
         """Why the pod must not use the node, whatever devices it has; None if it may."""
         return next((code for code, names in self.mismatches([node], snapshot).items() if names), None)

@@ -65,7 +65,7 @@ const openNode = (name) => open(name, async () => {
   const places = placeParts(node.devices);
   if (!node.fabric) return [quiet(facts), quiet("The links of this node are not known."), devices, ...places];
   const links = node.links || node.switch ? `${link}s` : `No ${link}s`;
-  const graph = nodeGraph(node, { numbered: true, rate: node.fabric.link_gbps, link });
+  const graph = nodeGraph(node, { numbered: true, rate: node.fabric.link_gbps });
   const drawn = figure(graph, `${links} between these GPUs, source: ${node.fabric.source}`);
   return [quiet(facts), el("div", { className: "columns" }, drawn, devices), ...places];
 });
@@ -85,14 +85,14 @@ function placeParts(devices) {
 // -- a pod --------------------------------------------------------------------------------------------------------
 
 const inPath = (name) => name.split("/").map(encodeURIComponent).join("/");
-const speed = (set) => `${predicted(set.gbps)}, ${set.is_joined ? "NVLink" : "no NVLink ring"}`;
+const speed = (sets, which) => `${predicted(sets[which].gbps)}, ${joinedBy(sets, which)}`;
 const isSameSet = ({ chosen, first_fit: other }) => String(chosen.gpus) === String(other.gpus);
 
 function setFigures(sets) {
   const several = sets.chosen.gpus.length > 1, names = (set) => set.gpus.map((i) => sets.names[i]).join(", ");
   const one = (which, title) => {
     const made = figure(setGraph(sets, which), el("strong", { textContent: title }), el("br"),
-      ...(several ? [speed(sets[which]), el("br")] : []), el("small", {}, soft(names(sets[which]))));
+      ...(several ? [speed(sets, which), el("br")] : []), el("small", {}, soft(names(sets[which]))));
     made.className = which;
     return made;
   };
@@ -120,9 +120,11 @@ function boundParts(found) {
 
 // The devices of a pod that are used together, such as a GPU and its NIC.
 function pairParts(chosen) {
-  if (!chosen.pairs.length) return [];
+  const crowded = chosen.clique ? [`another ComputeDomain has channels in NVLink clique ${chosen.clique}`] : [];
+  if (!chosen.pairs.length) return crowded.map((text) => quiet(text));
   const rows = chosen.pairs.map((pair) => [pair.device, pair.other, pair.nearness, pair.note || "–"]);
-  const more = [chosen.more_pairs && `and ${counted(chosen.more_pairs, "more pair")}`, chosen.network].filter(Boolean);
+  const left = chosen.more_pairs && `and ${counted(chosen.more_pairs, "more pair")}`;
+  const more = [left, chosen.network, ...crowded].filter(Boolean);
   return [el("h3", { textContent: "Devices beside each other" }), table(["device", "with", "how near", "note"], rows),
     ...more.map((text) => quiet(text))];
 }
@@ -139,7 +141,8 @@ const openPod = (pod) => open(pod, async () => {
   if (found.best?.length) parts.push(...pairParts(found.best[0]));
   if (found.best?.length) section("Best nodes", scoreTable(found.best));
   if (found.unschedulable?.length) {
-    const rows = found.unschedulable.map((n) => [n.nodes, n.reason, n.examples.join(", "), n.causes.join("; ") || "–"]);
+    const onFirst = ({ examples, causes }) => (causes.length ? `${examples[0]}: ${causes.join("; ")}` : "–");
+    const rows = found.unschedulable.map((n) => [n.nodes, n.reason, n.examples.join(", "), onFirst(n)]);
     section("Why the pod does not fit", table(["nodes", "reason", "examples", "devices"], rows));
   }
   const terms = (found.terms || []).filter((term) => !found.misses?.includes(term));

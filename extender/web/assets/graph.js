@@ -27,8 +27,9 @@ function places(count, isLinked) {
 }
 
 // `node` has gpus (letters), and links and switch (base-36 digits) as in its row. `lit` are indexes of GPUs to show
-// as one set. `label` is the text for screen readers, `link` the name of a link.
-function nodeGraph(node, { lit = [], numbered = false, rate = 0, label = "", link = "NVLink" } = {}) {
+// as one set. `label` is the text for screen readers.
+function nodeGraph(node, { lit = [], numbered = false, rate = 0, label = "" } = {}) {
+  const link = node.fabric?.link || node.link || "link";
   const count = node.gpus.length, set = new Set(lit), links = node.links || "", hub = node.switch || "";
   const at = places(count, links || hub), radius = count > 8 ? 6 : 8.5, wires = [], told = [];
   const svg = draw("svg", { viewBox: "0 0 100 100", role: "img", class: set.size ? "graph chosen" : "graph" });
@@ -69,8 +70,12 @@ function setGraph(sets, which) {
   const chosen = sets[which].gpus, busy = new Set(sets.busy);
   const gpus = sets.names.map((_, i) => (busy.has(i) ? "u" : "f")).join("");
   const names = chosen.map((i) => sets.names[i]).join(", ");
-  return nodeGraph({ gpus, links: sets.links, switch: sets.switch }, { lit: chosen, label: names || "no GPUs" });
+  const node = { gpus, links: sets.links, switch: sets.switch, link: sets.link };
+  return nodeGraph(node, { lit: chosen, label: names || "no GPUs" });
 }
+
+// How a set is joined: 'NVLink', 'no xGMI link ring'.
+const joinedBy = (sets, which) => (sets[which].is_joined ? sets.link : sets.link ? `no ${sets.link} ring` : "no links");
 
 // `points` are at least two [milliseconds, value], the oldest first.
 function trendLine(points, about) {

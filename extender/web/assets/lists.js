@@ -81,7 +81,7 @@ function inWords({ sets, ring_gbps: ring, best_gbps: best }) {
 function beside(sets) {
   const one = (which, title) => el("span", { className: `set ${which}` }, setGraph(sets, which),
     el("span", {}, el("b", { textContent: title }), el("br"), gbps(sets[which].gbps), el("br"),
-      sets[which].is_joined ? "NVLink" : "no NVLink ring"));
+      joinedBy(sets, which)));
   return el("span", { className: "pair" }, one("chosen", "Berth"), one("first_fit", "First fit"));
 }
 
@@ -116,7 +116,7 @@ function showTotals() {
   const several = compared.filter((sets) => !sets.in_group); // the pods that `berth run` counts
   $("figures").replaceChildren(
     trendTile("Free GPUs", counts.f, `of ${shown(gpusOf(nodes))} on ${counted(nodes.length, "node")}`, 1),
-    trendTile("Largest free NVLink set", largest, noun(largest, "GPU"), 2),
+    trendTile("Largest free joined set", largest, noun(largest, "GPU"), 2),
     ...fleet.large_jobs.slice(0, 1).map(largeTile),
     tile("Waiting pods", fleet.waiting, oldest && (fleet.waiting > 1 ? `the first for ${oldest}` : `for ${oldest}`)),
     ...(several.length ? [joinedTile(several, several.length < compared.length)] : []));
@@ -125,7 +125,7 @@ function showTotals() {
 function largeTile({ gpus, where }) {
   const others = fleet.large_jobs.slice(1).map((job) => `${job.gpus} × ${job.where}`);
   const made = tile("The next large job finds", gpus, `× ${where}`);
-  made.title = ["Free GPUs that NVLink joins, by product", ...others].join("\n");
+  made.title = ["Free GPUs that links join, by product", ...others].join("\n");
   return made;
 }
 
@@ -139,9 +139,10 @@ function joinedTile(several, hasGangs) {
   const sum = (which) => several.reduce((total, sets) => total + sets[which].gbps, 0);
   const times = sum("chosen") / sum("first_fit");
   const faster = times >= 1.05 ? ` · ${times.toFixed(1)}× predicted GB/s` : "";
-  const made = tile(hasGangs ? "Multi-GPU pods outside of gangs, joined" : "Multi-GPU pods joined by NVLink",
+  const made = tile(hasGangs ? "Multi-GPU pods outside of gangs, joined" : "Multi-GPU pods joined",
     `${joined("chosen")} of ${several.length}`, `first fit: ${joined("first_fit")}${faster}`);
-  made.title = "Joined by NVLink. First fit: the first devices that fit on the node that Berth chose.";
+  made.title = "Joined: the links of the GPUs make a ring. First fit: the first devices that fit on the node that "
+    + "Berth chose.";
   return made;
 }
 

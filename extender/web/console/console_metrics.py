@@ -48,7 +48,7 @@ METRICS: tuple[MetricSource[Console], ...] = (
     _by_product("berth_gpus_unhealthy", "GPUs that their agent reports as unhealthy", lambda f: f.unhealthy),
     _by_product(
         "berth_largest_free_nvlink_set",
-        "Size of the largest set of free GPUs that NVLink joins in one ring on a node",
+        "Size of the largest set of free GPUs that links, such as NVLink, join in one ring on a node",
         lambda f: f.largest_set,
     ),
     _by_product("berth_gpu_memory_unclaimed_bytes", "Memory that no claim has allocated", lambda f: f.unclaimed_bytes),
