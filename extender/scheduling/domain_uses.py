@@ -46,6 +46,7 @@ class _Domain:
 
 
 _Key = tuple[int, ...]
+_Name = tuple[tuple[str, ...], ...]  # the paths; () for none
 
 
 @dataclass(slots=True, eq=False)
@@ -55,7 +56,7 @@ class _Place:
     paths: tuple[Path | None, ...]
     domains: tuple[_Domain | None, ...]  # the nearest level first
     nearest: _Domain | None  # of them
-    number: int
+    name: _Name  # of equal places the first by name comes first: never by the order in which nodes were seen
     states: dict[int, dict[str, None]] = field(default_factory=dict)  # names by number of the node state
     key: _Key | None = None  # in the order; None: not there
 
@@ -107,8 +108,7 @@ class DomainUses:
         self._nodes: dict[str, _Known] = {}
         self._domains: dict[tuple[int, Path], _Domain] = {}  # by number of the level and path
         self._places: dict[tuple[Path | None, ...], _Place] = {}
-        self._order: list[tuple[_Key, int, _Place]] = []
-        self._numbers = 0
+        self._order: list[tuple[_Key, _Name, _Place]] = []
 
     def update(self, snapshot: Snapshot) -> None:
         """Bring the counts up to date."""
@@ -129,7 +129,7 @@ class DomainUses:
             self._counted(name, node_info)
         for place in self._places.values():
             place.key = place.new_key()
-            self._order.append((place.key, place.number, place))
+            self._order.append((place.key, place.name, place))
         self._order.sort()
 
     @property
@@ -152,7 +152,7 @@ class DomainUses:
 
     def first(self, states: AbstractSet[int], accepts: Callable[[str], bool]) -> str | None:
         """The first accepted node in one of these states; None if there is none, or if the search ends at a limit."""
-        for place in sorted(self._equal_places(states), key=lambda place: place.room):
+        for place in sorted(self._equal_places(states), key=lambda place: (place.room, place.name)):
             names = (name for state in place.states.keys() & states for name in islice(place.states[state], _MAX_NODES))
             name = min(filter(accepts, names), default=None)
             if name is not None:
@@ -204,9 +204,8 @@ class DomainUses:
                 self._domains.setdefault((level, path), _Domain()) if path is not None else None
                 for level, path in enumerate(paths)
             )
-            self._numbers += 1
             nearest = next((domain for domain in domains if domain is not None), None)
-            found = self._places[paths] = _Place(paths, domains, nearest, self._numbers)
+            found = self._places[paths] = _Place(paths, domains, nearest, tuple(path or () for path in paths))
             for domain in domains:
                 if domain is not None:
                     domain.places[found] = None
@@ -218,10 +217,10 @@ class DomainUses:
         if key == place.key and key is not None:
             return
         if place.key is not None:
-            del self._order[bisect_left(self._order, (place.key, place.number))]
+            del self._order[bisect_left(self._order, (place.key, place.name))]
         place.key = key
         if key is not None:
-            insort(self._order, (key, place.number, place))
+            insort(self._order, (key, place.name, place))
             return
         self._places.pop(place.paths, None)
         for level, (path, domain) in enumerate(zip(place.paths, place.domains, strict=True)):

@@ -121,3 +121,17 @@ def test_counts_that_follow_changes_equal_new_counts(seed: int) -> None:
 
 def _path(node: Node) -> tuple[str | None, ...]:
     return tuple(node.labels.get(label) for label in LEVELS)
+
+
+def test_the_order_in_which_nodes_were_seen_does_not_matter() -> None:
+    """Processes see nodes in different orders, also because Python's sets of names have another order in each."""
+    world = cluster(" ".join(f"s/r{i}/c{i}:2" for i in range(6)))
+    snapshot = world.cache.snapshot()
+    node_infos = list(snapshot.node_infos.items())
+    found = set()
+    for seed in range(5):
+        random.Random(seed).shuffle(node_infos)
+        uses = DomainUses(LEVELS)
+        uses.update(replace(snapshot, node_infos=dict(node_infos)))
+        found.add(uses.first({info.state.number for _, info in node_infos}, lambda _: True))
+    assert found == {"n0"}
