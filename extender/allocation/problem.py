@@ -13,6 +13,7 @@ from extender.allocation.nodes import UNUSED, AllocatedState, Inventory, Partiti
 from extender.api.claim_specs import ClaimSpec, DeviceRequest
 from extender.api.device_classes import DeviceClass
 from extender.api.quantity import Quantity
+from extender.base.bits import union
 
 
 class Observer:
@@ -109,6 +110,11 @@ class Solution(NamedTuple):
 
     picks: tuple[tuple[Pick, ...], ...]
     alternatives: tuple[tuple[int, ...], ...]
+
+    @property
+    def taken(self) -> int:
+        """Mask of the devices that the pod gets, without those that it only watches by admin access."""
+        return union([1 << pick.bit for claim in self.picks for pick in claim if not pick.request.admin_access])
 
     @property
     def mask(self) -> int:

@@ -56,7 +56,7 @@ class ScoredNode:
         snapshot: Snapshot,
     ) -> ScoredNode:
         """The node with the score and devices of this placement. Raises DeadlineExceeded."""
-        count = node_info.positions(placement.solution.mask).bit_count()
+        count = node_info.positions(placement.solution.taken).bit_count()
         source = node_info.fabric.source.value if node_info.fabric is not None else ""
         best = max(product_gbps(node_info, count), placement.ring_gbps)
         return cls(
@@ -147,7 +147,7 @@ def _pairs(
         is_bound = any(constraint.covers(request.name) for constraint in specs[claim].constraints)
         return Accepted(match, match & simple & ~node_info.busy & ~placement.solution.mask, is_bound)
 
-    return device_pairs(node_info, placement.solution.mask, accepted)
+    return device_pairs(node_info, placement.solution.taken, accepted)
 
 
 def crowded_text(clique: str) -> str:

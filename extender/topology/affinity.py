@@ -27,6 +27,7 @@ from extender.vendors import GPU, NIC, driver_of
 # A claim has at most 32 devices, so one nearer pair counts more than all pairs that are less near.
 _WEIGHT = {Nearness.ROOT: 64**3, Nearness.NUMA: 64**2, Nearness.NUMA_LIST: 64, Nearness.UNKNOWN: 1, Nearness.FAR: 0}
 _TIE = 4096  # a weight counts so much more than the wish to leave a device to others
+_NEVER = -(1 << 40)  # the weight of a device in a slot that does not accept it
 _MOST_TABLES = 64  # tables of weights in the cache; a fleet has a few dozen kinds of machines
 _MOST_WORK = 200_000  # steps of assignments for the devices of one node, some 30 ms; 4 GPUs and 4 NICs of 8 need 40,000
 
@@ -120,12 +121,13 @@ class Together:
             if choice is not None:
                 yield choice
 
-    def near(self, anchors: int, nearness: Nearness) -> int:
-        """The mask of the other devices that are at least so near to one of these anchors."""
-        bits = members(anchors)
-        return union(
-            [1 << b for free in self._free for b in free if any(self._places.nearness(a, b) >= nearness for a in bits)]
-        )
+    def growing(self, anchors: int, others: int) -> Iterator[int]:
+        """Masks of `others`: first those near one of these anchors, then more, at last all."""
+        bits, every = members(anchors), union([1 << bit for free in self._free for bit in free])
+        for least in (Nearness.ROOT, Nearness.NUMA, Nearness.NUMA_LIST):
+            near = [b for b in members(every) if any(self._places.nearness(a, b) >= least for a in bits)]
+            yield others & ~every | union([1 << bit for bit in near])
+        yield others
 
     def _best_weight(self, anchor: int) -> int:
         """A bound: the weights of the best pairs that the anchor can have."""
@@ -141,12 +143,11 @@ class Together:
         if order is None:
             return None
         placed = [anchor for _, anchor in sorted(zip(order, anchors, strict=True))]
-        are_equal = len({slot.eligible for slot in self._anchors}) == 1
-        chosen = list[list[int]]()
+        may_move, chosen = True, list[list[int]]()
         for slots, free in zip(self._others, self._free, strict=True):
             if len({slot.eligible for slot in slots}) > 1:
-                placed, others = self._for_different_slots(placed, slots, free, may_move=are_equal)
-                are_equal = False  # now the anchors belong to these slots
+                placed, others = self._for_different_slots(placed, slots, free, may_move=may_move)
+                may_move = False  # now the anchors belong to these slots
             else:
                 others = self._for_equal_slots(placed, slots, free)
             if len(others) < len(slots):
@@ -206,20 +207,19 @@ class Together:
     def _for_different_slots(
         self, anchors: list[int], slots: list[Slot], free: list[int], *, may_move: bool
     ) -> tuple[list[int], list[int]]:
-        """The anchors and a device for each slot, in the order of the slots. `may_move`: each anchor fits each slot."""
+        """The anchors and a device for each slot, in the order of the slots. `may_move`: also in other slots."""
         if len(anchors) != len(slots):
             found = self._of_slots(slots, free, [anchors] * len(slots))
             return anchors, self._exchanged(anchors, slots, found, free)
         first = anchors
         if may_move:
             accepted = [[bit for bit in free if slot.accepts(bit)] for slot in slots]
-            first = self._assigned(
-                [[max(self._weights[a][b] for b in of) for a in anchors] for of in accepted], anchors
-            )
+            best = [{a: max(self._weights[a][b] for b in of_slot) for a in anchors} for of_slot in accepted]
+            first = self._of_anchors(best, anchors) or anchors
         tried = [self._in_turns(first, slots, free, may_move=may_move)]
         if may_move:  # begin with the devices instead
             others = self._of_slots(slots, free, [anchors] * len(slots))
-            moved = self._of_devices(anchors, others) if others else anchors
+            moved = self._of_devices(anchors, others) or anchors
             tried.append(self._in_turns(moved, slots, free, may_move=True))
         return max(tried, key=lambda found: self._of_pairs(*found))
 
@@ -229,7 +229,7 @@ class Together:
         """The devices for these anchors, then the anchors for these devices, and so on, as long as that helps."""
         others = self._of_slots(slots, free, [[anchor] for anchor in anchors])
         while may_move and others and self._work > 0:
-            moved = self._of_devices(anchors, others)
+            moved = self._of_devices(anchors, others) or anchors
             better = self._of_slots(slots, free, [[anchor] for anchor in moved])
             if self._of_pairs(moved, better) <= self._of_pairs(anchors, others):
                 break
@@ -238,17 +238,26 @@ class Together:
 
     def _of_slots(self, slots: list[Slot], free: list[int], partners: list[list[int]]) -> list[int]:
         """The device of each slot that is nearest to one of the partners of the slot; [] if there is none for all."""
-        left, none = self._left_to_others([a for of_slot in partners for a in of_slot], free), -(1 << 40)
+        left = self._left_to_others([a for of_slot in partners for a in of_slot], free)
         table = [
-            [max(self._weights[a][b] for a in near) * _TIE - left[b] if slot.accepts(b) else none for b in free]
+            [max(self._weights[a][b] for a in near) * _TIE - left[b] if slot.accepts(b) else _NEVER for b in free]
             for slot, near in zip(slots, partners, strict=True)
         ]
         found = self._assigned(table, free)
         return found if all(slot.accepts(bit) for slot, bit in zip(slots, found, strict=False)) else []
 
     def _of_devices(self, anchors: list[int], others: list[int]) -> list[int]:
-        """The anchor of each device."""
-        return self._assigned([[self._weights[a][b] for a in anchors] for b in others], anchors)
+        """The anchor of each device, in the order of the slots; [] if the slots of the anchors accept no such order."""
+        return self._of_anchors([{a: self._weights[a][b] for a in anchors} for b in others], anchors)
+
+    def _of_anchors(self, weights: list[dict[int, int]], anchors: list[int]) -> list[int]:
+        """An anchor for each slot that accepts it, by the weight that it has there; [] if there is none for all."""
+        if len(weights) != len(self._anchors):
+            return []
+        rows = zip(self._anchors, weights, strict=True)
+        table = [[of_slot[a] if slot.accepts(a) else _NEVER for a in anchors] for slot, of_slot in rows]
+        found = self._assigned(table, anchors)
+        return found if all(slot.accepts(a) for slot, a in zip(self._anchors, found, strict=True)) else []
 
     def _of_pairs(self, anchors: list[int], others: list[int]) -> int:
         """The weights of the pairs in this order; -1 without devices."""

@@ -18,7 +18,7 @@ from extender.allocation import (
     blocking_taint,
     has_room,
 )
-from extender.allocation.nodes import UNUSED, CounterKey, Nearness
+from extender.allocation.nodes import UNUSED, CounterKey
 from extender.api.claim_specs import DeviceRequest
 from extender.api.resource_slices import Device
 from extender.base.bits import lowest, members, union
@@ -51,8 +51,9 @@ class ByTopology:
         yield from self._near_each_other(problem, first)
         if self._node_info.positions(chosen) and self._node_info.fabric is not None:
             everything = self._node_info.devices(self._node_info.positions(-1))
-            of_claims = [union([1 << pick.bit for pick in claim]) for claim in first.picks]
-            sizes = [self._node_info.positions(mask).bit_count() for mask in of_claims]
+            of_claims = (union([1 << pick.bit for pick in claim]) for claim in first.picks)
+            counts = {claim: self._node_info.positions(mask).bit_count() for claim, mask in enumerate(of_claims)}
+            sizes = {claim: count for claim, count in counts.items() if count}
             for gpus in islice(self._gpu_sets(problem, sizes, eligible), _MAX_SETS):
                 yield Allowed(~everything | gpus)
         elif chosen:
@@ -71,11 +72,11 @@ class ByTopology:
         usable = selection.match & ~selection.error
         return usable if option.admin_access else usable & ~self._node_info.busy
 
-    def _gpu_sets(self, problem: Problem, sizes: list[int], eligible: int) -> Iterator[int]:
-        """Sets of whole GPUs as device masks, the best ring first. `sizes` has the number of GPUs of each claim."""
+    def _gpu_sets(self, problem: Problem, sizes: Mapping[int, int], eligible: int) -> Iterator[int]:
+        """Sets of whole GPUs as device masks, the best ring first. `sizes` has the number of each claim with GPUs."""
         free = members(self._node_info.positions(eligible))
-        for group in self._healthy_first(self._agreeing(problem, free)):
-            yield from map(self._node_info.devices, self._ranked(sum(1 << p for p in group), sizes))
+        for group in self._healthy_first(self._agreeing(problem, list(sizes), free)):
+            yield from map(self._node_info.devices, self._ranked(sum(1 << p for p in group), list(sizes.values())))
 
     def _ranked(self, free: int, sizes: list[int]) -> Iterable[int]:
         """The sets of so many of these GPUs, as masks of positions, the best first.
@@ -90,7 +91,7 @@ class ByTopology:
             return ranked(graph, free, count)
         known = (node_info.positions(one) for one in node_info.partitions.sets)
         partitions = [one for one in known if not one & ~free and one.bit_count() in sizes]
-        if sum(map(bool, sizes)) == 1:
+        if len(sizes) == 1:
             return sorted((p for p in partitions if p.bit_count() == count), key=lambda one: quality(graph, one, free))
         return (one for one in ranked(graph, free, count) if union([p for p in partitions if not p & ~one]) == one)
 
@@ -111,18 +112,18 @@ class ByTopology:
         kinds.pop("", None)
         if len(kinds) < 2:  # noqa: PLR2004 - affinity is between two kinds of devices
             return
-        anchors = kinds.pop(anchor_of(kinds))
+        anchor = anchor_of(kinds)
+        anchors = kinds.pop(anchor)
         variants = self._agreeing_slots(problem, list(kinds.values()))
         together = [Together(places, anchors, others, self._troubled) for others in variants]
         sets = self._sets_of_anchors(problem, anchors, together[0])
         groups = [list(sets)] if weights.affinity > weights.link else [list(g) for _, g in groupby(sets, self._rings)]
+        kind = next(mask for driver, mask in places.kinds if driver == anchor)
         for group in groups:
             found = merge(*(one.choices(group) for one in together), key=lambda choice: -choice.value)
             yield from (Allowed(of_request=_by_request(choice)) for choice in islice(found, _MAX_SETS))
-        everything = union([mask for _, mask in places.kinds])
-        for devices in islice((devices for group in groups for devices in group), _MAX_GROWN):
-            for nearness in (Nearness.ROOT, Nearness.NUMA, Nearness.NUMA_LIST):
-                yield Allowed(~everything | devices | together[0].near(devices, nearness))
+            for devices in group[:_MAX_GROWN]:
+                yield from (Allowed(others | devices) for others in together[0].growing(devices, ~kind))
 
     def _agreeing_slots(self, problem: Problem, others: list[list[Slot]]) -> list[list[list[Slot]]]:
         """The slots of each driver; several times, if a matchAttribute limits those of one to devices of one value."""
@@ -178,7 +179,7 @@ class ByTopology:
         """Sets of the anchors as device masks, the preferred ones first, without regard to other devices."""
         eligible, claims = union([slot.eligible for slot in anchors]), Counter(slot.claim for slot in anchors)
         if self._node_info.fabric is not None and self._node_info.positions(eligible):
-            return self._gpu_sets(problem, list(claims.values()), eligible)
+            return self._gpu_sets(problem, claims, eligible)
         order = sorted(members(eligible), key=self._device_key)
         if comb(len(order), len(anchors)) > _MAX_COMBINED:
             order = self._few_of_each_place(order, len(anchors), together)
@@ -207,14 +208,20 @@ class ByTopology:
 
     # -- sets of GPUs ----------------------------------------------------------------------------------------
 
-    def _agreeing(self, problem: Problem, free: list[int]) -> list[list[int]]:
-        """The free GPUs in one group, or in groups by the value of a matchAttribute that covers all requests."""
-        for spec in problem.specs:
-            for constraint in spec.constraints:
-                covers_all = all(constraint.covers(r.name) for r in spec.requests)
-                derived = {name for r in spec.requests for option in r.alternatives for name, _ in option.derived}
-                if constraint.kind == "match" and covers_all and constraint.attribute not in derived:
-                    return self._grouped(constraint.attribute, free)
+    def _agreeing(self, problem: Problem, claims: list[int], free: list[int]) -> list[list[int]]:
+        """The free GPUs in one group, or in groups by the value of a matchAttribute that covers all requests for GPUs.
+
+        `claims` are those with GPUs. A constraint holds in one claim, so the GPUs of several need not agree.
+        """
+        if len(claims) != 1:
+            return [free]
+        name, spec = problem.names[claims[0]], problem.specs[claims[0]]
+        gpus = self._node_info.devices(self._node_info.positions(-1))
+        asking = [r for r in spec.requests if any(problem.select(name, o).match & gpus for o in r.alternatives)]
+        derived = {attribute for r in asking for option in r.alternatives for attribute, _ in option.derived}
+        for one in spec.constraints:
+            if one.kind == "match" and one.attribute not in derived and all(one.covers(r.name) for r in asking):
+                return self._grouped(one.attribute, free)
         return [free]
 
     def _grouped(self, attribute: str, free: list[int]) -> list[list[int]]:

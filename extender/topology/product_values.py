@@ -33,6 +33,7 @@ from extender.topology.ring import joined_sets
 _GIB = 1 << 30
 _HALF = 256.0  # the value of which `thrift` is 1/2; values of GPUs are between 5 (T4) and 3,100 (GB200)
 _SET = 0.75  # of the value, for each doubling of a broken set
+_UNKNOWN = 1_000.0  # about that of a B200
 _REACH = 4  # their links count so often, so that a tray of a rack is worth more than a whole board of B200s
 
 
@@ -69,6 +70,16 @@ def thrift(node_info: NodeInfo, fabric: Fabric, chosen: int, own: Mapping[str, f
     if broken > taken:
         words += f", {taken} of {broken} joined GPUs that are all free"
     return _HALF / (_HALF + value * (1 + _SET * log2(broken / taken))), words
+
+
+def thrift_of_memory(memory_bytes: float) -> tuple[float, str]:
+    """The same for a device without links, such as a part of a GPU, by its memory alone.
+
+    One whose memory is not known, such as a GPU that is passed through, may be the most valuable of the fleet.
+    """
+    value = memory_bytes / _GIB or _UNKNOWN
+    words = f"a device of value {value:.0f}" if memory_bytes else "a device whose memory is not known"
+    return _HALF / (_HALF + value), words
 
 
 def in_part_use(node_info: NodeInfo) -> int:

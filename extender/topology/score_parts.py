@@ -26,7 +26,7 @@ from extender.base.bits import lowest, members
 from extender.base.text_limits import counted
 from extender.policy import Policy
 from extender.topology.affinity import anchor_of, pairs_of
-from extender.topology.product_values import in_part_use, thrift
+from extender.topology.product_values import in_part_use, thrift, thrift_of_memory
 from extender.topology.sets import bandwidth, best_gbps, links_inside
 from extender.vendors import GPU, NIC, amount_of_memory, driver_of
 
@@ -88,7 +88,7 @@ class DeviceChoice:
     gpus: int = field(init=False)  # mask of the whole GPUs among them, by position in the fabric
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "devices", self.solution.mask)
+        object.__setattr__(self, "devices", self.solution.taken)
         object.__setattr__(self, "gpus", self.node_info.positions(self.devices))
 
     @property
@@ -206,11 +206,16 @@ def _both(one: str, other: str) -> tuple[str, str]:
 def _value(choice: DeviceChoice, policy: Policy) -> ScorePart | None:
     """How little the chosen GPUs are worth, with the whole sets that the choice breaks.
 
-    None for a policy that prefers the largest GPU.
+    Parts of GPUs, and those that are passed through, are worth their memory. None for a policy that prefers the largest
+    GPU.
     """
-    if choice.node_info.fabric is None or not choice.gpus or policy.headroom == "roomy":
+    node_info = choice.node_info
+    if policy.headroom == "roomy":
         return None
-    return ScorePart("value", *thrift(choice.node_info, choice.node_info.fabric, choice.gpus, policy.products))
+    if node_info.fabric is not None and choice.gpus:
+        return ScorePart("value", *thrift(node_info, node_info.fabric, choice.gpus, policy.products))
+    gpus = [node_info.inventory.devices[bit] for bit in members(choice.devices & node_info.inventory.gpus)]
+    return ScorePart("value", *thrift_of_memory(sum(one.memory_bytes for one in gpus) / len(gpus))) if gpus else None
 
 
 def _headroom(choice: DeviceChoice, assumed_bytes: int, policy: Policy, expected_bytes: int) -> ScorePart | None:
