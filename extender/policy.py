@@ -68,7 +68,7 @@ class Intent(_Strict):
 
     topology: Literal["required", "preferred", "product", "none"] = Field(
         "product",
-        description="required: only nodes with an NVLink ring; preferred: links as good as the fleet's best; "
+        description="required: only nodes with a ring of links; preferred: links as good as the fleet's best; "
         "product: as good as those of the GPU's product; none: no effect",
     )
 

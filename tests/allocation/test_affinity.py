@@ -326,8 +326,9 @@ def test_admin_access_beside_other_requests_is_no_device_to_choose() -> None:
     fleet.cache.apply_namespace("default", {"resource.kubernetes.io/admin-access": "true"})
     found = fleet.evaluate("n", fleet.asking([admin, *counted(1, 1)]))
     assert isinstance(found, Placement)
-    part = next(part for part in found.parts if part.name == "affinity")
-    assert "1 on one PCIe root" in part.sentence
+    sentences = {part.name: part.sentence for part in found.parts}
+    assert sentences["affinity"] == "1 pair of devices: 1 on one PCIe root"
+    assert "link" not in sentences, "one GPU has no peer; the other one is only watched"
 
 
 def test_nics_of_one_model_are_the_nearest_of_that_model() -> None:
@@ -351,3 +352,45 @@ def test_many_parts_of_gpus_get_near_nics() -> None:
     assert isinstance(found, Placement)
     part = next(part for part in found.parts if part.name == "affinity")
     assert part.sentence == "2 pairs of devices: 2 on one PCIe root"
+
+
+TWO_BRIDGES = {  # GPUs 0 and 1, 2 and 3 are joined; a NIC beside each
+    "product": "NVIDIA A100-PCIE-80GB",
+    "gpus": [[i, i // 2] for i in range(4)],
+    "nics": [[i, i // 2] for i in range(4)],
+    "links": [[0, 1], [2, 3]],
+    "models": ["a"] * 4,
+}
+
+
+def test_a_constraint_of_the_nics_claim_does_not_hide_the_gpus() -> None:
+    """GPU 0 is in use: the other bridge, and its NICs. The NICs' claim has a constraint of its own."""
+    fleet = NicFleet({"n": TWO_BRIDGES})
+    fleet.hold("n", [(GPU, "gpu-0")])
+    gpus, nics = counted(2, 2)
+    asking = fleet.asking_claims([([gpus], ()), ([nics], [{"matchAttribute": f"{NIC}/model"}])])
+    found = fleet.evaluate("n", asking)
+    assert isinstance(found, Placement)
+    names = [name.rpartition("/")[2] for name in found.devices(fleet.node_info("n"))]
+    assert names == ["gpu-2", "gpu-3", "nic-2", "nic-3"]
+    assert found.ring_gbps > 50
+
+
+def test_claims_with_constraints_of_their_own_keep_nvlink() -> None:
+    """Two claims of a GPU and a NIC on one PCIe root each: the GPUs of both are joined."""
+    fleet = NicFleet({"n": TWO_BRIDGES})
+    fleet.hold("n", [(GPU, "gpu-0")])
+    pair = (counted(1, 1), [{"matchAttribute": "resource.kubernetes.io/pcieRoot"}])
+    found = fleet.evaluate("n", fleet.asking_claims([pair, pair]))
+    assert isinstance(found, Placement)
+    names = [name.rpartition("/")[2] for name in found.devices(fleet.node_info("n"))]
+    assert names == ["gpu-2", "nic-2", "gpu-3", "nic-3"]
+
+
+def test_nvlink_comes_first_where_the_nics_must_be_apart() -> None:
+    """A distinctAttribute wants one NIC of each socket: the joined GPUs, though only one has its NIC beside it."""
+    fleet = NicFleet({"n": TWO_BRIDGES})
+    apart = {"distinctAttribute": "dra.net/numaNode", "requests": ["nic"]}
+    found = fleet.evaluate("n", fleet.asking(counted(2, 2), [apart]))
+    assert isinstance(found, Placement)
+    assert found.ring_gbps > 50

@@ -149,6 +149,14 @@ class NicFleet:
         assert isinstance(found, PodRequirements), found
         return found
 
+    def asking_claims(self, claims: Sequence[tuple[list[Json], Sequence[Json]]]) -> PodRequirements:
+        """The requirements of a pod with several claims, each given by its requests and constraints."""
+        keys = [self._claim({}, requests, constraints) for requests, constraints in claims]
+        named = tuple(PodClaim(f"g{number}", key.name) for number, key in enumerate(keys))
+        found = requirements_of(Pod(keys[0], f"uid-{keys[0].name}", named), self.cache.snapshot(), self.policy)
+        assert isinstance(found, PodRequirements), found
+        return found
+
     def pod(self, requests: list[Json], constraints: Sequence[Json] = ()) -> Pod:
         """A pod with one claim of these requests."""
         key = self._claim({}, requests, constraints)
