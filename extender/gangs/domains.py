@@ -44,6 +44,7 @@ class Domains:
         self._snapshot = snapshot
         self._node_infos = snapshot.node_infos
         self._placed = {name: number for name, number in problem.placed.items() if name in snapshot.node_infos}
+        self.levels = self._ordered_levels()  # those of the problem and the preferred one, the nearest first
         self._regions = self._all_regions(nodes)
 
     def single(self, nodes: Iterable[str]) -> list[Domain]:
@@ -65,7 +66,7 @@ class Domains:
         problem, label = self._problem, self._problem.topology_label
         if problem.topology == ONE_NODE:
             return
-        nearer = problem.levels[: problem.levels.index(label)] if label in problem.levels else problem.levels
+        nearer = self.levels[: self.levels.index(label)] if label in self.levels else self.levels
         if problem.topology == "preferred":
             for position, level in enumerate(nearer):
                 within = self._spread_over(nearer[:position])
@@ -88,13 +89,28 @@ class Domains:
     def path(self, name: str) -> tuple[tuple[bool, NaturalKey], ...]:
         """A sort key that puts the nodes of one domain together, at every level."""
         labels = self._node_infos[name].node.labels
-        values = [labels.get(level) for level in reversed(self._problem.levels)]
+        values = [labels.get(level) for level in reversed(self.levels)]
         return (*((value is None, natural(value or "")) for value in values), (False, natural(name)))
 
     @property
     def placed(self) -> frozenset[str]:
         """The nodes on which members are bound."""
         return frozenset(self._placed)
+
+    def _ordered_levels(self) -> tuple[str, ...]:
+        """The levels of the problem; a preferred one not among them comes before the first that it is part of."""
+        levels, preferred = self._problem.levels, self._problem.preferred_level
+        if preferred in ("", NODE, *levels):
+            return levels
+        place = next((i for i, level in enumerate(levels) if self._is_part_of(preferred, level)), len(levels))
+        return *levels[:place], preferred, *levels[place:]
+
+    def _is_part_of(self, level: str, wider: str) -> bool:
+        """Whether each domain of `level` lies in one of `wider`, which are fewer. Only nodes with both labels count."""
+        wider_name = self.of_level(wider).name_of
+        own = self.of_level(level).name_of
+        pairs = {(domain, wider_name[node]) for node, domain in own.items() if node in wider_name}
+        return len({domain for domain, _ in pairs}) == len(pairs) > len({around for _, around in pairs})
 
     def _all_regions(self, nodes: Iterable[str]) -> dict[str, dict[str, None]]:
         """The nodes by domain of `topology_label`; without such a label, all nodes with the name ''."""

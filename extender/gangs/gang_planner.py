@@ -149,12 +149,12 @@ class _Planner:
             yield from self._by_use(equal, self._compared_levels(equal[0].level)) if len(equal) > 1 else equal
 
     def _compared_levels(self, level: str) -> Sequence[str]:
-        """The level of the domains, unless these are nodes, and the farther ones."""
+        """The level of the domains, unless these are nodes, and the farther ones; only those of the policy."""
         self._uses.update(self._snapshot)
-        levels = self._problem.levels
+        known, levels = self._problem.levels, self._domains.levels
         if level == NODE:
-            return levels
-        return levels[levels.index(level) :] if level in levels else ()
+            return known
+        return [one for one in levels[levels.index(level) :] if one in known] if level in levels else ()
 
     def _by_use(self, domains: list[Domain], levels: Sequence[str]) -> Iterator[Domain]:
         """By the use of the domains around them, level by level. Most domains are compared on the first level only."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.api.group_topology import ONE_NODE
 from extender.api.pod_groups import GroupKey, GroupSource
 from extender.api.pods import Pod
 from extender.api.reasons import Code, Reason
@@ -66,11 +65,11 @@ class GangProblem:
     """The constraints of a plan."""
 
     members: tuple[GangMember, ...]
-    levels: tuple[str, ...]  # node labels, the nearest level first; a single node is nearer than all of them
+    levels: tuple[str, ...]  # group_levels: node labels, the nearest first; a single node is nearer than all of them
     topology: str  # GroupTopology.nearness
     topology_label: str = ""  # all members on one value of this label, in every topology; '' for no constraint
     placed: Mapping[str, int] = field(default_factory=dict)  # node to number of members that are bound there
-    preferred_level: str = ""  # GroupTopology.preferred
+    preferred_level: str = ""  # GroupTopology.preferred; need not be in `levels`, see Domains.levels
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +241,6 @@ def gang_problem(
         if (found := members.requirements.get(pod.uid)) is not None
     )
     levels, topology = policy.group_levels, gang.topology_in(policy.group_levels)
-    if topology.preferred not in ("", ONE_NODE, *levels):
-        levels = (*levels, topology.preferred)  # nothing tells how near it is, so it comes after the known levels
     return GangProblem(wanted, levels, topology.nearness, topology.label, gang.placed, topology.preferred)
 
 
