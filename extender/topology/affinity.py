@@ -95,8 +95,10 @@ def pairs_of(places: Places | None, devices: int) -> list[Pair]:
 class Together:
     """Chooses the devices for the slots of a pod, by driver: near anchors, and for each the nearest others."""
 
-    def __init__(self, places: Places, anchors: Sequence[Slot], others: Sequence[Sequence[Slot]], avoided: int) -> None:
-        """`avoided` is a mask of devices that come last among equal ones."""
+    def __init__(
+        self, places: Places, anchors: Sequence[Slot], others: Sequence[Sequence[Slot]], avoided: int, share: int = 1
+    ) -> None:
+        """`avoided` is a mask of devices that come last among equal ones; 1/`share` of the work is for this object."""
         self._places, self._weights = places, _weights(places)
         self._anchors = in_order(anchors)
         self._others = [in_order(slots) for slots in others]
@@ -104,7 +106,7 @@ class Together:
         self._free_anchors = members(_union(anchors))
         self._free = [members(_union(slots)) for slots in others]
         self.bound = {anchor: self._best_weight(anchor) for anchor in self._free_anchors}
-        self._work = _MOST_WORK
+        self._work = _MOST_WORK // share
 
     def choices(self, sets: Sequence[int]) -> Iterator[Choice]:
         """Devices for all slots, the nearest first; `sets` are masks of anchors, equal ones in this order."""
@@ -194,7 +196,7 @@ class Together:
             improved = False
             for position, slot in enumerate(slots[: len(others)]):
                 for bit in free:
-                    if bit in others or not slot.accepts(bit):
+                    if bit in others or not slot.accepts(bit) or self._work <= 0:
                         continue
                     tried = [*others[:position], bit, *others[position + 1 :]]
                     value = self._value(anchors, tried)
@@ -266,7 +268,8 @@ class Together:
     # -- both -------------------------------------------------------------------------------------------------
 
     def _value(self, anchors: list[int], others: list[int]) -> int:
-        self._work -= len(anchors) * len(others)
+        many = max(len(anchors), len(others))
+        self._work -= many * many * many  # `pair_up` assigns as many rows, and has about as many columns
         return sum(self._weights[pair.anchor][pair.other] for pair in pair_up(self._places, anchors, others))
 
     def _left_to_others(self, anchors: list[int], free: list[int]) -> dict[int, int]:

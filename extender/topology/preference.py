@@ -115,7 +115,7 @@ class ByTopology:
         anchor = anchor_of(kinds)
         anchors = kinds.pop(anchor)
         variants = self._agreeing_slots(problem, list(kinds.values()))
-        together = [Together(places, anchors, others, self._troubled) for others in variants]
+        together = [Together(places, anchors, others, self._troubled, len(variants)) for others in variants]
         sets = self._sets_of_anchors(problem, anchors, together[0])
         groups = [list(sets)] if weights.affinity > weights.link else [list(g) for _, g in groupby(sets, self._rings)]
         kind = next(mask for driver, mask in places.kinds if driver == anchor)
