@@ -134,6 +134,8 @@ def _fewest(rooms: Mapping[str, int], wanted: int, used: Iterable[str]) -> dict[
         _Parts((name, room) for name, room in rooms.items() if name in first),
         _Parts((name, room) for name, room in rooms.items() if name not in first),
     ]
+    if sum(rooms[name] for name in first & rooms.keys()) >= wanted:
+        groups.pop()  # what the gang uses is enough, even if one other part alone would be
     found: dict[str, int] = {}
     while wanted > 0:
         for parts in groups:
@@ -141,7 +143,7 @@ def _fewest(rooms: Mapping[str, int], wanted: int, used: Iterable[str]) -> dict[
             if room:
                 found[parts.pop(room)] = wanted
                 return found
-        parts = groups[0] if groups[0].largest else groups[1]
+        parts = groups[0] if groups[0].largest else groups[-1]
         room = parts.largest
         if not room:
             return found
