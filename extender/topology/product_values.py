@@ -6,7 +6,7 @@ so a new node changes the score of no other.
 
 The agent says which links a GPU has to the others of its node. Without it, and for a GPU that is alone, the links are
 those of the product in its vendor's file: a part of a board, or a GH200, is worth no less. Cards that only a bridge
-joins (`unjoined` of the file) count without links then, as nobody says whether a bridge is there.
+joins (`unjoined` in the vendor's file) then count without links: only the agent knows whether a bridge is there.
 
 A whole set is GPUs of a node that NVLink joins and that are all free, such as the eight of a board or a bridged pair. A
 large job needs one, so a choice that breaks it costs more than the GPUs that it takes.

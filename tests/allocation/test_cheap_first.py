@@ -72,7 +72,7 @@ async def test_explain_says_what_the_links_and_the_value_are_compared_with() -> 
         links = await parts_of(b, "none")
         assert links["link"].startswith("predicted ring of 2 GPUs: 240 GB/s, 2 x NVIDIA A100 80GB PCIe can offer 240 (")
         assert links["value"] == "NVIDIA A100 80GB PCIe of value 213"
-        assert "headroom" not in links, "nothing is said about memory that nobody asked for"
+        assert "headroom" not in links, "explain does not name memory: the pod asked for none"
         await b.create(claim("one"), pod("one", "one", annotations={"berth.dev/bandwidth": "300"}))
         value = (await parts_of(b, "one"))["value"]
         assert value == "NVIDIA A100 80GB PCIe of value 213, 1 of 2 joined GPUs that are all free"
@@ -100,7 +100,7 @@ async def test_explain_says_what_the_links_and_the_value_are_compared_with() -> 
 def test_without_an_agent_links_are_worth_what_the_vendor_says_of_the_product(
     product: str, count: int, value: int
 ) -> None:
-    """All have 80 GiB here. Nobody says whether a bridge joins cards."""
+    """All have 80 GiB here. No agent reports whether a bridge joins the cards."""
     found = node_info(gpu_nvidia_com=[nvidia(i, product) for i in range(count)])
     assert found.fabric is not None
     assert thrift(found, found.fabric, 1, {})[1].startswith(f"{product} of value {value}")

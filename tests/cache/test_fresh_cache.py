@@ -159,7 +159,7 @@ def equal_nodes(cache: ClusterCache) -> list[tuple[str, ...]]:
 @given(edits(st.sampled_from([0.0, 0.0, 1.0, 6.0, 20.0])), st.sets(st.integers(0, 29)))
 @settings(max_examples=3 * settings().max_examples)
 def test_after_all_waits_the_nodes_are_those_of_a_fresh_cache(made: list[Edit], read: set[int]) -> None:
-    """`read` are the edits after which somebody reads the cache, which then builds the nodes."""
+    """After each edit whose number is in `read`, the test takes a snapshot, so that the cache builds its nodes."""
     seen = Seen()
     for number, edit in enumerate(made):
         seen.edit(edit)
