@@ -35,6 +35,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, KeysView
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import structlog
 
@@ -56,7 +57,7 @@ from extender.cluster import (
     seconds_since,
     utc_now,
 )
-from extender.runtime.informers import Informers
+from extender.runtime.cache_tasks import WatchProgress
 from extender.runtime.supervisor import Supervisor
 from extender.scheduling import PodRequirements, ScoredNode, Unschedulable, in_cliques, requirements_of
 from extender.scheduling.requirements import (
@@ -103,6 +104,25 @@ class BindTimes:
     binding: float = 3.0  # then, until the outcome of the Binding is known
 
 
+class WatchedClaims(Protocol):
+    """What a bind needs to know of the watches."""
+
+    @property
+    def progress(self) -> WatchProgress:
+        """Is notified of every applied event."""
+        ...
+
+    @property
+    def not_ready_text(self) -> str:
+        """'' once every kind is listed, else the error sentence for a request."""
+        ...
+
+    @property
+    def claims_version(self) -> str:
+        """The resourceVersion that the watch of claims has reached, bookmarks included; '' during a list."""
+        ...
+
+
 class Binder:
     """Binds pods. One bind per pod at a time."""
 
@@ -111,7 +131,7 @@ class Binder:
         cache: ClusterCache,
         filter_service: FilterService,
         writer: Writer,
-        informers: Informers,
+        watches: WatchedClaims,
         gangs: GangBarrier,
         supervisor: Supervisor,
         wall_clock: WallClock = utc_now,
@@ -121,10 +141,9 @@ class Binder:
         self._cache = cache
         self._filter_service = filter_service
         self._writer = writer
-        self._informers = informers
-        self._progress = informers.progress
-        watched = informers.reflectors["resourceclaims"]
-        self.write_barrier = WriteBarrier(cache, informers.progress, lambda: watched.version)
+        self._watches = watches
+        self._progress = watches.progress
+        self.write_barrier = WriteBarrier(cache, watches.progress, lambda: watches.claims_version)
         self._gangs = gangs
         self._supervisor = supervisor
         self._wall_clock = wall_clock
@@ -199,7 +218,7 @@ class Binder:
                 return
             if pod.node_name:
                 raise BindError(f"pod {key} is bound to node {pod.node_name} already")
-            if pod.concerns_berth and (not_ready := self._informers.not_ready_text):
+            if pod.concerns_berth and (not_ready := self._watches.not_ready_text):
                 raise BindError(not_ready)
             forming = await self._gangs.arrive(pod, node, self._filter_service.policy.binding_wait_seconds)
         with self._gangs.member(forming, pod, node):
