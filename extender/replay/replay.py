@@ -11,8 +11,6 @@ import asyncio
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from heapq import heappop, heappush
-from itertools import count
 
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod, decode_pod
@@ -75,8 +73,8 @@ class Replay:
         self._placement = placement
         self._seed = seed
         self._progress = progress
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._numbers = count()
+        self._pending = 0  # events to come
+        self._ended = asyncio.Event()
         self._runs: dict[str, _Run] = {}  # by name of the job
         self._run_of: dict[str, _Run] = {}  # by UID of the pod
         self._failures = 0
@@ -95,10 +93,12 @@ class Replay:
         room = self._fleet.room()
         placing = placing_of(self._placement, self.decisions, self._api, len(room.names))
         self._scheduler = VirtualScheduler(self._api, placing, room, self._seed)
-        until = self._jobs[-1].arrival
+        durations = [one.duration for one in self._jobs if one.duration < math.inf]
+        until = self._jobs[-1].arrival or max(durations, default=1.0)
         self._meter = Meter(self.decisions.cache.snapshot(), self._placement.policy.group_levels, until)
         self.decisions.start()
         supervisor.start("kube-scheduler", self._scheduler.run)
+        supervisor.spawn("samples", self._samples(until))
         try:
             await self._replay()
         finally:
@@ -119,34 +119,40 @@ class Replay:
     # -- events ----------------------------------------------------------------------------------------------
 
     async def _replay(self) -> None:
-        loop, events, arrived = asyncio.get_running_loop(), 0, 0
-        every = max(len(self._jobs) * 2 // _SAMPLES, 1)
-        while arrived < len(self._jobs) or self._events:
-            arrival = self._jobs[arrived].arrival if arrived < len(self._jobs) else math.inf
-            at = min(arrival, self._events[0][0] if self._events else math.inf)
-            await asyncio.sleep(max(at - loop.time(), 0.0))
-            while self._events and self._events[0][0] <= at:  # what ends makes room for what arrives
-                heappop(self._events)[2]()
-                events += 1
-            while arrived < len(self._jobs) and self._jobs[arrived].arrival <= at:
-                self._create(_Run(self._jobs[arrived]))
-                arrived, events = arrived + 1, events + 1
-                self._progress(arrived)
-            if events // every > (events - 1) // every or events == 1:
-                await asyncio.sleep(0)
-                self._meter.sample(at, self._waiting_gpus, self.decisions.cache.snapshot())
-            if arrived == len(self._jobs) and not self._events:
-                await self._last_pauses()
+        """Create the jobs at their times, and wait for the end of all that start."""
+        loop = asyncio.get_running_loop()
+        for arrived, job in enumerate(self._jobs, 1):
+            if job.arrival > loop.time():
+                await asyncio.sleep(job.arrival - loop.time())
+            self._create(_Run(job))
+            self._progress(arrived)
+        rounds = 0
+        while rounds < _MAX_ROUNDS and (self._pending or self._scheduler.waiting):
+            if self._pending:
+                self._ended.clear()
+                await self._ended.wait()
+                rounds = 0
+            else:  # nothing runs: only pauses of gangs and back-offs may be left
+                await asyncio.sleep(_ROUND_SECONDS)
+                rounds += 1
 
-    async def _last_pauses(self) -> None:
-        """Nothing runs and nothing arrives. Wait for the pauses of gangs, and for back-offs."""
-        for _ in range(_MAX_ROUNDS):
-            await asyncio.sleep(_ROUND_SECONDS)
-            if self._events or not self._scheduler.waiting:
-                return
+    async def _samples(self, until: float) -> None:
+        """Note the state of the fleet at equal intervals."""
+        for number in range(_SAMPLES + 1):
+            await asyncio.sleep(max(until * number / _SAMPLES - asyncio.get_running_loop().time(), 0.0))
+            now, snapshot = asyncio.get_running_loop().time(), self.decisions.cache.snapshot()
+            self._meter.sample(now, self._waiting_gpus, snapshot)
 
     def _at(self, time: float, event: Callable[[], None]) -> None:
-        heappush(self._events, (time, next(self._numbers), event))
+        """Let an event of a job happen at a time."""
+
+        def happen() -> None:
+            self._pending -= 1
+            event()
+            self._ended.set()
+
+        self._pending += 1
+        asyncio.get_running_loop().call_at(time, happen)
 
     def _requeue(self) -> None:
         self._scheduler.requeue()
