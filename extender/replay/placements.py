@@ -9,8 +9,10 @@ from typing import Literal
 from extender.allocation import NodeInfo, Snapshot, choose
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
+from extender.api.reasons import Code
 from extender.api.resource_claims import Consumer
 from extender.base.deadline import NO_DEADLINE
+from extender.gangs.gang_problem import NO_ROOM
 from extender.policy import Policy
 from extender.replay.virtual_api import VirtualApi
 from extender.replay.virtual_scheduler import Offer, tally
@@ -57,10 +59,17 @@ class BerthPlacing:
             return Offer(error=answer.error)
         passed = list(names) if answer.passed is None else answer.passed
         if not passed:
-            return Offer(reasons=tally(answer.failed, names, self._nodes))
+            return Offer(reasons=tally(answer.failed, names, self._nodes), lasting=self._is_lasting(pod))
         if len(passed) == 1:
             return Offer({passed[0]: 0})
         return Offer(dict(self._decisions.prioritize(pod, passed)))
+
+    def _is_lasting(self, pod: Pod) -> bool:
+        """Whether only free devices help. A gang may also wait for its turn, or for the end of a pause."""
+        if pod.membership is None:
+            return True
+        waiting = self._decisions.gangs.admission.get(pod.membership.key)
+        return waiting is not None and waiting.reason.code in (*NO_ROOM, Code.GANG_NO_DOMAIN)
 
     async def bind(self, pod: Pod, node: str) -> None:
         """See Placing.bind."""

@@ -171,7 +171,7 @@ class Replay:
             pod, claim = decode_pod(obj), self._claim(job, name)
             run.pods[uid] = pod, claim
             self._run_of[uid] = run
-            created.append(Waiting(pod, run.of(gangs=berth), requests, berth and job.is_gang))
+            created.append(Waiting(pod, run.of(gangs=berth), job.shape, requests, berth and job.is_gang))
             self._api.create(pod, claim)
         for waiting in created:
             self._scheduler.add(waiting)

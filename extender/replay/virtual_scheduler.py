@@ -1,7 +1,8 @@
 """The queue and the cycles of kube-scheduler in a replay: one pod at a time, the longest waiting first.
 
-Pods of one class are equal. A rejected pod is tried again when devices may have become free; if it is rejected again,
-so would be its equals, and they are not asked. Members of one gang are a class of their own.
+A rejected pod is tried again when devices may have become free. If it is rejected again, so would be pods of the same
+shape, and they are not asked; likewise gangs. The members of a gang are a class of their own in the queue, and all
+other pods of a shape are one class.
 """
 
 from __future__ import annotations
@@ -24,11 +25,15 @@ NO_ROOM = "Insufficient cpu, memory or pods"
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The answer about a pod: scores by node, or the number of nodes for each reason; or an error."""
+    """The answer about a pod: scores by node, or the number of nodes for each reason; or an error.
+
+    `lasting`: it would be the same for any pod, or gang, of this shape until devices become free.
+    """
 
     scores: Mapping[str, int] = field(default_factory=dict)
     reasons: Mapping[str, int] = field(default_factory=dict)
     error: str = ""
+    lasting: bool = True
 
 
 class Placing(Protocol):
@@ -49,6 +54,7 @@ class Waiting:
 
     pod: Pod
     of: Hashable  # its class
+    shape: Hashable
     requests: Amounts
     in_gang: bool
     ready_at: float = 0.0
@@ -69,6 +75,7 @@ class VirtualScheduler:
         self._number = 0
         self._due: list[tuple[int, Hashable]] = []
         self._is_due: set[Hashable] = set()
+        self._refused: set[Hashable] = set()  # shapes that were rejected since devices became free
         self._wake = asyncio.Event()
         self._binds: set[asyncio.Task[None]] = set()
         self._node_of: dict[str, tuple[str, Amounts]] = {}  # UID of a pod that is or is being bound
@@ -80,14 +87,13 @@ class VirtualScheduler:
         return [one for found in self._classes.values() for one in found.values()]
 
     def add(self, waiting: Waiting) -> None:
-        """A pod was created. Behind an equal one that waits it is not tried: that one has been."""
+        """A pod was created, or its bind failed."""
         equals = self._classes.setdefault(waiting.of, {})
         equals[waiting.pod.uid] = waiting
-        if len(equals) == 1 or waiting.in_gang:
-            if waiting.of not in self._first:
-                self._number += 1
-                self._first[waiting.of] = self._number
-            self._make_due(waiting.of)
+        if waiting.of not in self._first:
+            self._number += 1
+            self._first[waiting.of] = self._number
+        self._make_due(waiting.of)
 
     def remove(self, uid: str, of: Hashable) -> None:
         """A pod was deleted."""
@@ -97,6 +103,7 @@ class VirtualScheduler:
 
     def requeue(self) -> None:
         """Try all waiting pods: devices may have become free."""
+        self._refused.clear()
         for of in self._classes:
             self._make_due(of)
 
@@ -127,7 +134,7 @@ class VirtualScheduler:
         """Try the first pod of a class, and the class again if it gets a node."""
         now = asyncio.get_running_loop().time()
         waiting = next((one for one in self._classes.get(of, {}).values() if one.ready_at <= now), None)
-        if waiting is None:
+        if waiting is None or waiting.shape in self._refused:
             return
         self.attempts += 1
         offer = self._placing.offer(waiting.pod, self._room.with_room(waiting.requests))
@@ -147,6 +154,8 @@ class VirtualScheduler:
     def _reject(self, waiting: Waiting, offer: Offer) -> None:
         """No node. A gang is told, as the condition of a pod tells it: serve ends the plans of such members."""
         waiting.reasons = offer.reasons
+        if offer.lasting:
+            self._refused.add(waiting.shape)
         if waiting.in_gang:
             counts = ", ".join(sorted(f"{number} {reason}" for reason, number in offer.reasons.items()))
             text = f"0/{len(self._room.names)} nodes are available: {counts}."
