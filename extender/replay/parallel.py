@@ -97,8 +97,10 @@ def _run(task: Task, pipe: Connection) -> None:
         pipe.send(run_replay(task.fleet, task.jobs, task.placement, task.seed, progress))
     except KeyboardInterrupt:
         return
-    except Exception as error:  # noqa: BLE001 - the parent raises it
-        pipe.send(error)
+    except BerthError as error:
+        pipe.send(BerthError(str(error)))
+    except Exception as error:  # noqa: BLE001 - the parent raises it; not all errors can be sent as they are
+        pipe.send(RuntimeError(f"{type(error).__name__}: {error}"))
 
 
 _SILENT = 50  # the level above which a replay logs: each bind writes a line for people who read logs

@@ -127,7 +127,7 @@ class Replay:
             self._create(_Run(job))
             self._progress(arrived)
         rounds = 0
-        while rounds < _MAX_ROUNDS and (self._pending or self._scheduler.waiting):
+        while rounds < _MAX_ROUNDS and (self._pending or self._scheduler.has_work):
             if self._pending:
                 self._ended.clear()
                 await self._ended.wait()
@@ -194,7 +194,7 @@ class Replay:
             run.runs = True
             snapshot = self.decisions.cache.snapshot()
             pods = [self._measured(run, one) for one in run.pods]
-            self._meter.started(run.job, now - run.job.arrival, pods, snapshot)
+            self._meter.started(run.job, now, pods, snapshot)
             if run.job.duration < math.inf:
                 self._at(now + run.job.duration, lambda: self._end(run))
         elif len(run.nodes) == 1 and not self._placement.is_berth:

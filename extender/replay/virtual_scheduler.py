@@ -77,7 +77,8 @@ class VirtualScheduler:
         self._is_due: set[Hashable] = set()
         self._refused: set[Hashable] = set()  # shapes that were rejected since devices became free
         self._wake = asyncio.Event()
-        self._binds: set[asyncio.Task[None]] = set()
+        self._binds: set[asyncio.Task[None]] = set()  # of gangs
+        self._in_flight = 0  # all binds
         self._node_of: dict[str, tuple[str, Amounts]] = {}  # UID of a pod that is or is being bound
         self.attempts = 0
 
@@ -85,6 +86,11 @@ class VirtualScheduler:
     def waiting(self) -> list[Waiting]:
         """The pods without a node, without those that are being bound."""
         return [one for found in self._classes.values() for one in found.values()]
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a pod waits, or is being bound."""
+        return bool(self._classes or self._in_flight)
 
     def add(self, waiting: Waiting) -> None:
         """A pod was created, or its bind failed."""
@@ -149,6 +155,7 @@ class VirtualScheduler:
             self._room.take(node, waiting.requests)
             if of in self._classes:
                 self._make_due(of)
+            self._in_flight += 1
             await self._start_bind(waiting, node)
 
     def _reject(self, waiting: Waiting, offer: Offer) -> None:
@@ -169,7 +176,7 @@ class VirtualScheduler:
             await self._bind(waiting, node)
             return
         task = asyncio.create_task(self._bind(waiting, node))
-        self._binds.add(task)
+        self._binds.add(task)  # the loop keeps only a weak reference
         task.add_done_callback(self._binds.discard)
 
     async def _bind(self, waiting: Waiting, node: str) -> None:
@@ -182,6 +189,8 @@ class VirtualScheduler:
                 waiting.reasons = {str(error): 1}
                 self.add(waiting)
                 self._failed(waiting)
+        finally:
+            self._in_flight -= 1
 
     def _failed(self, waiting: Waiting) -> None:
         """Try a pod again after its back-off."""

@@ -1,0 +1,68 @@
+"""What a file of jobs says, and the sentence about one that cannot be read."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from extender.base.berth_errors import WireError
+from extender.replay import MAX_JOBS, TRACES, Job, read_jobs
+from extender.sandbox.machine_fleets import parse_nodes
+
+CASES = yaml.safe_load((Path(__file__).parents[1] / "cases" / "replay_jobs.yaml").read_text())
+
+
+def read(folder: Path, text: str) -> list[Job]:
+    path = folder / "jobs"
+    path.write_text(text)
+    return read_jobs(path, TRACES)
+
+
+def facts(job: Job) -> dict[str, Any]:
+    """The fields that differ from their defaults."""
+    default = Job("", -1)
+    return {f.name: getattr(job, f.name) for f in fields(Job) if getattr(job, f.name) != getattr(default, f.name)}
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+def test_cases(case: dict[str, Any], tmp_path: Path) -> None:
+    if "jobs" in case:
+        assert [facts(job) for job in read(tmp_path, case["text"])] == case["jobs"]
+        return
+    with pytest.raises(WireError) as raised:
+        read(tmp_path, case["text"])
+    assert f"{tmp_path / 'jobs'}: {case['wrong']}" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_million_jobs_are_refused_with_the_limit(tmp_path: Path) -> None:
+    lines = "\n".join(f"{number},1" for number in range(MAX_JOBS + 1))
+    with pytest.raises(WireError, match=f"line {MAX_JOBS + 2}: a replay takes at most {MAX_JOBS} jobs"):
+        read(tmp_path, f"arrival,gpus\n{lines}")
+
+
+def test_nodes_of_machine_files() -> None:
+    nodes = parse_nodes("2xt4-4,4xgb200-nvl72-tray/2,1xt4-4")
+    assert [node.name for node in nodes if node.machine.name == "t4-4"] == ["t4-4-00000", "t4-4-00001", "t4-4-00002"]
+    cliques = [list(node.labels.values()) for node in nodes if node.labels]
+    assert cliques == [[f"gb200-nvl72-tray-clique-{number}"] for number in (0, 0, 1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("t4-4", "--nodes: must be COUNTxMACHINE[/NODES],…, such as 42xhgx-h100-8; is 't4-4'"),
+        ("2xfoo", "--nodes: knows no machine 'foo': give a machine file, or one of a100-pcie-8-bridged,"),
+        ("0xt4-4", "--nodes: names no node"),
+        ("30000xt4-4", "--nodes: names more than 20000 nodes"),
+        ("2xnone.yaml", "none.yaml: does not exist"),
+    ],
+)
+def test_nodes_that_are_none(text: str, wrong: str) -> None:
+    with pytest.raises(WireError) as raised:
+        parse_nodes(text)
+    assert str(raised.value).startswith(wrong)
