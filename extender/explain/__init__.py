@@ -20,7 +20,7 @@ from extender.explain.fleet_rows import (
 from extender.explain.gang_explanation import explain_gang, explain_jobs, groups_named
 from extender.explain.gang_question import GangExplanation, PlannerCaches
 from extender.explain.place_constraints import unmet_places
-from extender.explain.pod_explanation import Explanation, explain, no_devices, other_scheduler
+from extender.explain.pod_explanation import Explanation, UnschedulableNodes, explain, no_devices, other_scheduler
 from extender.explain.scenario import Scenario, apply_scenario, scenario_of, with_new_group, without_own_holds
 from extender.explain.selector_stats import failing_terms
 
@@ -34,6 +34,7 @@ __all__ = [
     "LargeJob",
     "PlannerCaches",
     "Scenario",
+    "UnschedulableNodes",
     "apply_scenario",
     "check_consistency",
     "claim_rows",

@@ -47,13 +47,13 @@ Plan = Callable[[GangProblem], GangPlan | GangShortage]
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Pods that have devices of one node."""
+    """Pods that have devices of one node. `state` is allocated, held or binding."""
 
     node: str
     devices: int
     pods: tuple[str, ...]  # several pods share a claim; empty if no pod uses the claim
     claims: tuple[str, ...]  # empty for a reservation
-    state: str  # 'allocated', 'held' or 'binding'
+    state: str
     group: str  # of the pods, its name; '' without one
 
 
@@ -69,9 +69,8 @@ class GangNearMiss:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedMember:
-    """A pod of the group. `state` is 'bound', 'held', 'binding', 'waiting', 'gated', 'deleted' or 'not-ours'.
-
-    `reason` is what kube-scheduler wrote about its last attempt. `since` is the creation of the pod as RFC 3339.
+    """A pod of the group. `state` is bound, held, binding, waiting, gated, deleted or not-ours; `reason` is what
+    kube-scheduler wrote about its last attempt, `since` its creation (RFC 3339).
     """
 
     pod: str
@@ -92,13 +91,7 @@ class PlannedMember:
 
 @dataclass(frozen=True, slots=True)
 class GangExplanation:
-    """The explanation of a group.
-
-    `outcome` is 'no-gang' (no minimum), 'runs' (the minimum is bound), 'bound' (no pod waits, and the minimum is not
-    known), 'planned' (serve holds devices), 'waiting' (for pods or claims), 'blocked' (a member is invalid), 'fits',
-    'refused' (no domain has room), 'gave-up' (whether one has room is not known), or 'unfinished' (the deadline of the
-    call ended).
-    """
+    """The explanation of a group; explain.md has the meaning of each `outcome`."""
 
     group: str
     source: str  # the field, label or annotation by which its pods name it
