@@ -4,7 +4,7 @@ All functions depend only on a snapshot and a policy, and return plain values. T
 without a console does not import this package. This package has no I/O, clock or asyncio.
 """
 
-from extender.explain.compared_sets import ComparedSets, compare_sets
+from extender.explain.compared_sets import ComparedSets, compare_sets, first_fit_devices
 from extender.explain.consistency import CHECKS, Finding, check_consistency
 from extender.explain.fleet_rows import (
     FleetStats,
@@ -43,6 +43,7 @@ __all__ = [
     "explain_gang",
     "explain_jobs",
     "failing_terms",
+    "first_fit_devices",
     "fleet_stats",
     "group_rows",
     "groups_named",
