@@ -336,7 +336,7 @@ class Binder:
         if mismatch is not None:
             raise BindError(f"node {node}: {Reason(mismatch)}")
         requirements = requirements.for_node(node_info.node)
-        context = self._filter_service.evaluation_context(snapshot)
+        context = self._filter_service.evaluator.evaluation_context(snapshot)
         allocations = status.allocations(node_info, requirements, context, _new_share)
         chosen = ScoredNode.of(node_info, status, requirements, context, snapshot)
         # The best other node of filter, but for those that came last because of another ComputeDomain.
