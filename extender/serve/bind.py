@@ -40,6 +40,7 @@ from typing import NamedTuple
 
 import structlog
 
+from extender.api.claim_specs import CLIQUE_LABEL
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import DECISION_ANNOTATION, Pod
 from extender.api.reasons import Code, Reason
@@ -62,7 +63,6 @@ from extender.runtime.supervisor import Supervisor
 from extender.scheduling import PodRequirements, ScoredNode, Unschedulable, in_cliques, requirements_of
 from extender.scheduling.requirements import (
     Pending,
-    PreFilterResult,
     Skip,
     UnschedulableAndUnresolvable,
     class_of_resource,
@@ -225,13 +225,14 @@ class Binder:
 
     async def _bind_member(self, pod: Pod, node: str, started: float, forming: FormingGang | None) -> None:
         async with self._in_time(started):
-            group = await pod_group_of(self._writer, pod, self._requirements(pod)) if pod.group else None
+            group = await pod_group_of(self._writer, pod, self._claims_of(pod)) if pod.group else None
             if pod.containers:
                 await self._require_known_classes(pod, node)
-            requirements = await self._wait_for_other_binds(pod)
+            await self._wait_for_other_binds(pod)
         cycle = BindingCycle(pod, node, started, forming, group)
         released = self._cache.release(pod.uid)
         try:
+            requirements = requirements_of(pod, self._cache.snapshot(), self._filter_service.policy)
             match requirements:
                 case Skip():
                     if forming is not None:
@@ -266,24 +267,27 @@ class Binder:
         if unknown and (late := unknown & await self._writer.read_extended_resources()):
             raise BindError(f"a DeviceClass that provides {min(late)} is not known yet")
 
-    def _requirements(self, pod: Pod) -> PreFilterResult:
-        return requirements_of(pod, self._cache.snapshot(), self._filter_service.policy)
+    async def _wait_for_other_binds(self, pod: Pod) -> None:
+        """Wait until no other bind writes a claim of the pod. The caller must not await before it assumes the claims.
 
-    async def _wait_for_other_binds(self, pod: Pod) -> PreFilterResult:
-        """The pod's requirements, once no other bind writes a claim of the pod.
-
-        The caller must not await before it assumes the claims. Holds of other pods on shared claims end: this bind
-        came first, and the binds of the other pods will find the claims allocated. Raises BindError after 20 s.
+        Holds of other pods on shared claims end: this bind came first, and the binds of the other pods will find the
+        claims allocated. Raises BindError after 20 s.
         """
-        requirements = self._requirements(pod)
-        while isinstance(requirements, PodRequirements) and requirements.promised_claims:
-            for claim in requirements.promised_claims:
+        while promised := [claim for claim in self._claims_of(pod) if self._is_promised(claim, pod)]:
+            for claim in promised:
                 if not await self._progress.wait_for(partial(self._is_not_written, claim.uid), _MAX_OTHER_SECONDS):
                     raise BindError(str(Reason(Code.CLAIM_IN_FLIGHT, (str(claim.key),))))
-            for claim in requirements.promised_claims:
+            for claim in promised:
                 self._cache.release_claim(claim.uid)
-            requirements = self._requirements(pod)
-        return requirements
+
+    def _claims_of(self, pod: Pod) -> list[Claim]:
+        """The pod's claims, as far as the cache has them."""
+        return [claim for key in pod.claim_keys if (claim := self._cache.store.claims.get(key)) is not None]
+
+    def _is_promised(self, claim: Claim, pod: Pod) -> bool:
+        """Whether a filter or bind request of another pod has chosen the devices of a claim."""
+        found = self._cache.reservations.by_claim.get(claim.uid)
+        return claim.allocation is None and found is not None and found.pod_uid != pod.uid
 
     def _is_not_written(self, claim_uid: str) -> bool:
         """Whether no bind writes the claim now."""
@@ -339,8 +343,9 @@ class Binder:
         context = self._filter_service.evaluator.evaluation_context(snapshot)
         allocations = status.allocations(node_info, requirements, context, _new_share)
         chosen = ScoredNode.of(node_info, status, requirements, context, snapshot)
-        # The best other node of filter, but for those that came last because of another ComputeDomain.
-        last = in_cliques(requirements.crowded_cliques(snapshot), snapshot)
+        # The best other node of filter, but for those that came last because of another ComputeDomain in their clique.
+        crowded = requirements.crowded_cliques(snapshot) - {node_info.node.labels.get(CLIQUE_LABEL)}
+        last = in_cliques(crowded, snapshot)
         runner_up = self._filter_service.shortlist_scores.runner_up(cycle.pod.uid, node, last)
         return _Plan(requirements, allocations, chosen, decision_annotation(chosen, runner_up))
 
