@@ -18,7 +18,7 @@ after that, kube-scheduler may give the node's CPU and memory to other pods.
 7. Wait until the drivers have met the binding conditions of the claims (`DriverWaits`); then check again. Read the
    claims of a PodGroup: other members may have used and left them.
 8. A gang's member waits until the claims of the whole minimum are written (`GangBarrier.written`).
-9. If the bind was slow, read all claims: another process may have released them.
+9. If the bind was slow, read all claims (`ClaimWrites.require_kept`): another process may have released them.
 10. `_send_binding`: the Binding. If its reply is lost, read the pod until it is known whether the Binding was stored.
 
 Success is never answered before the Binding is stored, and an error never after it. An error undoes what the bind has
@@ -361,11 +361,11 @@ class Binder:
             self.write_barrier.require_kept(claims)
         if cycle.pod_group is not None:
             # Another process may deallocate the claim of a PodGroup before a member is bound, see deallocate_unused.
-            await self._claims.read_unchanged(cycle, [claim for claim in claims if cycle.is_of_group(claim)])
+            await self._claims.require_kept(cycle, [claim for claim in claims if cycle.is_of_group(claim)])
         if cycle.forming is not None:
             await self._gangs.written(cycle.forming, cycle.pod.uid)
         if asyncio.get_running_loop().time() - cycle.started > FRESH_SECONDS:
-            await self._claims.read_unchanged(cycle, claims)
+            await self._claims.require_kept(cycle, claims)
         return claims
 
     def _end_assumed(self, cycle: BindingCycle, plan: _Plan) -> None:
@@ -421,7 +421,7 @@ class Binder:
                     return True
                 if pod.uid != uid or pod.node_name or pod.deleting or isinstance(refused, Conflict):
                     raise BindError(f"binding pod {key}: {refused}")
-                await self._claims.read_unchanged(cycle, claims)
+                await self._claims.require_kept(cycle, claims)
                 return False
             except NotFound:
                 raise BindError(f"pod {key} does not exist any more") from None

@@ -53,8 +53,9 @@ class ClaimWrites:
                 claims.append(await self._allocate(cycle, claim, stamped, group))
         return claims + [await self._use_allocated(cycle, claim) for claim in requirements.allocated_claims]
 
-    async def read_unchanged(self, cycle: BindingCycle, claims: Iterable[Claim]) -> None:
-        """Read the claims. Raises BindError if the allocation, the consumer or the allocator of one has changed.
+    async def require_kept(self, cycle: BindingCycle, claims: Iterable[Claim]) -> None:
+        """Read the claims. Raises BindError if the allocation, the consumer or the allocator of one has changed, as
+        `WriteBarrier.require_kept` does by the cache.
 
         Another process that had the same pod to bind may end an allocation or a reservation, after it looked for a
         Binding that was not sent yet (`Undo`, `deallocate_unused`). The watch may not have shown that.
