@@ -207,7 +207,8 @@ class _Planner:
 
     def _searched(self, domain: Domain) -> list[Placed] | None:
         """The units in a domain, with other devices or alternatives than the preferred ones."""
-        if len(self._rooms) == 1 and len(local_nodes(domain.nodes, self._snapshot)) == len(domain.nodes):
+        alone = len(self._rooms) == 1 and not self._rooms[0].spans_domains
+        if alone and len(local_nodes(domain.nodes, self._snapshot)) == len(domain.nodes):
             found = pack(self._rooms[0], domain, self._snapshot, self._domains, self._steps)
         else:
             found = self._with_other_alternatives(domain) or self._by_search(domain)
@@ -340,15 +341,16 @@ def _fill_rooms(
 ) -> Placed | None:
     placed, levels = Placed(), [domains.of_level(level).name_of for level in domain.within]
     while len(placed) < len(rooms.units):
-        left = len(rooms.units) - len(placed)
-        known = rooms.rooms(trial, domain.nodes, left, variant)
+        # Of units that make room for each other, the nodes must be chosen one by one.
+        left = 1 if rooms.grows else len(rooms.units) - len(placed)
+        known = rooms.apart(trial, rooms.rooms(trial, domain.nodes, left, variant))
         if whole and sum(known.values()) < left:
             return None
         before = len(placed)
         parts = _preferred_first(rooms, known, levels, left, domains.placed | trial.nodes)
         for name, number in parts.items():
             placed += ((name, unit) for unit in rooms.place(trial, name, number, variant))
-        # Nodes that share a pool have less room together than each alone. So the rest is spread again.
+        # Nodes that share a pool, or a limit, have less room together than each alone. So the rest is spread again.
         if len(placed) == before:
             break
     return placed if not whole or len(placed) == len(rooms.units) else None

@@ -1,0 +1,50 @@
+"""Members of a gang that require something of each other: pod affinity and anti-affinity, and topology spread."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+
+from extender.gangs.gang_problem import GangPlan
+from extender.gangs.member_limits import MAX_TERMS
+from tests.worlds.constrained_gangs import HOSTNAME, compare, problem_of, required, term, world_of
+from tests.worlds.gang_worlds import nodes_of
+from tests.worlds.running_berth import Json
+
+CASES: list[Json] = yaml.safe_load((Path(__file__).parents[1] / "cases" / "gang_constraints.yaml").read_text())
+JOB = {"job": "j"}
+
+
+def plan_of(case: Json) -> list[int] | None:
+    """The number of members on each node; None without a plan."""
+    nodes = {f"n{i}": {"zone": zone} for i, zone in enumerate(case["nodes"].split())}
+    world = world_of(nodes, dict(zip(nodes, case.get("free", [4] * len(nodes)), strict=True)))
+    pods = [{"labels": JOB, "spec": case["spec"], "gpus": case.get("gpus", 1)}] * case["size"]
+    placed = {name: number for name, number in zip(nodes, case.get("placed", ()), strict=False) if number}
+    found = world.plan_problem(problem_of(world, pods, placed=placed))
+    if not isinstance(found, GangPlan):
+        return None
+    numbers = Counter(nodes_of(found))
+    return [numbers[name] for name in nodes]
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+def test_a_plan_keeps_what_members_require_of_each_other(case: Json) -> None:
+    assert plan_of(case) == case["expected"]
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_kube_scheduler_accepts_every_plan_and_none_is_missed(block: int) -> None:
+    for number in range(60):
+        assert compare(block * 1_000_000 + number) == ""
+
+
+def test_more_different_terms_than_count_are_no_obstacle() -> None:
+    """kube-scheduler alone checks the others."""
+    world = world_of({"n0": {}}, {"n0": 4})
+    terms = [term(HOSTNAME, {"job": f"j{i}"}) for i in range(MAX_TERMS)]
+    pods = [{"labels": JOB, "spec": required("podAntiAffinity", *terms, term(HOSTNAME, JOB))}] * 2
+    assert nodes_of(world.plan_problem(problem_of(world, pods))) == ["n0", "n0"]
