@@ -19,6 +19,8 @@ from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangS
 from extender.gangs.gang_search import MAX_STEPS, GangSearch, GaveUp, Steps, local_nodes, packed
 from extender.gangs.gang_trial import GangMemory, GangTrial
 from extender.gangs.gang_units import Placed, Unit, UnitPlacement, equal_units, member_placements
+from extender.gangs.member_limits import NO_WISHES
+from extender.gangs.member_wishes import Wishing
 from extender.gangs.node_rooms import NodeRooms
 from extender.gangs.spreading import spread
 from extender.scheduling import DomainUses, EvaluationContext, Placement, RankingCache, Use, in_cliques
@@ -128,7 +130,8 @@ class _Planner:
         alone = [name for name, most in first.items() if most >= wanted and name not in self._forbidden]
         for most, wanted in needs[1:]:
             alone = [name for name in alone if most.get(name, 0) >= wanted]
-        yield self._domains.single(alone)
+        if self._problem.topology != "none" or not self._problem.wishes.apart:
+            yield self._domains.single(alone)
         yield from self._domains.wider()
 
     def _may_fit(self, domain: Domain) -> bool:
@@ -202,7 +205,14 @@ class _Planner:
     # -- where in it -----------------------------------------------------------------------------------------
 
     def _preferred(self, domain: Domain) -> list[Placed] | None:
-        found = fill(self._rooms, domain, self._snapshot, self._domains)
+        placed = self._filled(self._rooms, domain)
+        if placed is None or self._problem.wishes == NO_WISHES:
+            return placed
+        wishing = Wishing(self._problem, self._snapshot, self._domains, self._filled)
+        return wishing.plan(self._rooms, domain, placed)
+
+    def _filled(self, rooms: Sequence[NodeRooms], domain: Domain) -> list[Placed] | None:
+        found = fill(rooms, domain, self._snapshot, self._domains)
         return found.placed if found is not None else None
 
     def _searched(self, domain: Domain) -> list[Placed] | None:

@@ -18,7 +18,7 @@ from extender.api.reasons import Code, Reason
 from extender.api.resource_claims import Claim
 from extender.base.deadline import Deadline
 from extender.gangs.gang import Gang
-from extender.gangs.member_limits import NodeLimit, limits_between
+from extender.gangs.member_limits import NO_WISHES, NodeLimit, Wishes, limits_between
 from extender.policy import Policy
 from extender.scheduling import (
     NO_PREFERENCE,
@@ -58,6 +58,7 @@ class GangProblem:
     topology_label: str = ""  # all members on one value of this label, in every topology; '' for no constraint
     placed: Mapping[str, int] = field(default_factory=dict)  # node to number of members that are bound there
     preferred_level: str = ""  # GroupTopology.preferred; need not be in `levels`, see Domains.levels
+    wishes: Wishes = NO_WISHES
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +234,9 @@ def gang_problem(
     )
     levels = policy.group_levels
     topology = _with_affinity(gang.topology_in(levels), between.together, levels)
-    return GangProblem(wanted, levels, topology.nearness, topology.label, gang.placed, topology.preferred)
+    return GangProblem(
+        wanted, levels, topology.nearness, topology.label, gang.placed, topology.preferred, between.wishes
+    )
 
 
 def _with_affinity(topology: GroupTopology, label: str, levels: Sequence[str]) -> GroupTopology:

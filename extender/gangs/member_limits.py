@@ -81,11 +81,22 @@ class NodeLimit:
         return self.left(node) if self.domain_of is None else (self.left(node), self.domain_of.get(node))
 
 
+class Wishes(NamedTuple):
+    """The labels by whose domains all members of a gang prefer to be, the largest weight first."""
+
+    together: tuple[str, ...] = ()  # in one domain
+    apart: tuple[str, ...] = ()  # in many domains, evenly
+
+
+NO_WISHES = Wishes()
+
+
 class Between(NamedTuple):
-    """What members require of each other."""
+    """What members require of each other, and prefer."""
 
     limits: Mapping[str, tuple[NodeLimit, ...]]  # by UID; members without limits are left out
     together: str = ""  # label of which all members must have one value; '' for none
+    wishes: Wishes = NO_WISHES
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +134,7 @@ class _Members:
 def limits_between(
     pods: Sequence[Pod], snapshot: Snapshot, placed: Mapping[str, int], offered: Collection[str] | None
 ) -> Between:
-    """What the members of a plan require of each other.
+    """What the members of a plan require of each other, and what they prefer.
 
     `placed` has the number of bound members by node. `offered` are the nodes that kube-scheduler offers to a member
     before any of the others has a node; None if that is not known.
@@ -137,7 +148,8 @@ def limits_between(
     spread = _holders((pod.uid, one) for pod in pods for one in pod.constraints.spread if one.required)
     for constraint, holders in spread.items():
         _keep_even(members, constraint, holders)
-    return Between({uid: tuple(limits) for uid, limits in members.found.items()}, _together(members))
+    limits = {uid: tuple(found) for uid, found in members.found.items()}
+    return Between(limits, _together(members), _wishes(members))
 
 
 def _holders(things: Iterable[tuple[str, T]]) -> dict[T, set[str]]:
@@ -208,8 +220,31 @@ def _covers(offered: Collection[str], domains: Collection[str], domain_of: Mappi
 
 def _together(members: _Members) -> str:
     """The topology key of an affinity that every member has to every other, which puts all into one domain."""
-    for term in members.pods[0].constraints.together:
-        everyone = not term.weight and all(term in pod.constraints.together for pod in members.pods)
-        if everyone and len(members.matched(term)) == len(members.pods):
-            return term.topology_key
-    return ""
+    terms = (term for term in _common(members, [pod.constraints.together for pod in members.pods]) if not term.weight)
+    return next((term.topology_key for term in terms), "")
+
+
+_SPREAD_WEIGHT = 100  # kube-scheduler weighs both plugins equally, and a spread constraint has no weight of its own
+
+
+def _wishes(members: _Members) -> Wishes:
+    """Only what every member prefers with regard to every other: of these, a plan can be as a whole."""
+    together = _common(members, [pod.constraints.together for pod in members.pods])
+    apart = _common(members, [pod.constraints.apart for pod in members.pods])
+    near = [(term.weight, term.topology_key) for term in together if term.weight]
+    far = [(term.weight, term.topology_key) for term in apart if term.weight]
+    for one in members.pods[0].constraints.spread[:MAX_TERMS]:
+        everyone = all(one in pod.constraints.spread and one.matches(pod.labels) for pod in members.pods)
+        if everyone and not one.required:
+            far.append((_SPREAD_WEIGHT, one.topology_key))
+    return Wishes(_by_weight(near), _by_weight(far))
+
+
+def _common(members: _Members, terms: Sequence[tuple[PodTerm, ...]]) -> list[PodTerm]:
+    """The terms that every member has, and that match every member."""
+    found = [term for term in terms[0][:MAX_TERMS] if all(term in others for others in terms)]
+    return [term for term in found if len(members.matched(term)) == len(members.pods)]
+
+
+def _by_weight(weights: Sequence[tuple[int, str]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(key for _, key in sorted(weights, key=lambda entry: -entry[0])))

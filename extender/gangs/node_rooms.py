@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
@@ -318,6 +319,18 @@ class NodeRooms:
     def _at_most(self, name: str) -> int:
         """The units that the limits allow on a node in any plan."""
         return min(limit.left(name, in_turn=False) // members for limit, members in self._limited.items())
+
+    def limited(self, limit: NodeLimit) -> NodeRooms:
+        """The same rooms with one more limit for every member."""
+        found = copy(self)
+        found.add_limit(limit)
+        return found
+
+    def add_limit(self, limit: NodeLimit) -> None:
+        """One more limit for every member, before any is placed."""
+        self._limits = [(*limits, limit) for limits in self._limits]
+        self._limited = self._limited + Counter({limit: self.members_per_unit})
+        self.most = {name: least for name, most in self.most.items() if (least := min(most, self._at_most(name)))}
 
     @property
     def spans_domains(self) -> bool:

@@ -10,7 +10,7 @@ import yaml
 
 from extender.gangs.gang_problem import GangPlan
 from extender.gangs.member_limits import MAX_TERMS
-from tests.worlds.constrained_gangs import HOSTNAME, compare, problem_of, required, term, world_of
+from tests.worlds.constrained_gangs import HOSTNAME, compare, compare_preference, problem_of, required, term, world_of
 from tests.worlds.gang_worlds import nodes_of
 from tests.worlds.running_berth import Json
 
@@ -22,7 +22,7 @@ def plan_of(case: Json) -> list[int] | None:
     """The number of members on each node; None without a plan."""
     nodes = {f"n{i}": {"zone": zone} for i, zone in enumerate(case["nodes"].split())}
     world = world_of(nodes, dict(zip(nodes, case.get("free", [4] * len(nodes)), strict=True)))
-    pods = [{"labels": JOB, "spec": case["spec"], "gpus": case.get("gpus", 1)}] * case["size"]
+    pods = [{"labels": JOB, "spec": case["spec"], "annotations": case.get("annotations", {})}] * case["size"]
     placed = {name: number for name, number in zip(nodes, case.get("placed", ()), strict=False) if number}
     found = world.plan_problem(problem_of(world, pods, placed=placed))
     if not isinstance(found, GangPlan):
@@ -40,6 +40,12 @@ def test_a_plan_keeps_what_members_require_of_each_other(case: Json) -> None:
 def test_kube_scheduler_accepts_every_plan_and_none_is_missed(block: int) -> None:
     for number in range(60):
         assert compare(block * 1_000_000 + number) == ""
+
+
+@pytest.mark.parametrize("block", range(2))
+def test_of_plans_with_the_fewest_nodes_the_preferred_one(block: int) -> None:
+    for number in range(60):
+        assert compare_preference(block * 1_000_000 + number) == ""
 
 
 def test_more_different_terms_than_count_are_no_obstacle() -> None:

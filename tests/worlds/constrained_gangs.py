@@ -189,3 +189,48 @@ def compare(seed: int) -> str:
         return f"seed {seed}: no plan, but there is one: {nodes} {free} {pods}" if expected else ""
     chosen = [found.placements[f"w-{i}"][0] for i in range(len(pods))]
     return "" if accepts(nodes, pods, chosen) else f"seed {seed}: refused {chosen}: {nodes} {free} {pods}"
+
+
+# -- preferences ---------------------------------------------------------------------------------------------------
+
+
+def compare_preference(seed: int) -> str:
+    """'' if, of all plans with the fewest nodes, the planner finds one that is the best for a preference.
+
+    An even spread over zones of several nodes only must not be worse than without the preference: which nodes are the
+    fewest depends on it, and not all choices are compared.
+    """
+    rng = random.Random(seed)
+    nodes = {f"n{i}": {"zone": rng.choice("ab")} for i in range(rng.choice([3, 4, 5]))}
+    free = {name: rng.choice([1, 2, 3, 4]) for name in nodes}
+    size = rng.randint(5, 10)  # more than one node has room for
+    key, kind = rng.choice([(HOSTNAME, "apart"), ("zone", "apart"), ("zone", "together")])
+    wishes = {"apart": preferred("podAntiAffinity", term(key, {})), "together": preferred("podAffinity", term(key, {}))}
+    world = world_of(nodes, free)
+    found = world.plan_problem(problem_of(world, [{"spec": wishes[kind]}] * size))
+
+    def most(counts: Mapping[str, int]) -> int:
+        """The most members in one domain."""
+        numbers: Counter[str | None] = Counter()
+        for node, number in counts.items():
+            numbers[_value(nodes, node, key)] += number
+        return max(numbers.values())
+
+    every = [
+        {name: number for name, number in zip(nodes, counts, strict=True) if number}
+        for counts in itertools.product(*(range(free[name] + 1) for name in nodes))
+        if sum(counts) == size
+    ]
+    if not isinstance(found, GangPlan):
+        return f"seed {seed}: no plan" if every else ""
+    own = Counter(node for node, _ in found.placements.values())
+    plain = world_of(nodes, free)
+    unwished = plain.plan_problem(problem_of(plain, [{}] * size))
+    assert isinstance(unwished, GangPlan)
+    tight = [most(counts) for counts in every if len(counts) == min(map(len, every))]
+    # A domain that cannot have all members counts for nothing.
+    best = min(tight) if kind == "apart" else size if size in tight else most(own)
+    if (kind, key) == ("apart", "zone"):
+        best = min(most(own), most(Counter(node for node, _ in unwished.placements.values())))
+    is_best = (len(own), most(own)) == (min(map(len, every)), best)
+    return "" if is_best else f"seed {seed}: {kind} {key}, best {best}: {dict(own)} of {free} in {nodes}"
