@@ -296,6 +296,8 @@ def _free_together(rooms: Sequence[NodeRooms]) -> dict[str, int]:
 def _bound(rooms: NodeRooms, domain: Domain) -> int:
     """The most of these units in a domain, at most all."""
     most, wanted, found = rooms.most, len(rooms.units), 0
+    if rooms.spans_domains:
+        return min(rooms.most_in(domain.nodes), wanted)
     for name in domain.nodes:
         found += most.get(name, 0)
         if found >= wanted:

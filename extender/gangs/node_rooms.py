@@ -337,6 +337,19 @@ class NodeRooms:
         """Whether a unit on one node can change the room of other nodes: a limit is for a domain of several nodes."""
         return any(limit.domain_of is not None or limit.over for limit in self._limited)
 
+    def most_in(self, names: Iterable[str]) -> int:
+        """The units that these nodes have room for at most, with the limits of the domains that they are in."""
+        found = UNLIMITED_ROOM
+        nodes = [name for name in names if name in self.most]
+        for limit, in_unit in self._limited.items():
+            room: dict[str, int] = {}
+            for name in nodes:
+                domain = limit.domain(name) or name
+                allowed = limit.left(name, in_turn=False) // in_unit
+                room[domain] = min(room.get(domain, 0) + self.most[name], allowed)
+            found = min(found, sum(room.values()))
+        return found
+
     @property
     def grows(self) -> bool:
         """Whether each unit on one node can make room for another one on other nodes."""

@@ -8,11 +8,20 @@ from pathlib import Path
 import pytest
 import yaml
 
-from extender.gangs.gang_problem import GangPlan
+from extender.gangs.gang_problem import GangPlan, GangShortage
 from extender.gangs.member_limits import MAX_TERMS
-from tests.worlds.constrained_gangs import HOSTNAME, compare, compare_preference, problem_of, required, term, world_of
+from tests.worlds.constrained_gangs import (
+    HOSTNAME,
+    compare,
+    compare_preference,
+    problem_of,
+    required,
+    spread,
+    term,
+    world_of,
+)
 from tests.worlds.gang_worlds import nodes_of
-from tests.worlds.running_berth import Json
+from tests.worlds.running_berth import Json, berthing, claim, pod
 
 CASES: list[Json] = yaml.safe_load((Path(__file__).parents[1] / "cases" / "gang_constraints.yaml").read_text())
 JOB = {"job": "j"}
@@ -54,3 +63,33 @@ def test_more_different_terms_than_count_are_no_obstacle() -> None:
     terms = [term(HOSTNAME, {"job": f"j{i}"}) for i in range(MAX_TERMS)]
     pods = [{"labels": JOB, "spec": required("podAntiAffinity", *terms, term(HOSTNAME, JOB))}] * 2
     assert nodes_of(world.plan_problem(problem_of(world, pods))) == ["n0", "n0"]
+
+
+def test_too_few_domains_are_no_room_and_not_a_search_that_gave_up() -> None:
+    nodes = {f"n{i}": {"zone": f"z{i // 10}"} for i in range(60)}
+    world = world_of(nodes, {})
+    pods = [{"labels": JOB, "spec": required("podAntiAffinity", term("zone", JOB))}] * 7
+    found = world.plan_problem(problem_of(world, pods))
+    assert isinstance(found, GangShortage)
+    assert (found.room, found.members, found.gave_up) == (6, 7, False)
+
+
+@pytest.mark.loopback
+async def test_with_a_required_spread_members_exchange_their_nodes() -> None:
+    """kube-scheduler offers the nodes with the fewest members, in its own order of the pods."""
+    async with berthing({f"n{i}": "a100-pcie-8-bridged" for i in range(2)}) as b:
+        notes, found = {"berth.dev/group": "job", "berth.dev/group-min": "4"}, dict[str, str]()
+        for i in range(4):
+            b.cluster.apply(claim(f"p{i}-gpu", 1))
+            made = pod(f"p{i}", f"p{i}-gpu", annotations=notes, **spread(HOSTNAME, JOB))
+            made["metadata"]["labels"] = JOB
+            b.cluster.apply(made)
+        await b.settled()
+        for name, offered in (("p0", ["n0", "n1"]), ("p1", []), ("p2", ["n0", "n1"]), ("p3", [])):
+            last = list(found.values())[-1:]
+            names = offered or [node for node in ("n0", "n1") if node not in last]
+            (found[name],) = (await b.filter(name, names))["NodeNames"]
+        assert Counter(found.values()) == {"n0": 2, "n1": 2}
+        assert b.app.service.gangs.counts.plans == 1
+        devices = [result for one in b.app.service.cache.reservations.by_claim.values() for result in one.results]
+        assert len({result.device for result in devices}) == 4
