@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
-from math import fsum
 from typing import NamedTuple
 
 from extender.allocation import Snapshot
@@ -22,7 +20,7 @@ from extender.gangs.gang_units import Placed, Unit, UnitPlacement, equal_units, 
 from extender.gangs.node_rooms import NodeRooms
 from extender.gangs.place_order import PlaceOrder
 from extender.gangs.spreading import spread
-from extender.scheduling import DomainUses, EvaluationContext, Placement, RankingCache, Use, in_cliques
+from extender.scheduling import DomainUses, EvaluationContext, Placement, RankingCache, in_cliques
 
 MAX_DIFFERENT = 64  # units of one gang that are not equal; each of them needs a ranking of all nodes
 
@@ -97,7 +95,7 @@ class _Planner:
         self._forbidden = self._crowded if forbids else frozenset[str]()
         self._names = [name for one in rooms for name in one.most if name not in self._forbidden]
         self._domains = Domains(problem, snapshot, dict.fromkeys(self._names))
-        self._order = PlaceOrder(self._domains, uses, snapshot)
+        self._order = PlaceOrder(rooms, self._domains, uses, snapshot, context)
         self._free = _free_together(rooms)
         self._devices = sum(one.each * len(one.units) for one in rooms)
 
@@ -105,7 +103,7 @@ class _Planner:
         for level in self._free_cliques_first():
             enough = [domain for domain in level if self._may_fit(domain)]
             for attempt in (self._preferred, self._searched):
-                for domain in self._distinct(self._tightest_first(enough)):
+                for domain in self._distinct(self._order.tightest_first(enough)):
                     placed = attempt(domain)
                     if placed is not None:
                         return self._result(domain, placed)
@@ -138,31 +136,6 @@ class _Planner:
             return False
         return all(_bound(rooms, domain) >= len(rooms.units) for rooms in self._rooms)
 
-    def _spare(self, domain: Domain) -> int:
-        self._context.deadline.check_time()
-        return sum(rooms.most.get(name, 0) for rooms in self._rooms for name in domain.nodes)
-
-    def _tightest_first(self, domains: list[Domain]) -> Iterator[Domain]:
-        """By the room that is left, the domains around them, what the members prefer, the scores, and the names."""
-        by_room = sorted(((self._spare(domain), domain) for domain in domains), key=lambda entry: entry[0])
-        for _, group in groupby(by_room, key=lambda entry: entry[0]):
-            equal = [domain for _, domain in group]
-            yield from self._by_use(equal, self._order.compared_levels(equal[0].level)) if len(equal) > 1 else equal
-
-    def _by_use(self, domains: list[Domain], levels: Sequence[str]) -> Iterator[Domain]:
-        """By the use of the domains around them, level by level. Most domains are compared on the first level only."""
-        if not levels:
-            yield from sorted(domains, key=self._by_score)
-            return
-
-        def use(domain: Domain) -> Use:
-            self._context.deadline.check_time()
-            return self._order.use(levels[0], domain)
-
-        for _, group in groupby(sorted(domains, key=use), key=use):
-            equal = list(group)
-            yield from self._by_use(equal, levels[1:]) if len(equal) > 1 else equal
-
     def _distinct(self, domains: Iterable[Domain]) -> Iterator[Domain]:
         """The domains; of single nodes of one equivalence class, only the first, because they have equal room."""
         seen: set[Hashable] = set()
@@ -175,22 +148,6 @@ class _Planner:
 
     def _equivalence_key(self, name: str) -> Hashable:
         return tuple(rooms.equivalence_key(name) for rooms in self._rooms)
-
-    def _by_score(self, domain: Domain) -> tuple[int, float, object, object]:
-        rooms = self._rooms[0]
-        scores = (rooms.score[name] * rooms.most[name] for name in domain.nodes if name in rooms.most)
-        # fsum, because the order of the nodes must not matter. The first node orders domains of one name.
-        return -self._liked(domain), -fsum(scores), natural(domain.name), natural(min(domain.nodes))
-
-    def _liked(self, domain: Domain) -> int:
-        """The points for which the members prefer the nodes of a domain, for all room there."""
-        return sum(
-            rooms.preference[name] * rooms.most[name]
-            for rooms in self._rooms
-            if rooms.preference
-            for name in domain.nodes
-            if name in rooms.most
-        )
 
     # -- where in it -----------------------------------------------------------------------------------------
 

@@ -6,7 +6,9 @@ sub-domains and nodes of equal room.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from math import fsum
 
 from extender.allocation import Snapshot
 from extender.api.claim_specs import CLIQUE_LABEL
@@ -14,18 +16,41 @@ from extender.api.label_domains import LabelDomains
 from extender.gangs.domains import NODE, Domain, Domains, natural
 from extender.gangs.node_rooms import NodeRooms
 from extender.gangs.spreading import Level, Order
-from extender.scheduling import DomainUses, Use
+from extender.scheduling import DomainUses, EvaluationContext, Use
 
 
 class PlaceOrder:
     """The order of the domains of one snapshot."""
 
-    def __init__(self, domains: Domains, uses: DomainUses, snapshot: Snapshot) -> None:
+    def __init__(
+        self,
+        rooms: Sequence[NodeRooms],
+        domains: Domains,
+        uses: DomainUses,
+        snapshot: Snapshot,
+        context: EvaluationContext,
+    ) -> None:
+        """`rooms` are those of all units of the gang."""
+        self._rooms = rooms
         self._domains = domains
         self._uses = uses
         self._snapshot = snapshot
+        self._context = context
 
-    def compared_levels(self, level: str) -> Sequence[str]:
+    # -- domains ---------------------------------------------------------------------------------------------
+
+    def _spare(self, domain: Domain) -> int:
+        self._context.deadline.check_time()
+        return sum(rooms.most.get(name, 0) for rooms in self._rooms for name in domain.nodes)
+
+    def tightest_first(self, domains: list[Domain]) -> Iterator[Domain]:
+        """By the room that is left, the domains around them, what the members prefer, the scores, and the names."""
+        by_room = sorted(((self._spare(domain), domain) for domain in domains), key=lambda entry: entry[0])
+        for _, group in groupby(by_room, key=lambda entry: entry[0]):
+            equal = [domain for _, domain in group]
+            yield from self._by_use(equal, self._compared_levels(equal[0].level)) if len(equal) > 1 else equal
+
+    def _compared_levels(self, level: str) -> Sequence[str]:
         """The level and the farther ones, as far as the policy has them."""
         self._uses.update(self._snapshot)
         known, levels = self._uses.levels, self._domains.levels
@@ -33,9 +58,37 @@ class PlaceOrder:
             return NODE, *known
         return [one for one in levels[levels.index(level) :] if one in known] if level in levels else ()
 
-    def use(self, level: str, domain: Domain) -> Use:
-        """The use around a domain at its own level or a farther one. `compared_levels` has brought it up to date."""
-        return self._uses.use(level, _some_node(domain.level, domain.nodes))
+    def _by_use(self, domains: list[Domain], levels: Sequence[str]) -> Iterator[Domain]:
+        """By the use of the domains around them, level by level. Most domains are compared on the first level only."""
+        if not levels:
+            yield from sorted(domains, key=self._by_score)
+            return
+
+        def use(domain: Domain) -> Use:
+            self._context.deadline.check_time()
+            return self._uses.use(levels[0], _some_node(domain.level, domain.nodes))
+
+        for _, group in groupby(sorted(domains, key=use), key=use):
+            equal = list(group)
+            yield from self._by_use(equal, levels[1:]) if len(equal) > 1 else equal
+
+    def _by_score(self, domain: Domain) -> tuple[int, float, object, object]:
+        rooms = self._rooms[0]
+        scores = (rooms.score[name] * rooms.most[name] for name in domain.nodes if name in rooms.most)
+        # fsum, because the order of the nodes must not matter. The first node orders domains of one name.
+        return -self._liked(domain), -fsum(scores), natural(domain.name), natural(min(domain.nodes))
+
+    def _liked(self, domain: Domain) -> int:
+        """The points for which the members prefer the nodes of a domain, for all room there."""
+        return sum(
+            rooms.preference[name] * rooms.most[name]
+            for rooms in self._rooms
+            if rooms.preference
+            for name in domain.nodes
+            if name in rooms.most
+        )
+
+    # -- sub-domains and nodes -------------------------------------------------------------------------------
 
     def of_parts(
         self, rooms: NodeRooms, room: Mapping[str, int], domain: Domain
@@ -49,7 +102,7 @@ class PlaceOrder:
         return [one.name_of for one in found], [*orders, self._of_nodes(rooms)]
 
     def _of_level(self, level: str, domains: LabelDomains, rooms: NodeRooms, room: Mapping[str, int]) -> Order:
-        compared, liked, points = self.compared_levels(level), dict[str, int](), rooms.preference
+        compared, liked, points = self._compared_levels(level), dict[str, int](), rooms.preference
         for name in room if points else ():
             if (own := domains.name_of.get(name)) is not None:
                 liked[own] = liked.get(own, 0) + points[name] * room[name]
@@ -61,7 +114,7 @@ class PlaceOrder:
         return order
 
     def _of_nodes(self, rooms: NodeRooms) -> Order:
-        compared, points, around = self.compared_levels(NODE), rooms.preference, self._uses.around
+        compared, points, around = self._compared_levels(NODE), rooms.preference, self._uses.around
 
         def order(name: str) -> object:
             return -points.get(name, 0), self._uses.use(compared[0], name), around(name), natural(name)
