@@ -54,6 +54,7 @@ class FastPath:
         plain = problem.inventory.simple & ~(problem.partitions.gpus if problem.partitions is not None else 0)
         found: list[Asked] = []
         for claim, spec in enumerate(problem.specs):
+            devices = 0
             for asked in spec.requests:
                 request = asked.alternatives[0]
                 if asked.prioritized or not _is_plain(request):
@@ -62,7 +63,8 @@ class FastPath:
                 if selection.error or selection.match & ~plain:
                     return None
                 found.append(Asked(claim, request, selection.match & ~problem.taken, selection.least_memory))
-            if not 0 < sum(one.request.count for one in found if one.claim == claim) <= MAX_RESULTS:
+                devices += request.count
+            if not 0 < devices <= MAX_RESULTS:
                 return None
         masks = [one.free for one in found]
         if any(a & b and a != b for a, b in combinations(set(masks), 2)):

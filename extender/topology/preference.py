@@ -46,9 +46,8 @@ class ByTopology:
         self._troubled = troubled_devices(node_info, policy)
 
     def __call__(self, problem: Problem, first: Solution) -> Iterator[Allowed]:
-        chosen = first.mask
-        eligible = self._eligible(problem, first)
         yield from self._near_each_other(problem, first)
+        chosen, eligible = first.mask, self._eligible(problem, first)
         if self._node_info.positions(chosen) and self._node_info.fabric is not None:
             everything = self._node_info.devices(self._node_info.positions(-1))
             of_claims = (union([1 << pick.bit for pick in claim]) for claim in first.picks)
@@ -161,19 +160,26 @@ class ByTopology:
     def _slots(self, problem: Problem, first: Solution) -> Iterator[Slot]:
         """The devices that the solution needs, in the order of the pod; without those of admin access."""
         for position, (name, spec) in enumerate(zip(problem.names, problem.specs, strict=True)):
+            picked: dict[str, list[int]] = {}
+            for pick in first.picks[position]:
+                picked.setdefault(pick.request.name, []).append(pick.bit)
             for request, chosen in zip(spec.requests, first.alternatives[position], strict=True):
                 option = request.alternatives[chosen]
-                if option.admin_access:
+                bits = picked.get(option.name, ())
+                if option.admin_access or not bits:
                     continue
-                bits = [pick.bit for pick in first.picks[position] if pick.request.name == option.name]
                 usable = self._with_room(problem, self._usable(problem.select(name, option), option), option)
                 usable = usable if option.mode == "ExactCount" else sum(1 << bit for bit in bits)
-                yield from (Slot(position, name, option.name, usable | 1 << bit) for bit in bits)
+                for bit in bits:
+                    yield Slot(position, name, option.name, usable | 1 << bit)
 
     def _with_room(self, problem: Problem, usable: int, option: DeviceRequest) -> int:
         """The devices without those that the search would reject for a taint, for counters or for capacity."""
+        simple = self._node_info.inventory.simple
+        if not usable & ~simple:
+            return usable
         usable &= self._possible_mask()
-        for bit in members(usable & ~self._node_info.inventory.simple):
+        for bit in members(usable & ~simple):
             one, shares = self._node_info.inventory.devices[bit], problem.shares(bit)
             if blocking_taint(one.device, option.tolerations) is not None or not has_room(
                 one.device, one.id.driver, option, shares, problem.features
@@ -212,9 +218,9 @@ class ByTopology:
 
         `claims` are those with GPUs. A constraint holds in one claim, so the GPUs of several need not agree.
         """
-        if len(claims) != 1:
-            return [free]
         name, spec = problem.names[claims[0]], problem.specs[claims[0]]
+        if len(claims) != 1 or not spec.constraints:
+            return [free]
         gpus = self._node_info.devices(self._node_info.positions(-1))
         asking = [r for r in spec.requests if any(problem.select(name, o).match & gpus for o in r.alternatives)]
         derived = {attribute for r in asking for option in r.alternatives for attribute, _ in option.derived}
