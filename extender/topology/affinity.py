@@ -28,6 +28,7 @@ from extender.vendors import GPU, NIC, driver_of
 _WEIGHT = {Nearness.ROOT: 64**3, Nearness.NUMA: 64**2, Nearness.NUMA_LIST: 64, Nearness.UNKNOWN: 1, Nearness.FAR: 0}
 _TIE = 4096  # a weight counts so much more than the wish to leave a device to others
 _NEVER = -(1 << 40)  # the weight of a device in a slot that does not accept it
+_MOST_PAIRED = 2048  # pairs of two sets of devices in the cache, of at most 5 KiB
 _MOST_TABLES = 64  # tables of weights in the cache; a fleet has a few dozen kinds of machines
 _MOST_WORK = 200_000  # steps of assignments for the devices of one node, some 30 ms; 4 GPUs and 4 NICs of 8 need 40,000
 
@@ -65,17 +66,22 @@ def nearest(places: Places) -> Mapping[tuple[str, str], Nearness]:
     }
 
 
-def pair_up(places: Places, anchors: Sequence[int], others: Sequence[int]) -> list[Pair]:
+def pair_up(places: Places, anchors: Sequence[int], others: Sequence[int]) -> tuple[Pair, ...]:
     """The best pairs of these devices; each device is in at least one pair. None without anchors or others."""
+    return _pairs(places, tuple(anchors), tuple(others))
+
+
+@lru_cache(_MOST_PAIRED)  # many nodes of a kind pair the same devices
+def _pairs(places: Places, anchors: tuple[int, ...], others: tuple[int, ...]) -> tuple[Pair, ...]:
     if not anchors or not others:
-        return []
+        return ()
     weights = _weights(places)
     many, few = (anchors, others) if len(anchors) >= len(others) else (others, anchors)
     columns = list(few) * -(-len(many) // len(few))
     partners = assigned([[weights[row][column] for column in columns] for row in many])
     pairs = [(row, columns[found]) for row, found in zip(many, partners, strict=True)]
     pairs = pairs if many is anchors else [(anchor, other) for other, anchor in pairs]
-    return [Pair(anchor, other, places.nearness(anchor, other)) for anchor, other in sorted(pairs)]
+    return tuple(Pair(anchor, other, places.nearness(anchor, other)) for anchor, other in sorted(pairs))
 
 
 def anchor_of(drivers: Iterable[str]) -> str:
