@@ -97,7 +97,7 @@ class InTreePlacing:
         if not isinstance(requirements, PodRequirements):
             return Offer(reasons={str(requirements): len(names)})
         ranking = self._decisions.filter_service.rankings.get_or_create(requirements)
-        ranking.update(snapshot, self._decisions.filter_service.evaluation_context(snapshot))
+        ranking.update(snapshot, self._decisions.filter_service.evaluator.evaluation_context(snapshot))
         allowed = None if len(names) == self._nodes else frozenset(names)
         groups = [
             fitting
@@ -117,7 +117,7 @@ class InTreePlacing:
         if isinstance(found, PodRequirements):
             node_info = snapshot.node_infos[node]
             requirements = found.for_node(node_info.node)
-            context = self._decisions.filter_service.evaluation_context(snapshot, NO_DEADLINE)
+            context = self._decisions.filter_service.evaluator.evaluation_context(snapshot, NO_DEADLINE)
             solution = choose(context.problem(node_info, requirements), None)
             if solution is None:
                 raise BindError(f"node {node} has no devices for pod {pod.key}")

@@ -69,9 +69,6 @@ class TracedService:
     def __init__(self, service: Service, traces: Traces) -> None:
         self._service = service
         self._traces = traces
-        self.cached_pod = service.cached_pod
-        self.refresh = service.refresh
-        self.calls = service.calls
 
     def filter(self, pod: Pod, names: Sequence[str]) -> FilterResult:
         with self._traces.span(pod.uid, "filter") as span:

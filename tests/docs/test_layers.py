@@ -64,7 +64,7 @@ CORE = {
 }
 # All that the core may import from outside: nothing here has I/O, a clock, randomness or threads of control.
 ALLOWED = {
-    "__future__", "abc", "base64", "binascii", "bisect", "collections", "contextlib", "dataclasses", "datetime",
+    "__future__", "abc", "base64", "binascii", "bisect", "collections", "contextlib", "copy", "dataclasses", "datetime",
     "decimal", "difflib", "enum", "functools", "hashlib", "heapq", "ipaddress", "itertools", "math", "operator", "re",
     "reprlib", "struct", "sys", "types", "typing", "urllib.parse", "weakref", "zoneinfo",
     "extender.api_schema",  # the models of the official client as tables
