@@ -16,11 +16,22 @@ from extender.cli.object_files import documents, policy_of
 from extender.cli.options import Output
 from extender.cli.output import Screen, say, say_json, table_screen
 from extender.files import name_of
-from extender.replay import TRACES, Fleet, Job, Outcome, Placement, fleet_of, placement_of, read_jobs
-from extender.replay.outcome import NO_GPU, SIZES
-from extender.replay.parallel import Task, run_side_by_side
-from extender.replay.picture import picture
-from extender.sandbox.machine_fleets import parse_nodes
+from extender.replay import (
+    NO_GPU,
+    SIZES,
+    TRACES,
+    Fleet,
+    Job,
+    Outcome,
+    Placement,
+    Task,
+    fleet_of,
+    picture,
+    placement_of,
+    read_jobs,
+    run_side_by_side,
+)
+from extender.sandbox import parse_nodes
 
 _MINUTE = 60.0
 _HOUR = 3600.0

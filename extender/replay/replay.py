@@ -26,7 +26,7 @@ from extender.replay.virtual_scheduler import VirtualScheduler, Waiting
 from extender.replay.virtual_time import in_virtual_time, wall_clock
 from extender.runtime.cache_tasks import HoldExpirer
 from extender.runtime.supervisor import Supervisor
-from extender.serve.decisions import Decisions
+from extender.serve import Decisions
 
 PATIENCE_SECONDS = 600.0  # how long pods of a half placed gang wait for the last one, without Berth
 _ROUND_SECONDS, _MAX_ROUNDS = 60.0, 10  # of waiting for pauses of gangs, after the last event
@@ -92,7 +92,7 @@ class Replay:
         self._fleet.apply(self.decisions.cache)
         room = self._fleet.room()
         placing = placing_of(self._placement, self.decisions, self._api, len(room.names))
-        self._scheduler = VirtualScheduler(self._api, placing, room, self._seed)
+        self._scheduler = VirtualScheduler(self._api, placing, room, supervisor, self._seed)
         durations = [one.duration for one in self._jobs if one.duration < math.inf]
         until = self._jobs[-1].arrival or max(durations, default=1.0)
         self._meter = Meter(self.decisions.cache.snapshot(), self._placement.policy.group_levels, until)

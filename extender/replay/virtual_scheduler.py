@@ -18,7 +18,8 @@ from extender.api.pods import Pod
 from extender.base.berth_errors import BerthError
 from extender.replay.node_room import Amounts, NodeRoom
 from extender.replay.virtual_api import VirtualApi
-from extender.sandbox.scheduler import backoff_seconds, tie_breaker
+from extender.runtime.supervisor import Supervisor
+from extender.sandbox import backoff_seconds, tie_breaker
 
 NO_ROOM = "Insufficient cpu, memory or pods"
 
@@ -65,10 +66,11 @@ class Waiting:
 class VirtualScheduler:
     """Schedules the pods that `add` was given. `room` is what each node has left."""
 
-    def __init__(self, api: VirtualApi, placing: Placing, room: NodeRoom, seed: int) -> None:
+    def __init__(self, api: VirtualApi, placing: Placing, room: NodeRoom, supervisor: Supervisor, seed: int) -> None:
         self._api = api
         self._placing = placing
         self._room = room
+        self._supervisor = supervisor
         self._seed = seed
         self._classes: dict[Hashable, dict[str, Waiting]] = {}
         self._first: dict[Hashable, int] = {}  # class to its place in the queue
@@ -77,8 +79,7 @@ class VirtualScheduler:
         self._is_due: set[Hashable] = set()
         self._refused: set[Hashable] = set()  # shapes that were rejected since devices became free
         self._wake = asyncio.Event()
-        self._binds: set[asyncio.Task[None]] = set()  # of gangs
-        self._in_flight = 0  # all binds
+        self._in_flight = 0  # binds
         self._node_of: dict[str, tuple[str, Amounts]] = {}  # UID of a pod that is or is being bound
         self.attempts = 0
 
@@ -172,12 +173,10 @@ class VirtualScheduler:
 
     async def _start_bind(self, waiting: Waiting, node: str) -> None:
         """Members of a gang wait for each other in bind, so the next pod does not wait for them."""
-        if not waiting.in_gang:
+        if waiting.in_gang:
+            self._supervisor.spawn("gang-bind", self._bind(waiting, node))
+        else:
             await self._bind(waiting, node)
-            return
-        task = asyncio.create_task(self._bind(waiting, node))
-        self._binds.add(task)  # the loop keeps only a weak reference
-        task.add_done_callback(self._binds.discard)
 
     async def _bind(self, waiting: Waiting, node: str) -> None:
         try:

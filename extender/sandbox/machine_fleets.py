@@ -1,4 +1,4 @@
-"""Fleets of machine files, in words: `42xhgx-h100-8,36xgb200-nvl72-tray/18`."""
+"""Fleets of machine files, in words: `42xhgx-h100-8,36xgb200-nvl72-tray/18`, and the API objects of their nodes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from extender.api.claim_specs import CLIQUE_LABEL
+from extender.api.fields import Json
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import shown
-from extender.sandbox.machines import Machine, carried_machines, load_machine
+from extender.sandbox.machines import (
+    Machine,
+    carried_machines,
+    fabric_slice,
+    gpu_slice,
+    load_machine,
+    nic_slice,
+    node_object,
+)
 
 _PART = re.compile(r"([0-9]{1,6})x([^,]+?)(?:/([0-9]{1,4}))?")
 MAX_NODES = 20_000
@@ -47,6 +56,17 @@ def parse_nodes(text: str, option: str = "--nodes") -> list[MachineNode]:
     if not nodes:
         raise WireError(option, "names no node")
     return nodes
+
+
+def machine_objects(name: str, machine: Machine, labels: Mapping[str, str] | None = None) -> list[Json]:
+    """A node with the slices of its GPUs and NICs, and the agent's fabric slice."""
+    nics = [nic_slice(name, machine)] if machine.nics else []
+    return [
+        node_object(name, machine, dict(labels or {})),
+        gpu_slice(name, machine),
+        *nics,
+        fabric_slice(name, machine),
+    ]
 
 
 def _machine(text: str, option: str) -> Machine:

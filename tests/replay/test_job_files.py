@@ -11,7 +11,7 @@ import yaml
 
 from extender.base.berth_errors import WireError
 from extender.replay import MAX_JOBS, TRACES, Job, read_jobs
-from extender.sandbox.machine_fleets import parse_nodes
+from extender.sandbox import parse_nodes
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases" / "replay_jobs.yaml").read_text())
 

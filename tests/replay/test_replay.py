@@ -10,10 +10,7 @@ import sys
 import pytest
 
 from extender.replay import Job, fleet_of, placement_of, run_replay
-from extender.sandbox import carried_machines
-from extender.sandbox.machine_fleets import MachineNode, parse_nodes
-from extender.sandbox.machines import fabric_slice, gpu_slice, node_object
-from extender.sandbox.sandbox_cluster import GPU_CLASS
+from extender.sandbox import DEVICE_CLASSES, MachineNode, carried_machines, machine_objects, parse_nodes
 from tests.worlds.replay_worlds import placed, placed_in_sandbox, replayed
 
 HOUR = 3600.0
@@ -141,8 +138,7 @@ def test_a_snapshot_keeps_what_runs() -> None:
     }
     requests = {"resources": {"requests": {"cpu": "100"}}}
     pod = {"kind": "Pod", "metadata": {"name": "p"}, "spec": {"nodeName": node, "containers": [requests]}}
-    objects = [node_object(node, machine, {}), gpu_slice(node, machine), fabric_slice(node, machine), GPU_CLASS]
-    fleet = fleet_of([], [*objects, claim, pod])
+    fleet = fleet_of([], [*machine_objects(node, machine), *DEVICE_CLASSES, claim, pod])
     jobs = [Job("two", 0, 10, gpus=2), Job("more", 20, 10, gpus=3), Job("cores", 40, 10, gpus=1, cpu=30_000)]
     found = run_replay(fleet, jobs, placement_of("berth"))
     assert set(found.started_jobs) == {"two"}
@@ -151,10 +147,7 @@ def test_a_snapshot_keeps_what_runs() -> None:
 
 def test_a_machine_fleet_and_a_snapshot_are_one_fleet() -> None:
     machine = carried_machines()["t4-4"]
-    fleet = fleet_of(
-        [MachineNode("own", machine, {})],
-        [node_object("given", machine, {}), gpu_slice("given", machine), fabric_slice("given", machine)],
-    )
+    fleet = fleet_of([MachineNode("own", machine, {})], machine_objects("given", machine))
     found = run_replay(fleet, [Job("a", 0, gpus=4), Job("b", 0, gpus=4)], placement_of("first fit"))
     assert {job.pods[0].node for job in found.started_jobs.values()} == {"own", "given"}
 

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from extender.entry.all_in_one import both
 from extender.replay import Job, Outcome, fleet_of, placement_of, run_replay
 from extender.replay.placements import Rule
-from extender.sandbox import Cluster, Scheduler, listening
+from extender.sandbox import Cluster, MachineNode, Scheduler, listening, parse_nodes
 from extender.sandbox.apiserver.versioned_store import ObjectStore
-from extender.sandbox.machine_fleets import MachineNode, parse_nodes
 from tests.worlds.eventually import eventually
 from tests.worlds.running_berth import patient
 from tests.worlds.skipping_loop import clock
