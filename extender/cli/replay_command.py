@@ -111,6 +111,7 @@ _ROWS = (
     _Row("gangs in one domain", lambda one: _percent(one.in_one)),
     _Row("domains of a gang", lambda one: _amount(one.domains)),
     _Row("GPUs allocated", lambda one: _percent(one.allocated)),
+    _Row("  of them held by half placed gangs", lambda one: _percent(one.held)),
     _Row("GPUs free but stranded", lambda one: _amount(one.stranded)),
     _Row("GPUs that a large job still finds", lambda one: _amount(one.large)),
     _Row("half placed gangs that gave up", lambda one: f"{one.failures:,}"),

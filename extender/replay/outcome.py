@@ -100,6 +100,7 @@ class Outcome:
     in_one: float  # gangs in one domain
     waits: Mapping[str, tuple[int, float, float]]  # by size: jobs that started, mean wait, longest wait
     allocated: float  # mean share of the GPUs over the time until the last arrival
+    held: float  # of it, by pods of gangs that do not run yet
     stranded: float  # mean GPUs that are free and of no use to the typical job
     large: float  # mean GPUs that the largest joined job would still find
     failures: int  # times that a gang was half placed and gave up
@@ -132,7 +133,7 @@ class Meter:
         self._waits: dict[str, list[float]] = {}
         self._samples: list[Sample] = []
         self._in_use = self.gpus - sum(one.free for one in stats) + 0.0
-        self._last = self._area = 0.0
+        self._held = self._last = self._area = self._held_area = 0.0
 
     def started(self, job: Job, now: float, pods: Sequence[PlacedPod], snapshot: Snapshot) -> None:
         """All pods of a job have a node."""
@@ -143,10 +144,11 @@ class Meter:
         if job.is_gang:
             self._gangs.append(len({self._domain(pod.node, snapshot) for pod in pods}))
 
-    def use(self, gpus: float, now: float) -> None:
-        """So many GPUs more, or less, are allocated from now on."""
+    def use(self, gpus: float, held: float, now: float) -> None:
+        """So many GPUs more, or less, are allocated from now on; and so many by pods of jobs that do not run yet."""
         self._integrate(now)
         self._in_use += gpus
+        self._held += held
 
     def sample(self, now: float, waiting: float, snapshot: Snapshot) -> None:
         """Note the state of the fleet. `waiting` are the GPUs of waiting pods."""
@@ -161,34 +163,44 @@ class Meter:
         several = [pod for pod in self._pods if pod.gpus > 1]
         best, pairs = sum(pod.best_gbps for pod in several), sum(pod.pairs for pod in self._pods)
         return Outcome(
-            placement,
-            self.gpus,
-            jobs,
-            sum(map(len, self._waits.values())),
-            _share([pod.is_joined for pod in several]),
-            statistics.fmean(pod.gbps for pod in several) if several else math.nan,
-            sum(pod.gbps for pod in several) / best if best else math.nan,
-            sum(pod.near for pod in self._pods) / pairs if pairs else math.nan,
-            len(self._gangs),
-            statistics.fmean(self._gangs) if self._gangs else math.nan,
-            _share([domains == 1 for domains in self._gangs]),
-            {
-                name: (len(waits), statistics.fmean(waits), max(waits))
-                for name in (NO_GPU, *(name for _, name in SIZES))
-                if (waits := self._waits.get(name))
-            },
-            self._area / self._last / self.gpus if self._last and self.gpus else math.nan,
-            self._mean([one.stranded for one in self._samples]),
-            self._mean([one.large for one in self._samples]),
-            failures,
-            never,
-            tuple(self._samples),
-            self._jobs,
+            placement=placement,
+            gpus=self.gpus,
+            jobs=jobs,
+            started=len(self._jobs),
+            joined=_share([pod.is_joined for pod in several]),
+            ring_gbps=statistics.fmean(pod.gbps for pod in several) if several else math.nan,
+            ring=sum(pod.gbps for pod in several) / best if best else math.nan,
+            nic=sum(pod.near for pod in self._pods) / pairs if pairs else math.nan,
+            gangs=len(self._gangs),
+            domains=statistics.fmean(self._gangs) if self._gangs else math.nan,
+            in_one=_share([domains == 1 for domains in self._gangs]),
+            waits=self._waits_by_size(),
+            allocated=self._time_share(self._area),
+            held=self._time_share(self._held_area),
+            stranded=self._mean([one.stranded for one in self._samples]),
+            large=self._mean([one.large for one in self._samples]),
+            failures=failures,
+            never=never,
+            samples=tuple(self._samples),
+            started_jobs=self._jobs,
         )
+
+    def _waits_by_size(self) -> dict[str, tuple[int, float, float]]:
+        return {
+            name: (len(waits), statistics.fmean(waits), max(waits))
+            for name in (NO_GPU, *(name for _, name in SIZES))
+            if (waits := self._waits.get(name))
+        }
+
+    def _time_share(self, area: float) -> float:
+        """GPU-seconds as a share of those of the fleet."""
+        return area / self._last / self.gpus if self._last and self.gpus else math.nan
 
     def _integrate(self, now: float) -> None:
         until = min(now, self._until)
-        self._area += max(until - self._last, 0.0) * self._in_use
+        span = max(until - self._last, 0.0)
+        self._area += span * self._in_use
+        self._held_area += span * self._held
         self._last = max(until, self._last)
 
     def _mean(self, values: Sequence[float]) -> float:

@@ -189,9 +189,10 @@ class Replay:
         run, now = self._run_of[uid], asyncio.get_running_loop().time()
         run.nodes[uid] = node
         self._waiting_gpus -= run.job.pod_gpus
-        self._meter.use(run.job.pod_gpus, now)
+        self._meter.use(run.job.pod_gpus, run.job.pod_gpus, now)
         if len(run.nodes) == len(run.pods):
             run.runs = True
+            self._meter.use(0, -run.job.all_gpus, now)
             snapshot = self.decisions.cache.snapshot()
             pods = [self._measured(run, one) for one in run.pods]
             self._meter.started(run.job, now, pods, snapshot)
@@ -214,7 +215,8 @@ class Replay:
             self._scheduler.remove(uid, run.of(gangs=self._placement.is_berth))
             self._api.delete(pod, claim.key if claim is not None else None)
             del self._run_of[uid]
-        self._meter.use(-len(run.nodes) * job.pod_gpus, now)
+        used = len(run.nodes) * job.pod_gpus
+        self._meter.use(-used, 0 if run.runs else -used, now)
         self._waiting_gpus -= (len(run.pods) - len(run.nodes)) * job.pod_gpus
         del self._runs[job.name]
         self._requeue()

@@ -77,6 +77,8 @@ def test_a_gang_is_in_one_clique_with_berth_and_half_placed_without() -> None:
     berth, first_fit = (replayed(jobs, "4xgb200-nvl72-tray/2", rule) for rule in ("berth", "first fit"))
     assert (berth.failures, berth.started, berth.domains) == (0, 3, (1 + 2 + 2) / 3)
     assert first_fit.failures > 0
+    assert berth.held == 0
+    assert first_fit.held > 0
 
 
 def test_gangs_start_with_their_last_pod() -> None:
