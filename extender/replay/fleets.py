@@ -72,8 +72,8 @@ def fleet_of(machines: Sequence[MachineNode], snapshot: Iterable[Json] = (), *, 
             used.setdefault(node, Counter()).update(_requests(obj))
     classes = {obj["metadata"]["name"] for obj in given if obj["kind"] == "DeviceClass"}
     objects = [one for one in DEVICE_CLASSES if one["metadata"]["name"] not in classes]
-    for name, machine, labels in machines:
-        objects += [_shareable(one) if shared else one for one in machine_objects(name, machine, labels)]
+    for node in machines:
+        objects += [_shareable(one) if shared else one for one in machine_objects(node)]
     objects += given
     kinds = Counter(obj["kind"] for obj in objects)
     for kind in ("Node", "ResourceSlice"):

@@ -17,7 +17,7 @@ from extender.sandbox.apiserver.api_server import ApiServer
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.versioned_store import ObjectStore
 from extender.sandbox.controllers import ClaimController
-from extender.sandbox.machine_fleets import machine_objects
+from extender.sandbox.machine_fleets import MachineNode, machine_objects
 from extender.sandbox.machines import GPU_DRIVER, NIC_DRIVER, Machine
 from extender.sockets import listen_on
 
@@ -77,7 +77,7 @@ class Cluster:
 
     def add_node(self, name: str, machine: Machine, labels: Mapping[str, str] | None = None) -> None:
         """Add a node with the slices of its GPUs and NICs, and the agent's fabric slice."""
-        for obj in machine_objects(name, machine, labels):
+        for obj in machine_objects(MachineNode(name, machine, labels or {})):
             self.apply(obj)
 
     def occupy(self, node: str, gpus: Sequence[int]) -> None:

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from extender.base.berth_errors import WireError
+from extender.policy import Policy
 from extender.replay import MAX_JOBS, TRACES, Job, read_jobs
 from extender.sandbox import parse_nodes
 
@@ -46,16 +47,17 @@ def test_a_million_jobs_are_refused_with_the_limit(tmp_path: Path) -> None:
 
 
 def test_nodes_of_machine_files() -> None:
-    nodes = parse_nodes("2xt4-4,4xgb200-nvl72-tray/2,1xt4-4")
+    nodes = parse_nodes("2xt4-4,4xgb200-nvl72-tray/2/4,1xt4-4")
     assert [node.name for node in nodes if node.machine.name == "t4-4"] == ["t4-4-00000", "t4-4-00001", "t4-4-00002"]
-    cliques = [list(node.labels.values()) for node in nodes if node.labels]
-    assert cliques == [[f"gb200-nvl72-tray-clique-{number}"] for number in (0, 0, 1, 1)]
+    cliques = [dict(node.labels) for node in nodes if node.labels]
+    clique, rack, _ = Policy().group_levels
+    assert cliques == [{clique: f"gb200-nvl72-tray-{n}", rack: "gb200-nvl72-tray-0"} for n in (0, 0, 1, 1)]
 
 
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [
-        ("t4-4", "--nodes: must be COUNTxMACHINE[/NODES],…, such as 42xhgx-h100-8; is 't4-4'"),
+        ("t4-4", "--nodes: must be COUNTxMACHINE[/NODES],…, such as 36xgb200-nvl72-tray/18; is 't4-4'"),
         ("2xfoo", "--nodes: knows no machine 'foo': give a machine file, or one of a100-pcie-8-bridged,"),
         ("0xt4-4", "--nodes: names no node"),
         ("30000xt4-4", "--nodes: names more than 20000 nodes"),

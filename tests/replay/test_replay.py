@@ -140,7 +140,7 @@ def test_a_snapshot_keeps_what_runs() -> None:
     }
     requests = {"resources": {"requests": {"cpu": "100"}}}
     pod = {"kind": "Pod", "metadata": {"name": "p"}, "spec": {"nodeName": node, "containers": [requests]}}
-    fleet = fleet_of([], [*machine_objects(node, machine), *DEVICE_CLASSES, claim, pod])
+    fleet = fleet_of([], [*machine_objects(MachineNode(node, machine, {})), *DEVICE_CLASSES, claim, pod])
     jobs = [Job("two", 0, 10, gpus=2), Job("more", 20, 10, gpus=3), Job("cores", 40, 10, gpus=1, cpu=30_000)]
     found = run_replay(fleet, jobs, placement_of("berth"))
     assert set(found.started_jobs) == {"two"}
@@ -149,7 +149,7 @@ def test_a_snapshot_keeps_what_runs() -> None:
 
 def test_a_machine_fleet_and_a_snapshot_are_one_fleet() -> None:
     machine = carried_machines()["t4-4"]
-    fleet = fleet_of([MachineNode("own", machine, {})], machine_objects("given", machine))
+    fleet = fleet_of([MachineNode("own", machine, {})], machine_objects(MachineNode("given", machine, {})))
     found = run_replay(fleet, [Job("a", 0, gpus=4), Job("b", 0, gpus=4)], placement_of("first fit"))
     assert {job.pods[0].node for job in found.started_jobs.values()} == {"own", "given"}
 

@@ -37,8 +37,8 @@ def placed(outcome: Outcome, jobs: Sequence[Job]) -> Placed:
 async def placed_in_sandbox(jobs: Sequence[Job], nodes: Sequence[MachineNode]) -> Placed:
     """What `berth run` makes of the jobs, one after the other: its API server, its scheduler and serve over HTTP."""
     cluster = Cluster(bookmark_seconds=0.5)
-    for name, machine, labels in nodes:
-        cluster.add_node(name, machine, labels)
+    for node in nodes:
+        cluster.add_node(node.name, node.machine, node.labels)
     async with (
         cluster.serving() as api,
         both(api, patient(), clock=clock()) as (app, _),
