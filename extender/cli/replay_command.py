@@ -29,6 +29,7 @@ from extender.replay import (
     picture,
     placement_of,
     read_jobs,
+    read_nodes,
     run_side_by_side,
 )
 from extender.sandbox import parse_nodes
@@ -41,7 +42,11 @@ def replay_command(
     jobs: Annotated[Path, typer.Argument(help="File of jobs: JSON Lines, CSV, or a published trace.")],
     *,
     nodes: Annotated[
-        str, typer.Option(help="Nodes of machine files, such as 42xhgx-h100-8,36xgb200-nvl72-tray/18.", metavar="SPEC")
+        str,
+        typer.Option(
+            help="Nodes of machine files, such as 42xhgx-h100-8,36xgb200-nvl72-tray/18; or a node list of openb.",
+            metavar="NODES",
+        ),
     ] = "",
     snapshot: Annotated[Path | None, typer.Option(help="Nodes and devices of a file of berth snapshot.")] = None,
     policy: Annotated[list[Path] | None, typer.Option(help="A policy of Berth to compare. May be repeated.")] = None,
@@ -75,7 +80,8 @@ def _fleet(nodes: str, snapshot: Path | None, jobs: Sequence[Job]) -> Fleet:
     if not nodes and snapshot is None:
         raise WireError("--nodes", "is missing: give --nodes, --snapshot, or both")
     shared = any(0 < job.gpus < 1 for job in jobs)
-    machines = parse_nodes(nodes) if nodes else []
+    is_list = nodes.endswith(".csv")
+    machines = read_nodes(Path(nodes)) if is_list else parse_nodes(nodes) if nodes else []
     return fleet_of(machines, documents(snapshot) if snapshot is not None else (), shared=shared)
 
 

@@ -16,7 +16,7 @@ from extender.sandbox.examples import (
     load_examples,
 )
 from extender.sandbox.machine_fleets import MachineNode, machine_objects, parse_nodes
-from extender.sandbox.machines import carried_machines, fabric_slice, load_machine
+from extender.sandbox.machines import carried_machines, fabric_slice, load_machine, unlinked_machine
 from extender.sandbox.sandbox_cluster import DEVICE_CLASSES, Cluster, listening, running, write_kubeconfig
 from extender.sandbox.scheduler import Scheduler, backoff_seconds, tie_breaker
 
@@ -44,5 +44,6 @@ __all__ = [
     "parse_nodes",
     "running",
     "tie_breaker",
+    "unlinked_machine",
     "write_kubeconfig",
 ]

@@ -69,6 +69,8 @@ def machine_objects(node: MachineNode) -> list[Json]:
     made = node_object(name, machine, dict(node.labels))
     made["status"]["allocatable"] |= node.allocatable
     nics = [nic_slice(name, machine)] if machine.nics else []
+    if not machine.readings:
+        return [made, *nics]
     return [made, gpu_slice(name, machine), *nics, fabric_slice(name, machine)]
 
 

@@ -11,7 +11,7 @@ import yaml
 
 from extender.base.berth_errors import WireError
 from extender.policy import Policy
-from extender.replay import MAX_JOBS, TRACES, Job, read_jobs
+from extender.replay import MAX_JOBS, TRACES, Job, fleet_of, placement_of, read_jobs, read_nodes, run_replay
 from extender.sandbox import parse_nodes
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases" / "replay_jobs.yaml").read_text())
@@ -68,3 +68,20 @@ def test_nodes_that_are_none(text: str, wrong: str) -> None:
     with pytest.raises(WireError) as raised:
         parse_nodes(text)
     assert str(raised.value).startswith(wrong)
+
+
+def test_a_node_list_of_openb_is_a_fleet(tmp_path: Path) -> None:
+    path = tmp_path / "nodes.csv"
+    path.write_text("sn,cpu_milli,memory_mib,gpu,model\nn-1,64000,262144,2,P100\nn-2,96000,1024,0,\n")
+    jobs = [
+        Job("gpu", 0, gpus=2, product="P100", cpu=64_000),
+        Job("cores", 1, cpu=96_000),
+        Job("more", 2, cpu=1),
+        Job("other", 3, gpus=1, product="V100"),
+    ]
+    found = run_replay(fleet_of(read_nodes(path)), jobs, placement_of("berth"))
+    assert {name: job.pods[0].node for name, job in found.started_jobs.items()} == {"gpu": "n-1", "cores": "n-2"}
+    assert found.never["more"] == "Insufficient cpu, memory or pods"
+    path.write_text("sn,cpu_milli,memory_mib,gpu,model\nn-1,many,262144,2,P100\n")
+    with pytest.raises(WireError, match="line 2: cpu_milli must be a number of at least 0, is 'many'"):
+        read_nodes(path)
