@@ -54,7 +54,9 @@ def replay_command(
     picture_file: Annotated[Path | None, typer.Option("--picture", help="Draw the result into this SVG file.")] = None,
     output: Output = "table",
 ) -> None:
-    """Replay jobs on a virtual cluster: with the decisions of berth serve, by first fit, and on the emptiest node.
+    """Replay jobs on a virtual cluster, with Berth and without it.
+
+    Berth decides with the code of berth serve. Without it, pods go to the first node that fits, or to the emptiest one.
 
     Example: berth replay examples/replay/jobs.csv --nodes 4xhgx-h100-8
     """
