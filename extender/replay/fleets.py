@@ -50,13 +50,15 @@ class Fleet:
 
     def room(self) -> NodeRoom:
         """What each node has left. A node that does not say an amount has no limit."""
-        found = {}
+        total, left = dict[str, Amounts](), dict[str, Amounts]()
         for obj in self.objects:
             if obj["kind"] == "Node":
                 name = obj["metadata"]["name"]
                 offered, used = inner(inner(obj, "status", ""), "allocatable", "status"), self.used.get(name, Counter())
-                found[name] = Amounts(*(_left(offered, used, one) for one in _FACTORS))
-        return NodeRoom(found)
+                all_ = [_amount(offered[one], one) if one in offered else _NO_LIMIT for one in _FACTORS]
+                total[name] = Amounts(*all_)
+                left[name] = Amounts(*(has - used[one] for has, one in zip(all_, _FACTORS, strict=True)))
+        return NodeRoom(total, left)
 
 
 def fleet_of(machines: Sequence[MachineNode], snapshot: Iterable[Json] = (), *, shared: bool = False) -> Fleet:
@@ -96,10 +98,6 @@ def _shareable(obj: Json) -> Json:
 
 
 _FACTORS = {"cpu": 1000, "memory": 1, "pods": 1}
-
-
-def _left(offered: Json, used: Counter[str], name: str) -> int:
-    return _amount(offered[name], name) - used[name] if name in offered else _NO_LIMIT
 
 
 def _amount(value: object, name: str) -> int:

@@ -151,13 +151,19 @@ class VirtualScheduler:
             self._reject(waiting, offer)
         else:
             self._take(waiting.pod.uid, of)
-            node = tie_breaker(offer.scores, self._seed, waiting.pod.key.name)
+            node = self._chosen(offer.scores, waiting)
             self._node_of[waiting.pod.uid] = node, waiting.requests
             self._room.take(node, waiting.requests)
             if of in self._classes:
                 self._make_due(of)
             self._in_flight += 1
             await self._start_bind(waiting, node)
+
+    def _chosen(self, scores: Mapping[str, int], waiting: Waiting) -> str:
+        """The best node."""
+        best = max(scores.values())
+        equal = self._room.least_allocated((name for name, score in scores.items() if score == best), waiting.requests)
+        return tie_breaker(dict.fromkeys(equal, 0), self._seed, waiting.pod.key.name)
 
     def _reject(self, waiting: Waiting, offer: Offer) -> None:
         """No node. A gang is told, as the condition of a pod tells it: serve ends the plans of such members."""

@@ -104,6 +104,14 @@ def test_cpu_and_memory_limit_the_nodes_as_gpus_do() -> None:
     assert [round(found.started_jobs[name].at) for name in ("half", "other", "plain")] == [0, 100, 2]
 
 
+def test_pods_without_devices_spread_as_least_allocated_spreads_them() -> None:
+    jobs = [Job("a", 0, cpu=64_000), Job("b", 1, cpu=32_000), Job("c", 2, cpu=32_000), Job("d", 3, ram=1 << 30)]
+    for seed in range(4):
+        found = replayed(jobs, "2xt4-4", seed=seed).started_jobs
+        node = {name: job.pods[0].node for name, job in found.items()}
+        assert node["b"] == node["c"] != node["a"]
+
+
 def test_parts_of_a_gpu_are_shared() -> None:
     jobs = [Job(f"part-{i}", i, HOUR, gpus=0.4) for i in range(4)] + [Job("whole", 5, HOUR, gpus=3)]
     found = replayed(jobs, "1xt4-4")
