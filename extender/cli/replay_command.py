@@ -145,7 +145,7 @@ def _print(outcomes: Sequence[Outcome]) -> None:
             name, reason = next(iter(one.never.items()))
             more = one.jobs - one.started - 1
             others = f" and {more:,} more" if more else ""
-            say(f"{one.placement}: {name}{others} never started: {reason or 'its pods were not tried'}")
+            say(f"{one.placement}: {name}{others} never started: {reason}")
 
 
 def _percent(share: float) -> str:

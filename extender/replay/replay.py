@@ -229,10 +229,12 @@ class Replay:
             self._create(_Run(run.job, run.attempt + 1))
 
     def _never_started(self) -> dict[str, str]:
-        """The first jobs that did not start, each with the most frequent reason of a pod."""
-        found = dict[str, str]()
-        for waiting in self._scheduler.waiting:
-            job = self._run_of[waiting.pod.uid].job.name
+        """The first jobs that did not start, each with the most frequent reason of its first pod or an equal one."""
+        found, waiting = dict[str, str](), self._scheduler.waiting
+        by_shape = {one.shape: one.reasons for one in reversed(waiting) if one.reasons}
+        for one in waiting:
+            job = self._run_of[one.pod.uid].job.name
             if job not in found and len(found) < MAX_NAMED:
-                found[job] = max(waiting.reasons, key=lambda one: (waiting.reasons[one], one), default="was not tried")
+                reasons = one.reasons or by_shape.get(one.shape, {})
+                found[job] = max(reasons, key=lambda text: (reasons[text], text), default="was not tried")
         return found

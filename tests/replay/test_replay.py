@@ -89,10 +89,10 @@ def test_gangs_start_with_their_last_pod() -> None:
 
 
 def test_jobs_that_never_fit_are_named_with_their_reason() -> None:
-    jobs = [Job("huge", 0, 10, gpus=8), Job("fits", 1, 10, gpus=4), Job("gang", 2, 10, pods=3, gpus=4)]
-    found = replayed(jobs, "2xt4-4")
-    assert (found.started, found.jobs) == (1, 3)
-    assert found.never["huge"] == "too few devices match request gpu"
+    huge, fits, gang = Job("huge", 0, 10, gpus=8), Job("fits", 1, 10, gpus=4), Job("gang", 2, 10, pods=3, gpus=4)
+    found = replayed([huge, fits, gang, Job("equal", 3, 10, gpus=8)], "2xt4-4")
+    assert (found.started, found.jobs) == (1, 4)
+    assert found.never["huge"] == found.never["equal"] == "too few devices match request gpu"
     assert "no domain has room" in found.never["gang"]
     assert found.waits == {"2-4": (1, 0.0, 0.0)}
 
