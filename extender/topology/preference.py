@@ -24,7 +24,7 @@ from extender.api.resource_slices import Device
 from extender.base.bits import lowest, members, union
 from extender.policy import Policy
 from extender.topology.affinity import Choice, Together, anchor_of
-from extender.topology.assignment import Slot
+from extender.topology.assignment import Slot, own_slot
 from extender.topology.score_parts import troubled_devices
 from extender.topology.sets import bandwidth, links_inside, quality, ranked
 from extender.vendors import amount_of_memory
@@ -38,8 +38,10 @@ _MAX_SETS = 256  # most preferred sets on one node; enough for all sets of 4 out
 class ByTopology:
     """Prefers the best ring for whole GPUs, the fullest devices for shares, and partitions that block few others."""
 
-    def __init__(self, node_info: NodeInfo, policy: Policy) -> None:
+    def __init__(self, node_info: NodeInfo, policy: Policy, own: int = 0) -> None:
+        """`own` is a mask of devices that the pod has on the node already: the others are chosen near them."""
         self._node_info = node_info
+        self._own = own
         self._policy = policy
         self._weights: dict[tuple[int, str, str], int] | None = None
         self._possible: int | None = None
@@ -110,6 +112,10 @@ class ByTopology:
         for slot in self._slots(problem, first):
             kinds.setdefault(places.kind(lowest(slot.eligible)), []).append(slot)
         kinds.pop("", None)
+        for driver, mask in places.kinds if kinds else ():
+            accepted = union([slot.eligible for slot in kinds.get(driver, ())])  # a further share of an own device
+            for bit in members(self._own & mask & ~accepted):
+                kinds.setdefault(driver, []).append(own_slot(bit))
         if len(kinds) < 2:  # noqa: PLR2004 - affinity is between two kinds of devices
             return
         anchor = anchor_of(kinds)
@@ -129,11 +135,14 @@ class ByTopology:
         """The slots of each driver; several times, if a matchAttribute limits those of one to devices of one value."""
         found = [others]
         for position, slots in enumerate(others):
-            claims = {slot.claim for slot in slots}
-            for constraint in problem.specs[slots[0].claim].constraints if len(claims) == 1 else ():
-                if constraint.kind == "match" and all(constraint.covers(slot.request) for slot in slots):
-                    groups = self._values(constraint.attribute, members(union([slot.eligible for slot in slots])))
-                    limited = [[slot._replace(eligible=slot.eligible & mask) for slot in slots] for mask in groups]
+            asked, own = [slot for slot in slots if not slot.is_own], [slot for slot in slots if slot.is_own]
+            claims = {slot.claim for slot in asked}
+            for constraint in problem.specs[asked[0].claim].constraints if len(claims) == 1 else ():
+                if constraint.kind == "match" and all(constraint.covers(slot.request) for slot in asked):
+                    groups = self._values(constraint.attribute, members(union([slot.eligible for slot in asked])))
+                    limited = [
+                        [slot._replace(eligible=slot.eligible & mask) for slot in asked] + own for mask in groups
+                    ]
                     found = [
                         [*one[:position], few, *one[position + 1 :]]
                         for one in found
@@ -176,7 +185,11 @@ class ByTopology:
         return usable
 
     def _sets_of_anchors(self, problem: Problem, anchors: list[Slot], together: Together) -> Iterator[int]:
-        """Sets of the anchors as device masks, the preferred ones first, without regard to other devices."""
+        """Sets of the anchors as device masks, the preferred ones first, without regard to other devices.
+
+        One empty set if the pod has all its anchors already.
+        """
+        anchors = [slot for slot in anchors if not slot.is_own]
         eligible, claims = union([slot.eligible for slot in anchors]), Counter(slot.claim for slot in anchors)
         if self._node_info.fabric is not None and self._node_info.positions(eligible):
             return self._gpu_sets(problem, claims, eligible)
