@@ -33,6 +33,7 @@ _NEAR = _WEIGHT[Nearness.NUMA]
 _TIE = 4096  # a weight counts so much more than the wish to leave a device to others
 _MUST = 1 << 50  # more than all weights together: of an entry that must be in the assignment
 _NEVER = -(1 << 58)  # of an entry that must not be in the assignment
+_MOST_PAIRED = 2048  # pairs of two sets of devices in the cache, of at most 5 KiB
 _MOST_TABLES = 64  # tables of weights in the cache; a fleet has a few dozen kinds of machines
 _MOST_WORK = 150_000  # steps of assignments for the devices of one node, some 25 ms; 4 GPUs and 4 NICs of 8 need 15,000
 
@@ -70,15 +71,20 @@ def nearest(places: Places) -> Mapping[tuple[str, str], Nearness]:
     }
 
 
-def pair_up(places: Places, anchors: Sequence[int], others: Sequence[int]) -> list[Pair]:
+def pair_up(places: Places, anchors: Sequence[int], others: Sequence[int]) -> tuple[Pair, ...]:
     """The best pairs of these devices; each device is in at least one pair. None without anchors or others."""
+    return _pairs(places, tuple(anchors), tuple(others))
+
+
+@lru_cache(_MOST_PAIRED)  # many nodes of a kind pair the same devices
+def _pairs(places: Places, anchors: tuple[int, ...], others: tuple[int, ...]) -> tuple[Pair, ...]:
     if not anchors or not others:
-        return []
+        return ()
     if len(anchors) <= len(others):
         pairs = _spread(_weights(places), anchors, others, len(others))
     else:
         pairs = [(anchor, other) for other, anchor in _spread(_weights(places), others, anchors, len(anchors))]
-    return [Pair(anchor, other, places.nearness(anchor, other)) for anchor, other in sorted(pairs)]
+    return tuple(Pair(anchor, other, places.nearness(anchor, other)) for anchor, other in sorted(pairs))
 
 
 def _spread(
@@ -196,7 +202,7 @@ class Together:
         if order is None:
             return None
         placed = [anchor for _, anchor in sorted(zip(order, anchors, strict=True))]
-        moved, value, chosen = False, 0, list[tuple[list[int], list[Pair]]]()
+        moved, value, chosen = False, 0, list[tuple[list[int], tuple[Pair, ...]]]()
         for driver, slots in enumerate(self._others):
             others = self._nearest(placed, driver)
             if len(others) < len(slots):
@@ -295,12 +301,12 @@ class Together:
         moved = [anchors[column] for column in found]
         return moved if all(slot.accepts(a) for slot, a in zip(self._anchors, moved, strict=True)) else []
 
-    def _pairs(self, anchors: list[int], others: list[int]) -> list[Pair]:
+    def _pairs(self, anchors: list[int], others: list[int]) -> tuple[Pair, ...]:
         many = max(len(anchors), len(others))
         self._work -= many * many * many  # `pair_up` assigns as many rows, and has about as many columns
         return pair_up(self._places, anchors, others)
 
-    def _value(self, pairs: list[Pair]) -> int:
+    def _value(self, pairs: tuple[Pair, ...]) -> int:
         """The weights of the pairs, and how many of those devices that may be in several have a near one."""
         near = [pair for pair in pairs if pair.nearness >= Nearness.NUMA]
         served = min(len({pair.anchor for pair in near}), len({pair.other for pair in near}))
@@ -313,7 +319,7 @@ class Together:
         wanted = {b: sum(self._weights[a][b] == near for a in rest) for b in free}
         return {b: wanted[b] + (self._avoided >> b & 1) * len(self._weights) for b in free}
 
-    def _in_pairs(self, anchors: list[int], pairs: list[Pair], slots: list[Slot]) -> list[int]:
+    def _in_pairs(self, anchors: list[int], pairs: tuple[Pair, ...], slots: list[Slot]) -> list[int]:
         """The other devices in the order of the slots of their anchors; those that the pod has already come last."""
         own = _union(slot for slot in slots if slot.is_own)
         position = {anchor: slot for slot, anchor in enumerate(anchors)}

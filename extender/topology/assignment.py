@@ -71,8 +71,14 @@ def slots_for(devices: list[int], slots: list[Slot]) -> list[int] | None:
 def assigned(table: list[list[int]]) -> list[int]:
     """The column of each row, so that the sum of the entries is the largest. There are at least as many columns.
 
-    The Hungarian method with potentials (Kuhn 1955, Jonker and Volgenant 1987).
+    If the largest entries of the rows are in different columns, no other choice has a larger sum. Else the Hungarian
+    method with potentials finds it (Kuhn 1955, Jonker and Volgenant 1987).
     """
+    largest = [entries.index(max(entries)) for entries in table]
+    return largest if len(set(largest)) == len(table) else _hungarian(table)
+
+
+def _hungarian(table: list[list[int]]) -> list[int]:
     columns = len(table[0])
     row_of = [-1] * (columns + 1)  # the last column is the virtual start of each path
     potential, offset = [0] * len(table), [0] * (columns + 1)
