@@ -27,7 +27,7 @@ from extender.topology.affinity import Choice, Together, anchor_of
 from extender.topology.assignment import Slot, own_slot
 from extender.topology.score_parts import troubled_devices
 from extender.topology.sets import by_links, in_groups, ranked
-from extender.vendors import amount_of_memory
+from extender.vendors import amount_of_memory, parent_of, whole_identity
 
 _MAX_COMBINED = 2_000  # most sets of devices that are no whole GPUs; 2 of 56 MIG devices are fewer
 _MAX_GROWN = 16  # sets of anchors for which the search may choose among all near devices
@@ -199,18 +199,34 @@ class ByTopology:
     def _sets_of_anchors(self, problem: Problem, anchors: list[Slot], together: Together) -> Iterator[list[int]]:
         """Sets of the anchors as device masks in groups of equal links, the best first, without regard to others.
 
-        One empty set if the pod has all its anchors already.
+        One empty set if the pod has all its anchors already. Parts of GPUs have no links, and no GPU among the others.
         """
-        anchors = [slot for slot in anchors if not slot.is_own]
-        eligible, claims = union([slot.eligible for slot in anchors]), Counter(slot.claim for slot in anchors)
-        if self._node_info.fabric is not None and self._node_info.positions(eligible):
-            return self._gpu_sets(problem, claims, eligible)
-        order = sorted(members(eligible), key=self._device_key)
-        if comb(len(order), len(anchors)) > _MAX_COMBINED:
-            order = self._few_of_each_place(order, len(anchors), together)
-        return iter([[sum(1 << bit for bit in chosen) for chosen in combinations(order, len(anchors))]])
+        asked, fabric = [slot for slot in anchors if not slot.is_own], self._node_info.fabric
+        whole = [slot for slot in asked if fabric is not None and self._node_info.positions(slot.eligible)]
+        others = [slot for slot in asked if slot not in whole]
+        if not whole:
+            yield self._combined(others, together, _MAX_COMBINED)
+            return
+        gpus = union([slot.eligible for slot in whole])
+        for group in self._gpu_sets(problem, Counter(slot.claim for slot in whole), gpus):
+            combined = self._combined(others, together, _MAX_COMBINED // len(group))
+            yield [one | more for one in group for more in combined if not others or not more & self._parts_of(one)]
 
-    def _few_of_each_place(self, order: list[int], count: int, together: Together) -> list[int]:
+    def _combined(self, slots: list[Slot], together: Together, most: int) -> list[int]:
+        """The sets of devices for these slots, as masks, the preferred ones first; at most so many."""
+        order = sorted(members(union([slot.eligible for slot in slots])), key=self._device_key)
+        if comb(len(order), len(slots)) > most:
+            order = self._few_of_each_place(order, len(slots), together, most)
+        return [sum(1 << bit for bit in chosen) for chosen in combinations(order, len(slots))]
+
+    def _parts_of(self, gpus: int) -> int:
+        """Mask of the devices that are parts of these whole GPUs."""
+        devices = self._node_info.inventory.devices
+        whole = {whole_identity(devices[bit].device, devices[bit].id.driver) for bit in members(gpus)}
+        rest = members(self._node_info.inventory.gpus & ~gpus)
+        return union([1 << bit for bit in rest if parent_of(devices[bit].device, devices[bit].id.driver) in whole])
+
+    def _few_of_each_place(self, order: list[int], count: int, together: Together, most: int) -> list[int]:
         """As many anchors as can be combined: those with near devices first, and of each place one after the other."""
         places, number = self._node_info.places, Counter[object]()
         assert places is not None
@@ -220,7 +236,7 @@ class ByTopology:
             ranks[bit] = -together.bound[bit], number[place]
             number[place] += 1
         few = sorted(order, key=ranks.__getitem__)
-        while comb(len(few), count) > _MAX_COMBINED:
+        while len(few) > count and comb(len(few), count) > most:
             few.pop()
         return few
 

@@ -408,3 +408,51 @@ def test_the_work_on_one_node_is_bounded(gpus: int, nics: int, attribute: str) -
     constraints = [{attribute: f"{NIC}/model", "requests": ["nic"]}] if attribute else []
     asking = fleet.asking(counted(gpus, nics), constraints)
     assert lines_of(lambda: fleet.evaluate("n", asking)) < 1_000_000
+
+
+def of_type(kind: str, name: str, count: int) -> dict[str, Any]:
+    """A request for whole GPUs, or for parts of them."""
+    (request, _) = counted(count, 1)
+    text = f'device.attributes["{GPU}"].type == "{kind}"'
+    return {"name": name, "exactly": {**request["exactly"], "selectors": [{"cel": {"expression": text}}]}}
+
+
+WITH_PARTS = {**MACHINES["hgx-one-to-one"], "migs": [6, 6, 7, 7]}  # GPUs 6 and 7 are divided in two
+
+
+@pytest.mark.parametrize("held", [(), (0, 7), (4, 7, 6), (1, 2, 3, 0)], ids=str)
+def test_a_part_of_a_gpu_and_a_whole_gpu_each_have_a_nic_of_their_own(held: tuple[int, ...]) -> None:
+    """A part has the place of its GPU. With and without a NIC on the root of either."""
+    fleet = NicFleet({"n": WITH_PARTS})
+    fleet.hold("n", [(NIC, f"nic-{i}") for i in held] + [(GPU, "gpu-6"), (GPU, "gpu-7")])
+    requests = [of_type("gpu", "gpu", 1), of_type("mig", "mig", 1), counted(1, 2)[1]]
+    found = fleet.evaluate("n", fleet.asking(requests))
+    assert isinstance(found, Placement)
+    names = [name.rpartition("/")[2] for name in found.devices(fleet.node_info("n"))]
+    gpu, mig = int(names[0].removeprefix("gpu-")), WITH_PARTS["migs"][int(names[1].removeprefix("mig-"))]
+    oracle, free = Oracle(WITH_PARTS), [i for i in range(10) if i not in held]
+    nics = tuple(int(name.removeprefix("nic-")) for name in names[2:])
+    assert oracle.best((gpu, mig), nics) == max(
+        oracle.best((one, part), pair) for one in range(6) for part in (6, 7) for pair in combinations(free, 2)
+    )
+
+
+def test_two_parts_of_one_gpu_have_a_nic_each() -> None:
+    """Only GPU 7 has parts: one of the NICs is on its root, one on its NUMA node."""
+    fleet = NicFleet({"n": {**MACHINES["hgx-one-to-one"], "migs": [7, 7]}})
+    fleet.hold("n", [(GPU, "gpu-7")])
+    found = fleet.evaluate("n", fleet.asking([of_type("mig", "mig", 2), counted(1, 2)[1]]))
+    assert isinstance(found, Placement)
+    part = next(part for part in found.parts if part.name == "affinity")
+    assert part.sentence == "2 pairs of devices: 1 on one NUMA node, 1 on one PCIe root"
+
+
+def test_a_whole_gpu_is_not_chosen_with_a_part_of_it() -> None:
+    fleet = NicFleet({"n": {**MACHINES["hgx-one-to-one"], "migs": [0, 3, 3]}})
+    fleet.hold("n", [(NIC, f"nic-{i}") for i in (1, 2, 4, 5, 6, 7)])  # near NICs: of GPUs 0 and 3
+    requests = [of_type("gpu", "gpu", 1), of_type("mig", "mig", 1), counted(1, 2)[1]]
+    found = fleet.evaluate("n", fleet.asking(requests))
+    assert isinstance(found, Placement)
+    names = [name.rpartition("/")[2] for name in found.devices(fleet.node_info("n"))]
+    assert names[:2] in (["gpu-0", "mig-1"], ["gpu-0", "mig-2"], ["gpu-3", "mig-0"])
+    assert sorted(names[2:]) == ["nic-0", "nic-3"]

@@ -62,6 +62,19 @@ def slices(node: str, machine: Json) -> list[Json]:
         }
         for i, entry in enumerate(machine["gpus"])
     ]
+    gpus += [
+        {
+            "name": f"mig-{i}",
+            "attributes": {
+                "type": {"string": "mig"},
+                "uuid": {"string": f"{node}-mig-{i}"},
+                "parentUUID": {"string": f"{node}-{parent}"},
+                "productName": {"string": machine["product"]},
+            },
+            "capacity": {"memory": {"value": "10Gi"}},
+        }
+        for i, parent in enumerate(machine.get("migs", ()))
+    ]
     model = {"pciDevice": {"string": machine["nic"]}} if "nic" in machine else {}
     models = [{"model": {"string": name}} for name in machine.get("models", ())] or [{}] * len(machine["nics"])
     nics = [
