@@ -26,7 +26,7 @@ from extender.policy import Policy
 from extender.topology.affinity import Choice, Together, anchor_of
 from extender.topology.assignment import Slot, own_slot
 from extender.topology.score_parts import troubled_devices
-from extender.topology.sets import by_links, in_groups, ranked
+from extender.topology.sets import bandwidth, by_links, in_groups, links_inside, ranked
 from extender.vendors import amount_of_memory, parent_of, whole_identity
 
 _MAX_COMBINED = 2_000  # most sets of devices that are no whole GPUs; 2 of 56 MIG devices are fewer
@@ -79,9 +79,20 @@ class ByTopology:
         `sizes` has the number of each claim with GPUs.
         """
         free = members(self._node_info.positions(eligible))
-        for gpus in self._healthy_first(self._agreeing(problem, list(sizes), free)):
-            for group in self._ranked(sum(1 << p for p in gpus), list(sizes.values())):
+        for agreeing in self._healthy_first(self._agreeing(problem, list(sizes), free)):
+            found = (group for gpus in agreeing for group in self._ranked(sum(1 << p for p in gpus), [*sizes.values()]))
+            for group in found if len(agreeing) == 1 else self._merged(found):
                 yield [self._node_info.devices(one) for one in group]
+
+    def _merged(self, groups: Iterable[Iterable[int]]) -> list[list[int]]:
+        """Groups of equal links, as masks of positions, with those of the same links in one, the best first."""
+        fabric, merged = self._node_info.fabric, dict[tuple[float, int], list[int]]()
+        assert fabric is not None
+        for group in groups:
+            for one in group:
+                links = -bandwidth(fabric.graph, one), -links_inside(fabric.graph, one)
+                merged.setdefault(links, []).append(one)
+        return [merged[links] for links in sorted(merged)]
 
     def _ranked(self, free: int, sizes: list[int]) -> Iterable[Iterable[int]]:
         """The sets of so many of these GPUs, as masks of positions, in groups of equal links, the best first.
@@ -264,12 +275,11 @@ class ByTopology:
         groups = {tuple(members(self._node_info.positions(mask))) for mask in masks}
         return sorted(map(list, groups), key=lambda group: (len(group), group))
 
-    def _healthy_first(self, groups: list[list[int]]) -> Iterator[list[int]]:
-        for group in groups:
-            healthy = [p for p in group if not self._troubled >> self._node_info.gpu_bits[p] & 1]
-            if healthy != group:
-                yield healthy
-        yield from groups
+    def _healthy_first(self, groups: list[list[int]]) -> Iterator[list[list[int]]]:
+        healthy = [[p for p in group if not self._troubled >> self._node_info.gpu_bits[p] & 1] for group in groups]
+        if healthy != groups:
+            yield healthy
+        yield groups
 
     def _single_devices(self, chosen: int, eligible: int) -> Iterator[int]:
         """Masks that start with the most preferred devices and grow by one device until the search succeeds."""

@@ -456,3 +456,27 @@ def test_a_whole_gpu_is_not_chosen_with_a_part_of_it() -> None:
     names = [name.rpartition("/")[2] for name in found.devices(fleet.node_info("n"))]
     assert names[:2] in (["gpu-0", "mig-1"], ["gpu-0", "mig-2"], ["gpu-3", "mig-0"])
     assert sorted(names[2:]) == ["nic-0", "nic-3"]
+
+
+def test_requests_for_different_nics_get_the_most_near_pairs() -> None:
+    """Two NICs of any number and one of an even number, for two GPUs: an assignment with a rest."""
+    fleet = NicFleet({"n": MACHINES["a100-efa"]})
+    fleet.hold("n", [(GPU, f"gpu-{i}") for i in (0, 1, 3, 4, 5, 6)] + [(NIC, "nic-6")])
+    requests = [*counted(2, 2), {**counted(1, 1)[1], "name": "even"}]
+    text = f'device.attributes["{NIC}"].number % 2 == 0'
+    requests[2] = {**requests[2], "exactly": {**requests[2]["exactly"], "selectors": [{"cel": {"expression": text}}]}}
+    found = fleet.evaluate("n", fleet.asking(requests))
+    assert isinstance(found, Placement)
+    part = next(part for part in found.parts if part.name == "affinity")
+    assert part.sentence == "3 pairs of devices: 3 on one PCIe root"
+
+
+def test_a_constraint_of_the_gpus_leaves_the_choice_of_their_root_to_the_nics() -> None:
+    """Both GPUs on one PCIe root: the root of which a NIC is free, though others have as many free GPUs."""
+    fleet = NicFleet({"n": MACHINES["a100-efa"]})
+    fleet.hold("n", [(NIC, f"nic-{i}") for i in (0, 1, 2, 5, 6)])
+    constraint = {"matchAttribute": "resource.kubernetes.io/pcieRoot", "requests": ["gpu"]}
+    found = fleet.evaluate("n", fleet.asking(counted(2, 2), [constraint]))
+    assert isinstance(found, Placement)
+    names = [name.rpartition("/")[2] for name in found.devices(fleet.node_info("n"))]
+    assert names == ["gpu-4", "gpu-5", "nic-3", "nic-4"]
