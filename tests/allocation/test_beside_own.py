@@ -23,7 +23,7 @@ Json = dict[str, Any]
 def chosen(fleet: NicFleet, own: Sequence[tuple[str, str]], gpus: int, nics: int) -> ScoredNode:
     """What a pod with these devices would get besides on the best node."""
     requests = [one for one in counted(gpus, nics) if one["exactly"]["count"]]
-    asking, snapshot = fleet.pod_with("n", own, requests), fleet.cache.snapshot()
+    asking, snapshot = fleet.pod_with("n", own, [(requests, ())]), fleet.cache.snapshot()
     found = explain(asking, snapshot, fleet.policy, fleet.evaluator.evaluation_context(snapshot))
     assert found.best, found.sentence
     return found.best[0]
