@@ -72,7 +72,7 @@ def solutions(pod: Sequence[Asked], free: dict[str, list[int]], oracle: Oracle, 
 @pytest.mark.parametrize("name", MACHINES)
 def test_a_random_pod_has_as_many_near_pairs_as_a_brute_force_finds(name: str) -> None:
     rng, machine, oracle, compared = random.Random(name), MACHINES[name], Oracle(MACHINES[name]), 0
-    for _ in range(50):
+    for _ in range(120):
         pod, free = random_pod(rng), {kind: list(range(len(machine[f"{kind}s"]))) for kind in DRIVER}
         for bits in free.values():
             rng.shuffle(bits)
