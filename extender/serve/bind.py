@@ -201,12 +201,14 @@ class Binder:
                 raise BindError(f"pod {key} is bound to node {pod.node_name} already")
             if pod.concerns_berth and (not_ready := self._informers.not_ready_text):
                 raise BindError(not_ready)
-        if pod.membership is None:
+        membership = pod.membership
+        if membership is None:
             await self._bind_member(pod, node, started, None)
             return
         async with self._in_time(started):
-            forming = await self._gangs.arrive(pod, node, self._filter_service.policy.binding_wait_seconds)
-        with self._gangs.member(forming, pod, node):
+            seconds = self._filter_service.policy.binding_wait_seconds
+            forming = await self._gangs.arrive(pod, membership, node, seconds)
+        with self._gangs.member(forming, pod, membership.key, node):
             await self._bind_member(pod, node, started, forming)
 
     async def _pod(self, key: ObjectKey, uid: str) -> Pod:
