@@ -36,7 +36,7 @@ from collections.abc import AsyncIterator, KeysView
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import structlog
 
@@ -58,7 +58,7 @@ from extender.cluster import (
     Writer,
     utc_now,
 )
-from extender.runtime.informers import Informers
+from extender.runtime.cache_tasks import WatchProgress
 from extender.runtime.supervisor import Supervisor
 from extender.scheduling import PodRequirements, ScoredNode, Unschedulable, in_cliques, requirements_of
 from extender.scheduling.requirements import (
@@ -105,6 +105,25 @@ class _Plan(NamedTuple):
     annotations: dict[str, str]  # of the Binding
 
 
+class WatchedClaims(Protocol):
+    """What a bind needs to know of the watches."""
+
+    @property
+    def progress(self) -> WatchProgress:
+        """Is notified of every applied event."""
+        ...
+
+    @property
+    def not_ready_text(self) -> str:
+        """'' once every kind is listed, else the error sentence for a request."""
+        ...
+
+    @property
+    def claims_version(self) -> str:
+        """The resourceVersion that the watch of claims has reached, bookmarks included; '' during a list."""
+        ...
+
+
 class Binder:
     """Binds pods. One bind per pod at a time."""
 
@@ -113,7 +132,7 @@ class Binder:
         cache: ClusterCache,
         filter_service: FilterService,
         writer: Writer,
-        informers: Informers,
+        watches: WatchedClaims,
         gangs: GangBarrier,
         supervisor: Supervisor,
         wall_clock: WallClock = utc_now,
@@ -123,10 +142,9 @@ class Binder:
         self._cache = cache
         self._filter_service = filter_service
         self._writer = writer
-        self._informers = informers
-        self._progress = informers.progress
-        watched = informers.reflectors["resourceclaims"]
-        self.write_barrier = WriteBarrier(cache, informers.progress, lambda: watched.version, writer.identity)
+        self._watches = watches
+        self._progress = watches.progress
+        self.write_barrier = WriteBarrier(cache, watches.progress, lambda: watches.claims_version, writer.identity)
         self._gangs = gangs
         self._supervisor = supervisor
         self._span = span
@@ -134,7 +152,7 @@ class Binder:
         self._running: dict[str, tuple[str, asyncio.Task[None]]] = {}
         self._claims = ClaimWrites(writer, wall_clock)
         self._undo = Undo(writer)
-        self._drivers = DriverWaits(cache, informers.progress, wall_clock)
+        self._drivers = DriverWaits(cache, watches.progress, wall_clock)
         self.failures = Counter[str]()  # binds that ended with an error, by its class
         self._log = structlog.get_logger("berth.bind")
 
@@ -199,7 +217,7 @@ class Binder:
                 return
             if pod.node_name:
                 raise BindError(f"pod {key} is bound to node {pod.node_name} already")
-            if pod.concerns_berth and (not_ready := self._informers.not_ready_text):
+            if pod.concerns_berth and (not_ready := self._watches.not_ready_text):
                 raise BindError(not_ready)
         membership = pod.membership
         if membership is None:
