@@ -301,8 +301,8 @@ class Binder:
                 self._cache.release_claim(claim.uid)
 
     def _claims_of(self, pod: Pod) -> list[Claim]:
-        """The pod's claims, as far as the cache has them."""
-        return [claim for key in pod.claim_keys if (claim := self._cache.store.claims.get(key)) is not None]
+        """The pod's claims, as far as the cache has them, by name: an error always names the same one."""
+        return [claim for key in sorted(pod.claim_keys) if (claim := self._cache.store.claims.get(key)) is not None]
 
     def _is_promised(self, claim: Claim, pod: Pod) -> bool:
         """Whether a filter or bind request of another pod has chosen the devices of a claim."""
