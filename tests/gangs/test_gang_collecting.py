@@ -11,7 +11,17 @@ from extender.policy import Policy
 from extender.sandbox import carried_machines
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.worlds.eventually import eventually
-from tests.worlds.gang_pods import NO_ROOM, bind_all, delete, gets_a_node, member, planned, reasons
+from tests.worlds.gang_pods import (
+    NO_ROOM,
+    bind_all,
+    create_gang,
+    delete,
+    gets_a_node,
+    member,
+    planned,
+    reasons,
+    say_unschedulable,
+)
 from tests.worlds.running_berth import Berthing, berthing, claim, patient, pod
 
 pytestmark = pytest.mark.loopback
@@ -63,11 +73,7 @@ async def end(b: Berthing, *names: str) -> None:
 
 async def gang(b: Berthing, size: int, group: str = "job", topology: str = "preferred") -> list[str]:
     """The names of the members of a new gang, each of which needs a whole node."""
-    names = [f"{group}-{i}" for i in range(size)]
-    for name in names:
-        member(b, name, group, size, topology=topology)
-    await b.settled()
-    return names
+    return await create_gang(b, size, group, prefix=f"{group}-", topology=topology)
 
 
 def kept(b: Berthing) -> set[str]:
@@ -234,9 +240,7 @@ async def test_other_gangs_are_planned_outside_of_the_domain_or_wait() -> None:
         nodes = await planned(b, *others)
         assert set(nodes.values()) == {"b0", "b2"}
         assert await bind_all(b, nodes) == ["", ""]
-        for i in range(2):
-            member(b, f"third-{i}", "third", 2, gpus=4)
-        await b.settled()
+        await create_gang(b, 2, "third", gpus=4, prefix="third-")
         assert await reasons(b, "third-0") == {KEPT}, "both would fit on a1"
         await end(b, "x-a0")
         nodes = await planned_in_the_end(b, *names)
@@ -249,15 +253,11 @@ async def test_a_rejection_from_before_the_plan_does_not_end_the_plan() -> None:
         names = await gang(b, 2)
         assert await reasons(b, names[0]) == {NO_ROOM}
         await collecting(b)
-        for i in range(2):
-            member(b, f"other-{i}", "other", 2, gpus=4)
-        await b.settled()
+        await create_gang(b, 2, "other", gpus=4, prefix="other-")
         assert await reasons(b, "other-0") == {KEPT}
         b.app.service.use_policy(patient())
         await planned_in_the_end(b, "other-0")
-        said = {"type": "PodScheduled", "status": "False", "message": f"0/2 nodes are available: 2 {KEPT}."}
-        change = {"status": {"conditions": [said]}}
-        b.cluster.api.registry.patch(RESOURCES["", "pods"], ("default", "other-1"), change, "status", strategic=True)
+        say_unschedulable(b, "other-1", f"0/2 nodes are available: 2 {KEPT}.")
         await b.settled()
         assert set((await planned(b, "other-0", "other-1")).values()) == {"a1"}
         assert not b.app.service.gangs.counts.failed

@@ -20,6 +20,7 @@ from tests.worlds.gang_pods import (
     bind_all,
     change,
     create_again,
+    create_gang,
     delete,
     gets_a_node,
     member,
@@ -143,9 +144,7 @@ async def test_a_member_that_is_bound_during_a_read_runs() -> None:
     """The list was made before its Binding, and its claim was written before the list."""
     async with berthing(SIX_NODES) as b:
         cache, reading = b.app.service.cache, asyncio.Event()
-        for i in range(4):
-            member(b, f"p{i}", minimum=2)
-        await b.settled()
+        await create_gang(b, 4, minimum=2)
 
         async def read(namespace: str) -> Mapping[GroupKey, Mapping[str, str]]:
             del namespace

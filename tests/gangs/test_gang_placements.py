@@ -10,7 +10,7 @@ import pytest
 from extender.sandbox import carried_machines
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.worlds.eventually import eventually
-from tests.worlds.gang_pods import bind_all, member
+from tests.worlds.gang_pods import bind_all, create_gang
 from tests.worlds.gang_pods import reasons as reasons_of
 from tests.worlds.running_berth import Berthing, Json, berthing, claim, pod
 
@@ -65,9 +65,7 @@ async def test_kube_scheduler_binds_in_any_domain_that_it_has_tried(chosen: str)
 async def test_a_gang_that_tries_another_domain_leaves_the_nodes_of_the_gang_that_has_the_turn() -> None:
     async with racks(gpus=1) as b:
         for group, size, count in (("first", 2, 1), ("large", 3, 6)):
-            for i in range(size):
-                member(b, f"{group}-{i}", group, size, count)
-        await b.settled()
+            await create_gang(b, size, group, gpus=count, prefix=f"{group}-")
         for i in range(2):
             assert (await b.filter(f"first-{i}", RACKS["b"]))["NodeNames"]
         assert not (await b.filter("large-0", RACKS["b"]))["NodeNames"]
@@ -83,8 +81,7 @@ async def test_a_gang_that_tries_another_domain_leaves_the_nodes_of_the_gang_tha
 async def test_a_gang_is_bound_in_a_domain_that_was_tried_before_an_older_gang_got_the_turn_there() -> None:
     async with racks(gpus=3) as b:
         for group, size, count in (("first", 2, 1), ("large", 3, 6)):
-            for i in range(size):
-                member(b, f"{group}-{i}", group, size, count)
+            await create_gang(b, size, group, gpus=count, prefix=f"{group}-")
         b.cluster.apply(claim("held", 8))
         b.cluster.apply(pod("alone", "held"))
         await b.settled()
