@@ -264,8 +264,7 @@ async def test_a_snapshot_file_has_the_groups_of_a_console(tmp_path: Path) -> No
         labels = {"group-key": "5ba93c9d", "name": "set", "group-index": "0"}
         made = pod("set-0", annotations={"leaderworkerset.sigs.k8s.io/size": "3"})
         made["metadata"]["labels"] = {f"leaderworkerset.sigs.k8s.io/{key}": text for key, text in labels.items()}
-        b.cluster.apply(made)
-        await b.settled()
+        await b.create(made)
         known_objects = b.console.cache.store.group_policies
         names = {"labelled", "set"}
         await eventually(lambda: {key.name for key in known_objects} == names, "the console knows the objects")

@@ -89,9 +89,7 @@ async def test_an_annotation_that_is_invalid_is_the_reason_of_all_members() -> N
         member(b, "p0", minimum=2)
         b.cluster.apply(claim("p1-gpus"))
         notes = {"berth.dev/group": "job", "berth.dev/group-min": "many"}
-        b.cluster.apply(pod("p1", "p1-gpus", annotations=notes))
-        b.cluster.apply(pod("lost", annotations={"berth.dev/group-min": "2"}))
-        await b.settled()
+        await b.create(pod("p1", "p1-gpus", annotations=notes), pod("lost", annotations={"berth.dev/group-min": "2"}))
         for name in ("p0", "p1"):
             found = await explained(b, name)
             assert (found["outcome"], found["gang"]) == ("blocked", "default/job")

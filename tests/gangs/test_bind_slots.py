@@ -320,9 +320,7 @@ async def test_a_gang_of_the_largest_size_is_bound_over_as_many_connections_besi
         names = [f"p{i}" for i in range(MAX_TOGETHER)]
         for name in names:
             in_namespace(b, name, "default", "job", MAX_TOGETHER)
-        b.cluster.apply(claim("single"))
-        b.cluster.apply(pod("alone", "single"))
-        await b.settled()
+        await b.create(claim("single"), pod("alone", "single"))
         assert (await b.filter(names[0]))["NodeNames"]
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
 

@@ -107,9 +107,7 @@ async def test_members_of_one_name_in_two_namespaces_are_two_groups() -> None:
         member(b, "p0", minimum=2)
         other = pod("p0", annotations={"berth.dev/group": "job", "berth.dev/group-min": "2"})
         other["metadata"]["namespace"] = "other"
-        b.cluster.apply({"kind": "Namespace", "metadata": {"name": "other"}})
-        b.cluster.apply(other)
-        await b.settled()
+        await b.create({"kind": "Namespace", "metadata": {"name": "other"}}, other)
         assert await reasons(b, "p0") == {INCOMPLETE.replace("3", "2")}
 
 
@@ -161,9 +159,7 @@ async def test_pods_wait_for_a_pod_group_that_does_not_exist_yet(api: str) -> No
 
 async def test_a_pod_group_that_names_no_minimum_requeues_its_pods_too() -> None:
     async with berthing(NODES) as b:
-        b.cluster.apply(claim("p0-gpus", 8))
-        b.cluster.apply(pod("p0", "p0-gpus", schedulingGroup={"podGroupName": "job"}))
-        await b.settled()
+        await b.create(claim("p0-gpus", 8), pod("p0", "p0-gpus", schedulingGroup={"podGroupName": "job"}))
         assert await reasons(b, "p0") == {"waits for PodGroup job, which does not exist"}
         touches = b.app.service.requeuer.touches
         core_group(b, {"schedulingPolicy": {"basic": {}}})

@@ -46,9 +46,7 @@ async def racks(
 
 async def run_alone(b: Berthing, name: str, node: str, gpus: int = 8) -> None:
     """A pod in no group that runs on a node."""
-    b.cluster.apply(claim(f"{name}-gpus", gpus))
-    b.cluster.apply(pod(name, f"{name}-gpus"))
-    await b.settled()
+    await b.create(claim(f"{name}-gpus", gpus), pod(name, f"{name}-gpus"))
     assert (await b.filter(name, [node]))["NodeNames"] == [node]
     assert await b.bind(name, node) == ""
 
@@ -56,9 +54,7 @@ async def run_alone(b: Berthing, name: str, node: str, gpus: int = 8) -> None:
 async def ask_alone(b: Berthing, name: str, gpus: int = 8) -> dict[str, str] | list[str]:
     """The nodes for a pod in no group, or the reasons if there are none."""
     if b.cluster.store.get("pods", ("default", name)) is None:
-        b.cluster.apply(claim(f"{name}-gpus", gpus))
-        b.cluster.apply(pod(name, f"{name}-gpus"))
-        await b.settled()
+        await b.create(claim(f"{name}-gpus", gpus), pod(name, f"{name}-gpus"))
     found = await b.filter(name)
     return sorted(found["NodeNames"]) or found["FailedAndUnresolvableNodes"]
 

@@ -167,8 +167,7 @@ async def test_a_slow_read_of_one_namespace_delays_no_other() -> None:
         await running(b, *(f"p{i}" for i in range(4)))
         member(b, "p4", minimum=4)
         slow = pod("w0", annotations={"berth.dev/group": "job", "berth.dev/group-min": "4"})
-        b.cluster.apply({**slow, "metadata": {**slow["metadata"], "namespace": "slow"}})
-        await b.settled()
+        await b.create({**slow, "metadata": {**slow["metadata"], "namespace": "slow"}})
         began, answered = asyncio.Event(), asyncio.Event()
 
         async def delay(method: str, path: str) -> None:

@@ -160,9 +160,7 @@ async def test_the_reason_of_another_pod_names_the_gang_that_holds_a_device() ->
     async with berthing(NODES) as b:
         for i in range(3):
             member(b, f"p{i}")
-        b.cluster.apply(claim("alone-gpus", 8))
-        b.cluster.apply(pod("alone", "alone-gpus"))
-        await b.settled()
+        await b.create(claim("alone-gpus", 8), pod("alone", "alone-gpus"))
         nodes = await planned(b, "p0", "p1", "p2")
         told = (await b.filter("alone"))["FailedAndUnresolvableNodes"]
         assert set(told) == set(nodes.values())

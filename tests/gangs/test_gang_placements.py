@@ -82,9 +82,7 @@ async def test_a_gang_is_bound_in_a_domain_that_was_tried_before_an_older_gang_g
     async with racks(gpus=3) as b:
         for group, size, count in (("first", 2, 1), ("large", 3, 6)):
             await create_gang(b, size, group, gpus=count, prefix=f"{group}-")
-        b.cluster.apply(claim("held", 8))
-        b.cluster.apply(pod("alone", "held"))
-        await b.settled()
+        await b.create(claim("held", 8), pod("alone", "held"))
         assert (await b.filter("alone", ["b0"]))["NodeNames"] == ["b0"]
         assert not (await b.filter("large-0", RACKS["b"]))["NodeNames"], "it has no room yet"
         b.cluster.api.registry.delete(RESOURCES["", "pods"], ("default", "alone"))
@@ -128,9 +126,7 @@ async def test_devices_of_an_earlier_domain_that_another_pod_has_taken_fail_the_
     async with racks() as b:
         first = await tried(b, RACKS["a"])
         await tried(b, RACKS["b"])
-        b.cluster.apply(claim("single", 1))
-        b.cluster.apply(pod("alone", "single"))
-        await b.settled()
+        await b.create(claim("single", 1), pod("alone", "single"))
         assert (await b.filter("alone", ["a1"]))["NodeNames"] == ["a1"]
         assert await b.bind("alone", "a1") == ""
         answers = await bind_all(b, first)
@@ -156,9 +152,7 @@ async def test_a_member_beyond_the_minimum_is_bound_beside_the_others_or_retried
 async def test_a_gang_that_was_offered_some_nodes_is_requeued_when_a_hold_ends() -> None:
     """Only Berth sees that. In-tree plugins reject some nodes in most clusters, also without topology constraints."""
     async with racks() as b:
-        b.cluster.apply(claim("held", 8))
-        b.cluster.apply(pod("alone", "held"))
-        await b.settled()
+        await b.create(claim("held", 8), pod("alone", "held"))
         assert (await b.filter("alone", ["a0"]))["NodeNames"] == ["a0"]
         assert not (await b.filter("p0", RACKS["a"]))["NodeNames"]
         touches = b.app.service.requeuer.touches

@@ -26,9 +26,7 @@ async def refused() -> AsyncIterator[tuple[Berthing, str, set[tuple[str, str]]]]
     async with berthing(NODES) as b:
         for i in range(3):
             member(b, f"p{i}", gpus=7)
-        b.cluster.apply(claim("single", 2))
-        b.cluster.apply(pod("alone", "single"))
-        await b.settled()
+        await b.create(claim("single", 2), pod("alone", "single"))
         nodes = await planned(b, "p0", "p1", "p2")
         service = b.app.service
         held = service.cache.reservations.held_for(b.pod("p2")["metadata"]["uid"])

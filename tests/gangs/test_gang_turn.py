@@ -148,8 +148,7 @@ async def test_gangs_are_requeued_when_a_member_of_the_gang_with_the_turn_gets_a
         delete(b, "pods", "large-2")
         other = pod("large-2", annotations={"berth.dev/group": "large", "berth.dev/group-min": "3"})
         other["spec"]["schedulerName"] = "default-scheduler"
-        b.cluster.apply(other)
-        await b.settled()
+        await b.create(other)
         now[0] += 1.0
         assert await reasons(b, "second-0") == waits_for("large")
         touches = requeuer.touches

@@ -58,9 +58,7 @@ async def test_a_gang_without_room_holds_nothing_and_leaves_the_room_to_others()
         await create_gang(b, 4)
         assert await reasons(b, "p0") == {NO_ROOM}
         assert not b.app.service.cache.reservations.holds
-        b.cluster.apply(claim("single", 8))
-        b.cluster.apply(pod("alone", "single"))
-        await b.settled()
+        await b.create(claim("single", 8), pod("alone", "single"))
         assert (await b.filter("alone"))["NodeNames"]
 
 
