@@ -72,6 +72,15 @@ async def gang(b: Berthing, size: int, group: str = "job", topology: str = "pref
     return await create_gang(b, size, group, prefix=f"{group}-", topology=topology)
 
 
+async def collecting_gang(b: Berthing) -> list[str]:
+    """The names of a gang of two that collects the devices of rack a, where a pod runs alone on a0."""
+    await run_alone(b, "x", "a0")
+    names = await gang(b, 2)
+    assert await reasons(b, names[0]) == {NO_ROOM}
+    assert await collecting(b) == {"a0", "a1"}
+    return names
+
+
 def kept(b: Berthing) -> set[str]:
     """The nodes that are kept for a gang."""
     collected = b.app.service.filter_service.collected
@@ -136,10 +145,7 @@ async def test_collecting_ends_after_its_time_and_others_run_in_between() -> Non
     """Attack: keep a domain from others with gangs that wait for room."""
     now = [0.0]
     async with racks(Policy(gang_collect_seconds=1), 2, clock=lambda: now[0]) as b:
-        await run_alone(b, "x", "a0")
-        names = await gang(b, 2)
-        assert await reasons(b, names[0]) == {NO_ROOM}
-        await collecting(b)
+        await collecting_gang(b)
         assert await ask_alone(b, "small") == {"a0": "matching devices are in use for request gpu", "a1": KEPT}
         touches = b.app.service.requeuer.touches
         now[0] = 1.0
@@ -195,10 +201,7 @@ async def test_a_pod_that_takes_no_devices_may_use_the_domain() -> None:
         b.cluster.api.registry.patch(RESOURCES["", "namespaces"], ("", "default"), labels, "", strategic=False)
         b.cluster.apply(claim("monitor", 8, adminAccess=True))
         b.cluster.apply(pod("monitor", "monitor"))
-        await run_alone(b, "x", "a0")
-        names = await gang(b, 2)
-        assert await reasons(b, names[0]) == {NO_ROOM}
-        await collecting(b)
+        await collecting_gang(b)
         assert sorted((await b.filter("monitor"))["NodeNames"]) == ["a0", "a1"]
 
 
@@ -245,10 +248,7 @@ async def test_other_gangs_are_planned_outside_of_the_domain_or_wait() -> None:
 
 async def test_a_rejection_from_before_the_plan_does_not_end_the_plan() -> None:
     async with racks(ON, 2) as b:
-        await run_alone(b, "x", "a0")
-        names = await gang(b, 2)
-        assert await reasons(b, names[0]) == {NO_ROOM}
-        await collecting(b)
+        await collecting_gang(b)
         await create_gang(b, 2, "other", gpus=4, prefix="other-")
         assert await reasons(b, "other-0") == {KEPT}
         b.app.service.use_policy(patient())
@@ -291,10 +291,7 @@ async def test_a_gang_that_no_domain_could_hold_does_not_collect_and_the_next_on
 
 async def test_a_deleted_gang_ends_collecting() -> None:
     async with racks(ON, 2) as b:
-        await run_alone(b, "x", "a0")
-        names = await gang(b, 2)
-        assert await reasons(b, names[0]) == {NO_ROOM}
-        await collecting(b)
+        names = await collecting_gang(b)
         assert await ask_alone(b, "small") == {"a0": "matching devices are in use for request gpu", "a1": KEPT}
         touches = b.app.service.requeuer.touches
         delete(b, "pods", names[1])
@@ -305,10 +302,7 @@ async def test_a_deleted_gang_ends_collecting() -> None:
 
 async def test_a_new_policy_ends_collecting() -> None:
     async with racks(ON, 2) as b:
-        await run_alone(b, "x", "a0")
-        names = await gang(b, 2)
-        assert await reasons(b, names[0]) == {NO_ROOM}
-        await collecting(b)
+        await collecting_gang(b)
         assert await ask_alone(b, "small") == {"a0": "matching devices are in use for request gpu", "a1": KEPT}
         b.app.service.use_policy(patient())
         await eventually(lambda: not kept(b), "the policy is in force")
