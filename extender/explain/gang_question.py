@@ -142,7 +142,8 @@ class GangQuestion:
 
     def problem(self, size: int) -> GangProblem:
         """The problem of the first `size` members."""
-        return gang_problem(self.gang, self.members.first(size), self.policy, self.usable_nodes(size))
+        members, usable = self.members.first(size), self.usable_nodes(size)
+        return gang_problem(self.gang, members, self.policy, self.snapshot, usable)
 
     def usable_nodes(self, size: int) -> dict[str, frozenset[str]]:
         """By UID, the nodes on which kube-scheduler may place the first `size` members, as UsableNodes.of.
@@ -283,7 +284,7 @@ def equal_members(members: Sequence[GangMember]) -> list[list[GangMember]]:
     for member in members:
         needs = member.requirements
         shared = frozenset(claim.uid for claim in needs.pending_claims if times[claim.uid] > 1)
-        key = (needs.key, shared, member.nodes, member.excluded, member.limit)
+        key = (needs.key, shared, member.nodes, member.excluded, member.limits)
         found.setdefault(key, []).append(member)
     return list(found.values())
 

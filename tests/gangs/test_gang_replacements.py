@@ -12,7 +12,7 @@ from extender.sandbox import carried_machines
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.worlds.eventually import eventually
 from tests.worlds.gang_pods import UNREAD, bind_all, create_gang, delete, member, planned
-from tests.worlds.running_berth import Berthing, Json, berthing
+from tests.worlds.running_berth import Berthing, Json, berthing, claim, pod
 
 pytestmark = pytest.mark.loopback
 
@@ -101,6 +101,21 @@ async def test_a_pod_beyond_the_minimum_waits_for_room_in_the_required_clique() 
 async def test_a_preferred_clique_gives_way(minimum: int) -> None:
     async with after_a_death(0, minimum) as b:
         assert await answer(b) == ({"b"}, set())
+
+
+@pytest.mark.parametrize("minimum", [4, 3], ids=["a pod of the minimum", "a pod beyond it"])
+async def test_elsewhere_the_new_pod_leaves_the_whole_clique_whole(minimum: int) -> None:
+    """Clique b is free. Of the 5 nodes of clique c, another pod has one."""
+    async with after_a_death(0, minimum) as b:
+        for i in range(5):
+            b.cluster.add_node(f"c{i}", carried_machines()["a100-pcie-8-bridged"], {CLIQUE: "c"})
+        b.cluster.apply(claim("other-gpus", 8))
+        b.cluster.apply(pod("other", "other-gpus"))
+        await b.settled()
+        assert await b.bind("other", "c2") == ""
+        await b.settled()
+        await answer(b)
+        assert (await b.filter("p4"))["NodeNames"][0] == "c0"
 
 
 @pytest.mark.parametrize("level", ["node", "rack"])
