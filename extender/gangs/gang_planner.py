@@ -17,6 +17,8 @@ from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangS
 from extender.gangs.gang_search import MAX_STEPS, GangSearch, GaveUp, Steps, local_nodes, packed
 from extender.gangs.gang_trial import GangMemory, GangTrial
 from extender.gangs.gang_units import Placed, Unit, UnitPlacement, equal_units, member_placements
+from extender.gangs.member_limits import NO_WISHES
+from extender.gangs.member_wishes import Wishing
 from extender.gangs.node_rooms import NodeRooms
 from extender.gangs.place_order import PlaceOrder
 from extender.gangs.spreading import spread
@@ -127,7 +129,8 @@ class _Planner:
         alone = [name for name, most in first.items() if most >= wanted and name not in self._forbidden]
         for most, wanted in needs[1:]:
             alone = [name for name in alone if most.get(name, 0) >= wanted]
-        yield self._domains.single(alone)
+        if self._problem.topology != "none" or not self._problem.wishes.apart:
+            yield self._domains.single(alone)
         yield from self._domains.wider()
 
     def _may_fit(self, domain: Domain) -> bool:
@@ -152,12 +155,20 @@ class _Planner:
     # -- where in it -----------------------------------------------------------------------------------------
 
     def _preferred(self, domain: Domain) -> list[Placed] | None:
-        found = fill(self._rooms, domain, self._snapshot, self._domains, self._order)
+        placed = self._filled(self._rooms, domain)
+        if placed is None or self._problem.wishes == NO_WISHES:
+            return placed
+        wishing = Wishing(self._problem, self._snapshot, self._domains, self._filled)
+        return wishing.plan(self._rooms, domain, placed)
+
+    def _filled(self, rooms: Sequence[NodeRooms], domain: Domain) -> list[Placed] | None:
+        found = fill(rooms, domain, self._snapshot, self._domains, self._order)
         return found.placed if found is not None else None
 
     def _searched(self, domain: Domain) -> list[Placed] | None:
         """The units in a domain, with other devices or alternatives than the preferred ones."""
-        if len(self._rooms) == 1 and len(local_nodes(domain.nodes, self._snapshot)) == len(domain.nodes):
+        alone = len(self._rooms) == 1 and not self._rooms[0].spans_domains
+        if alone and len(local_nodes(domain.nodes, self._snapshot)) == len(domain.nodes):
             found = pack(self._rooms[0], domain, self._snapshot, self._domains, self._order, self._steps)
         else:
             found = self._with_other_alternatives(domain) or self._by_search(domain)
@@ -235,6 +246,8 @@ def _free_together(rooms: Sequence[NodeRooms]) -> dict[str, int]:
 def _bound(rooms: NodeRooms, domain: Domain) -> int:
     """The most of these units in a domain, at most all."""
     most, wanted, found = rooms.most, len(rooms.units), 0
+    if rooms.spans_domains:
+        return min(rooms.most_in(domain.nodes), wanted)
     for name in domain.nodes:
         found += most.get(name, 0)
         if found >= wanted:
@@ -292,15 +305,16 @@ def _fill_rooms(
 ) -> Placed | None:
     placed = Placed()
     while len(placed) < len(rooms.units):
-        left = len(rooms.units) - len(placed)
-        known = rooms.rooms(trial, domain.nodes, left, variant)
+        # Of units that make room for each other, the nodes must be chosen one by one.
+        left = 1 if rooms.grows else len(rooms.units) - len(placed)
+        known = rooms.apart(trial, rooms.rooms(trial, domain.nodes, left, variant))
         if whole and sum(known.values()) < left:
             return None
         before = len(placed)
         parts = spread(known, *order.of_parts(rooms, known, domain), left, domains.placed | trial.nodes)
         for name, number in parts.items():
             placed += ((name, unit) for unit in rooms.place(trial, name, number, variant))
-        # Nodes that share a pool have less room together than each alone. So the rest is spread again.
+        # Nodes that share a pool, or a limit, have less room together than each alone. So the rest is spread again.
         if len(placed) == before:
             break
     return placed if not whole or len(placed) == len(rooms.units) else None
