@@ -16,7 +16,7 @@ from extender.gangs.domains import NODE, Domain, Domains, natural
 from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage
 from extender.gangs.gang_search import MAX_STEPS, GangSearch, GaveUp, Steps, local_nodes, packed
 from extender.gangs.gang_trial import GangMemory, GangTrial
-from extender.gangs.gang_units import Placed, Unit, UnitPlacement, equal_units, member_placements
+from extender.gangs.gang_units import Placed, UnitPlacement, equal_units, member_placements
 from extender.gangs.member_limits import NO_WISHES
 from extender.gangs.member_wishes import Wishing
 from extender.gangs.node_rooms import NodeRooms
@@ -194,16 +194,11 @@ class _Planner:
         placements: dict[str, tuple[str, Placement]] = {}
         for rooms, units in zip(self._rooms, placed, strict=True):
             ordered = sorted(units, key=lambda entry: self._domains.path(entry[0]))
-            for unit, (name, found) in zip(self._by_path(rooms), ordered, strict=True):
+            own = self._order.units_for(rooms, [name for name, _ in ordered])
+            for unit, (name, found) in zip(own, ordered, strict=True):
                 node = self._snapshot.node_infos[name].node
                 placements |= {uid: (name, one) for uid, one in member_placements(unit, found, node).items()}
         return GangPlan(placements, domain.level, domain.name)
-
-    def _by_path(self, rooms: NodeRooms) -> Sequence[Unit]:
-        """Equal units in the order of their nodes: by rank, or by the nodes that they are pinned to."""
-        if not rooms.pinned:
-            return rooms.units
-        return sorted(rooms.units, key=lambda unit: self._domains.path(unit.pin or ""))
 
     def _shortage(self) -> GangShortage:
         """The domain with the most room, the widest level first."""
