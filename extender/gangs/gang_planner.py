@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from extender.allocation import Snapshot
 from extender.gangs.domains import NODE, Domain, Domains, natural
+from extender.gangs.fewer_domains import FewerDomains
 from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage
 from extender.gangs.gang_search import MAX_STEPS, GangSearch, GaveUp, Steps, local_nodes, packed
 from extender.gangs.gang_trial import GangMemory, GangTrial
@@ -108,7 +109,7 @@ class _Planner:
                 for domain in self._distinct(self._order.tightest_first(enough)):
                     placed = attempt(domain)
                     if placed is not None:
-                        return self._result(domain, placed)
+                        return self._result(domain, self._in_fewer(domain, placed))
         return self._shortage()
 
     # -- which domain ----------------------------------------------------------------------------------------
@@ -161,6 +162,17 @@ class _Planner:
         wishing = Wishing(self._problem, self._snapshot, self._domains, self._filled)
         return wishing.plan(self._rooms, domain, placed)
 
+    def _in_fewer(self, domain: Domain, placed: list[Placed]) -> list[Placed]:
+        """The units in fewer sub-domains: one kind of them after the other may take too many."""
+        if len(self._rooms) == 1 or domain.level == NODE or self._problem.wishes != NO_WISHES:
+            return placed
+        steps = Steps(MAX_STEPS // 4)
+
+        def place(smaller: Domain) -> list[Placed] | None:
+            return self._filled(self._rooms, smaller) or self._by_search(smaller, steps)
+
+        return FewerDomains(self._rooms, self._domains, self._may_fit, place).plan(domain, placed)
+
     def _filled(self, rooms: Sequence[NodeRooms], domain: Domain) -> list[Placed] | None:
         found = fill(rooms, domain, self._snapshot, self._domains, self._order)
         return found.placed if found is not None else None
@@ -171,7 +183,7 @@ class _Planner:
         if alone and len(local_nodes(domain.nodes, self._snapshot)) == len(domain.nodes):
             found = pack(self._rooms[0], domain, self._snapshot, self._domains, self._order, self._steps)
         else:
-            found = self._with_other_alternatives(domain) or self._by_search(domain)
+            found = self._with_other_alternatives(domain) or self._by_search(domain, self._steps)
         return found
 
     def _with_other_alternatives(self, domain: Domain) -> list[Placed] | None:
@@ -182,11 +194,11 @@ class _Planner:
                 return found.placed
         return None
 
-    def _by_search(self, domain: Domain) -> list[Placed] | None:
+    def _by_search(self, domain: Domain, steps: Steps) -> list[Placed] | None:
         names = sorted(domain.nodes, key=self._domains.path)
         wanted = [(rooms, len(rooms.units)) for rooms in self._rooms]
         try:
-            return GangSearch(wanted, names, self._snapshot, self._steps).run()
+            return GangSearch(wanted, names, self._snapshot, steps).run()
         except GaveUp:
             return None
 
