@@ -119,10 +119,11 @@ class PlaceOrder:
         return order
 
     def _of_nodes(self, rooms: NodeRooms) -> Order:
-        compared, points, around = self._compared_levels(NODE), rooms.preference, self._uses.around
+        self._uses.update(self._snapshot)
+        points, use = rooms.preference, self._uses.order()
 
         def order(name: str) -> object:
-            return -points.get(name, 0), self._uses.use(compared[0], name), around(name), natural(name)
+            return -points.get(name, 0), use(name), natural(name)
 
         return order
 
