@@ -152,9 +152,10 @@ class NicFleet:
             for one in slices(name, machine):
                 self.cache.apply_slice(one["metadata"]["name"], decoder.decode(one))
 
-    def hold(self, node: str, devices: Iterable[tuple[str, str]]) -> ObjectKey:
-        """A claim of another pod gets these devices of a node, each given by driver and name."""
-        results = [{"request": "r", "driver": driver, "pool": node, "device": name} for driver, name in devices]
+    def hold(self, node: str, devices: Iterable[tuple[str, str]], *, admin: bool = False) -> ObjectKey:
+        """A claim of another pod gets these devices of a node, each given by driver and name, or watches them."""
+        about = {"request": "r", "pool": node, "adminAccess": admin}
+        results = [{**about, "driver": driver, "device": name} for driver, name in devices]
         field = {"key": "metadata.name", "operator": "In", "values": [node]}
         selector = {"nodeSelectorTerms": [{"matchFields": [field]}]}
         allocation = {"devices": {"results": results}, "nodeSelector": selector}
