@@ -10,14 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from extender.allocation import NodeInfo, Snapshot, blocking_taint
+from extender.allocation import NodeInfo, Snapshot
 from extender.api.pod_groups import name_on_claims
 from extender.api.resource_claims import Claim, Reservation, Result
 from extender.api.resource_slices import PoolKey
-from extender.base.berth_errors import InvalidClaim
-from extender.base.bits import members
 from extender.base.deadline import DeadlineExceeded
-from extender.explain.near_misses import options_of, with_same_counters
+from extender.explain.near_misses import devices_for
 from extender.explain.scenario import Scenario, apply_scenario
 from extender.gangs.domains import NODE, Domain, Domains, natural
 from extender.gangs.gang import Gang, own_claims
@@ -35,7 +33,7 @@ from extender.gangs.gang_problem import (
 )
 from extender.gangs.gang_trial import GangMemory
 from extender.policy import Policy
-from extender.scheduling import EvaluationContext, PodRequirements, RankingCache, UsableNodes
+from extender.scheduling import EvaluationContext, RankingCache, UsableNodes
 from extender.scheduling.requirements import needs_reservation
 
 ALLOCATED = "allocated"
@@ -47,13 +45,13 @@ Plan = Callable[[GangProblem], GangPlan | GangShortage]
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Pods that have devices of one node."""
+    """Pods that have devices of one node. `state` is allocated, held or binding."""
 
     node: str
     devices: int
     pods: tuple[str, ...]  # several pods share a claim; empty if no pod uses the claim
     claims: tuple[str, ...]  # empty for a reservation
-    state: str  # 'allocated', 'held' or 'binding'
+    state: str
     group: str  # of the pods, its name; '' without one
 
 
@@ -69,9 +67,8 @@ class GangNearMiss:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedMember:
-    """A pod of the group. `state` is 'bound', 'held', 'binding', 'waiting', 'gated', 'deleted' or 'not-ours'.
-
-    `reason` is what kube-scheduler wrote about its last attempt. `since` is the creation of the pod as RFC 3339.
+    """A pod of the group. `state` is bound, held, binding, waiting, gated, deleted or not-ours; `reason` is what
+    kube-scheduler wrote about its last attempt, `since` its creation (RFC 3339).
     """
 
     pod: str
@@ -92,13 +89,7 @@ class PlannedMember:
 
 @dataclass(frozen=True, slots=True)
 class GangExplanation:
-    """The explanation of a group.
-
-    `outcome` is 'no-gang' (no minimum), 'runs' (the minimum is bound), 'bound' (no pod waits, and the minimum is not
-    known), 'planned' (serve holds devices), 'waiting' (for pods or claims), 'blocked' (a member is invalid), 'fits',
-    'refused' (no domain has room), 'gave-up' (whether one has room is not known), or 'unfinished' (the deadline of the
-    call ended).
-    """
+    """The explanation of a group; explain.md has the meaning of each `outcome`."""
 
     group: str
     source: str  # the field, label or annotation by which its pods name it
@@ -151,7 +142,8 @@ class GangQuestion:
 
     def problem(self, size: int) -> GangProblem:
         """The problem of the first `size` members."""
-        return gang_problem(self.gang, self.members.first(size), self.policy, self.usable_nodes(size))
+        members, usable = self.members.first(size), self.usable_nodes(size)
+        return gang_problem(self.gang, members, self.policy, self.snapshot, usable)
 
     def usable_nodes(self, size: int) -> dict[str, frozenset[str]]:
         """By UID, the nodes on which kube-scheduler may place the first `size` members, as UsableNodes.of.
@@ -292,7 +284,7 @@ def equal_members(members: Sequence[GangMember]) -> list[list[GangMember]]:
     for member in members:
         needs = member.requirements
         shared = frozenset(claim.uid for claim in needs.pending_claims if times[claim.uid] > 1)
-        key = (needs.key, shared, member.nodes, member.excluded, member.limit)
+        key = (needs.key, shared, member.nodes, member.excluded, member.limits)
         found.setdefault(key, []).append(member)
     return list(found.values())
 
@@ -373,7 +365,7 @@ def uses_by_node(question: GangQuestion, names: Iterable[str]) -> dict[str, list
                 _add(uses, _of_claim(name, claim, pools))
         for reservation in reserved.get(name, ()):
             _add(uses, _of_reservation(reservation, snapshot))
-        wanted, index = _devices_for(node_info, kinds, question.context) if uses else 0, node_info.inventory.index
+        wanted, index = devices_for(node_info, kinds, question.context) if uses else 0, node_info.inventory.index
         of_gang = [
             _with_group(use, snapshot, sizes)
             for use in uses.values()
@@ -410,29 +402,6 @@ def uses_of_shared_claims(question: GangQuestion) -> list[DeviceUse]:
         if node_info is not None:
             _add(uses, _of_claim(node_info.node.name, claim, [pool.key for pool in node_info.inventory.pools]))
     return [_with_group(use, snapshot, {}) for use in uses.values()]
-
-
-def _devices_for(node_info: NodeInfo, kinds: Iterable[PodRequirements], context: EvaluationContext) -> int:
-    """Mask of the devices whose use can keep pods with these requirements from the node.
-
-    Those that could serve a request, and those that consume counters which such a device consumes. Raises
-    DeadlineExceeded.
-    """
-    found, inventory = 0, node_info.inventory
-    for requirements in kinds:
-        problem = context.problem(node_info, requirements.for_node(node_info.node))
-        for _, name, option in options_of(problem):
-            if option.admin_access:
-                continue
-            try:
-                match = problem.select(name, option).match
-            except InvalidClaim:
-                continue
-            found |= match & inventory.simple
-            for bit in members(match & ~inventory.simple):
-                if blocking_taint(inventory.devices[bit].device, option.tolerations) is None:
-                    found |= 1 << bit
-    return found | with_same_counters(inventory, found)
 
 
 def _with_group(use: DeviceUse, snapshot: Snapshot, sizes: dict[GroupName, int]) -> DeviceUse:

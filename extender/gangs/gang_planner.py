@@ -7,21 +7,23 @@ alternatives are tried, up to a number of steps. The plan depends on the snapsho
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
-from math import fsum
 from typing import NamedTuple
 
 from extender.allocation import Snapshot
 from extender.gangs.domains import NODE, Domain, Domains, natural
+from extender.gangs.fewer_domains import FewerDomains
 from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage
 from extender.gangs.gang_search import MAX_STEPS, GangSearch, GaveUp, Steps, local_nodes, packed
 from extender.gangs.gang_trial import GangMemory, GangTrial
-from extender.gangs.gang_units import Placed, Unit, UnitPlacement, equal_units, member_placements
+from extender.gangs.gang_units import Placed, UnitPlacement, equal_units, member_placements
+from extender.gangs.member_limits import NO_WISHES
+from extender.gangs.member_wishes import Wishing
 from extender.gangs.node_rooms import NodeRooms
+from extender.gangs.place_order import PlaceOrder
 from extender.gangs.spreading import spread
-from extender.scheduling import DomainUses, EvaluationContext, Placement, RankingCache, Use, in_cliques
+from extender.scheduling import DomainUses, EvaluationContext, Placement, RankingCache, in_cliques
 
 MAX_DIFFERENT = 64  # units of one gang that are not equal; each of them needs a ranking of all nodes
 
@@ -96,7 +98,7 @@ class _Planner:
         self._forbidden = self._crowded if forbids else frozenset[str]()
         self._names = [name for one in rooms for name in one.most if name not in self._forbidden]
         self._domains = Domains(problem, snapshot, dict.fromkeys(self._names))
-        self._uses = uses
+        self._order = PlaceOrder(rooms, self._domains, uses, snapshot, context)
         self._free = _free_together(rooms)
         self._devices = sum(one.each * len(one.units) for one in rooms)
 
@@ -104,10 +106,10 @@ class _Planner:
         for level in self._free_cliques_first():
             enough = [domain for domain in level if self._may_fit(domain)]
             for attempt in (self._preferred, self._searched):
-                for domain in self._distinct(self._tightest_first(enough)):
+                for domain in self._distinct(self._order.tightest_first(enough)):
                     placed = attempt(domain)
                     if placed is not None:
-                        return self._result(domain, placed)
+                        return self._result(domain, self._in_fewer(domain, placed))
         return self._shortage()
 
     # -- which domain ----------------------------------------------------------------------------------------
@@ -128,7 +130,8 @@ class _Planner:
         alone = [name for name, most in first.items() if most >= wanted and name not in self._forbidden]
         for most, wanted in needs[1:]:
             alone = [name for name in alone if most.get(name, 0) >= wanted]
-        yield self._domains.single(alone)
+        if self._problem.topology != "none" or not self._problem.wishes.apart:
+            yield self._domains.single(alone)
         yield from self._domains.wider()
 
     def _may_fit(self, domain: Domain) -> bool:
@@ -136,39 +139,6 @@ class _Planner:
         if self._free and sum(self._free.get(name, 0) for name in domain.nodes) < self._devices:
             return False
         return all(_bound(rooms, domain) >= len(rooms.units) for rooms in self._rooms)
-
-    def _spare(self, domain: Domain) -> int:
-        self._context.deadline.check_time()
-        return sum(rooms.most.get(name, 0) for rooms in self._rooms for name in domain.nodes)
-
-    def _tightest_first(self, domains: list[Domain]) -> Iterator[Domain]:
-        """By the room that is left, the domains around them, what the members prefer, the scores, and the names."""
-        by_room = sorted(((self._spare(domain), domain) for domain in domains), key=lambda entry: entry[0])
-        for _, group in groupby(by_room, key=lambda entry: entry[0]):
-            equal = [domain for _, domain in group]
-            yield from self._by_use(equal, self._compared_levels(equal[0].level)) if len(equal) > 1 else equal
-
-    def _compared_levels(self, level: str) -> Sequence[str]:
-        """The level of the domains, unless these are nodes, and the farther ones; only those of the policy."""
-        self._uses.update(self._snapshot)
-        known, levels = self._problem.levels, self._domains.levels
-        if level == NODE:
-            return known
-        return [one for one in levels[levels.index(level) :] if one in known] if level in levels else ()
-
-    def _by_use(self, domains: list[Domain], levels: Sequence[str]) -> Iterator[Domain]:
-        """By the use of the domains around them, level by level. Most domains are compared on the first level only."""
-        if not levels:
-            yield from sorted(domains, key=self._by_score)
-            return
-
-        def use(domain: Domain) -> Use:
-            self._context.deadline.check_time()
-            return self._uses.use(levels[0], domain.nodes[0])
-
-        for _, group in groupby(sorted(domains, key=use), key=use):
-            equal = list(group)
-            yield from self._by_use(equal, levels[1:]) if len(equal) > 1 else equal
 
     def _distinct(self, domains: Iterable[Domain]) -> Iterator[Domain]:
         """The domains; of single nodes of one equivalence class, only the first, because they have equal room."""
@@ -183,49 +153,52 @@ class _Planner:
     def _equivalence_key(self, name: str) -> Hashable:
         return tuple(rooms.equivalence_key(name) for rooms in self._rooms)
 
-    def _by_score(self, domain: Domain) -> tuple[int, float, object, object]:
-        rooms = self._rooms[0]
-        scores = (rooms.score[name] * rooms.most[name] for name in domain.nodes if name in rooms.most)
-        # fsum, because the order of the nodes must not matter. The first node orders domains of one name.
-        return -self._liked(domain), -fsum(scores), natural(domain.name), natural(min(domain.nodes))
-
-    def _liked(self, domain: Domain) -> int:
-        """The points for which the members prefer the nodes of a domain, for all room there."""
-        return sum(
-            rooms.preference[name] * rooms.most[name]
-            for rooms in self._rooms
-            if rooms.preference
-            for name in domain.nodes
-            if name in rooms.most
-        )
-
     # -- where in it -----------------------------------------------------------------------------------------
 
     def _preferred(self, domain: Domain) -> list[Placed] | None:
-        found = fill(self._rooms, domain, self._snapshot, self._domains)
+        placed = self._filled(self._rooms, domain)
+        if placed is None or self._problem.wishes == NO_WISHES:
+            return placed
+        wishing = Wishing(self._problem, self._snapshot, self._domains, self._filled)
+        return wishing.plan(self._rooms, domain, placed)
+
+    def _in_fewer(self, domain: Domain, placed: list[Placed]) -> list[Placed]:
+        """The units in fewer sub-domains: one kind of them after the other may take too many."""
+        if len(self._rooms) == 1 or domain.level == NODE or self._problem.wishes != NO_WISHES:
+            return placed
+        steps = Steps(MAX_STEPS // 4)
+
+        def place(smaller: Domain) -> list[Placed] | None:
+            return self._filled(self._rooms, smaller) or self._by_search(smaller, steps)
+
+        return FewerDomains(self._rooms, self._domains, self._may_fit, place).plan(domain, placed)
+
+    def _filled(self, rooms: Sequence[NodeRooms], domain: Domain) -> list[Placed] | None:
+        found = fill(rooms, domain, self._snapshot, self._domains, self._order)
         return found.placed if found is not None else None
 
     def _searched(self, domain: Domain) -> list[Placed] | None:
         """The units in a domain, with other devices or alternatives than the preferred ones."""
-        if len(self._rooms) == 1 and len(local_nodes(domain.nodes, self._snapshot)) == len(domain.nodes):
-            found = pack(self._rooms[0], domain, self._snapshot, self._domains, self._steps)
+        alone = len(self._rooms) == 1 and not self._rooms[0].spans_domains
+        if alone and len(local_nodes(domain.nodes, self._snapshot)) == len(domain.nodes):
+            found = pack(self._rooms[0], domain, self._snapshot, self._domains, self._order, self._steps)
         else:
-            found = self._with_other_alternatives(domain) or self._by_search(domain)
+            found = self._with_other_alternatives(domain) or self._by_search(domain, self._steps)
         return found
 
     def _with_other_alternatives(self, domain: Domain) -> list[Placed] | None:
         """All units without the first alternatives of their requests, then without the second ones, and so on."""
         for variant in range(1, max(rooms.variants for rooms in self._rooms)):
-            found = fill(self._rooms, domain, self._snapshot, self._domains, variant)
+            found = fill(self._rooms, domain, self._snapshot, self._domains, self._order, variant)
             if found is not None:
                 return found.placed
         return None
 
-    def _by_search(self, domain: Domain) -> list[Placed] | None:
+    def _by_search(self, domain: Domain, steps: Steps) -> list[Placed] | None:
         names = sorted(domain.nodes, key=self._domains.path)
         wanted = [(rooms, len(rooms.units)) for rooms in self._rooms]
         try:
-            return GangSearch(wanted, names, self._snapshot, self._steps).run()
+            return GangSearch(wanted, names, self._snapshot, steps).run()
         except GaveUp:
             return None
 
@@ -233,16 +206,11 @@ class _Planner:
         placements: dict[str, tuple[str, Placement]] = {}
         for rooms, units in zip(self._rooms, placed, strict=True):
             ordered = sorted(units, key=lambda entry: self._domains.path(entry[0]))
-            for unit, (name, found) in zip(self._by_path(rooms), ordered, strict=True):
+            own = self._order.units_for(rooms, [name for name, _ in ordered])
+            for unit, (name, found) in zip(own, ordered, strict=True):
                 node = self._snapshot.node_infos[name].node
                 placements |= {uid: (name, one) for uid, one in member_placements(unit, found, node).items()}
         return GangPlan(placements, domain.level, domain.name)
-
-    def _by_path(self, rooms: NodeRooms) -> Sequence[Unit]:
-        """Equal units in the order of their nodes: by rank, or by the nodes that they are pinned to."""
-        if not rooms.pinned:
-            return rooms.units
-        return sorted(rooms.units, key=lambda unit: self._domains.path(unit.pin or ""))
 
     def _shortage(self) -> GangShortage:
         """The domain with the most room, the widest level first."""
@@ -257,7 +225,7 @@ class _Planner:
                 if bound <= best:
                     break
                 self._context.deadline.check_time()
-                found = fill(self._rooms, domain, self._snapshot, self._domains, whole=False)
+                found = fill(self._rooms, domain, self._snapshot, self._domains, self._order, whole=False)
                 if found is not None and found.members > best:
                     best, level, name = found.members, domain.level, domain.name
         gave_up = self._steps.left < 0 or any(rooms.unsure for rooms in self._rooms)
@@ -285,6 +253,8 @@ def _free_together(rooms: Sequence[NodeRooms]) -> dict[str, int]:
 def _bound(rooms: NodeRooms, domain: Domain) -> int:
     """The most of these units in a domain, at most all."""
     most, wanted, found = rooms.most, len(rooms.units), 0
+    if rooms.spans_domains:
+        return min(rooms.most_in(domain.nodes), wanted)
     for name in domain.nodes:
         found += most.get(name, 0)
         if found >= wanted:
@@ -307,6 +277,7 @@ def fill(
     domain: Domain,
     snapshot: Snapshot,
     domains: Domains,
+    order: PlaceOrder,
     variant: int = 0,
     *,
     whole: bool = True,
@@ -317,7 +288,7 @@ def fill(
     """
     trial, found = GangTrial(snapshot), list[Placed]()
     for rooms in all_rooms:
-        placed = _fill_rooms(rooms, trial, domain, domains, variant, whole=whole)
+        placed = _fill_rooms(rooms, trial, domain, domains, order, variant, whole=whole)
         if placed is None:
             return None
         found.append(placed)
@@ -334,53 +305,31 @@ def _fill_rooms(
     trial: GangTrial,
     domain: Domain,
     domains: Domains,
+    order: PlaceOrder,
     variant: int,
     *,
     whole: bool,
 ) -> Placed | None:
-    placed, levels = Placed(), [domains.of_level(level).name_of for level in domain.within]
+    placed = Placed()
     while len(placed) < len(rooms.units):
-        left = len(rooms.units) - len(placed)
-        known = rooms.rooms(trial, domain.nodes, left, variant)
+        # Of units that make room for each other, the nodes must be chosen one by one.
+        left = 1 if rooms.grows else len(rooms.units) - len(placed)
+        known = rooms.apart(trial, rooms.rooms(trial, domain.nodes, left, variant))
         if whole and sum(known.values()) < left:
             return None
         before = len(placed)
-        parts = _preferred_first(rooms, known, levels, left, domains.placed | trial.nodes)
+        parts = spread(known, *order.of_parts(rooms, known, domain), left, domains.placed | trial.nodes)
         for name, number in parts.items():
             placed += ((name, unit) for unit in rooms.place(trial, name, number, variant))
-        # Nodes that share a pool have less room together than each alone. So the rest is spread again.
+        # Nodes that share a pool, or a limit, have less room together than each alone. So the rest is spread again.
         if len(placed) == before:
             break
     return placed if not whole or len(placed) == len(rooms.units) else None
 
 
-def _preferred_first(
-    rooms: NodeRooms, known: Mapping[str, int], levels: Sequence[Mapping[str, str]], wanted: int, used: frozenset[str]
-) -> dict[str, int]:
-    """As `spread`; of equally large sub-domains and nodes, those come first that the members prefer.
-
-    Of equal ones `spread` takes the first by name. So it gets names that are numbers, in the order of preference.
-    """
-    points = rooms.preference
-    if not points:
-        return spread(known, levels, wanted, used)
-    names = sorted(known, key=lambda name: (-points[name], natural(name)))
-    numbers = {name: str(number) for number, name in enumerate(names)}
-    numbered = []
-    for name_of in levels:
-        liked: dict[str, int] = {}
-        for name in names:
-            if (domain := name_of.get(name)) is not None:
-                liked[domain] = liked.get(domain, 0) + points[name] * known[name]
-        ordered = sorted(liked, key=lambda domain: (-liked[domain], natural(domain)))
-        number_of = {domain: str(number) for number, domain in enumerate(ordered)}
-        numbered.append({numbers[name]: number_of[name_of[name]] for name in names if name in name_of})
-    room = {numbers[name]: number for name, number in known.items()}
-    own = frozenset(numbers[name] for name in used if name in numbers)
-    return {names[int(number)]: count for number, count in spread(room, numbered, wanted, own).items()}
-
-
-def pack(rooms: NodeRooms, domain: Domain, snapshot: Snapshot, domains: Domains, steps: Steps) -> list[Placed] | None:
+def pack(
+    rooms: NodeRooms, domain: Domain, snapshot: Snapshot, domains: Domains, order: PlaceOrder, steps: Steps
+) -> list[Placed] | None:
     """Place all units of a gang of equal units in a domain whose nodes share no pool, with any of their devices.
 
     Units on one node do not affect other nodes. So each node is searched alone, until there is room for all units.
@@ -399,8 +348,8 @@ def pack(rooms: NodeRooms, domain: Domain, snapshot: Snapshot, domains: Domains,
             room[name] = max(room.get(name, 0), len(better[key]))
     if sum(room.values()) < wanted:
         return None
-    placed, levels = Placed(), [domains.of_level(level).name_of for level in domain.within]
-    for name, number in spread(room, levels, wanted, domains.placed).items():
+    placed = Placed()
+    for name, number in spread(room, *order.of_parts(rooms, room, domain), wanted, domains.placed).items():
         found = rooms.place(trial, name, number)
         units = found if len(found) == number else better[rooms.equivalence_key(name)][:number]
         placed += ((name, unit) for unit in units)

@@ -19,6 +19,7 @@ from extender.scheduling.evaluate import (
     FilterStatus,
     Placement,
     Unschedulable,
+    beside_own,
     evaluate,
     may_reject_sets,
 )
@@ -60,6 +61,7 @@ __all__ = [
     "UsableNodes",
     "Use",
     "attributes_like",
+    "beside_own",
     "best_nodes",
     "crowded_text",
     "evaluate",

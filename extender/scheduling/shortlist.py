@@ -8,7 +8,7 @@ the proximity to other members of the pod's group. That is the same node, then t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
@@ -144,15 +144,23 @@ def _by_proximity(
     best: Best,
     wanted: AbstractSet[str],
 ) -> Best:
-    """The best nodes and the best of each level near the pod group, ordered by the score with proximity."""
-    placements = dict(best)
+    """The best nodes and the best of each level near the pod group, ordered by the score with proximity.
+
+    Of several with the highest score, one in a partly used domain comes first.
+    """
+    placements = dict(keeping_domains(best, ranking, snapshot, wanted))
     for near in proximity.near_nodes():
-        placements.update(_best_of(near & wanted, ranking, requirements, snapshot, len(best)))
+        nodes = near & wanted
+        found = _best_of(nodes, ranking, requirements, snapshot, len(best))
+        placements.update(keeping_domains(found, ranking, snapshot, nodes))
     found = [
         (name, proximity.with_proximity(placement, snapshot.node_infos[name], requirements))
         for name, placement in placements.items()
     ]
-    return sorted(found, key=lambda entry: (-entry[1].score, entry[0]))[: len(best)]
+    found.sort(key=lambda entry: (-entry[1].score, entry[0]))
+    ranking.uses.update(snapshot)
+    first = ranking.uses.first_of([name for name, one in found if one.score == found[0][1].score])
+    return sorted(found, key=lambda entry: entry[0] != first)[: len(best)]
 
 
 def _reasons(
@@ -200,7 +208,7 @@ def keeping_domains(
     best: Best,
     ranking: NodeRanking,
     snapshot: Snapshot,
-    allowed: Container[str] | None = None,
+    allowed: AbstractSet[str] | None = None,
     without: Collection[str] = (),
 ) -> Best:
     """The best nodes, ordered by score: of nodes as good as the first, one in a partly used domain comes first.
@@ -216,7 +224,7 @@ def keeping_domains(
     first: str | None = None
     if len(equal) == len(best):  # there may be more
         states = ranking.states_with(best[0][1].score)
-        first = uses.first(states, lambda name: (allowed is None or name in allowed) and name not in without)
+        first = uses.first(states, allowed, without)
     first = uses.first_of(equal if first is None else [equal[0], first])
     placement = dict(best).get(first) or ranking.status(snapshot.node_infos[first])
     if first == best[0][0] or not isinstance(placement, Placement):

@@ -7,28 +7,45 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 _DIGITS = re.compile(r"([0-9]{1,9})$")
-_FAR_AWAY = 1 << 62
+_FAR_AWAY = 1 << 80
 
 
 class Slot(NamedTuple):
-    """A device that a pod asks for: position of the claim, names of claim and request, devices that it could be."""
+    """A device that a pod asks for: position of the claim, names of claim and request, devices that it could be.
+
+    Or one that the pod has already: position -1, and this device.
+    """
 
     claim: int
     claim_name: str
     request: str
     eligible: int
 
+    @property
+    def is_own(self) -> bool:
+        """Whether the pod has the device already."""
+        return self.claim < 0
+
     def accepts(self, bit: int) -> bool:
         """Whether the slot could have the device at a bit."""
         return bool(self.eligible >> bit & 1)
 
 
+def own_slot(bit: int) -> Slot:
+    """The slot of a device that the pod has already."""
+    return Slot(-1, "", "", 1 << bit)
+
+
 def in_order(slots: Sequence[Slot]) -> list[Slot]:
-    """The slots by the number at the end of their names if each has its own (gpu-0, gpu-1), else in the given order."""
-    numbers = [_DIGITS.search(slot.request) or _DIGITS.search(slot.claim_name) for slot in slots]
-    if any(number is None for number in numbers) or len({int(n[1]) for n in numbers if n}) < len(slots):
-        return list(slots)
-    return [slot for _, slot in sorted(zip([int(n[1]) for n in numbers if n], slots, strict=True))]
+    """The slots by the number at the end of their names if each has its own (gpu-0, gpu-1), else in the given order.
+
+    Devices that the pod has already come last.
+    """
+    asked, own = [slot for slot in slots if not slot.is_own], [slot for slot in slots if slot.is_own]
+    numbers = [_DIGITS.search(slot.request) or _DIGITS.search(slot.claim_name) for slot in asked]
+    if any(number is None for number in numbers) or len({int(n[1]) for n in numbers if n}) < len(asked):
+        return [*asked, *own]
+    return [*(slot for _, slot in sorted(zip([int(n[1]) for n in numbers if n], asked, strict=True))), *own]
 
 
 def slots_for(devices: list[int], slots: list[Slot]) -> list[int] | None:

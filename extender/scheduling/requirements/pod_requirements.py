@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from extender.allocation import Snapshot
+from extender.allocation import NodeInfo, Snapshot
 from extender.api.claim_specs import ClaimSpec
 from extender.api.device_classes import DeviceClass
 from extender.api.nodes import Node, NodeSelector, lacks_label_or_has, only_node
@@ -20,6 +20,7 @@ from extender.api.pod_groups import GroupKey, GroupSource, Membership
 from extender.api.pods import Pod
 from extender.api.reasons import Code, Reason
 from extender.api.resource_claims import Allocation, Claim, Reservation, ReservationState
+from extender.base.bits import union
 from extender.base.deadline import NO_DEADLINE, Deadline
 from extender.base.text_limits import cut
 from extender.policy import Policy
@@ -185,6 +186,8 @@ class PodRequirements:
 
     def mismatch(self, node: Node, snapshot: Snapshot) -> Code | None:
         """Why the pod must not use the node, whatever devices it has; None if it may."""
+        if not self.node_selectors:  # as for most pods
+            return None
         return next((code for code, names in self.mismatches([node], snapshot).items() if names), None)
 
     def mismatches(
@@ -223,6 +226,13 @@ class PodRequirements:
         found = (claim.allocation.results for claim in claims if claim.allocation is not None)
         return tuple(str(result.device) for results in found for result in results)
 
+    def devices_on(self, node_info: NodeInfo) -> int:
+        """Mask of the devices that the allocated and promised claims have on a node, without those of admin access."""
+        claims, index = (*self.allocated_claims, *self.promised_claims), node_info.inventory.index
+        results = (one for claim in claims if claim.allocation is not None for one in claim.allocation.results)
+        found = (index.get(one.device) for one in results if not one.admin_access)
+        return union([1 << bit for bit in set(found) if bit is not None])
+
 
 PreFilterResult = Skip | Pending | UnschedulableAndUnresolvable | PodRequirements
 
@@ -233,7 +243,7 @@ def requirements_of(pod: Pod, snapshot: Snapshot, policy: Policy) -> PreFilterRe
         return UnschedulableAndUnresolvable(Reason(Code.INVALID, (f"pod {pod.problem}",)))
     if (too_many := too_many_claims(pod, ())) is not None:
         return UnschedulableAndUnresolvable(too_many)
-    extended = _extended_resources(pod, snapshot)
+    extended = _extended_resources(pod, snapshot) if pod.containers else {}
     if not pod.claims and not extended:
         return SKIP
     if extended and (count := _count_extended_requests(pod, extended)) > MAX_EXTENDED_REQUESTS:
