@@ -12,7 +12,6 @@ from itertools import groupby
 from math import fsum
 
 from extender.allocation import Snapshot
-from extender.api.claim_specs import CLIQUE_LABEL
 from extender.api.label_domains import LabelDomains
 from extender.gangs.domains import NODE, Domain, Domains, natural
 from extender.gangs.gang_units import Unit
@@ -20,6 +19,7 @@ from extender.gangs.node_rooms import NodeRooms
 from extender.gangs.spreading import Level, Order
 from extender.scheduling import DomainUses, EvaluationContext, NodePreference, Use
 from extender.topology.assignment import assigned
+from extender.vendors import CLIQUE_LABELS
 
 MAX_COMPARED = 500_000  # rows * rows * columns of an assignment: 79 members that prefer other nodes; some 20 ms
 
@@ -178,4 +178,4 @@ def _positions(table: list[list[int]]) -> list[int]:
 
 def _some_node(level: str, nodes: Sequence[str] | frozenset[str]) -> str:
     """A node of a domain. Only a clique can span two domains of a farther level: then it must not be any one."""
-    return min(nodes) if level == CLIQUE_LABEL else next(iter(nodes))
+    return min(nodes) if level in CLIQUE_LABELS else next(iter(nodes))

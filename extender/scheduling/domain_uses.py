@@ -14,13 +14,20 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.api.claim_specs import CLIQUE_LABEL
 from extender.api.group_topology import ONE_NODE
-from extender.api.label_domains import Path, path_labels, path_of
+from extender.api.label_domains import Path, path_of
 from extender.api.nodes import Node
 from extender.scheduling.place_tree import Key, PlaceTree, in_order
+from extender.vendors import CLIQUE_LABELS
 
 _LEAST_CHANGES = 1024  # that are noted for trees which follow later
+
+
+def path_labels(level: str, levels: Sequence[str]) -> tuple[str, ...]:
+    """The labels whose values identify a domain of `level`. The policy has `levels`, the nearest level first."""
+    if level in CLIQUE_LABELS or level not in levels:
+        return (level,)
+    return tuple(levels[levels.index(level) :])
 
 
 class Use(NamedTuple):
@@ -230,7 +237,7 @@ class DomainUses:
             if domain is not None:
                 domain.used += used
                 domain.free += free
-                if level == CLIQUE_LABEL:  # it alone can span several domains of a farther level
+                if level in CLIQUE_LABELS:  # it alone can span several domains of a farther level
                     for other in domain.places:
                         self._note(other)
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.api.label_domains import path_labels, path_of
+from extender.api.label_domains import path_of
 from extender.api.nodes import Node
 from extender.policy import Policy
-from extender.scheduling import DomainUses, shortlist
+from extender.scheduling import DomainUses, path_labels, shortlist
 from tests.worlds.gang_worlds import CLIQUE, RACK, SPINE, TRAY, GangWorld, cluster, found_in, nvl72
 
 FULL = 4  # GPUs of a node
@@ -142,7 +143,7 @@ def test_counts_that_follow_changes_equal_new_counts(seed: int) -> None:
 def _by_brute_force(uses: DomainUses, snapshot: Snapshot, states: set[int]) -> str:
     """The first node by the use of its clique, rack and spine, then by their labels, then by name."""
 
-    def key(info: NodeInfo) -> object:
+    def key(info: NodeInfo) -> Any:
         labels = [path_of(info.node.labels, path_labels(level, LEVELS)) or () for level in LEVELS]
         return [uses.use(level, info.node.name) for level in LEVELS], labels, info.node.name
 

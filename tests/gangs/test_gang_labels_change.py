@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ def label(b: Berthing, node: str, **labels: str | None) -> None:
 
 
 @asynccontextmanager
-async def plan_in(rack: str = "a", **asked: str) -> AsyncIterator[tuple[Berthing, dict[str, str]]]:
+async def plan_in(rack: str = "a", **asked: Any) -> AsyncIterator[tuple[Berthing, dict[str, str]]]:
     """A gang of three pods is planned on the nodes a0, a1 and a2 of rack a. Rack b has three free nodes, too."""
     async with berthing({}) as b:
         for name in ("a0", "a1", "a2"):
@@ -83,6 +84,7 @@ async def test_a_label_that_changes_while_the_claims_are_written() -> None:
         note, (last,) = b.cluster.api.intercept, [pod for pod, node in nodes.items() if node == "a2"]
 
         async def change(method: str, path: str) -> None:
+            assert note is not None
             await note(method, path)
             if method == "PATCH" and path.endswith(f"resourceclaims/{last}-gpus/status"):
                 label(b, "a1", rack=None)
