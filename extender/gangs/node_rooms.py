@@ -342,7 +342,8 @@ class NodeRooms:
     @property
     def spans_domains(self) -> bool:
         """Whether a unit on one node can change the room of other nodes: a limit is for a domain of several nodes."""
-        return any(limit.domain_of is not None or limit.over for limit in self._limited)
+        limits = self._limited  # nearly always empty, and read for each domain
+        return bool(limits) and any(limit.domain_of is not None or limit.over for limit in limits)
 
     def most_in(self, names: Iterable[str]) -> int:
         """The units that these nodes have room for at most, with the limits of the domains that they are in."""
