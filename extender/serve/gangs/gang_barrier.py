@@ -7,10 +7,10 @@ minimum have arrived, and until all of these have written their claims and passe
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
-from extender.api.pod_groups import GroupSource
+from extender.api.pod_groups import GroupKey, GroupSource, Membership
 from extender.api.pods import Pod
 from extender.base.berth_errors import BerthError
 from extender.base.text_limits import one_line
@@ -28,13 +28,13 @@ class GangBarrier:
         self._progress = progress
         self._clock = clock
 
-    async def arrive(self, pod: Pod, node: str, seconds: float) -> FormingGang | None:
+    async def arrive(self, pod: Pod, membership: Membership, node: str, seconds: float) -> FormingGang | None:
         """Wait until the binds of the minimum have arrived. None for a pod that is bound alone.
 
         Raises BindError if the gang has no plan or another node for the pod, or if its plan ends meanwhile; BindPending
         if they have not arrived after `seconds`.
         """
-        forming = self._gangs.forming_for(pod)
+        forming = self._gangs.forming_for(pod, membership)
         if forming is None:
             return None
         forming.bind_ended(pod.uid)
@@ -48,6 +48,8 @@ class GangBarrier:
         forming.arrive(pod.uid, node, self._clock())
         if forming.has_arrived and forming.bound_elsewhere and not forming.committed:
             self._gangs.follow_kube_scheduler(forming)
+        if forming.has_arrived and not forming.is_decided:
+            self._check_domain(forming, pod, forming.arrived)
         self._progress.notify()
         arrived = False
         try:
@@ -60,19 +62,38 @@ class GangBarrier:
         _check_not_ended(forming)
         return forming
 
-    async def written(self, forming: FormingGang, uid: str) -> None:
+    def _check_domain(self, forming: FormingGang, pod: Pod, uids: Collection[str]) -> None:
+        """End the plan if one of these members' nodes left the domain of the gang: its labels changed since the plan.
+
+        A member of a committed gang leaves the plan instead, and is placed alone. Raises BindError.
+        """
+        why = self._gangs.outside_domain(forming, pod.membership, uids) if pod.membership is not None else ""
+        if not why:
+            return
+        error = BindError(why)
+        if forming.committed:
+            self._gangs.plans.leave(forming, pod.uid)
+        else:
+            self._gangs.plans.bind_failed(forming, pod, error)
+        raise error
+
+    async def written(self, forming: FormingGang, pod: Pod) -> None:
         """The claims of a member are written. Wait until the gang is committed. Raises BindError if its plan ends.
 
         The plan ends at its deadline at the latest (GangMonitor), so the wait needs no time-out of its own.
         """
         self._gangs.plans.expire()
-        forming.write(uid, self._clock())
+        if forming.committed:
+            self._check_domain(forming, pod, [pod.uid])
+        elif len(forming.written | {pod.uid}) >= forming.quorum and not forming.is_decided:
+            self._check_domain(forming, pod, forming.written | {pod.uid})
+        forming.write(pod.uid, self._clock())
         self._progress.notify()
         await self._progress.until(lambda: forming.is_decided)
         _check_not_ended(forming)
 
     @contextmanager
-    def member(self, forming: FormingGang | None, pod: Pod, node: str) -> Iterator[None]:
+    def member(self, forming: FormingGang | None, pod: Pod, key: GroupKey, node: str) -> Iterator[None]:
         """The bind of one member: before the gang is committed, its failure ends the plan for all members. A bug or a
         cancellation is a failure, too."""
         try:
@@ -85,7 +106,7 @@ class GangBarrier:
             elif forming is not None:
                 self._gangs.plans.bind_failed(forming, pod, _as_bind_error(error))
             raise
-        self._gangs.member_bound(pod, node)
+        self._gangs.member_bound(key, pod.uid, node)
         if forming is not None:
             self._gangs.plans.bound(forming, pod.uid)
 
