@@ -85,11 +85,13 @@ def _processes() -> Iterator[Callable[[Task], Connection]]:
 def _run(task: Task, pipe: Connection) -> None:
     """The work of a process: numbers of arrived jobs, and then the outcome or an error."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(_SILENT))
-    every, told = max(len(task.jobs) // _STEPS, 1), 0
+    every, told, parent = max(len(task.jobs) // _STEPS, 1), 0, os.getppid()
 
     def progress(arrived: int) -> None:
         nonlocal told
         if arrived - told >= every or arrived == len(task.jobs):
+            if os.getppid() != parent:  # it was killed
+                raise SystemExit(1)
             pipe.send(arrived - told)
             told = arrived
 
