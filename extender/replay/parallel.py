@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -64,7 +65,9 @@ def run_side_by_side(tasks: Sequence[Task], progress: Callable[[int], None] = la
 @contextmanager
 def _processes() -> Iterator[Callable[[Task], Connection]]:
     """Starts processes, and ends those that still run."""
-    context, started = multiprocessing.get_context(), list[BaseProcess]()
+    started = list[BaseProcess]()
+    # A fork has the jobs and the fleet at once. Elsewhere it is not safe, and they are sent.
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
 
     def start(task: Task) -> Connection:
         ours, theirs = context.Pipe(duplex=False)
