@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from extender.base.berth_errors import WireError
+from extender.cli.logs import set_up_logging
 from extender.cli.object_files import documents, policy_of
 from extender.cli.options import Output
 from extender.cli.output import Screen, say, say_json, table_screen
@@ -60,6 +61,7 @@ def replay_command(
 
     Example: berth replay examples/replay/jobs.csv --nodes 4xhgx-h100-8
     """
+    set_up_logging("error")  # each bind of each replay would write a line
     read = read_jobs(jobs, TRACES)
     placements = _placements(policy or [])
     fleet = _fleet(nodes, snapshot, read)

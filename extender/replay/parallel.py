@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import sys
@@ -87,7 +88,8 @@ def _processes() -> Iterator[Callable[[Task], Connection]]:
 
 def _run(task: Task, pipe: Connection) -> None:
     """The work of a process: numbers of arrived jobs, and then the outcome or an error."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(_SILENT))
+    if not structlog.is_configured():  # a process that is no fork: each bind would write a line
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     every, told, parent = max(len(task.jobs) // _STEPS, 1), 0, os.getppid()
 
     def progress(arrived: int) -> None:
@@ -106,6 +108,3 @@ def _run(task: Task, pipe: Connection) -> None:
         pipe.send(BerthError(str(error)))
     except Exception as error:  # noqa: BLE001 - the parent raises it; not all errors can be sent as they are
         pipe.send(RuntimeError(f"{type(error).__name__}: {error}"))
-
-
-_SILENT = 50  # the level above which a replay logs: each bind writes a line for people who read logs

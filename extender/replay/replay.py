@@ -103,6 +103,9 @@ class Replay:
             await self._replay()
         finally:
             await supervisor.stop()
+        if failed := sorted(name for name, times in supervisor.failures.items() if times):
+            # The supervisor of a process goes on after a bug. The figures of a replay would be wrong.
+            raise RuntimeError(f"the tasks {', '.join(failed)} of the replay failed, see the log")
         return self._meter.outcome(
             self._placement.name, len(self._jobs), loop.time(), self._failures, self._never_started()
         )

@@ -81,7 +81,6 @@ class VirtualScheduler:
         self._wake = asyncio.Event()
         self._in_flight = 0  # binds
         self._node_of: dict[str, tuple[str, Amounts]] = {}  # UID of a pod that is or is being bound
-        self.attempts = 0
 
     @property
     def waiting(self) -> list[Waiting]:
@@ -143,7 +142,6 @@ class VirtualScheduler:
         waiting = next((one for one in self._classes.get(of, {}).values() if one.ready_at <= now), None)
         if waiting is None or waiting.shape in self._refused:
             return
-        self.attempts += 1
         offer = self._placing.offer(waiting.pod, self._room.with_room(waiting.requests))
         if offer.error:
             self._failed(waiting)

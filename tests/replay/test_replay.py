@@ -6,10 +6,12 @@ import asyncio
 import math
 import subprocess
 import sys
+from unittest.mock import patch
 
 import pytest
 
 from extender.replay import Job, fleet_of, placement_of, run_replay
+from extender.replay.placements import BerthPlacing
 from extender.sandbox import DEVICE_CLASSES, MachineNode, carried_machines, machine_objects, parse_nodes
 from tests.worlds.replay_worlds import placed, placed_in_sandbox, replayed
 
@@ -188,3 +190,11 @@ def test_figures_are_not_numbers_where_nothing_was_measured() -> None:
     found = replayed([Job("a", 0, 10, gpus=1)], "1xt4-4")
     assert math.isnan(found.joined)
     assert found.as_json()["joined"] is None
+
+
+def test_a_bug_in_a_task_is_no_figure() -> None:
+    with (
+        patch.object(BerthPlacing, "offer", side_effect=KeyError("a bug")),
+        pytest.raises(RuntimeError, match="the tasks kube-scheduler of the replay failed"),
+    ):
+        replayed([Job("a", 0, 10, gpus=1)], "1xt4-4")
