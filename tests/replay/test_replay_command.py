@@ -22,6 +22,8 @@ def test_the_example_prints_a_table_and_draws_a_picture(tmp_path: Path) -> None:
     assert rows["gangs in one domain"][0] == "100.0%"
     assert rows["pods whose GPUs links join"][0] == "100.0%"
     assert rows["half placed gangs that gave up"][0] == "0"
+    stale = "docs/img/replay.svg is stale: make picture"
+    assert path.read_text() == (ROOT / "docs" / "img" / "replay.svg").read_text(), stale
     drawn = ET.parse(path).getroot()
     texts = {element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")}
     assert {"Berth", "first fit", "emptiest node", "100%", "GPUs free but stranded"} <= texts
