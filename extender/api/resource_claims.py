@@ -37,6 +37,7 @@ FINALIZER = "resource.kubernetes.io/delete-protection"
 RELEASE_SUFFIX = "/take-back"  # of the allocator while a process is about to release the allocation
 ALLOCATOR_ANNOTATION = "berth.dev/allocator"  # on a claim: the Berth process that allocated it
 GROUP_ANNOTATION = "berth.dev/group"  # names a pod's group; Berth writes it to the claims of all groups' pods
+PART_ANNOTATION = "berth.dev/group-part"  # which part of the group that pod is in, if the group has parts
 EXTENDED_CLAIM_ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
 SCHEDULING_GROUP = "scheduling.k8s.io"
 GENERATED_PREFIX = 58  # characters of metadata.generateName that the API server keeps
@@ -100,6 +101,13 @@ class DeviceStatus:
     conditions: tuple[tuple[str, str], ...] = ()  # (type, status)
 
 
+class GroupMark(NamedTuple):
+    """What Berth writes to a claim about the pod for which it allocates: '' for no group, and for no part of it."""
+
+    group: str = ""  # as GroupKey.on_claims
+    part: str = ""  # as BoundPart
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """A ResourceClaim, reduced to what allocation and writing need."""
@@ -116,9 +124,15 @@ class Claim:
     owner_pod_uid: str = ""
     owner_group: Consumer | None = None  # the PodGroup that controls the claim, as status.reservedFor names it
     allocator: str = ""  # the Berth process that allocated it or took it over; '' for other allocators
-    group: str = ""  # group of the pod for which Berth allocated it, as GroupKey.on_claims
+    group: str = ""  # GroupMark of the pod for which Berth allocated it
+    part: str = ""
     extended: bool = False  # whether it is the special claim of a pod with extended resources
     problem: str = ""  # why Berth cannot use the object, with the field; '' if it can
+
+    @property
+    def mark(self) -> GroupMark:
+        """What Berth wrote about the pod for which it allocated the claim."""
+        return GroupMark(self.group, self.part)
 
     @property
     def is_of_berth(self) -> bool:
@@ -257,6 +271,7 @@ def _claim(obj: Json, metadata: Json, key: ObjectKey, uid: str) -> Claim:
         owner_group=Consumer.of_pod_group(*group) if (group := _controller(metadata, "PodGroup"))[0] else None,
         allocator=cut(string(annotations, ALLOCATOR_ANNOTATION, "metadata.annotations"), _WORD_BYTES),
         group=cut(string(annotations, GROUP_ANNOTATION, "metadata.annotations"), _WORD_BYTES),
+        part=cut(string(annotations, PART_ANNOTATION, "metadata.annotations"), _WORD_BYTES),
         extended=annotations.get(EXTENDED_CLAIM_ANNOTATION) == "true",
     )
 

@@ -22,11 +22,13 @@ from extender.api.resource_claims import (
     FINALIZER,
     GENERATED_PREFIX,
     GROUP_ANNOTATION,
+    PART_ANNOTATION,
     RELEASE_SUFFIX,
     SCHEDULING_GROUP,
     Allocation,
     Claim,
     Consumer,
+    GroupMark,
     decode_claim,
     encode_allocation,
     encode_consumer,
@@ -128,15 +130,17 @@ class Writer:
                 continue
         return None
 
-    async def add_finalizer(self, claim: Claim, group: str) -> Claim:
-        """Add the finalizer and the annotations: this process as the allocator, and the pod's group ('' for none).
+    async def add_finalizer(self, claim: Claim, mark: GroupMark) -> Claim:
+        """Add the finalizer and the annotations: this process as the allocator, and the mark of the pod.
 
         The claim controller deallocates only claims with the finalizer.
         """
-        if FINALIZER in claim.finalizers and claim.allocator == self.identity and claim.group == group:
+        if FINALIZER in claim.finalizers and claim.allocator == self.identity and claim.mark == mark:
             return claim
         finalizers = claim.finalizers if FINALIZER in claim.finalizers else (*claim.finalizers, FINALIZER)
-        annotations = {ALLOCATOR_ANNOTATION: self.identity, GROUP_ANNOTATION: group or None}
+        annotations = {ALLOCATOR_ANNOTATION: self.identity, GROUP_ANNOTATION: mark.group or None}
+        if mark.part or claim.part:
+            annotations[PART_ANNOTATION] = mark.part or None
         return await self._metadata(claim, {"finalizers": list(finalizers), "annotations": annotations})
 
     async def take_over(self, claim: Claim) -> Claim:

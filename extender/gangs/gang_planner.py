@@ -20,6 +20,7 @@ from extender.gangs.gang_search import MAX_STEPS, GangSearch, GaveUp, Steps, loc
 from extender.gangs.gang_trial import GangMemory, GangTrial
 from extender.gangs.gang_units import Placed, Unit, UnitPlacement, equal_units, member_placements
 from extender.gangs.node_rooms import NodeRooms
+from extender.gangs.part_filling import Assigned, PartFilling
 from extender.gangs.spreading import spread
 from extender.scheduling import DomainUses, EvaluationContext, Placement, RankingCache, Use, in_cliques
 
@@ -99,6 +100,8 @@ class _Planner:
         self._uses = uses
         self._free = _free_together(rooms)
         self._devices = sum(one.each * len(one.units) for one in rooms)
+        parts = problem.parts
+        self._parts = PartFilling(parts, rooms, snapshot, self._domains, self._fill, steps) if parts else None
 
     def plan(self) -> GangPlan | GangShortage:
         for level in self._free_cliques_first():
@@ -201,17 +204,24 @@ class _Planner:
 
     # -- where in it -----------------------------------------------------------------------------------------
 
-    def _preferred(self, domain: Domain) -> list[Placed] | None:
+    def _preferred(self, domain: Domain) -> Assigned | None:
+        if self._parts is not None:
+            return self._parts.preferred(domain)
         found = fill(self._rooms, domain, self._snapshot, self._domains)
-        return found.placed if found is not None else None
+        return self._by_rank(found.placed) if found is not None else None
 
-    def _searched(self, domain: Domain) -> list[Placed] | None:
+    def _fill(self, rooms: NodeRooms, trial: GangTrial, domain: Domain, wanted: int, variant: int) -> Placed | None:
+        return _fill_rooms(rooms, trial, domain, self._domains, variant, wanted)
+
+    def _searched(self, domain: Domain) -> Assigned | None:
         """The units in a domain, with other devices or alternatives than the preferred ones."""
+        if self._parts is not None:
+            return self._parts.searched(domain)
         if len(self._rooms) == 1 and len(local_nodes(domain.nodes, self._snapshot)) == len(domain.nodes):
             found = pack(self._rooms[0], domain, self._snapshot, self._domains, self._steps)
         else:
             found = self._with_other_alternatives(domain) or self._by_search(domain)
-        return found
+        return self._by_rank(found) if found is not None else None
 
     def _with_other_alternatives(self, domain: Domain) -> list[Placed] | None:
         """All units without the first alternatives of their requests, then without the second ones, and so on."""
@@ -223,19 +233,24 @@ class _Planner:
 
     def _by_search(self, domain: Domain) -> list[Placed] | None:
         names = sorted(domain.nodes, key=self._domains.path)
-        wanted = [(rooms, len(rooms.units)) for rooms in self._rooms]
+        wanted = [(rooms, len(rooms.units), names) for rooms in self._rooms]
         try:
-            return GangSearch(wanted, names, self._snapshot, self._steps).run()
+            return GangSearch(wanted, self._snapshot, self._steps).run()
         except GaveUp:
             return None
 
-    def _result(self, domain: Domain, placed: Sequence[Placed]) -> GangPlan:
-        placements: dict[str, tuple[str, Placement]] = {}
+    def _by_rank(self, placed: Sequence[Placed]) -> Assigned:
+        found: Assigned = []
         for rooms, units in zip(self._rooms, placed, strict=True):
             ordered = sorted(units, key=lambda entry: self._domains.path(entry[0]))
-            for unit, (name, found) in zip(self._by_path(rooms), ordered, strict=True):
-                node = self._snapshot.node_infos[name].node
-                placements |= {uid: (name, one) for uid, one in member_placements(unit, found, node).items()}
+            found += zip(self._by_path(rooms), ordered, strict=True)
+        return found
+
+    def _result(self, domain: Domain, assigned: Assigned) -> GangPlan:
+        placements: dict[str, tuple[str, Placement]] = {}
+        for unit, (name, found) in assigned:
+            node = self._snapshot.node_infos[name].node
+            placements |= {uid: (name, one) for uid, one in member_placements(unit, found, node).items()}
         return GangPlan(placements, domain.level, domain.name)
 
     def _by_path(self, rooms: NodeRooms) -> Sequence[Unit]:
@@ -257,11 +272,17 @@ class _Planner:
                 if bound <= best:
                     break
                 self._context.deadline.check_time()
-                found = fill(self._rooms, domain, self._snapshot, self._domains, whole=False)
-                if found is not None and found.members > best:
-                    best, level, name = found.members, domain.level, domain.name
+                room = self._room(domain)
+                if room > best:
+                    best, level, name = room, domain.level, domain.name
         gave_up = self._steps.left < 0 or any(rooms.unsure for rooms in self._rooms)
         return GangShortage(len(self._problem.members), best, level, name, gave_up)
+
+    def _room(self, domain: Domain) -> int:
+        if self._parts is not None:
+            return self._parts.room(domain)
+        found = fill(self._rooms, domain, self._snapshot, self._domains, whole=False)
+        return found.members if found is not None else 0
 
     def _bounded_members(self, domain: Domain) -> int:
         self._context.deadline.check_time()
@@ -317,7 +338,7 @@ def fill(
     """
     trial, found = GangTrial(snapshot), list[Placed]()
     for rooms in all_rooms:
-        placed = _fill_rooms(rooms, trial, domain, domains, variant, whole=whole)
+        placed = _fill_rooms(rooms, trial, domain, domains, variant, len(rooms.units), whole=whole)
         if placed is None:
             return None
         found.append(placed)
@@ -335,12 +356,13 @@ def _fill_rooms(
     domain: Domain,
     domains: Domains,
     variant: int,
+    wanted: int,
     *,
-    whole: bool,
+    whole: bool = True,
 ) -> Placed | None:
     placed, levels = Placed(), [domains.of_level(level).name_of for level in domain.within]
-    while len(placed) < len(rooms.units):
-        left = len(rooms.units) - len(placed)
+    while len(placed) < wanted:
+        left = wanted - len(placed)
         known = rooms.rooms(trial, domain.nodes, left, variant)
         if whole and sum(known.values()) < left:
             return None
@@ -351,7 +373,7 @@ def _fill_rooms(
         # Nodes that share a pool have less room together than each alone. So the rest is spread again.
         if len(placed) == before:
             break
-    return placed if not whole or len(placed) == len(rooms.units) else None
+    return placed if not whole or len(placed) == wanted else None
 
 
 def _preferred_first(

@@ -22,7 +22,18 @@ from extender.scheduling.evaluate import (
     evaluate,
     may_reject_sets,
 )
-from extender.scheduling.group_domain import outside_domain, running_domain
+from extender.scheduling.gang_parts import (
+    BoundMember,
+    GangPart,
+    bound_parts,
+    lacking_subgroup,
+    needed_members,
+    parts_disagreement,
+    parts_of,
+    parts_problem,
+    rank_order,
+)
+from extender.scheduling.group_domain import outside_domain, part_domains, running_domain
 from extender.scheduling.node_ranking import NodeRanking, NodesOfStatus, RankingCache
 from extender.scheduling.node_selection import NO_PREFERENCE, NodePreference, SelectedNodes, UsableNodes, may_run
 from extender.scheduling.requirements.pod_requirements import PodRequirements, requirements_of
@@ -42,12 +53,14 @@ __all__ = [
     "MAX_CLIQUE",
     "NO_PREFERENCE",
     "Best",
+    "BoundMember",
     "CollectedDomain",
     "Decision",
     "DomainUses",
     "EvaluationContext",
     "Evaluator",
     "FilterStatus",
+    "GangPart",
     "NodePreference",
     "NodeRanking",
     "NodesOfStatus",
@@ -61,15 +74,23 @@ __all__ = [
     "Use",
     "attributes_like",
     "best_nodes",
+    "bound_parts",
     "crowded_text",
     "evaluate",
     "ignores_identity",
     "in_cliques",
+    "lacking_subgroup",
     "may_reject_sets",
     "may_run",
+    "needed_members",
     "outside_domain",
     "parse_decision",
+    "part_domains",
+    "parts_disagreement",
+    "parts_of",
+    "parts_problem",
     "proximity_of",
+    "rank_order",
     "requirements_of",
     "runner_up_text",
     "running_domain",

@@ -16,7 +16,7 @@ from extender.api.claim_specs import ClaimSpec
 from extender.api.device_classes import MARKER_CLASS
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
-from extender.api.resource_claims import Allocation, Claim, Consumer
+from extender.api.resource_claims import Allocation, Claim, Consumer, GroupMark
 from extender.cache import ClusterCache
 from extender.cluster import Writer
 from extender.cluster.api_errors import Invalid
@@ -47,7 +47,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "read_has_bound_member": (KEY,),
     "read_extended_resources": (),
     "announce_release": (ALLOCATED,),
-    "add_finalizer": (Claim(KEY, "c", "1"), "g"),
+    "add_finalizer": (Claim(KEY, "c", "1"), GroupMark("g")),
     "take_over": (ALLOCATED,),
     "allocate": (ALLOCATED, Allocation(), CONSUMER),
     "add_consumers": (ALLOCATED, [Consumer("other", "y")]),

@@ -7,7 +7,7 @@ from typing import Any
 from extender.api.claim_specs import ClaimSpec
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
-from extender.api.resource_claims import FINALIZER, Allocation, Claim, Consumer
+from extender.api.resource_claims import FINALIZER, Allocation, Claim, Consumer, GroupMark
 
 KEY = ObjectKey("ns", "x")
 
@@ -34,7 +34,7 @@ AFTER = {"uid": "claim-uid", "resourceVersion": "8"}  # as the write before left
 
 
 GUARDS: dict[str, tuple[tuple[Any, ...], list[dict[str, str]]]] = {
-    "add_finalizer": ((OPEN, "g"), [OF_CLAIM]),
+    "add_finalizer": ((OPEN, GroupMark("g")), [OF_CLAIM]),
     "take_over": ((ALLOCATED,), [OF_CLAIM]),
     "announce_release": ((ALLOCATED,), [OF_CLAIM]),
     "allocate": ((OPEN, Allocation(), CONSUMER), [OF_CLAIM]),

@@ -17,7 +17,7 @@ from extender.api.reasons import Code, Reason
 from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.cache import ClusterCache
 from extender.gangs.gang import Gang, gang_minimum, placed_members
-from extender.gangs.gang_problem import NO_ROOM
+from extender.gangs.gang_problem import NO_ROOM, incomplete
 from extender.scheduling.requirements import leftover_claims
 from extender.serve.binding_cycle import BindError
 from extender.serve.filter import FilterResult, FilterService, FilterSink
@@ -214,7 +214,7 @@ class GangScheduler:
         if not gang.missing:
             return None
         if not gang.is_complete and before is None:  # some of the pods that exist have another scheduler
-            reason = Reason(Code.GANG_INCOMPLETE, (key.name, str(gang.minimum)))
+            reason = incomplete(gang)
             self.admission.pause(key, reason, uid=pod.uid, wakes=False)
             return self._rejected(names, reason)
         for uid in {*self._cache.store.members.get(key, ()), pod.uid}:
