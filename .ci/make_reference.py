@@ -18,7 +18,9 @@ from typer.main import get_command
 
 from extender.api.reasons import Code
 from extender.cli import berth_client
+from extender.cli.explain_command import ExplanationReply
 from extender.cli.main import commands
+from extender.explain import GangExplanation
 from extender.policy import Override, Policy
 from extender.web.console.console_app import routes
 from extender.web.console.console_metrics import METRICS as OF_CONSOLE
@@ -207,9 +209,9 @@ class Version(BaseModel):
 
 REPLIES: Mapping[str, Any] = {
     "GET /version": Version,
-    "GET /v1/explain/{namespace}/{pod}": berth_client.ExplanationReply,
-    "GET /v1/explain/group/{namespace}/{name}": list[berth_client.GroupReply],
-    "POST /v1/explain": list[berth_client.ExplanationReply | berth_client.GroupReply],
+    "GET /v1/explain/{namespace}/{pod}": ExplanationReply,
+    "GET /v1/explain/group/{namespace}/{name}": list[GangExplanation],
+    "POST /v1/explain": list[ExplanationReply | GangExplanation],
     "GET /v1/fleet": berth_client.FleetReply,
     "GET /v1/nodes/{name}": NodeDetail,
     "GET /v1/claims": list[berth_client.ClaimReply],

@@ -93,7 +93,7 @@ class Fleet:
         ((_, allocation),) = placement.allocations(
             snapshot.node_infos[passed[0]],
             requirements,
-            self.filter_service.evaluation_context(snapshot),
+            self.filter_service.evaluator.evaluation_context(snapshot),
             lambda: "share",
         )
         self.cache.apply_claim(claim.key, replace(claim, allocation=Allocation(allocation.results)))
@@ -135,7 +135,7 @@ def both_fit(fleet: Fleet) -> bool:
     created = [fleet.create(name, size, _PRODUCT(carried_machines()[kind].product)) for name, size, kind in jobs]
     *trays, eight = [fleet.requirements(pod) for pod, _ in created]
     snapshot, rankings = fleet.cache.snapshot(), RankingCache()
-    context = fleet.filter_service.evaluation_context(snapshot)
+    context = fleet.filter_service.evaluator.evaluation_context(snapshot)
     ranking = rankings.get_or_create(eight)
     ranking.update(snapshot, context)
     members = tuple(GangMember(f"tray-{rank}", one, rank) for rank, one in enumerate(trays))

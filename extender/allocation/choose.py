@@ -21,7 +21,7 @@ from extender.allocation.search import MAX_STEPS, Search
 from extender.api.claim_specs import ClaimSpec, DeviceRequest
 from extender.api.resource_claims import MAX_RESULTS
 from extender.base.berth_errors import InvalidClaim, OutOfSteps
-from extender.base.bits import members
+from extender.base.bits import first_members
 from extender.base.deadline import NO_DEADLINE, Deadline
 
 Preference = Callable[[Problem, Solution], Iterable[Allowed]]
@@ -44,6 +44,7 @@ class FastPath:
     """A problem that needs no search."""
 
     asked: tuple[Asked, ...]
+    alternatives: tuple[tuple[int, ...], ...]  # those of a Solution: each request has one
 
     @classmethod
     def of(cls, problem: Problem) -> FastPath | None:
@@ -53,6 +54,7 @@ class FastPath:
         plain = problem.inventory.simple & ~(problem.partitions.gpus if problem.partitions is not None else 0)
         found: list[Asked] = []
         for claim, spec in enumerate(problem.specs):
+            devices = 0
             for asked in spec.requests:
                 request = asked.alternatives[0]
                 if asked.prioritized or not _is_plain(request):
@@ -61,12 +63,13 @@ class FastPath:
                 if selection.error or selection.match & ~plain:
                     return None
                 found.append(Asked(claim, request, selection.match & ~problem.taken, selection.least_memory))
-            if not 0 < sum(one.request.count for one in found if one.claim == claim) <= MAX_RESULTS:
+                devices += request.count
+            if not 0 < devices <= MAX_RESULTS:
                 return None
         masks = [one.free for one in found]
         if any(a & b and a != b for a, b in combinations(set(masks), 2)):
             return None
-        return cls(tuple(found)) if found else None
+        return cls(tuple(found), tuple((0,) * len(spec.requests) for spec in problem.specs)) if found else None
 
     def choose(self, problem: Problem, preference: Preference) -> Solution | None:
         """The result of the function `choose`, found without a search."""
@@ -80,18 +83,18 @@ class FastPath:
         """The first free devices that are allowed; None if there are too few."""
         taken, picks = 0, list[list[Pick]]()
         for claim, request, free, _ in self.asked:
-            of_request = allowed.of_request.get((claim, request.name), -1)
-            bits = members(free & allowed.devices & of_request & ~taken)[: request.count]
+            left = free & allowed.devices & ~taken
+            if allowed.of_request:
+                left &= allowed.of_request.get((claim, request.name), -1)
+            bits = first_members(left, request.count)
             if len(bits) < request.count:
                 return None
             if claim == len(picks):
                 picks.append([])
-            picks[claim] += [Pick(bit, request, None) for bit in bits]
-            taken |= sum(1 << bit for bit in bits)
-        return Solution(
-            tuple(map(tuple, picks)),
-            tuple((0,) * sum(one.claim == claim for one in self.asked) for claim in range(len(picks))),
-        )
+            for bit in bits:
+                picks[claim].append(Pick(bit, request, None))
+                taken |= 1 << bit
+        return Solution(tuple(map(tuple, picks)), self.alternatives)
 
 
 def _is_plain(request: DeviceRequest) -> bool:

@@ -186,6 +186,15 @@ def _name(notes: Mapping[str, Any], annotation: str) -> str:
 
 # -- on claims: which part a bound pod is in, because the cache does not keep bound pods ---------------------------
 
+PART_ANNOTATION = "berth.dev/group-part"  # which part of the group that pod is in, if the group has parts
+
+
+class GroupMark(NamedTuple):
+    """What Berth writes to a claim about the pod for which it allocates: '' for no group, and for no part of it."""
+
+    group: str = ""  # as GroupKey.on_claims
+    part: str = ""  # as BoundPart
+
 
 class BoundPart(NamedTuple):
     """The sub-group of a pod, and its index among the pods with slices; None for a pod in no slice."""

@@ -42,11 +42,28 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One condition on a label or a field of a node."""
+    """One condition on a label, or on a field of a node."""
 
     key: str
     operator: str
     values: tuple[str, ...] = ()
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        """Whether labels, or fields, satisfy the condition."""
+        value = labels.get(self.key)
+        match self.operator:
+            case "In":
+                return value is not None and value in self.values
+            case "NotIn":
+                return value is None or value not in self.values
+            case "Exists":
+                return value is not None
+            case "DoesNotExist":
+                return value is None
+            case "Gt" | "Lt":
+                return _compares(self, value)
+            case _:
+                return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,24 +110,7 @@ def _term_matches(term: Term, name: str, labels: Mapping[str, str]) -> bool:
     if not term.expressions and not term.fields:
         return False
     fields = {_NAME: name}
-    return all(_holds(r, labels) for r in term.expressions) and all(_holds(r, fields) for r in term.fields)
-
-
-def _holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
-    value = labels.get(requirement.key)
-    match requirement.operator:
-        case "In":
-            return value is not None and value in requirement.values
-        case "NotIn":
-            return value is None or value not in requirement.values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case "Gt" | "Lt":
-            return _compares(requirement, value)
-        case _:
-            return False
+    return all(r.holds(labels) for r in term.expressions) and all(r.holds(fields) for r in term.fields)
 
 
 def _compares(requirement: Requirement, value: str | None) -> bool:

@@ -39,6 +39,8 @@ class PodIntent(NamedTuple):
 
 def intent_of(annotations: Mapping[str, str], default_topology: str) -> PodIntent:
     """The intent of a pod. `default_topology` counts for a pod without that annotation. Raises ValueError."""
+    if not annotations:  # most pods have none
+        return PodIntent(default_topology, 0.0, 0)
     return PodIntent(
         topology_of(annotations) or default_topology,
         min_gbps_of(annotations),

@@ -18,7 +18,8 @@ from extender.api.nodes import (
     decode_toleration,
     resource_units,
 )
-from extender.api.object_meta import ObjectKey, key_of
+from extender.api.object_meta import ObjectKey, key_of, labels_of
+from extender.api.pod_affinity import HOSTNAME, NO_CONSTRAINTS, PodConstraints, decode_pod_constraints
 from extender.api.pod_annotations import ANNOTATION_READERS
 from extender.api.pod_groups import OWN_ANNOTATIONS, GroupKey, Membership, jobs_of, membership_of
 from extender.api.resource_claims import PodClaim, decode_pod_claim
@@ -72,6 +73,8 @@ class Pod:
     tolerations: tuple[Toleration, ...] = ()  # of node taints; only of pods with a group or devices
     constraints_are_known: bool = False  # whether these two were read
     preferred_nodes: tuple[PreferredTerm, ...] = ()  # of a pod with a group or devices; none if they are too large
+    labels: Mapping[str, str] = field(default_factory=dict)  # of a pod with a group; none if they are too large
+    constraints: PodConstraints = NO_CONSTRAINTS  # of a pod with a group, on other pods; none if they are too large
     unschedulable: str = ""  # why kube-scheduler found no node at the last attempt: condition PodScheduled, cut
     tried: bool = False  # whether kube-scheduler has reported an attempt that failed: PodScheduled is False
     scheduler_error: str = ""  # with which the last attempt ended, such as a failed bind: PodScheduled, cut
@@ -138,6 +141,7 @@ def decode_pod(obj: Json) -> Pod:
     needs_devices = bool(claims) or any("/" in name for one in containers or () for name, _ in one.requests)
     read = membership is not None or needs_devices
     selectors, tolerations, nodes_are_known = _constraints(spec) if read else ((), (), False)
+    labels, pod_constraints = _on_other_pods(metadata, spec) if membership is not None else ({}, NO_CONSTRAINTS)
     tried, unschedulable, scheduler_error = _pod_scheduled(status)
     node_name = string(spec, "nodeName", "spec")
     # A plan of a group must know the nodes that each member may use. Those of other pods come from kube-scheduler.
@@ -167,6 +171,8 @@ def decode_pod(obj: Json) -> Pod:
         created=string(metadata, "creationTimestamp", "metadata"),
         constraints_are_known=nodes_are_known,
         preferred_nodes=_preferred_nodes(spec) if read else (),
+        labels=labels,
+        constraints=pod_constraints,
         has_own_nodes=(read and not nodes_are_known) or (membership is not None and _has_own_nodes(spec)),
         problem=_LARGE_CONTAINERS if containers is None else problem,
     )
@@ -205,7 +211,7 @@ def _has_own_nodes(spec: Json) -> bool:
 
 def _spreads_over_domains(constraint: Json, path: str) -> bool:
     required = string(constraint, "whenUnsatisfiable", path) == "DoNotSchedule"
-    return required and string(constraint, "topologyKey", path) != "kubernetes.io/hostname"
+    return required and string(constraint, "topologyKey", path) != HOSTNAME
 
 
 def _constraints(spec: Json) -> tuple[tuple[NodeSelector, ...], tuple[Toleration, ...], bool]:
@@ -231,6 +237,16 @@ def _preferred_nodes(spec: Json) -> tuple[PreferredTerm, ...]:
     if not affinity.get(key) or _too_large(affinity[key], path):
         return ()
     return many(affinity, key, path, decode_preferred_term)
+
+
+def _on_other_pods(metadata: Json, spec: Json) -> tuple[dict[str, str], PodConstraints]:
+    """The labels, and the constraints on other pods; each of them empty if it is too large."""
+    labels, affinity = labels_of(metadata), inner(spec, "affinity", "spec")
+    asked = [affinity.get("podAffinity"), affinity.get("podAntiAffinity"), spec.get("topologySpreadConstraints")]
+    constraints = NO_CONSTRAINTS
+    if any(asked) and not _too_large(asked, "spec"):
+        constraints = decode_pod_constraints(spec, labels)
+    return labels if labels and not _too_large(labels, "metadata.labels") else {}, constraints
 
 
 def _pod_scheduled(status: Json) -> tuple[bool, str, str]:

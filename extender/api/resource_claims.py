@@ -15,6 +15,7 @@ import orjson
 
 from extender.api.claim_specs import SPECS, ClaimSpec, Config, decode_config, encode_config
 from extender.api.fields import Json, dumped, flag, get, inner, many, need, present, quantities, string, strings
+from extender.api.group_parts import PART_ANNOTATION, GroupMark
 from extender.api.nodes import (
     NodeSelector,
     Toleration,
@@ -37,7 +38,6 @@ FINALIZER = "resource.kubernetes.io/delete-protection"
 RELEASE_SUFFIX = "/take-back"  # of the allocator while a process is about to release the allocation
 ALLOCATOR_ANNOTATION = "berth.dev/allocator"  # on a claim: the Berth process that allocated it
 GROUP_ANNOTATION = "berth.dev/group"  # names a pod's group; Berth writes it to the claims of all groups' pods
-PART_ANNOTATION = "berth.dev/group-part"  # which part of the group that pod is in, if the group has parts
 EXTENDED_CLAIM_ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
 SCHEDULING_GROUP = "scheduling.k8s.io"
 GENERATED_PREFIX = 58  # characters of metadata.generateName that the API server keeps
@@ -99,13 +99,6 @@ class DeviceStatus:
     device: DeviceId
     share_id: str = ""
     conditions: tuple[tuple[str, str], ...] = ()  # (type, status)
-
-
-class GroupMark(NamedTuple):
-    """What Berth writes to a claim about the pod for which it allocates: '' for no group, and for no part of it."""
-
-    group: str = ""  # as GroupKey.on_claims
-    part: str = ""  # as BoundPart
 
 
 @dataclass(frozen=True, slots=True)

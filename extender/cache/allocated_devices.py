@@ -36,7 +36,7 @@ class AllocatedDevices:
         if counted == before:
             return set()
         self._changed(holder, counted)
-        touched = self._remove(holder, before)
+        touched = self._remove(holder, before) if before else set[PoolKey]()
         if counted:
             self._by_holder[holder] = counted
         for position, result in enumerate(counted):

@@ -38,9 +38,6 @@ class CacheListener:
     def freed(self) -> None:
         """Devices may be free: a reservation ended, or a node whose build failed is tried again."""
 
-    def deadline_moved(self) -> None:
-        """`next_deadline` moved to an earlier time."""
-
     def pod_changed(self, before: Pod | None, after: Pod | None) -> None:
         """A pod without a node changed. `after` is None when it left the watch: it was bound or deleted."""
 
@@ -59,12 +56,12 @@ class ClusterCache:
         listener: CacheListener | None = None,
     ) -> None:
         self.listeners = [listener] if listener is not None else []
-        self._timers = Timers(self._deadline_moved)
+        self.timers = Timers()
         self.channels = Channels()
         self.allocated_devices = AllocatedDevices(self._put_channels)
-        self.slices = SliceIndex(self._timers)
+        self.slices = SliceIndex(self.timers)
         self.store = ObjectIndex(self.allocated_devices, self.slices)
-        self.reservations = Reservations(self.allocated_devices, self._timers)
+        self.reservations = Reservations(self.allocated_devices, self.timers)
         self.builder = NodeInfoBuilder(features or Features(), self.slices, self.allocated_devices)
         self._node_infos = NodeInfos(vacant_states)
         self._fleet = FleetBaselineCounter()
@@ -73,7 +70,7 @@ class ClusterCache:
         self._gained: set[str] = set()  # nodes that gained room in the current rebuild
         self._remembered_changes = remembered_changes
         self._version = 0
-        self._failed = FailedNodes(self._timers)
+        self._failed = FailedNodes(self.timers)
         self.failed_nodes = self._failed.problems  # node to the error of the last build
         self._extended_resources: dict[str, str] = {}
         self._snapshot: Snapshot | None = None
@@ -167,7 +164,8 @@ class ClusterCache:
 
         If so, the caller must call `freed` after the filter request.
         """
-        return self._touch(self._released(self.reservations.held_by(pod_uid)))
+        held = self.reservations.held_by(pod_uid)
+        return bool(held) and self._touch(self._released(held))
 
     def release_claim(self, claim_uid: str) -> None:
         """End the hold of a claim before its bind, which may choose another node on the newest snapshot."""
@@ -217,7 +215,7 @@ class ClusterCache:
     def expire(self, now: float) -> None:
         """Do what is due: end holds, use changes that waited, mark silent agents, build failed nodes again."""
         touched, frees = set[PoolKey](), False
-        for kind, name in self._timers.due(now):
+        for kind, name in self.timers.due(now):
             match kind:
                 case TimerKind.HOLD:
                     touched |= self.reservations.apply(ReservationEvent.EXPIRE, name)
@@ -237,11 +235,7 @@ class ClusterCache:
     @property
     def next_deadline(self) -> float:
         """The earliest time at which `expire` has work; or infinity."""
-        return self._timers.next
-
-    def _deadline_moved(self) -> None:
-        for listener in self.listeners:
-            listener.deadline_moved()
+        return self.timers.next
 
     # -- snapshots -------------------------------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ class Timers:
     """At most one time for each timer. `moved` is called when the next one moves to an earlier time."""
 
     def __init__(self, moved: Callable[[], None] = lambda: None) -> None:
-        self._moved = moved
+        self.moved = moved
         self._times: dict[Timer, float] = {}
         self._heap: list[tuple[float, Timer]] = []  # with outdated entries
 
@@ -60,7 +60,7 @@ class Timers:
             self._heap = [(at, one) for one, at in self._times.items()]
             heapify(self._heap)
         if time < before:
-            self._moved()
+            self.moved()
 
     def cancel(self, timer: Timer) -> None:
         """Remove a timer, if it is set."""

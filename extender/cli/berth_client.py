@@ -177,17 +177,6 @@ class ScoredNodeReply(BaseModel):
     clique: str = ""
 
 
-class UnschedulableNodesReply(BaseModel):
-    """Nodes that are unschedulable for the same reason: how many, some names, and the devices of the first of these
-    with the cause of each.
-    """
-
-    nodes: int
-    reason: str
-    examples: list[str]
-    causes: list[str]
-
-
 class DecisionReply(BaseModel):
     """The decision by which a pod was bound. `margin` is the score's lead over the runner-up."""
 
@@ -195,81 +184,6 @@ class DecisionReply(BaseModel):
     chosen: ScoredNodeReply
     runner_up: str
     margin: float
-
-
-class ExplanationReply(BaseModel):
-    """One explanation of a pod in the reply to POST /v1/explain."""
-
-    pod: str
-    outcome: str
-    sentence: str = ""
-    best: list[ScoredNodeReply] = []
-    unschedulable: list[UnschedulableNodesReply] = []
-    misses: list[str] = []
-    terms: list[str] = []
-    narration: list[str] = []
-    decision: DecisionReply | None = None
-    gang: str = ""
-    alone: str = ""
-
-
-class GroupMemberReply(BaseModel):
-    """A pod of a group. `state` is bound, held, binding, waiting, gated, deleted or not-ours. `reason` is what
-    kube-scheduler wrote about the last attempt; `since` is the creation of a pod that waits (RFC 3339).
-    """
-
-    pod: str
-    state: str
-    node: str
-    reason: str
-    since: str
-
-
-class PlannedMemberReply(BaseModel):
-    """Where a member has devices held, or would be placed."""
-
-    pod: str
-    node: str
-    devices: list[str]
-
-
-class HolderReply(BaseModel):
-    """Pods that have devices of a node. `state` is allocated, held or binding."""
-
-    node: str
-    devices: int
-    pods: list[str]
-    claims: list[str]
-    state: str
-    group: str
-
-
-class GroupMissReply(BaseModel):
-    """A change that would make a group fit."""
-
-    sentence: str
-
-
-class GroupReply(BaseModel):
-    """One group in the reply to GET /v1/explain/group/NAMESPACE/NAME or to POST /v1/explain."""
-
-    group: str
-    outcome: str
-    sentence: str
-    source: str
-    minimum: int
-    bound: int
-    topology: str
-    topology_label: str
-    since: str
-    since_event: str
-    members: list[GroupMemberReply]
-    plan: list[PlannedMemberReply]
-    misses: list[GroupMissReply]
-    cut_short: str
-    holders: list[HolderReply]
-    more_holders: int
-    held_in: str
 
 
 def ask(server: str, token: str, path: str, shape: Any, body: bytes | None = None) -> Any:

@@ -33,6 +33,7 @@ def console_command(
     tls_key: Annotated[Path | None, typer.Option(help="The key of the certificate.")] = None,
     page_token_file: Annotated[Path | None, typer.Option(help=PAGE_FILE_HELP)] = None,
     page_host: Annotated[list[str] | None, typer.Option(help=HOST_HELP, metavar="NAME")] = None,
+    cluster_name: Annotated[str, typer.Option(help="The name of the cluster, which the page shows.")] = "",
     log_level: Annotated[Level, typer.Option(help="The lowest level that is logged.")] = "info",
     log_format: Annotated[Form, typer.Option(help="auto: pretty on a terminal, JSON elsewhere.")] = "auto",
 ) -> None:
@@ -44,6 +45,6 @@ def console_command(
     """
     set_up_logging(log_level, log_format)
     tls = parse_tls(tls_cert, tls_key, None, None)
-    pages = Pages(parse_listen(listen), page_token_file, tuple(page_host or ()), tls)
+    pages = Pages(parse_listen(listen), page_token_file, tuple(page_host or ()), tls, cluster_name)
     shown_at = ObjectKey(*parse_key(policy_configmap, "--policy-configmap")) if policy_configmap is not None else None
     serve_console(kubeconfig, pages, policy, shown_at)

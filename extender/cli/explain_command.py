@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 
 import orjson
 import typer
+from pydantic import BaseModel, TypeAdapter
 from rich.table import Table
 
 from extender.allocation import Features
@@ -18,19 +19,38 @@ from extender.api.object_meta import ObjectKey
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted, one_line, shown
 from extender.cache import ClusterCache
-from extender.cli.berth_client import SERVER, ExplanationReply, GroupReply, Server, Token, ask
+from extender.cli.berth_client import SERVER, DecisionReply, ScoredNodeReply, Server, Token, ask
 from extender.cli.object_files import checked_files, policy_of, policy_text
 from extender.cli.options import WideOutput
 from extender.cli.output import Screen, say, say_json, table_screen
 from extender.cli.snapshot_command import load_dump, load_groups
 from extender.console import Explainer, UnknownPod, WhatIf
-from extender.explain import Scenario, scenario_of
+from extender.explain import GangExplanation, Scenario, UnschedulableNodes, scenario_of
 from extender.manifests import hypothetical, is_device_class
 from extender.policy import Policy
 from extender.scheduling import Evaluator, crowded_text, runner_up_text
 
 _BRIEF, _WIDE = 5, 1000  # rows in a table
 _UNPLACED = ("refused", "blocked", "gave-up", "unfinished")  # outcomes of groups for which devices are lacking
+
+
+class ExplanationReply(BaseModel):
+    """One explanation of a pod in the reply to POST /v1/explain."""
+
+    pod: str
+    outcome: str
+    sentence: str = ""
+    best: list[ScoredNodeReply] = []
+    unschedulable: list[UnschedulableNodes] = []
+    misses: list[str] = []
+    terms: list[str] = []
+    narration: list[str] = []
+    decision: DecisionReply | None = None
+    gang: str = ""
+    alone: str = ""
+
+
+_REPLY: TypeAdapter[ExplanationReply | GangExplanation] = TypeAdapter(ExplanationReply | GangExplanation)
 
 
 def explain_command(
@@ -92,12 +112,8 @@ def _explain_group(key: ObjectKey, snapshot: Path | None, console: tuple[str, st
     else:
         query = urlencode({name: ",".join(values) for name, values in what_if.items() if values})
         path = f"/v1/explain/group/{quote(key.namespace, safe='')}/{quote(key.name, safe='')}"
-        found = ask(*console, f"{path}?{query}" if query else path, list[GroupReply])
-    for explanation in found:
-        if output == "json":
-            say_json(explanation)
-        else:
-            _show_group(explanation, _WIDE if output == "wide" else _BRIEF)
+        found = ask(*console, f"{path}?{query}" if query else path, list[GangExplanation])
+    _show_all(found, output, narrated=False)
     _end(found)
 
 
@@ -140,7 +156,7 @@ def _group_name(words: list[str]) -> ObjectKey:
 
 def _ask(server: str, token: str, name: str | None, question: Json) -> list[Json]:
     body = orjson.dumps({**question, "pod": name})
-    found: list[Json] = ask(server, token, "/v1/explain", list[ExplanationReply | GroupReply], body)
+    found: list[Json] = ask(server, token, "/v1/explain", list[ExplanationReply | GangExplanation], body)
     return found
 
 
@@ -167,20 +183,24 @@ def _scenario(cache: ClusterCache, what_if: Json) -> Scenario:
 
 def _show_all(found: list[Json], output: str, *, narrated: bool) -> None:
     """Print explanations of groups and of pods. Facts about all pods of a group are printed once."""
-    groups = [explanation["group"] for explanation in found if "group" in explanation]
-    if len(groups) > 1 and output != "json":
-        say("Each group is explained as if the others did not exist.")
-    for explanation in found:
-        if output == "json":
+    if output == "json":
+        for explanation in found:
             say_json(explanation)
-        elif "group" in explanation:
-            _show_group(explanation, _WIDE if output == "wide" else _BRIEF)
-            members = [one for one in found if one.get("gang") == explanation["group"]]
-            _show_members(members, explanation["outcome"], output, narrated=narrated)
-        elif explanation.get("gang") not in groups:
-            _show(explanation, output)
-        if narrated and "pod" in explanation and not explanation.get("narration"):
-            say(f"berth: --narrate has no effect: no node was searched for pod {explanation['pod']}", err=True)
+    replies = [_REPLY.validate_python(explanation) for explanation in found]
+    pods = [one for one in replies if isinstance(one, ExplanationReply)]
+    groups = [one.group for one in replies if isinstance(one, GangExplanation)]
+    if len(groups) > 1 and pods and output != "json":
+        say("Each group is explained as if the others did not exist.")
+    for one in replies if output != "json" else ():
+        if isinstance(one, GangExplanation):
+            _show_group(one, _WIDE if output == "wide" else _BRIEF)
+            members = [pod for pod in pods if pod.gang == one.group]
+            _show_members(members, one.outcome, output, narrated=narrated)
+        elif one.gang not in groups:
+            _show(one, output)
+    for pod in pods if narrated else ():
+        if not pod.narration:
+            say(f"berth: --narrate has no effect: no node was searched for pod {pod.pod}", err=True)
 
 
 def _tell_classes(given: list[Json]) -> None:
@@ -191,99 +211,93 @@ def _tell_classes(given: list[Json]) -> None:
             say(f"berth: the answer uses DeviceClass {name} of the files: kubectl apply it before the pods", err=True)
 
 
-def _show_members(members: list[Json], outcome: str, output: str, *, narrated: bool) -> None:
+def _show_members(members: list[ExplanationReply], outcome: str, output: str, *, narrated: bool) -> None:
     """Print the explanation that the pods of a group would get without the group."""
     console = table_screen()
     if output != "wide" and not narrated:
-        alike = {one["alone"].removeprefix(f"pod {one['pod']}"): one for one in reversed(members)}
+        alike = {one.alone.removeprefix(f"pod {one.pod}"): one for one in reversed(members)}
         members = list(reversed(alike.values()))[:_BRIEF] if outcome in _UNPLACED else []
     for one in members:
-        console.print(f"if it were in no group: {one['alone']}")
+        console.print(f"if it were in no group: {one.alone}")
         if output == "wide":
             _show_nodes(console, one, _WIDE)
-        _print_indented(console, one["narration"])
+        _print_indented(console, one.narration)
 
 
-def _show(found: Json, output: str) -> None:
+def _show(found: ExplanationReply, output: str) -> None:
     """Print the explanation of a pod as a table."""
-    console = table_screen()
-    decision: Json | None = found.get("decision")
-    sentence = found["sentence"] if decision is None else _decided(found["pod"], decision)
-    if found.get("alone"):
+    console, decision = table_screen(), found.decision
+    sentence = found.sentence if decision is None else _decided(found.pod, decision)
+    if found.alone:
         _show_sentence(console, sentence)
     else:
         console.print(sentence, style="bold")
-    for miss in found.get("misses", ())[1:]:
+    for miss in found.misses[1:]:
         console.print(f"  or: {miss}")
-    if found.get("gang"):
-        console.print(f"all about its group: berth explain group {found['gang']}")
-    if found.get("alone"):
+    if found.gang:
+        console.print(f"all about its group: berth explain group {found.gang}")
+    if found.alone:
         more = "" if output == "wide" else " (its nodes: --output wide)"
-        console.print(f"if it were in no group: {found['alone']}{more}")
-    if not found.get("alone") or output == "wide":
+        console.print(f"if it were in no group: {found.alone}{more}")
+    if not found.alone or output == "wide":
         _show_nodes(console, found, _WIDE if output == "wide" else _BRIEF)
-    _print_indented(console, found.get("narration", ()))
+    _print_indented(console, found.narration)
     if decision is not None:
-        _print_indented(console, _pairs(decision["chosen"]))
+        _print_indented(console, _pairs(decision.chosen))
     if decision is not None and output == "wide":
-        console.print(_best([decision["chosen"]]))
+        console.print(_best([decision.chosen]))
 
 
-def _show_nodes(console: Screen, found: Json, rows: int) -> None:
+def _show_nodes(console: Screen, found: ExplanationReply, rows: int) -> None:
     """Print what is true of the pod alone: the best nodes, the unschedulable ones, and the terms of its selectors."""
-    if found.get("best"):
-        console.print(_best(found["best"]))
-    if found.get("unschedulable"):
-        console.print(_unschedulable(found["unschedulable"], rows))
-    if found.get("terms"):
+    if found.best:
+        console.print(_best(found.best))
+    if found.unschedulable:
+        console.print(_unschedulable(found.unschedulable, rows))
+    if found.terms:
         console.print("selectors, term by term:")
-        _print_indented(console, found["terms"])
+        _print_indented(console, found.terms)
 
 
-def _decided(pod: str, decision: Json) -> str:
-    chosen = decision["chosen"]
-    devices = ", ".join([*chosen["devices"], *_reused(chosen)]) or "no devices"
-    found = f"pod {pod} was bound to {chosen['node']} at {decision['at']} with {devices}"
-    if chosen["ring_gbps"]:
-        found += f"; predicted {chosen['ring_gbps']:.0f} of {chosen['best_gbps']:.0f} GB/s ({chosen['source']})"
-    if decision["runner_up"]:
-        found += f"; {runner_up_text(decision['runner_up'], decision['margin'])}"
+def _decided(pod: str, decision: DecisionReply) -> str:
+    chosen = decision.chosen
+    devices = ", ".join(_devices(chosen)) or "no devices"
+    found = f"pod {pod} was bound to {chosen.node} at {decision.at} with {devices}"
+    if chosen.ring_gbps:
+        found += f"; predicted {chosen.ring_gbps:.0f} of {chosen.best_gbps:.0f} GB/s ({chosen.source})"
+    if decision.runner_up:
+        found += f"; {runner_up_text(decision.runner_up, decision.margin)}"
     return found
 
 
-def _reused(chosen: Json) -> list[str]:
-    """The devices of claims that were allocated before, marked as such."""
-    return [f"{device} (allocated before)" for device in chosen["reused"]]
+def _devices(chosen: ScoredNodeReply) -> list[str]:
+    """The devices; those of claims that were allocated before are marked as such."""
+    return [*chosen.devices, *(f"{device} (allocated before)" for device in chosen.reused)]
 
 
-def _pairs(chosen: Json) -> list[str]:
+def _pairs(chosen: ScoredNodeReply) -> list[str]:
     """The pairs of devices that a pod uses together, a line each, the bandwidth of the network, a crowded clique."""
-    pairs = [
-        f"{one['device']} + {one['other']}: {one['nearness']}{', ' * bool(one['note'])}{one['note']}"
-        for one in chosen.get("pairs", ())
-    ]
-    more, network = chosen.get("more_pairs", 0), chosen.get("network", "")
-    crowded = [crowded_text(chosen["clique"])] if chosen.get("clique") else []
-    return [*pairs, *([f"and {counted(more, 'more pair')}"] if more else []), *([network] if network else []), *crowded]
+    pairs = [f"{one.device} + {one.other}: {one.nearness}{', ' * bool(one.note)}{one.note}" for one in chosen.pairs]
+    more = f"and {counted(chosen.more_pairs, 'more pair')}" if chosen.more_pairs else ""
+    crowded = crowded_text(chosen.clique) if chosen.clique else ""
+    return [*pairs, *filter(None, (more, chosen.network, crowded))]
 
 
-def _best(candidates: list[Json]) -> Table:
+def _best(candidates: Sequence[ScoredNodeReply]) -> Table:
     table = Table("node", "score", "devices", "predicted GB/s", "why", title="best nodes", title_justify="left")
     for one in candidates:
-        parts = (f"{part['name']} {part['value']:.2f}: {part['sentence']}" for part in one["parts"])
-        why = "\n".join([*_pairs(one), *parts])
-        gbps = f"{one['ring_gbps']:.0f} of {one['best_gbps']:.0f}" if one["ring_gbps"] else "-"
-        devices = "\n".join([*one["devices"], *_reused(one)])
-        table.add_row(one["node"], f"{one['score']:.3f}", devices, gbps, why)
+        parts = (f"{part.name} {part.value:.2f}: {part.sentence}" for part in one.parts)
+        gbps = f"{one.ring_gbps:.0f} of {one.best_gbps:.0f}" if one.ring_gbps else "-"
+        table.add_row(one.node, f"{one.score:.3f}", "\n".join(_devices(one)), gbps, "\n".join([*_pairs(one), *parts]))
     return table
 
 
-def _unschedulable(found: list[Json], limit: int) -> Table:
+def _unschedulable(found: Sequence[UnschedulableNodes], limit: int) -> Table:
     heads = ("nodes", "reason", "examples", "devices on the first")
     table = Table(*heads, title="unschedulable nodes", title_justify="left")
     for one in found[:limit]:
-        causes = [f"{one['examples'][0]}: {cause}" for cause in one["causes"]]  # so that no line is read as its row
-        table.add_row(str(one["nodes"]), one["reason"], ", ".join(one["examples"]), "\n".join(causes))
+        causes = [f"{one.examples[0]}: {cause}" for cause in one.causes]  # so that no line is read as its row
+        table.add_row(str(one.nodes), one.reason, ", ".join(one.examples), "\n".join(causes))
     return table
 
 
@@ -302,39 +316,38 @@ def _print_indented(console: Screen, lines: Iterable[str]) -> None:
         console.print(f"  {line}")
 
 
-def _show_group(found: Json, rows: int) -> None:
+def _show_group(found: GangExplanation, rows: int) -> None:
     """Print an explanation with at most so many rows in each table."""
     console = table_screen()
-    _show_sentence(console, found["sentence"])
-    for miss in found["misses"][1:]:
-        console.print(f"  or: it {miss['sentence']}")
-    if found["cut_short"]:
-        console.print(f"  {found['cut_short']}")
+    _show_sentence(console, found.sentence)
+    for miss in found.misses[1:]:
+        console.print(f"  or: it {miss.sentence}")
+    if found.cut_short:
+        console.print(f"  {found.cut_short}")
     console.print(_facts(found))
-    members = [(one["pod"], one["state"], one["node"], one["reason"], one["since"]) for one in found["members"]]
+    members = [(one.pod, one.state, one.node, one.reason, one.since) for one in found.members]
     _table(console, "members", ("pod", "state", "node", "reason", "waits since"), members, rows)
-    plan = [(one["pod"], one["node"], "\n".join(one["devices"])) for one in found["plan"]]
+    plan = [(one.pod, one.node, "\n".join(one.devices)) for one in found.plan]
     _table(console, "plan", ("pod", "node", "devices"), plan, rows)
     holders = [
-        (one["node"], str(one["devices"]), ", ".join(one["pods"] or one["claims"]), one["state"], one["group"])
-        for one in found["holders"]
+        (one.node, str(one.devices), ", ".join(one.pods or one.claims), one.state, one.group) for one in found.holders
     ]
-    title = f"holders of devices {found['held_in']}"
-    _table(console, title, ("node", "devices", "pods", "state", "group"), holders, rows, found["more_holders"])
+    title = f"holders of devices {found.held_in}"
+    _table(console, title, ("node", "devices", "pods", "state", "group"), holders, rows, found.more_holders)
 
 
-def _facts(found: Json) -> str:
-    facts = [f"named by {found['source']}"]
-    if found["minimum"] and found["members"]:
-        facts.append(f"{found['bound']} of at least {found['minimum']} bound")
-    elif found["minimum"]:
-        facts.append(f"at least {found['minimum']} pods together")
-    if found["topology"]:
-        facts.append(f"topology {found['topology']}")
-    if found["topology_label"]:
-        facts.append(f"one value of {found['topology_label']}")
-    if found["since"] and found["outcome"] != "planned":
-        facts.append(f"{found['since_event']} since {found['since']}")
+def _facts(found: GangExplanation) -> str:
+    facts = [f"named by {found.source}"]
+    if found.minimum and found.members:
+        facts.append(f"{found.bound} of at least {found.minimum} bound")
+    elif found.minimum:
+        facts.append(f"at least {found.minimum} pods together")
+    if found.topology:
+        facts.append(f"topology {found.topology}")
+    if found.topology_label:
+        facts.append(f"one value of {found.topology_label}")
+    if found.since and found.outcome != "planned":
+        facts.append(f"{found.since_event} since {found.since}")
     return "; ".join(facts)
 
 

@@ -30,6 +30,7 @@ _COMMANDS = {  # command: (module of extender.cli, its function or typer group)
     "agent": ("agent_command", "agent_command"),
     "fabric": ("fabric_command", "fabric_command"),
     "run": ("run_command", "run_command"),
+    "replay": ("replay_command", "replay_command"),
     "allocate": ("allocate_command", "allocate_command"),
     "select": ("select_command", "select_command"),
     "lint": ("lint_command", "lint_command"),

@@ -56,7 +56,7 @@ class ApiClient:
         self._credentials = credentials
         self._token = TokenCache(credentials.token)
         self._user_agent = user_agent
-        self._session: aiohttp.ClientSession | None = None
+        self._session: aiohttp.ClientSession  # inside the async context
         self.answers: Counter[tuple[str, str]] = Counter()  # requests by (method, HTTP status); '' for no response
 
     async def __aenter__(self) -> Self:
@@ -71,8 +71,7 @@ class ApiClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._session is not None:
-            await self._session.close()
+        await self._session.close()
 
     async def get(self, path: str, params: Mapping[str, str] | None = None, most_bytes: int = _MAX_BYTES) -> Json:
         """Raises TooLong for a response with more than `most_bytes`."""
@@ -109,7 +108,7 @@ class ApiClient:
     ) -> _T:
         headers = await self._headers(content_type) | {"Accept": accept}
         try:
-            async with self._open().request(
+            async with self._session.request(
                 method,
                 self._credentials.url + path,
                 params=params,
@@ -139,16 +138,18 @@ class ApiClient:
         """
         headers = await self._headers(_JSON)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._request_seconds)
+        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._open_seconds):
-                opened = await self._open().get(
+                opened = await self._session.get(
                     self._credentials.url + path, params=params, headers=headers, timeout=timeout, allow_redirects=False
                 )
             async with opened as response:
                 if response.status != 200:  # noqa: PLR2004 - OK
                     raise error_for(response.status, await self._refusal(path, response), _retry_after(response))
                 yield b""
-                rest, deadline = bytearray(), _after(silence_seconds)  # grows in place: a long event has many pieces
+                rest = bytearray()  # grows in place: a long event has many pieces
+                deadline = loop.time() + silence_seconds
                 while data := await _some(response, deadline):
                     *complete, last = data.split(b"\n")
                     for line in complete:
@@ -158,7 +159,7 @@ class ApiClient:
                     if len(rest) > _MAX_LINE:
                         raise Gone(f"watch {path}: an event is longer than {_MAX_LINE} bytes")
                     if complete:
-                        deadline = _after(silence_seconds)
+                        deadline = loop.time() + silence_seconds
                 if rest and response.content.at_eof():
                     yield bytes(rest)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
@@ -175,10 +176,6 @@ class ApiClient:
                 content = await _read(response, self._most_bytes)
         return _message(content) or f"watch {path}: HTTP status {response.status}"
 
-    def _open(self) -> aiohttp.ClientSession:
-        assert self._session is not None, "the client is used outside its async context"
-        return self._session
-
     async def _headers(self, content_type: str) -> dict[str, str]:
         token = await self._token.get()
         found = {"Content-Type": content_type}
@@ -194,10 +191,6 @@ async def _read(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
     except asyncio.IncompleteReadError as error:
         return error.partial
     raise TooLong(f"the response has more than {most_bytes} bytes")
-
-
-def _after(seconds: float) -> float:
-    return asyncio.get_running_loop().time() + seconds
 
 
 async def _some(response: aiohttp.ClientResponse, deadline: float) -> bytes:

@@ -12,6 +12,7 @@ import structlog
 from extender.api.claim_specs import ClaimSpec, encode_simple_spec
 from extender.api.device_classes import IMPLICIT_RESOURCE_PREFIX, decode_class, extended_resources
 from extender.api.fields import Json, decode_readable
+from extender.api.group_parts import PART_ANNOTATION, GroupMark
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import GroupKey
 from extender.api.pods import Pod, decode_bound_pod, decode_pod
@@ -22,13 +23,11 @@ from extender.api.resource_claims import (
     FINALIZER,
     GENERATED_PREFIX,
     GROUP_ANNOTATION,
-    PART_ANNOTATION,
     RELEASE_SUFFIX,
     SCHEDULING_GROUP,
     Allocation,
     Claim,
     Consumer,
-    GroupMark,
     decode_claim,
     encode_allocation,
     encode_consumer,

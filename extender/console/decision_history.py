@@ -44,12 +44,17 @@ _LATER_SECONDS = 1.0  # before the comparisons: decisions about pods that were b
 
 @dataclass(slots=True)
 class DecidedPod:
-    """The decision about a bound pod. `sets` are its GPUs and those of first fit; None until they are compared."""
+    """The decision about a bound pod. `sets` are its GPUs and those of first fit; None until they are compared.
+
+    `ended`: none of its claims is reserved for it any more.
+    """
 
     pod: ObjectKey
     uid: str
     decision: Decision
+    claims: tuple[ObjectKey, ...] = ()
     sets: ComparedSets | None = None
+    ended: bool = False
     version: int = 0  # of the history when this entry last changed
 
 
@@ -66,14 +71,14 @@ class DecisionHistory:
         self.joined = 0  # pods bound with two GPUs or more
         self.joined_share = 0.0  # sum of their ratios of ring bandwidth to the best ring bandwidth in the fleet
 
-    def record_decision(self, pod: ObjectKey, uid: str, decision: Decision) -> None:
-        """Add the decision about a bound pod."""
+    def record_decision(self, pod: ObjectKey, uid: str, decision: Decision, claims: Iterable[ObjectKey] = ()) -> None:
+        """Add the decision about a bound pod with these claims."""
         chosen = decision.chosen
         if chosen.best_gbps:
             self.joined += 1
             self.joined_share += chosen.ring_gbps / chosen.best_gbps
         self.version += 1
-        self._entries.put(pod.namespace, uid, DecidedPod(pod, uid, decision, version=self.version))
+        self._entries.put(pod.namespace, uid, DecidedPod(pod, uid, decision, tuple(claims), version=self.version))
 
     def record_sets(self, uid: str, sets: ComparedSets) -> None:
         """Add the comparison with first fit to a decision, unless the entry is dropped already."""
@@ -81,6 +86,14 @@ class DecisionHistory:
         if entry is not None:
             self.version += 1
             entry.sets, entry.version = sets, self.version
+
+    def find_ended(self, snapshot: Snapshot, count: int) -> None:
+        """Mark those of the last `count` pods that have ended, or are deleted: no claim is reserved for them."""
+        for entry in self.recent(count):
+            used = (_is_used(snapshot.claims.get(key), entry.uid) for key in entry.claims)
+            if entry.claims and not entry.ended and not any(used):
+                self.version += 1
+                entry.ended, entry.version = True, self.version
 
     def entry(self, uid: str) -> DecidedPod | None:
         """The decision about a pod by UID."""
@@ -151,10 +164,11 @@ class DecisionReader(CacheListener):
         decision = decision_of(pod, snapshot)
         if decision is None:
             return False
-        self._history.record_decision(key, uid, decision)
+        claims = _claims_of(pod, snapshot)
+        self._history.record_decision(key, uid, decision, (claim.key for claim in claims))
         entry = self._history.entry(uid)
         if entry is not None:
-            self._decided(entry, _claims_of(pod, snapshot))
+            self._decided(entry, claims)
         return True
 
 
@@ -188,6 +202,11 @@ def _claims_of(pod: Pod, snapshot: Snapshot) -> list[Claim]:
         keys.add(ObjectKey(pod.key.namespace, pod.extended_claim))
     found = [snapshot.claims.get(key) for key in sorted(keys)]
     return [claim for claim in found if claim is not None and (claim.group or claim.is_reserved_for(pod.uid))]
+
+
+def _is_used(claim: Claim | None, uid: str) -> bool:
+    """Whether a claim is reserved for the pod, or for its PodGroup, which does not tell when one pod ends."""
+    return claim is not None and any(one.uid == uid or one.resource != "pods" for one in claim.reserved_for)
 
 
 def _ring(node_info: NodeInfo, results: list[Result]) -> tuple[float, float, str]:

@@ -189,6 +189,7 @@ class Explainer:
         found: Json = {"pod": str(pod.key), "outcome": outcome, "sentence": sentence, "gang": _group_named_by(pod)}
         if decision is not None:
             found["decision"] = to_json(decision)
+            found["ended"] = pod.ended
             found["sets"] = to_json(entry.sets) if entry is not None and entry.sets is not None else None
         return found
 

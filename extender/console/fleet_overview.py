@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from cachetools import LRUCache
 
+from extender import __version__
 from extender.allocation import NodeInfo, Snapshot
 from extender.api.fields import Json
 from extender.api.pods import SCHEDULER, Pod
@@ -153,6 +154,7 @@ class FleetOverview:
         sampler: FleetSampler,
         clock: Callable[[], float],
     ) -> None:
+        self.cluster = ""  # its name, if the console has been told
         self._cache = cache
         self._history = history
         self._explainer = explainer
@@ -196,6 +198,7 @@ class FleetOverview:
         for name in self._rows.keys() - snapshot.node_infos.keys():
             del self._rows[name]
         known = {"version": snapshot.version, "remembered_since": self._history.since, "totals": totals(rows)}
+        known |= {"cluster": self.cluster, "release": __version__}
         times = self._times(snapshot, whole=True, since=-inf)
         return {**times, **known, "nodes": rows, "decisions": self._decisions(0), **self._lists()}
 
@@ -232,6 +235,7 @@ class FleetOverview:
         self._refreshed_at = self._clock()
         self._find_waiting()
         self._find_groups()
+        self._history.find_ended(self._cache.snapshot(), _MAX_DECISIONS)
         for pod in self._outdated()[:_MAX_EXPLAINED]:
             found, version = self._explainer.brief(pod.uid, _WORK_SECONDS), self._cache.snapshot().version
             nearest = found.nearest if found is not None else ""
@@ -322,5 +326,6 @@ def _decision(entry: DecidedPod) -> Json:
         "best_gbps": round(chosen.best_gbps),
         "runner_up": entry.decision.runner_up,
         "margin": round(entry.decision.margin, 3),
+        "ended": entry.ended,
         "sets": to_json(entry.sets) if entry.sets is not None else None,
     }

@@ -57,6 +57,7 @@ class Pages:
     token: Path | None = None  # a file with the token for explain, fleet and page
     hosts: tuple[str, ...] = ()  # more host names that requests may have
     tls: Tls | None = None
+    cluster: str = ""  # the name of the cluster that the page shows
 
 
 class ServerEnded(BerthError):

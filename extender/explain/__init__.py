@@ -4,7 +4,7 @@ All functions depend only on a snapshot and a policy, and return plain values. T
 without a console does not import this package. This package has no I/O, clock or asyncio.
 """
 
-from extender.explain.compared_sets import ComparedSets, compare_sets
+from extender.explain.compared_sets import ComparedSets, compare_sets, first_fit_devices
 from extender.explain.consistency import CHECKS, Finding, check_consistency
 from extender.explain.fleet_rows import (
     FleetStats,
@@ -20,7 +20,7 @@ from extender.explain.fleet_rows import (
 from extender.explain.gang_explanation import explain_gang, explain_jobs, groups_named
 from extender.explain.gang_question import GangExplanation, PlannerCaches
 from extender.explain.place_constraints import unmet_places
-from extender.explain.pod_explanation import Explanation, explain, no_devices, other_scheduler
+from extender.explain.pod_explanation import Explanation, UnschedulableNodes, explain, no_devices, other_scheduler
 from extender.explain.scenario import Scenario, apply_scenario, scenario_of, with_new_group, without_own_holds
 from extender.explain.selector_stats import failing_terms
 
@@ -34,6 +34,7 @@ __all__ = [
     "LargeJob",
     "PlannerCaches",
     "Scenario",
+    "UnschedulableNodes",
     "apply_scenario",
     "check_consistency",
     "claim_rows",
@@ -42,6 +43,7 @@ __all__ = [
     "explain_gang",
     "explain_jobs",
     "failing_terms",
+    "first_fit_devices",
     "fleet_stats",
     "group_rows",
     "groups_named",

@@ -55,7 +55,7 @@ def compare_sets(
     results = [result for claim in claims if claim.allocation is not None for result in claim.allocation.results]
     bits = {node_info.inventory.index.get(result.device) for result in results if not result.admin_access}
     before = with_devices_released(node_info, results, idle=False)
-    first_fit = _first_fit(before, claims, classes, context)
+    first_fit = first_fit_devices(before, claims, classes, context)
     chosen = node_info.positions(sum(1 << bit for bit in bits if bit is not None))
     if first_fit is None or not chosen or node_info.fabric is None:
         return None
@@ -71,10 +71,10 @@ def compare_sets(
     )
 
 
-def _first_fit(
+def first_fit_devices(
     node_info: NodeInfo, claims: Sequence[Claim], classes: Mapping[str, DeviceClass], context: EvaluationContext
 ) -> int | None:
-    """The devices of the first solution, as a mask; None without one."""
+    """The first devices that fit, as a mask; None if none do, or none are found within the steps and the deadline."""
 
     def selection(claim: str, request: DeviceRequest) -> Selection:
         inventory, masks, features = node_info.inventory, context.masks, context.features

@@ -3,23 +3,22 @@
 Cheap is a change that stops few pods, its own or others, and then few devices. The planner plans the gang with each
 change, and only changes with a plan are named. They are few, and not all that exist.
 
-For the end of other pods (`_Releases`), two searches choose the pods in each of a few domains. The first counts how
-many more members each node has room for without some of its pods, and adds these numbers: that is right for equal
-members. The second ends all pods of some nodes. The planner confirms the result on the whole snapshot, and then takes
-back the end of every pod that the plan does not need.
+For the end of other pods (`_Releases`), a search in each of a few domains lists the pods there, those first whose end
+stops the fewest pods and frees the most devices. It finds the first few of the list without which the planner has a
+plan, and then takes back the end of every pod that the plan does not need.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, combinations, groupby
-from typing import NamedTuple
+from itertools import chain, combinations
 
 from extender.allocation import Snapshot
 from extender.api.group_topology import ONE_NODE
 from extender.api.resource_claims import Result
-from extender.base.deadline import Deadline, DeadlineExceeded
+from extender.base.deadline import DeadlineExceeded
 from extender.base.text_limits import counted
 from extender.explain.gang_question import (
     ALLOCATED,
@@ -36,7 +35,6 @@ from extender.explain.scenario import Scenario, apply_scenario, only_nodes
 from extender.gangs.domains import Domain, natural
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangPlan, GangProblem, GangShortage
-from extender.gangs.gang_search import MAX_STEPS
 from extender.scheduling import PodRequirements
 
 _MAX_FOUND = 5  # the cheapest near misses, in one explanation
@@ -44,9 +42,6 @@ _MAX_SIZES = 3  # smaller minimums that are tried
 _MAX_PINS = 3  # shared claims whose other users are tried
 _MAX_DOMAINS = 8  # in which the end of pods is tried
 _MAX_NODES = 64  # of a domain, whose pods are tried
-_MAX_USES = 8  # of a node, in the first search
-_MAX_PLANS = 480  # for a few nodes, in one explanation
-_MAX_STEPS = 100  # of such a plan in a search
 _MAX_LEFT_OUT = 48  # uses of one near miss that are left out one after the other; a plan takes some 30 ms
 _MAX_NAMED = 8  # holders named in a sentence
 _LIMITS = f"the end of other pods was tried in {_MAX_DOMAINS} domains and on {_MAX_NODES} nodes of each only"
@@ -156,20 +151,6 @@ def _devices(requirements: PodRequirements) -> int:
 # -- by the end of other pods --------------------------------------------------------------------------------------
 
 
-class _Offer(NamedTuple):
-    """The end of some pods of one node, and for how many more members the node then has room."""
-
-    node: str
-    uses: tuple[DeviceUse, ...]
-    gain: int
-
-
-class _Choice(NamedTuple):
-    pods: int
-    devices: int
-    uses: tuple[DeviceUse, ...]
-
-
 class _Releases:
     """Near misses by the end of other pods, at most one in each domain. `cut_short` is the limit that ended it."""
 
@@ -189,9 +170,6 @@ class _Releases:
         self._pins = pins
         self._pinned = pinned
         self._problem = question.problem(question.gang.missing)
-        # On a single node, members must only find devices: the domain is given.
-        self._anywhere = replace(self._problem, topology="none", topology_label="", placed={})
-        self._plans_left = _MAX_PLANS
         self._gave_up = False  # whether a plan of a search ended at its step limit
         self.cut_short = ""
 
@@ -212,14 +190,14 @@ class _Releases:
         names = sorted(uses, key=lambda name: (stopped_pods(uses[name]), _devices_of(uses[name]), natural(name)))
         if len(names) > _MAX_NODES:
             self.cut_short = _LIMITS
-        for ended in self._searches(domain, {name: uses[name] for name in names[:_MAX_NODES]}):
-            found = self._plan(self._problem, snapshot, ended) if ended else None
-            if isinstance(found, GangPlan):
-                found, needed, is_least = self._without_unneeded(domain, found, ended)
-                if self._is_fit_with_pins(needed):
-                    return None
-                return _ends((*self._pins, *needed), found, "" if is_least else _MAYBE_FEWER)
-        return None
+        ended = self._first_few(domain, {name: uses[name] for name in names[:_MAX_NODES]})
+        found = self._plan(self._problem, snapshot, ended) if ended else None
+        if not isinstance(found, GangPlan):
+            return None
+        found, needed, is_least = self._without_unneeded(domain, found, ended)
+        if self._is_fit_with_pins(needed):
+            return None
+        return _ends((*self._pins, *needed), found, "" if is_least else _MAYBE_FEWER)
 
     def _is_fit_with_pins(self, ended: Sequence[DeviceUse]) -> bool:
         """Whether the gang fits without these uses while the pins last."""
@@ -228,80 +206,25 @@ class _Releases:
         problem = self._pinned.problem(self._pinned.gang.missing)
         return isinstance(self._plan(problem, self._pinned.snapshot, ended), GangPlan)
 
-    def _searches(self, domain: Domain, uses: Uses) -> Iterator[Sequence[DeviceUse]]:
-        needed = len(self._problem.members) - self._room_in(domain)
-        offers = [offer for name in uses for offer in self._offers(name, uses[name], needed)]
-        yield _choose(offers, needed, self._question.context.deadline)
-        yield self._by_removal(domain, uses)
-
-    def _plan(
-        self, problem: GangProblem, snapshot: Snapshot, ended: Iterable[DeviceUse], steps: int = MAX_STEPS
-    ) -> GangPlan | GangShortage:
+    def _plan(self, problem: GangProblem, snapshot: Snapshot, ended: Iterable[DeviceUse]) -> GangPlan | GangShortage:
         """Plan without these uses."""
         changed = apply_scenario(snapshot, (), Scenario(released=_results(ended)))
-        return plan_gang(problem, changed, self._question.context, steps=steps)
+        return plan_gang(problem, changed, self._question.context)
 
-    def _small_plan(
-        self, problem: GangProblem, snapshot: Snapshot, ended: Iterable[DeviceUse]
-    ) -> GangPlan | GangShortage | None:
-        """Plan for a few nodes; None if the number of such plans is used up."""
-        if self._plans_left <= 0:
-            self.cut_short = _LIMITS
-            return None
-        self._plans_left -= 1
-        found = self._plan(problem, snapshot, ended, steps=_MAX_STEPS)
-        self._gave_up |= isinstance(found, GangShortage) and found.gave_up
-        return found
-
-    def _room_in(self, domain: Domain) -> int:
-        if (domain.level, domain.name) == (self._shortage.level, self._shortage.domain):
-            return self._shortage.room
-        nodes = frozenset(domain.nodes)
-        members = tuple(replace(member, nodes=nodes) for member in self._anywhere.members)
-        found = self._question.plan(replace(self._anywhere, members=members))
-        return len(members) if isinstance(found, GangPlan) else found.room
-
-    def _offers(self, name: str, uses: Sequence[DeviceUse], needed: int) -> Iterator[_Offer]:
-        """Ends of pods on one node, each with room for more members than the one before."""
-        by_name = sorted(uses, key=lambda use: (use.holder.pods, use.holder.claims))
-        ordered = sorted(by_name, key=lambda use: (use.stopped, use.holder.devices))
-        largest = sorted(by_name, key=lambda use: (use.stopped, -use.holder.devices))
-        snapshot = only_nodes(self._question.snapshot, (name,))
-        before = self._room(snapshot, ())
-        most = min(self._room(snapshot, ordered) - before, needed)
-        best = 0
-        several = (largest[:count] for count in range(2, min(len(uses), _MAX_USES) + 1))
-        for ended in chain(([use] for use in ordered[:_MAX_USES]), several):
-            if best >= most:
-                return
-            gain = self._room(snapshot, ended) - before
-            if gain > best:
-                best = gain
-                yield _Offer(name, tuple(ended), gain)
-
-    def _room(self, snapshot: Snapshot, ended: Collection[DeviceUse]) -> int:
-        """How many members a single node has room for without these uses."""
-        found = self._small_plan(self._anywhere, snapshot, ended)
-        if found is None:
-            return 0
-        return len(self._anywhere.members) if isinstance(found, GangPlan) else found.room
-
-    def _by_removal(self, domain: Domain, uses: Uses) -> Sequence[DeviceUse]:
-        """The uses of the first few nodes without which there is a plan; none if there is no plan."""
+    def _first_few(self, domain: Domain, uses: Uses) -> Sequence[DeviceUse]:
+        """The first few uses without which there is a plan; none if there is no plan without all of them."""
         snapshot = self._around(domain, uses)
-        names = list(uses)
-        found, low, high = self._plan(self._problem, snapshot, _of(names, uses)), 1, len(names)
+        ordered = sorted(chain.from_iterable(uses.values()), key=lambda use: (use.stopped, -use.holder.devices))
+        found = self._plan(self._problem, snapshot, ordered)
         if isinstance(found, GangShortage):
             self._gave_up |= found.gave_up
             self.cut_short = self.cut_short if snapshot is self._question.snapshot else _LIMITS
             return ()
-        while low < high:
-            middle = (low + high) // 2
-            if isinstance(self._plan(self._problem, snapshot, _of(names[:middle], uses)), GangPlan):
-                high = middle
-            else:
-                low = middle + 1
-        return _of(names[:high], uses)
+
+        def fits(count: int) -> bool:
+            return isinstance(self._plan(self._problem, snapshot, ordered[:count]), GangPlan)
+
+        return ordered[: bisect_left(range(len(ordered)), True, 1, key=fits)]
 
     def _without_unneeded(
         self, domain: Domain, plan: GangPlan, ended: Sequence[DeviceUse]
@@ -363,10 +286,6 @@ def _ends(uses: Sequence[DeviceUse], plan: GangPlan, note: str = "") -> GangNear
     return GangNearMiss(stopped_pods(uses), _devices_of(uses), sentence, tuple(use.holder for use in uses))
 
 
-def _of(names: Iterable[str], uses: Uses) -> Sequence[DeviceUse]:
-    return [use for name in names for use in uses[name]]
-
-
 def _results(uses: Iterable[DeviceUse]) -> tuple[Result, ...]:
     """Each device once: several nodes can list the same use of a shared pool."""
     return tuple({(result.device, result.share_id): result for use in uses for result in use.results}.values())
@@ -374,25 +293,6 @@ def _results(uses: Iterable[DeviceUse]) -> tuple[Result, ...]:
 
 def _devices_of(uses: Iterable[DeviceUse]) -> int:
     return sum(use.holder.devices for use in uses)
-
-
-def _choose(offers: Iterable[_Offer], needed: int, deadline: Deadline) -> Sequence[DeviceUse]:
-    """At most one offer of each node, with room for `needed` members together: the fewest pods, then devices.
-
-    None if all do not suffice. Raises DeadlineExceeded.
-    """
-    cheapest: dict[int, _Choice] = {0: _Choice(0, 0, ())}  # by members, at most `needed`
-    for _, group in groupby(offers, key=lambda offer: offer.node):
-        own, before = list(group), list(cheapest.items())
-        deadline.check()
-        for gained, choice in before:
-            for offer in own:
-                total = min(gained + offer.gain, needed)
-                uses = (*choice.uses, *offer.uses)
-                pods, devices = stopped_pods(uses), choice.devices + _devices_of(offer.uses)
-                if total not in cheapest or (pods, devices) < cheapest[total][:2]:
-                    cheapest[total] = _Choice(pods, devices, uses)
-    return cheapest[needed].uses if needed in cheapest else ()
 
 
 def _named(uses: Sequence[DeviceUse]) -> str:

@@ -47,13 +47,13 @@ Plan = Callable[[GangProblem], GangPlan | GangShortage]
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Pods that have devices of one node."""
+    """Pods that have devices of one node. `state` is allocated, held or binding."""
 
     node: str
     devices: int
     pods: tuple[str, ...]  # several pods share a claim; empty if no pod uses the claim
     claims: tuple[str, ...]  # empty for a reservation
-    state: str  # 'allocated', 'held' or 'binding'
+    state: str
     group: str  # of the pods, its name; '' without one
 
 
@@ -69,9 +69,8 @@ class GangNearMiss:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedMember:
-    """A pod of the group. `state` is 'bound', 'held', 'binding', 'waiting', 'gated', 'deleted' or 'not-ours'.
-
-    `reason` is what kube-scheduler wrote about its last attempt. `since` is the creation of the pod as RFC 3339.
+    """A pod of the group. `state` is bound, held, binding, waiting, gated, deleted or not-ours; `reason` is what
+    kube-scheduler wrote about its last attempt, `since` its creation (RFC 3339).
     """
 
     pod: str
@@ -92,13 +91,7 @@ class PlannedMember:
 
 @dataclass(frozen=True, slots=True)
 class GangExplanation:
-    """The explanation of a group.
-
-    `outcome` is 'no-gang' (no minimum), 'runs' (the minimum is bound), 'bound' (no pod waits, and the minimum is not
-    known), 'planned' (serve holds devices), 'waiting' (for pods or claims), 'blocked' (a member is invalid), 'fits',
-    'refused' (no domain has room), 'gave-up' (whether one has room is not known), or 'unfinished' (the deadline of the
-    call ended).
-    """
+    """The explanation of a group; explain.md has the meaning of each `outcome`."""
 
     group: str
     source: str  # the field, label or annotation by which its pods name it
@@ -151,7 +144,8 @@ class GangQuestion:
 
     def problem(self, size: int) -> GangProblem:
         """The problem of the first `size` members."""
-        return gang_problem(self.gang, self.members.first(size), self.policy, self.usable_nodes(size))
+        members, usable = self.members.first(size), self.usable_nodes(size)
+        return gang_problem(self.gang, members, self.policy, self.snapshot, usable)
 
     def usable_nodes(self, size: int) -> dict[str, frozenset[str]]:
         """By UID, the nodes on which kube-scheduler may place the first `size` members, as UsableNodes.of.
@@ -292,7 +286,7 @@ def equal_members(members: Sequence[GangMember]) -> list[list[GangMember]]:
     for member in members:
         needs = member.requirements
         shared = frozenset(claim.uid for claim in needs.pending_claims if times[claim.uid] > 1)
-        key = (needs.key, shared, member.nodes, member.excluded, member.limit)
+        key = (needs.key, shared, member.nodes, member.excluded, member.limits)
         found.setdefault(key, []).append(member)
     return list(found.values())
 

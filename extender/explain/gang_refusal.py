@@ -165,7 +165,7 @@ def _without_node_faults(question: GangQuestion, problem: GangProblem) -> GangPr
     }
     chosen = question.members.first(size)
     usable = UsableNodes(MAX_TOGETHER).of(chosen.pods, nodes, snapshot.version, question.context.deadline)
-    return gang_problem(question.gang, chosen, question.policy, usable)
+    return gang_problem(question.gang, chosen, question.policy, snapshot, usable)
 
 
 def _parts(

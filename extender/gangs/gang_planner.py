@@ -7,10 +7,8 @@ alternatives are tried, up to a number of steps. The plan depends on the snapsho
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
-from math import fsum
 from typing import NamedTuple
 
 from extender.allocation import Snapshot
@@ -19,10 +17,13 @@ from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangS
 from extender.gangs.gang_search import MAX_STEPS, GangSearch, GaveUp, Steps, local_nodes, packed
 from extender.gangs.gang_trial import GangMemory, GangTrial
 from extender.gangs.gang_units import Placed, Unit, UnitPlacement, equal_units, member_placements
+from extender.gangs.member_limits import NO_WISHES
+from extender.gangs.member_wishes import Wishing
 from extender.gangs.node_rooms import NodeRooms
 from extender.gangs.part_filling import Assigned, PartFilling
+from extender.gangs.place_order import PlaceOrder
 from extender.gangs.spreading import spread
-from extender.scheduling import DomainUses, EvaluationContext, Placement, RankingCache, Use, in_cliques
+from extender.scheduling import DomainUses, EvaluationContext, Placement, RankingCache, in_cliques
 
 MAX_DIFFERENT = 64  # units of one gang that are not equal; each of them needs a ranking of all nodes
 
@@ -97,17 +98,19 @@ class _Planner:
         self._forbidden = self._crowded if forbids else frozenset[str]()
         self._names = [name for one in rooms for name in one.most if name not in self._forbidden]
         self._domains = Domains(problem, snapshot, dict.fromkeys(self._names))
-        self._uses = uses
+        self._order = PlaceOrder(rooms, self._domains, uses, snapshot, context)
         self._free = _free_together(rooms)
         self._devices = sum(one.each * len(one.units) for one in rooms)
         parts = problem.parts
-        self._parts = PartFilling(parts, rooms, snapshot, self._domains, self._fill, steps) if parts else None
+        self._parts = (
+            PartFilling(parts, rooms, snapshot, self._domains, self._order, self._fill, steps) if parts else None
+        )
 
     def plan(self) -> GangPlan | GangShortage:
         for level in self._free_cliques_first():
             enough = [domain for domain in level if self._may_fit(domain)]
             for attempt in (self._preferred, self._searched):
-                for domain in self._distinct(self._tightest_first(enough)):
+                for domain in self._distinct(self._order.tightest_first(enough)):
                     placed = attempt(domain)
                     if placed is not None:
                         return self._result(domain, placed)
@@ -131,7 +134,8 @@ class _Planner:
         alone = [name for name, most in first.items() if most >= wanted and name not in self._forbidden]
         for most, wanted in needs[1:]:
             alone = [name for name in alone if most.get(name, 0) >= wanted]
-        yield self._domains.single(alone)
+        if self._problem.topology != "none" or not self._problem.wishes.apart:
+            yield self._domains.single(alone)
         yield from self._domains.wider()
 
     def _may_fit(self, domain: Domain) -> bool:
@@ -139,39 +143,6 @@ class _Planner:
         if self._free and sum(self._free.get(name, 0) for name in domain.nodes) < self._devices:
             return False
         return all(_bound(rooms, domain) >= len(rooms.units) for rooms in self._rooms)
-
-    def _spare(self, domain: Domain) -> int:
-        self._context.deadline.check_time()
-        return sum(rooms.most.get(name, 0) for rooms in self._rooms for name in domain.nodes)
-
-    def _tightest_first(self, domains: list[Domain]) -> Iterator[Domain]:
-        """By the room that is left, the domains around them, what the members prefer, the scores, and the names."""
-        by_room = sorted(((self._spare(domain), domain) for domain in domains), key=lambda entry: entry[0])
-        for _, group in groupby(by_room, key=lambda entry: entry[0]):
-            equal = [domain for _, domain in group]
-            yield from self._by_use(equal, self._compared_levels(equal[0].level)) if len(equal) > 1 else equal
-
-    def _compared_levels(self, level: str) -> Sequence[str]:
-        """The level of the domains, unless these are nodes, and the farther ones; only those of the policy."""
-        self._uses.update(self._snapshot)
-        known, levels = self._problem.levels, self._domains.levels
-        if level == NODE:
-            return known
-        return [one for one in levels[levels.index(level) :] if one in known] if level in levels else ()
-
-    def _by_use(self, domains: list[Domain], levels: Sequence[str]) -> Iterator[Domain]:
-        """By the use of the domains around them, level by level. Most domains are compared on the first level only."""
-        if not levels:
-            yield from sorted(domains, key=self._by_score)
-            return
-
-        def use(domain: Domain) -> Use:
-            self._context.deadline.check_time()
-            return self._uses.use(levels[0], domain.nodes[0])
-
-        for _, group in groupby(sorted(domains, key=use), key=use):
-            equal = list(group)
-            yield from self._by_use(equal, levels[1:]) if len(equal) > 1 else equal
 
     def _distinct(self, domains: Iterable[Domain]) -> Iterator[Domain]:
         """The domains; of single nodes of one equivalence class, only the first, because they have equal room."""
@@ -186,39 +157,32 @@ class _Planner:
     def _equivalence_key(self, name: str) -> Hashable:
         return tuple(rooms.equivalence_key(name) for rooms in self._rooms)
 
-    def _by_score(self, domain: Domain) -> tuple[int, float, object, object]:
-        rooms = self._rooms[0]
-        scores = (rooms.score[name] * rooms.most[name] for name in domain.nodes if name in rooms.most)
-        # fsum, because the order of the nodes must not matter. The first node orders domains of one name.
-        return -self._liked(domain), -fsum(scores), natural(domain.name), natural(min(domain.nodes))
-
-    def _liked(self, domain: Domain) -> int:
-        """The points for which the members prefer the nodes of a domain, for all room there."""
-        return sum(
-            rooms.preference[name] * rooms.most[name]
-            for rooms in self._rooms
-            if rooms.preference
-            for name in domain.nodes
-            if name in rooms.most
-        )
-
     # -- where in it -----------------------------------------------------------------------------------------
 
     def _preferred(self, domain: Domain) -> Assigned | None:
         if self._parts is not None:
             return self._parts.preferred(domain)
-        found = fill(self._rooms, domain, self._snapshot, self._domains)
-        return self._by_rank(found.placed) if found is not None else None
+        placed = self._filled(self._rooms, domain)
+        if placed is not None and self._problem.wishes != NO_WISHES:
+            placed = Wishing(self._problem, self._snapshot, self._domains, self._filled).plan(
+                self._rooms, domain, placed
+            )
+        return self._by_rank(placed) if placed is not None else None
+
+    def _filled(self, rooms: Sequence[NodeRooms], domain: Domain) -> list[Placed] | None:
+        found = fill(rooms, domain, self._snapshot, self._domains, self._order)
+        return found.placed if found is not None else None
 
     def _fill(self, rooms: NodeRooms, trial: GangTrial, domain: Domain, wanted: int, variant: int) -> Placed | None:
-        return _fill_rooms(rooms, trial, domain, self._domains, variant, wanted)
+        return _fill_rooms(rooms, trial, domain, self._domains, self._order, variant, wanted)
 
     def _searched(self, domain: Domain) -> Assigned | None:
         """The units in a domain, with other devices or alternatives than the preferred ones."""
         if self._parts is not None:
             return self._parts.searched(domain)
-        if len(self._rooms) == 1 and len(local_nodes(domain.nodes, self._snapshot)) == len(domain.nodes):
-            found = pack(self._rooms[0], domain, self._snapshot, self._domains, self._steps)
+        alone = len(self._rooms) == 1 and not self._rooms[0].spans_domains
+        if alone and len(local_nodes(domain.nodes, self._snapshot)) == len(domain.nodes):
+            found = pack(self._rooms[0], domain, self._snapshot, self._domains, self._order, self._steps)
         else:
             found = self._with_other_alternatives(domain) or self._by_search(domain)
         return self._by_rank(found) if found is not None else None
@@ -226,7 +190,7 @@ class _Planner:
     def _with_other_alternatives(self, domain: Domain) -> list[Placed] | None:
         """All units without the first alternatives of their requests, then without the second ones, and so on."""
         for variant in range(1, max(rooms.variants for rooms in self._rooms)):
-            found = fill(self._rooms, domain, self._snapshot, self._domains, variant)
+            found = fill(self._rooms, domain, self._snapshot, self._domains, self._order, variant)
             if found is not None:
                 return found.placed
         return None
@@ -281,7 +245,7 @@ class _Planner:
     def _room(self, domain: Domain) -> int:
         if self._parts is not None:
             return self._parts.room(domain)
-        found = fill(self._rooms, domain, self._snapshot, self._domains, whole=False)
+        found = fill(self._rooms, domain, self._snapshot, self._domains, self._order, whole=False)
         return found.members if found is not None else 0
 
     def _bounded_members(self, domain: Domain) -> int:
@@ -306,6 +270,8 @@ def _free_together(rooms: Sequence[NodeRooms]) -> dict[str, int]:
 def _bound(rooms: NodeRooms, domain: Domain) -> int:
     """The most of these units in a domain, at most all."""
     most, wanted, found = rooms.most, len(rooms.units), 0
+    if rooms.spans_domains:
+        return min(rooms.most_in(domain.nodes), wanted)
     for name in domain.nodes:
         found += most.get(name, 0)
         if found >= wanted:
@@ -328,6 +294,7 @@ def fill(
     domain: Domain,
     snapshot: Snapshot,
     domains: Domains,
+    order: PlaceOrder,
     variant: int = 0,
     *,
     whole: bool = True,
@@ -338,7 +305,7 @@ def fill(
     """
     trial, found = GangTrial(snapshot), list[Placed]()
     for rooms in all_rooms:
-        placed = _fill_rooms(rooms, trial, domain, domains, variant, len(rooms.units), whole=whole)
+        placed = _fill_rooms(rooms, trial, domain, domains, order, variant, len(rooms.units), whole=whole)
         if placed is None:
             return None
         found.append(placed)
@@ -355,54 +322,32 @@ def _fill_rooms(
     trial: GangTrial,
     domain: Domain,
     domains: Domains,
+    order: PlaceOrder,
     variant: int,
     wanted: int,
     *,
     whole: bool = True,
 ) -> Placed | None:
-    placed, levels = Placed(), [domains.of_level(level).name_of for level in domain.within]
+    placed = Placed()
     while len(placed) < wanted:
-        left = wanted - len(placed)
-        known = rooms.rooms(trial, domain.nodes, left, variant)
+        # Of units that make room for each other, the nodes must be chosen one by one.
+        left = 1 if rooms.grows else wanted - len(placed)
+        known = rooms.apart(trial, rooms.rooms(trial, domain.nodes, left, variant))
         if whole and sum(known.values()) < left:
             return None
         before = len(placed)
-        parts = _preferred_first(rooms, known, levels, left, domains.placed | trial.nodes)
+        parts = spread(known, *order.of_parts(rooms, known, domain), left, domains.placed | trial.nodes)
         for name, number in parts.items():
             placed += ((name, unit) for unit in rooms.place(trial, name, number, variant))
-        # Nodes that share a pool have less room together than each alone. So the rest is spread again.
+        # Nodes that share a pool, or a limit, have less room together than each alone. So the rest is spread again.
         if len(placed) == before:
             break
     return placed if not whole or len(placed) == wanted else None
 
 
-def _preferred_first(
-    rooms: NodeRooms, known: Mapping[str, int], levels: Sequence[Mapping[str, str]], wanted: int, used: frozenset[str]
-) -> dict[str, int]:
-    """As `spread`; of equally large sub-domains and nodes, those come first that the members prefer.
-
-    Of equal ones `spread` takes the first by name. So it gets names that are numbers, in the order of preference.
-    """
-    points = rooms.preference
-    if not points:
-        return spread(known, levels, wanted, used)
-    names = sorted(known, key=lambda name: (-points[name], natural(name)))
-    numbers = {name: str(number) for number, name in enumerate(names)}
-    numbered = []
-    for name_of in levels:
-        liked: dict[str, int] = {}
-        for name in names:
-            if (domain := name_of.get(name)) is not None:
-                liked[domain] = liked.get(domain, 0) + points[name] * known[name]
-        ordered = sorted(liked, key=lambda domain: (-liked[domain], natural(domain)))
-        number_of = {domain: str(number) for number, domain in enumerate(ordered)}
-        numbered.append({numbers[name]: number_of[name_of[name]] for name in names if name in name_of})
-    room = {numbers[name]: number for name, number in known.items()}
-    own = frozenset(numbers[name] for name in used if name in numbers)
-    return {names[int(number)]: count for number, count in spread(room, numbered, wanted, own).items()}
-
-
-def pack(rooms: NodeRooms, domain: Domain, snapshot: Snapshot, domains: Domains, steps: Steps) -> list[Placed] | None:
+def pack(
+    rooms: NodeRooms, domain: Domain, snapshot: Snapshot, domains: Domains, order: PlaceOrder, steps: Steps
+) -> list[Placed] | None:
     """Place all units of a gang of equal units in a domain whose nodes share no pool, with any of their devices.
 
     Units on one node do not affect other nodes. So each node is searched alone, until there is room for all units.
@@ -421,8 +366,8 @@ def pack(rooms: NodeRooms, domain: Domain, snapshot: Snapshot, domains: Domains,
             room[name] = max(room.get(name, 0), len(better[key]))
     if sum(room.values()) < wanted:
         return None
-    placed, levels = Placed(), [domains.of_level(level).name_of for level in domain.within]
-    for name, number in spread(room, levels, wanted, domains.placed).items():
+    placed = Placed()
+    for name, number in spread(room, *order.of_parts(rooms, room, domain), wanted, domains.placed).items():
         found = rooms.place(trial, name, number)
         units = found if len(found) == number else better[rooms.equivalence_key(name)][:number]
         placed += ((name, unit) for unit in units)

@@ -5,18 +5,20 @@ A plan has a node and devices for every member, in the tightest domain that has 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.api.group_topology import ONE_NODE
+from extender.api.group_topology import ONE_NODE, GroupTopology
+from extender.api.pod_affinity import HOSTNAME
 from extender.api.pod_groups import GroupKey, GroupSource
 from extender.api.pods import Pod
 from extender.api.reasons import Code, Reason
 from extender.api.resource_claims import Claim
 from extender.base.deadline import Deadline
 from extender.gangs.gang import Gang
+from extender.gangs.member_limits import NO_WISHES, NodeLimit, Wishes, limits_between
 from extender.policy import Policy
 from extender.scheduling import (
     NO_PREFERENCE,
@@ -37,21 +39,6 @@ MAX_TOGETHER = 400
 _NONE: Mapping[str, Collection[str]] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class NodeLimit:
-    """The number of equal members that kube-scheduler accepts on one node, by CPU and everything else but devices.
-
-    Members with the same NodeLimit object count together.
-    """
-
-    most: int  # on any node
-    placed: Mapping[str, int]  # node to number of such members that the plan does not move
-
-    def left(self, node: str) -> int:
-        """How many more of these members fit on a node."""
-        return max(self.most - self.placed.get(node, 0), 0)
-
-
 @dataclass(frozen=True, slots=True)
 class GangMember:
     """A member to place."""
@@ -61,7 +48,7 @@ class GangMember:
     rank: int  # members are placed in this order on neighbouring nodes
     nodes: frozenset[str] | None = None  # nodes on which kube-scheduler may run the pod; None: all
     excluded: frozenset[str] = frozenset()  # nodes that kube-scheduler rejected for the pod
-    limit: NodeLimit | None = None
+    limits: tuple[NodeLimit, ...] = ()
     prefers: NodePreference = NO_PREFERENCE
 
 
@@ -75,6 +62,7 @@ class GangProblem:
     topology_label: str = ""  # all members on one value of this label, in every topology; '' for no constraint
     placed: Mapping[str, int] = field(default_factory=dict)  # node to number of members that are bound there
     preferred_level: str = ""  # GroupTopology.preferred; need not be in `levels`, see Domains.levels
+    wishes: Wishes = NO_WISHES
     parts: tuple[GangPart, ...] = ()  # each in one domain of its level; some of their members may not be in `members`
 
 
@@ -232,15 +220,18 @@ def gang_problem(
     gang: Gang,
     members: GangMembers,
     policy: Policy,
+    snapshot: Snapshot,
     nodes: Mapping[str, frozenset[str]],
     excluded: Mapping[str, Collection[str]] = _NONE,
     limits: Mapping[str, NodeLimit] = MappingProxyType({}),
+    offered: Collection[str] | None = None,
 ) -> GangProblem:
     """The problem of these members of a gang.
 
-    By UID: `nodes` are the only ones that a member may use, and it must not use those `excluded`; for `limits` see
-    GangMember.
+    By UID: `nodes` are the only ones that a member may use, and it must not use those `excluded`; `limits` are those
+    that kube-scheduler has shown. For `offered` see limits_between.
     """
+    between = limits_between(members.pods, snapshot, gang.placed, offered)
     wanted = tuple(
         GangMember(
             pod.uid,
@@ -248,15 +239,33 @@ def gang_problem(
             rank,
             nodes.get(pod.uid),
             frozenset(excluded.get(pod.uid, ())),
-            limits.get(pod.uid),
+            (*([limits[pod.uid]] if pod.uid in limits else ()), *between.limits.get(pod.uid, ())),
             NodePreference(pod.preferred_nodes, pod.tolerations),
         )
         for rank, pod in enumerate(members.pods)
         if (found := members.requirements.get(pod.uid)) is not None
     )
-    levels, topology = policy.group_levels, gang.topology_in(policy.group_levels)
+    levels = policy.group_levels
     parts = parts_of(gang.waiting, gang.bound, levels)
-    return GangProblem(wanted, levels, topology.nearness, topology.label, gang.placed, topology.preferred, parts)
+    topology = _with_affinity(gang.topology_in(levels), between.together, levels)
+    return GangProblem(
+        wanted, levels, topology.nearness, topology.label, gang.placed, topology.preferred, between.wishes, parts
+    )
+
+
+def _with_affinity(topology: GroupTopology, label: str, levels: Sequence[str]) -> GroupTopology:
+    """The topology of a gang whose members must all be in one domain of `label`, too.
+
+    If it is not known which of two labels is nearer, that of the topology counts: kube-scheduler checks the other.
+    """
+    if label == HOSTNAME:
+        return replace(topology, nearness=ONE_NODE)
+    if not label or topology.nearness in (ONE_NODE, "required"):
+        return topology
+    both = (topology.label or label, label)
+    if both[0] != label and not (both[0] in levels and label in levels):
+        return topology
+    return replace(topology, label=min(both, key=levels.index) if both[0] != label else label)
 
 
 def _may_have_devices(node_info: NodeInfo) -> bool:

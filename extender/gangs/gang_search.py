@@ -63,7 +63,7 @@ class GangSearch:
             for unit in range(number)
             for step in range(rooms.members_per_unit)
         ]
-        self._trial = GangTrial(snapshot)
+        self._trial = GangTrial(snapshot, in_turn=False)
         self._steps = steps
         self._chosen: list[tuple[int, Placement]] = []  # index in the names of the rooms, and devices, by position
         self._failed: set[Hashable] = set()
@@ -78,10 +78,10 @@ class GangSearch:
         while stack:
             if next(stack[-1], None) is None:
                 stack.pop()
-            elif len(stack) == len(self._positions):
-                return self._result()
-            else:
+            elif len(stack) < len(self._positions):
                 stack.append(self._choices(len(stack)))
+            elif all(rooms.limits_hold(self._trial) for rooms in self._rooms):
+                return self._result()
         return None
 
     def _choices(self, position: int) -> Iterator[bool]:

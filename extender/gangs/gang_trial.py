@@ -21,7 +21,7 @@ from extender.allocation.what_if import with_devices_allocated
 from extender.api.resource_claims import Result
 from extender.api.resource_slices import Device, DeviceId, PoolKey
 from extender.base.fair_lru import FairLRU
-from extender.gangs.gang_problem import NodeLimit
+from extender.gangs.member_limits import NodeLimit
 from extender.scheduling import NodeRanking, Placement
 
 Taken = tuple[Hashable, ...]
@@ -35,7 +35,7 @@ class _Change(NamedTuple):
     """The pools that one placement changed, with the results before it."""
 
     node: str
-    limits: tuple[NodeLimit, ...]
+    limited: list[tuple[Hashable, str]]  # counter and domain of each limit
     before: dict[PoolKey, tuple[Result, ...]]
     taken: list[Hashable]  # by the placement, see GangTrial.key
 
@@ -46,11 +46,13 @@ class GangTrial:
     A pool that spans nodes is tracked once for all of them.
     """
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, *, in_turn: bool = True) -> None:
+        """`in_turn`: the limits must hold after each placement, and not only at the end."""
         self._node_infos = snapshot.node_infos
+        self._in_turn = in_turn
         self._results: dict[PoolKey, tuple[Result, ...]] = {}
         self._placements: Counter[str] = Counter()  # by node
-        self._limited: Counter[tuple[str, NodeLimit]] = Counter()  # placements by node and limit
+        self._limited: Counter[tuple[Hashable, str]] = Counter()  # placements by counter and domain of the limits
         self._known: dict[str, tuple[list[tuple[Result, ...]], NodeInfo]] = {}
         self._changes: list[_Change] = []
         self._devices: dict[DeviceId, Device] = {}  # of all placements so far
@@ -68,7 +70,9 @@ class GangTrial:
         """Take the devices of a placement on a node. `limits` are the limits of the member."""
         node_info = self._node_infos[name]
         inventory = node_info.inventory
-        change = _Change(name, limits, {}, [(name, limit) for limit in limits])
+        domains = ((limit.counted, limit.domain(name)) for limit in limits)
+        limited = [(counter, domain) for counter, domain in domains if domain is not None]
+        change = _Change(name, limited, {}, list(limited))
         for result in chain.from_iterable(placement.results(node_info)):
             if not result.admin_access:
                 key = PoolKey(result.device.driver, result.device.pool)
@@ -78,8 +82,8 @@ class GangTrial:
                 self._devices[result.device] = inventory.devices[inventory.index[result.device]].device
                 change.taken.append((result.device, _amounts(result)))
         self._placements[name] += 1
-        for limit in limits:
-            self._limited[name, limit] += 1
+        for entry in limited:
+            self._limited[entry] += 1
         for thing in change.taken:
             self._times[thing] += 1
             self._key |= 1 << self._number(thing)
@@ -90,8 +94,8 @@ class GangTrial:
         change = self._changes.pop()
         self._results.update(change.before)
         self._placements[change.node] -= 1
-        for limit in change.limits:
-            self._limited[change.node, limit] -= 1
+        for entry in change.limited:
+            self._limited[entry] -= 1
         for thing in change.taken:
             self._key &= ~(1 << self._number(thing))
             self._times[thing] -= 1
@@ -106,7 +110,11 @@ class GangTrial:
 
     def left(self, name: str, limit: NodeLimit) -> int:
         """How many more members with a limit may be placed on a node."""
-        return limit.left(name) - self._limited[name, limit]
+        return limit.left(name, self._limited, in_turn=self._in_turn)
+
+    def holds(self, limit: NodeLimit) -> bool:
+        """Whether a limit holds if this is the whole plan."""
+        return limit.holds(self._limited)
 
     def is_fresh(self, name: str) -> bool:
         """Whether the plan takes no device from the pools that the node can use."""

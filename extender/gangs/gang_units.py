@@ -13,7 +13,8 @@ from typing import NamedTuple
 from extender.allocation import Pick, Solution
 from extender.api.claim_specs import DeviceRequest
 from extender.api.nodes import Node, NodeSelector
-from extender.gangs.gang_problem import GangMember, NodeLimit
+from extender.gangs.gang_problem import GangMember
+from extender.gangs.member_limits import NodeLimit
 from extender.scheduling import Placement, PodRequirements
 
 UnitPlacement = tuple[Placement, ...]
@@ -62,7 +63,7 @@ class EqualUnits:
     """Units with equal requirements, in rank order: all may use the same nodes, or each is pinned to one node."""
 
     steps: tuple[PodRequirements, ...]  # of each member of the first unit, without the claims of earlier members
-    limits: tuple[NodeLimit | None, ...]  # of the members of a unit
+    limits: tuple[tuple[NodeLimit, ...], ...]  # of each member of a unit
     admissible: Admissible | None  # of all units; None if they are pinned
     units: list[Unit] = field(default_factory=list)
     pinned: dict[str, list[Unit]] = field(default_factory=dict)  # by node
@@ -84,7 +85,7 @@ def equal_units(members: Iterable[GangMember]) -> list[EqualUnits]:
     found: dict[object, EqualUnits] = {}
     for unit in _units(members):
         steps = _steps(unit)
-        limits = tuple(member.limit for member in unit.members)
+        limits = tuple(member.limits for member in unit.members)
         admissible = unit.admissible if unit.pin is None else None  # or units with different pins would not be equal
         key = (tuple(step.key for step in steps), limits, admissible)
         if key not in found:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
@@ -19,9 +20,10 @@ from extender.api.reasons import Code
 from extender.base.berth_errors import InvalidClaim
 from extender.base.bits import members, union
 from extender.base.deadline import DeadlineExceeded
-from extender.gangs.gang_problem import NodeLimit
+from extender.gangs.domains import natural
 from extender.gangs.gang_trial import GangMemory, GangTrial
 from extender.gangs.gang_units import Admissible, EqualUnits, UnitPlacement
+from extender.gangs.member_limits import NodeLimit
 from extender.scheduling import (
     EvaluationContext,
     FilterStatus,
@@ -140,7 +142,7 @@ class NodeRooms:
         self._pins = {
             name: units.allowed_on(self._node_infos[name].node) for name in units.pinned if name in self._node_infos
         }
-        self._limits: list[tuple[NodeLimit, ...]] = [() if limit is None else (limit,) for limit in units.limits]
+        self._limits = list(units.limits)
         if self.pinned:
             self._limits[0] += (_pin_limit(self._pins),)
         self._limited = Counter(limit for limits in self._limits for limit in limits)
@@ -203,7 +205,7 @@ class NodeRooms:
         self._context.deadline.check_time()
         if name not in self.most:
             return None
-        return self.equivalence_class(name), tuple(limit.left(name) for limit in self._limited)
+        return self.equivalence_class(name), tuple(limit.key(name) for limit in self._limited)
 
     # -- bounds ----------------------------------------------------------------------------------------------
 
@@ -236,10 +238,7 @@ class NodeRooms:
                 each.add(bound.each)
         self.each = each.pop() if len(each) == 1 else 0
         if self._limited:
-            trial = GangTrial(self._snapshot)
-            self.most = {
-                name: least for name, most in self.most.items() if (least := min(most, self.left(trial, name)))
-            }
+            self.most = {name: least for name, most in self.most.items() if (least := min(most, self._at_most(name)))}
 
     def _bound(self, name: str) -> _Bound:
         key = (self._number, "bound", self.equivalence_class(name))
@@ -316,6 +315,61 @@ class NodeRooms:
         if not self._limited:
             return UNLIMITED_ROOM
         return min(trial.left(name, limit) // members for limit, members in self._limited.items())
+
+    def _at_most(self, name: str) -> int:
+        """The units that the limits allow on a node in any plan."""
+        return min(limit.left(name, in_turn=False) // members for limit, members in self._limited.items())
+
+    def limited(self, limit: NodeLimit) -> NodeRooms:
+        """The same rooms with one more limit for every member."""
+        found = copy(self)
+        found.add_limit(limit)
+        return found
+
+    def add_limit(self, limit: NodeLimit) -> None:
+        """One more limit for every member, before any is placed."""
+        self._limits = [(*limits, limit) for limits in self._limits]
+        self._limited = self._limited + Counter({limit: self.members_per_unit})
+        self.most = {name: least for name, most in self.most.items() if (least := min(most, self._at_most(name)))}
+
+    @property
+    def spans_domains(self) -> bool:
+        """Whether a unit on one node can change the room of other nodes: a limit is for a domain of several nodes."""
+        return any(limit.domain_of is not None or limit.over for limit in self._limited)
+
+    def most_in(self, names: Iterable[str]) -> int:
+        """The units that these nodes have room for at most, with the limits of the domains that they are in."""
+        found = UNLIMITED_ROOM
+        nodes = [name for name in names if name in self.most]
+        for limit, in_unit in self._limited.items():
+            room: dict[str, int] = {}
+            for name in nodes:
+                domain = limit.domain(name) or name
+                allowed = limit.left(name, in_turn=False) // in_unit
+                room[domain] = min(room.get(domain, 0) + self.most[name], allowed)
+            found = min(found, sum(room.values()))
+        return found
+
+    @property
+    def grows(self) -> bool:
+        """Whether each unit on one node can make room for another one on other nodes."""
+        return any(limit.over for limit in self._limited)
+
+    def limits_hold(self, trial: GangTrial) -> bool:
+        """Whether the limits hold if this is the whole plan."""
+        return all(trial.holds(limit) for limit in self._limited)
+
+    def apart(self, trial: GangTrial, known: Mapping[str, int]) -> Mapping[str, int]:
+        """The rooms by node, with one node of each domain that has room for one unit only."""
+        points = self.preference
+        for limit in self._limited:
+            if limit.most != 1 or limit.domain_of is None or limit.over:
+                continue
+            best: dict[str, str] = {}
+            for name in sorted(known, key=lambda name: (-points.get(name, 0), -known[name], natural(name))):
+                best.setdefault(limit.domain(name) or name, name)
+            known = {name: min(known[name], trial.left(name, limit)) for name in best.values()}
+        return known
 
     def add(self, trial: GangTrial, name: str, step: int, placement: Placement) -> None:
         """Add the placement of member number `step` of a unit to the trial."""

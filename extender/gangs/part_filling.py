@@ -19,6 +19,7 @@ from extender.gangs.gang_search import GangSearch, GaveUp, Steps, local_nodes
 from extender.gangs.gang_trial import GangTrial
 from extender.gangs.gang_units import Placed, Unit, UnitPlacement
 from extender.gangs.node_rooms import NodeRooms
+from extender.gangs.place_order import PlaceOrder
 from extender.gangs.spreading import spread
 from extender.scheduling import GangPart
 
@@ -78,12 +79,14 @@ class PartFilling:
         rooms: Sequence[NodeRooms],
         snapshot: Snapshot,
         domains: Domains,
+        order: PlaceOrder,
         fill: Fill,
         steps: Steps,
     ) -> None:
         self._rooms = rooms
         self._snapshot = snapshot
         self._domains = domains
+        self._place_order = order
         self._fill = fill
         self._steps = steps
         units = {
@@ -225,11 +228,13 @@ class PartFilling:
         farther, nearer = self._levels_around(shape.level, nodes, within)
         nodes_in_use = self._domains.placed | self._trial.nodes
         used = {domain for name in nodes_in_use if (domain := self._name_of(shape.level, name)) is not None}
-        chosen = spread(room, farther, len(parts), frozenset(used))
+        names_of = [self._names_of(level, nodes) for level in farther]
+        orders = self._place_order.of_levels([*farther, shape.level], self._rooms[0])
+        chosen = spread(room, names_of, orders, len(parts), frozenset(used))
         done = 0
         for domain in sorted(chosen, key=lambda one: self._domains.path(min(nodes[one], key=natural))):
             own = parts[done : done + chosen[domain]]
-            together = [own] if _rooms_of(shape) is not None else [[part] for part in own]
+            together = [own] if self._rooms_of(shape) is not None else [[part] for part in own]
             if not all(self._whole(some, nodes[domain], nearer, variant) for some in together):
                 return False
             done += len(own)
@@ -271,23 +276,24 @@ class PartFilling:
 
     def _levels_around(
         self, level: str, nodes: Mapping[str, Sequence[str]], within: Sequence[str]
-    ) -> tuple[list[Mapping[str, str]], tuple[str, ...]]:
-        """(for each level of which the domains are parts, their domain of it; the other levels, which are nearer)."""
-        around, nearer = list[Mapping[str, str]](), []
+    ) -> tuple[list[str], list[str]]:
+        """(the levels of which the domains of a level are parts, the other ones, which are nearer)."""
+        around, nearer = list[str](), list[str]()
         for other in within:
-            if other == level:
-                continue
             name_of = self._domains.of_level(other).name_of
-            values = {domain: {name_of.get(name) for name in own} for domain, own in nodes.items()}
-            if all(len(found) == 1 for found in values.values()):
-                around.append({domain: one for domain, (one,) in values.items() if one is not None})
-            else:
-                nearer.append(other)
-        return around, tuple(nearer)
+            if other != level:
+                is_around = all(len({name_of.get(name) for name in own}) == 1 for own in nodes.values())
+                (around if is_around else nearer).append(other)
+        return around, nearer
+
+    def _names_of(self, level: str, nodes: Mapping[str, Sequence[str]]) -> dict[str, str]:
+        """The domain of a farther level in which each domain is; domains in none are left out."""
+        name_of = self._domains.of_level(level).name_of
+        return {domain: name_of[own[0]] for domain, own in nodes.items() if own[0] in name_of}
 
     def _room(self, parts: Sequence[_Part], nodes: Mapping[str, Sequence[str]], variant: int) -> dict[str, int]:
         """The number of these parts that each domain has room for; domains without room are left out."""
-        shape, index = parts[0].shape, _rooms_of(parts[0].shape)
+        shape, index = parts[0].shape, self._rooms_of(parts[0].shape)
         if index is not None:
             names = [name for own in nodes.values() for name in own]
             known = self._rooms[index].rooms(self._trial, names, shape.units[index] * len(parts), variant)
@@ -295,6 +301,17 @@ class PartFilling:
         else:
             counted = {domain: self._tried(parts, own, variant) for domain, own in nodes.items()}
         return {domain: min(number, len(parts)) for domain, number in counted.items() if number}
+
+    def _rooms_of(self, shape: _Shape) -> int | None:
+        """The index of the rooms of all units, if these can be counted: they are equal, no two kinds of parts compete.
+
+        None if not, also if a limit holds for nodes together.
+        """
+        indices = shape.units.keys()
+        if len(indices) != 1 or len(shape.below) > 1 or any(self._rooms_of(below) is None for below, _ in shape.below):
+            return None
+        (index,) = indices
+        return None if self._rooms[index].spans_domains else index
 
     def _counted(self, shape: _Shape, names: Sequence[str], known: Mapping[str, int]) -> int:
         """The number of parts of one kind of equal units that fit on nodes with this room, exactly."""
@@ -318,7 +335,7 @@ class PartFilling:
     def _cannot_fit(self, domain: Domain) -> bool:
         """Whether counting proves that the parts do not fit, whatever devices and domains are chosen."""
         shape = self._root.shape
-        index = _rooms_of(shape)
+        index = self._rooms_of(shape)
         if index is None:
             return False
         if len(self._rooms) == 1 and self._rooms[index].each:
@@ -387,11 +404,3 @@ def _leaves(parts: Sequence[GangPart], path: tuple[int, ...] = ()) -> Iterator[t
         own = (*path, position)
         yield from ((uid, own) for uid in part.members)
         yield from _leaves(part.parts, own)
-
-
-def _rooms_of(shape: _Shape) -> int | None:
-    """The index of the rooms of all units, if they are equal and no two kinds of parts compete; None if not."""
-    indices = shape.units.keys()
-    if len(indices) != 1 or len(shape.below) > 1 or any(_rooms_of(below) is None for below, _ in shape.below):
-        return None
-    return next(iter(indices))

@@ -1,7 +1,7 @@
 """How equal units spread over the sub-domains and nodes of a domain: over the fewest.
 
 Of the farthest level the fewest sub-domains, then the fewest of the next level in all of these together, and so on down
-to the nodes. What the gang uses already comes first, and does not count.
+to the nodes. What the gang uses already comes first, and does not count. Of equally large ones, the caller's order.
 
 Largest first, the last one best-fit, is the fewest of one level. But an equal number of racks can differ in how many
 cliques they need. So where the choice of the farther levels may have cost something, all choices are compared, if they
@@ -10,23 +10,26 @@ are not too many.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple
-
-from extender.gangs.domains import natural
+from typing import Any, NamedTuple
 
 MAX_COMBINATIONS = 20_000  # of the choices of one level, about 10 ms
 
 Level = Mapping[str, str]
 """By node, the name of its sub-domain; nodes in none are left out."""
 
+Order = Callable[[str], Any]
+"""The sort key of a sub-domain or a node: of several with equal room, the first comes first."""
 
-def spread(rooms: Mapping[str, int], levels: Sequence[Level], wanted: int, used: frozenset[str]) -> dict[str, int]:
+
+def spread(
+    rooms: Mapping[str, int], levels: Sequence[Level], orders: Sequence[Order], wanted: int, used: frozenset[str]
+) -> dict[str, int]:
     """The number of units for each node; together `wanted`, or less if there is less room.
 
-    `rooms` are the units that each node has room for. `levels` are from the farthest to the nearest. Nodes that are in
-    no sub-domain are used last. `used` are nodes of the gang.
+    `rooms` are the units that each node has room for. `levels` are from the farthest to the nearest, `orders` those of
+    the levels and of the nodes. Nodes that are in no sub-domain are used last. `used` are nodes of the gang.
     """
     known, inside = rooms, rooms
     fewest, of_used = list[int](), list[Collection[str]]()  # of each level
@@ -36,19 +39,22 @@ def spread(rooms: Mapping[str, int], levels: Sequence[Level], wanted: int, used:
         room = sum(inside.values())
         if room < wanted:
             outside = {name: room for name, room in chosen.items() if name not in level}
-            return {**inside, **(spread(outside, levels[depth + 1 :], wanted - room, used) if outside else {})}
+            below = levels[depth + 1 :], orders[depth + 1 :]
+            return {**inside, **(spread(outside, *below, wanted - room, used) if outside else {})}
         of_used.append({level[name] for name in used if name in level})
-        inside, picked = _picked(known, inside, levels[: depth + 1], wanted, of_used, fewest)
+        inside, picked = _picked(known, inside, levels[: depth + 1], orders, wanted, of_used, fewest)
         inside = {name: room for name, room in inside.items() if level[name] in picked}
     if not levels:
-        return _fewest(rooms, wanted, used)
-    return _picked(known, inside, [*levels, {name: name for name in known}], wanted, [*of_used, used], fewest)[1]
+        return _fewest(rooms, orders[0], wanted, used)
+    nodes = {name: name for name in known}
+    return _picked(known, inside, [*levels, nodes], orders, wanted, [*of_used, used], fewest)[1]
 
 
 def _picked(
     known: Mapping[str, int],
     inside: Mapping[str, int],
     levels: Sequence[Level],
+    orders: Sequence[Order],
     wanted: int,
     of_used: Sequence[Collection[str]],
     fewest: list[int],
@@ -57,14 +63,14 @@ def _picked(
 
     The nodes are those `inside` the sub-domains that are chosen so far, or of `known` if other ones are better.
     """
-    level = levels[-1]
-    picked = _fewest(_by_domain(inside, level), wanted, of_used[-1])
+    level, order = levels[-1], orders[len(levels) - 1]
+    picked = _fewest(_by_domain(inside, level), order, wanted, of_used[-1])
     fewest.append(_number(picked, of_used))
     if len(fewest) > 1 and fewest[-1] > fewest[-2] and fewest[-1] > _least(known, level, wanted, of_used):
-        parents = _compared(known, levels, wanted, of_used, fewest)
+        parents = _compared(known, levels, orders, wanted, of_used, fewest)
         if parents:
             inside = {name: room for name, room in known.items() if levels[-2][name] in parents}
-            picked = _fewest(_by_domain(inside, level), wanted, of_used[-1])
+            picked = _fewest(_by_domain(inside, level), order, wanted, of_used[-1])
             fewest[-1] = _number(picked, of_used)
     return inside, picked
 
@@ -85,7 +91,7 @@ def _number(picked: Mapping[str, int], of_used: Sequence[Collection[str]]) -> in
 
 def _least(rooms: Mapping[str, int], level: Level, wanted: int, of_used: Sequence[Collection[str]]) -> int:
     """The fewest sub-domains of a level if those of the farther levels did not matter."""
-    return _number(_fewest(_by_domain(rooms, level), wanted, of_used[-1]), of_used)
+    return _number(_fewest(_by_domain(rooms, level), str, wanted, of_used[-1]), of_used)
 
 
 # -- one level: largest first, the last one best-fit ---------------------------------------------------------------
@@ -94,7 +100,8 @@ def _least(rooms: Mapping[str, int], level: Level, wanted: int, of_used: Sequenc
 class _Parts:
     """Sub-domains or nodes by room. Only the parts of one room are sorted, because most parts are never looked at."""
 
-    def __init__(self, rooms: Iterable[tuple[str, int]]) -> None:
+    def __init__(self, rooms: Iterable[tuple[str, int]], order: Order) -> None:
+        self._order = order
         self._by_room: dict[int, list[str]] = {}
         for name, room in rooms:
             if room:
@@ -116,10 +123,10 @@ class _Parts:
         del self._by_room[room]
 
     def pop(self, room: int) -> str:
-        """The first part with this room, in natural order of names."""
+        """The first part with this room."""
         names = self._by_room[room]
         if room not in self._sorted:
-            names.sort(key=natural, reverse=True)
+            names.sort(key=self._order, reverse=True)
             self._sorted.add(room)
         found = names.pop()
         if not names:
@@ -127,12 +134,12 @@ class _Parts:
         return found
 
 
-def _fewest(rooms: Mapping[str, int], wanted: int, used: Iterable[str]) -> dict[str, int]:
+def _fewest(rooms: Mapping[str, int], order: Order, wanted: int, used: Iterable[str]) -> dict[str, int]:
     """The chosen parts with the number of units for each."""
     first = set(used)
     groups = [
-        _Parts((name, room) for name, room in rooms.items() if name in first),
-        _Parts((name, room) for name, room in rooms.items() if name not in first),
+        _Parts(((name, room) for name, room in rooms.items() if name in first), order),
+        _Parts(((name, room) for name, room in rooms.items() if name not in first), order),
     ]
     if sum(rooms[name] for name in first & rooms.keys()) >= wanted:
         groups.pop()  # what the gang uses is enough, even if one other part alone would be
@@ -175,6 +182,7 @@ _NOTHING = _Choice(0, 0, ())
 def _compared(
     rooms: Mapping[str, int],
     levels: Sequence[Level],
+    orders: Sequence[Order],
     wanted: int,
     of_used: Sequence[Collection[str]],
     fewest: Sequence[int],
@@ -193,7 +201,7 @@ def _compared(
         combinations *= number + 1
     if combinations > MAX_COMBINATIONS:
         return set()
-    found = _Comparison(by_path, most, wanted, of_used).run()
+    found = _Comparison(by_path, orders, most, wanted, of_used).run()
     return {path[-2] for path in found}
 
 
@@ -201,12 +209,17 @@ class _Comparison:
     """The choices of sub-domains in a tree, by the number of sub-domains of each level."""
 
     def __init__(
-        self, by_path: Mapping[tuple[str, ...], int], most: _Counts, wanted: int, of_used: Sequence[Collection[str]]
+        self,
+        by_path: Mapping[tuple[str, ...], int],
+        orders: Sequence[Order],
+        most: _Counts,
+        wanted: int,
+        of_used: Sequence[Collection[str]],
     ) -> None:
         """`by_path` has the room of each sub-domain of the nearest level."""
         self._room, self._most, self._wanted, self._of_used = by_path, most, wanted, of_used
         self._below: dict[tuple[str, ...], dict[tuple[str, ...], None]] = {}
-        for path in sorted(by_path, key=lambda path: [natural(name) for name in path]):
+        for path in sorted(by_path, key=lambda path: [order(name) for order, name in zip(orders, path, strict=False)]):
             for depth in range(len(path)):
                 self._below.setdefault(path[:depth], {})[path[: depth + 1]] = None
 
@@ -234,7 +247,7 @@ class _Comparison:
     def _of_nearest(self, path: tuple[str, ...]) -> dict[_Counts, _Choice]:
         used = [child for child in self._below[path] if child[-1] in self._of_used[-1]]
         others = [child for child in self._below[path] if child[-1] not in self._of_used[-1]]
-        others.sort(key=lambda child: -self._room[child])  # stable: otherwise in natural order
+        others.sort(key=lambda child: -self._room[child])  # stable: otherwise in the given order
         first = sum(self._room[child] for child in used)
         totals = accumulate((self._room[child] for child in others[: self._most[-1]]), initial=first)
         return {

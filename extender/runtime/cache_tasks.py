@@ -8,21 +8,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 
-from extender.cache import CacheListener, ClusterCache
+from extender.cache import ClusterCache
 
 
-class HoldExpirer(CacheListener):
+class HoldExpirer:
     """A background task that sleeps until the next deadline in the cache. `clock` returns seconds."""
 
     def __init__(self, cache: ClusterCache, clock: Callable[[], float]) -> None:
         self._cache = cache
         self._clock = clock
         self._moved = asyncio.Event()
-        cache.listeners.append(self)
-
-    def deadline_moved(self) -> None:
-        """Wake the task: the next deadline is now earlier."""
-        self._moved.set()
+        cache.timers.moved = self._moved.set
 
     async def run(self) -> None:
         """Run until cancelled."""

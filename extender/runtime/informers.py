@@ -189,6 +189,15 @@ class Informers:
         self._supervisor.start("hold-expiry", self._expirer.run)
         self._supervisor.start("garbage-collection", partial(run_gc_policy, self._listed_and_built))
 
+    @property
+    def claims_version(self) -> str:
+        """The resourceVersion that the watch of claims has reached, bookmarks included; '' during a list."""
+        return self.reflectors["resourceclaims"].version
+
+    def is_served(self, resource: str) -> bool:
+        """Whether the API server serves an optional kind."""
+        return self.reflectors[resource].served
+
     async def listed(self) -> None:
         """Wait until every kind is listed."""
         await self.progress.until(lambda: not self.not_ready)

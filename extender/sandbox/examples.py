@@ -11,30 +11,28 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from extender.allocation import Features, Search
-from extender.allocation.nodes import places_of
-from extender.allocation.what_if import problem_of, usage_of
-from extender.api.device_classes import DeviceClass, decode_class
+from extender.allocation import Features, NodeInfo, Snapshot
+from extender.allocation.what_if import with_own_pools_released
 from extender.api.documents import MAX_YAML, parts_of, text_of
 from extender.api.fields import Json
 from extender.api.gpu_topology import Fabric, Graph
-from extender.api.nodes import Node, decode_node
+from extender.api.nodes import decode_node
 from extender.api.pod_groups import GroupKey, Membership
 from extender.api.pods import decode_pod
-from extender.api.resource_claims import Claim, decode_claim
-from extender.api.resource_slices import DeviceId, Slice, SliceDecoder
+from extender.api.resource_claims import Claim, Result, decode_claim
+from extender.api.resource_slices import DeviceId
 from extender.base.berth_errors import WireError
+from extender.base.bits import members
 from extender.base.text_limits import shown
-from extender.cel.dra import Masks
+from extender.explain import first_fit_devices
 from extender.files import must_exist, name_of, read_file
 from extender.manifests import objects_of_part
 from extender.sandbox.apiserver.validation import decode
 from extender.sandbox.apiserver.versioned_store import ObjectStore
 from extender.sandbox.machines import GPU_DRIVER
+from extender.scheduling import Evaluator
 from extender.topology.affinity import nearest, pairs_of
-from extender.topology.agent_slices import DRIVER, fabric_of
 from extender.topology.sets import bandwidth, is_joined
-from extender.vendors import whole_identity
 
 EXPECT = "berth.dev/expect-"
 _HOSTNAME = "kubernetes.io/hostname"
@@ -139,17 +137,13 @@ class Report:
     """Reads the sandbox's objects, and finds what first fit would have taken: the first devices that fit.
 
     It begins with the devices that no pod of the examples holds, and takes the pods in the order of the examples.
+    `snapshot` is that of Berth's cache. Its devices and links count, and the devices in use are those of the store.
     """
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore, snapshot: Snapshot) -> None:
         self._store = store
-        decoder = SliceDecoder()
-        decoded = [decoder.decode(obj) for obj in store.all("resourceslices")]
-        self._slices: list[Slice] = [s for s in decoded if s.pool.driver != DRIVER]
-        self._fabrics = {s.selection.node_name: fabric_of(s.devices) for s in decoded if s.pool.driver == DRIVER}
-        self._nodes: dict[str, Node] = {node.name: node for node in map(decode_node, store.all("nodes"))}
-        self._classes: dict[str, DeviceClass] = {c.name: c for c in map(decode_class, store.all("deviceclasses"))}
-        self._machines = {n.name: n.labels.get("berth.dev/machine", "") for n in self._nodes.values()}
+        self._node_infos, self._classes = snapshot.node_infos, snapshot.classes
+        self._context = Evaluator(Features()).evaluation_context(snapshot)
         self._taken: set[DeviceId] = set()
         self._first_fit_taken: set[DeviceId] = set()
         self._first_fit_nodes: dict[tuple[str, ...], str] = {}  # by claims: pods may share one
@@ -179,7 +173,7 @@ class Report:
         return Row(expected.pod, placement, first_fit, first_fit_node, is_good, note)
 
     def _compare(self, expected: Expectation, placement: PlacedGpus, *, is_served: bool) -> tuple[bool, str]:
-        machine = self._machines.get(placement.node, "")
+        machine = self._node_infos[placement.node].node.labels.get("berth.dev/machine", "")
         if expected.pending:
             return False, f"should be pending: {expected.pending}"
         if expected.machines and machine not in expected.machines:
@@ -201,51 +195,44 @@ class Report:
         return found
 
     def _placement(self, node: str, devices: Sequence[DeviceId], taken: set[DeviceId]) -> PlacedGpus:
-        fabric = self._fabrics.get(node)
-        gpus = _positions(devices)
+        node_info, gpus = self._node_infos[node], _positions(devices)
         busy = frozenset(_positions([device for device in taken if device.pool == node and device not in devices]))
-        if fabric is None:
+        if node_info.fabric is None:
             return PlacedGpus(node, gpus, busy, None, False, 0.0)
-        graph, mask = fabric.graph, _mask(fabric, gpus)
+        graph, mask = node_info.fabric.graph, _mask(node_info.fabric, gpus)
         gbps = bandwidth(graph, mask) if len(gpus) > 1 else 0.0
-        return PlacedGpus(
-            node, gpus, busy, graph, is_joined(graph, mask), gbps, *self._near_pairs(node, devices, fabric)
-        )
-
-    def _near_pairs(self, node: str, devices: Sequence[DeviceId], fabric: Fabric) -> tuple[int, int]:
-        """(pairs of these devices that are as near as the machine allows, all pairs)."""
-        state = usage_of(self._slices, (), {})
-        found = problem_of(self._nodes[node], self._slices, self._classes, (), state, Features(), Masks()).inventory
-        driver, gpus = found.whole_gpus
-        bits = {whole_identity(device, driver): bit for bit, device in gpus.items()}
-        places = places_of(found, fabric, tuple(bits.get(gpu.uuid, -1) for gpu in fabric.gpus))
-        chosen = sum(1 << found.index[device] for device in set(devices) if device in found.index)
-        pairs = pairs_of(places, chosen)
-        if places is None or not pairs:
-            return 0, 0
-        best, near = nearest(places), 0
-        for pair in pairs:
-            a, b = sorted((places.kind(pair.anchor), places.kind(pair.other)))
-            near += pair.nearness == best[a, b]
-        return near, len(pairs)
+        return PlacedGpus(node, gpus, busy, graph, is_joined(graph, mask), gbps, *_near_pairs(node_info, devices))
 
     def _first_fit_node(self, claims: list[Claim]) -> str:
         """Take the first devices that fit on the first node by name."""
         names = tuple(str(claim.key) for claim in claims)
         if names not in self._first_fit_nodes:
-            found = ((node, self._first_devices(node, claims, self._first_fit_taken)) for node in self._nodes)
-            node, devices = next(((node, devices) for node, devices in found if devices or not claims), ("", []))
-            self._first_fit_nodes[names] = node
-            self._first_fit_taken.update(devices)
+            self._first_fit_nodes[names] = "" if claims else min(self._node_infos)
+            for node in sorted(self._node_infos) if claims else ():
+                if devices := self._first_devices(node, claims, self._first_fit_taken):
+                    self._first_fit_nodes[names] = node
+                    self._first_fit_taken.update(devices)
+                    break
         return self._first_fit_nodes[names]
 
     def _first_devices(self, node: str, claims: list[Claim], taken: set[DeviceId]) -> list[DeviceId]:
         """The first devices of a node that fit; none if the claims do not fit."""
-        fresh = [(str(claim.key), claim.spec) for claim in claims]
-        state = usage_of(self._slices, taken, {})
-        problem = problem_of(self._nodes[node], self._slices, self._classes, fresh, state, Features(), Masks())
-        solution = Search(problem).run()
-        return [problem.inventory.devices[p.bit].id for claim in solution.picks for p in claim] if solution else []
+        free = with_own_pools_released(self._node_infos[node], [Result("", device) for device in taken])
+        found = first_fit_devices(free, claims, self._classes, self._context)
+        return [free.inventory.devices[bit].id for bit in members(found or 0)]
+
+
+def _near_pairs(node_info: NodeInfo, devices: Sequence[DeviceId]) -> tuple[int, int]:
+    """(pairs of these devices that are as near as the machine allows, all pairs)."""
+    places, index = node_info.places, node_info.inventory.index
+    pairs = pairs_of(places, sum(1 << index[device] for device in set(devices) if device in index))
+    if places is None or not pairs:
+        return 0, 0
+    best, near = nearest(places), 0
+    for pair in pairs:
+        a, b = sorted((places.kind(pair.anchor), places.kind(pair.other)))
+        near += pair.nearness == best[a, b]
+    return near, len(pairs)
 
 
 def _devices_of(claim: Claim) -> list[DeviceId]:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +27,7 @@ from extender.sandbox.apiserver.versioned_store import Change, ObjectStore
 
 _FILTER_SECONDS, _BIND_SECONDS = 5.0, 30.0  # the httpTimeout values of scheduler-config/
 _BACKOFF_SECONDS = (1.0, 10.0)  # podInitialBackoffSeconds, podMaxBackoffSeconds
+_MAX_DOUBLINGS = 30  # of a back-off
 _ENDED = ("Succeeded", "Failed")
 _POLL_SECONDS = 0.02  # the queue is checked this often without an event
 _JSON = {"Content-Type": "application/json"}
@@ -164,8 +166,7 @@ class Scheduler:
         return True
 
     def _failed(self, waiting: _Waiting, problem: str) -> None:
-        low, high = self._backoff_seconds
-        delay = min(high, low * 2**waiting.failures)
+        delay = backoff_seconds(waiting.failures, self._backoff_seconds)
         waiting.failures += 1
         waiting.ready_at = asyncio.get_running_loop().time() + delay
         self.last_errors["/".join(waiting.key)] = problem
@@ -247,9 +248,7 @@ class Scheduler:
         for entry in await self._call(session, "prioritize", args, _FILTER_SECONDS):
             if entry["Host"] in scores:
                 scores[entry["Host"]] += entry["Score"]
-        best = max(scores.values())
-        by_pod = random.Random(f"{self._seed}/{args['Pod']['metadata']['name']}")  # noqa: S311 - no secret
-        return by_pod.choice(sorted(name for name in feasible if scores[name] == best))
+        return tie_breaker(scores, self._seed, args["Pod"]["metadata"]["name"])
 
     async def _bind(self, session: aiohttp.ClientSession, uid: str, waiting: _Waiting, node: str) -> None:
         namespace, name = waiting.key
@@ -277,6 +276,19 @@ class Scheduler:
 
 class _ExtenderError(Exception):
     """The extender returned an error."""
+
+
+def backoff_seconds(failures: int, limits: tuple[float, float] = _BACKOFF_SECONDS) -> float:
+    """The back-off of a pod after so many earlier failures. `limits` are the first and the longest one."""
+    low, high = limits
+    return min(high, low * 2.0 ** min(failures, _MAX_DOUBLINGS))
+
+
+def tie_breaker(scores: Mapping[str, int], seed: int, pod: str) -> str:
+    """The best node. A tie is broken at random, as by kube-scheduler, but in the same way at each attempt of a pod."""
+    best = max(scores.values())
+    by_pod = random.Random(f"{seed}/{pod}")  # noqa: S311 - no secret
+    return by_pod.choice(sorted(name for name, score in scores.items() if score == best))
 
 
 def _scalars(pod: Json) -> Counter[str]:

@@ -15,6 +15,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from extender.allocation import NodeInfo, Snapshot
+from extender.api.group_topology import ONE_NODE
 from extender.api.label_domains import Path, path_labels, path_of
 from extender.api.nodes import Node
 
@@ -138,10 +139,17 @@ class DomainUses:
         return len(self._order)
 
     def use(self, level: str, name: str) -> Use:
-        """The use of the domain of a level around a node."""
+        """The use of the domain of a level around a node, or of the node itself for ONE_NODE."""
         known = self._nodes.get(name)
+        if level == ONE_NODE:
+            return Use(not known.used, known.free) if known is not None else _NO_DOMAIN
         domain = known.place.domains[self.levels.index(level)] if known is not None else None
         return domain.use if domain is not None else _NO_DOMAIN
+
+    def around(self, name: str) -> object:
+        """A sort key: the nodes in partly used domains come first, on the nearest level first."""
+        place = self._nodes[name].place
+        return place.key, place.room
 
     def first_of(self, names: Sequence[str]) -> str:
         """The node of these that comes first; of equal ones, the first in the given order."""

@@ -144,15 +144,23 @@ def _by_proximity(
     best: Best,
     wanted: AbstractSet[str],
 ) -> Best:
-    """The best nodes and the best of each level near the pod group, ordered by the score with proximity."""
-    placements = dict(best)
+    """The best nodes and the best of each level near the pod group, ordered by the score with proximity.
+
+    Of several with the highest score, one in a partly used domain comes first.
+    """
+    placements = dict(keeping_domains(best, ranking, snapshot, wanted))
     for near in proximity.near_nodes():
-        placements.update(_best_of(near & wanted, ranking, requirements, snapshot, len(best)))
+        nodes = near & wanted
+        found = _best_of(nodes, ranking, requirements, snapshot, len(best))
+        placements.update(keeping_domains(found, ranking, snapshot, nodes))
     found = [
         (name, proximity.with_proximity(placement, snapshot.node_infos[name], requirements))
         for name, placement in placements.items()
     ]
-    return sorted(found, key=lambda entry: (-entry[1].score, entry[0]))[: len(best)]
+    found.sort(key=lambda entry: (-entry[1].score, entry[0]))
+    ranking.uses.update(snapshot)
+    first = ranking.uses.first_of([name for name, one in found if one.score == found[0][1].score])
+    return sorted(found, key=lambda entry: entry[0] != first)[: len(best)]
 
 
 def _reasons(

@@ -149,8 +149,8 @@ def _tainted(problem: Problem, devices: int, request: DeviceRequest) -> int:
     """Those of these devices that have a taint that the request does not tolerate."""
     if not problem.features.taints:
         return 0
-    found = problem.inventory.devices
-    return _union(bit for bit in members(devices) if blocking_taint(found[bit].device, request.tolerations) is not None)
+    found, rest = problem.inventory.devices, devices & ~problem.inventory.simple  # simple ones have no taint
+    return _union(bit for bit in members(rest) if blocking_taint(found[bit].device, request.tolerations) is not None)
 
 
 def _has_room(problem: Problem, bit: int, request: DeviceRequest) -> bool:

@@ -1,28 +1,29 @@
 """Binds pods: it chooses the devices, writes the claims, and then writes the Binding.
 
-The protocol of one bind, in its order. Every wait ends before kube-scheduler's time-out: after that, kube-scheduler may
-give the node's CPU and memory to other pods.
+The protocol of one bind, in its order, and the function of each step. Every wait ends before kube-scheduler's time-out:
+after that, kube-scheduler may give the node's CPU and memory to other pods.
 
-1. Wait for an earlier bind of the same pod; if that one was for the same node, its answer is the answer.
-2. The pod, from the watch or read. A pod that is bound to the node is a success.
-3. A gang's member waits until the binds of the gang's minimum have arrived (`GangBarrier.arrive`). Read the PodGroup
-   of a claim, and the DeviceClasses if the cache knows none for an extended resource of the pod.
-4. Wait until no other bind writes a claim of the pod. Then, without an await in between, choose the devices on the
-   newest snapshot and assume them in the cache.
-5. Each claim that needs devices: its finalizer and the allocator annotation, then its status. Each claim that is
-   allocated already: the pod as its consumer (`ClaimWrites`). A special claim is created first, and named in the pod's
-   status.
-6. The write barrier: wait until the watch has shown these writes. Of two claims with a device, the earlier one keeps it
-   (`WriteBarrier`). From here the cache has the claims as any other.
-7. Wait until the drivers have met the binding conditions of the claims; then compare with the cache again. Read the
+1. `bind`: wait for an earlier bind of the same pod; if that one was for the same node, its answer is the answer.
+2. `_bind`: the pod, from the watch or read. A pod that is bound to the node is a success. A gang's member waits until
+   the binds of the gang's minimum have arrived (`GangBarrier.arrive`).
+3. `_bind_member`: read the PodGroup of a claim, and the DeviceClasses if the cache knows none for an extended resource
+   of the pod. Wait until no other bind writes a claim of the pod.
+4. `_bind_with_claims`: without an await in between, choose the devices on the newest snapshot (`_plan`) and assume them
+   in the cache.
+5. `_written`: each claim that needs devices gets its finalizer and the allocator annotation, then its status. Each
+   claim that is allocated already gets the pod as its consumer (`ClaimWrites`). A special claim is created first, and
+   named in the pod's status.
+6. The write barrier: wait until the watch has shown these writes, and check each claim (`WriteBarrier.require_kept`).
+   Of two claims with a device, the earlier one keeps it. From here the cache has the claims as any other.
+7. Wait until the drivers have met the binding conditions of the claims (`DriverWaits`); then check again. Read the
    claims of a PodGroup: other members may have used and left them.
 8. A gang's member waits until the claims of the whole minimum are written (`GangBarrier.written`).
-9. If the bind was slow, read all claims: another process may have released them.
-10. The Binding. If its reply is lost, read the pod until it is known whether the Binding was stored.
+9. If the bind was slow, read all claims (`ClaimWrites.require_kept`): another process may have released them.
+10. `_send_binding`: the Binding. If its reply is lost, read the pod until it is known whether the Binding was stored.
 
 Success is never answered before the Binding is stored, and an error never after it. An error undoes what the bind has
 written (`Undo`), also if the API server refused the Binding; `binding_cycle` has the errors and what each means for the
-undo. BindPending (steps 3 and 7) and BindOutcomeUnknown (step 10) undo nothing. After a bug the undo first waits until
+undo. BindPending (steps 2 and 7) and BindOutcomeUnknown (step 10) undo nothing. After a bug the undo first waits until
 a Binding that was sent is stored: a pod that is bound keeps its claims.
 """
 
@@ -31,13 +32,15 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, KeysView
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, KeysView
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple, Protocol
 
 import structlog
 
+from extender.api.claim_specs import CLIQUE_LABEL
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import DECISION_ANNOTATION, Pod
 from extender.api.reasons import Code, Reason
@@ -53,30 +56,20 @@ from extender.cluster import (
     Unavailable,
     WallClock,
     Writer,
-    seconds_since,
     utc_now,
 )
-from extender.runtime.informers import Informers
+from extender.runtime.cache_tasks import WatchProgress
 from extender.runtime.supervisor import Supervisor
 from extender.scheduling import PodRequirements, ScoredNode, Unschedulable, in_cliques, requirements_of
 from extender.scheduling.requirements import (
     Pending,
-    PreFilterResult,
-    Readiness,
     Skip,
     UnschedulableAndUnresolvable,
     class_of_resource,
-    readiness,
 )
-from extender.serve.binding_cycle import (
-    BindError,
-    BindingCycle,
-    BindOutcomeUnknown,
-    BindPending,
-    ConditionsFailed,
-    pod_group_of,
-)
-from extender.serve.claims import FRESH_SECONDS, ClaimWrites, NewAllocations, require_same_allocation
+from extender.serve.binding_cycle import BindError, BindingCycle, BindOutcomeUnknown, BindPending, pod_group_of
+from extender.serve.claims import FRESH_SECONDS, ClaimWrites, NewAllocations
+from extender.serve.driver_waits import DriverWaits
 from extender.serve.filter import FilterService
 from extender.serve.gangs.gang_barrier import GangBarrier
 from extender.serve.gangs.gang_state import FormingGang
@@ -103,6 +96,34 @@ class BindTimes:
     binding: float = 3.0  # then, until the outcome of the Binding is known
 
 
+class _Plan(NamedTuple):
+    """What a bind will write."""
+
+    requirements: PodRequirements  # of the pod on the node
+    allocations: NewAllocations
+    chosen: ScoredNode
+    annotations: dict[str, str]  # of the Binding
+
+
+class WatchedClaims(Protocol):
+    """What a bind needs to know of the watches."""
+
+    @property
+    def progress(self) -> WatchProgress:
+        """Is notified of every applied event."""
+        ...
+
+    @property
+    def not_ready_text(self) -> str:
+        """'' once every kind is listed, else the error sentence for a request."""
+        ...
+
+    @property
+    def claims_version(self) -> str:
+        """The resourceVersion that the watch of claims has reached, bookmarks included; '' during a list."""
+        ...
+
+
 class Binder:
     """Binds pods. One bind per pod at a time."""
 
@@ -111,7 +132,7 @@ class Binder:
         cache: ClusterCache,
         filter_service: FilterService,
         writer: Writer,
-        informers: Informers,
+        watches: WatchedClaims,
         gangs: GangBarrier,
         supervisor: Supervisor,
         wall_clock: WallClock = utc_now,
@@ -121,20 +142,17 @@ class Binder:
         self._cache = cache
         self._filter_service = filter_service
         self._writer = writer
-        self._informers = informers
-        self._progress = informers.progress
-        watched = informers.reflectors["resourceclaims"]
-        self.write_barrier = WriteBarrier(cache, informers.progress, lambda: watched.version)
+        self._watches = watches
+        self._progress = watches.progress
+        self.write_barrier = WriteBarrier(cache, watches.progress, lambda: watches.claims_version, writer.identity)
         self._gangs = gangs
         self._supervisor = supervisor
-        self._wall_clock = wall_clock
         self._span = span
         self._times = times or BindTimes()
         self._running: dict[str, tuple[str, asyncio.Task[None]]] = {}
         self._claims = ClaimWrites(writer, wall_clock)
         self._undo = Undo(writer)
-        self._waits = ConditionWaits()
-        self._draining = False
+        self._drivers = DriverWaits(cache, watches.progress, wall_clock)
         self.failures = Counter[str]()  # binds that ended with an error, by its class
         self._log = structlog.get_logger("berth.bind")
 
@@ -157,7 +175,7 @@ class Binder:
 
     def end_waits(self) -> None:
         """End the waits of binds: the process ends. A bind that only waits for drivers ends with BindPending."""
-        self._draining = True
+        self._drivers.end()
         self._gangs.stop()
         self._progress.notify()
 
@@ -199,8 +217,12 @@ class Binder:
                 return
             if pod.node_name:
                 raise BindError(f"pod {key} is bound to node {pod.node_name} already")
-            if pod.concerns_berth and (not_ready := self._informers.not_ready_text):
+            if pod.concerns_berth and (not_ready := self._watches.not_ready_text):
                 raise BindError(not_ready)
+        if pod.membership is None:
+            await self._bind_member(pod, node, started, None)
+            return
+        async with self._in_time(started):
             forming = await self._gangs.arrive(pod, node, self._filter_service.policy.binding_wait_seconds)
         with self._gangs.member(forming, pod, node):
             await self._bind_member(pod, node, started, forming)
@@ -221,12 +243,14 @@ class Binder:
 
     async def _bind_member(self, pod: Pod, node: str, started: float, forming: FormingGang | None) -> None:
         async with self._in_time(started):
-            group = await pod_group_of(self._writer, pod, self._requirements(pod)) if pod.group else None
-            await self._require_known_classes(pod, node)
-            cycle = BindingCycle(pod, node, started, forming, group)
-            requirements = await self._wait_for_other_binds(pod)
+            group = await pod_group_of(self._writer, pod, self._claims_of(pod)) if pod.group else None
+            if pod.containers:
+                await self._require_known_classes(pod, node)
+            await self._wait_for_other_binds(pod)
+        cycle = BindingCycle(pod, node, started, forming, group)
         released = self._cache.release(pod.uid)
         try:
+            requirements = requirements_of(pod, self._cache.snapshot(), self._filter_service.policy)
             match requirements:
                 case Skip():
                     if forming is not None:
@@ -261,38 +285,41 @@ class Binder:
         if unknown and (late := unknown & await self._writer.read_extended_resources()):
             raise BindError(f"a DeviceClass that provides {min(late)} is not known yet")
 
-    def _requirements(self, pod: Pod) -> PreFilterResult:
-        return requirements_of(pod, self._cache.snapshot(), self._filter_service.policy)
+    async def _wait_for_other_binds(self, pod: Pod) -> None:
+        """Wait until no other bind writes a claim of the pod. The caller must not await before it assumes the claims.
 
-    async def _wait_for_other_binds(self, pod: Pod) -> PreFilterResult:
-        """The pod's requirements, once no other bind writes a claim of the pod.
-
-        The caller must not await before it assumes the claims. Holds of other pods on shared claims end: this bind
-        came first, and the binds of the other pods will find the claims allocated. Raises BindError after 20 s.
+        Holds of other pods on shared claims end: this bind came first, and the binds of the other pods will find the
+        claims allocated. Raises BindError after 20 s.
         """
-        requirements = self._requirements(pod)
-        while isinstance(requirements, PodRequirements) and requirements.promised_claims:
-            for claim in requirements.promised_claims:
-                if not await self._progress.wait_for(partial(self._is_not_in_flight, claim.uid), _MAX_OTHER_SECONDS):
+        while promised := [claim for claim in self._claims_of(pod) if self._is_promised(claim, pod)]:
+            for claim in promised:
+                if not await self._progress.wait_for(partial(self._is_not_written, claim.uid), _MAX_OTHER_SECONDS):
                     raise BindError(str(Reason(Code.CLAIM_IN_FLIGHT, (str(claim.key),))))
-            for claim in requirements.promised_claims:
+            for claim in promised:
                 self._cache.release_claim(claim.uid)
-            requirements = self._requirements(pod)
-        return requirements
 
-    def _is_not_in_flight(self, claim_uid: str) -> bool:
+    def _claims_of(self, pod: Pod) -> list[Claim]:
+        """The pod's claims, as far as the cache has them."""
+        return [claim for key in pod.claim_keys if (claim := self._cache.store.claims.get(key)) is not None]
+
+    def _is_promised(self, claim: Claim, pod: Pod) -> bool:
+        """Whether a filter or bind request of another pod has chosen the devices of a claim."""
+        found = self._cache.reservations.by_claim.get(claim.uid)
+        return claim.allocation is None and found is not None and found.pod_uid != pod.uid
+
+    def _is_not_written(self, claim_uid: str) -> bool:
+        """Whether no bind writes the claim now."""
         return claim_uid not in self._cache.reservations.in_flight
 
     async def _bind_with_claims(self, cycle: BindingCycle, requirements: PodRequirements) -> None:
-        requirements, planned, chosen = self._plan(cycle, requirements)
+        plan = self._plan(cycle, requirements)
         try:
-            for claim, allocation in planned:
+            for claim, allocation in plan.allocations:
                 self._cache.assume(claim.uid, cycle.pod.uid, cycle.node, allocation.results)
             async with self._in_time(cycle.started):
-                claims = await self._written(cycle, requirements, planned)
+                claims = await self._written(cycle, plan)
             with self._span(cycle.pod.uid, "write binding"):
-                runner_up = self._runner_up(cycle, requirements)
-                await self._send_binding(cycle, claims, decision_annotation(chosen, runner_up))
+                await self._send_binding(cycle, claims, plan.annotations)
         except (BindOutcomeUnknown, BindPending):
             raise  # the writes stay
         except BerthError as error:
@@ -304,13 +331,11 @@ class Binder:
             await self._undo.unwind(cycle, BindError(f"{type(bug).__name__}: {bug}"))
             raise
         finally:
-            self._finish_assumed(cycle, planned, self._cache.forget)
+            self._end_assumed(cycle, plan)
             self._progress.notify()
-        self._report(cycle, claims, chosen)
+        self._report(cycle, claims, plan.chosen)
 
-    def _plan(
-        self, cycle: BindingCycle, requirements: PodRequirements
-    ) -> tuple[PodRequirements, NewAllocations, ScoredNode]:
+    def _plan(self, cycle: BindingCycle, requirements: PodRequirements) -> _Plan:
         """Choose the devices on the newest snapshot. The caller assumes them without an await. Raises BindError."""
         node, snapshot = cycle.node, self._cache.snapshot()
         evaluate = self._filter_service.evaluate_node
@@ -333,101 +358,42 @@ class Binder:
         if mismatch is not None:
             raise BindError(f"node {node}: {Reason(mismatch)}")
         requirements = requirements.for_node(node_info.node)
-        context = self._filter_service.evaluation_context(snapshot)
-        planned = status.allocations(node_info, requirements, context, _new_share)
-        return requirements, planned, ScoredNode.of(node_info, status, requirements, context, snapshot)
+        context = self._filter_service.evaluator.evaluation_context(snapshot)
+        allocations = status.allocations(node_info, requirements, context, _new_share)
+        chosen = ScoredNode.of(node_info, status, requirements, context, snapshot)
+        # The best other node of filter, but for those that came last because of another ComputeDomain in their clique.
+        crowded = requirements.crowded_cliques(snapshot) - {node_info.node.labels.get(CLIQUE_LABEL)}
+        last = in_cliques(crowded, snapshot)
+        runner_up = self._filter_service.shortlist_scores.runner_up(cycle.pod.uid, node, last)
+        return _Plan(requirements, allocations, chosen, decision_annotation(chosen, runner_up))
 
-    def _runner_up(self, cycle: BindingCycle, requirements: PodRequirements) -> RunnerUp:
-        """The best other node of filter, but for those that came last because of another ComputeDomain."""
-        snapshot = self._cache.snapshot()
-        last = in_cliques(requirements.crowded_cliques(snapshot), snapshot)
-        return self._filter_service.shortlist_scores.runner_up(cycle.pod.uid, cycle.node, last)
-
-    async def _written(
-        self, cycle: BindingCycle, requirements: PodRequirements, planned: NewAllocations
-    ) -> list[Claim]:
+    async def _written(self, cycle: BindingCycle, plan: _Plan) -> list[Claim]:
         """Write the claims, and return them once nothing keeps the pod from using their devices."""
         with self._span(cycle.pod.uid, "write claims"):
-            claims = await self._claims.write(cycle, requirements, planned)
+            claims = await self._claims.write(cycle, plan.requirements, plan.allocations)
         with self._span(cycle.pod.uid, "write barrier"):
-            await self.write_barrier.wait_until_visible(claims)
-            self._check_conflicts(claims)
-            self._finish_assumed(cycle, planned, self._cache.confirm)
-        if await self._wait_for_drivers(cycle, claims, requirements):
-            self._check_conflicts(claims)
+            await self.write_barrier.wait(claims)
+            self.write_barrier.require_kept(claims)
+            self._end_assumed(cycle, plan)
+        if await self._drivers.wait(cycle, claims, plan.requirements.policy):
+            self.write_barrier.require_kept(claims)
         if cycle.pod_group is not None:
             # Another process may deallocate the claim of a PodGroup before a member is bound, see deallocate_unused.
-            await self._claims.require_unchanged(cycle, [claim for claim in claims if cycle.is_of_group(claim)])
+            await self._claims.require_kept(cycle, [claim for claim in claims if cycle.is_of_group(claim)])
         if cycle.forming is not None:
             await self._gangs.written(cycle.forming, cycle.pod.uid)
         if asyncio.get_running_loop().time() - cycle.started > FRESH_SECONDS:
-            await self._claims.require_unchanged(cycle, claims)
+            await self._claims.require_kept(cycle, claims)
         return claims
 
-    def _check_conflicts(self, claims: list[Claim]) -> None:
-        """Raise BindError if another process took over or deallocated a claim, or if an earlier write has a device.
+    def _end_assumed(self, cycle: BindingCycle, plan: _Plan) -> None:
+        """End the reservations of the claims that this bind still assumes.
 
-        Claims that were allocated before this bind are checked too: the process that allocated them may have ended
-        before its own write barrier.
+        The watch may have confirmed a claim before, and another bind may already write it.
         """
-        for claim in claims:
-            cached = self._cached(claim)
-            if cached.uid == claim.uid:
-                self._claims.require_same_allocator(claim, cached)
-                require_same_allocation(claim, cached)
-            self.write_barrier.check(claim)
-
-    def _cached(self, claim: Claim) -> Claim:
-        return self._cache.store.claims.get(claim.key, claim)
-
-    def _finish_assumed(self, cycle: BindingCycle, planned: NewAllocations, finish: Callable[[str], None]) -> None:
-        """Call `finish` for each claim that this bind still assumes.
-
-        The watch may have confirmed the claim before, and another bind may already write it.
-        """
-        for claim, _ in planned:
+        for claim, _ in plan.allocations:
             if self._cache.reservations.in_flight.get(claim.uid) == cycle.pod.uid:
-                finish(claim.uid)
-
-    async def _wait_for_drivers(self, cycle: BindingCycle, claims: list[Claim], requirements: PodRequirements) -> bool:
-        """Wait until the drivers have met all binding conditions of the claims. Returns whether one had to be awaited.
-
-        Raises BindPending at the end of this call's time, or if too many wait; kube-scheduler then calls again. A
-        longer wait could send the Binding after kube-scheduler gave up the node. Raises ConditionsFailed if a driver
-        reports a failure, or at the end of `binding_timeout_seconds`.
-        """
-        end, waited = cycle.started + requirements.policy.binding_wait_seconds, False
-        for claim in claims:
-            if readiness(self._cached(claim)) is Readiness.READY:
-                continue
-            waited = True
-            stamp = claim.allocation.timestamp if claim.allocation is not None else ""
-            left = requirements.policy.binding_timeout_seconds - seconds_since(stamp, self._wall_clock)
-            seconds = min(left, end - asyncio.get_running_loop().time())
-            await self._wait_for_driver(cycle, claim, seconds)
-            state = readiness(self._cached(claim))
-            if state is Readiness.READY:
-                continue
-            if state is Readiness.WAITING and (self._draining or seconds < left):
-                raise BindPending(f"waiting for binding conditions of claim {claim.key}")
-            why = "are not met: binding timeout" if state is Readiness.WAITING else "failed"
-            raise ConditionsFailed(claim, f"binding conditions of claim {claim.key} {why}")
-        return waited
-
-    async def _wait_for_driver(self, cycle: BindingCycle, claim: Claim, seconds: float) -> None:
-        """Raises BindPending at once if too many pods wait."""
-        decided, namespace = partial(self._conditions_decided, claim), cycle.pod.key.namespace
-        if decided() or seconds <= 0:
-            return
-        own = cycle.forming is not None and cycle.forming.has_slot(cycle.pod.uid)
-        with nullcontext(own) if own else self._waits.slot(namespace) as may_wait:
-            if not may_wait:
-                raise BindPending(f"too many pods wait for binding conditions, as those of claim {claim.key}")
-            await self._progress.wait_for(decided, seconds)
-
-    def _conditions_decided(self, claim: Claim) -> bool:
-        """Whether the drivers reported that the devices of a claim are ready or failed, or this process shuts down."""
-        return self._draining or readiness(self._cached(claim)) is not Readiness.WAITING
+                self._cache.forget(claim.uid)
 
     # -- the Binding -----------------------------------------------------------------------------------------
 
@@ -473,7 +439,7 @@ class Binder:
                     return True
                 if pod.uid != uid or pod.node_name or pod.deleting or isinstance(refused, Conflict):
                     raise BindError(f"binding pod {key}: {refused}")
-                await self._claims.require_unchanged(cycle, claims)
+                await self._claims.require_kept(cycle, claims)
                 return False
             except NotFound:
                 raise BindError(f"pod {key} does not exist any more") from None
@@ -508,39 +474,3 @@ def _pause(error: ClusterError) -> float:
     if isinstance(error, TooMany):
         return error.retry_after
     return 0.0 if isinstance(error, Conflict) else IN_FLIGHT_GRACE_SECONDS
-
-
-@dataclass(frozen=True, slots=True)
-class WaitLimits:
-    """How many binds may wait for drivers at the same time. The others fail at once, and kube-scheduler calls again.
-
-    Each keeps an HTTP connection, and a driver has no deadline. Members of a gang have slots of their own. A bind that
-    waits for the bind of another pod, or for the write that reserves a shared claim, needs no slot: it waits for
-    answers of the API server, as all binds do.
-    """
-
-    total: int = 48  # with the slots of gangs, 16 below the connections to the verbs
-    namespace: int = 32
-
-
-class ConditionWaits:
-    """The binds that wait for binding conditions now, by namespace."""
-
-    def __init__(self, limits: WaitLimits | None = None) -> None:
-        self._limits = limits or WaitLimits()
-        self._waiting: Counter[str] = Counter()
-
-    @contextmanager
-    def slot(self, namespace: str) -> Iterator[bool]:
-        """A slot for one bind; False if there is none for its namespace."""
-        waiting, limits = self._waiting, self._limits
-        if waiting[namespace] >= limits.namespace or waiting.total() >= limits.total:
-            yield False
-            return
-        waiting[namespace] += 1
-        try:
-            yield True
-        finally:
-            waiting[namespace] -= 1
-            if not waiting[namespace]:
-                del waiting[namespace]

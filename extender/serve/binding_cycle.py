@@ -7,6 +7,7 @@ UnusableDevices the allocation itself ends, too, even if another bind wrote it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -16,8 +17,6 @@ from extender.api.pods import Pod
 from extender.api.resource_claims import Claim, Consumer
 from extender.base.berth_errors import BerthError
 from extender.cluster import Writer
-from extender.scheduling import PodRequirements
-from extender.scheduling.requirements import PreFilterResult
 from extender.serve.gangs.gang_state import FormingGang
 
 
@@ -89,17 +88,12 @@ class BindingCycle:
         return self.consumer(claim).uid != self.pod.uid
 
 
-async def pod_group_of(writer: Writer, pod: Pod, requirements: PreFilterResult) -> PodGroup | None:
-    """Read the PodGroup of a pod that has one, if a claim of the pod may belong to it; None otherwise.
+async def pod_group_of(writer: Writer, pod: Pod, claims: Iterable[Claim]) -> PodGroup | None:
+    """Read the PodGroup of a pod that has one, if one of its `claims` may belong to it; None otherwise.
 
     Raises BindError if the owner of a claim is a group that does not exist. A tenant can write such an owner, and the
     claim controller would remove such a group from the consumers.
     """
-    claims = (
-        (*requirements.pending_claims, *requirements.allocated_claims, *requirements.promised_claims)
-        if isinstance(requirements, PodRequirements)
-        else ()
-    )
     owned = [claim for claim in claims if claim.owner_group is not None and claim.owner_group.name == pod.group]
     if not (owned or any(entry.claim_name for entry in pod.claims)):
         return None

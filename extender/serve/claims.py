@@ -9,18 +9,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import islice
 
+from extender.api.group_parts import GroupMark
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
-from extender.api.resource_claims import Allocation, Claim, Consumer, GroupMark
+from extender.api.resource_claims import Allocation, Claim, Consumer
 from extender.cluster import Conflict, NotFound, TooMany, Unavailable, WallClock, Writer, now_rfc3339
 from extender.scheduling import PodRequirements
 from extender.scheduling.requirements import SPECIAL_NAME
 from extender.serve.binding_cycle import BindError, BindingCycle, Step
 from extender.serve.undo import IN_FLIGHT_GRACE_SECONDS, MAX_TRIES, RETRY_SECONDS
-from extender.serve.write_barrier import newer
+from extender.serve.write_barrier import newer, require_same_allocation, require_unchanged
 
 _MAX_READS = 2
 FRESH_SECONDS = IN_FLIGHT_GRACE_SECONDS / 2  # for this time after its start, a bind needs no other read of its claims
@@ -56,13 +56,9 @@ class ClaimWrites:
                 claims.append(await self._allocate(cycle, claim, stamped, mark))
         return claims + [await self._use_allocated(cycle, claim) for claim in requirements.allocated_claims]
 
-    def require_same_allocator(self, known: Claim, fresh: Claim) -> None:
-        """Raise BindError if another process has become the allocator of the claim after `known` was stored."""
-        if fresh.allocator not in (known.allocator, self._writer.identity):
-            raise BindError(f"claim {known.key} was taken over by another process")
-
-    async def require_unchanged(self, cycle: BindingCycle, claims: Iterable[Claim]) -> None:
-        """Read the claims. Raises BindError if the allocation, the consumer or the allocator of one has changed.
+    async def require_kept(self, cycle: BindingCycle, claims: Iterable[Claim]) -> None:
+        """Read the claims. Raises BindError if the allocation, the consumer or the allocator of one has changed, as
+        `WriteBarrier.require_kept` does by the cache.
 
         Another process that had the same pod to bind may end an allocation or a reservation, after it looked for a
         Binding that was not sent yet (`Undo`, `deallocate_unused`). The watch may not have shown that.
@@ -78,9 +74,7 @@ class ClaimWrites:
                 return
 
     async def _read_unchanged(self, claim: Claim, consumer: Consumer) -> Claim:
-        fresh = require_same_allocation(claim, await _read_again(self._writer, claim), consumer)
-        self.require_same_allocator(claim, fresh)
-        return fresh
+        return require_unchanged(claim, await _read_again(self._writer, claim), self._writer.identity, consumer)
 
     async def _allocate(self, cycle: BindingCycle, claim: Claim, allocation: Allocation, mark: GroupMark) -> Claim:
         """Write the finalizer and then the status. Raises BindError if another bind allocated the claim."""
@@ -101,7 +95,7 @@ class ClaimWrites:
             _check_stored(allocation, stored)
             return stored
 
-        return await _retried(self._writer, claim, put, lambda _, fresh: fresh)
+        return await _retried(self._writer, claim, put)
 
     async def _use_allocated(self, cycle: BindingCycle, claim: Claim) -> Claim:
         """Add the consumer to a claim that is already allocated.
@@ -117,8 +111,11 @@ class ClaimWrites:
             cycle.note(Step.RESERVED, claim)
             return await self._shared.add_consumer(claim, consumer)
         if claim.is_of_berth:
-            same = partial(require_same_allocation, consumer=consumer)
-            return await _retried(self._writer, claim, self._writer.take_over, same)
+
+            async def take_over(fresh: Claim) -> Claim:
+                return await self._writer.take_over(require_same_allocation(claim, fresh, consumer))
+
+            return await _retried(self._writer, claim, take_over)
         return await self._read_unchanged(claim, consumer)
 
     async def _name_special(self, pod: Pod, claim: Claim, mappings: Iterable[tuple[str, str, str]]) -> None:
@@ -153,18 +150,6 @@ class ClaimWrites:
             raise BindError(f"pod {pod.key} has the extended-resource claim {named} of another process")
 
 
-def require_same_allocation(known: Claim, fresh: Claim, consumer: Consumer | None = None) -> Claim:
-    """Return `fresh` if it still has the allocation of `known`, and is reserved for `consumer` if one is given.
-
-    Raises BindError otherwise.
-    """
-    if fresh.allocation is None or (consumer is not None and not fresh.is_reserved_for(consumer.uid)):
-        raise BindError(f"claim {known.key} was taken back in the meantime")
-    if fresh.allocation != known.allocation:
-        raise BindError(f"claim {known.key} was allocated elsewhere in the meantime")
-    return fresh
-
-
 def _check_stored(sent: Allocation, stored: Claim) -> None:
     """Raise BindError if the API server dropped a field of the allocation.
 
@@ -188,15 +173,10 @@ def _is_same_write(claim: Claim, allocation: Allocation, consumer: Consumer) -> 
     )
 
 
-async def _retried(
-    writer: Writer,
-    claim: Claim,
-    write: Callable[[Claim], Awaitable[Claim]],
-    refreshed: Callable[[Claim, Claim], Claim],
-) -> Claim:
-    """Write the claim and return it as stored. Retries after Conflict, Unavailable and TooMany.
+async def _retried(writer: Writer, claim: Claim, write: Callable[[Claim], Awaitable[Claim]]) -> Claim:
+    """Write the claim and return it as stored. After Conflict, Unavailable and TooMany, read it and write again.
 
-    A retry writes `refreshed(known claim, claim as just read)`.
+    `write` checks what it gets: the claim as the caller knows it, and then as it was read.
     """
     for attempt in range(1, MAX_TRIES):
         try:
@@ -205,7 +185,7 @@ async def _retried(
             retriable = error
         pause = retriable.retry_after if isinstance(retriable, TooMany) else RETRY_SECONDS * (attempt - 1)
         await asyncio.sleep(pause)
-        claim = refreshed(claim, await _read_again(writer, claim))
+        claim = await _read_again(writer, claim)
     return await write(claim)
 
 
@@ -282,14 +262,12 @@ class SharedClaims:
         others = (one.consumer for one in binds if not known.is_reserved_for(one.consumer.uid))
         batch = dict(islice({one.uid: one for one in (first, *others)}.items(), free))
 
-        def refreshed(known: Claim, fresh: Claim) -> Claim:
-            shared.read = require_same_allocation(known, fresh)
-            return shared.read
+        async def add(fresh: Claim) -> Claim:
+            if fresh is not known:
+                shared.read = require_same_allocation(known, fresh)
+            return await self._writer.add_consumers(fresh, batch.values())
 
-        added = list(batch.values())
-        shared.known = await _retried(
-            self._writer, known, lambda claim: self._writer.add_consumers(claim, added), refreshed
-        )
+        shared.known = await _retried(self._writer, known, add)
         for one in binds:
             if one.consumer.uid in batch:
                 shared.waiting.pop(one, None)

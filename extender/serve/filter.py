@@ -28,7 +28,7 @@ from extender.api.pod_groups import GroupKey
 from extender.api.pods import Pod
 from extender.api.reasons import Code, Reason
 from extender.api.resource_claims import Claim
-from extender.base.deadline import NO_DEADLINE, Deadline, DeadlineExceeded
+from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.cache import ClusterCache
 from extender.policy import Policy
 from extender.scheduling import (
@@ -106,7 +106,7 @@ class FilterService:
         self._cache = cache
         self._clock = clock
         self._sink = sink or FilterSink()
-        self._evaluator = evaluator
+        self.evaluator = evaluator
         self.rankings = rankings if rankings is not None else RankingCache()
         # Filter requests that no node passed, by the code of the most frequent reason.
         self.unschedulable_reasons: Counter[str] = Counter()
@@ -181,7 +181,7 @@ class FilterService:
             of = len(snapshot.node_infos)
             text = str(Reason(Code.UNFINISHED, (str(min(ranking.nodes, of)), str(of))))
             return FilterResult(error=f"pod {pod.key}: {text}")
-        selected = self._evaluator.selected_nodes(requirements)
+        selected = self.evaluator.selected_nodes(requirements) if requirements.node_selectors else None
         found = shortlist(ranking, requirements, snapshot, names, self._collected, selected)
         if not found.nodes:
             self.unschedulable.add(pod.uid, requirements, snapshot.version)
@@ -218,9 +218,9 @@ class FilterService:
     def _update(
         self, requirements: PodRequirements, ranking: NodeRanking, snapshot: Snapshot, deadline: Deadline
     ) -> bool:
-        return ranking.update(snapshot, self.evaluation_context(snapshot, deadline)) and (
+        return ranking.update(snapshot, self.evaluator.evaluation_context(snapshot, deadline)) and (
             not requirements.claim_selectors
-            or self._evaluator.selected_nodes(requirements).compare(snapshot.node_infos, deadline)
+            or self.evaluator.selected_nodes(requirements).compare(snapshot.node_infos, deadline)
         )
 
     def evaluate_later(self, requirements: PodRequirements, uid: str = "") -> None:
@@ -254,7 +254,7 @@ class FilterService:
             ranking, snapshot = self.rankings.peek(requirements), self._cache.snapshot()
             if ranking is None or uid not in self._cache.store.pods:
                 return True  # a new policy begins with new rankings
-            context = self.evaluation_context(snapshot, deadline)
+            context = self.evaluator.evaluation_context(snapshot, deadline)
             return ranking.update(snapshot, context) and ranking.refresh(snapshot, context)
 
         key, size = ("scores", requirements.namespace, requirements.key), requirements.counts_as
@@ -308,7 +308,7 @@ class FilterService:
         if node_info is None:
             return None
         proximity = proximity_of(requirements, snapshot)
-        status = self.status_of(requirements, node_info, self.evaluation_context(snapshot, deadline))
+        status = self.status_of(requirements, node_info, self.evaluator.evaluation_context(snapshot, deadline))
         return (
             proximity.with_proximity(status, node_info, requirements)
             if proximity is not None and isinstance(status, Placement)
@@ -338,7 +338,7 @@ class FilterService:
 
     def context(self, deadline: Deadline) -> EvaluationContext:
         """The evaluation context of the newest snapshot."""
-        return self.evaluation_context(self._cache.snapshot(), deadline)
+        return self.evaluator.evaluation_context(self._cache.snapshot(), deadline)
 
     def status_of(self, requirements: PodRequirements, node_info: NodeInfo, context: EvaluationContext) -> FilterStatus:
         """The status of one node, from the ranking if there is one. Raises DeadlineExceeded."""
@@ -349,7 +349,7 @@ class FilterService:
 
     def forget_deleted(self) -> None:
         """Drop what is remembered about deleted slices and deleted pods."""
-        self._evaluator.forget_slices(self._cache.slices.deleted)
+        self.evaluator.forget_slices(self._cache.slices.deleted)
         for uid in self._cache.store.deleted_pods:
             self.unschedulable.remove(uid)
             self.shortlist_scores.forget(uid)
@@ -369,12 +369,8 @@ class FilterService:
             "statuses": self.rankings.statuses,
             "shortlists": len(self.shortlist_scores),
             "unschedulable": len(self.unschedulable),
-            **self._evaluator.remembered(),
+            **self.evaluator.remembered(),
         }
-
-    def evaluation_context(self, snapshot: Snapshot, deadline: Deadline = NO_DEADLINE) -> EvaluationContext:
-        """The context for evaluations on a snapshot, until the deadline."""
-        return self._evaluator.evaluation_context(snapshot, deadline)
 
 
 def _allows_one(snapshot: Snapshot, names: Sequence[str], pin: NodeSelector) -> bool:

@@ -23,13 +23,7 @@ from extender.base.fair_lru import FairLRU
 from extender.cache import ClusterCache
 from extender.cluster import ClusterError, NotFound, Writer
 from extender.runtime.supervisor import Supervisor
-from extender.serve.undo import (
-    IN_FLIGHT_GRACE_SECONDS,
-    deallocate_unused,
-    is_bound,
-    read_unchanged,
-    remove_special,
-)
+from extender.serve.undo import IN_FLIGHT_GRACE_SECONDS, deallocate_unused, is_bound, remove_special
 
 _MAX_RUNNING = 32  # half of the connections to the API server
 _MAX_WAITING = 4096  # operations; beyond that, the next filter request or sweep asks for it again
@@ -149,8 +143,14 @@ class OrphanCollector:
         except ClusterError as error:
             self._log.warning("could not take back a claim", claim=str(key), problem=str(error))
 
+    async def _read_unchanged(self, known: Claim) -> Claim | None:
+        """Read a claim. None if its UID, allocation or consumers differ from `known`. Raises ClusterError, NotFound."""
+        fresh = await self._writer.read_claim(known.key)
+        same = (fresh.uid, fresh.allocation, fresh.reserved_for) == (known.uid, known.allocation, known.reserved_for)
+        return fresh if same else None
+
     async def _deallocate(self, claim: Claim) -> None:
-        fresh = await read_unchanged(self._writer, claim)
+        fresh = await self._read_unchanged(claim)
         if fresh is None or not await deallocate_unused(self._writer, fresh):
             self._skip(claim)
             if fresh is not None and any(consumer.resource != "pods" for consumer in fresh.reserved_for):
@@ -160,7 +160,7 @@ class OrphanCollector:
         self._log.info("deallocated: the pod cannot use the allocation", claim=str(claim.key))
 
     async def _collect(self, claim: Claim) -> None:
-        fresh = await read_unchanged(self._writer, claim)
+        fresh = await self._read_unchanged(claim)
         if fresh is None or not fresh.is_of_berth:
             self._skip(claim)
             return
@@ -171,7 +171,7 @@ class OrphanCollector:
     async def _remove(self, claim: Claim) -> None:
         (consumer,) = claim.reserved_for
         pod = ObjectKey(claim.key.namespace, consumer.name)
-        fresh = await read_unchanged(self._writer, claim)
+        fresh = await self._read_unchanged(claim)
         if fresh is None or await is_bound(self._writer, pod, consumer.uid):
             self._skip(claim)
             return
@@ -193,7 +193,7 @@ class OrphanCollector:
             pod, reserved = ObjectKey(claim.key.namespace, consumer.name), replace(claim, reserved_for=(consumer,))
             if not reserved.special_for or store.waited_for.get(claim.key) or self._is_binding(consumer.uid):
                 return
-            unchanged = await read_unchanged(self._writer, claim) is not None
+            unchanged = await self._read_unchanged(claim) is not None
             if not unchanged or not await is_bound(self._writer, pod, consumer.uid):
                 return
             if await remove_special(self._writer, claim, pod, consumer.uid):

@@ -1,49 +1,31 @@
-"""`berth serve` as one object: it keeps the cache, answers the verbs, requeues pods, and shuts down in order."""
+"""`berth serve` as one object: its decisions, the watches and writes over HTTP, and an orderly end."""
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Self
 
-from extender.allocation import Features
 from extender.api.node_names import estimated_len
 from extender.api.object_meta import ObjectKey
-from extender.api.pod_groups import GROUP_OBJECTS, NEEDED_OBJECTS, GroupSource
 from extender.api.pods import Pod
-from extender.api.resource_claims import Claim
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient, WallClock, Writer, utc_now
 from extender.policy import Policy
-from extender.runtime.cache_tasks import CacheRefresh
 from extender.runtime.informers import Informers
 from extender.runtime.supervisor import Supervisor
-from extender.scheduling import Evaluator
-from extender.serve.bind import Binder
-from extender.serve.evaluations import Evaluations
-from extender.serve.filter import FilterResult, FilterService, FilterSink
-from extender.serve.gangs.bound_members import BoundMembers
-from extender.serve.gangs.gang_barrier import GangBarrier
-from extender.serve.gangs.gang_hints import GangHints
-from extender.serve.gangs.gang_monitor import GangMonitor
-from extender.serve.gangs.gang_planning import GangPlanning
-from extender.serve.gangs.gang_scheduler import GangScheduler
-from extender.serve.orphans import OrphanCollector
+from extender.serve.decisions import OBSERVED, Decisions
+from extender.serve.filter import FilterResult
 from extender.serve.telemetry import CallDurations, SpanFactory, Traces, no_span
-from extender.serve.wake import QueueingHints, Requeuer
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
 _DRAIN_SECONDS = 20.0  # below the 30 s that a pod gets to terminate
-# kube-scheduler does not requeue a pod that an extender rejected when objects of these kinds change.
-_SUPPLY = frozenset({"resourceslices", "devicetaintrules", "nodes"})
-_OBSERVED = _SUPPLY | {"pods", *(one.resource for one in GROUP_OBJECTS)}
 
 
-class Service:
+class Service(Decisions):
     """Use as an async context manager. The supervisor runs all background tasks and ends them at the exit.
 
     `clock` returns seconds. `wall_clock` gives the timestamps of claims; it may jump.
@@ -58,46 +40,20 @@ class Service:
         supervisor: Supervisor | None = None,
         wall_clock: WallClock = utc_now,
     ) -> None:
-        self.supervisor = supervisor or Supervisor()
         self.client = client
-        self.clock = clock
         self.calls = CallDurations()
-        writer, features = Writer(client, f"berth-{uuid.uuid4()}"), Features()
-        self.evaluations = Evaluations(clock)
-        self.requeuer = Requeuer(writer, self.evaluations, wall_clock)
-        self.cache = ClusterCache(features)
-        self.cache.listeners.append(self.requeuer)
-        self.refresh = CacheRefresh(self.cache)
-        self.orphans = OrphanCollector(
-            self.cache, writer, clock, self.supervisor, lambda uid: uid in self.binder.running
-        )
-        self.evaluator = Evaluator(features)
-        sink = _ServeSink(self.requeuer, self.orphans)
-        self.filter_service = FilterService(
-            self.cache, policy, self.evaluator, clock, sink, evaluations=self.evaluations
-        )
-        self.queueing_hints = QueueingHints(self.cache, self.filter_service)
-        self.informers = Informers(client, self.cache, clock, self.supervisor, self._applied, _OBSERVED)
-        progress = self.informers.progress
-        planning = GangPlanning(self.cache, self.filter_service)
-        bound = BoundMembers(self.cache, writer.read_bound_members, clock)
-        self.gangs = GangScheduler(
-            self.cache, self.filter_service, planning, bound, sink, clock, progress.notify, self._is_served
-        )
-        self.gang_monitor = GangMonitor(self.gangs, self.cache, bound, sink, clock)
-        self.gang_hints = GangHints(self.gangs, self.cache, planning, self.filter_service)
-        barrier = GangBarrier(self.gangs, progress, clock)
-        self.binder = Binder(
-            self.cache, self.filter_service, writer, self.informers, barrier, self.supervisor, wall_clock, span
-        )
+        supervisor = supervisor or Supervisor()
+
+        def watches(cache: ClusterCache, applied: Callable[[str], None]) -> Informers:
+            self.informers = Informers(client, cache, clock, supervisor, applied, OBSERVED)
+            return self.informers
+
+        writer = Writer(client, f"berth-{uuid.uuid4()}")
+        super().__init__(writer, watches, policy, clock, supervisor, wall_clock, span)
 
     async def __aenter__(self) -> Self:
-        self.informers.start()
-        start = self.supervisor.start
-        start("requeue", self._requeue)
-        start("gangs", partial(self.gang_monitor.run, self.refresh.wait, self.supervisor))
-        start("orphans", self.orphans.run)
-        start("evaluations", partial(self.evaluations.run, self.refresh.wait, self.supervisor.report))
+        self.start()
+        self.supervisor.start("orphans", self.orphans.run)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -106,78 +62,6 @@ class Service:
         finally:
             await self.supervisor.stop()
 
-    def cached_pod(self, uid: str, resource_version: str) -> Pod | None:
-        """The pod from the cache, if the cache has exactly this resourceVersion of it."""
-        pod = self.cache.store.pods.get(uid)
-        return pod if pod is not None and pod.resource_version == resource_version else None
-
-    def filter(self, pod: Pod, names: Sequence[str]) -> FilterResult:
-        """See FilterService.filter. A pod that needs no devices passes even while Berth is not ready."""
-        if not pod.concerns_berth:
-            return FilterResult()
-        not_ready = self.informers.not_ready_text
-        if not_ready:
-            return FilterResult(error=not_ready)
-        if self.filter_service.is_gone(pod.uid):
-            return FilterResult(error=f"pod {pod.key} was deleted or is bound")
-        return self.gangs.filter(pod, names)
-
-    def prioritize(self, pod: Pod, names: Sequence[str]) -> list[tuple[str, int]]:
-        """See FilterService.prioritize."""
-        if self.informers.not_ready or not pod.may_need_devices:
-            return [(name, 0) for name in names]
-        return self.filter_service.prioritize(pod, names)
-
-    async def bind(self, key: ObjectKey, uid: str, node: str) -> None:
-        """See Binder.bind. A pod that needs no devices is bound even while Berth is not ready."""
-        await self.refresh.wait()
-        await self.binder.bind(key, uid, node)
-
-    def use_policy(self, policy: Policy) -> None:
-        """Use this policy from now on. A gang may collect devices now, or not any more."""
-        self.filter_service.use_policy(policy)
-        self.gangs.collecting.wake()
-
-    def _applied(self, kind: str) -> None:
-        """Called after each applied event: drop deleted objects, and wake the requeuer if devices may be new."""
-        self.filter_service.forget_deleted()
-        changed, resized = self.cache.store.take_changed_groups()
-        if changed or resized:
-            self.gang_monitor.pods_changed(changed, resized)
-        if kind in _SUPPLY:
-            self.requeuer.supply_changed()
-
-    async def _requeue(self) -> None:
-        """Requeue the pods that wait when Berth starts: only the process that rejected them knew what they wait for."""
-        await self.informers.listed()
-        if any(pod.may_need_devices for pod in self.cache.store.pods.values()):
-            self.requeuer.requeue_now()
-        await self.requeuer.run(self._rejected_namespaces, self._find_schedulable)
-
-    def _rejected_namespaces(self) -> set[str]:
-        """The namespaces with pods or gangs that found no room."""
-        return {*self.filter_service.unschedulable.namespaces, *self.gangs.admission.namespaces}
-
-    def _find_schedulable(self, namespace: str) -> Iterator[bool]:
-        """Search for a rejected pod, and then for a waiting gang, that fits now. See Requeuer.run.
-
-        A bug with one of them must not delay the next search, which is for all.
-        """
-        found = False
-        for search in (self.queueing_hints.find_schedulable, self.gang_hints.find_schedulable):
-            try:
-                for found in search(namespace):
-                    yield found
-            except Exception as bug:  # noqa: BLE001 - see above
-                self.supervisor.report("requeue", bug)
-                self.requeuer.supply_changed()  # the search may not be complete
-            if found:
-                break
-
-    def _is_served(self, source: GroupSource) -> bool:
-        """Whether the API server serves the PodGroups of this source."""
-        return self.informers.reflectors[NEEDED_OBJECTS[source].resource].served
-
 
 class TracedService:
     """The verbs of a Service; each call is a span."""
@@ -185,9 +69,6 @@ class TracedService:
     def __init__(self, service: Service, traces: Traces) -> None:
         self._service = service
         self._traces = traces
-        self.cached_pod = service.cached_pod
-        self.refresh = service.refresh
-        self.calls = service.calls
 
     def filter(self, pod: Pod, names: Sequence[str]) -> FilterResult:
         with self._traces.span(pod.uid, "filter") as span:
@@ -210,23 +91,6 @@ class TracedService:
             _name(span, pod)
             span.set_attribute("k8s.node.name", node)
             await self._service.bind(pod, uid, node)
-
-
-class _ServeSink(FilterSink):
-    """Wakes the background tasks."""
-
-    def __init__(self, requeuer: Requeuer, orphans: OrphanCollector) -> None:
-        self._requeuer = requeuer
-        self._orphans = orphans
-
-    def fits(self) -> None:
-        self._requeuer.requeue_now()
-
-    def unsuitable(self, claim: Claim) -> None:
-        self._orphans.deallocate_unsuitable(claim)
-
-    def stale_special(self, key: ObjectKey) -> None:
-        self._orphans.remove_stale_special(key)
 
 
 def _name(span: Span, pod: ObjectKey) -> None:

@@ -167,7 +167,7 @@ class Undo:
 
         Another process may bind the pod as the same consumer, and write nothing to the claim. The wait gives the
         API server time to store its Binding; then the claim is reserved for the pod again. A process that sends its
-        Binding later has read the claim before (`ClaimWrites.require_unchanged`).
+        Binding later has read the claim before (`ClaimWrites.require_kept`).
         """
         with suppress(Conflict, Unavailable, TooMany):  # after the last try, the reservation stays
             # A gang undoes its binds at once, and each removal outdates the resourceVersion that the others have read.
@@ -220,16 +220,6 @@ async def _repeated(step: Callable[[], Awaitable[bool]]) -> bool:
         except (Conflict, Unavailable, TooMany):
             await asyncio.sleep(RETRY_SECONDS * attempt)
     return await step()
-
-
-async def read_unchanged(writer: Writer, known: Claim) -> Claim | None:
-    """Read a claim. None if its UID, allocation or consumers differ from `known`.
-
-    Raises ClusterError, NotFound if no claim has the name.
-    """
-    fresh = await writer.read_claim(known.key)
-    same = fresh.uid == known.uid and fresh.allocation == known.allocation and fresh.reserved_for == known.reserved_for
-    return fresh if same else None
 
 
 async def _read_pod(writer: Writer, key: ObjectKey, uid: str) -> Pod | None:

@@ -1,6 +1,7 @@
 """The write barrier: of two claims with the same device, the claim that was written first keeps it.
 
-A bind waits until the watch has shown its own writes. Then the cache has every earlier write, too.
+A bind waits until the watch has shown its own writes. Then the cache has every earlier write, too, and `require_kept`
+checks each claim of the pod: it still is what the bind wrote or read, and no earlier write has one of its devices.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from enum import Enum, auto
 from functools import partial
 
 from extender.allocation.nodes import CounterKey, overdrawn_counters
-from extender.api.resource_claims import Claim, Result
+from extender.api.resource_claims import Claim, Consumer, Result
 from extender.api.resource_slices import Device, DeviceId, PoolKey, Slice, is_complete, newest_slices
 from extender.cache import CLAIM, ClusterCache
 from extender.runtime.cache_tasks import WatchProgress
@@ -23,11 +24,32 @@ from extender.serve.binding_cycle import BindError, DeviceLost
 _MAX_SECONDS = 8.0  # how long a bind waits until the watch shows its write
 
 
+def require_same_allocation(known: Claim, fresh: Claim, consumer: Consumer | None = None) -> Claim:
+    """Return `fresh` if it still has the allocation of `known`, and is reserved for `consumer` if one is given.
+
+    Raises BindError otherwise.
+    """
+    if fresh.allocation is None or (consumer is not None and not fresh.is_reserved_for(consumer.uid)):
+        raise BindError(f"claim {known.key} was taken back in the meantime")
+    if fresh.allocation != known.allocation:
+        raise BindError(f"claim {known.key} was allocated elsewhere in the meantime")
+    return fresh
+
+
+def require_unchanged(known: Claim, fresh: Claim, identity: str, consumer: Consumer | None = None) -> Claim:
+    """As `require_same_allocation`. Raises BindError also if another process than `identity` has become the allocator
+    after `known` was stored."""
+    require_same_allocation(known, fresh, consumer)
+    if fresh.allocator not in (known.allocator, identity):
+        raise BindError(f"claim {known.key} was taken over by another process")
+    return fresh
+
+
 class WriteBarrier:
     """Waits until the watch of claims has shown a write, and checks for earlier writes.
 
     `watched_version` returns the resourceVersion that the watch has reached, bookmarks included. It returns '' during
-    a list, which applies its pages one after the other.
+    a list, which applies its pages one after the other. `identity` is the allocator of this process.
     """
 
     def __init__(
@@ -35,27 +57,50 @@ class WriteBarrier:
         cache: ClusterCache,
         progress: WatchProgress,
         watched_version: Callable[[], str],
+        identity: str,
     ) -> None:
         self._cache = cache
         self._progress = progress
         self._watched_version = watched_version
+        self._identity = identity
         self.waits = 0  # completed waits
         self.seconds = 0.0  # sum of the completed waits
         self.losses = 0  # binds that yielded to an earlier write
 
-    async def wait_until_visible(self, written: Iterable[Claim]) -> None:
+    async def wait(self, claims: Iterable[Claim]) -> None:
         """Wait until the watch has shown these claims as written, or a later version of them.
 
-        Raises BindError after the timeout, or if a claim was deleted.
+        Raises BindError after the timeout.
         """
         started = asyncio.get_running_loop().time()
-        for claim in written:
-            if not await self._progress.wait_for(partial(self._shown, claim), _MAX_SECONDS):
+        for claim in claims:
+            if not await self._progress.wait_for(partial(self._is_shown, claim), _MAX_SECONDS):
                 raise BindError(f"the watch did not show claim {claim.key} within {_MAX_SECONDS:.0f} s")
-            if self._cached(claim) is None:
-                raise BindError(f"claim {claim.key} was deleted in the meantime")
         self.waits += 1
         self.seconds += asyncio.get_running_loop().time() - started
+
+    def _is_shown(self, written: Claim) -> bool:
+        """Whether the watch has passed this version of the claim. A claim that the cache then lacks is deleted."""
+        if not newer(self._watched_version(), written.resource_version):
+            return False
+        cached = self._cache.store.claims.get(written.key)
+        if cached is None or cached.uid != written.uid:
+            return True
+        return newer(cached.resource_version, written.resource_version)
+
+    def require_kept(self, claims: Iterable[Claim]) -> None:
+        """Raise BindError if the cache shows that a claim was deleted, that another process took it over or
+        deallocated it, or that an earlier write has one of its devices.
+
+        Claims that were allocated before this bind are checked too: the process that allocated them may have ended
+        before its own write barrier.
+        """
+        for claim in claims:
+            cached = self._cache.store.claims.get(claim.key)
+            if cached is None or cached.uid != claim.uid:
+                raise BindError(f"claim {claim.key} was deleted in the meantime")
+            require_unchanged(claim, cached, self._identity)
+            self.check(claim)
 
     def check(self, claim: Claim) -> None:
         """Raise DeviceLost if an earlier write has allocated a device of the claim to another claim.
@@ -75,17 +120,6 @@ class WriteBarrier:
         if unclear is not None:
             self.losses += 1
             raise BindError(f"the ResourceSlices do not show whether earlier claims leave enough for device {unclear}")
-
-    def _shown(self, written: Claim) -> bool:
-        """Whether the watch has passed this version of the claim. A claim that the cache then lacks is deleted."""
-        if not newer(self._watched_version(), written.resource_version):
-            return False
-        cached = self._cached(written)
-        return cached is None or newer(cached.resource_version, written.resource_version)
-
-    def _cached(self, written: Claim) -> Claim | None:
-        cached = self._cache.store.claims.get(written.key)
-        return cached if cached is not None and cached.uid == written.uid else None
 
 
 @dataclass(slots=True)

@@ -2,34 +2,40 @@
 
 The devices of one driver among those of a pod are its anchors: its GPUs, if it has any. The devices of each other
 driver are joined to the anchors in pairs. With as many devices as anchors, each device is in one pair. With fewer, a
-device is in several pairs; with more, an anchor is.
+device is in several pairs; with more, an anchor is. Of these devices, none is in more pairs than another, but for one.
 
 A set of devices is better the more of its pairs are on one PCIe root; among equal ones, the more are on one NUMA node.
 `pair_up` finds the best pairs of given devices (the assignment problem, solved by the Hungarian method). `Together`
 finds the best devices: it takes the sets of anchors that the caller prefers, and gives each the nearest other devices.
 It looks at a set only while its bound, every anchor with its own nearest device, is above the best set found.
 
-Requests may accept different devices. Then devices and anchors are assigned in turns, until that brings nothing.
+With at least as many other devices as anchors, the devices for a set of anchors are an assignment, too. Fewer devices
+are chosen one after the other, and exchanged until that brings nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from heapq import heapify, heappop, heapreplace
+from types import MappingProxyType
 from typing import NamedTuple
 
 from extender.allocation.nodes import Nearness, Places
-from extender.base.bits import members, union
+from extender.base.bits import lowest, members, union
 from extender.topology.assignment import Slot, assigned, in_order, slots_for
 from extender.vendors import GPU, NIC, driver_of
 
-# A claim has at most 32 devices, so one nearer pair counts more than all pairs that are less near.
-_WEIGHT = {Nearness.ROOT: 64**3, Nearness.NUMA: 64**2, Nearness.NUMA_LIST: 64, Nearness.UNKNOWN: 1, Nearness.FAR: 0}
+# A claim has at most 32 devices, so one nearer pair counts more than all pairs that are less near. Below the weights
+# there is room for the number of devices that have some near pair: of equal sums, the one that serves more of them.
+_WEIGHT = {Nearness.ROOT: 64**4, Nearness.NUMA: 64**3, Nearness.NUMA_LIST: 64**2, Nearness.UNKNOWN: 64, Nearness.FAR: 0}
+_NEAR = _WEIGHT[Nearness.NUMA]
 _TIE = 4096  # a weight counts so much more than the wish to leave a device to others
-_NEVER = -(1 << 40)  # the weight of a device in a slot that does not accept it
+_MUST = 1 << 50  # more than all weights together: of an entry that must be in the assignment
+_NEVER = -(1 << 58)  # of an entry that must not be in the assignment
+_MOST_PAIRED = 2048  # pairs of two sets of devices in the cache, of at most 5 KiB
 _MOST_TABLES = 64  # tables of weights in the cache; a fleet has a few dozen kinds of machines
-_MOST_WORK = 200_000  # steps of assignments for the devices of one node, some 30 ms; 4 GPUs and 4 NICs of 8 need 40,000
+_MOST_WORK = 150_000  # steps of assignments for the devices of one node, some 25 ms; 4 GPUs and 4 NICs of 8 need 15,000
 
 
 class Pair(NamedTuple):
@@ -65,17 +71,46 @@ def nearest(places: Places) -> Mapping[tuple[str, str], Nearness]:
     }
 
 
-def pair_up(places: Places, anchors: Sequence[int], others: Sequence[int]) -> list[Pair]:
+def pair_up(places: Places, anchors: Sequence[int], others: Sequence[int]) -> tuple[Pair, ...]:
     """The best pairs of these devices; each device is in at least one pair. None without anchors or others."""
+    return _pairs(places, tuple(anchors), tuple(others))
+
+
+@lru_cache(_MOST_PAIRED)  # many nodes of a kind pair the same devices
+def _pairs(places: Places, anchors: tuple[int, ...], others: tuple[int, ...]) -> tuple[Pair, ...]:
     if not anchors or not others:
-        return []
-    weights = _weights(places)
-    many, few = (anchors, others) if len(anchors) >= len(others) else (others, anchors)
-    columns = list(few) * -(-len(many) // len(few))
-    partners = assigned([[weights[row][column] for column in columns] for row in many])
-    pairs = [(row, columns[found]) for row, found in zip(many, partners, strict=True)]
-    pairs = pairs if many is anchors else [(anchor, other) for other, anchor in pairs]
-    return [Pair(anchor, other, places.nearness(anchor, other)) for anchor, other in sorted(pairs)]
+        return ()
+    if len(anchors) <= len(others):
+        pairs = _spread(_weights(places), anchors, others, len(others))
+    else:
+        pairs = [(anchor, other) for other, anchor in _spread(_weights(places), others, anchors, len(anchors))]
+    return tuple(Pair(anchor, other, places.nearness(anchor, other)) for anchor, other in sorted(pairs))
+
+
+def _spread(
+    weights: Sequence[Sequence[int]],
+    few: Sequence[int],
+    many: Sequence[int],
+    count: int,
+    left: Mapping[int, int] = MappingProxyType({}),
+    kept: Container[int] = (),
+) -> list[tuple[int, int]]:
+    """The best pairs of all of `few` with `count` of `many`, each of these in one pair, at least as many as the few.
+
+    `left` is what speaks against each of the many among equal ones; those in `kept` are in a pair whatever it is.
+    """
+    each, rest = divmod(count, len(few))
+    idle = len(few) - rest if rest else 0  # of the few: they get one less than the others
+    against = [_MUST * (other in kept) - left.get(other, 0) for other in many]
+    table = list[list[int]]()
+    for copy in range(each + (rest > 0)):
+        unused = [_MUST if copy == each else _NEVER] * idle
+        for bit in few:
+            found = [weights[bit][other] for other in many]
+            if not copy:
+                found = [weight + (weight >= _NEAR) for weight in found]
+            table.append([weight * _TIE + more for weight, more in zip(found, against, strict=True)] + unused)
+    return [(few[row % len(few)], many[column]) for row, column in enumerate(assigned(table)) if column < len(many)]
 
 
 def anchor_of(drivers: Iterable[str]) -> str:
@@ -103,20 +138,27 @@ class Together:
         self._anchors = in_order(anchors)
         self._others = [in_order(slots) for slots in others]
         self._avoided = avoided
+        self._own_anchors = union([slot.eligible for slot in anchors if slot.is_own])
         self._free_anchors = members(_union(anchors))
         self._free = [members(_union(slots)) for slots in others]
-        self.bound = {anchor: self._best_weight(anchor) for anchor in self._free_anchors}
+        # Of each anchor, by driver of the others; `bound` is what all its pairs are worth at best.
+        self._ends = [self._best_of(slots, free) for slots, free in zip(self._others, self._free, strict=True)]
+        self.bound = {a: sum(most[a][0] + most[a][1] for most in self._ends) for a in self._free_anchors}
         self._work = _MOST_WORK // share
 
     def choices(self, sets: Sequence[int]) -> Iterator[Choice]:
-        """Devices for all slots, the nearest first; `sets` are masks of anchors, equal ones in this order."""
+        """Devices for all slots, the nearest first; `sets` are masks of anchors, equal ones in this order.
+
+        Anchors that the pod has already are added to each set.
+        """
+        anchors, drivers = [members(mask | self._own_anchors) for mask in sets], range(len(self._others))
         waiting: list[tuple[int, int, Choice | None]] = [
-            (-sum(self.bound[anchor] for anchor in members(mask)), index, None) for index, mask in enumerate(sets)
+            (-sum(self._bound(one, driver) for driver in drivers), index, None) for index, one in enumerate(anchors)
         ]
         heapify(waiting)
         while waiting:
             _, index, choice = waiting[0]
-            if choice is None and self._work > 0 and (found := self._choice(members(sets[index]))) is not None:
+            if choice is None and self._work > 0 and (found := self._choice(anchors[index])) is not None:
                 heapreplace(waiting, (-found.value, index, found))
                 continue
             heappop(waiting)
@@ -125,19 +167,34 @@ class Together:
 
     def growing(self, anchors: int, others: int) -> Iterator[int]:
         """Masks of `others`: first those near one of these anchors, then more, at last all."""
-        bits, every = members(anchors), union([1 << bit for free in self._free for bit in free])
+        bits, every = members(anchors | self._own_anchors), union([1 << bit for free in self._free for bit in free])
         for least in (Nearness.ROOT, Nearness.NUMA, Nearness.NUMA_LIST):
             near = [b for b in members(every) if any(self._places.nearness(a, b) >= least for a in bits)]
             yield others & ~every | union([1 << bit for bit in near])
         yield others
 
-    def _best_weight(self, anchor: int) -> int:
-        """A bound: the weights of the best pairs that the anchor can have."""
-        found = 0
-        for slots, free in zip(self._others, self._free, strict=True):
-            each = -(-len(slots) // len(self._anchors))
-            found += sum(sorted((self._weights[anchor][other] for other in free), reverse=True)[:each])
+    def _best_of(self, slots: list[Slot], free: list[int]) -> dict[int, tuple[int, int]]:
+        """What the best pairs of each anchor are worth: those that all anchors have, and one more if some have that."""
+        each, rest = divmod(max(len(slots), len(self._anchors)), len(self._anchors))
+        found = {}
+        for anchor in self._free_anchors:
+            ranked = sorted((self._weights[anchor][other] for other in free), reverse=True)
+            further = ranked[each] if rest and len(ranked) > each else 0
+            found[anchor] = sum(ranked[:each]) + (ranked[0] >= _NEAR), further
         return found
+
+    def _bound(self, anchors: list[int], driver: int) -> int:
+        """At least the value of the best choice of devices of one driver, given by its position, for these anchors."""
+        count, ends = len(self._others[driver]), self._ends[driver]
+        found = sum(ends[anchor][0] for anchor in anchors)
+        if count >= len(anchors):
+            rest = count % len(anchors)
+            return found + (sum(sorted((ends[anchor][1] for anchor in anchors), reverse=True)[:rest]) if rest else 0)
+        each, rest = divmod(len(anchors), count)
+        ranked = [sorted((self._weights[bit][a] for a in anchors), reverse=True) for bit in self._free[driver]]
+        pairs = sorted((sum(one[:each]) + (one[0] >= _NEAR) for one in ranked), reverse=True)[:count]
+        further = sorted((one[each] for one in ranked), reverse=True)[:rest] if rest else []
+        return min(found, sum(pairs) + sum(further))
 
     def _choice(self, anchors: list[int]) -> Choice | None:
         """The nearest devices for these anchors; None if the slots cannot have them."""
@@ -145,132 +202,115 @@ class Together:
         if order is None:
             return None
         placed = [anchor for _, anchor in sorted(zip(order, anchors, strict=True))]
-        may_move, chosen = True, list[list[int]]()
-        for slots, free in zip(self._others, self._free, strict=True):
-            if len({slot.eligible for slot in slots}) > 1:
-                placed, others = self._for_different_slots(placed, slots, free, may_move=may_move)
-                may_move = False  # now the anchors belong to these slots
-            else:
-                others = self._for_equal_slots(placed, slots, free)
+        moved, value, chosen = False, 0, list[tuple[list[int], tuple[Pair, ...]]]()
+        for driver, slots in enumerate(self._others):
+            others = self._nearest(placed, driver)
             if len(others) < len(slots):
                 return None
-            chosen.append(others)
+            pairs = self._pairs(placed, others)
+            value += self._value(pairs)
+            if not moved and not _are_equal(slots):
+                placed = self._beside(placed, others) or placed
+                moved = True  # now the anchors belong to these slots
+            chosen.append((others, pairs))
         found = list(zip(self._anchors, placed, strict=True))
-        for slots, others in zip(self._others, chosen, strict=True):
-            ordered = others if len({slot.eligible for slot in slots}) > 1 else self._in_pairs(placed, others)
-            found += zip(slots, ordered, strict=True)
-        return Choice(sum(self._value(placed, others) for others in chosen), tuple(found))
+        for slots, (others, pairs) in zip(self._others, chosen, strict=True):
+            found += zip(slots, self._in_pairs(placed, pairs, slots) if _are_equal(slots) else others, strict=True)
+        return Choice(value, tuple((slot, bit) for slot, bit in found if not slot.is_own))
 
-    # -- slots that accept the same devices -------------------------------------------------------------------
-
-    def _for_equal_slots(self, anchors: list[int], slots: list[Slot], free: list[int]) -> list[int]:
-        """A device for each slot, in any order; fewer if there are too few."""
-        left = self._left_to_others(anchors, free)
+    def _nearest(self, anchors: list[int], driver: int) -> list[int]:
+        """A device for each slot of a driver, in the order of the slots; [] if there are too few."""
+        slots, free = self._others[driver], self._free[driver]
+        if len(free) < len(slots):
+            return []
         if len(slots) < len(anchors):
-            found = self._serving_several(anchors, len(slots), free, left)
-        else:
-            rows = (anchors * -(-len(slots) // len(anchors)))[: len(slots)]
-            found = self._assigned([[self._weights[a][b] * _TIE - left[b] for b in free] for a in rows], free)
-        return self._exchanged(anchors, slots, found, free) if len(slots) != len(anchors) else found
+            first = self._serving_several(anchors, slots, free)
+            return self._exchanged(anchors, first, driver) if first else []
+        left = self._left_to_others(anchors, free)
+        if not _are_equal(slots):
+            return self._of_slots(anchors, slots, free, left)
+        own = [lowest(slot.eligible) for slot in slots if slot.is_own]
+        self._work -= len(slots) * len(slots) * len(free)
+        chosen = [other for _, other in _spread(self._weights, anchors, free, len(slots), left, own)]
+        return [*(bit for bit in chosen if bit not in own), *own]
 
-    def _serving_several(self, anchors: list[int], count: int, free: list[int], left: Mapping[int, int]) -> list[int]:
-        """Fewer devices than anchors: one after the other, each near most of the anchors that have none yet."""
-        found: list[int] = []
-        waiting, each = list(anchors), -(-len(anchors) // count)
-        for _ in range(min(count, len(free))):
-            served = {b: self._served(b, waiting, each) for b in free if b not in found}
+    def _of_slots(self, anchors: list[int], slots: list[Slot], free: list[int], left: Mapping[int, int]) -> list[int]:
+        """The devices for slots that accept different ones; [] if there is none for some slot.
+
+        One assignment in two steps: a slot gets a device, or rather its column. The row of this device then gets an
+        anchor; the rows of the other devices get their own columns.
+        """
+        each, rest = divmod(len(slots), len(anchors))
+        copies = [(anchor, copy) for copy in range(each + (rest > 0)) for anchor in anchors]
+        table = [[0 if slot.accepts(bit) else _NEVER for bit in free] + [_NEVER] * len(copies) for slot in slots]
+        for bit in free:
+            weights = [self._weights[anchor][bit] for anchor, _ in copies]
+            table.append(
+                [0 if one == bit else _NEVER for one in free]
+                + [
+                    (weight + (not copy and weight >= _NEAR)) * _TIE - left[bit] + (_MUST if copy < each else 0)
+                    for weight, (_, copy) in zip(weights, copies, strict=True)
+                ]
+            )
+        self._work -= len(table) * len(table) * len(slots)
+        found = [free[column] for column in assigned(table)[: len(slots)] if column < len(free)]
+        accepted = len(found) == len(slots) and all(s.accepts(b) for s, b in zip(slots, found, strict=True))
+        return found if accepted else []
+
+    def _serving_several(self, anchors: list[int], slots: list[Slot], free: list[int]) -> list[int]:
+        """Fewer devices than anchors: slot after slot, each near most of the anchors that have none yet."""
+        left, each = self._left_to_others(anchors, free), -(-len(anchors) // len(slots))
+        waiting, chosen = list(anchors), dict[int, int]()
+        order = sorted(enumerate(slots), key=lambda one: one[1].eligible.bit_count())
+        for position, slot in order:
+            served = {b: self._served(b, waiting, each) for b in free if slot.accepts(b) and b not in chosen.values()}
+            if not served:
+                return []
             best = max(served, key=lambda b: (sum(self._weights[a][b] for a in served[b]) * _TIE - left[b], -b))
-            found.append(best)
+            chosen[position] = best
             waiting = [anchor for anchor in waiting if anchor not in served[best]]
-        return found
+        return [bit for _, bit in sorted(chosen.items())]
 
     def _served(self, other: int, waiting: list[int], most: int) -> list[int]:
         """The anchors that a device would serve: the nearest ones."""
         return sorted(waiting, key=lambda anchor: -self._weights[anchor][other])[:most]
 
-    def _exchanged(self, anchors: list[int], slots: list[Slot], others: list[int], free: list[int]) -> list[int]:
+    def _exchanged(self, anchors: list[int], others: list[int], driver: int) -> list[int]:
         """The devices, with single ones exchanged for others as long as that brings nearer pairs."""
-        best = self._value(anchors, others)
-        improved = bool(others)
-        while improved and self._work > 0:
+        slots, free = self._others[driver], self._free[driver]
+        best, most = self._value(self._pairs(anchors, others)), self._bound(anchors, driver)
+        improved = True
+        while improved and best < most:
             improved = False
-            for position, slot in enumerate(slots[: len(others)]):
+            for position, slot in enumerate(slots):
                 for bit in free:
-                    if bit in others or not slot.accepts(bit) or self._work <= 0:
+                    if bit in others or not slot.accepts(bit) or best >= most or self._work <= 0:
                         continue
                     tried = [*others[:position], bit, *others[position + 1 :]]
-                    value = self._value(anchors, tried)
+                    value = self._value(self._pairs(anchors, tried))
                     if value > best:
                         others, best, improved = tried, value, True
         return others
 
-    # -- slots that accept different devices ------------------------------------------------------------------
-
-    def _for_different_slots(
-        self, anchors: list[int], slots: list[Slot], free: list[int], *, may_move: bool
-    ) -> tuple[list[int], list[int]]:
-        """The anchors and a device for each slot, in the order of the slots. `may_move`: also in other slots."""
-        if len(anchors) != len(slots):
-            found = self._of_slots(slots, free, [anchors] * len(slots))
-            return anchors, self._exchanged(anchors, slots, found, free)
-        first = anchors
-        if may_move:
-            accepted = [[bit for bit in free if slot.accepts(bit)] for slot in slots]
-            best = [{a: max(self._weights[a][b] for b in of_slot) for a in anchors} for of_slot in accepted]
-            first = self._of_anchors(best, anchors) or anchors
-        tried = [self._in_turns(first, slots, free, may_move=may_move)]
-        if may_move:  # begin with the devices instead
-            others = self._of_slots(slots, free, [anchors] * len(slots))
-            moved = self._of_devices(anchors, others) or anchors
-            tried.append(self._in_turns(moved, slots, free, may_move=True))
-        return max(tried, key=lambda found: self._of_pairs(*found))
-
-    def _in_turns(
-        self, anchors: list[int], slots: list[Slot], free: list[int], *, may_move: bool
-    ) -> tuple[list[int], list[int]]:
-        """The devices for these anchors, then the anchors for these devices, and so on, as long as that helps."""
-        others = self._of_slots(slots, free, [[anchor] for anchor in anchors])
-        while may_move and others and self._work > 0:
-            moved = self._of_devices(anchors, others) or anchors
-            better = self._of_slots(slots, free, [[anchor] for anchor in moved])
-            if self._of_pairs(moved, better) <= self._of_pairs(anchors, others):
-                break
-            anchors, others = moved, better
-        return anchors, others
-
-    def _of_slots(self, slots: list[Slot], free: list[int], partners: list[list[int]]) -> list[int]:
-        """The device of each slot that is nearest to one of the partners of the slot; [] if there is none for all."""
-        left = self._left_to_others([a for of_slot in partners for a in of_slot], free)
-        table = [
-            [max(self._weights[a][b] for a in near) * _TIE - left[b] if slot.accepts(b) else _NEVER for b in free]
-            for slot, near in zip(slots, partners, strict=True)
-        ]
-        found = self._assigned(table, free)
-        return found if all(slot.accepts(bit) for slot, bit in zip(slots, found, strict=False)) else []
-
-    def _of_devices(self, anchors: list[int], others: list[int]) -> list[int]:
+    def _beside(self, anchors: list[int], others: list[int]) -> list[int]:
         """The anchor of each device, in the order of the slots; [] if the slots of the anchors accept no such order."""
-        return self._of_anchors([{a: self._weights[a][b] for a in anchors} for b in others], anchors)
-
-    def _of_anchors(self, weights: list[dict[int, int]], anchors: list[int]) -> list[int]:
-        """An anchor for each slot that accepts it, by the weight that it has there; [] if there is none for all."""
-        if len(weights) != len(self._anchors):
+        if len(others) != len(anchors):
             return []
-        rows = zip(self._anchors, weights, strict=True)
-        table = [[of_slot[a] if slot.accepts(a) else _NEVER for a in anchors] for slot, of_slot in rows]
-        found = self._assigned(table, anchors)
-        return found if all(slot.accepts(a) for slot, a in zip(self._anchors, found, strict=True)) else []
+        rows = zip(self._anchors, others, strict=True)
+        found = assigned([[self._weights[a][b] if slot.accepts(a) else _NEVER for a in anchors] for slot, b in rows])
+        moved = [anchors[column] for column in found]
+        return moved if all(slot.accepts(a) for slot, a in zip(self._anchors, moved, strict=True)) else []
 
-    def _of_pairs(self, anchors: list[int], others: list[int]) -> int:
-        """The weights of the pairs in this order; -1 without devices."""
-        return sum(self._weights[a][b] for a, b in zip(anchors, others, strict=True)) if others else -1
-
-    # -- both -------------------------------------------------------------------------------------------------
-
-    def _value(self, anchors: list[int], others: list[int]) -> int:
+    def _pairs(self, anchors: list[int], others: list[int]) -> tuple[Pair, ...]:
         many = max(len(anchors), len(others))
         self._work -= many * many * many  # `pair_up` assigns as many rows, and has about as many columns
-        return sum(self._weights[pair.anchor][pair.other] for pair in pair_up(self._places, anchors, others))
+        return pair_up(self._places, anchors, others)
+
+    def _value(self, pairs: tuple[Pair, ...]) -> int:
+        """The weights of the pairs, and how many of those devices that may be in several have a near one."""
+        near = [pair for pair in pairs if pair.nearness >= Nearness.NUMA]
+        served = min(len({pair.anchor for pair in near}), len({pair.other for pair in near}))
+        return sum(self._weights[pair.anchor][pair.other] for pair in pairs) + served
 
     def _left_to_others(self, anchors: list[int], free: list[int]) -> dict[int, int]:
         """How much each device is wanted elsewhere: by free anchors on its PCIe root. One to avoid counts more."""
@@ -279,18 +319,18 @@ class Together:
         wanted = {b: sum(self._weights[a][b] == near for a in rest) for b in free}
         return {b: wanted[b] + (self._avoided >> b & 1) * len(self._weights) for b in free}
 
-    def _assigned(self, table: list[list[int]], columns: list[int]) -> list[int]:
-        """The entries of `columns` that the rows get; [] if there are too few."""
-        if len(table) > len(columns):
-            return []
-        self._work -= len(table) * len(table) * len(columns)
-        return [columns[column] for column in assigned(table)]
-
-    def _in_pairs(self, anchors: list[int], others: list[int]) -> list[int]:
-        """The other devices in the order of the slots of their anchors."""
+    def _in_pairs(self, anchors: list[int], pairs: tuple[Pair, ...], slots: list[Slot]) -> list[int]:
+        """The other devices in the order of the slots of their anchors; those that the pod has already come last."""
+        own = _union(slot for slot in slots if slot.is_own)
         position = {anchor: slot for slot, anchor in enumerate(anchors)}
-        pairs = sorted((position[pair.anchor], pair.other) for pair in pair_up(self._places, anchors, others))
-        return list(dict.fromkeys([*(other for _, other in pairs), *others]))
+        in_order_of_slots = sorted((position[pair.anchor], pair.other) for pair in pairs)
+        ordered = dict.fromkeys(other for _, other in in_order_of_slots if not own >> other & 1)
+        return [*ordered, *members(own)]
+
+
+def _are_equal(slots: Iterable[Slot]) -> bool:
+    """Whether all slots for devices to choose accept the same ones."""
+    return len({slot.eligible for slot in slots if not slot.is_own}) <= 1
 
 
 def _union(slots: Iterable[Slot]) -> int:

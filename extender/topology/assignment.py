@@ -7,16 +7,24 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 _DIGITS = re.compile(r"([0-9]{1,9})$")
-_FAR_AWAY = 1 << 62
+_FAR_AWAY = 1 << 80
 
 
 class Slot(NamedTuple):
-    """A device that a pod asks for: position of the claim, names of claim and request, devices that it could be."""
+    """A device that a pod asks for: position of the claim, names of claim and request, devices that it could be.
+
+    Or one that the pod has already: position -1, and this device.
+    """
 
     claim: int
     claim_name: str
     request: str
     eligible: int
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the pod has the device already."""
+        return self.claim < 0
 
     def accepts(self, bit: int) -> bool:
         """Whether the slot could have the device at a bit."""
@@ -24,11 +32,15 @@ class Slot(NamedTuple):
 
 
 def in_order(slots: Sequence[Slot]) -> list[Slot]:
-    """The slots by the number at the end of their names if each has its own (gpu-0, gpu-1), else in the given order."""
-    numbers = [_DIGITS.search(slot.request) or _DIGITS.search(slot.claim_name) for slot in slots]
-    if any(number is None for number in numbers) or len({int(n[1]) for n in numbers if n}) < len(slots):
-        return list(slots)
-    return [slot for _, slot in sorted(zip([int(n[1]) for n in numbers if n], slots, strict=True))]
+    """The slots by the number at the end of their names if each has its own (gpu-0, gpu-1), else in the given order.
+
+    Devices that the pod has already come last.
+    """
+    asked, own = [slot for slot in slots if not slot.is_own], [slot for slot in slots if slot.is_own]
+    numbers = [_DIGITS.search(slot.request) or _DIGITS.search(slot.claim_name) for slot in asked]
+    if any(number is None for number in numbers) or len({int(n[1]) for n in numbers if n}) < len(asked):
+        return [*asked, *own]
+    return [*(slot for _, slot in sorted(zip([int(n[1]) for n in numbers if n], asked, strict=True))), *own]
 
 
 def slots_for(devices: list[int], slots: list[Slot]) -> list[int] | None:
@@ -54,8 +66,14 @@ def slots_for(devices: list[int], slots: list[Slot]) -> list[int] | None:
 def assigned(table: list[list[int]]) -> list[int]:
     """The column of each row, so that the sum of the entries is the largest. There are at least as many columns.
 
-    The Hungarian method with potentials (Kuhn 1955, Jonker and Volgenant 1987).
+    If the largest entries of the rows are in different columns, no other choice has a larger sum. Else the Hungarian
+    method with potentials finds it (Kuhn 1955, Jonker and Volgenant 1987).
     """
+    largest = [entries.index(max(entries)) for entries in table]
+    return largest if len(set(largest)) == len(table) else _hungarian(table)
+
+
+def _hungarian(table: list[list[int]]) -> list[int]:
     columns = len(table[0])
     row_of = [-1] * (columns + 1)  # the last column is the virtual start of each path
     potential, offset = [0] * len(table), [0] * (columns + 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from heapq import merge
-from itertools import combinations, groupby, islice
+from itertools import chain, combinations, islice
 from math import comb
 
 from extender.allocation import (
@@ -26,7 +26,7 @@ from extender.policy import Policy
 from extender.topology.affinity import Choice, Together, anchor_of
 from extender.topology.assignment import Slot
 from extender.topology.score_parts import troubled_devices
-from extender.topology.sets import bandwidth, links_inside, quality, ranked
+from extender.topology.sets import by_links, in_groups, ranked
 from extender.vendors import amount_of_memory
 
 _MAX_COMBINED = 2_000  # most sets of devices that are no whole GPUs; 2 of 56 MIG devices are fewer
@@ -46,15 +46,14 @@ class ByTopology:
         self._troubled = troubled_devices(node_info, policy)
 
     def __call__(self, problem: Problem, first: Solution) -> Iterator[Allowed]:
-        chosen = first.mask
-        eligible = self._eligible(problem, first)
         yield from self._near_each_other(problem, first)
+        chosen, eligible = first.mask, self._eligible(problem, first)
         if self._node_info.positions(chosen) and self._node_info.fabric is not None:
             everything = self._node_info.devices(self._node_info.positions(-1))
             of_claims = (union([1 << pick.bit for pick in claim]) for claim in first.picks)
             counts = {claim: self._node_info.positions(mask).bit_count() for claim, mask in enumerate(of_claims)}
             sizes = {claim: count for claim, count in counts.items() if count}
-            for gpus in islice(self._gpu_sets(problem, sizes, eligible), _MAX_SETS):
+            for gpus in islice(chain.from_iterable(self._gpu_sets(problem, sizes, eligible)), _MAX_SETS):
                 yield Allowed(~everything | gpus)
         elif chosen:
             yield from map(Allowed, self._single_devices(chosen, eligible))
@@ -72,14 +71,18 @@ class ByTopology:
         usable = selection.match & ~selection.error
         return usable if option.admin_access else usable & ~self._node_info.busy
 
-    def _gpu_sets(self, problem: Problem, sizes: Mapping[int, int], eligible: int) -> Iterator[int]:
-        """Sets of whole GPUs as device masks, the best ring first. `sizes` has the number of each claim with GPUs."""
-        free = members(self._node_info.positions(eligible))
-        for group in self._healthy_first(self._agreeing(problem, list(sizes), free)):
-            yield from map(self._node_info.devices, self._ranked(sum(1 << p for p in group), list(sizes.values())))
+    def _gpu_sets(self, problem: Problem, sizes: Mapping[int, int], eligible: int) -> Iterator[list[int]]:
+        """Sets of whole GPUs as device masks, in groups of equal links, the best ring first.
 
-    def _ranked(self, free: int, sizes: list[int]) -> Iterable[int]:
-        """The sets of so many of these GPUs, as masks of positions, the best first.
+        `sizes` has the number of each claim with GPUs.
+        """
+        free = members(self._node_info.positions(eligible))
+        for gpus in self._healthy_first(self._agreeing(problem, list(sizes), free)):
+            for group in self._ranked(sum(1 << p for p in gpus), list(sizes.values())):
+                yield [self._node_info.devices(one) for one in group]
+
+    def _ranked(self, free: int, sizes: list[int]) -> Iterable[Iterable[int]]:
+        """The sets of so many of these GPUs, as masks of positions, in groups of equal links, the best first.
 
         Where only partitions are joined, the sets of one claim are partitions, and those of several claims are made up
         of partitions of their sizes.
@@ -88,12 +91,13 @@ class ByTopology:
         assert node_info.fabric is not None
         graph = node_info.fabric.graph
         if node_info.partitions is None:
-            return ranked(graph, free, count)
+            return by_links(graph, free, count)
         known = (node_info.positions(one) for one in node_info.partitions.sets)
         partitions = [one for one in known if not one & ~free and one.bit_count() in sizes]
         if len(sizes) == 1:
-            return sorted((p for p in partitions if p.bit_count() == count), key=lambda one: quality(graph, one, free))
-        return (one for one in ranked(graph, free, count) if union([p for p in partitions if not p & ~one]) == one)
+            return in_groups(graph, free, [one for one in partitions if one.bit_count() == count])
+        found = ranked(graph, free, count)
+        return in_groups(graph, free, [one for one in found if union([p for p in partitions if not p & ~one]) == one])
 
     # -- devices of several drivers --------------------------------------------------------------------------
 
@@ -116,8 +120,9 @@ class ByTopology:
         anchors = kinds.pop(anchor)
         variants = self._agreeing_slots(problem, list(kinds.values()))
         together = [Together(places, anchors, others, self._troubled, len(variants)) for others in variants]
-        sets = self._sets_of_anchors(problem, anchors, together[0])
-        groups = [list(sets)] if weights.affinity > weights.link else [list(g) for _, g in groupby(sets, self._rings)]
+        groups = self._sets_of_anchors(problem, anchors, together[0])
+        if weights.affinity > weights.link:
+            groups = iter([list(chain.from_iterable(groups))])
         kind = next(mask for driver, mask in places.kinds if driver == anchor)
         for group in groups:
             found = merge(*(one.choices(group) for one in together), key=lambda choice: -choice.value)
@@ -155,19 +160,26 @@ class ByTopology:
     def _slots(self, problem: Problem, first: Solution) -> Iterator[Slot]:
         """The devices that the solution needs, in the order of the pod; without those of admin access."""
         for position, (name, spec) in enumerate(zip(problem.names, problem.specs, strict=True)):
+            picked: dict[str, list[int]] = {}
+            for pick in first.picks[position]:
+                picked.setdefault(pick.request.name, []).append(pick.bit)
             for request, chosen in zip(spec.requests, first.alternatives[position], strict=True):
                 option = request.alternatives[chosen]
-                if option.admin_access:
+                bits = picked.get(option.name, ())
+                if option.admin_access or not bits:
                     continue
-                bits = [pick.bit for pick in first.picks[position] if pick.request.name == option.name]
                 usable = self._with_room(problem, self._usable(problem.select(name, option), option), option)
                 usable = usable if option.mode == "ExactCount" else sum(1 << bit for bit in bits)
-                yield from (Slot(position, name, option.name, usable | 1 << bit) for bit in bits)
+                for bit in bits:
+                    yield Slot(position, name, option.name, usable | 1 << bit)
 
     def _with_room(self, problem: Problem, usable: int, option: DeviceRequest) -> int:
         """The devices without those that the search would reject for a taint, for counters or for capacity."""
+        simple = self._node_info.inventory.simple
+        if not usable & ~simple:
+            return usable
         usable &= self._possible_mask()
-        for bit in members(usable & ~self._node_info.inventory.simple):
+        for bit in members(usable & ~simple):
             one, shares = self._node_info.inventory.devices[bit], problem.shares(bit)
             if blocking_taint(one.device, option.tolerations) is not None or not has_room(
                 one.device, one.id.driver, option, shares, problem.features
@@ -175,15 +187,15 @@ class ByTopology:
                 usable &= ~(1 << bit)
         return usable
 
-    def _sets_of_anchors(self, problem: Problem, anchors: list[Slot], together: Together) -> Iterator[int]:
-        """Sets of the anchors as device masks, the preferred ones first, without regard to other devices."""
+    def _sets_of_anchors(self, problem: Problem, anchors: list[Slot], together: Together) -> Iterator[list[int]]:
+        """Sets of the anchors as device masks in groups of equal links, the best first, without regard to others."""
         eligible, claims = union([slot.eligible for slot in anchors]), Counter(slot.claim for slot in anchors)
         if self._node_info.fabric is not None and self._node_info.positions(eligible):
             return self._gpu_sets(problem, claims, eligible)
         order = sorted(members(eligible), key=self._device_key)
         if comb(len(order), len(anchors)) > _MAX_COMBINED:
             order = self._few_of_each_place(order, len(anchors), together)
-        return (sum(1 << bit for bit in chosen) for chosen in combinations(order, len(anchors)))
+        return iter([[sum(1 << bit for bit in chosen) for chosen in combinations(order, len(anchors))]])
 
     def _few_of_each_place(self, order: list[int], count: int, together: Together) -> list[int]:
         """As many anchors as can be combined: those with near devices first, and of each place one after the other."""
@@ -199,13 +211,6 @@ class ByTopology:
             few.pop()
         return few
 
-    def _rings(self, devices: int) -> tuple[float, int]:
-        """What the links of a set of GPUs give: bandwidth, and the number of links inside."""
-        fabric, positions = self._node_info.fabric, self._node_info.positions(devices)
-        if fabric is None or not positions:
-            return 0.0, 0
-        return bandwidth(fabric.graph, positions), links_inside(fabric.graph, positions)
-
     # -- sets of GPUs ----------------------------------------------------------------------------------------
 
     def _agreeing(self, problem: Problem, claims: list[int], free: list[int]) -> list[list[int]]:
@@ -213,9 +218,9 @@ class ByTopology:
 
         `claims` are those with GPUs. A constraint holds in one claim, so the GPUs of several need not agree.
         """
-        if len(claims) != 1:
-            return [free]
         name, spec = problem.names[claims[0]], problem.specs[claims[0]]
+        if len(claims) != 1 or not spec.constraints:
+            return [free]
         gpus = self._node_info.devices(self._node_info.positions(-1))
         asking = [r for r in spec.requests if any(problem.select(name, o).match & gpus for o in r.alternatives)]
         derived = {attribute for r in asking for option in r.alternatives for attribute, _ in option.derived}

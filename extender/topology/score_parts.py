@@ -250,9 +250,12 @@ def _headroom(choice: DeviceChoice, assumed_bytes: int, policy: Policy, expected
 def unclaimed_bytes(node_info: NodeInfo, bit: int) -> int:
     """Unclaimed memory of a device in bytes: its capacity minus the amounts of its shares."""
     pool_device = node_info.inventory.devices[bit]
+    memory = pool_device.memory_bytes
+    if not memory:  # such as a NIC
+        return 0
     use = node_info.allocated_state.pools.get(node_info.inventory.pools[pool_device.pool].key, UNUSED)
     claimed = amount_of_memory(use.shares.get(pool_device.id.device, {})) or 0
-    return whole_units(max(pool_device.memory_bytes * NANO - claimed, 0))
+    return whole_units(max(memory * NANO - claimed, 0))
 
 
 def _wanted_bytes(amounts: Mapping[str, Quantity]) -> int:

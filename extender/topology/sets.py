@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
-from itertools import combinations
+from itertools import chain, combinations, groupby
 from math import comb
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from cachetools import LRUCache
 
@@ -31,7 +32,10 @@ class Quality(NamedTuple):
     worst_distance: int
     numa_nodes: int
     minus_links_left: int
-    mask_order: int
+    mask: int
+
+
+Groups: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 class Measures:
@@ -56,13 +60,13 @@ class Measures:
         self._links_inside = lru_cache(remembered)(ring.count_links_inside)
         self._inside = lru_cache(remembered)(self._quality_inside)
         self._best = lru_cache(best)(self._best_gbps)
-        self._ranked: LRUCache[tuple[Graph, int, int], tuple[int, ...]] = LRUCache(ranked_bytes, _ranked_bytes)
+        self._by_links: LRUCache[tuple[Graph, int, int], Groups] = LRUCache(ranked_bytes, _bytes_of)
 
     def clear(self) -> None:
         """Empty all caches."""
         for cache in (self._bandwidth, self._links_inside, self._inside, self._best):
             cache.cache_clear()
-        for table in (self._ranked, self._graphs, self._interconnects):
+        for table in (self._by_links, self._graphs, self._interconnects):
             table.clear()
 
     def sizes(self) -> dict[str, int]:
@@ -74,7 +78,7 @@ class Measures:
             "links_inside": self._links_inside.cache_info().currsize,
             "quality": self._inside.cache_info().currsize,
             "best_gbps": self._best.cache_info().currsize,
-            "ranked": len(self._ranked),
+            "ranked": len(self._by_links),
         }
 
     def bandwidth(self, graph: Graph, mask: int) -> float:
@@ -94,20 +98,30 @@ class Measures:
         return self._best(self._shared_interconnect(graph), free, count)
 
     def ranked(self, graph: Graph, free: int, count: int) -> tuple[int, ...]:
-        """Masks of `count` GPUs out of `free`, the best first.
+        """Masks of `count` GPUs out of `free`, the best first."""
+        return tuple(chain.from_iterable(self.by_links(graph, free, count)))
+
+    def by_links(self, graph: Graph, free: int, count: int) -> Groups:
+        """The sets of `ranked`, in groups of equal links (bandwidth and number).
 
         All sets if there are at most _MAX_EXHAUSTIVE, else one good set around each GPU. Of more than MAX_GPUS, which
         no machine has, only the first set: to rank them takes seconds.
         """
         if free.bit_count() > MAX_GPUS:
-            return (sum(1 << i for i in members(free)[:count]),) if 0 < count <= free.bit_count() else ()
-        known = self._ranked.get((graph, free, count))
+            return ((sum(1 << i for i in members(free)[:count]),),) if 0 < count <= free.bit_count() else ()
+        known = self._by_links.get((graph, free, count))
         if known is None:
             graph = self._shared_graph(graph)
-            known = self._sorted_sets(graph, free, count)
-            if _ranked_bytes(known) <= self._ranked.maxsize:
-                self._ranked[graph, free, count] = known
+            known = self.in_groups(graph, free, self._sets(graph, free, count))
+            if _bytes_of(known) <= self._by_links.maxsize:
+                self._by_links[graph, free, count] = known
         return known
+
+    def in_groups(self, graph: Graph, free: int, sets: Iterable[int]) -> Groups:
+        """The sets in groups of equal links, the best first."""
+        graph = self._shared_graph(graph)
+        found = sorted([self._quality(graph, mask, free) for mask in sets])
+        return tuple(tuple(one.mask for one in group) for _, group in groupby(found, lambda one: one[:2]))
 
     def _shared_graph(self, graph: Graph) -> Graph:
         known = self._graphs.get(graph)
@@ -151,15 +165,13 @@ class Measures:
         joined = (self._bandwidth(interconnect, sum(1 << i for i in chosen)) for chosen in sets)
         return max(interconnect.pcie_gbps, switched * interconnect.link_gbps, *joined)
 
-    def _sorted_sets(self, graph: Graph, free: int, count: int) -> tuple[int, ...]:
+    def _sets(self, graph: Graph, free: int, count: int) -> Iterable[int]:
         available = members(free)
         if count > len(available) or count < 1:
             return ()
         if comb(len(available), count) <= _MAX_EXHAUSTIVE:
-            masks = [sum(1 << i for i in chosen) for chosen in combinations(available, count)]
-        else:
-            masks = sorted({self._grown(graph, free, seed, count) for seed in available})
-        return tuple(sorted(masks, key=lambda mask: self._quality(graph, mask, free)))
+            return (sum(1 << i for i in chosen) for chosen in combinations(available, count))
+        return {self._grown(graph, free, seed, count) for seed in available}
 
     def _grown(self, graph: Graph, free: int, seed: int, count: int) -> int:
         """A set of `count` GPUs that starts with `seed` and takes the best next GPU at each step."""
@@ -172,13 +184,13 @@ class Measures:
         return mask
 
 
-def _ranked_bytes(sets: tuple[int, ...]) -> int:
-    return 256 + 40 * len(sets)
+def _bytes_of(groups: Groups) -> int:
+    return 256 + sum(48 + 40 * len(group) for group in groups)
 
 
 measures = Measures()
 bandwidth, links_inside, quality = measures.bandwidth, measures.links_inside, measures.quality
-best_gbps, ranked = measures.best_gbps, measures.ranked
+best_gbps, ranked, by_links, in_groups = measures.best_gbps, measures.ranked, measures.by_links, measures.in_groups
 
 
 def is_joined(graph: Graph, mask: int) -> bool:

@@ -78,7 +78,11 @@ class BodyReader:
         body, more = bytearray(), True
         try:
             while more:
-                part, more = await _part(receive)
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise WireError("body", "the connection closed before the body was complete")
+                part: bytes = message.get("body", b"")
+                more = message.get("more_body", False)
                 if len(body) + len(part) > most:
                     raise too_large
                 if not more and not body:  # it arrived at once, as those of kube-scheduler do
@@ -90,14 +94,6 @@ class BodyReader:
             return bytes(body)
         finally:
             self._left += len(body)
-
-
-async def _part(receive: Receive) -> tuple[bytes, bool]:
-    """The next part of the body, and whether more parts follow. Raises WireError if the client disconnects."""
-    message = await receive()
-    if message["type"] == "http.disconnect":
-        raise WireError("body", "the connection closed before the body was complete")
-    return message.get("body", b""), message.get("more_body", False)
 
 
 PROBES = ("/livez", "/readyz")

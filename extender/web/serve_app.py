@@ -71,7 +71,8 @@ class Probes:
 
 
 class ServeApp:
-    """The verbs, and the probes too if `probes` is set: None means that they have an address of their own."""
+    """Answers POST /filter, /prioritize, /bind and /preempt. All else is for `probes`, unless they have an address of
+    their own (None)."""
 
     def __init__(
         self,
@@ -82,25 +83,8 @@ class ServeApp:
         rejections: RejectionLog | None = None,
     ) -> None:
         self.service = service
-        self._verbs = Verbs(service if traces is None else TracedService(service, traces), limits, rejections)
+        self._verbs = service if traces is None else TracedService(service, traces)
         self._probes = probes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        if self._verbs.handles(scope["path"]):
-            await self._verbs(scope, receive, send)
-        elif self._probes is not None:
-            await self._probes(scope, receive, send)
-        else:
-            await Answer(404, b"this address only serves the extender's verbs", TEXT).to(send)
-
-
-class Verbs:
-    """Answers POST /filter, /prioritize, /bind and /preempt."""
-
-    def __init__(self, service: Service | TracedService, limits: HttpLimits, rejections: RejectionLog | None) -> None:
-        self._service = service
         self._bodies = BodyReader(limits)
         self._rejections = rejections or RejectionLog()
         self._offsets = NameOffsets()
@@ -112,15 +96,19 @@ class Verbs:
             "/preempt": self._preempt,
         }
 
-    def handles(self, path: str) -> bool:
-        """Whether the path belongs to a verb."""
-        return path in self._routes
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path, start = scope["path"], time.perf_counter()
-        answer = await self._reply(scope, receive)
-        self._service.calls.observe(path[1:], answer.status, time.perf_counter() - start)
-        await answer.to(send)
+        if scope["type"] != "http":
+            return
+        path = scope["path"]
+        if path in self._routes:
+            start = time.perf_counter()
+            answer = await self._reply(scope, receive)
+            self.service.calls.observe(path[1:], answer.status, time.perf_counter() - start)
+            await answer.to(send)
+        elif self._probes is not None:
+            await self._probes(scope, receive, send)
+        else:
+            await Answer(404, b"this address only serves the extender's verbs", TEXT).to(send)
 
     async def _reply(self, scope: Scope, receive: Receive) -> Answer:
         method, path = scope["method"], scope["path"]
@@ -142,12 +130,12 @@ class Verbs:
     async def _filter(self, body: bytes) -> bytes:
         args = decode_args(body, self._offsets)
         identity = args.identity
-        if not (self._service.cached_pod(*identity) or args).concerns_berth:
+        if not (self.service.cached_pod(*identity) or args).concerns_berth:
             return encode_passed(args)
-        await self._service.refresh.wait()
-        pod = self._service.cached_pod(*identity) or args.pod
+        await self.service.refresh.wait()
+        pod = self.service.cached_pod(*identity) or args.pod
         try:
-            answer = self._service.filter(pod, args.names)
+            answer = self._verbs.filter(pod, args.names)
         except WireError:
             raise
         except Exception as error:  # noqa: BLE001 - kube-scheduler must get an error that it retries
@@ -161,10 +149,10 @@ class Verbs:
 
     async def _prioritize(self, body: bytes) -> bytes:
         args = decode_args(body, self._offsets)
-        await self._service.refresh.wait()
-        pod, names = self._service.cached_pod(*args.identity) or args.pod, args.names
+        await self.service.refresh.wait()
+        pod, names = self.service.cached_pod(*args.identity) or args.pod, args.names
         try:
-            return encode_scores(self._service.prioritize(pod, names))
+            return encode_scores(self._verbs.prioritize(pod, names))
         except WireError:
             raise
         except Exception:  # noqa: BLE001 - see the comment below
@@ -175,7 +163,7 @@ class Verbs:
     async def _bind(self, body: bytes) -> bytes:
         args = decode_bind(body)
         try:
-            await self._service.bind(args.pod, args.pod_uid, args.node)
+            await self._verbs.bind(args.pod, args.pod_uid, args.node)
         except asyncio.CancelledError:  # by the server: its time for the exit is over, and the bind goes on
             return encode_bind(f"Berth shuts down before the bind of pod {args.pod} has ended")
         except BerthError as error:

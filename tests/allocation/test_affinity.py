@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from itertools import chain, combinations, permutations
+from math import comb
 from typing import Any, NamedTuple
 
 import pytest
@@ -31,6 +32,7 @@ class Oracle:
         for roots, numa in gpus + nics:
             if len(roots) == 1 and numa:
                 known.setdefault(min(roots), set()).add(numa[0])
+        self._known: dict[object, tuple[int, int, int]] = {}
         self.gpus, self.nics = ([self._completed(one, known) for one in kind] for kind in (gpus, nics))
 
     @staticmethod
@@ -60,7 +62,24 @@ class Oracle:
         return found[0], found[1], found[2]
 
     def best(self, gpus: tuple[int, ...], nics: tuple[int, ...]) -> tuple[int, int, int]:
-        return max(self.value(list(zip(gpus, order, strict=True))) for order in permutations(nics))
+        """Of pairs in which each device is once, or those of the smaller kind about equally often."""
+        key = tuple(sorted(str(self.gpus[i]) for i in gpus)), tuple(sorted(str(self.nics[i]) for i in nics))
+        if key not in self._known:
+            few, many = (gpus, nics) if len(gpus) <= len(nics) else (nics, gpus)
+            found = [list(zip(one, many, strict=True)) for one in spreads(few, len(many))]
+            self._known[key] = max(self.value(one if few is gpus else [(a, b) for b, a in one]) for one in found)
+        return self._known[key]
+
+    def sets(self, numbers: list[int], count: int) -> list[tuple[int, ...]]:
+        """The sets of so many NICs; of those whose NICs have the same places, one."""
+        found = {tuple(sorted(map(str, (self.nics[i] for i in one)))): one for one in combinations(numbers, count)}
+        return list(found.values())
+
+
+def spreads(few: tuple[int, ...], many: int) -> list[tuple[int, ...]]:
+    """For each of the many one of the few: all ways in which each of these is in as many pairs, or in one more."""
+    least, most = many // len(few), -(-many // len(few))
+    return [one for one in set(permutations(few * most, many)) if all(one.count(device) >= least for device in few)]
 
 
 def cases() -> list[Any]:
@@ -117,7 +136,7 @@ def test_pairs_are_as_near_as_a_brute_force_finds_them(
         oracle.best(gpus, nics)
         for gpus in combinations(free[GPU], count)
         if ring(gpus) == best_ring
-        for nics in combinations(free[NIC], count)
+        for nics in oracle.sets(free[NIC], count)
     )
     gpus, nics = of_kind(fleet, status, GPU), of_kind(fleet, status, NIC)
     assert ring(tuple(chain(*gpus.values()))) == best_ring
@@ -126,6 +145,43 @@ def test_pairs_are_as_near_as_a_brute_force_finds_them(
     else:
         pairs = [(gpus[f"gpu-{i}"][0], nics[f"nic-{i}"][0]) for i in range(count)]
         assert oracle.value(pairs) == best
+
+
+UNEQUAL = [(4, 3), (3, 4), (2, 5), (5, 2), (3, 2), (1, 4)]
+
+
+@pytest.mark.parametrize("counts", UNEQUAL, ids=str)
+@pytest.mark.parametrize("name", MACHINES)
+def test_more_devices_of_one_kind_are_in_as_many_near_pairs_as_a_brute_force_finds(
+    name: str, counts: tuple[int, int]
+) -> None:
+    rng, machine = random.Random(str(counts)), MACHINES[name]
+    for number in range(6):
+        free = {
+            kind: [i for i in range(len(machine[key])) if rng.random() >= number / 9]
+            for kind, key in ((GPU, "gpus"), (NIC, "nics"))
+        }
+        if not 0 < comb(len(free[GPU]), counts[0]) <= 35 or len(free[NIC]) < counts[1]:  # a brute force takes long
+            continue
+        fleet = NicFleet({"n": machine})
+        fleet.hold("n", [(GPU, f"gpu-{i}") for i in range(len(machine["gpus"])) if i not in free[GPU]])
+        fleet.hold("n", [(NIC, f"nic-{i}") for i in range(len(machine["nics"])) if i not in free[NIC]])
+        status, info, oracle = (
+            fleet.evaluate("n", fleet.asking(counted(*counts))),
+            fleet.node_info("n"),
+            Oracle(machine),
+        )
+        assert isinstance(status, Placement)
+        assert info.fabric is not None
+        graph = info.fabric.graph
+        masks = {gpus: sum(1 << i for i in gpus) for gpus in combinations(free[GPU], counts[0])}
+        links = {gpus: (bandwidth(graph, mask), links_inside(graph, mask)) for gpus, mask in masks.items()}
+        most = max(links.values())
+        equal = [gpus for gpus, found in links.items() if found == most]
+        best = max(oracle.best(gpus, nics) for gpus in equal for nics in oracle.sets(free[NIC], counts[1]))
+        gpus, nics = (tuple(of_kind(fleet, status, kind)[request]) for kind, request in ((GPU, "gpu"), (NIC, "nic")))
+        assert gpus in equal
+        assert oracle.best(gpus, nics) == best
 
 
 def place(machine: str | dict[str, Any], requests: list[Any], policy: Policy | None = None, **held: list[int]) -> Said:

@@ -9,8 +9,11 @@ import pytest
 
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import decode_pod
+from extender.cache import ClusterCache
+from extender.cluster import utc_now
 from extender.policy import Policy
-from extender.serve.bind import ConditionWaits, WaitLimits
+from extender.runtime.cache_tasks import WatchProgress
+from extender.serve.driver_waits import DriverWaits, WaitLimits
 from extender.serve.gangs.gang_admission import SlotLimits
 from extender.web.http_limits import VERBS
 from tests.worlds.dra_worlds import CLAIMS, CONDITIONAL, asks, custom, place, report
@@ -148,7 +151,7 @@ async def test_a_process_that_ends_leaves_the_wait_for_drivers_to_the_next() -> 
 
 
 def test_the_places_are_for_all_namespaces() -> None:
-    waits = ConditionWaits(WaitLimits(total=5, namespace=3))
+    waits = DriverWaits(ClusterCache(), WatchProgress(), utc_now, WaitLimits(total=5, namespace=3))
     with ExitStack() as stack:
         given = [stack.enter_context(waits.slot(name)) for name in "aaaabbbc"]
     assert given == [True, True, True, False, True, True, False, False]

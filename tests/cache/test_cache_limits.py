@@ -132,7 +132,7 @@ def test_a_ranking_keeps_few_statuses_of_states_that_no_node_is_in() -> None:
         fleet.hold(0, "node-000001", taken)
         snapshot = fleet.cache.snapshot()
         for ranking in rankings:
-            assert ranking.update(snapshot, fleet.filter_service.evaluation_context(snapshot))
+            assert ranking.update(snapshot, fleet.filter_service.evaluator.evaluation_context(snapshot))
             assert ranking.statuses <= 3 + 2 + 2 + 2 * 2
     first, second = ([(name, placement.score) for name, placement in ranking.best(None, 9)] for ranking in rankings)
     assert first == second
@@ -144,7 +144,7 @@ def test_rankings_are_bounded_by_bytes_and_the_least_recently_asked_goes_first()
     requirements = [fleet.requirements(fleet.pod(f"p{shape}", shape, 1)) for shape in range(6)]
     snapshot = fleet.cache.snapshot()
     context = replace(
-        fleet.filter_service.evaluation_context(snapshot), placements=None
+        fleet.filter_service.evaluator.evaluation_context(snapshot), placements=None
     )  # or rankings would share them
     alone = RankingCache()
     alone.get_or_create(requirements[0]).update(snapshot, context)
@@ -171,7 +171,7 @@ def test_the_estimate_of_a_ranking_grows_with_its_entries() -> None:
     for _ in range(4):
         fleet.fill(3, 0.5)
         snapshot = fleet.cache.snapshot()
-        ranking.update(snapshot, fleet.filter_service.evaluation_context(snapshot))
+        ranking.update(snapshot, fleet.filter_service.evaluator.evaluation_context(snapshot))
         sizes.append(ranking.estimated_bytes)
     assert sizes == sorted(set(sizes))
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 import io
 from collections import Counter
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 from types import UnionType
-from typing import Any, get_args, get_origin
+from typing import Any, get_args, get_origin, get_type_hints
 
 import orjson
 import pytest
@@ -18,14 +18,10 @@ from rich.text import Text
 
 from extender.api.resource_slices import SliceDecoder
 from extender.base.text_limits import USER_BYTES, visible
-from extender.cli.berth_client import (
-    ClaimReply,
-    ExplanationReply,
-    FleetReply,
-    GroupReply,
-    PolicyStatusReply,
-)
+from extender.cli.berth_client import ClaimReply, FleetReply, PolicyStatusReply
+from extender.cli.explain_command import ExplanationReply
 from extender.cli.output import Screen
+from extender.explain import GangExplanation
 from extender.explain.selector_stats import TermStats
 from extender.sandbox import Cluster, carried_machines, fabric_slice, listening, write_kubeconfig
 from extender.sandbox.machines import GPU_DRIVER, gpu_slice
@@ -45,7 +41,7 @@ REPLIES: dict[str, Any] = {
     "/v1/claims": list[ClaimReply],
     "/v1/policy": PolicyStatusReply,
     "/v1/explain": list[ExplanationReply],
-    "/v1/explain/group/a/b": list[GroupReply],
+    "/v1/explain/group/a/b": list[GangExplanation],
 }
 
 
@@ -53,8 +49,10 @@ def hostile(shape: Any) -> Any:
     """A value of this shape, with EVIL as each text."""
     if isinstance(shape, type) and issubclass(shape, BaseModel):
         return {name: hostile(field.annotation) for name, field in shape.model_fields.items()}
+    if is_dataclass(shape):
+        return {name: hostile(kind) for name, kind in get_type_hints(shape).items()}
     if get_origin(shape) in (list, tuple):
-        return [hostile(one) for one in get_args(shape)]
+        return [hostile(one) for one in get_args(shape) if one is not ...]
     if get_origin(shape) is dict:
         return {EVIL: EVIL}
     if get_origin(shape) is UnionType:

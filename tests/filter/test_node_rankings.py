@@ -41,7 +41,7 @@ async def test_facts_about_the_fleet_reach_the_scores_a_few_at_a_time() -> None:
         ranking, fresh, context = (
             filter_service.rankings.get_or_create(requirements),
             NodeRanking(requirements),
-            filter_service.evaluation_context(snapshot),
+            filter_service.evaluator.evaluation_context(snapshot),
         )
         for _ in range(3):
             ranking.update(snapshot, context)

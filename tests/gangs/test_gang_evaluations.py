@@ -152,7 +152,8 @@ def slow(fleet: Gangs, size: int) -> list[Pod]:
             fleet.clock.now += 0.001
             return super().get(name, default)
 
-    return fleet.joined("g", [replace(fleet.pod("slow"), annotations=Slow()) for _ in range(size)])
+    notes = Slow({"berth.dev/group": "g"})
+    return fleet.joined("g", [replace(fleet.pod("slow"), annotations=notes) for _ in range(size)])
 
 
 def test_what_a_gang_needs_is_found_within_the_time_of_a_call() -> None:

@@ -7,7 +7,8 @@ from collections import Counter
 import pytest
 
 from extender.api.nodes import decode_node
-from extender.gangs.gang_problem import GangMember, GangPlan, GangShortage, NodeLimit
+from extender.gangs.gang_problem import GangMember, GangPlan, GangShortage
+from extender.gangs.member_limits import NodeLimit
 from tests.worlds.dra_worlds import extended
 from tests.worlds.gang_worlds import CLIQUE, GangWorld, cluster, found_in, nets, nodes_of, nvl72
 from tests.worlds.running_berth import Json, claim

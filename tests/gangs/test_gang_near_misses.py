@@ -128,7 +128,7 @@ def test_one_large_pod_is_named_rather_than_two() -> None:
     apply(world, "p9", "p9", annotations=notes)
     found = explained(world)
     assert [miss for miss in sentences(found) if "without" in miss] == [
-        "fits on node a1 without default/large (6 devices on a1)"
+        "fits on node a2 without default/other (8 devices on a2)"
     ]
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from extender.api.nodes import NodeSelector, Requirement, Term, only_node
-from extender.gangs.gang_problem import GangMember, GangPlan, GangShortage, NodeLimit
+from extender.gangs.gang_problem import GangMember, GangPlan, GangShortage
+from extender.gangs.member_limits import NodeLimit
 from tests.worlds.gang_worlds import CLIQUE, RACK, GangWorld, allocated, cluster, found_in, nodes_of
 from tests.worlds.running_berth import claim
 

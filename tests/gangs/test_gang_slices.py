@@ -8,10 +8,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from extender.sandbox import carried_machines
-from tests.gangs.test_gang_replacements import die
 from tests.worlds.eventually import eventually
-from tests.worlds.gang_pods import NO_ROOM, UNREAD, bind_all, gets_a_node, member, planned, reasons
-from tests.worlds.running_berth import Berthing, Json, berthing, claim, pod
+from tests.worlds.gang_pods import NO_ROOM, answer_once_read, bind_all, die, gets_a_node, member, planned, reasons
+from tests.worlds.running_berth import Berthing, berthing, claim, pod
 
 pytestmark = pytest.mark.loopback
 
@@ -57,16 +56,6 @@ async def test_slices_that_do_not_divide_the_pods_are_an_error() -> None:
         assert f"group default/job is rejected: {problem}" in (await b.client.get("/v1/explain/group/default/job")).text
 
 
-async def answer(b: Berthing, name: str) -> Json:
-    """The answer of filter once Berth has read which pods run."""
-
-    async def found() -> Json | None:
-        one = await b.filter(name)
-        return None if UNREAD in one["FailedAndUnresolvableNodes"].values() else one
-
-    return await eventually(found, "the bound pods are read")
-
-
 @asynccontextmanager
 async def after_a_death(layout: Mapping[str, int]) -> AsyncIterator[Berthing]:
     """Two slices of 2 run in the racks a and b; the node of p3 in rack b dies, and a new pod v3 has its index."""
@@ -77,7 +66,7 @@ async def after_a_death(layout: Mapping[str, int]) -> AsyncIterator[Berthing]:
         nodes = await planned(b, "p0", "p1", "p2", "p3")
         assert [nodes[f"p{i}"][0] for i in range(4)] == ["a", "a", "b", "b"]
         assert await bind_all(b, nodes) == [""] * 4
-        die(b, nodes["p3"])
+        die(b, "p3", nodes["p3"])
         b.cluster.add_node("a9", carried_machines()["a100-pcie-8-bridged"], {RACK: "a"})
         member(b, "v3", minimum=4, **SLICES)
         await b.settled()
@@ -86,14 +75,14 @@ async def after_a_death(layout: Mapping[str, int]) -> AsyncIterator[Berthing]:
 
 async def test_a_new_pod_returns_to_the_rack_of_its_slice() -> None:
     async with after_a_death({"a": 2, "b": 3}) as b:
-        assert [name[0] for name in (await answer(b, "v3"))["NodeNames"]] == ["b"]
+        assert [name[0] for name in (await answer_once_read(b, "v3"))["NodeNames"]] == ["b"]
 
 
 async def test_a_new_pod_waits_for_room_in_the_rack_of_its_slice() -> None:
     """Rack a has a free node, but the slice runs in rack b."""
     async with after_a_death({"a": 2, "b": 2}) as b:
         full = f"group job (slice 1) runs in {RACK}=b, where its other pods have no room"
-        assert set((await answer(b, "v3"))["FailedAndUnresolvableNodes"].values()) == {full}
+        assert set((await answer_once_read(b, "v3"))["FailedAndUnresolvableNodes"].values()) == {full}
         assert full in (await b.client.get("/v1/explain/group/default/job")).text
         b.cluster.add_node("b9", carried_machines()["a100-pcie-8-bridged"], {RACK: "b"})
         await b.settled()
@@ -110,12 +99,12 @@ async def test_a_pod_beyond_the_minimum_follows_its_slice() -> None:
         b.cluster.add_node("c0", carried_machines()["a100-pcie-8-bridged"], {RACK: "c"})
         member(b, "p4", minimum=4, **SLICES)
         await b.settled()
-        assert (await answer(b, "p4"))["NodeNames"] == ["c0"]
+        assert (await answer_once_read(b, "p4"))["NodeNames"] == ["c0"]
         assert await b.bind("p4", "c0") == ""
         b.cluster.add_node("a9", carried_machines()["a100-pcie-8-bridged"], {RACK: "a"})
         member(b, "p5", minimum=4, **SLICES)
         await b.settled()
-        assert not (await answer(b, "p5"))["NodeNames"]
+        assert not (await answer_once_read(b, "p5"))["NodeNames"]
         b.cluster.add_node("c1", carried_machines()["a100-pcie-8-bridged"], {RACK: "c"})
         await b.settled()
         await eventually(lambda: gets_a_node(b, "p5"), "the pod follows its slice")

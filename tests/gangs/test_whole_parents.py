@@ -42,6 +42,38 @@ def test_the_partly_used_parent_comes_first(
     assert found_in(world.plan(world.gang(pods, gpus))) == (level, domain)
 
 
+@pytest.mark.parametrize(
+    ("layout", "full", "pods", "topology", "nodes"),
+    [
+        pytest.param("s/r1/-:2 s/r2/-:2 s/r3/-:3", (4,), 3, "preferred", "n0 n5 n6", id="the used rack, then a whole"),
+        pytest.param(
+            "s1/r1/-:2 s1/r2/-:2 s2/r3/-:2 s2/r4/-:2 s2/r5/-:1", (8,), 5, "preferred", "n0 n4 n5 n6 n7", id="spines"
+        ),
+        pytest.param("s/r1/a:2 s/r1/b:2 s/r2/c:2 s/r2/d:2", (6,), 5, "preferred", "n0 n1 n4 n5 n7", id="a used rack"),
+        pytest.param("s/r1/a:2 s/r2/b:2", (2,), 1, "none", "n3", id="any node, in the used clique"),
+        pytest.param("s/r1/-:2 -/r2/-:2", (3,), 3, "none", "n0 n1 n2", id="all of them"),
+    ],
+)
+def test_a_gang_that_spans_domains_takes_the_used_ones(
+    layout: str, full: tuple[int, ...], pods: int, topology: str, nodes: str
+) -> None:
+    world = cluster(layout, busy={f"n{i}": FULL for i in full})
+    assert set(nodes_of(world.plan(world.gang(pods, 4), topology))) == set(nodes.split())
+
+
+def test_of_nodes_with_equal_room_the_one_with_the_fewest_free_gpus() -> None:
+    """The cliques have 4, 3, 4 and 3 free GPUs: pods of 3 GPUs leave the free nodes whole."""
+    world = cluster("s/r/a:1 s/r/b:1 s/r/c:1 s/r/d:1", busy={"n1": 1, "n3": 1})
+    for topology in ("none", "preferred"):
+        assert set(nodes_of(world.plan(world.gang(2, 3, topology), topology))) == {"n1", "n3"}
+
+
+def test_on_one_node_the_least_room_comes_before_the_used_clique() -> None:
+    """Both nodes have room for one pod of 3 GPUs: n0 has 3 in a clique of its own, n1 has 4 in a used clique."""
+    world = cluster("s/r/a:1 s/r/b:2", busy={"n0": 1, "n2": FULL})
+    assert nodes_of(world.plan(world.gang(1, 3))) == ["n0"]
+
+
 def test_after_a_small_gang_a_whole_rack_still_fits() -> None:
     world = GangWorld()
     nvl72(world, busy=[f"b-{i}" for i in range(1, 18)])

@@ -14,9 +14,10 @@ import yaml
 from extender.agent import slice_publisher as agent_module
 from extender.api.claim_specs import ClaimSpec
 from extender.api.device_classes import MARKER_CLASS
+from extender.api.group_parts import GroupMark
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
-from extender.api.resource_claims import Allocation, Claim, Consumer, GroupMark
+from extender.api.resource_claims import Allocation, Claim, Consumer
 from extender.cache import ClusterCache
 from extender.cluster import Writer
 from extender.cluster.api_errors import Invalid

@@ -6,12 +6,9 @@ from extender.cache import CacheListener
 
 
 class Freed(CacheListener):
-    """Counts how often devices may have become free, and how often the next deadline came nearer."""
+    """Counts how often devices may have become free."""
 
-    count = moved = 0
+    count = 0
 
     def freed(self) -> None:
         self.count += 1
-
-    def deadline_moved(self) -> None:
-        self.moved += 1

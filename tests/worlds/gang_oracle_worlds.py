@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from extender.gangs.gang_problem import GangPlan, GangProblem, NodeLimit
+from extender.gangs.gang_problem import GangPlan, GangProblem
+from extender.gangs.member_limits import NodeLimit
 from tests.worlds.gang_oracle import GAVE_UP, GangCluster
 from tests.worlds.gang_worlds import CLIQUE, RACK, GangWorld
 from tests.worlds.running_berth import Json

@@ -19,9 +19,10 @@ from extender.api.resource_slices import SliceDecoder
 from extender.base.deadline import NO_DEADLINE, Deadline
 from extender.cache import ClusterCache
 from extender.gangs.gang_planner import plan_gang
-from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage, NodeLimit
+from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage
 from extender.gangs.gang_search import MAX_STEPS
 from extender.gangs.gang_trial import GangMemory
+from extender.gangs.member_limits import NodeLimit
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
@@ -97,7 +98,7 @@ class GangWorld:
         found = requirements_of(decoded, self.cache.snapshot(), POLICY)
         assert isinstance(found, PodRequirements), found
         prefers = NodePreference(decoded.preferred_nodes, decoded.tolerations)
-        return GangMember(name, found, rank, nodes, excluded, limit, prefers)
+        return GangMember(name, found, rank, nodes, excluded, () if limit is None else (limit,), prefers)
 
     def gang(self, size: int, count: int = 1, prefix: str = "w", **annotations: str) -> tuple[GangMember, ...]:
         """Equal pods with one claim each for so many GPUs."""
@@ -161,14 +162,16 @@ def check(plan: GangPlan, problem: GangProblem, snapshot: Snapshot) -> None:
     assert plan.placements.keys() == {member.uid for member in problem.members}
     claims: dict[str, tuple[str, tuple[Result, ...]]] = {}
     limited = Counter(
-        (id(member.limit), plan.placements[member.uid][0]) for member in problem.members if member.limit is not None
+        (id(limit), limit.domain(plan.placements[member.uid][0]))
+        for member in problem.members
+        for limit in member.limits
     )
     for member in problem.members:
         name, placement = plan.placements[member.uid]
         node_info = snapshot.node_infos[name]
         assert member.nodes is None or name in member.nodes
         assert name not in member.excluded
-        assert member.limit is None or limited[id(member.limit), name] <= member.limit.left(name)
+        assert all(limited[id(limit), limit.domain(name)] <= limit.left(name, in_turn=False) for limit in member.limits)
         assert all(one.matches(name, node_info.node.labels) for one in member.requirements.node_selectors)
         if plan.level:
             value = name if plan.level == "node" else node_info.node.labels.get(plan.level)

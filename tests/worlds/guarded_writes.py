@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from extender.api.claim_specs import ClaimSpec
+from extender.api.group_parts import GroupMark
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
-from extender.api.resource_claims import FINALIZER, Allocation, Claim, Consumer, GroupMark
+from extender.api.resource_claims import FINALIZER, Allocation, Claim, Consumer
 
 KEY = ObjectKey("ns", "x")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 from itertools import combinations
@@ -14,8 +15,9 @@ import pytest
 import yaml
 
 MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
-KUBECTL = Path(os.environ.get("BERTH_KUBE_BIN", "")) / "kubectl"
-needs_kubectl = pytest.mark.skipif(not KUBECTL.is_file(), reason="BERTH_KUBE_BIN names no folder with kubectl")
+# The kubectl of BERTH_KUBE_BIN, or that on the PATH.
+KUBECTL = Path(shutil.which("kubectl", path=os.environ.get("BERTH_KUBE_BIN") or None) or "kubectl")
+needs_kubectl = pytest.mark.skipif(not KUBECTL.is_file(), reason="install kubectl: there is none on the PATH")
 COMPONENTS = sorted(path.parent.name for path in (MANIFESTS / "components").glob("*/kustomization.yaml"))
 # Of these a cluster takes one: the versions of a cluster and of an API.
 ALTERNATIVES = ({"kubernetes-1.34", "kubernetes-1.35"}, {"mutating", "mutating-v1beta1"})

@@ -65,9 +65,13 @@ class Serving:
         return reply.json()["Error"]
 
     def pod(self, name: str) -> Json:
+        """A pod as kube-scheduler sends it: Go writes the fields of metadata in this order."""
         found = self.cluster.store.get("pods", ("default", name))
         assert found is not None
-        return {k: v for k, v in found.items() if k not in ("kind", "apiVersion")}
+        metadata = found["metadata"]
+        first = {field: metadata[field] for field in ("name", "namespace", "uid", "resourceVersion")}
+        others = {k: v for k, v in found.items() if k not in ("kind", "apiVersion", "metadata")}
+        return {"metadata": first | metadata, **others}
 
     def node_of(self, pod: str) -> str:
         return self.pod(pod)["spec"].get("nodeName", "")

@@ -184,6 +184,8 @@ class PodRequirements:
 
     def mismatch(self, node: Node, snapshot: Snapshot) -> Code | None:
         """Why the pod must not use the node, whatever devices it has; None if it may."""
+        if not self.node_selectors:  # as for most pods
+            return None
         return next((code for code, names in self.mismatches([node], snapshot).items() if names), None)
 
     def mismatches(
@@ -232,7 +234,7 @@ def requirements_of(pod: Pod, snapshot: Snapshot, policy: Policy) -> PreFilterRe
         return UnschedulableAndUnresolvable(Reason(Code.INVALID, (f"pod {pod.problem}",)))
     if (too_many := too_many_claims(pod, ())) is not None:
         return UnschedulableAndUnresolvable(too_many)
-    extended = _extended_resources(pod, snapshot)
+    extended = _extended_resources(pod, snapshot) if pod.containers else {}
     if not pod.claims and not extended:
         return SKIP
     if extended and (count := _count_extended_requests(pod, extended)) > MAX_EXTENDED_REQUESTS:

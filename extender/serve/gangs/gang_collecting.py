@@ -151,7 +151,7 @@ class GangCollecting:
             usable = self._planning.usable_nodes(members, self._evaluations.whole_call())
         except DeadlineExceeded:
             return None
-        problem = gang_problem(gang, members, policy, usable)
+        problem = gang_problem(gang, members, policy, snapshot, usable)
         # A gang that may use any nodes needs a domain to collect in, too.
         return replace(problem, topology="preferred") if problem.topology == "none" else problem
 

@@ -190,9 +190,9 @@ class GangPlanning:
 
     def _lacking(self, gang: Gang, members: GangMembers, context: EvaluationContext) -> int:
         fewest = members.first(plan_sizes(gang, members)[-1])
-        usable = self.usable_nodes(fewest, context.deadline)
-        problem = gang_problem(gang, fewest, self._filter_service.policy, usable)
-        return lacking_members(problem, self._cache.snapshot(), context, self._filter_service.rankings, self._memory)
+        usable, snapshot = self.usable_nodes(fewest, context.deadline), self._cache.snapshot()
+        problem = gang_problem(gang, fewest, self._filter_service.policy, snapshot, usable)
+        return lacking_members(problem, snapshot, context, self._filter_service.rankings, self._memory)
 
     def still_needs(self, pod: Pod, needs: GangNeeds) -> bool:
         """Whether nothing but nodes changed since `needs` was found. A change of members deletes `needs`."""
@@ -252,6 +252,7 @@ class GangPlanning:
     def _problem(self, gang: Gang, members: GangMembers, attempt: _Attempt) -> GangProblem:
         pod, names, before = attempt.pod, attempt.names, attempt.before
         nodes, keys = dict(attempt.usable), attempt.keys
+        policy, snapshot = self._filter_service.policy, self._cache.snapshot()
         if names is not None and pod.uid in members.requirements:
             offered = frozenset(names)
             # A single name can be a node that preemption has nominated for this pod alone.
@@ -259,13 +260,14 @@ class GangPlanning:
             alike = [uid for uid, key in keys.items() if key == keys[pod.uid]] if is_alike else [pod.uid]
             nodes |= dict.fromkeys(alike, offered)
         if before is None:
-            return gang_problem(gang, members, self._filter_service.policy, nodes)
+            return gang_problem(gang, members, policy, snapshot, nodes, offered=names)
         for uid in members.requirements.keys() & before.settled:
             node = before.node_of(uid)
             if node is not None:
                 nodes[uid] = frozenset({node})
         limits = before.limits() if attempt.limited else {}
-        return gang_problem(gang, members, self._filter_service.policy, nodes, before.excluded, limits)
+        known = None if attempt.alike else ()  # other pods may count, of which Berth does not know
+        return gang_problem(gang, members, policy, snapshot, nodes, before.excluded, limits, known)
 
     def _solve(self, problem: GangProblem, attempt: _Attempt) -> GangPlan | GangShortage:
         """Raises DeadlineExceeded."""

@@ -6,7 +6,9 @@ its deadline, and when it gives way to others. Then its holds end, and binds tha
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 import structlog
 
@@ -117,6 +119,30 @@ class GangPlans:
     def _release(self, forming: FormingGang, uid: str) -> None:
         if not self._is_replaced(forming):
             self._cache.release(uid)
+
+    def exchange(self, forming: FormingGang, pod: Pod, names: Sequence[str]) -> bool:
+        """Give a member the planned node of an equal one, whose node is offered and that kube-scheduler has not asked
+        about. Returns whether there is one.
+
+        With a required topology spread, the nodes that kube-scheduler accepts depend on the order of the pods.
+        """
+        planned, uid = forming.planned, pod.uid
+        placements, needs, offered = planned.plan.placements, planned.requirements, set(names)
+        users = Counter(claim.uid for one in needs.values() for claim in one.pending_claims)
+        alone = [one for one, needed in needs.items() if all(users[claim.uid] == 1 for claim in needed.pending_claims)]
+        node = placements[uid][0]
+        for other in alone if uid in alone else ():
+            if other in forming.settled:
+                continue
+            is_equal = needs[other].key == needs[uid].key and node not in forming.excluded.get(other, ())
+            if is_equal and placements[other][0] in offered:
+                both = {uid: placements[other], other: placements[uid]}
+                forming.planned = replace(planned, plan=replace(planned.plan, placements={**placements, **both}))
+                for one in both:
+                    self._cache.release(one)
+                self.hold(forming, both)
+                return True
+        return False
 
     # -- members ---------------------------------------------------------------------------------------------
 

@@ -151,6 +151,9 @@ class GangScheduler:
         is_offered = is_held and has_all(names, [planned.plan.placements[uid][0]])
         if is_offered and not is_new_round:
             return self._answer(forming, pod)
+        may_exchange = is_held and not is_new_round and pod.constraints.requires_spread
+        if not is_offered and may_exchange and self.plans.exchange(forming, pod, names):
+            return self._answer(forming, pod)
         if not is_offered and forming.committed:
             self.plans.leave(forming, uid)
             return None

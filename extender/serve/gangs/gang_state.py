@@ -37,7 +37,8 @@ from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import GroupKey, GroupSource
 from extender.api.reasons import Code, Reason
 from extender.api.resource_claims import Claim
-from extender.gangs.gang_problem import GangPlan, NodeLimit
+from extender.gangs.gang_problem import GangPlan
+from extender.gangs.member_limits import NodeLimit
 from extender.scheduling import PodRequirements
 
 MEMBER_SECONDS = 0.05  # that each member adds to each time limit of its plan

@@ -109,11 +109,12 @@ function withoutAdvice(sentence, misses) {
 
 function boundParts(found) {
   const { at, chosen, runner_up: second, margin } = found.decision;
+  const was = found.ended ? "The pod has ended. It was bound" : "Bound";
   const gap = margin < .0005 ? "as good" : `${margin.toFixed(3)} behind`;
   const devices = counted(chosen.devices.length + chosen.reused.length, "device");
   const behind = second ? [" · runner-up ", link("node", second), `, ${gap}`] : [];
   const ring = chosen.ring_gbps ? ` · ${chosen.ring_gbps.toFixed(0)} of ${gbps(chosen.best_gbps)} predicted` : "";
-  const told = el("p", {}, "Bound to ", link("node", chosen.node), " ", age(at), ` ago: ${devices}${ring}`, ...behind);
+  const told = el("p", {}, `${was} to `, link("node", chosen.node), " ", age(at), ` ago: ${devices}${ring}`, ...behind);
   return [told, ...(found.sets ? [setFigures(found.sets)] : []), ...pairParts(chosen),
     el("h3", { textContent: "Why this node" }), scoreTable([chosen])];
 }
@@ -173,7 +174,9 @@ const openGroup = (group) => open(group, async () =>
 
 function groupParts(found) {
   const misses = found.misses.map((miss) => miss.sentence);
-  const [parts, section] = sections(el("p", { className: "lead" }, soft(withoutAdvice(found.sentence, misses))));
+  const [lead, ...clauses] = withoutAdvice(found.sentence, misses).split("; ");
+  const list = clauses.length ? [bullets(clauses)] : [];
+  const [parts, section] = sections(el("p", { className: "lead" }, soft(lead)), ...list);
   const minimum = found.minimum && `${found.bound} of at least ${found.minimum} bound`;
   const topology = found.topology && `topology ${found.topology}`;
   const label = found.topology_label && `one value of ${found.topology_label}`;

@@ -3,8 +3,8 @@
 
 const MOST_CARDS = 100, RUN = 64; // nodes; RUN is the number of nodes under one heading by name
 const LEVELS = ["product", "zone", "rack", "clique", "name"];
-const NO_DEVICES = "No node has devices yet. A DRA driver must publish them as ResourceSlices; berth doctor looks for "
-  + "mistakes.";
+const NO_DEVICES = ["Install the DRA driver of the GPUs' vendor. It publishes the GPUs of each node as ResourceSlices.",
+  "`kubectl get resourceslices` shows what it has published.", "`berth doctor` looks for mistakes in the cluster."];
 const LEAST_CARD = 84, COMMON_CARD = 116, VIEW_PADDING = 3; // pixels
 const LEAST_CELL = 2, COMMON_CELL = 5, LEAST_COLUMN = 300, COLUMN_GAP = 20; // pixels of the map
 const HEAD = 30, TWO_LINES = 44; // pixels of the name of a group
@@ -136,7 +136,8 @@ function showCards(nodes) {
     return section;
   });
   const focused = document.activeElement?.dataset?.node;
-  $("cards").replaceChildren(...sections.length ? sections : [quiet(NO_DEVICES)]);
+  const none = [quiet("No node has devices yet. What to do next:"), bullets(NO_DEVICES)];
+  $("cards").replaceChildren(...sections.length ? sections : none);
   map.places = [...$("cards").querySelectorAll(".node")].map((card) => ({ name: card.dataset.node, card }));
   if (focused !== undefined) map.places.find(({ name }) => name === focused)?.card.focus();
   fit();

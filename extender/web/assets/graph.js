@@ -12,6 +12,34 @@ function draw(name, attributes, ...children) {
   return made;
 }
 
+// A GPU: a circle if it is free, a square if it is allocated, so that nobody needs the colours for the difference.
+function dot(kind, [x, y], radius, title) {
+  const about = draw("title", {}, title);
+  if (!/\bu\b/.test(kind)) return draw("circle", { cx: x, cy: y, r: radius, class: kind }, about);
+  const side = 1.8 * radius, corner = { x: x - side / 2, y: y - side / 2 };
+  return draw("rect", { ...corner, width: side, height: side, rx: radius / 4, class: kind }, about);
+}
+
+// The legend: what a graph shows besides the states.
+function signs() {
+  const at = (x, kind) => dot(`dot ${kind}`, [x, 12], 7, "");
+  const wire = (x1, x2) => draw("line", { x1, y1: 12, x2, y2: 12, class: "wire", "stroke-width": 1 });
+  const hub = () => draw("rect", { x: 24, y: 5, width: 14, height: 14, rx: 4, class: "hub" });
+  const rows = [
+    [[at(30, "f")], "a free GPU"],
+    [[at(30, "u")], "an allocated GPU"],
+    [[wire(9, 51), at(9, "f"), at(51, "f")], "links between two GPUs; more links draw a wider line"],
+    [[at(9, "f"), at(51, "f")], "no link works between these two"],
+    [[wire(9, 30), hub(), at(9, "f")], "links into a switch, which joins all GPUs on it"],
+    [[at(30, "h")], "held: Berth has promised the GPU to a pod that is not bound yet"],
+    [[at(30, "s")], "shared: pods have parts of the memory"],
+    [[at(30, "d")], "drifting: something uses the GPU without a claim"],
+    [[at(30, "x"), draw("path", { d: "M26 8l8 8m0-8l-8 8", class: "cross" })], "unhealthy"],
+  ];
+  const sign = (drawn) => draw("svg", { viewBox: "0 0 60 24", "aria-hidden": "true" }, ...drawn);
+  return rows.map(([drawn, text]) => el("p", {}, sign(drawn), text));
+}
+
 function places(count, isLinked) {
   if (count === 1) return [[50, 50]];
   if (isLinked) {
@@ -56,7 +84,7 @@ function nodeGraph(node, { lit = [], numbered = false, rate = 0, label = "" } = 
   if (hub) svg.append(draw("rect", { x: 42, y: 42, width: 16, height: 16, rx: 4, class: "hub" }));
   for (let i = 0; i < count; i++) {
     const [cx, cy] = at[i], state = stateOf(node.gpus[i]), kind = `dot ${state}${set.has(i) ? " lit" : ""}`;
-    svg.append(draw("circle", { cx, cy, r: radius, class: kind }, draw("title", {}, `GPU ${i}: ${STATES[state]}`)));
+    svg.append(dot(kind, at[i], radius, `GPU ${i}: ${STATES[state]}`));
     if (state === "x") svg.append(draw("path", { d: `M${cx - 4} ${cy - 4}l8 8m0-8l-8 8`, class: "cross" }));
     if (numbered) svg.append(draw("text", { x: cx, y: cy + 3, "text-anchor": "middle" }, String(i)));
   }

@@ -19,6 +19,8 @@ function fill(id, items, instead) {
   if (key !== undefined) [...$(id).querySelectorAll("button")].find((item) => item.dataset.key === key)?.focus();
 }
 
+const LONG_WAIT = 60; // seconds after which a waiting pod is shown as a problem
+const isLong = (since) => secondsSince(since) > LONG_WAIT;
 const heading = (text, at) => el("span", { className: "head" }, el("strong", {}, soft(text)), age(at));
 
 function showWaiting() {
@@ -29,6 +31,12 @@ function showWaiting() {
   const left = fleet.waiting - fleet.pending.reduce((sum, pod) => sum + pod.pods, 0);
   if (left > 0) waiting.push(note(`and ${left} more`));
   fill("waiting", waiting, "No pod waits for devices.");
+}
+
+function markLongWaits() {
+  for (const item of $("waiting").children) {
+    item.classList.toggle("long", isLong(item.querySelector("time")?.dateTime));
+  }
 }
 
 // -- groups -------------------------------------------------------------------------------------------------------
@@ -67,7 +75,8 @@ function showGroups() {
 function decisionCard(d) {
   const { sets } = d, lit = sets ? { [d.node]: sets.chosen.gpus } : {};
   const isAnother = sets && sets.chosen.gpus.length > 1 && !isSameSet(sets);
-  const told = [counted(d.devices, "device"), isAnother ? "predicted:" : inWords(d)].filter(Boolean);
+  const rate = isAnother ? "predicted:" : inWords(d);
+  const told = [d.ended && "ended", counted(d.devices, "device"), rate].filter(Boolean);
   return card("pod", d.pod, lit, heading(d.pod, d.at), el("small", {}, soft(d.node), ` · ${told.join(" · ")}`),
     isAnother ? beside(sets) : null);
 }
@@ -118,8 +127,15 @@ function showTotals() {
     trendTile("Free GPUs", counts.f, `of ${shown(gpusOf(nodes))} on ${counted(nodes.length, "node")}`, 1),
     trendTile("Largest free joined set", largest, noun(largest, "GPU"), 2),
     ...fleet.large_jobs.slice(0, 1).map(largeTile),
-    tile("Waiting pods", fleet.waiting, oldest && (fleet.waiting > 1 ? `the first for ${oldest}` : `for ${oldest}`)),
+    waitingTile(oldest),
     ...(several.length ? [joinedTile(several, several.length < compared.length)] : []));
+}
+
+function waitingTile(oldest) {
+  const since = oldest && (fleet.waiting > 1 ? `the first for ${oldest}` : `for ${oldest}`);
+  const made = tile("Waiting pods", fleet.waiting, since);
+  made.classList.toggle("long", fleet.pending.some((pod) => isLong(pod.since)));
+  return made;
 }
 
 function largeTile({ gpus, where }) {

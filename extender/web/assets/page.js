@@ -59,12 +59,18 @@ function take(update) {
     if (update[part] !== undefined) fleet[part] = update[part];
   }
   const fresh = new Set(update.decisions.map((d) => d.pod));
-  fleet.decisions = [...update.decisions, ...fleet.decisions.filter((d) => !fresh.has(d.pod))].slice(0, 200);
+  fleet.decisions = [...update.decisions, ...fleet.decisions.filter((d) => !fresh.has(d.pod))]
+    .sort((a, b) => Date.parse(b.at) - Date.parse(a.at)).slice(0, 200);
+  if (update.release) $("cluster").textContent = [update.release, update.cluster].filter(Boolean).join(" · ");
+  if (update.waiting !== undefined) {
+    document.title = `${fleet.waiting ? `(${fleet.waiting}) ` : ""}Berth ${$("cluster").textContent}`;
+  }
   if (update.remembered_since) $("since").replaceChildren("of the last ", age(update.remembered_since) || "");
   if (update.now) clock.offset = Date.parse(update.now) - now;
   showTotals();
   if (update.nodes.length || update.gone?.length || !map.places.length) showFleet();
   if (update.pending) showWaiting();
+  markLongWaits();
   if (update.groups) showGroups();
   if (update.decisions.length || !$("decisions").children.length) showDecisions();
 }
@@ -106,8 +112,19 @@ async function start() {
 }
 
 document.addEventListener("visibilitychange", () => wake());
-$("search").oninput = find;
+$("search").oninput = $("search").onfocus = find;
 $("find").onsubmit = (event) => { event.preventDefault(); $("found").querySelector("button")?.click(); };
+$("find").addEventListener("focusout", (event) => {
+  if (!$("find").contains(event.relatedTarget)) $("found").hidden = true;
+});
+$("find").onkeydown = (event) => {
+  const results = [$("search"), ...$("found").querySelectorAll("button")];
+  const down = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  if (event.key === "Escape") { $("search").focus(); $("found").hidden = true; }
+  if (!down) return;
+  event.preventDefault();
+  results[results.indexOf(document.activeElement) + down]?.focus();
+};
 $("close").onclick = () => $("detail").close();
 $("detail").onclose = () => { if (!location.hash.startsWith("#/fleet")) history.replaceState(null, "", viewHash()); };
 document.querySelector("aside").onmouseleave = () => light({});
@@ -137,6 +154,26 @@ new ResizeObserver(() => {
   if (newSize !== knownSize) redraw();
   knownSize = newSize;
 }).observe($("fleet"));
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-readColours();
+function showTheme() {
+  useTheme();
+  $("theme").textContent = `theme: ${chosenTheme()}`;
+  redraw();
+}
+$("theme").onclick = () => {
+  localStorage.setItem("berth-theme", THEMES[(THEMES.indexOf(chosenTheme()) + 1) % THEMES.length]);
+  showTheme();
+};
+systemDark.addEventListener("change", showTheme);
+
+// A phone shows what waits first; the fleet opens by its button.
+function fold(isFolded) {
+  $("fleet").classList.toggle("folded", isFolded);
+  $("fold").textContent = isFolded ? "Show the nodes" : "Hide the nodes";
+  $("fold").setAttribute("aria-expanded", String(!isFolded));
+  redraw();
+}
+$("fold").onclick = () => fold(!$("fleet").classList.contains("folded"));
+fold(true);
+$("signs").replaceChildren(...signs());
+showTheme();
 start();

@@ -1,5 +1,5 @@
 "use strict";
-// Elements, texts and ages. Names come from the cluster, so they are only set as text, never as HTML.
+// The theme, elements, texts and ages. Names come from the cluster, so they are only set as text, never as HTML.
 
 const $ = (id) => document.getElementById(id);
 const size = (bytes) => (bytes ? `${(bytes / 2 ** 30).toFixed(bytes < 2 ** 33 ? 1 : 0)} GiB` : "–");
@@ -25,6 +25,16 @@ function soft(text) {
 const quiet = (...content) => el("p", { className: "quiet" }, ...content);
 const bullets = (texts, kind = "bullets") =>
   el("ul", { className: kind }, ...texts.map((text) => el("li", {}, soft(text))));
+
+// -- theme --------------------------------------------------------------------------------------------------------
+
+const THEMES = ["auto", "light", "dark"], systemDark = matchMedia("(prefers-color-scheme: dark)");
+const chosenTheme = () => localStorage.getItem("berth-theme") || THEMES[0];
+function useTheme() {
+  const isDark = chosenTheme() === "dark" || (chosenTheme() === "auto" && systemDark.matches);
+  document.documentElement.dataset.theme = isDark ? "dark" : "light";
+}
+useTheme(); // before the page is drawn
 
 // -- ages ---------------------------------------------------------------------------------------------------------
 
@@ -56,7 +66,11 @@ const headers = () => (token ? { headers: { Authorization: `Bearer ${token}` } }
 
 async function ask(path) {
   const reply = await fetch(path, { ...headers(), signal: AbortSignal.timeout(30000) });
-  if (reply.status === 401) { $("token").hidden = false; throw new Error("a token is needed"); }
+  if (reply.status === 401) {
+    $("token").hidden = false;
+    $("refused").hidden = !token;
+    throw new Error("a token is needed");
+  }
   const answer = await reply.json();
   if (!reply.ok) throw new Error(answer.error || reply.statusText);
   return answer;

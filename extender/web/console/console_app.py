@@ -86,7 +86,7 @@ def routes(console: Console) -> FastAPI:
 
     @app.get("/version")
     async def version() -> Response:
-        """The release. Needs no token."""
+        """The release."""
         return JSONResponse({"version": __version__})
 
     app.include_router(explain_routes.router(console))

@@ -1,0 +1,149 @@
+"""`berth replay`: what Berth, and kube-scheduler without it, would have done with given jobs on a given fleet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from extender.base.berth_errors import WireError
+from extender.cli.object_files import documents, policy_of
+from extender.cli.options import Output
+from extender.cli.output import Screen, say, say_json, table_screen
+from extender.files import name_of
+from extender.replay import TRACES, Fleet, Job, Outcome, Placement, fleet_of, placement_of, read_jobs
+from extender.replay.outcome import NO_GPU, SIZES
+from extender.replay.parallel import Task, run_side_by_side
+from extender.replay.picture import picture
+from extender.sandbox.machine_fleets import parse_nodes
+
+_MINUTE = 60.0
+_HOUR = 3600.0
+
+
+def replay_command(
+    jobs: Annotated[Path, typer.Argument(help="File of jobs: JSON Lines, CSV, or a published trace.")],
+    *,
+    nodes: Annotated[
+        str, typer.Option(help="Nodes of machine files, such as 42xhgx-h100-8,36xgb200-nvl72-tray/18.", metavar="SPEC")
+    ] = "",
+    snapshot: Annotated[Path | None, typer.Option(help="Nodes and devices of a file of berth snapshot.")] = None,
+    policy: Annotated[list[Path] | None, typer.Option(help="A policy of Berth to compare. May be repeated.")] = None,
+    seed: Annotated[int, typer.Option(help="Decides between equal nodes. Equal seeds give equal results.")] = 1,
+    picture_file: Annotated[Path | None, typer.Option("--picture", help="Draw the result into this SVG file.")] = None,
+    output: Output = "table",
+) -> None:
+    """Replay jobs on a virtual cluster: with the decisions of berth serve, by first fit, and on the emptiest node.
+
+    Example: berth replay examples/replay/jobs.csv --nodes 4xhgx-h100-8
+    """
+    read = read_jobs(jobs, TRACES)
+    placements = _placements(policy or [])
+    fleet = _fleet(nodes, snapshot, read)
+    outcomes = _run([Task(fleet, read, one, seed) for one in placements], len(read))
+    if picture_file is not None:
+        _write(picture_file, picture(outcomes))
+    if output == "json":
+        say_json({"jobs": len(read), "seed": seed, "outcomes": [one.as_json() for one in outcomes]})
+        return
+    _print(outcomes)
+
+
+def _placements(policies: Sequence[Path]) -> list[Placement]:
+    """Berth under each policy, or under the default one; then kube-scheduler without Berth."""
+    berth = [placement_of("berth", policy_of(path), f"Berth, {name_of(path)}") for path in policies]
+    return [*(berth or [placement_of("berth")]), placement_of("first fit"), placement_of("emptiest node")]
+
+
+def _fleet(nodes: str, snapshot: Path | None, jobs: Sequence[Job]) -> Fleet:
+    if not nodes and snapshot is None:
+        raise WireError("--nodes", "is missing: give --nodes, --snapshot, or both")
+    shared = any(0 < job.gpus < 1 for job in jobs)
+    machines = parse_nodes(nodes) if nodes else []
+    return fleet_of(machines, documents(snapshot) if snapshot is not None else (), shared=shared)
+
+
+def _run(tasks: Sequence[Task], jobs: int) -> list[Outcome]:
+    screen = Screen(stderr=True)
+    columns = TextColumn("{task.completed:,.0f} of {task.total:,.0f} jobs"), BarColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
+        task = bar.add_task("", total=jobs * len(tasks))
+        return run_side_by_side(tasks, lambda more: bar.advance(task, more))
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise WireError(name_of(path), error.strerror or str(error)) from error
+
+
+# -- the table -----------------------------------------------------------------------------------------------------
+
+
+class _Row(NamedTuple):
+    name: str
+    cell: Callable[[Outcome], str]
+
+
+_ROWS = (
+    _Row("jobs that started", lambda one: f"{one.started:,} of {one.jobs:,}"),
+    _Row("pods whose GPUs links join", lambda one: _percent(one.joined)),
+    _Row("ring bandwidth in the mean", lambda one: _amount(one.ring_gbps, " GB/s")),
+    _Row("  against the best of the same node", lambda one: _percent(one.ring)),
+    _Row("NICs as near to GPUs as possible", lambda one: _percent(one.nic)),
+    _Row("gangs in one domain", lambda one: _percent(one.in_one)),
+    _Row("domains of a gang", lambda one: _amount(one.domains)),
+    _Row("GPUs allocated", lambda one: _percent(one.allocated)),
+    _Row("GPUs free but stranded", lambda one: _amount(one.stranded)),
+    _Row("GPUs that a large job still finds", lambda one: _amount(one.large)),
+    _Row("half placed gangs that gave up", lambda one: f"{one.failures:,}"),
+)
+
+
+def _print(outcomes: Sequence[Outcome]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("")
+    for one in outcomes:
+        table.add_column(one.placement, justify="right")
+    for row in _ROWS:
+        cells = [row.cell(one) for one in outcomes]
+        if set(cells) != {"-"}:
+            table.add_row(row.name, *cells)
+    table.add_row("mean wait (longest) of jobs with")
+    for size in (NO_GPU, *(name for _, name in SIZES)):
+        if any(size in one.waits for one in outcomes):
+            table.add_row(f"  {size}", *(_wait(one, size) for one in outcomes))
+    table_screen().print(table)
+    for one in outcomes:
+        if one.started < one.jobs:
+            name, reason = next(iter(one.never.items()))
+            more = one.jobs - one.started - 1
+            others = f" and {more:,} more" if more else ""
+            say(f"{one.placement}: {name}{others} never started: {reason or 'its pods were not tried'}")
+
+
+def _percent(share: float) -> str:
+    return "-" if math.isnan(share) else f"{share:.1%}"
+
+
+def _amount(value: float, unit: str = "") -> str:
+    return "-" if math.isnan(value) else f"{value:,.1f}{unit}"
+
+
+def _wait(outcome: Outcome, size: str) -> str:
+    if size not in outcome.waits:
+        return "-"
+    _, mean, longest = outcome.waits[size]
+    return f"{_time(mean)} ({_time(longest)})"
+
+
+def _time(seconds: float) -> str:
+    if seconds < _MINUTE:
+        return f"{seconds:.0f} s"
+    return f"{seconds / _MINUTE:.0f} min" if seconds < _HOUR else f"{seconds / _HOUR:.1f} h"

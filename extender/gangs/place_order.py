@@ -1,0 +1,134 @@
+"""Which of equal domains, sub-domains and nodes a gang takes: preferred ones, then partly used ones, then by name.
+
+So whole racks and cliques stay whole, whatever their names. The planner compares domains, and `spreading` compares
+sub-domains and nodes of equal room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from math import fsum
+
+from extender.allocation import Snapshot
+from extender.api.claim_specs import CLIQUE_LABEL
+from extender.api.label_domains import LabelDomains
+from extender.gangs.domains import NODE, Domain, Domains, natural
+from extender.gangs.node_rooms import NodeRooms
+from extender.gangs.spreading import Level, Order
+from extender.scheduling import DomainUses, EvaluationContext, Use
+
+
+class PlaceOrder:
+    """The order of the domains of one snapshot."""
+
+    def __init__(
+        self,
+        rooms: Sequence[NodeRooms],
+        domains: Domains,
+        uses: DomainUses,
+        snapshot: Snapshot,
+        context: EvaluationContext,
+    ) -> None:
+        """`rooms` are those of all units of the gang."""
+        self._rooms = rooms
+        self._domains = domains
+        self._uses = uses
+        self._snapshot = snapshot
+        self._context = context
+
+    # -- domains ---------------------------------------------------------------------------------------------
+
+    def _spare(self, domain: Domain) -> int:
+        self._context.deadline.check_time()
+        return sum(rooms.most.get(name, 0) for rooms in self._rooms for name in domain.nodes)
+
+    def tightest_first(self, domains: list[Domain]) -> Iterator[Domain]:
+        """By the room that is left, the domains around them, what the members prefer, the scores, and the names."""
+        by_room = sorted(((self._spare(domain), domain) for domain in domains), key=lambda entry: entry[0])
+        for _, group in groupby(by_room, key=lambda entry: entry[0]):
+            equal = [domain for _, domain in group]
+            yield from self._by_use(equal, self._compared_levels(equal[0].level)) if len(equal) > 1 else equal
+
+    def _compared_levels(self, level: str) -> Sequence[str]:
+        """The level and the farther ones, as far as the policy has them."""
+        self._uses.update(self._snapshot)
+        known, levels = self._uses.levels, self._domains.levels
+        if level == NODE:
+            return NODE, *known
+        return [one for one in levels[levels.index(level) :] if one in known] if level in levels else ()
+
+    def _by_use(self, domains: list[Domain], levels: Sequence[str]) -> Iterator[Domain]:
+        """By the use of the domains around them, level by level. Most domains are compared on the first level only."""
+        if not levels:
+            yield from sorted(domains, key=self._by_score)
+            return
+
+        def use(domain: Domain) -> Use:
+            self._context.deadline.check_time()
+            return self._uses.use(levels[0], _some_node(domain.level, domain.nodes))
+
+        for _, group in groupby(sorted(domains, key=use), key=use):
+            equal = list(group)
+            yield from self._by_use(equal, levels[1:]) if len(equal) > 1 else equal
+
+    def _by_score(self, domain: Domain) -> tuple[int, float, object, object]:
+        rooms = self._rooms[0]
+        scores = (rooms.score[name] * rooms.most[name] for name in domain.nodes if name in rooms.most)
+        # fsum, because the order of the nodes must not matter. The first node orders domains of one name.
+        return -self._liked(domain), -fsum(scores), natural(domain.name), natural(min(domain.nodes))
+
+    def _liked(self, domain: Domain) -> int:
+        """The points for which the members prefer the nodes of a domain, for all room there."""
+        return sum(
+            rooms.preference[name] * rooms.most[name]
+            for rooms in self._rooms
+            if rooms.preference
+            for name in domain.nodes
+            if name in rooms.most
+        )
+
+    # -- sub-domains and nodes -------------------------------------------------------------------------------
+
+    def of_parts(
+        self, rooms: NodeRooms, room: Mapping[str, int], domain: Domain
+    ) -> tuple[Sequence[Level], Sequence[Order]]:
+        """The levels over which a gang spreads in a domain, with the orders of their sub-domains and of the nodes.
+
+        `room` is the number of units by node. Raises DeadlineExceeded.
+        """
+        found = [self._domains.of_level(level) for level in domain.within]
+        orders = [self._of_level(level, one, rooms, room) for level, one in zip(domain.within, found, strict=True)]
+        return [one.name_of for one in found], [*orders, self._of_nodes(rooms)]
+
+    def of_levels(self, levels: Sequence[str], rooms: NodeRooms) -> list[Order]:
+        """The orders of whole domains of some levels, whatever the members prefer of their nodes."""
+        return [
+            self._of_nodes(rooms) if level == NODE else self._of_level(level, self._domains.of_level(level), rooms, {})
+            for level in levels
+        ]
+
+    def _of_level(self, level: str, domains: LabelDomains, rooms: NodeRooms, room: Mapping[str, int]) -> Order:
+        compared, liked, points = self._compared_levels(level), dict[str, int](), rooms.preference
+        for name in room if points else ():
+            if (own := domains.name_of.get(name)) is not None:
+                liked[own] = liked.get(own, 0) + points[name] * room[name]
+
+        def order(name: str) -> object:
+            node = _some_node(level, domains.nodes[name])
+            return -liked.get(name, 0), [self._uses.use(one, node) for one in compared], natural(name)
+
+        return order
+
+    def _of_nodes(self, rooms: NodeRooms) -> Order:
+        compared, points, around = self._compared_levels(NODE), rooms.preference, self._uses.around
+
+        def order(name: str) -> object:
+            return -points.get(name, 0), self._uses.use(compared[0], name), around(name), natural(name)
+
+        return order
+
+
+def _some_node(level: str, nodes: Sequence[str] | frozenset[str]) -> str:
+    """A node of a domain. Only a clique can span two domains of a farther level: then it must not be any one."""
+    return min(nodes) if level == CLIQUE_LABEL else next(iter(nodes))

@@ -1,0 +1,126 @@
+"""The fleet of a replay: API objects of a snapshot, nodes that machine files describe, or both."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from extender.api.fields import Json, get, inner, many, need
+from extender.api.quantity import NANO, parse_quantity
+from extender.base.berth_errors import WireError
+from extender.cache import ClusterCache
+from extender.replay.jobs import WHOLE_MIB
+from extender.replay.node_room import Amounts, NodeRoom
+from extender.runtime.informers import watched_resources
+from extender.sandbox.machine_fleets import MachineNode
+from extender.sandbox.machines import fabric_slice, gpu_slice, nic_slice, node_object
+from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS, NIC_CLASS
+
+_PLURALS = {
+    "Node": "nodes",
+    "ResourceSlice": "resourceslices",
+    "DeviceTaintRule": "devicetaintrules",
+    "DeviceClass": "deviceclasses",
+    "ResourceClaim": "resourceclaims",
+    "Namespace": "namespaces",
+}
+_NO_LIMIT = 1 << 62
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """API objects by time of application, and what pods that run already request of CPU, memory and places.
+
+    The claims of a snapshot keep their devices: what runs there runs until the end.
+    """
+
+    objects: Sequence[Json]
+    used: Mapping[str, Counter[str]]  # by node: cpu, memory, pods
+
+    def apply(self, cache: ClusterCache) -> None:
+        """Apply all objects. Raises WireError that names the object."""
+        apply = {kind.name: kind.apply for kind in watched_resources(cache, lambda: float("inf"))}  # agents never age
+        for obj in self.objects:
+            metadata = get(obj, "metadata", dict, "", {})
+            name = need(metadata, "name", ".metadata")
+            namespace = metadata.get("namespace")
+            try:
+                apply[_PLURALS[obj["kind"]]](f"{namespace}/{name}" if namespace else name, obj)
+            except WireError as error:
+                raise WireError(f"{obj['kind']} {name}: {error.path}", error.problem) from error
+
+    def room(self) -> NodeRoom:
+        """What each node has left. A node that does not say an amount has no limit."""
+        found = {}
+        for obj in self.objects:
+            if obj["kind"] == "Node":
+                name = obj["metadata"]["name"]
+                offered, used = inner(inner(obj, "status", ""), "allocatable", "status"), self.used.get(name, Counter())
+                found[name] = Amounts(*(_left(offered, used, one) for one in _FACTORS))
+        return NodeRoom(found)
+
+
+def fleet_of(machines: Sequence[MachineNode], snapshot: Iterable[Json] = (), *, shared: bool = False) -> Fleet:
+    """The fleet of these machines and of the objects of a snapshot. `shared`: pods may share the GPUs of machines.
+
+    Raises WireError if it has no node or no devices.
+    """
+    given, used = list[Json](), dict[str, Counter[str]]()
+    for obj in snapshot:
+        if obj.get("kind") in _PLURALS:
+            given.append(obj)
+        elif obj.get("kind") == "Pod" and (node := inner(obj, "spec", "").get("nodeName")) and not _ended(obj):
+            used.setdefault(node, Counter()).update(_requests(obj))
+    classes = {obj["metadata"]["name"] for obj in given if obj["kind"] == "DeviceClass"}
+    own = [GPU_CLASS, NIC_CLASS] if machines else []
+    objects = [one for one in (*own, MARKER_CLASS) if one["metadata"]["name"] not in classes]
+    for name, machine, labels in machines:
+        objects.append(node_object(name, machine, dict(labels)))
+        objects.append(_shareable(gpu_slice(name, machine)) if shared else gpu_slice(name, machine))
+        if machine.nics:
+            objects.append(nic_slice(name, machine))
+        objects.append(fabric_slice(name, machine))
+    objects += given
+    kinds = Counter(obj["kind"] for obj in objects)
+    for kind in ("Node", "ResourceSlice"):
+        if not kinds[kind]:
+            raise WireError("the fleet", f"has no {kind}: give --nodes, or a snapshot that `berth snapshot` made")
+    return Fleet(objects, used)
+
+
+def _shareable(obj: Json) -> Json:
+    """GPUs of which pods take parts. All have the same amount, so that a part means the same on every product."""
+    policy = {"default": f"{WHOLE_MIB}Mi", "validRange": {"min": "1Mi", "step": "1Mi"}}
+    capacity = {"memory": {"value": f"{WHOLE_MIB}Mi", "requestPolicy": policy}}
+    devices = [{**one, "allowMultipleAllocations": True, "capacity": capacity} for one in obj["spec"]["devices"]]
+    return {**obj, "spec": {**obj["spec"], "devices": devices}}
+
+
+_FACTORS = {"cpu": 1000, "memory": 1, "pods": 1}
+
+
+def _left(offered: Json, used: Counter[str], name: str) -> int:
+    return _amount(offered[name], name) - used[name] if name in offered else _NO_LIMIT
+
+
+def _amount(value: object, name: str) -> int:
+    return parse_quantity(str(value)).nanos * _FACTORS[name] // NANO
+
+
+def _ended(pod: Json) -> bool:
+    return inner(pod, "status", "").get("phase") in ("Succeeded", "Failed")
+
+
+def _requests(pod: Json) -> Counter[str]:
+    """What the containers of a pod request, and its place on the node."""
+    found = Counter({"pods": 1})
+    for requests in many(inner(pod, "spec", ""), "containers", "spec", _container_requests):
+        for name in ("cpu", "memory"):
+            if name in requests:
+                found[name] += _amount(requests[name], name)
+    return found
+
+
+def _container_requests(container: Json, path: str) -> Json:
+    return inner(inner(container, "resources", path), "requests", f"{path}.resources")

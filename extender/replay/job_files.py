@@ -1,0 +1,298 @@
+"""Reads files of jobs: JSON Lines, CSV with the names of the fields of Job, and the traces that others published.
+
+Every fault is one sentence that names the line.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from extender.api.fields import Json
+from extender.api.quantity import NANO, parse_quantity
+from extender.api.resource_claims import decode_claim
+from extender.base.berth_errors import WireError
+from extender.base.text_limits import shown
+from extender.files import name_of, read_file
+from extender.replay.jobs import Job
+
+MAX_JOBS = 200_000
+MAX_BYTES = 256 << 20
+_MAX_PODS = 4096  # of a job
+_MAX_GPUS = 32  # of a pod: devices of one claim
+_MAX_SECONDS = 1e10  # some 300 years
+_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,180}[a-z0-9])?")
+_WORDS = re.compile(r"[A-Za-z0-9 ._|-]{1,200}")
+_LEVEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,315}")
+_FIELDS = tuple(one.name for one in fields(Job))
+_CSV_FIELDS = tuple(name for name in _FIELDS if name != "claim")
+
+Row = Mapping[str, Any]
+
+
+def read_jobs(path: Path, traces: Sequence[Trace] = ()) -> list[Job]:
+    """The jobs of a file, by arrival, the first one at 0 s. `traces` are other forms, which their columns name.
+
+    Raises WireError that names the line.
+    """
+    where = name_of(path)
+    try:
+        text = read_file(path, MAX_BYTES).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise WireError(where, f"is not UTF-8 at byte {error.start}") from None
+    jobs = list(_of_json(text, where) if text.lstrip()[:1] in ("{", "[") else _of_csv(text, where, traces))
+    if not jobs:
+        raise WireError(where, "has no jobs")
+    names = set[str]()
+    for job in jobs:
+        if job.name in names:
+            raise WireError(where, f"two jobs have the name {shown(job.name)}")
+        names.add(job.name)
+    first = jobs[0].arrival
+    return [replace(job, arrival=job.arrival - first) for job in jobs]
+
+
+class Trace:
+    """A published form of traces: `columns` it must have, and what makes a job of a row.
+
+    `convert` returns None for a row that is no job. Its rows may come in any order.
+    """
+
+    def __init__(self, name: str, columns: frozenset[str], convert: Callable[[Row, int], Job | None]) -> None:
+        self.name, self.columns, self.convert = name, columns, convert
+
+
+def _of_json(text: str, where: str) -> Iterator[Job]:
+    before = -math.inf
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        place = f"{where}: line {number}"
+        try:
+            row = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            raise WireError(place, f"is not JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise WireError(place, "must be a JSON object")
+        before = _in_order(job := _job(row, number, place, _FIELDS), before, place)
+        yield job
+
+
+def _of_csv(text: str, where: str, traces: Sequence[Trace]) -> Iterator[Job]:
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        trace = next((one for one in traces if one.columns <= set(header)), None)
+        if trace is None:
+            _check_columns(header, where, traces)
+            yield from _own_rows(_rows(reader, header, where), where)
+        else:
+            yield from _converted(_rows(reader, header, where), trace, where)
+    except csv.Error as error:
+        raise WireError(f"{where}: line {reader.line_num}", f"is not CSV: {error}") from error
+
+
+def _check_columns(header: Sequence[str], where: str, traces: Sequence[Trace]) -> None:
+    place = f"{where}: line 1"
+    known = f"the columns are {', '.join(_CSV_FIELDS)}; or those of {' or '.join(one.name for one in traces)}"
+    for name in header:
+        if name not in _CSV_FIELDS:
+            raise WireError(place, f"has a column {shown(name)}; {known}")
+        if header.count(name) > 1:
+            raise WireError(place, f"has two columns {name}")
+    if "arrival" not in header:
+        raise WireError(place, f"has no column arrival; {known}")
+
+
+def _rows(reader: Iterator[list[str]], header: Sequence[str], where: str) -> Iterator[tuple[int, Row]]:
+    for values in reader:
+        number = getattr(reader, "line_num", 0)
+        if not values:
+            continue
+        if len(values) != len(header):
+            raise WireError(f"{where}: line {number}", f"has {len(values)} values for {len(header)} columns")
+        yield number, {name: value.strip() for name, value in zip(header, values, strict=True)}
+
+
+def _own_rows(rows: Iterable[tuple[int, Row]], where: str) -> Iterator[Job]:
+    before = -math.inf
+    for number, row in rows:
+        place = f"{where}: line {number}"
+        given = {name: value for name, value in row.items() if value}
+        before = _in_order(job := _job(given, number, place, _CSV_FIELDS), before, place)
+        yield job
+
+
+def _converted(rows: Iterable[tuple[int, Row]], trace: Trace, where: str) -> Iterator[Job]:
+    jobs = list[Job]()
+    for number, row in rows:
+        _check_number(number, f"{where}: line {number}")
+        try:
+            job = trace.convert(row, number)
+        except ValueError as error:
+            raise WireError(f"{where}: line {number}", str(error)) from error
+        if job is not None:
+            jobs.append(job)
+    yield from sorted(jobs, key=lambda job: job.arrival)
+
+
+def _in_order(job: Job, before: float, place: str) -> float:
+    if job.arrival < before:
+        raise WireError(place, f"arrival {job.arrival:g} is before that of the line above, {before:g}")
+    return job.arrival
+
+
+def _check_number(number: int, place: str) -> None:
+    if number > MAX_JOBS + 1:
+        raise WireError(place, f"a replay takes at most {MAX_JOBS} jobs: cut the file, or take every n-th line")
+
+
+# -- one job -------------------------------------------------------------------------------------------------------
+
+
+def _job(row: Row, number: int, place: str, known: Sequence[str]) -> Job:
+    """The job of a line. Raises WireError that names the line and the field."""
+    _check_number(number, place)
+    for name in row:
+        if name not in known:
+            raise WireError(place, f"has a field {shown(name)}; the fields are {', '.join(known)}")
+    if "arrival" not in row:
+        raise WireError(place, "has no arrival")
+    try:
+        found = {name: _READERS[name](value) for name, value in row.items() if value is not None}
+    except ValueError:
+        name = next(name for name, value in row.items() if value is not None and not _is_read(name, value))
+        raise WireError(place, f"{name} must be {_WANTED[name]}, is {shown(row[name])}") from None
+    job = Job(**{"name": f"job-{number}", **found})
+    if problem := _problem(job):
+        raise WireError(place, problem)
+    return job
+
+
+def _is_read(name: str, value: object) -> bool:
+    try:
+        _READERS[name](value)
+    except ValueError:
+        return False
+    return True
+
+
+def _problem(job: Job) -> str:
+    """What is wrong with the fields of a job together; '' if nothing is."""
+    if job.claim is not None:
+        if job.gpus or job.nics or job.memory or job.product:
+            return "has a claim and also gpus, nics, memory or product"
+        return decode_claim({**job.claim_object(job.name)}).problem
+    if not (job.gpus or job.nics or job.cpu or job.ram):
+        return "asks for nothing: give gpus, nics, claim, cpu or ram"
+    if 0 < job.gpus < 1 and job.memory:
+        return "has memory and a share of a GPU: a share counts no bytes"
+    return ""
+
+
+def _number(least: float, most: float) -> Callable[[object], float]:
+    def read(value: object) -> float:
+        found = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else math.nan
+        if not least <= found <= most:  # also for NaN
+            raise ValueError
+        return found
+
+    return read
+
+
+def _whole(least: int, most: int) -> Callable[[object], int]:
+    read = _number(least, most)
+
+    def read_whole(value: object) -> int:
+        found = read(value)
+        if found != int(found):
+            raise ValueError
+        return int(found)
+
+    return read_whole
+
+
+def _duration(value: object) -> float:
+    found = _number(0, _MAX_SECONDS)(value)
+    if not found:
+        raise ValueError
+    return found
+
+
+def _gpus(value: object) -> float:
+    found = _number(0, _MAX_GPUS)(value)
+    if found > 1 and found != int(found):
+        raise ValueError
+    return found
+
+
+def _amount(factor: int) -> Callable[[object], int]:
+    """A quantity of Kubernetes, as a multiple of 1/factor."""
+
+    def read(value: object) -> int:
+        try:
+            found = parse_quantity(str(value)).nanos * factor // NANO
+        except WireError:
+            found = -1
+        if not 0 <= found < 1 << 62:
+            raise ValueError
+        return found
+
+    return read
+
+
+def _text(pattern: re.Pattern[str]) -> Callable[[object], str]:
+    def read(value: object) -> str:
+        if not isinstance(value, str) or not pattern.fullmatch(value):
+            raise ValueError
+        return value
+
+    return read
+
+
+def _claim(value: object) -> Json:
+    if not isinstance(value, dict):
+        raise ValueError  # noqa: TRY004 - as the other readers
+    return value
+
+
+_READERS: dict[str, Callable[[object], Any]] = {
+    "name": _text(_NAME),
+    "arrival": _number(0, _MAX_SECONDS),
+    "duration": _duration,
+    "pods": _whole(1, _MAX_PODS),
+    "gpus": _gpus,
+    "nics": _whole(0, _MAX_GPUS),
+    "memory": _amount(1),
+    "product": _text(_WORDS),
+    "cpu": _amount(1000),
+    "ram": _amount(1),
+    "topology": _text(re.compile("required|preferred|none")),
+    "group_required": _text(_LEVEL),
+    "group_preferred": _text(_LEVEL),
+    "claim": _claim,
+}
+_WANTED = {
+    "name": "lower-case letters, digits, '-' and '.'",
+    "arrival": "a number of seconds, 0 or more",
+    "duration": "a number of seconds above 0",
+    "pods": f"a whole number from 1 to {_MAX_PODS}",
+    "gpus": f"a whole number up to {_MAX_GPUS}, or a share of one GPU such as 0.5",
+    "nics": f"a whole number up to {_MAX_GPUS}",
+    "memory": "a quantity such as 40Gi",
+    "product": "words of a product's name, separated by |",
+    "cpu": "a quantity such as 8 or 500m",
+    "ram": "a quantity such as 64Gi",
+    "topology": "required, preferred or none",
+    "group_required": "a level, such as rack or clique",
+    "group_preferred": "a level, such as rack or clique",
+    "claim": "an object: the spec of a ResourceClaim",
+}

@@ -1,0 +1,139 @@
+"""The jobs of a replay: what a file of jobs says, and the pods and claims that a job becomes.
+
+A file has one job in each line: as a JSON object, or as a row of a CSV file whose first row names the columns. The
+fields and the columns have the same names. `FIELDS` lists them; docs/replay.md shows both forms.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from extender.api.fields import Json
+from extender.api.group_topology import PREFERRED, REQUIRED
+from extender.api.pod_annotations import TOPOLOGY_ANNOTATION
+from extender.api.pod_groups import MINIMUM, GroupSource
+from extender.api.pods import SCHEDULER
+
+NAMESPACE = "default"
+GPU_CLASS, NIC_CLASS = "gpu.nvidia.com", "dranet.net"
+WHOLE_MIB = 1000  # MiB of each GPU in a fleet whose GPUs are shared: a share is a part of it, whatever the product
+
+
+@dataclass(frozen=True)
+class Job:
+    """Equal pods that are created together. Two pods or more are a gang.
+
+    `arrival` and `duration` are in seconds; a duration of infinity means until the end. The other amounts are of each
+    pod: `gpus` may be a share of one GPU, `cpu` is in thousandths of a core, `ram` and `memory` (of each GPU) in bytes.
+    """
+
+    name: str
+    arrival: float
+    duration: float = math.inf
+    pods: int = 1
+    gpus: float = 0.0
+    nics: int = 0
+    memory: int = 0
+    product: str = ""  # words of which the product's name has one, separated by |
+    cpu: int = 0
+    ram: int = 0
+    topology: str = ""  # required, preferred or none: the links between the GPUs of a pod
+    group_required: str = ""  # the level in one domain of which all pods must be
+    group_preferred: str = ""
+    claim: Json | None = field(default=None, compare=False)  # the spec of each pod's claim, in place of GPUs and NICs
+
+    @property
+    def is_gang(self) -> bool:
+        return self.pods > 1
+
+    @property
+    def all_gpus(self) -> float:
+        """The GPUs of all pods. Of a claim, those of its requests for a fixed count of the class of GPUs."""
+        return self.pods * self.pod_gpus
+
+    @cached_property
+    def pod_gpus(self) -> float:
+        """The GPUs of one pod."""
+        if self.claim is None:
+            return self.gpus
+        exact = [one.get("exactly") or {} for one in (self.claim.get("devices") or {}).get("requests") or ()]
+        return float(sum(one.get("count") or 1 for one in exact if one.get("deviceClassName") == GPU_CLASS))
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """Jobs of one shape differ only in name and times."""
+        asked = self.gpus, self.nics, self.memory, self.product, self.cpu, self.ram
+        return self.pods, *asked, self.topology, self.group_required, self.group_preferred, repr(self.claim)
+
+    @cached_property
+    def claim_spec(self) -> Json | None:
+        """The spec of the claim of each pod; None if the pods need no devices."""
+        if self.claim is not None:
+            return self.claim
+        requests = []
+        if self.gpus:
+            requests.append({"name": "gpu", "exactly": self._gpu_request()})
+        if self.nics:
+            requests.append({"name": "nic", "exactly": {"deviceClassName": NIC_CLASS, "count": self.nics}})
+        return {"devices": {"requests": requests}} if requests else None
+
+    def _gpu_request(self) -> Json:
+        found: Json = {"deviceClassName": GPU_CLASS, "count": max(int(self.gpus), 1)}
+        conditions = []
+        if self.product:
+            words = " || ".join(
+                f"device.attributes['{GPU_CLASS}'].productName.contains('{word}')" for word in self.product.split("|")
+            )
+            conditions.append(f"({words})")
+        if self.memory:
+            least = f"device.capacity['{GPU_CLASS}'].memory.compareTo(quantity('{self.memory}')) >= 0"
+            conditions.append(least)
+        if conditions:
+            found["selectors"] = [{"cel": {"expression": " && ".join(conditions)}}]
+        if self.gpus < 1:
+            found["capacity"] = {"requests": {"memory": f"{round(self.gpus * WHOLE_MIB)}Mi"}}
+        return found
+
+    def pod_names(self, attempt: int = 0) -> list[str]:
+        """The names of the pods. A job that had to start again has other pods."""
+        again = f"-r{attempt}" if attempt else ""
+        return [f"{self.name}{again}-{i}" for i in range(self.pods)]
+
+    def pod(self, name: str, *, plain: bool) -> Json:
+        """A pod as an API object. A plain one has no annotation of Berth: it is for the other schedulers."""
+        notes = {} if plain else self._annotations
+        claims = [{"name": "devices", "resourceClaimName": name}] if self.claim_spec is not None else []
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"namespace": NAMESPACE, "name": name, "annotations": notes},
+            "spec": {
+                "schedulerName": SCHEDULER,
+                "resourceClaims": claims,
+                "containers": [{"name": "main", "resources": {"requests": self.requests}}],
+            },
+        }
+
+    def claim_object(self, name: str) -> Json:
+        """The claim of the pod of this name, as an API object."""
+        return {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"namespace": NAMESPACE, "name": name},
+            "spec": self.claim_spec or {},
+        }
+
+    @property
+    def requests(self) -> Json:
+        """CPU and memory of a pod, as its container requests them."""
+        found = {"cpu": f"{self.cpu}m" if self.cpu else "", "memory": str(self.ram or "")}
+        return {name: amount for name, amount in found.items() if amount}
+
+    @property
+    def _annotations(self) -> dict[str, str]:
+        found = {TOPOLOGY_ANNOTATION: self.topology, REQUIRED: self.group_required, PREFERRED: self.group_preferred}
+        if self.is_gang:
+            found |= {GroupSource.BERTH.value: self.name, MINIMUM: str(self.pods)}
+        return {name: value for name, value in found.items() if value}

@@ -1,0 +1,186 @@
+"""What a replay found: how good the devices of each pod are, how long jobs waited, and what was left free over time.
+
+`Meter` measures while the replay runs; `Outcome` has the figures, and is JSON as it is.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import NamedTuple
+
+from extender.allocation import NodeInfo, Snapshot
+from extender.api.fields import Json
+from extender.api.resource_claims import Result
+from extender.explain import fleet_stats, large_jobs
+from extender.replay.jobs import Job
+from extender.topology.affinity import nearest, pairs_of
+from extender.topology.score_parts import product_gbps
+from extender.topology.sets import bandwidth, is_joined
+
+SIZES = ((0.999, "part of a GPU"), (1, "1 GPU"), (4, "2-4"), (8, "5-8"), (32, "9-32"), (math.inf, "33 and more"))
+NO_GPU = "no GPU"
+MAX_NAMED = 20  # jobs that never started, with their reasons
+
+
+class PlacedPod(NamedTuple):
+    """How good the devices of a pod are, against the best of its node if all of it were free."""
+
+    node: str
+    gpus: int
+    is_joined: bool
+    gbps: float
+    best_gbps: float
+    near: int  # pairs of a GPU and a NIC that are as near as the machine allows
+    pairs: int
+
+
+def placed_pod(node_info: NodeInfo, results: Iterable[Result]) -> PlacedPod:
+    """Measure the devices of a pod."""
+    bits = (node_info.inventory.index.get(one.device) for one in results if not one.share_id)
+    taken = sum(1 << bit for bit in bits if bit is not None)
+    gpus, fabric, places = node_info.positions(taken), node_info.fabric, node_info.places
+    count, joined, gbps = gpus.bit_count(), False, 0.0
+    if fabric is not None and count > 1:
+        joined, gbps = is_joined(fabric.graph, gpus), bandwidth(fabric.graph, gpus)
+    near, pairs = 0, pairs_of(places, taken)
+    for pair in pairs if places is not None else ():
+        assert places is not None, "there are pairs"
+        a, b = sorted((places.kind(pair.anchor), places.kind(pair.other)))
+        near += pair.nearness == nearest(places)[a, b]
+    best = max(product_gbps(node_info, count), gbps) if count > 1 else 0.0
+    return PlacedPod(node_info.node.name, count, joined, gbps, best, near, len(pairs))
+
+
+class Sample(NamedTuple):
+    """The fleet at one time, in seconds. GPUs; `large` are those that the largest joined job would still find."""
+
+    at: float
+    allocated: float
+    waiting: float
+    stranded: float
+    large: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The figures of one replay. Shares are of 1, times in seconds; NaN where there was nothing to measure."""
+
+    placement: str
+    gpus: int  # of the fleet
+    jobs: int
+    started: int
+    joined: float  # of the pods with several GPUs: those whose GPUs links join
+    ring_gbps: float  # mean bandwidth of their rings in GB/s
+    ring: float  # the sum of it, against the best sets of their nodes
+    nic: float  # pairs of a GPU and a NIC that are as near as the machine allows
+    gangs: int
+    domains: float  # of a gang: values of the nearest level of its nodes, or nodes without one
+    in_one: float  # gangs in one domain
+    waits: Mapping[str, tuple[int, float, float]]  # by size: jobs that started, mean wait, longest wait
+    allocated: float  # mean share of the GPUs over the time until the last arrival
+    stranded: float  # mean GPUs that are free and of no use to the typical job
+    large: float  # mean GPUs that the largest joined job would still find
+    failures: int  # times that a gang was half placed and gave up
+    never: Mapping[str, str]  # the first jobs that never started, and why
+    samples: Sequence[Sample] = field(repr=False)
+
+    def as_json(self) -> Json:
+        """The figures; null in place of NaN."""
+        found = asdict(self)
+        found["samples"] = [one._asdict() for one in self.samples]
+        return {name: None if isinstance(one, float) and math.isnan(one) else one for name, one in found.items()}
+
+
+class Meter:
+    """Collects what an Outcome has. `levels` are the group levels of the policy, the nearest first."""
+
+    def __init__(self, snapshot: Snapshot, levels: Sequence[str], until: float) -> None:
+        stats = fleet_stats(snapshot).values()
+        self.gpus = sum(one.gpus for one in stats)
+        self._levels = levels
+        self._until = until
+        self._pods: list[PlacedPod] = []
+        self._gangs: list[int] = []
+        self._waits: dict[str, list[float]] = {}
+        self._samples: list[Sample] = []
+        self._in_use = self.gpus - sum(one.free for one in stats) + 0.0
+        self._last = self._area = 0.0
+
+    def started(self, job: Job, wait: float, pods: Sequence[PlacedPod], snapshot: Snapshot) -> None:
+        """All pods of a job have a node."""
+        self._waits.setdefault(size_of(job), []).append(wait)
+        self._pods += [pod for pod in pods if pod.gpus > 1 or pod.pairs]
+        if job.is_gang:
+            self._gangs.append(len({self._domain(pod.node, snapshot) for pod in pods}))
+
+    def use(self, gpus: float, now: float) -> None:
+        """So many GPUs more, or less, are allocated from now on."""
+        self._integrate(now)
+        self._in_use += gpus
+
+    def sample(self, now: float, waiting: float, snapshot: Snapshot) -> None:
+        """Note the state of the fleet. `waiting` are the GPUs of waiting pods."""
+        stats = fleet_stats(snapshot)
+        large = next((one.gpus for one in large_jobs(stats)), 0)
+        stranded = sum(one.stranded for one in stats.values())
+        self._samples.append(Sample(now, self._in_use, waiting, stranded, large))
+
+    def outcome(self, placement: str, jobs: int, now: float, failures: int, never: Mapping[str, str]) -> Outcome:
+        """The figures at the end."""
+        self._integrate(now)
+        several = [pod for pod in self._pods if pod.gpus > 1]
+        best, pairs = sum(pod.best_gbps for pod in several), sum(pod.pairs for pod in self._pods)
+        return Outcome(
+            placement,
+            self.gpus,
+            jobs,
+            sum(map(len, self._waits.values())),
+            _share([pod.is_joined for pod in several]),
+            statistics.fmean(pod.gbps for pod in several) if several else math.nan,
+            sum(pod.gbps for pod in several) / best if best else math.nan,
+            sum(pod.near for pod in self._pods) / pairs if pairs else math.nan,
+            len(self._gangs),
+            statistics.fmean(self._gangs) if self._gangs else math.nan,
+            _share([domains == 1 for domains in self._gangs]),
+            {
+                name: (len(waits), statistics.fmean(waits), max(waits))
+                for name in (NO_GPU, *(name for _, name in SIZES))
+                if (waits := self._waits.get(name))
+            },
+            self._area / self._last / self.gpus if self._last and self.gpus else math.nan,
+            self._mean([one.stranded for one in self._samples]),
+            self._mean([one.large for one in self._samples]),
+            failures,
+            never,
+            tuple(self._samples),
+        )
+
+    def _integrate(self, now: float) -> None:
+        until = min(now, self._until)
+        self._area += max(until - self._last, 0.0) * self._in_use
+        self._last = max(until, self._last)
+
+    def _mean(self, values: Sequence[float]) -> float:
+        """The mean over the time until the last arrival: each value is that until the next sample."""
+        times = [min(one.at, self._until) for one in self._samples]
+        spans = [b - a for a, b in zip(times, (*times[1:], self._until), strict=True)] if times else []
+        total = sum(spans)
+        return sum(span * value for span, value in zip(spans, values, strict=True)) / total if total else math.nan
+
+    def _domain(self, node: str, snapshot: Snapshot) -> tuple[str, str]:
+        labels = snapshot.node_infos[node].node.labels
+        return next(((level, labels[level]) for level in self._levels if level in labels), ("", node))
+
+
+def size_of(job: Job) -> str:
+    """The class of sizes of a job, by the GPUs of all its pods."""
+    if not job.all_gpus:
+        return NO_GPU
+    return next(name for most, name in SIZES if job.all_gpus <= most)
+
+
+def _share(values: Sequence[bool]) -> float:
+    return sum(values) / len(values) if values else math.nan

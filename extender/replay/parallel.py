@@ -1,0 +1,104 @@
+"""Several replays side by side, each in a process of its own, at most one for each core."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+
+import structlog
+
+from extender.base.berth_errors import BerthError
+from extender.replay.fleets import Fleet
+from extender.replay.jobs import Job
+from extender.replay.outcome import Outcome
+from extender.replay.placements import Placement
+from extender.replay.replay import run_replay
+
+_STEPS = 200  # how often a replay tells its progress
+
+
+@dataclass(frozen=True)
+class Task:
+    """One replay."""
+
+    fleet: Fleet
+    jobs: Sequence[Job]
+    placement: Placement
+    seed: int
+
+
+def run_side_by_side(tasks: Sequence[Task], progress: Callable[[int], None] = lambda _: None) -> list[Outcome]:
+    """The outcomes in the order of the tasks. `progress` is told how many more jobs have arrived.
+
+    Raises the first BerthError of a replay, also if its process was killed.
+    """
+    outcomes: dict[int, Outcome] = {}
+    waiting = list(enumerate(tasks))[::-1]
+    running: dict[Connection, int] = {}
+    with _processes() as start:
+        while waiting or running:
+            while waiting and len(running) < (os.cpu_count() or 1):
+                number, task = waiting.pop()
+                running[start(task)] = number
+            for ready in wait(list(running)):
+                assert isinstance(ready, Connection), "only pipes are waited for"
+                try:
+                    found = ready.recv()
+                except EOFError:
+                    name = tasks[running[ready]].placement.name
+                    raise BerthError(f"the process of the replay of {name} ended: was the memory enough?") from None
+                if isinstance(found, BaseException):
+                    raise found
+                if isinstance(found, Outcome):
+                    outcomes[running.pop(ready)] = found
+                else:
+                    progress(found)
+    return [outcomes[number] for number in range(len(tasks))]
+
+
+@contextmanager
+def _processes() -> Iterator[Callable[[Task], Connection]]:
+    """Starts processes, and ends those that still run."""
+    context, started = multiprocessing.get_context(), list[BaseProcess]()
+
+    def start(task: Task) -> Connection:
+        ours, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=_run, args=(task, theirs), daemon=True)
+        process.start()
+        started.append(process)
+        theirs.close()
+        return ours
+
+    try:
+        yield start
+    finally:
+        for process in started:
+            process.kill()
+            process.join()
+
+
+def _run(task: Task, pipe: Connection) -> None:
+    """The work of a process: numbers of arrived jobs, and then the outcome or an error."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(_SILENT))
+    every, told = max(len(task.jobs) // _STEPS, 1), 0
+
+    def progress(arrived: int) -> None:
+        nonlocal told
+        if arrived - told >= every or arrived == len(task.jobs):
+            pipe.send(arrived - told)
+            told = arrived
+
+    try:
+        pipe.send(run_replay(task.fleet, task.jobs, task.placement, task.seed, progress))
+    except KeyboardInterrupt:
+        return
+    except Exception as error:  # noqa: BLE001 - the parent raises it
+        pipe.send(error)
+
+
+_SILENT = 50  # the level above which a replay logs: each bind writes a line for people who read logs

@@ -1,0 +1,167 @@
+"""The placements that a replay compares: Berth as serve runs it, and two rules of kube-scheduler without Berth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from extender.allocation import NodeInfo, Snapshot, choose
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import Pod
+from extender.api.reasons import Code
+from extender.api.resource_claims import Consumer
+from extender.base.deadline import NO_DEADLINE
+from extender.gangs.gang_problem import NO_ROOM
+from extender.policy import Policy
+from extender.replay.virtual_api import VirtualApi
+from extender.replay.virtual_scheduler import Offer, tally
+from extender.scheduling import Placement as Devices
+from extender.scheduling import PodRequirements, requirements_of
+from extender.scheduling.requirements import Skip
+from extender.serve.binding_cycle import BindError
+from extender.serve.decisions import Decisions
+
+Rule = Literal["berth", "first fit", "emptiest node"]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Who chooses nodes and devices. `policy` is Berth's; `name` is what the tables call it."""
+
+    name: str
+    rule: Rule
+    policy: Policy
+
+    @property
+    def is_berth(self) -> bool:
+        return self.rule == "berth"
+
+
+def placement_of(rule: Rule, policy: Policy | None = None, name: str = "") -> Placement:
+    """A placement under its own name, or that of its rule."""
+    return Placement(name or ("Berth" if rule == "berth" else rule), rule, policy or Policy())
+
+
+class BerthPlacing:
+    """The decisions of serve: filter, prioritize and bind."""
+
+    def __init__(self, decisions: Decisions, nodes: int) -> None:
+        self._decisions = decisions
+        self._nodes = nodes
+
+    def offer(self, pod: Pod, names: Sequence[str]) -> Offer:
+        """See Placing.offer."""
+        if not names:
+            return Offer(reasons=tally({}, names, self._nodes))
+        answer = self._decisions.filter(pod, names)
+        if answer.error:
+            return Offer(error=answer.error)
+        passed = list(names) if answer.passed is None else answer.passed
+        if not passed:
+            return Offer(reasons=tally(answer.failed, names, self._nodes), lasting=self._is_lasting(pod))
+        if len(passed) == 1:
+            return Offer({passed[0]: 0})
+        return Offer(dict(self._decisions.prioritize(pod, passed)))
+
+    def _is_lasting(self, pod: Pod) -> bool:
+        """Whether only free devices help. A gang may also wait for its turn, or for the end of a pause."""
+        if pod.membership is None:
+            return True
+        waiting = self._decisions.gangs.admission.get(pod.membership.key)
+        return waiting is not None and waiting.reason.code in (*NO_ROOM, Code.GANG_NO_DOMAIN)
+
+    async def bind(self, pod: Pod, node: str) -> None:
+        """See Placing.bind."""
+        await self._decisions.bind(pod.key, pod.uid, node)
+
+
+class InTreePlacing:
+    """A rule for the node, and the devices that the in-tree allocator meets first on it.
+
+    Each pod is placed alone: kube-scheduler alone knows no gangs.
+    """
+
+    def __init__(self, decisions: Decisions, api: VirtualApi, rule: Rule, nodes: int) -> None:
+        self._decisions = decisions
+        self._api = api
+        self._score = _first if rule == "first fit" else _emptiest
+        self._nodes = nodes
+
+    def offer(self, pod: Pod, names: Sequence[str]) -> Offer:
+        """The nodes that the rule prefers, with equal scores."""
+        snapshot = self._decisions.cache.snapshot()
+        requirements = requirements_of(pod, snapshot, self._decisions.filter_service.policy)
+        if isinstance(requirements, Skip):
+            return Offer({names[0]: 0}) if names else Offer(reasons=tally({}, names, self._nodes))
+        if not isinstance(requirements, PodRequirements):
+            return Offer(reasons={str(requirements): len(names)})
+        ranking = self._decisions.filter_service.rankings.get_or_create(requirements)
+        ranking.update(snapshot, self._decisions.filter_service.evaluator.evaluation_context(snapshot))
+        allowed = None if len(names) == self._nodes else frozenset(names)
+        groups = [
+            fitting
+            for found, _ in ranking.schedulable()
+            if (fitting := found if allowed is None else [name for name in found if name in allowed])
+        ]
+        best = self._score(groups, snapshot)
+        if best:
+            return Offer(dict.fromkeys(best, 0))
+        reasons = ranking.reasons()
+        return Offer(reasons=tally({name: reasons.get(name, "") for name in names}, names, self._nodes))
+
+    async def bind(self, pod: Pod, node: str) -> None:
+        """Write the first devices of the node into the pod's claim, and the Binding. Raises BindError."""
+        snapshot = self._decisions.cache.snapshot()
+        found = requirements_of(pod, snapshot, self._decisions.filter_service.policy)
+        if isinstance(found, PodRequirements):
+            node_info = snapshot.node_infos[node]
+            requirements = found.for_node(node_info.node)
+            context = self._decisions.filter_service.evaluator.evaluation_context(snapshot, NO_DEADLINE)
+            solution = choose(context.problem(node_info, requirements), None)
+            if solution is None:
+                raise BindError(f"node {node} has no devices for pod {pod.key}")
+            shares = _shares(pod.key)
+            planned = Devices(solution, (), 0.0, 0.0).allocations(
+                node_info, requirements, context, lambda: next(shares)
+            )
+            for claim, allocation in planned:
+                await self._api.allocate(claim, allocation, Consumer(pod.uid, pod.key.name))
+        await self._api.bind_pod(pod.key, pod.uid, node, {})
+
+
+Groups = list[Sequence[str]]
+"""Nodes that are equal but for their names, by group."""
+
+
+def _first(groups: Groups, _: Snapshot) -> Sequence[str]:
+    """The first node by name."""
+    return [min(min(names) for names in groups)] if groups else []
+
+
+def _emptiest(groups: Groups, snapshot: Snapshot) -> Sequence[str]:
+    """The nodes with the largest share of free GPUs, as LeastAllocated prefers them."""
+    by_share: dict[float, list[str]] = {}
+    for names in groups:
+        by_share.setdefault(_free_share(snapshot.node_infos[names[0]]), []).extend(names)
+    return by_share[max(by_share)] if by_share else []
+
+
+def _free_share(node_info: NodeInfo) -> float:
+    gpus = node_info.positions(-1).bit_count()
+    return node_info.positions(~node_info.busy).bit_count() / gpus if gpus else 0.0
+
+
+def _shares(key: ObjectKey) -> Iterator[str]:
+    """New IDs of the shares of a pod."""
+    number = 0
+    while True:
+        number += 1
+        yield f"{key}/{number}"
+
+
+def placing_of(placement: Placement, decisions: Decisions, api: VirtualApi, nodes: int) -> BerthPlacing | InTreePlacing:
+    """What carries a placement out."""
+    if placement.is_berth:
+        return BerthPlacing(decisions, nodes)
+    return InTreePlacing(decisions, api, placement.rule, nodes)

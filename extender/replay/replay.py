@@ -1,0 +1,236 @@
+"""One replay: jobs arrive, wait, run and end on a virtual cluster, in virtual time.
+
+The cluster is the cache of serve and what fills it (`virtual_api`), kube-scheduler's queue (`virtual_scheduler`) and a
+placement. With Berth, the placement is `Decisions`: the filter, the gangs, the holds and the binds of serve. Time moves
+from event to event (`virtual_time`). Equal input and seed give equal outcomes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+
+from extender.api.object_meta import ObjectKey
+from extender.api.pods import Pod, decode_pod
+from extender.api.resource_claims import Claim, decode_claim
+from extender.cache import ClusterCache
+from extender.replay.fleets import Fleet
+from extender.replay.jobs import Job
+from extender.replay.node_room import Amounts
+from extender.replay.outcome import MAX_NAMED, Meter, Outcome, PlacedPod, placed_pod
+from extender.replay.placements import Placement, placing_of
+from extender.replay.virtual_api import VirtualApi, VirtualWatches
+from extender.replay.virtual_scheduler import VirtualScheduler, Waiting
+from extender.replay.virtual_time import in_virtual_time, wall_clock
+from extender.runtime.cache_tasks import HoldExpirer
+from extender.runtime.supervisor import Supervisor
+from extender.serve.decisions import Decisions
+
+PATIENCE_SECONDS = 600.0  # how long pods of a half placed gang wait for the last one, without Berth
+_ROUND_SECONDS, _MAX_ROUNDS = 60.0, 10  # of waiting for pauses of gangs, after the last event
+_SAMPLES = 60
+
+
+@dataclass(eq=False)
+class _Run:
+    """A job in the cluster. `attempt` counts its restarts; `nodes` are those of its bound pods, by UID."""
+
+    job: Job
+    attempt: int = 0
+    pods: dict[str, tuple[Pod, Claim | None]] = field(default_factory=dict)
+    nodes: dict[str, str] = field(default_factory=dict)
+    runs: bool = False
+
+    def of(self, *, gangs: bool) -> Hashable:
+        """The class of its pods in the queue. `gangs`: whether the placement knows gangs."""
+        return (self.job.name, self.attempt) if gangs and self.job.is_gang else self.job.shape
+
+
+def run_replay(
+    fleet: Fleet,
+    jobs: Sequence[Job],
+    placement: Placement,
+    seed: int = 1,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Outcome:
+    """Replay the jobs, which are in the order of their arrival. `progress` is told how many have arrived.
+
+    Raises WireError for an object of the fleet that cannot be read.
+    """
+    return in_virtual_time(Replay(fleet, jobs, placement, seed, progress).run())
+
+
+class Replay:
+    """See run_replay. `run` must run in a VirtualLoop."""
+
+    def __init__(
+        self, fleet: Fleet, jobs: Sequence[Job], placement: Placement, seed: int, progress: Callable[[int], None]
+    ) -> None:
+        self._fleet = fleet
+        self._jobs = jobs
+        self._placement = placement
+        self._seed = seed
+        self._progress = progress
+        self._pending = 0  # events to come
+        self._ended = asyncio.Event()
+        self._runs: dict[str, _Run] = {}  # by name of the job
+        self._run_of: dict[str, _Run] = {}  # by UID of the pod
+        self._failures = 0
+        self._waiting_gpus = 0.0
+        self._templates: dict[Hashable, Claim] = {}  # by shape of the job
+
+    async def run(self) -> Outcome:
+        """Replay all jobs, and return what was found."""
+        loop = asyncio.get_running_loop()
+        supervisor = Supervisor(clock=loop.time)
+        self._api = VirtualApi(self._bound, self._requeue)
+        self.decisions = Decisions(
+            self._api, self._watches(supervisor), self._placement.policy, loop.time, supervisor, wall_clock
+        )
+        self._fleet.apply(self.decisions.cache)
+        room = self._fleet.room()
+        placing = placing_of(self._placement, self.decisions, self._api, len(room.names))
+        self._scheduler = VirtualScheduler(self._api, placing, room, self._seed)
+        durations = [one.duration for one in self._jobs if one.duration < math.inf]
+        until = self._jobs[-1].arrival or max(durations, default=1.0)
+        self._meter = Meter(self.decisions.cache.snapshot(), self._placement.policy.group_levels, until)
+        self.decisions.start()
+        supervisor.start("kube-scheduler", self._scheduler.run)
+        supervisor.spawn("samples", self._samples(until))
+        try:
+            await self._replay()
+        finally:
+            await supervisor.stop()
+        return self._meter.outcome(
+            self._placement.name, len(self._jobs), loop.time(), self._failures, self._never_started()
+        )
+
+    def _watches(self, supervisor: Supervisor) -> Callable[[ClusterCache, Callable[[str], None]], VirtualWatches]:
+        def watches(cache: ClusterCache, applied: Callable[[str], None]) -> VirtualWatches:
+            expirer = HoldExpirer(cache, asyncio.get_running_loop().time)
+            found = VirtualWatches(self._api, expirer, supervisor)
+            self._api.connect(cache, applied, found.progress)
+            return found
+
+        return watches
+
+    # -- events ----------------------------------------------------------------------------------------------
+
+    async def _replay(self) -> None:
+        """Create the jobs at their times, and wait for the end of all that start."""
+        loop = asyncio.get_running_loop()
+        for arrived, job in enumerate(self._jobs, 1):
+            if job.arrival > loop.time():
+                await asyncio.sleep(job.arrival - loop.time())
+            self._create(_Run(job))
+            self._progress(arrived)
+        rounds = 0
+        while rounds < _MAX_ROUNDS and (self._pending or self._scheduler.waiting):
+            if self._pending:
+                self._ended.clear()
+                await self._ended.wait()
+                rounds = 0
+            else:  # nothing runs: only pauses of gangs and back-offs may be left
+                await asyncio.sleep(_ROUND_SECONDS)
+                rounds += 1
+
+    async def _samples(self, until: float) -> None:
+        """Note the state of the fleet at equal intervals."""
+        for number in range(_SAMPLES + 1):
+            await asyncio.sleep(max(until * number / _SAMPLES - asyncio.get_running_loop().time(), 0.0))
+            now, snapshot = asyncio.get_running_loop().time(), self.decisions.cache.snapshot()
+            self._meter.sample(now, self._waiting_gpus, snapshot)
+
+    def _at(self, time: float, event: Callable[[], None]) -> None:
+        """Let an event of a job happen at a time."""
+
+        def happen() -> None:
+            self._pending -= 1
+            event()
+            self._ended.set()
+
+        self._pending += 1
+        asyncio.get_running_loop().call_at(time, happen)
+
+    def _requeue(self) -> None:
+        self._scheduler.requeue()
+
+    def _create(self, run: _Run) -> None:
+        """The pods and the claims of a job, which then wait."""
+        job, berth = run.job, self._placement.is_berth
+        self._runs[job.name] = run
+        self._waiting_gpus += job.all_gpus
+        requests = Amounts(job.cpu, job.ram, 1)
+        created = []
+        for name in job.pod_names(run.attempt):
+            uid = f"uid-{name}"
+            obj = job.pod(name, plain=not berth)
+            obj["metadata"] |= {"uid": uid, "resourceVersion": "1"}
+            pod, claim = decode_pod(obj), self._claim(job, name)
+            run.pods[uid] = pod, claim
+            self._run_of[uid] = run
+            created.append(Waiting(pod, run.of(gangs=berth), job.shape, requests, berth and job.is_gang))
+            self._api.create(pod, claim)
+        for waiting in created:
+            self._scheduler.add(waiting)
+
+    def _claim(self, job: Job, name: str) -> Claim | None:
+        if job.claim_spec is None:
+            return None
+        known = self._templates.get(job.shape)
+        if known is None:
+            known = self._templates[job.shape] = decode_claim(job.claim_object(name))
+        return replace(known, key=ObjectKey(known.key.namespace, name), uid=f"claim-{name}")
+
+    def _bound(self, uid: str, node: str) -> None:
+        """A pod has a node. With its last pod, a job starts."""
+        run, now = self._run_of[uid], asyncio.get_running_loop().time()
+        run.nodes[uid] = node
+        self._waiting_gpus -= run.job.pod_gpus
+        self._meter.use(run.job.pod_gpus, now)
+        if len(run.nodes) == len(run.pods):
+            run.runs = True
+            snapshot = self.decisions.cache.snapshot()
+            pods = [self._measured(run, one) for one in run.pods]
+            self._meter.started(run.job, now - run.job.arrival, pods, snapshot)
+            if run.job.duration < math.inf:
+                self._at(now + run.job.duration, lambda: self._end(run))
+        elif len(run.nodes) == 1 and not self._placement.is_berth:
+            self._at(now + PATIENCE_SECONDS, lambda: self._give_up(run))
+
+    def _measured(self, run: _Run, uid: str) -> PlacedPod:
+        _, claim = run.pods[uid]
+        cache, node = self.decisions.cache, run.nodes[uid]
+        stored = cache.store.claims[claim.key] if claim is not None else None
+        results = stored.allocation.results if stored is not None and stored.allocation is not None else ()
+        return placed_pod(cache.snapshot().node_infos[node], results)
+
+    def _end(self, run: _Run) -> None:
+        """All pods of a job are deleted: it has ended, or gave up."""
+        now, job = asyncio.get_running_loop().time(), run.job
+        for uid, (pod, claim) in run.pods.items():
+            self._scheduler.remove(uid, run.of(gangs=self._placement.is_berth))
+            self._api.delete(pod, claim.key if claim is not None else None)
+            del self._run_of[uid]
+        self._meter.use(-len(run.nodes) * job.pod_gpus, now)
+        self._waiting_gpus -= (len(run.pods) - len(run.nodes)) * job.pod_gpus
+        del self._runs[job.name]
+        self._requeue()
+
+    def _give_up(self, run: _Run) -> None:
+        """The pods of a half placed gang run out of patience. Its controller creates all again."""
+        if not run.runs and self._runs.get(run.job.name) is run:
+            self._failures += 1
+            self._end(run)
+            self._create(_Run(run.job, run.attempt + 1))
+
+    def _never_started(self) -> dict[str, str]:
+        """The first jobs that did not start, each with the most frequent reason of a pod."""
+        found = dict[str, str]()
+        for waiting in self._scheduler.waiting:
+            job = self._run_of[waiting.pod.uid].job.name
+            if job not in found and len(found) < MAX_NAMED:
+                found[job] = max(waiting.reasons, key=lambda one: (waiting.reasons[one], one), default="was not tried")
+        return found

@@ -1,0 +1,204 @@
+"""The queue and the cycles of kube-scheduler in a replay: one pod at a time, the longest waiting first.
+
+A rejected pod is tried again when devices may have become free. If it is rejected again, so would be pods of the same
+shape, and they are not asked; likewise gangs. The members of a gang are a class of their own in the queue, and all
+other pods of a shape are one class.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+from typing import Protocol
+
+from extender.api.pods import Pod
+from extender.base.berth_errors import BerthError
+from extender.replay.node_room import Amounts, NodeRoom
+from extender.replay.virtual_api import VirtualApi
+from extender.sandbox.scheduler import backoff_seconds, tie_breaker
+
+NO_ROOM = "Insufficient cpu, memory or pods"
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The answer about a pod: scores by node, or the number of nodes for each reason; or an error.
+
+    `lasting`: it would be the same for any pod, or gang, of this shape until devices become free.
+    """
+
+    scores: Mapping[str, int] = field(default_factory=dict)
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    error: str = ""
+    lasting: bool = True
+
+
+class Placing(Protocol):
+    """Chooses the nodes of pods, and binds pods to them."""
+
+    def offer(self, pod: Pod, names: Sequence[str]) -> Offer:
+        """The nodes for a pod among those that have CPU, memory and a place for it."""
+        ...
+
+    async def bind(self, pod: Pod, node: str) -> None:
+        """Bind a pod. Raises BerthError."""
+        ...
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A pod without a node. `ready_at` is the end of its back-off."""
+
+    pod: Pod
+    of: Hashable  # its class
+    shape: Hashable
+    requests: Amounts
+    in_gang: bool
+    ready_at: float = 0.0
+    failures: int = 0
+    reasons: Mapping[str, int] = field(default_factory=dict)
+
+
+class VirtualScheduler:
+    """Schedules the pods that `add` was given. `room` is what each node has left."""
+
+    def __init__(self, api: VirtualApi, placing: Placing, room: NodeRoom, seed: int) -> None:
+        self._api = api
+        self._placing = placing
+        self._room = room
+        self._seed = seed
+        self._classes: dict[Hashable, dict[str, Waiting]] = {}
+        self._first: dict[Hashable, int] = {}  # class to its place in the queue
+        self._number = 0
+        self._due: list[tuple[int, Hashable]] = []
+        self._is_due: set[Hashable] = set()
+        self._refused: set[Hashable] = set()  # shapes that were rejected since devices became free
+        self._wake = asyncio.Event()
+        self._binds: set[asyncio.Task[None]] = set()
+        self._node_of: dict[str, tuple[str, Amounts]] = {}  # UID of a pod that is or is being bound
+        self.attempts = 0
+
+    @property
+    def waiting(self) -> list[Waiting]:
+        """The pods without a node, without those that are being bound."""
+        return [one for found in self._classes.values() for one in found.values()]
+
+    def add(self, waiting: Waiting) -> None:
+        """A pod was created, or its bind failed."""
+        equals = self._classes.setdefault(waiting.of, {})
+        equals[waiting.pod.uid] = waiting
+        if waiting.of not in self._first:
+            self._number += 1
+            self._first[waiting.of] = self._number
+        self._make_due(waiting.of)
+
+    def remove(self, uid: str, of: Hashable) -> None:
+        """A pod was deleted."""
+        self._take(uid, of)
+        if (found := self._node_of.pop(uid, None)) is not None:
+            self._room.give(*found)
+
+    def requeue(self) -> None:
+        """Try all waiting pods: devices may have become free."""
+        self._refused.clear()
+        for of in self._classes:
+            self._make_due(of)
+
+    async def run(self) -> None:
+        """Schedule pods until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._due:
+                _, of = heappop(self._due)
+                self._is_due.discard(of)
+                await self._try(of)
+
+    def _make_due(self, of: Hashable) -> None:
+        if of not in self._is_due:
+            self._is_due.add(of)
+            heappush(self._due, (self._first[of], of))
+        self._wake.set()
+
+    def _take(self, uid: str, of: Hashable) -> None:
+        equals = self._classes.get(of, {})
+        equals.pop(uid, None)
+        if not equals:
+            self._classes.pop(of, None)
+            self._first.pop(of, None)
+
+    async def _try(self, of: Hashable) -> None:
+        """Try the first pod of a class, and the class again if it gets a node."""
+        now = asyncio.get_running_loop().time()
+        waiting = next((one for one in self._classes.get(of, {}).values() if one.ready_at <= now), None)
+        if waiting is None or waiting.shape in self._refused:
+            return
+        self.attempts += 1
+        offer = self._placing.offer(waiting.pod, self._room.with_room(waiting.requests))
+        if offer.error:
+            self._failed(waiting)
+        elif not offer.scores:
+            self._reject(waiting, offer)
+        else:
+            self._take(waiting.pod.uid, of)
+            node = tie_breaker(offer.scores, self._seed, waiting.pod.key.name)
+            self._node_of[waiting.pod.uid] = node, waiting.requests
+            self._room.take(node, waiting.requests)
+            if of in self._classes:
+                self._make_due(of)
+            await self._start_bind(waiting, node)
+
+    def _reject(self, waiting: Waiting, offer: Offer) -> None:
+        """No node. A gang is told, as the condition of a pod tells it: serve ends the plans of such members."""
+        waiting.reasons = offer.reasons
+        if offer.lasting:
+            self._refused.add(waiting.shape)
+        if waiting.in_gang:
+            counts = ", ".join(sorted(f"{number} {reason}" for reason, number in offer.reasons.items()))
+            text = f"0/{len(self._room.names)} nodes are available: {counts}."
+            if text != waiting.pod.unschedulable:
+                waiting.pod = replace(waiting.pod, unschedulable=text, tried=True)
+                self._api.put_pod(waiting.pod)
+
+    async def _start_bind(self, waiting: Waiting, node: str) -> None:
+        """Members of a gang wait for each other in bind, so the next pod does not wait for them."""
+        if not waiting.in_gang:
+            await self._bind(waiting, node)
+            return
+        task = asyncio.create_task(self._bind(waiting, node))
+        self._binds.add(task)
+        task.add_done_callback(self._binds.discard)
+
+    async def _bind(self, waiting: Waiting, node: str) -> None:
+        try:
+            await self._placing.bind(waiting.pod, node)
+        except BerthError as error:
+            found = self._node_of.pop(waiting.pod.uid, None)
+            if found is not None:  # it was not deleted meanwhile
+                self._room.give(node, waiting.requests)
+                waiting.reasons = {str(error): 1}
+                self.add(waiting)
+                self._failed(waiting)
+
+    def _failed(self, waiting: Waiting) -> None:
+        """Try a pod again after its back-off."""
+        delay = backoff_seconds(waiting.failures)
+        waiting.failures += 1
+        loop = asyncio.get_running_loop()
+        waiting.ready_at = loop.time() + delay
+        loop.call_at(waiting.ready_at, self._again, waiting)
+
+    def _again(self, waiting: Waiting) -> None:
+        if waiting.pod.uid in self._classes.get(waiting.of, {}):
+            self._make_due(waiting.of)
+
+
+def tally(reasons: Mapping[str, str], names: Sequence[str], of: int) -> Counter[str]:
+    """The number of nodes for each reason, if `reasons` has those of `names`, and there are `of` nodes."""
+    found = Counter(reasons.values())
+    if len(names) < of:
+        found[NO_ROOM] = of - len(names)
+    return found
