@@ -110,8 +110,8 @@ class Membership:
 
     @property
     def part_on_claims(self) -> str:
-        """The value of PART_ANNOTATION for the claims of the pod; '' if it asks for no part."""
-        if not self.parts.subgroup and not self.parts.slices:
+        """The value of PART_ANNOTATION for the claims of the pod; '' if its part restricts no plan."""
+        if not self.parts.constrain:
             return ""
         return str(BoundPart(self.parts.subgroup, self.rank if self.parts.slices else None))
 

@@ -24,6 +24,7 @@ from extender.api.pods import SCHEDULER, Pod
 from extender.api.reasons import Code, Reason
 from extender.base.deadline import DeadlineExceeded
 from extender.base.text_limits import counted, error_line
+from extender.explain.gang_part_rooms import planned_parts
 from extender.explain.gang_question import (
     ExplainedMember,
     GangExplanation,
@@ -155,7 +156,8 @@ def _explain(
         for size in plan_sizes(gang, members):
             result = question.plan(question.problem(size))
             if isinstance(result, GangPlan):
-                return _fits(found, members.first(size), result, snapshot)
+                parts = planned_parts(question.problem(size), result, snapshot)
+                return replace(_fits(found, members.first(size), result, snapshot), parts=parts)
         assert isinstance(result, GangShortage)
         result = most_room(question.problem(gang.missing), result, question.plan)
     except DeadlineExceeded:

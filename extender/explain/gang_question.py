@@ -17,6 +17,7 @@ from extender.api.resource_slices import PoolKey
 from extender.base.berth_errors import InvalidClaim
 from extender.base.bits import members
 from extender.base.deadline import DeadlineExceeded
+from extender.explain.gang_part_rooms import ExplainedPart
 from extender.explain.near_misses import options_of, with_same_counters
 from extender.explain.scenario import Scenario, apply_scenario
 from extender.gangs.domains import NODE, Domain, Domains, natural
@@ -115,6 +116,7 @@ class GangExplanation:
     holders: tuple[Holder, ...] = ()  # of devices in the domain `held_in`, the most devices first
     more_holders: int = 0
     held_in: str = ""  # the domain with the most room as text, such as 'on node n1'
+    parts: tuple[ExplainedPart, ...] = ()  # slices and sub-groups
 
 
 @dataclass(frozen=True, slots=True)

@@ -216,9 +216,10 @@ def parts_problem(
             sliced = sum(bool(_parts(pod).slices) for pod in members)
             sliced += sum(one.part.subgroup == subgroup and one.part.rank is not None for one in bound)
             whom = f"sub-group {subgroup} of group {group}" if subgroup else f"group {group}"
-            problem = undivided(asked.slices[0], sliced, len(pods) + len(bound), minimum, asked.minimum, whom)
-            if problem:
-                return problem
+            size = asked.slices[0]
+            needed = _needed(sliced, len(pods) + len(bound), minimum, asked.minimum)
+            if needed % size.size:
+                return f"pod annotation {size.annotation}: {size.size} does not divide the {needed} pods of {whom}"
     together = sum(_asked_minimum(members) for members in _by_subgroup(pods).values())
     if together > minimum:
         text = f"the minimums of the sub-groups of group {group} ({SUBGROUP_MIN}) are {together} pods together"
@@ -230,15 +231,14 @@ def _asked_minimum(pods: Sequence[Pod]) -> int:
     return _parts(pods[0]).minimum
 
 
-def undivided(layer: SliceLayer, sliced: int, pods: int, minimum: int, own_minimum: int, whom: str) -> str:
-    """The sentence that a slice size does not divide the number of pods that must run; '' if it does.
+def _needed(sliced: int, pods: int, minimum: int, own_minimum: int) -> int:
+    """How many of the `sliced` pods of a sub-group surely run together: those beyond can form a slice that is not full.
 
-    `sliced` pods are cut, of `pods` of the whole gang. Pods beyond the minimum can form a slice that is not full.
+    `pods` is the number of all pods of the gang.
     """
-    needed = sliced if pods <= minimum else own_minimum or (minimum if sliced == pods else 0)
-    if needed % layer.size == 0:
-        return ""
-    return f"pod annotation {layer.annotation}: {layer.size} does not divide the {needed} pods of {whom}"
+    if pods <= minimum:
+        return sliced
+    return own_minimum or (minimum if sliced == pods else 0)
 
 
 def parts_disagreement(group: str, pods: Sequence[Pod]) -> str:
