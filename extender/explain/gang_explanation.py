@@ -305,7 +305,12 @@ def _since(gang: Gang) -> tuple[str, str]:
 
 def _incomplete(gang: Gang, pods: Sequence[Pod], snapshot: Snapshot) -> str:
     exist, minimum = len(gang.waiting) + gang.placed.total(), gang.minimum
-    text = f"group {gang.key} waits for {counted(minimum - exist, 'pod')}: {exist} of at least {minimum} exist"
+    if exist < minimum:
+        text = f"group {gang.key} waits for {counted(minimum - exist, 'pod')}: {exist} of at least {minimum} exist"
+    else:
+        assert gang.lacking_subgroup is not None, "only a sub-group can lack pods"
+        text = f"group {gang.key} waits for pods of sub-group {gang.lacking_subgroup[0]}"
+        text += f": it needs at least {gang.lacking_subgroup[1]}"
     gated = sum(pod.gated and not (pod.deleting or pod.ended) for pod in pods)
     foreign = sum(pod.scheduler != SCHEDULER for pod in pods)
     text += f", and {gated} more with scheduling gates" if gated else ""

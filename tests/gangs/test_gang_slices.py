@@ -110,14 +110,14 @@ async def test_a_pod_beyond_the_minimum_follows_its_slice() -> None:
         await eventually(lambda: gets_a_node(b, "p5"), "the pod follows its slice")
 
 
-def replicated(b: Berthing, job: str, index: int, gpus: int, **notes: str) -> None:
-    """A pod of a replicated job of the JobSet js, whose minimum is 3."""
+def replicated(b: Berthing, job: str, index: int, gpus: int, minimum: int = 3, **notes: str) -> None:
+    """A pod of a replicated job of the JobSet js."""
     name = f"js-{job}-0-{index}"
     b.cluster.apply(claim(f"{name}-gpus", gpus))
     found = pod(
         name,
         f"{name}-gpus",
-        annotations={"berth.dev/group-min": "3"} | {f"berth.dev/subgroup-{k}": v for k, v in notes.items()},
+        annotations={"berth.dev/group-min": str(minimum)} | {f"berth.dev/subgroup-{k}": v for k, v in notes.items()},
     )
     found["metadata"]["labels"] = {
         "jobset.sigs.k8s.io/jobset-name": "js",
@@ -141,11 +141,16 @@ async def test_the_replicated_jobs_of_a_jobset_have_levels_of_their_own() -> Non
 async def test_a_gang_waits_for_the_minimum_of_each_sub_group() -> None:
     async with racks({"a": 4}) as b:
         for i in range(3):
-            replicated(b, "worker", i, 8, min="2")
-        replicated(b, "leader", 0, 4, min="2")
+            replicated(b, "worker", i, 8, 4, min="2")
+        replicated(b, "leader", 0, 4, 4, min="2")
         await b.settled()
         text = "waits until at least 2 pods of group js (sub-group leader) and their claims exist"
         assert await reasons(b, "js-worker-0-0") == {text}
+        found = (await b.client.get("/v1/explain/group/default/js")).text
+        assert "group default/js waits for pods of sub-group leader: it needs at least 2" in found
+        replicated(b, "leader", 1, 4, 4, min="2")
+        await b.settled()
+        await eventually(lambda: gets_a_node(b, "js-worker-0-0"), "the gang is complete")
 
 
 async def test_no_room_for_slices_is_told() -> None:
