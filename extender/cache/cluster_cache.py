@@ -296,8 +296,7 @@ class ClusterCache:
         """Note the nodes that changed in the logs, as a new version."""
         self._version += 1
         for log, nodes in ((self._changes, changed), (self._gains, self._gained)):
-            log.note(self._version, nodes)
-            log.forget(self._remembered_changes)
+            log.note(self._version, nodes, self._remembered_changes)
         self._gained.clear()
 
     def _rebuild_node(self, name: str, *, only_use: bool) -> None:

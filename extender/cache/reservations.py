@@ -108,7 +108,7 @@ class Reservations:
             )
         if after is before:
             return set()
-        touched = self._remove(claim_uid)
+        touched = self._remove(claim_uid) if before is not _NONE else set[PoolKey]()
         if new is not None:
             self.by_claim[claim_uid] = new
             touched |= self._allocated_devices.put(_holder(claim_uid, new), new.results)
@@ -132,9 +132,7 @@ class Reservations:
                 self._allocated_devices.put(holder, results)
 
     def _remove(self, claim_uid: str) -> set[PoolKey]:
-        old = self.by_claim.pop(claim_uid, None)
-        if old is None:
-            return set()
+        old = self.by_claim.pop(claim_uid)
         self.in_flight.pop(claim_uid, None)
         self._timers.cancel((TimerKind.HOLD, claim_uid))
         for held, key in ((self._held_for, old.pod_uid), (self._held_on, old.node)):

@@ -235,7 +235,8 @@ class SliceIndex:
 
         `nodes` are all nodes.
         """
-        self.compute_taints(len(self._to_taint))
+        if self._to_taint:
+            self.compute_taints(len(self._to_taint))
         dirty, used, pools = self._all_dirty(nodes), self.dirty_use, self.dirty_pools
         self.dirty, self.dirty_use, self.dirty_pools = set(), set(), set()
         return dirty, used - dirty, pools

@@ -108,7 +108,11 @@ class GangNearMisses:
 
 
 def less_constrained(problem: GangProblem) -> Iterator[tuple[GangProblem, str]]:
-    """The gang without one of its own constraints on the domain, and the words for this change."""
+    """The gang without one of its own constraints on the domain or its nodes, and the words for this change."""
+    if any(member.limits for member in problem.members):
+        members = tuple(replace(member, limits=()) for member in problem.members)
+        wanted = "without the pods' anti-affinity to each other, and without their topology spread"
+        yield replace(problem, members=members), wanted
     if problem.topology == ONE_NODE:
         yield replace(problem, topology="preferred"), "without the constraint to one node"
     if problem.topology == "required":

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 
 from extender.allocation import Snapshot
 from extender.api.group_topology import ONE_NODE
-from extender.api.label_domains import path_labels
 from extender.base.text_limits import counted
 from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage
-from extender.scheduling import GangPart
+from extender.scheduling import GangPart, path_labels
 
 MAX_EXPLAINED = 64  # parts in one explanation, the largest first
 MAX_PLANNED = 16  # different ones of these; a plan takes some 30 ms

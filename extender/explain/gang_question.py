@@ -10,15 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from extender.allocation import NodeInfo, Snapshot, blocking_taint
+from extender.allocation import NodeInfo, Snapshot
 from extender.api.pod_groups import name_on_claims
 from extender.api.resource_claims import Claim, Reservation, Result
 from extender.api.resource_slices import PoolKey
-from extender.base.berth_errors import InvalidClaim
-from extender.base.bits import members
 from extender.base.deadline import DeadlineExceeded
 from extender.explain.gang_part_rooms import ExplainedPart
-from extender.explain.near_misses import options_of, with_same_counters
+from extender.explain.near_misses import devices_for
 from extender.explain.scenario import Scenario, apply_scenario
 from extender.gangs.domains import NODE, Domain, Domains, natural
 from extender.gangs.gang import Gang, own_claims
@@ -36,7 +34,7 @@ from extender.gangs.gang_problem import (
 )
 from extender.gangs.gang_trial import GangMemory
 from extender.policy import Policy
-from extender.scheduling import EvaluationContext, PodRequirements, RankingCache, UsableNodes
+from extender.scheduling import EvaluationContext, RankingCache, UsableNodes
 from extender.scheduling.requirements import needs_reservation
 
 ALLOCATED = "allocated"
@@ -369,7 +367,7 @@ def uses_by_node(question: GangQuestion, names: Iterable[str]) -> dict[str, list
                 _add(uses, _of_claim(name, claim, pools))
         for reservation in reserved.get(name, ()):
             _add(uses, _of_reservation(reservation, snapshot))
-        wanted, index = _devices_for(node_info, kinds, question.context) if uses else 0, node_info.inventory.index
+        wanted, index = devices_for(node_info, kinds, question.context) if uses else 0, node_info.inventory.index
         of_gang = [
             _with_group(use, snapshot, sizes)
             for use in uses.values()
@@ -406,29 +404,6 @@ def uses_of_shared_claims(question: GangQuestion) -> list[DeviceUse]:
         if node_info is not None:
             _add(uses, _of_claim(node_info.node.name, claim, [pool.key for pool in node_info.inventory.pools]))
     return [_with_group(use, snapshot, {}) for use in uses.values()]
-
-
-def _devices_for(node_info: NodeInfo, kinds: Iterable[PodRequirements], context: EvaluationContext) -> int:
-    """Mask of the devices whose use can keep pods with these requirements from the node.
-
-    Those that could serve a request, and those that consume counters which such a device consumes. Raises
-    DeadlineExceeded.
-    """
-    found, inventory = 0, node_info.inventory
-    for requirements in kinds:
-        problem = context.problem(node_info, requirements.for_node(node_info.node))
-        for _, name, option in options_of(problem):
-            if option.admin_access:
-                continue
-            try:
-                match = problem.select(name, option).match
-            except InvalidClaim:
-                continue
-            found |= match & inventory.simple
-            for bit in members(match & ~inventory.simple):
-                if blocking_taint(inventory.devices[bit].device, option.tolerations) is None:
-                    found |= 1 << bit
-    return found | with_same_counters(inventory, found)
 
 
 def _with_group(use: DeviceUse, snapshot: Snapshot, sizes: dict[GroupName, int]) -> DeviceUse:

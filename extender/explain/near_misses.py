@@ -16,7 +16,7 @@ from functools import partial
 from heapq import nsmallest
 from typing import NamedTuple
 
-from extender.allocation import NodeInfo, Problem, Snapshot, attribute_values
+from extender.allocation import NodeInfo, Problem, Snapshot, attribute_values, blocking_taint
 from extender.allocation.nodes import Interned, Inventory, PoolDevice
 from extender.allocation.what_if import with_devices_released
 from extender.api.claim_specs import DeviceRequest
@@ -28,7 +28,7 @@ from extender.api.reasons import FREEABLE_CODES, Code
 from extender.api.resource_claims import Claim, Result
 from extender.api.resource_slices import DeviceId, own_name
 from extender.base.berth_errors import InvalidClaim
-from extender.base.bits import members, union
+from extender.base.bits import members
 from extender.base.text_limits import counted
 from extender.explain.place_constraints import place_misses
 from extender.explain.scenario import Scenario, apply_scenario
@@ -136,16 +136,33 @@ def holders_of_usable(
     return tuple(_held_by(claim, usable) for claim in claims if any(r.device in usable for r in _results([claim])))
 
 
+def devices_for(node_info: NodeInfo, kinds: Iterable[PodRequirements], context: EvaluationContext) -> int:
+    """Mask of the devices whose use can keep pods with these requirements from the node.
+
+    Those that could serve a request, and those that consume counters which such a device consumes. Raises
+    DeadlineExceeded.
+    """
+    found, inventory = 0, node_info.inventory
+    for requirements in kinds:
+        for _, option, match in _matching(node_info, requirements.for_node(node_info.node), context):
+            if option.admin_access:
+                continue
+            found |= match & inventory.simple
+            for bit in members(match & ~inventory.simple):
+                if blocking_taint(inventory.devices[bit].device, option.tolerations) is None:
+                    found |= 1 << bit
+    return found | _with_same_counters(inventory, found)
+
+
 def _usable_devices(
     node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext
 ) -> frozenset[DeviceId]:
-    """The devices that the pod could use, and those that draw on the same counters. Raises DeadlineExceeded."""
-    inventory = node_info.inventory
-    wanted = union([mask for _, _, mask in _matching(node_info, requirements.for_node(node_info.node), context)])
-    return frozenset(inventory.devices[bit].id for bit in members(wanted | with_same_counters(inventory, wanted)))
+    """The devices of `devices_for` for one pod. Raises DeadlineExceeded."""
+    known = node_info.inventory.devices
+    return frozenset(known[bit].id for bit in members(devices_for(node_info, [requirements], context)))
 
 
-def with_same_counters(inventory: Inventory, devices: int) -> int:
+def _with_same_counters(inventory: Inventory, devices: int) -> int:
     """Mask of the devices that consume a counter set of one of these devices."""
     sets = {
         (inventory.devices[bit].pool, use.counter_set)
@@ -355,10 +372,10 @@ def _by_device_count(refusal: Refusal) -> list[NearMiss]:
 def _matching(
     node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext
 ) -> list[tuple[int, DeviceRequest, int]]:
-    """Position of the claim, request and mask of matching devices, up to the first selector that fails."""
+    """Position of the claim, request and mask of matching devices, of the requests whose selectors do not fail."""
     problem, found = context.problem(node_info, requirements), list[tuple[int, DeviceRequest, int]]()
-    with suppress(InvalidClaim):
-        for claim, name, option in options_of(problem):
+    for claim, name, option in options_of(problem):
+        with suppress(InvalidClaim):
             found.append((claim, option, problem.select(name, option).match))
     return found
 

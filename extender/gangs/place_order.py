@@ -11,12 +11,12 @@ from itertools import groupby
 from math import fsum
 
 from extender.allocation import Snapshot
-from extender.api.claim_specs import CLIQUE_LABEL
 from extender.api.label_domains import LabelDomains
 from extender.gangs.domains import NODE, Domain, Domains, natural
 from extender.gangs.node_rooms import NodeRooms
 from extender.gangs.spreading import Level, Order
 from extender.scheduling import DomainUses, EvaluationContext, Use
+from extender.vendors import CLIQUE_LABELS
 
 
 class PlaceOrder:
@@ -131,4 +131,4 @@ class PlaceOrder:
 
 def _some_node(level: str, nodes: Sequence[str] | frozenset[str]) -> str:
     """A node of a domain. Only a clique can span two domains of a farther level: then it must not be any one."""
-    return min(nodes) if level == CLIQUE_LABEL else next(iter(nodes))
+    return min(nodes) if level in CLIQUE_LABELS else next(iter(nodes))

@@ -11,7 +11,7 @@ from extender.scheduling.decision import (
     parse_decision,
     runner_up_text,
 )
-from extender.scheduling.domain_uses import DomainUses, Use
+from extender.scheduling.domain_uses import DomainUses, Use, path_labels
 from extender.scheduling.equivalence import ignores_identity
 from extender.scheduling.evaluate import (
     EvaluationContext,
@@ -89,6 +89,7 @@ __all__ = [
     "parts_disagreement",
     "parts_of",
     "parts_problem",
+    "path_labels",
     "proximity_of",
     "rank_order",
     "requirements_of",

@@ -16,12 +16,20 @@ from typing import NamedTuple
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.api.group_topology import ONE_NODE
-from extender.api.label_domains import Path, path_labels, path_of
+from extender.api.label_domains import Path, path_of
 from extender.api.nodes import Node
+from extender.vendors import CLIQUE_LABELS
 
 _MAX_PLACES = 256  # that one search looks at
 _MAX_EQUAL = 16  # of these, equal ones that are compared further
 _MAX_NODES = 72  # of a place: no NVLink clique has more GPUs
+
+
+def path_labels(level: str, levels: Sequence[str]) -> tuple[str, ...]:
+    """The labels whose values identify a domain of `level`. The policy has `levels`, the nearest level first."""
+    if level in CLIQUE_LABELS or level not in levels:
+        return (level,)
+    return tuple(levels[levels.index(level) :])
 
 
 class Use(NamedTuple):

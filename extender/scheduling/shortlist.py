@@ -15,18 +15,18 @@ from itertools import takewhile
 from types import MappingProxyType
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.api.claim_specs import CLIQUE_LABEL
-from extender.api.label_domains import path_labels
 from extender.api.node_names import has_all
 from extender.api.pod_groups import GroupKey
 from extender.api.reasons import Code, Reason
 from extender.base.text_limits import counted
+from extender.scheduling.domain_uses import path_labels
 from extender.scheduling.evaluate import FilterStatus, Placement
 from extender.scheduling.group_domain import outside_domain
 from extender.scheduling.node_ranking import NodeRanking
 from extender.scheduling.node_selection import SelectedNodes
 from extender.scheduling.requirements.pod_requirements import PodRequirements
 from extender.topology.score_parts import ScorePart, total
+from extender.vendors import CLIQUE_LABEL
 
 MAX_SCORE = 10  # MaxExtenderPriority of the extender API
 MAX_CLIQUE = 72  # nodes of a clique that are looked at: no NVLink clique has more GPUs

@@ -40,7 +40,6 @@ from typing import NamedTuple, Protocol
 
 import structlog
 
-from extender.api.claim_specs import CLIQUE_LABEL
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import DECISION_ANNOTATION, Pod
 from extender.api.reasons import Code, Reason
@@ -77,6 +76,7 @@ from extender.serve.remembered_pods import RunnerUp
 from extender.serve.telemetry import SpanFactory, no_span
 from extender.serve.undo import IN_FLIGHT_GRACE_SECONDS, Undo
 from extender.serve.write_barrier import WriteBarrier
+from extender.vendors import CLIQUE_LABEL
 
 _MAX_OTHER_SECONDS = 20.0  # how long a bind waits for the bind of another pod that shares a claim
 _MAX_UNSURE_SECONDS = 20.0  # how long to read whether a Binding was stored
@@ -219,12 +219,14 @@ class Binder:
                 raise BindError(f"pod {key} is bound to node {pod.node_name} already")
             if pod.concerns_berth and (not_ready := self._watches.not_ready_text):
                 raise BindError(not_ready)
-        if pod.membership is None:
+        membership = pod.membership
+        if membership is None:
             await self._bind_member(pod, node, started, None)
             return
         async with self._in_time(started):
-            forming = await self._gangs.arrive(pod, node, self._filter_service.policy.binding_wait_seconds)
-        with self._gangs.member(forming, pod, node):
+            seconds = self._filter_service.policy.binding_wait_seconds
+            forming = await self._gangs.arrive(pod, membership, node, seconds)
+        with self._gangs.member(forming, pod, membership.key, node):
             await self._bind_member(pod, node, started, forming)
 
     async def _pod(self, key: ObjectKey, uid: str) -> Pod:
@@ -299,8 +301,8 @@ class Binder:
                 self._cache.release_claim(claim.uid)
 
     def _claims_of(self, pod: Pod) -> list[Claim]:
-        """The pod's claims, as far as the cache has them."""
-        return [claim for key in pod.claim_keys if (claim := self._cache.store.claims.get(key)) is not None]
+        """The pod's claims, as far as the cache has them, by name: an error always names the same one."""
+        return [claim for key in sorted(pod.claim_keys) if (claim := self._cache.store.claims.get(key)) is not None]
 
     def _is_promised(self, claim: Claim, pod: Pod) -> bool:
         """Whether a filter or bind request of another pod has chosen the devices of a claim."""

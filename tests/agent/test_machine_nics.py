@@ -87,9 +87,7 @@ async def test_a_nic_in_use_is_no_gpu_in_use() -> None:
         for number, device_class in enumerate(("dranet.net", "gpu.nvidia.com")):
             made = claim(f"c{number}")
             made["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = device_class
-            b.cluster.apply(made)
-            b.cluster.apply(pod(f"p{number}", f"c{number}"))
-            await b.settled()
+            await b.create(made, pod(f"p{number}", f"c{number}"))
             assert (await b.filter(f"p{number}"))["NodeNames"] == ["n1"]
             found = (await b.client.get(f"/v1/explain/default/p{number}")).json()
             parts = {part["name"]: part["sentence"] for part in found["best"][0]["parts"]}

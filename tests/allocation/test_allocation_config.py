@@ -80,9 +80,7 @@ async def test_a_claim_with_nine_entries_for_eight_requests_is_bound() -> None:
         case = next(case for case in CASES if case.get("repeat") == 9)
         made = claim("c")
         made["spec"]["devices"] = devices_of({**case, "requests": dict.fromkeys(case["requests"], "gpu.nvidia.com")})
-        b.cluster.apply(made)
-        b.cluster.apply(pod("p", "c"))
-        await b.settled()
+        await b.create(made, pod("p", "c"))
         assert (await b.filter("p"))["NodeNames"] == ["n1"]
         assert await b.bind("p", "n1") == ""
         stored = b.cluster.store.get("resourceclaims", ("default", "c"))
@@ -98,9 +96,7 @@ async def test_filter_and_explain_refuse_more_entries_than_the_api_server_stores
             b.cluster.apply({"kind": "DeviceClass", **class_})
         made = claim("c")
         made["spec"]["devices"] = devices_of(case)
-        b.cluster.apply(made)
-        b.cluster.apply(pod("p", "c"))
-        await b.settled()
+        await b.create(made, pod("p", "c"))
         refused = (await b.filter("p"))["FailedAndUnresolvableNodes"]["n1"]
         assert "its allocation would have 96 config entries" in refused
         explanation = (await b.client.get("/v1/explain/default/p")).json()

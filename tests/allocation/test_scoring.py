@@ -28,9 +28,7 @@ Json = dict[str, Any]
 async def ask(
     b: Berthing, name: str, count: int = 1, annotations: dict[str, str] | None = None, **exactly: Any
 ) -> Json:
-    b.cluster.apply(claim(name, count, **exactly))
-    b.cluster.apply(pod(name, name, annotations=annotations))
-    await b.settled()
+    await b.create(claim(name, count, **exactly), pod(name, name, annotations=annotations))
     return await b.filter(name)
 
 

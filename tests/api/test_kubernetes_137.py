@@ -185,10 +185,7 @@ async def test_a_filter_tells_the_field() -> None:
         machine["spec"]["pool"]["generation"] += 1
         for device in machine["spec"]["devices"]:
             device["nodeAllocatableResources"] = {"cpu": {"mapping": {"quantity": "4"}}}
-        b.cluster.apply(machine)
-        b.cluster.apply(claim("c", 1))
-        b.cluster.apply(pod("p", "c"))
-        await b.settled()
+        await b.create(machine, claim("c", 1), pod("p", "c"))
         answered = await b.filter("p")
         assert answered["NodeNames"] == []
         assert "nodeAllocatableResources, which is not supported yet" in answered["FailedAndUnresolvableNodes"]["n1"]

@@ -74,9 +74,7 @@ def test_errors_quote_only_the_wrong_value() -> None:
 async def test_a_huge_annotation_makes_a_small_reply_and_a_small_event(annotation: str) -> None:
     """A text of 250,000 bytes on 2,000 nodes once made a reply of 477 MB."""
     async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(claim("one"))
-        b.cluster.apply(pod("p", "one", annotations={f"berth.dev/{annotation}": HUGE}))
-        await b.settled()
+        await b.create(claim("one"), pod("p", "one", annotations={f"berth.dev/{annotation}": HUGE}))
         names = [f"node-{number}" for number in range(5000)]
         reply = await b.client.post("/filter", json={"Pod": b.pod("p"), "Nodes": None, "NodeNames": names})
         assert len(reply.content) < 5000 * (REASON_BYTES + 20)
@@ -93,9 +91,7 @@ async def test_a_huge_annotation_makes_a_small_reply_and_a_small_event(annotatio
 
 async def test_a_huge_name_of_a_group_is_cut_in_all_texts() -> None:
     async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(claim("one"))
-        b.cluster.apply(pod("p", "one", annotations={"berth.dev/group": HUGE}))
-        await b.settled()
+        await b.create(claim("one"), pod("p", "one", annotations={"berth.dev/group": HUGE}))
         reply = await b.client.post("/filter", json={"Pod": b.pod("p"), "Nodes": None, "NodeNames": ["n1"]})
         await refused(b, "p", "0/1 nodes are available: 1 invalid.")
         await eventually(lambda: b.cluster.store.all("events"))

@@ -333,8 +333,7 @@ async def test_the_auditor_compares_the_claims_that_can_be_read() -> None:
     async with berthing({"n1": "t4-4"}) as b:
         odd = {"kind": "ResourceClaim", "metadata": {"name": "odd", "namespace": "default", "uid": ["x"]}}
         b.cluster.store.put("resourceclaims", ("default", "odd"), odd)
-        b.cluster.apply(claim("good"))
-        await b.settled()
+        await b.create(claim("good"))
         cache, key = b.app.service.cache, ObjectKey("default", "good")
         cache.apply_claim(key, replace(cache.store.claims[key], allocation=Allocation()))
         await b.console.auditor.round()

@@ -261,8 +261,7 @@ def test_order_of_events_does_not_matter(order: list[int]) -> None:
 def test_changes_are_known_or_said_to_be_unknown(noted: list[set[str]], kept: int, version: int) -> None:
     changes = ChangeLog(known_since=0)
     for number, nodes in enumerate(noted, 1):
-        changes.note(number, nodes)
-        changes.forget(kept)
+        changes.note(number, nodes, kept)
     found, truth = changes.since(version), set().union(*noted[version:])
     assert found is None or (set(found) == truth and len(found) == len(truth))
     assert found is not None or len(set().union(*noted)) > kept

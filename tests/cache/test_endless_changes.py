@@ -35,9 +35,7 @@ async def ever_new_slices(b: Berthing) -> AsyncIterator[None]:
 
 async def test_a_pod_is_requeued() -> None:
     async with berthing(NODES) as b:
-        b.cluster.apply(claim("big", 8))
-        b.cluster.apply(pod("big", "big"))
-        await b.settled()
+        await b.create(claim("big", 8), pod("big", "big"))
         assert not (await b.filter("big"))["NodeNames"]
         requeuer = b.app.service.requeuer
         async with ever_new_slices(b):

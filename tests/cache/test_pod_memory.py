@@ -96,9 +96,7 @@ async def test_what_berth_does_not_read_is_refused_unless_kube_scheduler_checks_
     """Attack: fill memory with pods of a megabyte."""
     asked, wanted = TOO_LARGE[name]
     async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(claim("one"))
-        b.cluster.apply(asked)
-        await b.settled()
+        await b.create(claim("one"), asked)
         reply = (await b.client.post("/filter", json={"Pod": b.pod("p"), "NodeNames": ["n1"]})).json()
     if not wanted:
         assert reply["NodeNames"] == ["n1"]

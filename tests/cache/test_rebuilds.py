@@ -88,9 +88,7 @@ def test_a_snapshot_completes_what_was_begun(change: Callable[[ClusterCache], No
 
 async def test_a_filter_call_right_after_a_rule_sees_it_on_all_nodes() -> None:
     async with berthing({f"n{number}": "t4-4" for number in range(30)}) as b:
-        b.cluster.apply(claim("c", 1))
-        b.cluster.apply(pod("p", "c"))
-        await b.settled()
+        await b.create(claim("c", 1), pod("p", "c"))
         assert (await b.filter("p"))["NodeNames"]
         b.app.service.cache.apply_rule("r", TaintRule("r", Taint("k", "v", "NoSchedule"), driver="gpu.nvidia.com"))
         assert b.app.service.cache.backlog >= 30

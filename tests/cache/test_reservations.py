@@ -23,18 +23,14 @@ pytestmark = pytest.mark.loopback
 
 async def refused(b: Berthing, name: str, count: int) -> str:
     """Filter a new pod for which no device is left; returns the reason."""
-    b.cluster.apply(claim(name, count))
-    b.cluster.apply(pod(name, name))
-    await b.settled()
+    await b.create(claim(name, count), pod(name, name))
     answer = await b.filter(name)
     assert not answer["NodeNames"]
     return answer["FailedAndUnresolvableNodes"]["n1"]
 
 
 async def held(b: Berthing, name: str, count: int) -> None:
-    b.cluster.apply(claim(name, count))
-    b.cluster.apply(pod(name, name))
-    await b.settled()
+    await b.create(claim(name, count), pod(name, name))
     assert (await b.filter(name))["NodeNames"] == ["n1"]
 
 
@@ -69,13 +65,9 @@ async def test_the_end_of_the_holding_pod_wakes() -> None:
 async def test_a_hold_that_a_refused_pod_had_wakes() -> None:
     """The pod is filtered again without the node that is held for it."""
     async with berthing({"n1": "t4-4", "n2": "t4-4"}) as b:
-        b.cluster.apply(claim("p", 4))
-        b.cluster.apply(pod("p", "p"))
-        await b.settled()
+        await b.create(claim("p", 4), pod("p", "p"))
         assert (await b.filter("p", ["n1"]))["NodeNames"] == ["n1"]
-        b.cluster.apply(claim("q", 4))
-        b.cluster.apply(pod("q", "q"))
-        await b.settled()
+        await b.create(claim("q", 4), pod("q", "q"))
         assert not (await b.filter("q", ["n1"]))["NodeNames"]
         assert not (await b.filter("p", ["elsewhere"]))["NodeNames"]
         await eventually(lambda: b.app.service.requeuer.touches > 0)

@@ -145,9 +145,7 @@ def test_lines_of_libraries_have_the_same_form() -> None:
 async def test_a_bind_without_a_log_is_answered_as_ever() -> None:
     with log_to_full_disk():
         async with berthing({"n1": "t4-4"}) as b:
-            b.cluster.apply(claim("c"))
-            b.cluster.apply(pod("p", "c"))
-            await b.settled()
+            await b.create(claim("c"), pod("p", "c"))
             await b.filter("p")
             assert await b.bind("p", "n1") == ""
             assert b.node_of("p") == "n1"

@@ -48,6 +48,13 @@ def needs(*more: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(bool(reason), reason=reason)
 
 
+def on_real_server(*more: str, seconds: int) -> list[pytest.MarkDecorator]:
+    """The marks of tests that start a control plane: `needs`, and the longest time of one test."""
+    # urllib leaves closed sockets to the garbage collector if a connection is refused.
+    ignored = "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+    return [needs(*more), pytest.mark.timeout(seconds), pytest.mark.filterwarnings(*ignored)]
+
+
 def missing(*more: str) -> str:
     """Why these tests cannot run, or ''."""
     folder = os.environ.get("BERTH_KUBE_BIN")
@@ -369,14 +376,19 @@ def make_fleet(plane: ControlPlane, count: int) -> None:
         list(pool.map(one, range(count)))
 
 
-def kubectl(plane: ControlPlane, *args: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(KUBECTL), f"--kubeconfig={plane.kubeconfig}", *args],
-        capture_output=True,
-        text=True,
-        input=text,
-        check=False,
-    )
+def kubectl(
+    plane: ControlPlane, *args: str, text: str | None = None, body: object = None
+) -> subprocess.CompletedProcess[str]:
+    """Run kubectl; its input is the text, or the body as JSON."""
+    command = [str(KUBECTL), f"--kubeconfig={plane.kubeconfig}", *args]
+    given = text if body is None else json.dumps(body)
+    return subprocess.run(command, input=given, capture_output=True, text=True, timeout=120, check=False)
+
+
+def kubectl_error(plane: ControlPlane, *args: str) -> str:
+    """What kubectl says of a failed request; '' if it succeeded."""
+    done = kubectl(plane, *args)
+    return done.stderr if done.returncode else ""
 
 
 WITHOUT_KUBELET = {
@@ -407,7 +419,7 @@ def commands(*pages: Path) -> list[str]:
 
 
 def run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
 
 def run_documented(plane: ControlPlane, some: list[str]) -> None:

@@ -16,14 +16,10 @@ from extender.cluster import ApiClient, ClusterError, Credentials
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import Machine, node_object
 from extender.topology.agent_slices import DRIVER, fabric_of
-from tests.e2e.control_plane import ROOT, ControlPlane, needs
+from tests.e2e.control_plane import ROOT, ControlPlane, on_real_server
 from tests.fakes.nvml import Library, reading
 
-pytestmark = [
-    needs(),
-    pytest.mark.timeout(300),
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = on_real_server(seconds=300)
 
 CLUSTER_WIDE = {
     "ClusterRole",

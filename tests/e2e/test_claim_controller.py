@@ -10,15 +10,10 @@ from extender.cluster.client import MERGE_PATCH
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS
-from tests.e2e.control_plane import ControlPlane, needs
+from tests.e2e.control_plane import ControlPlane, on_real_server
 from tests.worlds.running_berth import claim, pod
 
-pytestmark = [
-    needs(),
-    pytest.mark.timeout(600),
-    # urllib leaves closed sockets to the garbage collector if a connection is refused.
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = on_real_server(seconds=600)
 CLAIM = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/c"
 FINALIZERS = ["resource.kubernetes.io/delete-protection"]
 

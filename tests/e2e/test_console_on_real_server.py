@@ -12,14 +12,9 @@ import pytest
 import yaml
 
 from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
-from tests.e2e.control_plane import Console, ControlPlane, make_fleet, needs, pod
+from tests.e2e.control_plane import Console, ControlPlane, make_fleet, on_real_server, pod
 
-pytestmark = [
-    needs("kubectl"),
-    pytest.mark.timeout(300),
-    # urllib leaves closed sockets to the garbage collector if a connection is refused.
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = on_real_server("kubectl", seconds=300)
 Json = dict
 ACCOUNT = "system:serviceaccount:berth-system:berth-console"
 

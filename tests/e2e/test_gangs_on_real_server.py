@@ -16,15 +16,10 @@ import pytest
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
-from tests.e2e.control_plane import ControlPlane, needs
+from tests.e2e.control_plane import ControlPlane, on_real_server
 from tests.worlds.process_worlds import free_port
 
-pytestmark = [
-    needs(),
-    pytest.mark.timeout(1800),
-    # urllib leaves closed sockets to the garbage collector if a connection is refused.
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = on_real_server(seconds=1800)
 
 Json = dict
 NODES, SIZE = 5, 3  # each gang needs 3 of 5 nodes: two gangs fit one after the other only

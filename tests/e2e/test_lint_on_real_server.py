@@ -5,17 +5,11 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-import pytest
-
-from tests.e2e.control_plane import ControlPlane, kubectl, needs
+from tests.e2e.control_plane import ControlPlane, kubectl, on_real_server
 from tests.worlds.commands import berth
 from tests.worlds.tutorials import CORRECTED
 
-pytestmark = [
-    needs("kubectl"),
-    pytest.mark.timeout(300),
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = on_real_server("kubectl", seconds=300)
 
 
 def dry_run(plane: ControlPlane, text: str) -> subprocess.CompletedProcess[str]:

@@ -9,17 +9,12 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
 import yaml
 
-from tests.e2e.control_plane import DOCS, ROOT, ControlPlane, kubectl, needs
+from tests.e2e.control_plane import DOCS, ROOT, ControlPlane, kubectl, on_real_server
 from tests.worlds.manifests import PAIRS, rendered
 
-pytestmark = [
-    needs("kubectl"),
-    pytest.mark.timeout(600),
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = on_real_server("kubectl", seconds=600)
 
 
 def applied(plane: ControlPlane, folder: Path) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
@@ -15,14 +14,9 @@ import pytest
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
-from tests.e2e.control_plane import ROOT, ControlPlane, minor_version, needs
+from tests.e2e.control_plane import ROOT, ControlPlane, kubectl_error, minor_version, on_real_server
 
-pytestmark = [
-    needs("kubectl"),
-    pytest.mark.timeout(600),
-    # urllib leaves closed sockets to the garbage collector if a connection is refused.
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = on_real_server("kubectl", seconds=600)
 
 Json = dict
 NODES = ("n1", "n2", "n3")
@@ -161,13 +155,6 @@ def test_a_gang_that_shares_a_claim_is_bound_at_once(plane: ControlPlane) -> Non
     events = plane.get("/apis/events.k8s.io/v1/namespaces/default/events")["items"]
     failed = [event["note"] for event in events if event["reason"] == "FailedScheduling"]
     assert not [note for note in failed if "other nodes" in note or "berth failed" in note], failed
-
-
-def kubectl_error(plane: ControlPlane, *args: str) -> str:
-    """What kubectl says of a failed request; '' if it succeeded."""
-    command = [str(plane.bin / "kubectl"), f"--kubeconfig={plane.kubeconfig}", *args]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    return done.stderr if done.returncode else ""
 
 
 def test_a_group_in_use_keeps_the_finalizer_that_keeps_its_claims(plane: ControlPlane, tmp_path: Path) -> None:

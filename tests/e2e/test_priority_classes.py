@@ -3,20 +3,14 @@ of Berth alone."""
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.control_plane import ControlPlane, minor_version, needs
+from tests.e2e.control_plane import ControlPlane, kubectl, minor_version, on_real_server
 from tests.worlds.manifests import MANIFESTS, objects_of
 
-pytestmark = [
-    needs("kubectl"),
-    pytest.mark.timeout(300),
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = on_real_server("kubectl", seconds=300)
 
 TENANT = ("--as=tenant", "--namespace=team-a")
 REFUSED = "the PriorityClasses berth-* are for pods of namespace berth-system only"
@@ -33,11 +27,6 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         started.wait(lambda: kubectl(started, "auth", "can-i", "create", "pods", *TENANT).returncode == 0, 30)
         assert not kubectl(started, "apply", "-k", str(MANIFESTS)).returncode
         yield started
-
-
-def kubectl(plane: ControlPlane, *args: str, body: object = None) -> subprocess.CompletedProcess[str]:
-    command = [str(plane.bin / "kubectl"), f"--kubeconfig={plane.kubeconfig}", *args]
-    return subprocess.run(command, input=json.dumps(body), capture_output=True, text=True, timeout=60, check=False)
 
 
 def created(plane: ControlPlane, obj: dict, *options: str) -> str:

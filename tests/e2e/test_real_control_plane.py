@@ -15,14 +15,9 @@ import yaml
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
-from tests.e2e.control_plane import ROOT, ControlPlane, make_fleet, needs, pod
+from tests.e2e.control_plane import ROOT, ControlPlane, make_fleet, on_real_server, pod
 
-pytestmark = [
-    needs(),
-    pytest.mark.timeout(900),
-    # urllib leaves closed sockets to the garbage collector if a connection is refused.
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = on_real_server(seconds=900)
 
 NODES = int(os.environ.get("BERTH_E2E_NODES", "100"))
 PODS = int(os.environ.get("BERTH_E2E_PODS", "100"))

@@ -15,15 +15,11 @@ import yaml
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
-from tests.e2e.control_plane import ControlPlane, needs
+from tests.e2e.control_plane import ControlPlane, kubectl_error, on_real_server
+from tests.e2e.control_plane import kubectl as try_kubectl
 from tests.worlds.fuzzing import CASES, unfolded
 
-pytestmark = [
-    needs("kubectl"),
-    pytest.mark.timeout(600),
-    # urllib leaves closed sockets to the garbage collector if a connection is refused.
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = on_real_server("kubectl", seconds=600)
 
 Json = dict
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,23 +63,14 @@ def namespace(name: str) -> Json:
 
 
 def kubectl(plane: ControlPlane, *args: str, body: object = None) -> str:
-    command = [str(plane.bin / "kubectl"), f"--kubeconfig={plane.kubeconfig}", *args]
-    done = subprocess.run(command, input=json.dumps(body), capture_output=True, text=True, timeout=60, check=False)
+    done = try_kubectl(plane, *args, body=body)
     assert done.returncode == 0, f"{args}: {done.stderr}"
     return done.stdout
 
 
-def kubectl_error(plane: ControlPlane, *args: str) -> str:
-    """What kubectl says of a failed request; '' if it succeeded."""
-    command = [str(plane.bin / "kubectl"), f"--kubeconfig={plane.kubeconfig}", *args]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    return done.stderr if done.returncode else ""
-
-
 def may(plane: ControlPlane, verb: str, resource: str, subresource: str = "", where: str = OURS) -> bool:
-    command = [str(plane.bin / "kubectl"), f"--kubeconfig={plane.kubeconfig}", "auth", "can-i", verb, resource]
-    asked = [*command, f"--subresource={subresource}", "--as=tenant", f"--namespace={where}"]
-    done = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
+    as_tenant = f"--subresource={subresource}", "--as=tenant", f"--namespace={where}"
+    done = try_kubectl(plane, "auth", "can-i", verb, resource, *as_tenant)
     return done.stdout.strip() == "yes"
 
 

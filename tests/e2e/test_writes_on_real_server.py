@@ -13,14 +13,9 @@ import pytest
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
-from tests.e2e.control_plane import TOKEN, ControlPlane, minor_version, needs, unverified
+from tests.e2e.control_plane import TOKEN, ControlPlane, minor_version, on_real_server, unverified
 
-pytestmark = [
-    needs(),
-    pytest.mark.timeout(300),
-    # urllib leaves closed sockets to the garbage collector if a connection is refused.
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = on_real_server(seconds=300)
 
 CLAIMS, PODS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims", "/api/v1/namespaces/default/pods"
 # As the official Python client and Ansible send them, and as clients in Java and JavaScript do.

@@ -87,9 +87,7 @@ async def test_each_claim_gets_one_event_and_is_not_written() -> None:
 
 async def test_a_cache_that_went_wrong_is_noticed() -> None:
     async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(claim("c"))
-        b.cluster.apply(pod("p", "c"))
-        await b.settled()
+        await b.create(claim("c"), pod("p", "c"))
         node = (await b.filter("p"))["NodeNames"][0]
         assert await b.bind("p", node) == ""
         await b.settled()

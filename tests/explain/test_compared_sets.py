@@ -22,9 +22,7 @@ pytestmark = pytest.mark.loopback
 
 
 async def bound(b: Berthing, name: str, count: int, **annotations: str) -> ComparedSets:
-    b.cluster.apply(claim(name, count))
-    b.cluster.apply(pod(name, name, annotations=annotations))
-    await b.settled()
+    await b.create(claim(name, count), pod(name, name, annotations=annotations))
     node = (await b.filter(name))["NodeNames"][0]
     assert await b.bind(name, node) == ""
 

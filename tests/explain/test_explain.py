@@ -210,9 +210,7 @@ def test_what_if_for_a_job_from_a_server_and_from_a_snapshot(tmp_path: Path) -> 
 
 async def test_a_pod_of_another_scheduler_is_told_before_its_nodes() -> None:
     async with berthing({"n1": H100}) as b:
-        b.cluster.apply(claim("c", 2))
-        b.cluster.apply(pod("typo", "c", schedulerName="berth-schedular"))
-        await b.settled()
+        await b.create(claim("c", 2), pod("typo", "c", schedulerName="berth-schedular"))
         advice = "Berth does not place it: write schedulerName: berth-scheduler. With it, pod default/"
         assert (await why(b, "typo"))["sentence"].startswith(
             f"pod default/typo names scheduler berth-schedular; {advice}typo fits on 1 of 1 node"
@@ -225,8 +223,7 @@ async def test_a_pod_of_another_scheduler_is_told_before_its_nodes() -> None:
 
 async def test_a_missing_template_is_named_with_the_command_that_shows_it() -> None:
     async with berthing({"n1": H100}) as b:
-        b.cluster.apply(pod("p", resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "hh"}]))
-        await b.settled()
+        await b.create(pod("p", resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "hh"}]))
         assert (await why(b, "p"))["sentence"] == (
             "pod default/p: claim gpu is not created from template hh yet; if it stays so, check that the template "
             "exists: kubectl -n default get resourceclaimtemplate hh"
@@ -277,8 +274,7 @@ async def test_a_bare_name_must_be_unique() -> None:
         b.cluster.apply({"kind": "Namespace", "metadata": {"name": "other"}})
         twin = pod("p", "p")
         twin["metadata"]["namespace"] = "other"
-        b.cluster.apply(twin)
-        await b.settled()
+        await b.create(twin)
         reply = await ask("p")
         assert reply.status_code == 404
         assert reply.json()["error"] == "pod name 'p' is ambiguous: default/p, other/p"
@@ -333,8 +329,7 @@ async def test_extended_resources_that_no_node_has_are_explained() -> None:
     """The request for them differs by node, so the pod requirements themselves do not list it."""
     async with berthing({"n1": "t4-4"}) as b:
         resources = {"limits": {"nvidia.com/gpu": "9"}, "requests": {"nvidia.com/gpu": "9"}}
-        b.cluster.apply(pod("many", containers=[{"name": "main", "image": "pause", "resources": resources}]))
-        await b.settled()
+        await b.create(pod("many", containers=[{"name": "main", "image": "pause", "resources": resources}]))
         assert not (await b.filter("many"))["NodeNames"]
         reply = await b.client.get("/v1/explain/default/many")
         assert reply.status_code == 200, reply.text

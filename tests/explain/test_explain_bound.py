@@ -64,10 +64,7 @@ async def test_a_process_that_did_not_bind_the_pod_reads_the_annotation_of_the_b
 
 async def test_a_bound_pod_without_devices_is_explained() -> None:
     async with berthing({"n1": H100}) as b:
-        b.cluster.apply(pod("plain", nodeName="n1"))
-        b.cluster.apply(claim("c", 2))
-        b.cluster.apply(pod("foreign", "c", nodeName="n1"))
-        await b.settled()
+        await b.create(pod("plain", nodeName="n1"), claim("c", 2), pod("foreign", "c", nodeName="n1"))
         found = await why(b, "plain")
         assert found["outcome"] == "not-ours"
         assert found["sentence"] == (
@@ -97,15 +94,12 @@ async def test_a_new_pod_of_a_name_has_no_decision_of_the_deleted_one() -> None:
         await b.settled()
         reply = await b.client.get("/v1/explain/default/p")
         assert (reply.status_code, "does not wait for Berth, and is not bound" in reply.text) == (404, True)
-        b.cluster.apply(claim("other", 9))
-        b.cluster.apply(pod("p", "other"))
-        await b.settled()
+        await b.create(claim("other", 9), pod("p", "other"))
         found = await why(b, "p")
         assert found["outcome"] == "refused"
         assert "decision" not in found
         b.cluster.api.registry.delete(RESOURCES["", "pods"], ("default", "p"))
-        b.cluster.apply(pod("p", "other", nodeName="n1"))
-        await b.settled()
+        await b.create(pod("p", "other", nodeName="n1"))
         found = await why(b, "p")
         assert "decision" not in found
         assert "is bound to n1, without a decision of Berth" in found["sentence"]

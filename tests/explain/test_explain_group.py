@@ -18,7 +18,7 @@ from tests.worlds.eventually import eventually
 from tests.worlds.explain_worlds import GROUP_PATH as PATH
 from tests.worlds.explain_worlds import group_explained as explained
 from tests.worlds.explain_worlds import refused
-from tests.worlds.gang_pods import NO_ROOM, NODES, change, delete, member, reasons
+from tests.worlds.gang_pods import NO_ROOM, NODES, change, create_gang, delete, member, reasons
 from tests.worlds.gang_worlds import GPU
 from tests.worlds.process_worlds import free_port
 from tests.worlds.running_berth import berthing, claim, pod
@@ -30,9 +30,7 @@ async def test_the_life_of_a_gang_as_the_route_tells_it() -> None:
     async with berthing(NODES) as b:
         b.cluster.apply(claim("big", 8))
         b.cluster.apply(pod("big", "big"))
-        for i in range(2):
-            member(b, f"p{i}")
-        await b.settled()
+        await create_gang(b, 2, minimum=3)
         node = (await b.filter("big"))["NodeNames"][0]
         assert await b.bind("big", node) == ""
         (reason,) = await reasons(b, "p0")
@@ -212,9 +210,7 @@ async def test_a_pod_that_failed_before_it_had_a_node_is_no_member() -> None:
 
 async def test_the_command(tmp_path: Path) -> None:
     async with berthing(NODES) as b:
-        for i in range(4):
-            member(b, f"p{i}", minimum=4, topology="none")
-        await b.settled()
+        await create_gang(b, 4, topology="none")
         url = str(b.client.base_url)
         code, out, err = await berth_beside(["explain", "group", "default/job", "--server", url])
         assert (code, err) == (1, "")
@@ -268,8 +264,7 @@ async def test_a_snapshot_file_has_the_groups_of_a_console(tmp_path: Path) -> No
         labels = {"group-key": "5ba93c9d", "name": "set", "group-index": "0"}
         made = pod("set-0", annotations={"leaderworkerset.sigs.k8s.io/size": "3"})
         made["metadata"]["labels"] = {f"leaderworkerset.sigs.k8s.io/{key}": text for key, text in labels.items()}
-        b.cluster.apply(made)
-        await b.settled()
+        await b.create(made)
         known_objects = b.console.cache.store.group_policies
         names = {"labelled", "set"}
         await eventually(lambda: {key.name for key in known_objects} == names, "the console knows the objects")

@@ -171,9 +171,7 @@ async def test_few_explanations_wait_and_further_requests_are_rejected() -> None
     path = "/v1/explain/default/p"
     async with berthing({"n1": "hgx-h100-8"}) as b:
         b.console.questions = asking(b, Ticking(1e6), 1e9)
-        b.cluster.apply(claim("c"))
-        b.cluster.apply(pod("p", "c"))
-        await b.settled()
+        await b.create(claim("c"), pod("p", "c"))
         first = await b.client.get(path)
         assert first.json()["outcome"] == "fits", "the answer does not wait for the pause"
         waiting = {asyncio.ensure_future(b.client.get(path)) for _ in range(4)}
@@ -236,9 +234,7 @@ async def test_one_question_is_read_at_a_time_and_few_wait_for_it() -> None:
 
 async def test_questions_that_wait_are_answered() -> None:
     async with berthing({"n1": "hgx-h100-8"}) as b:
-        b.cluster.apply(claim("c"))
-        b.cluster.apply(pod("p", "c"))
-        await b.settled()
+        await b.create(claim("c"), pod("p", "c"))
         replies = await asyncio.gather(*(b.client.get("/v1/explain/default/p") for _ in range(7)))
         assert [reply.json()["outcome"] for reply in replies] == ["fits"] * 7
 

@@ -14,7 +14,7 @@ from extender.console.fleet_overview import FleetOverview, FleetSampler
 from tests.worlds.commands import berth_beside
 from tests.worlds.eventually import eventually
 from tests.worlds.explain_worlds import Counting, questions, refused
-from tests.worlds.gang_pods import NODES, bind_all, member, planned
+from tests.worlds.gang_pods import NODES, bind_all, create_gang, member, planned
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
 
 pytestmark = pytest.mark.loopback
@@ -37,9 +37,7 @@ async def explained(b: Berthing, name: str) -> Json:
 
 async def test_a_member_that_would_fit_alone_waits_with_its_group() -> None:
     async with berthing(NODES) as b:
-        for i in range(2):
-            member(b, f"p{i}")
-        await b.settled()
+        await create_gang(b, 2, minimum=3)
         found = await explained(b, "p0")
         assert found["outcome"] == "waiting"
         assert found["sentence"] == (
@@ -57,9 +55,7 @@ async def test_a_member_that_would_fit_alone_waits_with_its_group() -> None:
 
 async def test_a_member_of_a_group_that_fits_is_planned_or_is_too_large() -> None:
     async with berthing(NODES) as b:
-        for i in range(3):
-            member(b, f"p{i}")
-        await b.settled()
+        await create_gang(b, 3)
         found = await explained(b, "p1")
         assert found["outcome"] == "fits"
         assert found["sentence"] == (
@@ -76,9 +72,7 @@ async def test_a_member_of_a_group_that_fits_is_planned_or_is_too_large() -> Non
         assert rest["sentence"].startswith("pod default/p3 fits nowhere")
         bound = await explained(b, "p0")
         assert (bound["outcome"], bound["gang"]) == ("bound", "default/job")
-        for i in range(4):
-            member(b, f"large-{i}", group="large", minimum=4)
-        await b.settled()
+        await create_gang(b, 4, "large", prefix="large-")
         found = await explained(b, "large-0")
         assert found["outcome"] == "refused"
         assert "group default/large does not fit in this fleet" in found["sentence"]
@@ -95,9 +89,7 @@ async def test_an_annotation_that_is_invalid_is_the_reason_of_all_members() -> N
         member(b, "p0", minimum=2)
         b.cluster.apply(claim("p1-gpus"))
         notes = {"berth.dev/group": "job", "berth.dev/group-min": "many"}
-        b.cluster.apply(pod("p1", "p1-gpus", annotations=notes))
-        b.cluster.apply(pod("lost", annotations={"berth.dev/group-min": "2"}))
-        await b.settled()
+        await b.create(pod("p1", "p1-gpus", annotations=notes), pod("lost", annotations={"berth.dev/group-min": "2"}))
         for name in ("p0", "p1"):
             found = await explained(b, name)
             assert (found["outcome"], found["gang"]) == ("blocked", "default/job")
@@ -112,9 +104,7 @@ async def test_an_annotation_that_is_invalid_is_the_reason_of_all_members() -> N
 
 async def refused_gang(b: Berthing) -> None:
     """A gang of 20 pods that does not fit, and that kube-scheduler tried."""
-    for i in range(20):
-        member(b, f"p{i}", minimum=20)
-    await b.settled()
+    await create_gang(b, 20)
     for i in range(20):
         await refused(b, f"p{i}", "no domain has room")
 

@@ -13,7 +13,7 @@ from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS
 from tests.worlds.commands import berth, berth_beside
-from tests.worlds.gang_pods import NODES, member
+from tests.worlds.gang_pods import NODES, create_gang
 from tests.worlds.gang_worlds import CLIQUE, GPU, TRAY
 from tests.worlds.running_berth import berthing
 from tests.worlds.running_berth import claim as claim_object
@@ -239,9 +239,7 @@ async def test_a_console_plans_a_new_gang_beside_a_group_of_its_name(tmp_path: P
         assert code == 0, out
         assert "group default/job fits: 2 pods" in out
         assert "exists" not in out
-        for i in range(3):
-            member(b, f"p{i}")
-        await b.settled()
+        await create_gang(b, 3)
         code, out, _ = await berth_beside(["explain", "-f", str(path), "--server", url])
         assert code == 0, out
         assert "the cluster has a group default/job already" in out

@@ -28,9 +28,7 @@ from tests.worlds.running_berth import berthing, claim, pod
 async def test_facts_about_the_fleet_reach_the_scores_a_few_at_a_time() -> None:
     """A change of scores never delays a call, and in the end every status uses the newest facts."""
     async with berthing({f"n{i:02}": "dgx1-v100" for i in range(3)}) as b:
-        b.cluster.apply(claim("c", 2))
-        b.cluster.apply(pod("p", "c", annotations={"berth.dev/topology": "preferred"}))
-        await b.settled()
+        await b.create(claim("c", 2), pod("p", "c", annotations={"berth.dev/topology": "preferred"}))
         assert (await b.filter("p"))["NodeNames"]
         b.cluster.add_node("better", carried_machines()["hgx-h100-8"])
         await b.settled()

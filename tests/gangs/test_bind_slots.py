@@ -21,7 +21,7 @@ from extender.web.http_limits import VERBS
 from tests.worlds.bind_slots_world import Requeues, admission, gang_member, gang_scheduler, plan
 from tests.worlds.dra_worlds import place
 from tests.worlds.eventually import eventually
-from tests.worlds.gang_pods import NODES, bind_all, member, planned
+from tests.worlds.gang_pods import NODES, bind_all, create_gang, planned
 from tests.worlds.running_berth import Berthing, Json, berthing, claim, pod
 
 LIMITS = SlotLimits(total=12, namespace=10, small=2)
@@ -286,9 +286,7 @@ async def test_a_tenant_s_gangs_without_devices_do_not_keep_others_from_bind(siz
         for i in range(gangs):
             for j in range(size):
                 in_namespace(b, f"p{i}-{j}", "evil", f"g{i}", size)
-        for i in range(3):
-            member(b, f"q{i}")
-        await b.settled()
+        await create_gang(b, 3, prefix="q")
         answers = [await ask(b, f"p{i}-0", "evil") for i in range(gangs)]
         plans = b.app.service.gangs.forming
         assert sum(plan.quorum for plan in plans.values()) <= MAX_TOGETHER
@@ -322,9 +320,7 @@ async def test_a_gang_of_the_largest_size_is_bound_over_as_many_connections_besi
         names = [f"p{i}" for i in range(MAX_TOGETHER)]
         for name in names:
             in_namespace(b, name, "default", "job", MAX_TOGETHER)
-        b.cluster.apply(claim("single"))
-        b.cluster.apply(pod("alone", "single"))
-        await b.settled()
+        await b.create(claim("single"), pod("alone", "single"))
         assert (await b.filter(names[0]))["NodeNames"]
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
 

@@ -18,6 +18,7 @@ from tests.worlds.gang_pods import (
     NO_ROOM,
     NODES,
     bind_all,
+    create_gang,
     delete,
     key,
     labelled,
@@ -35,9 +36,7 @@ MANY = 5000
 
 async def test_a_gang_with_too_few_pods_waits_and_the_reason_names_a_minimum_above_the_fleet() -> None:
     async with berthing(NODES) as b:
-        for i in range(4):
-            member(b, f"p{i}", minimum=5)
-        await b.settled()
+        await create_gang(b, 4, minimum=5)
         assert await reasons(b, "p0") == {INCOMPLETE.replace("3", "5")}
         member(b, "p4", minimum=5)
         await b.settled()
@@ -108,9 +107,7 @@ async def test_members_of_one_name_in_two_namespaces_are_two_groups() -> None:
         member(b, "p0", minimum=2)
         other = pod("p0", annotations={"berth.dev/group": "job", "berth.dev/group-min": "2"})
         other["metadata"]["namespace"] = "other"
-        b.cluster.apply({"kind": "Namespace", "metadata": {"name": "other"}})
-        b.cluster.apply(other)
-        await b.settled()
+        await b.create({"kind": "Namespace", "metadata": {"name": "other"}}, other)
         assert await reasons(b, "p0") == {INCOMPLETE.replace("3", "2")}
 
 
@@ -162,9 +159,7 @@ async def test_pods_wait_for_a_pod_group_that_does_not_exist_yet(api: str) -> No
 
 async def test_a_pod_group_that_names_no_minimum_requeues_its_pods_too() -> None:
     async with berthing(NODES) as b:
-        b.cluster.apply(claim("p0-gpus", 8))
-        b.cluster.apply(pod("p0", "p0-gpus", schedulingGroup={"podGroupName": "job"}))
-        await b.settled()
+        await b.create(claim("p0-gpus", 8), pod("p0", "p0-gpus", schedulingGroup={"podGroupName": "job"}))
         assert await reasons(b, "p0") == {"waits for PodGroup job, which does not exist"}
         touches = b.app.service.requeuer.touches
         core_group(b, {"schedulingPolicy": {"basic": {}}})
@@ -208,9 +203,7 @@ async def test_a_pod_group_that_is_created_edited_deleted_and_created_again() ->
 
 async def test_a_pod_that_is_created_again_under_its_name_is_another_member() -> None:
     async with berthing(NODES) as b:
-        for i in range(3):
-            member(b, f"p{i}")
-        await b.settled()
+        await create_gang(b, 3)
         await planned(b, "p0", "p1", "p2")
         delete(b, "pods", "p2")
         delete(b, "resourceclaims", "p2-gpus")
@@ -228,9 +221,7 @@ async def test_a_pod_that_is_created_again_under_its_name_is_another_member() ->
 async def test_a_minimum_of_five_thousand_is_rejected_at_once() -> None:
     """Attack: stop others with a huge gang."""
     async with berthing(NODES) as b:
-        for i in range(20):
-            member(b, f"p{i}", minimum=5000, gpus=1)
-        await b.settled()
+        await create_gang(b, 20, minimum=5000, gpus=1)
         (text,) = await reasons(b, "p0")
         assert text == f"group job has a minimum above {MAX_TOGETHER}: Berth binds no more pods together"
 

@@ -11,7 +11,7 @@ from extender.api.object_meta import ObjectKey
 from extender.policy import Policy
 from extender.serve.bind import BindTimes
 from extender.serve.binding_cycle import BindError
-from tests.worlds.gang_pods import NODES, bind_all, bind_until_bound, member, planned
+from tests.worlds.gang_pods import NODES, bind_all, bind_until_bound, create_gang, planned
 from tests.worlds.running_berth import berthing, binder_of
 
 pytestmark = pytest.mark.early_timers
@@ -19,9 +19,7 @@ pytestmark = pytest.mark.early_timers
 
 async def test_no_member_is_bound_if_the_claim_of_another_is_written_after_the_deadline() -> None:
     async with berthing(NODES) as b:
-        for i in range(3):
-            member(b, f"p{i}", timeout="1s")
-        await b.settled()
+        await create_gang(b, 3, timeout="1s")
         nodes, answered, sent = await planned(b, "p0", "p1", "p2"), asyncio.Event(), Counter[str]()
 
         async def slow(method: str, path: str) -> None:
@@ -42,9 +40,7 @@ async def test_no_member_is_bound_if_the_claim_of_another_is_written_after_the_d
 
 async def test_no_claim_is_written_if_the_last_bind_does_not_arrive_before_the_deadline() -> None:
     async with berthing(NODES, Policy(binding_wait_seconds=600)) as b:
-        for i in range(3):
-            member(b, f"p{i}", timeout="1s")
-        await b.settled()
+        await create_gang(b, 3, timeout="1s")
         nodes, writes = await planned(b, "p0", "p1", "p2"), list[str]()
 
         async def note(method: str, path: str) -> None:
@@ -60,9 +56,7 @@ async def test_no_claim_is_written_if_the_last_bind_does_not_arrive_before_the_d
 async def test_a_bind_that_gave_up_is_not_counted_as_arrived() -> None:
     """The others would write their claims and wait for this one until the deadline."""
     async with berthing(NODES, Policy(binding_wait_seconds=1)) as b:
-        for i in range(3):
-            member(b, f"p{i}")
-        await b.settled()
+        await create_gang(b, 3)
         nodes = await planned(b, "p0", "p1", "p2")
         impatient = binder_of(b, BindTimes(claims=-0.5))
         with pytest.raises(BindError, match="gave up after"):

@@ -11,7 +11,17 @@ from extender.policy import Policy
 from extender.sandbox import carried_machines
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.worlds.eventually import eventually
-from tests.worlds.gang_pods import NO_ROOM, bind_all, delete, gets_a_node, member, planned, reasons
+from tests.worlds.gang_pods import (
+    NO_ROOM,
+    bind_all,
+    create_gang,
+    delete,
+    gets_a_node,
+    member,
+    planned,
+    reasons,
+    say_unschedulable,
+)
 from tests.worlds.running_berth import Berthing, berthing, claim, patient, pod
 
 pytestmark = pytest.mark.loopback
@@ -36,9 +46,7 @@ async def racks(
 
 async def run_alone(b: Berthing, name: str, node: str, gpus: int = 8) -> None:
     """A pod in no group that runs on a node."""
-    b.cluster.apply(claim(f"{name}-gpus", gpus))
-    b.cluster.apply(pod(name, f"{name}-gpus"))
-    await b.settled()
+    await b.create(claim(f"{name}-gpus", gpus), pod(name, f"{name}-gpus"))
     assert (await b.filter(name, [node]))["NodeNames"] == [node]
     assert await b.bind(name, node) == ""
 
@@ -46,9 +54,7 @@ async def run_alone(b: Berthing, name: str, node: str, gpus: int = 8) -> None:
 async def ask_alone(b: Berthing, name: str, gpus: int = 8) -> dict[str, str] | list[str]:
     """The nodes for a pod in no group, or the reasons if there are none."""
     if b.cluster.store.get("pods", ("default", name)) is None:
-        b.cluster.apply(claim(f"{name}-gpus", gpus))
-        b.cluster.apply(pod(name, f"{name}-gpus"))
-        await b.settled()
+        await b.create(claim(f"{name}-gpus", gpus), pod(name, f"{name}-gpus"))
     found = await b.filter(name)
     return sorted(found["NodeNames"]) or found["FailedAndUnresolvableNodes"]
 
@@ -63,10 +69,15 @@ async def end(b: Berthing, *names: str) -> None:
 
 async def gang(b: Berthing, size: int, group: str = "job", topology: str = "preferred") -> list[str]:
     """The names of the members of a new gang, each of which needs a whole node."""
-    names = [f"{group}-{i}" for i in range(size)]
-    for name in names:
-        member(b, name, group, size, topology=topology)
-    await b.settled()
+    return await create_gang(b, size, group, prefix=f"{group}-", topology=topology)
+
+
+async def collecting_gang(b: Berthing) -> list[str]:
+    """The names of a gang of two that collects the devices of rack a, where a pod runs alone on a0."""
+    await run_alone(b, "x", "a0")
+    names = await gang(b, 2)
+    assert await reasons(b, names[0]) == {NO_ROOM}
+    assert await collecting(b) == {"a0", "a1"}
     return names
 
 
@@ -134,10 +145,7 @@ async def test_collecting_ends_after_its_time_and_others_run_in_between() -> Non
     """Attack: keep a domain from others with gangs that wait for room."""
     now = [0.0]
     async with racks(Policy(gang_collect_seconds=1), 2, clock=lambda: now[0]) as b:
-        await run_alone(b, "x", "a0")
-        names = await gang(b, 2)
-        assert await reasons(b, names[0]) == {NO_ROOM}
-        await collecting(b)
+        await collecting_gang(b)
         assert await ask_alone(b, "small") == {"a0": "matching devices are in use for request gpu", "a1": KEPT}
         touches = b.app.service.requeuer.touches
         now[0] = 1.0
@@ -193,10 +201,7 @@ async def test_a_pod_that_takes_no_devices_may_use_the_domain() -> None:
         b.cluster.api.registry.patch(RESOURCES["", "namespaces"], ("", "default"), labels, "", strategic=False)
         b.cluster.apply(claim("monitor", 8, adminAccess=True))
         b.cluster.apply(pod("monitor", "monitor"))
-        await run_alone(b, "x", "a0")
-        names = await gang(b, 2)
-        assert await reasons(b, names[0]) == {NO_ROOM}
-        await collecting(b)
+        await collecting_gang(b)
         assert sorted((await b.filter("monitor"))["NodeNames"]) == ["a0", "a1"]
 
 
@@ -234,9 +239,7 @@ async def test_other_gangs_are_planned_outside_of_the_domain_or_wait() -> None:
         nodes = await planned(b, *others)
         assert set(nodes.values()) == {"b0", "b2"}
         assert await bind_all(b, nodes) == ["", ""]
-        for i in range(2):
-            member(b, f"third-{i}", "third", 2, gpus=4)
-        await b.settled()
+        await create_gang(b, 2, "third", gpus=4, prefix="third-")
         assert await reasons(b, "third-0") == {KEPT}, "both would fit on a1"
         await end(b, "x-a0")
         nodes = await planned_in_the_end(b, *names)
@@ -245,19 +248,12 @@ async def test_other_gangs_are_planned_outside_of_the_domain_or_wait() -> None:
 
 async def test_a_rejection_from_before_the_plan_does_not_end_the_plan() -> None:
     async with racks(ON, 2) as b:
-        await run_alone(b, "x", "a0")
-        names = await gang(b, 2)
-        assert await reasons(b, names[0]) == {NO_ROOM}
-        await collecting(b)
-        for i in range(2):
-            member(b, f"other-{i}", "other", 2, gpus=4)
-        await b.settled()
+        await collecting_gang(b)
+        await create_gang(b, 2, "other", gpus=4, prefix="other-")
         assert await reasons(b, "other-0") == {KEPT}
         b.app.service.use_policy(patient())
         await planned_in_the_end(b, "other-0")
-        said = {"type": "PodScheduled", "status": "False", "message": f"0/2 nodes are available: 2 {KEPT}."}
-        change = {"status": {"conditions": [said]}}
-        b.cluster.api.registry.patch(RESOURCES["", "pods"], ("default", "other-1"), change, "status", strategic=True)
+        say_unschedulable(b, "other-1", f"0/2 nodes are available: 2 {KEPT}.")
         await b.settled()
         assert set((await planned(b, "other-0", "other-1")).values()) == {"a1"}
         assert not b.app.service.gangs.counts.failed
@@ -295,10 +291,7 @@ async def test_a_gang_that_no_domain_could_hold_does_not_collect_and_the_next_on
 
 async def test_a_deleted_gang_ends_collecting() -> None:
     async with racks(ON, 2) as b:
-        await run_alone(b, "x", "a0")
-        names = await gang(b, 2)
-        assert await reasons(b, names[0]) == {NO_ROOM}
-        await collecting(b)
+        names = await collecting_gang(b)
         assert await ask_alone(b, "small") == {"a0": "matching devices are in use for request gpu", "a1": KEPT}
         touches = b.app.service.requeuer.touches
         delete(b, "pods", names[1])
@@ -309,10 +302,7 @@ async def test_a_deleted_gang_ends_collecting() -> None:
 
 async def test_a_new_policy_ends_collecting() -> None:
     async with racks(ON, 2) as b:
-        await run_alone(b, "x", "a0")
-        names = await gang(b, 2)
-        assert await reasons(b, names[0]) == {NO_ROOM}
-        await collecting(b)
+        await collecting_gang(b)
         assert await ask_alone(b, "small") == {"a0": "matching devices are in use for request gpu", "a1": KEPT}
         b.app.service.use_policy(patient())
         await eventually(lambda: not kept(b), "the policy is in force")

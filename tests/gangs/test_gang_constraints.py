@@ -20,6 +20,7 @@ from tests.worlds.constrained_gangs import (
     term,
     world_of,
 )
+from tests.worlds.explained_gangs import apply, explained, racked, sentences
 from tests.worlds.gang_worlds import nodes_of
 from tests.worlds.running_berth import Json, berthing, claim, pod
 
@@ -93,3 +94,16 @@ async def test_with_a_required_spread_members_exchange_their_nodes() -> None:
         assert b.app.service.gangs.counts.plans == 1
         devices = [result for one in b.app.service.cache.reservations.by_claim.values() for result in one.results]
         assert len({result.device for result in devices}) == 4
+
+
+def test_explain_says_that_the_gang_fits_without_its_anti_affinity() -> None:
+    world = racked("a1", "a2")
+    notes = {"berth.dev/group": "job", "berth.dev/group-min": "3"}
+    apart = required("podAntiAffinity", term(HOSTNAME, {}))
+    for i in range(3):
+        world.add_claim(claim(f"p{i}", 1))
+        apply(world, f"p{i}", f"p{i}", annotations=notes, **apart)
+    found = explained(world)
+    assert (found.outcome, found.room) == ("refused", 2)
+    wanted = "fits without the pods' anti-affinity to each other, and without their topology spread, on node a1"
+    assert wanted in sentences(found)

@@ -20,6 +20,7 @@ from tests.worlds.gang_pods import (
     bind_all,
     change,
     create_again,
+    create_gang,
     delete,
     gets_a_node,
     member,
@@ -143,9 +144,7 @@ async def test_a_member_that_is_bound_during_a_read_runs() -> None:
     """The list was made before its Binding, and its claim was written before the list."""
     async with berthing(SIX_NODES) as b:
         cache, reading = b.app.service.cache, asyncio.Event()
-        for i in range(4):
-            member(b, f"p{i}", minimum=2)
-        await b.settled()
+        await create_gang(b, 4, minimum=2)
 
         async def read(namespace: str) -> Mapping[GroupKey, Mapping[str, str]]:
             del namespace
@@ -168,8 +167,7 @@ async def test_a_slow_read_of_one_namespace_delays_no_other() -> None:
         await running(b, *(f"p{i}" for i in range(4)))
         member(b, "p4", minimum=4)
         slow = pod("w0", annotations={"berth.dev/group": "job", "berth.dev/group-min": "4"})
-        b.cluster.apply({**slow, "metadata": {**slow["metadata"], "namespace": "slow"}})
-        await b.settled()
+        await b.create({**slow, "metadata": {**slow["metadata"], "namespace": "slow"}})
         began, answered = asyncio.Event(), asyncio.Event()
 
         async def delay(method: str, path: str) -> None:

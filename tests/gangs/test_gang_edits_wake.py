@@ -128,8 +128,7 @@ async def test_a_pod_of_another_scheduler_is_no_member_and_does_not_wake_the_oth
         for i in range(2):
             member(b, f"p{i}")
         notes = {"berth.dev/group": "job", "berth.dev/group-min": "3"}
-        b.cluster.apply(pod("p2", annotations=notes, schedulerName="default-scheduler"))
-        await b.settled()
+        await b.create(pod("p2", annotations=notes, schedulerName="default-scheduler"))
         assert await reasons(b, "p1") == {INCOMPLETE}
         (waiting,) = (b.app.service.gangs.admission.get(key) for key in b.app.service.cache.store.members)
         assert waiting is not None

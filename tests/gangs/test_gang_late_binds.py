@@ -17,6 +17,7 @@ from tests.worlds.gang_pods import (
     bind_all,
     change,
     create_again,
+    create_gang,
     delete,
     ended,
     gets_a_node,
@@ -64,9 +65,7 @@ async def test_a_bind_of_a_further_member_of_a_running_gang_goes_on_after_the_re
 async def test_binds_beyond_the_minimum_go_on_whatever_kube_scheduler_reports(text: str, planned_on: bool) -> None:
     """It reports an attempt from before the plan only when the minimum is being bound."""
     async with berthing(SIX_NODES) as b:
-        for i in range(5):
-            member(b, f"p{i}", minimum=2)
-        await b.settled()
+        await create_gang(b, 5, minimum=2)
         nodes = await planned(b, *(f"p{i}" for i in range(5)))
         said = {"type": "PodScheduled", "status": "False", "message": text}
 
@@ -87,9 +86,7 @@ async def test_binds_beyond_the_minimum_go_on_whatever_kube_scheduler_reports(te
 async def test_a_bind_beyond_the_minimum_goes_on_after_the_deadline_of_the_plan() -> None:
     now = [0.0]
     async with berthing(SIX_NODES, clock=lambda: now[0]) as b:
-        for i in range(3):
-            member(b, f"p{i}", minimum=2)
-        await b.settled()
+        await create_gang(b, 3, minimum=2)
         nodes = await planned(b, "p0", "p1", "p2")
         plan = next(iter(b.app.service.gangs.forming.values()))
         assert await bind_all(b, {name: nodes[name] for name in ("p0", "p1")}) == ["", ""]
@@ -125,9 +122,7 @@ async def test_a_pod_that_was_refused_after_it_had_passed_is_not_bound_alone() -
 async def test_a_bind_of_a_further_member_is_refused_until_the_minimum_is_bound() -> None:
     """The Bindings of the minimum may be sent, and the API server has stored none."""
     async with berthing(SIX_NODES) as b:
-        for i in range(3):
-            member(b, f"p{i}")
-        await b.settled()
+        await create_gang(b, 3)
         nodes, answer, sent = await planned(b, "p0", "p1", "p2"), asyncio.Event(), set[str]()
 
         async def refuse_later(_: str, path: str) -> ApiError | None:
@@ -174,9 +169,7 @@ async def test_a_bind_after_the_pod_group_was_deleted_and_berth_was_restarted() 
 )
 async def test_a_late_bind_of_a_member_whose_minimum_was_edited(minimum: str, text: str) -> None:
     async with berthing(NODES) as b:
-        for i in range(3):
-            member(b, f"p{i}")
-        await b.settled()
+        await create_gang(b, 3)
         nodes = await planned(b, "p0", "p1", "p2")
         annotate(b, "p2", {"berth.dev/group-min": minimum})
         delete(b, "pods", "p1")

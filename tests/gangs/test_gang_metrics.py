@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.worlds.eventually import eventually
-from tests.worlds.gang_pods import NODES, bind_all, member, planned, reasons, say_unschedulable
+from tests.worlds.gang_pods import NODES, bind_all, create_gang, member, planned, reasons, say_unschedulable
 from tests.worlds.running_berth import Berthing, berthing
 
 
@@ -32,15 +32,11 @@ async def test_the_metrics_follow_a_gang_and_count_plans_by_outcome() -> None:
 
             await eventually(shown, f"the metrics are {expected}")
 
-        for i in range(2):
-            member(b, f"p{i}")
-        await b.settled()
+        await create_gang(b, 2, minimum=3)
         await reasons(b, "p0")
         await shows({"s_waiting GANG_INCOMPLETE": 1})
         member(b, "p2")
-        for i in range(4):
-            member(b, f"q{i}", "large", 4)
-        await b.settled()
+        await create_gang(b, 4, "large", prefix="q")
         await reasons(b, "q0")
         waits = {"s_not_planned_total GANG_NO_ROOM": 1, "s_waiting GANG_NO_ROOM": 1}
         await planned(b, "p0", "p1")

@@ -15,13 +15,21 @@ from extender.api.reasons import Code, Reason
 from extender.cache import ClusterCache
 from extender.cluster import Unavailable
 from extender.policy import Policy
-from extender.sandbox.apiserver.registry import RESOURCES
 from extender.serve.gangs.bound_members import BoundMembers
 from extender.serve.gangs.gang_admission import GangAdmission
 from tests.worlds.bind_slots_world import admission
 from tests.worlds.eventually import eventually
 from tests.worlds.gang_fleet import read_due
-from tests.worlds.gang_pods import NODES, bind_all, bind_until_bound, key, member, planned
+from tests.worlds.gang_pods import (
+    NODES,
+    bind_all,
+    bind_until_bound,
+    create_gang,
+    key,
+    member,
+    planned,
+    say_unschedulable,
+)
 from tests.worlds.running_berth import berthing, claim, pod
 
 pytestmark = pytest.mark.loopback
@@ -98,9 +106,7 @@ async def test_a_repeated_bind_does_not_prolong_a_plan() -> None:
     """Otherwise one pod could hold the devices of its gang until a time-out of 24 h."""
     now = [0.0]
     async with berthing(NODES, Policy(binding_wait_seconds=1), clock=lambda: now[0]) as b:
-        for i in range(3):
-            member(b, f"p{i}", timeout="24h")
-        await b.settled()
+        await create_gang(b, 3, timeout="24h")
         nodes = await planned(b, "p0", "p1", "p2")
         plan = next(iter(b.app.service.gangs.forming.values()))
         for name, is_progress in [("p0", True), ("p0", False), ("p1", True), ("p0", False)]:
@@ -115,18 +121,14 @@ async def test_a_repeated_bind_does_not_prolong_a_plan() -> None:
 async def test_after_a_failed_plan_the_first_bind_must_arrive_soon() -> None:
     """Attack: keep devices from others with a gang that is never bound."""
     async with berthing(NODES) as b:
-        for i in range(3):
-            member(b, f"p{i}", timeout="10m")
-        await b.settled()
+        await create_gang(b, 3, timeout="10m")
         await planned(b, "p0", "p1", "p2")
         first = next(iter(b.app.service.gangs.forming.values()))
         assert not first.doubtful
         assert first.ends_at < first.deadline, "no bind came yet"
         patience = first.ends_at - first.progress_at
 
-        said = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available: 3 Insufficient cpu."}
-        change = {"status": {"conditions": [said]}}
-        b.cluster.api.registry.patch(RESOURCES["", "pods"], ("default", "p2"), change, "status", strategic=True)
+        say_unschedulable(b, "p2", "0/3 nodes are available: 3 Insufficient cpu.")
         await eventually(lambda: not b.app.service.gangs.forming, "the plan ended")
         waiting = b.app.service.gangs.admission.get(key())
         assert waiting is not None
@@ -158,9 +160,7 @@ async def test_the_reason_of_another_pod_names_the_gang_that_holds_a_device() ->
     async with berthing(NODES) as b:
         for i in range(3):
             member(b, f"p{i}")
-        b.cluster.apply(claim("alone-gpus", 8))
-        b.cluster.apply(pod("alone", "alone-gpus"))
-        await b.settled()
+        await b.create(claim("alone-gpus", 8), pod("alone", "alone-gpus"))
         nodes = await planned(b, "p0", "p1", "p2")
         told = (await b.filter("alone"))["FailedAndUnresolvableNodes"]
         assert set(told) == set(nodes.values())

@@ -10,7 +10,7 @@ import pytest
 from extender.sandbox import carried_machines
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.worlds.eventually import eventually
-from tests.worlds.gang_pods import bind_all, member
+from tests.worlds.gang_pods import bind_all, create_gang
 from tests.worlds.gang_pods import reasons as reasons_of
 from tests.worlds.running_berth import Berthing, Json, berthing, claim, pod
 
@@ -65,9 +65,7 @@ async def test_kube_scheduler_binds_in_any_domain_that_it_has_tried(chosen: str)
 async def test_a_gang_that_tries_another_domain_leaves_the_nodes_of_the_gang_that_has_the_turn() -> None:
     async with racks(gpus=1) as b:
         for group, size, count in (("first", 2, 1), ("large", 3, 6)):
-            for i in range(size):
-                member(b, f"{group}-{i}", group, size, count)
-        await b.settled()
+            await create_gang(b, size, group, gpus=count, prefix=f"{group}-")
         for i in range(2):
             assert (await b.filter(f"first-{i}", RACKS["b"]))["NodeNames"]
         assert not (await b.filter("large-0", RACKS["b"]))["NodeNames"]
@@ -83,11 +81,8 @@ async def test_a_gang_that_tries_another_domain_leaves_the_nodes_of_the_gang_tha
 async def test_a_gang_is_bound_in_a_domain_that_was_tried_before_an_older_gang_got_the_turn_there() -> None:
     async with racks(gpus=3) as b:
         for group, size, count in (("first", 2, 1), ("large", 3, 6)):
-            for i in range(size):
-                member(b, f"{group}-{i}", group, size, count)
-        b.cluster.apply(claim("held", 8))
-        b.cluster.apply(pod("alone", "held"))
-        await b.settled()
+            await create_gang(b, size, group, gpus=count, prefix=f"{group}-")
+        await b.create(claim("held", 8), pod("alone", "held"))
         assert (await b.filter("alone", ["b0"]))["NodeNames"] == ["b0"]
         assert not (await b.filter("large-0", RACKS["b"]))["NodeNames"], "it has no room yet"
         b.cluster.api.registry.delete(RESOURCES["", "pods"], ("default", "alone"))
@@ -131,9 +126,7 @@ async def test_devices_of_an_earlier_domain_that_another_pod_has_taken_fail_the_
     async with racks() as b:
         first = await tried(b, RACKS["a"])
         await tried(b, RACKS["b"])
-        b.cluster.apply(claim("single", 1))
-        b.cluster.apply(pod("alone", "single"))
-        await b.settled()
+        await b.create(claim("single", 1), pod("alone", "single"))
         assert (await b.filter("alone", ["a1"]))["NodeNames"] == ["a1"]
         assert await b.bind("alone", "a1") == ""
         answers = await bind_all(b, first)
@@ -159,9 +152,7 @@ async def test_a_member_beyond_the_minimum_is_bound_beside_the_others_or_retried
 async def test_a_gang_that_was_offered_some_nodes_is_requeued_when_a_hold_ends() -> None:
     """Only Berth sees that. In-tree plugins reject some nodes in most clusters, also without topology constraints."""
     async with racks() as b:
-        b.cluster.apply(claim("held", 8))
-        b.cluster.apply(pod("alone", "held"))
-        await b.settled()
+        await b.create(claim("held", 8), pod("alone", "held"))
         assert (await b.filter("alone", ["a0"]))["NodeNames"] == ["a0"]
         assert not (await b.filter("p0", RACKS["a"]))["NodeNames"]
         touches = b.app.service.requeuer.touches

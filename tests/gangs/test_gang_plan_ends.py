@@ -16,9 +16,9 @@ from tests.worlds.gang_pods import (
     NODES,
     annotate,
     bind_all,
+    create_gang,
     delete,
     ended,
-    member,
     planned,
     reasons,
     two_binds_of_three,
@@ -78,9 +78,7 @@ async def test_a_late_bind_after_another_minimum_ended_the_plan() -> None:
 
 async def test_the_reason_after_a_bind_that_failed_names_the_pod_and_the_error() -> None:
     async with berthing(NODES) as b:
-        for i in range(3):
-            member(b, f"p{i}")
-        await b.settled()
+        await create_gang(b, 3)
         nodes = await planned(b, "p0", "p1", "p2")
 
         async def refuse(method: str, path: str) -> ApiError | None:
@@ -102,9 +100,7 @@ async def test_the_reason_after_a_bind_that_failed_names_the_pod_and_the_error()
 )
 async def test_a_member_that_leaves_the_group_ends_the_plan(notes: dict[str, str | None]) -> None:
     async with berthing(NODES) as b:
-        for i in range(3):
-            member(b, f"p{i}")
-        await b.settled()
+        await create_gang(b, 3)
         nodes = await planned(b, "p0", "p1", "p2")
         annotate(b, "p2", notes)
         await ended(b)

@@ -76,9 +76,7 @@ async def test_a_surplus_member_without_a_node_gives_its_devices_back() -> None:
         assert await bind_all(b, {name: nodes[name] for name in ("p0", "p1")}) == ["", ""]
         say_unschedulable(b, "p2", "0/3 nodes are available: 3 Insufficient cpu.")
         await eventually(lambda: not b.app.service.gangs.forming, "the plan is done")
-        b.cluster.apply(claim("single", 8))
-        b.cluster.apply(pod("alone", "single"))
-        await b.settled()
+        await b.create(claim("single", 8), pod("alone", "single"))
         assert (await b.filter("alone"))["NodeNames"]
 
 

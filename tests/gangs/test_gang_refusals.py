@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.worlds.eventually import eventually
-from tests.worlds.gang_pods import NODES, member, planned, reasons, say_unschedulable
+from tests.worlds.gang_pods import NODES, create_gang, member, planned, reasons, say_unschedulable
 from tests.worlds.running_berth import Berthing, berthing
 
 CPU = "0/3 nodes are available: 3 Insufficient cpu."
@@ -28,9 +28,7 @@ async def ended(b: Berthing) -> None:
 
 async def test_a_pod_for_which_kube_scheduler_finds_no_node() -> None:
     async with berthing(NODES) as b:
-        for i in range(3):
-            member(b, f"p{i}")
-        await b.settled()
+        await create_gang(b, 3)
         await planned(b, "p0", "p1")
         say_unschedulable(b, "p2", CPU)
         await ended(b)
@@ -62,9 +60,7 @@ async def test_of_equal_pods_the_same_one_is_named_after_each_attempt() -> None:
     now = [0.0]
     async with berthing(NODES, clock=lambda: now[0]) as b:
         member(b, "launcher", gpus=1)
-        for i in range(2):
-            member(b, f"p{i}")
-        await b.settled()
+        await create_gang(b, 2, minimum=3)
         told = []
         for number, last in enumerate(("p1", "p0", "launcher", "p1")):
             await planned(b, *{"launcher", "p0", "p1"} - {last})

@@ -10,7 +10,7 @@ import pytest
 
 from extender.sandbox import carried_machines
 from tests.worlds.eventually import eventually
-from tests.worlds.gang_pods import answer_once_read, bind_all, die, member, planned
+from tests.worlds.gang_pods import answer_once_read, bind_all, create_gang, die, member, planned
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
 
 pytestmark = pytest.mark.loopback
@@ -29,9 +29,7 @@ async def after_a_death(spare: int, minimum: int, **asked: Any) -> AsyncIterator
     async with berthing({}) as b:
         for i in range(4 + spare):
             b.cluster.add_node(f"a{i}", carried_machines()["a100-pcie-8-bridged"], {CLIQUE: "a"})
-        for i in range(4):
-            member(b, f"p{i}", minimum=minimum, **asked)
-        await b.settled()
+        await create_gang(b, 4, minimum=minimum, **asked)
         nodes = await planned(b, *(f"p{i}" for i in range(4)))
         assert await bind_all(b, nodes) == [""] * 4
         for i in range(5):
@@ -108,9 +106,7 @@ async def test_elsewhere_the_new_pod_leaves_the_whole_clique_whole(minimum: int)
 async def test_a_pod_beyond_the_minimum_of_a_gang_on_one_node_or_without_a_label(level: str) -> None:
     """Two pods of four GPUs fill a node, so the third has no room on it. No node has a rack: no plan, and no limit."""
     async with berthing({"n0": "a100-pcie-8-bridged", "n1": "a100-pcie-8-bridged"}) as b:
-        for i in range(2):
-            member(b, f"p{i}", minimum=2, gpus=4, required=level)
-        await b.settled()
+        await create_gang(b, 2, gpus=4, required=level)
         if level == "rack":
             (text,) = set((await b.filter("p0"))["FailedAndUnresolvableNodes"].values())
             assert text == "no node with devices has the label topology.kubernetes.io/rack that group job needs"

@@ -11,7 +11,7 @@ import pytest
 from extender.sandbox import ApiError
 from tests.worlds.dra_worlds import CLAIMS, extended
 from tests.worlds.eventually import eventually
-from tests.worlds.gang_pods import NODES, bind_all, delete, gets_a_node, member, planned, reasons
+from tests.worlds.gang_pods import NODES, bind_all, create_gang, delete, gets_a_node, member, planned, reasons
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
 from tests.worlds.tenant_worlds import leftover, stored
 
@@ -26,9 +26,7 @@ async def refused() -> AsyncIterator[tuple[Berthing, str, set[tuple[str, str]]]]
     async with berthing(NODES) as b:
         for i in range(3):
             member(b, f"p{i}", gpus=7)
-        b.cluster.apply(claim("single", 2))
-        b.cluster.apply(pod("alone", "single"))
-        await b.settled()
+        await b.create(claim("single", 2), pod("alone", "single"))
         nodes = await planned(b, "p0", "p1", "p2")
         service = b.app.service
         held = service.cache.reservations.held_for(b.pod("p2")["metadata"]["uid"])
@@ -60,9 +58,7 @@ async def test_a_refused_member_keeps_its_devices_and_is_bound_at_its_next_attem
 async def test_events_of_its_claim_do_not_take_the_devices_of_a_refused_member() -> None:
     """A driver writes its status while the claim is still allocated: the bind undoes its writes."""
     async with berthing(NODES) as b:
-        for i in range(3):
-            member(b, f"p{i}", gpus=7)
-        await b.settled()
+        await create_gang(b, 3, gpus=7)
         nodes, cache = await planned(b, "p0", "p1", "p2"), b.app.service.cache
         uid, events = b.pod("p2")["metadata"]["uid"], 0
         devices = cache.reservations.held_for(uid)
@@ -104,9 +100,7 @@ async def test_a_refused_member_whose_node_is_not_offered_is_placed_alone() -> N
 async def test_a_member_that_is_deleted_during_its_bind_leaves_its_devices_to_others() -> None:
     """All others are bound, so the plan has ended when the bind fails."""
     async with berthing(NODES) as b:
-        for i in range(3):
-            member(b, f"p{i}", timeout="24h")
-        await b.settled()
+        await create_gang(b, 3, timeout="24h")
         nodes = await planned(b, "p0", "p1", "p2")
         sent, go_on = asyncio.Event(), asyncio.Event()
 

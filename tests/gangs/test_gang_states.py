@@ -8,7 +8,7 @@ import pytest
 
 from extender.serve.gangs.gang_state import GangEvent, GangState, InvalidGangTransition, next_state
 from tests.worlds.bind_slots_world import commit, plan
-from tests.worlds.gang_pods import NODES, key, member, planned
+from tests.worlds.gang_pods import NODES, create_gang, key, planned
 from tests.worlds.running_berth import berthing
 
 
@@ -57,9 +57,7 @@ def test_a_committed_gang_outlives_its_plan() -> None:
 async def test_an_ended_plan_does_not_end_the_holds_of_a_new_one(how: str) -> None:
     async with berthing(NODES) as b:
         plans, reservations = b.app.service.gangs.plans, b.app.service.cache.reservations
-        for i in range(3):
-            member(b, f"p{i}")
-        await b.settled()
+        await create_gang(b, 3)
         await planned(b, "p0")
         old = plans.forming[key()]
         commit(old)

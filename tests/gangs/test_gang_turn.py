@@ -15,7 +15,7 @@ from extender.serve.gangs.gang_state import FormingGang
 from tests.worlds.bind_slots_world import admission, commit, plan
 from tests.worlds.eventually import eventually
 from tests.worlds.gang_fleet import Gangs, unfinished
-from tests.worlds.gang_pods import NODES, bind_all, delete, key, member, planned, reasons
+from tests.worlds.gang_pods import NODES, bind_all, create_gang, delete, key, member, planned, reasons
 from tests.worlds.running_berth import berthing, claim, pod
 
 pytestmark = pytest.mark.loopback
@@ -34,9 +34,7 @@ async def test_new_gangs_do_not_form_on_the_nodes_of_a_gang_that_waits(is_asked:
     async with berthing(NODES, clock=lambda: now[0]) as b:
         gangs, requeuer = b.app.service.gangs, b.app.service.requeuer
         for group, size, gpus in (("large", 3, 6), ("first", 2, 1), ("second", 2, 1)):
-            for i in range(size):
-                member(b, f"{group}-{i}", group, size, gpus)
-        await b.settled()
+            await create_gang(b, size, group, gpus=gpus, prefix=f"{group}-")
         first = await planned(b, "first-0", "first-1")
         assert await reasons(b, "large-0") == waits_for("first")
         now[0] += 1.0
@@ -61,9 +59,7 @@ async def test_new_gangs_do_not_form_on_the_nodes_of_a_gang_that_waits(is_asked:
 async def test_a_gang_that_is_deleted_has_no_turn() -> None:
     async with berthing(NODES) as b:
         for group, size, gpus in (("large", 3, 6), ("first", 2, 1), ("second", 2, 1)):
-            for i in range(size):
-                member(b, f"{group}-{i}", group, size, gpus)
-        await b.settled()
+            await create_gang(b, size, group, gpus=gpus, prefix=f"{group}-")
         await planned(b, "first-0", "first-1")
         assert await reasons(b, "large-0") == waits_for("first")
         for i in range(3):
@@ -145,17 +141,14 @@ async def test_gangs_are_requeued_when_a_member_of_the_gang_with_the_turn_gets_a
     async with berthing(NODES, clock=lambda: now[0]) as b:
         gangs, requeuer = b.app.service.gangs, b.app.service.requeuer
         for group, size, gpus in (("first", 2, 1), ("large", 3, 6), ("second", 2, 1)):
-            for i in range(size):
-                member(b, f"{group}-{i}", group, size, gpus)
-        await b.settled()
+            await create_gang(b, size, group, gpus=gpus, prefix=f"{group}-")
         first = await planned(b, "first-0", "first-1")
         assert await reasons(b, "large-0") == waits_for("first")
         assert await bind_all(b, first) == ["", ""]
         delete(b, "pods", "large-2")
         other = pod("large-2", annotations={"berth.dev/group": "large", "berth.dev/group-min": "3"})
         other["spec"]["schedulerName"] = "default-scheduler"
-        b.cluster.apply(other)
-        await b.settled()
+        await b.create(other)
         now[0] += 1.0
         assert await reasons(b, "second-0") == waits_for("large")
         touches = requeuer.touches

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.worlds.gang_pods import member
+from tests.worlds.gang_pods import create_gang
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
 
 NODES = {f"{zone}{i}": "a100-pcie-8-bridged" for zone in "ab" for i in range(8)}
@@ -42,9 +42,7 @@ async def test_members_that_alternate_between_two_zones_are_planned(spec: dict[s
 async def test_a_limit_of_one_member_that_berth_does_not_see() -> None:
     """The offered nodes have no room for the others, which kube-scheduler would offer more."""
     async with berthing(NODES) as b:
-        for i in range(12):
-            member(b, f"w{i}", minimum=12)
-        await b.settled()
+        await create_gang(b, 12, prefix="w")
         (first,) = (await b.filter("w0"))["NodeNames"]
         zone = "b" if first[0] == "a" else "a"
         offered = [name for name in NODES if name[0] == zone]
@@ -56,9 +54,7 @@ async def test_a_limit_of_one_member_that_berth_does_not_see() -> None:
 
 async def test_the_reason_after_all_offered_nodes_were_used_names_kube_scheduler() -> None:
     async with berthing({"a0": "a100-pcie-8-bridged", "b0": "a100-pcie-8-bridged"}) as b:
-        for i in range(2):
-            member(b, f"w{i}", minimum=2)
-        await b.settled()
+        await create_gang(b, 2, prefix="w")
         (first,) = (await b.filter("w0"))["NodeNames"]
         answer = await b.filter("w1", [first])
         assert set(answer["FailedAndUnresolvableNodes"].values()) == {

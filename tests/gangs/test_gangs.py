@@ -8,17 +8,18 @@ import pytest
 
 from extender.policy import Policy
 from extender.sandbox import ApiError, carried_machines
-from extender.sandbox.apiserver.registry import RESOURCES
 from tests.worlds.eventually import eventually
 from tests.worlds.gang_pods import (
     INCOMPLETE,
     NO_ROOM,
     NODES,
     bind_all,
+    create_gang,
     delete,
     member,
     planned,
     reasons,
+    say_unschedulable,
     two_binds_of_three,
 )
 from tests.worlds.running_berth import berthing, claim, pod
@@ -28,9 +29,7 @@ pytestmark = pytest.mark.loopback
 
 async def test_no_member_is_placed_before_all_exist_and_then_all_are() -> None:
     async with berthing(NODES) as b:
-        for i in range(2):
-            member(b, f"p{i}")
-        await b.settled()
+        await create_gang(b, 2, minimum=3)
         assert await reasons(b, "p0") == {INCOMPLETE}
         assert await reasons(b, "p1") == {INCOMPLETE}
         assert not b.app.service.cache.reservations.by_claim
@@ -56,22 +55,16 @@ async def test_bind_waits_for_the_minimum() -> None:
 
 async def test_a_gang_without_room_holds_nothing_and_leaves_the_room_to_others() -> None:
     async with berthing(NODES) as b:
-        for i in range(4):
-            member(b, f"p{i}", minimum=4)
-        await b.settled()
+        await create_gang(b, 4)
         assert await reasons(b, "p0") == {NO_ROOM}
         assert not b.app.service.cache.reservations.holds
-        b.cluster.apply(claim("single", 8))
-        b.cluster.apply(pod("alone", "single"))
-        await b.settled()
+        await b.create(claim("single", 8), pod("alone", "single"))
         assert (await b.filter("alone"))["NodeNames"]
 
 
 async def test_a_waiting_gang_costs_no_plan_per_call_and_is_requeued_when_it_fits() -> None:
     async with berthing(dict(list(NODES.items())[:2])) as b:
-        for i in range(3):
-            member(b, f"p{i}")
-        await b.settled()
+        await create_gang(b, 3)
         assert await reasons(b, "p0") == {NO_ROOM}
         touches = b.app.service.requeuer.touches
         b.cluster.add_node("n2", carried_machines()["a100-pcie-8-bridged"])
@@ -102,9 +95,7 @@ async def test_two_gangs_that_do_not_fit_together_are_placed_one_after_the_other
 
 async def test_a_failed_claim_of_one_member_takes_back_all() -> None:
     async with berthing(NODES) as b:
-        for i in range(3):
-            member(b, f"p{i}")
-        await b.settled()
+        await create_gang(b, 3)
         nodes = await planned(b, "p0", "p1", "p2")
         delete(b, "resourceclaims", "p1-gpus")
         answers = await bind_all(b, nodes)
@@ -116,12 +107,7 @@ async def test_a_failed_claim_of_one_member_takes_back_all() -> None:
 
 async def test_the_deletion_of_a_member_ends_the_wait() -> None:
     async with berthing(NODES) as b:
-        for i in range(3):
-            member(b, f"p{i}")
-        await b.settled()
-        nodes = await planned(b, "p0", "p1", "p2")
-        waiting = [asyncio.create_task(b.bind(name, nodes[name])) for name in ("p0", "p1")]
-        await eventually(lambda: len(next(iter(b.app.service.gangs.forming.values())).arrived) == 2, "two arrived")
+        _, waiting = await two_binds_of_three(b)
         delete(b, "pods", "p2")
         for task in waiting:
             assert "pod default/p2 of group job was deleted" in await task
@@ -131,15 +117,8 @@ async def test_the_deletion_of_a_member_ends_the_wait() -> None:
 
 async def test_a_member_for_which_kube_scheduler_finds_no_node_ends_the_wait() -> None:
     async with berthing(NODES) as b:
-        for i in range(3):
-            member(b, f"p{i}")
-        await b.settled()
-        nodes = await planned(b, "p0", "p1", "p2")
-        waiting = [asyncio.create_task(b.bind(name, nodes[name])) for name in ("p0", "p1")]
-        await eventually(lambda: len(next(iter(b.app.service.gangs.forming.values())).arrived) == 2, "two arrived")
-        said = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available: 3 Insufficient cpu."}
-        change = {"status": {"conditions": [said]}}
-        b.cluster.api.registry.patch(RESOURCES["", "pods"], ("default", "p2"), change, "status", strategic=True)
+        _, waiting = await two_binds_of_three(b)
+        say_unschedulable(b, "p2", "0/3 nodes are available: 3 Insufficient cpu.")
         for task in waiting:
             assert "Insufficient cpu" in await task
         assert not b.held()
@@ -148,9 +127,7 @@ async def test_a_member_for_which_kube_scheduler_finds_no_node_ends_the_wait() -
 
 async def test_the_deadline_ends_a_plan_that_no_bind_reaches() -> None:
     async with berthing(NODES) as b:
-        for i in range(3):
-            member(b, f"p{i}", timeout="1s")
-        await b.settled()
+        await create_gang(b, 3, timeout="1s")
         await planned(b, "p0")
         await eventually(lambda: not b.app.service.gangs.forming, "the plan ended")
         assert not b.app.service.cache.reservations.holds
@@ -159,9 +136,7 @@ async def test_the_deadline_ends_a_plan_that_no_bind_reaches() -> None:
 async def test_the_deadline_ends_the_wait_of_a_bind() -> None:
     now, policy = [0.0], Policy(binding_wait_seconds=600)
     async with berthing(NODES, policy, clock=lambda: now[0]) as b:
-        for i in range(3):
-            member(b, f"p{i}", timeout="24h")
-        await b.settled()
+        await create_gang(b, 3, timeout="24h")
         nodes = await planned(b, "p0", "p1", "p2")
         bind = asyncio.create_task(b.bind("p0", nodes["p0"]))
         plan = next(iter(b.app.service.gangs.forming.values()))
@@ -175,9 +150,7 @@ async def test_the_deadline_ends_the_wait_of_a_bind() -> None:
 
 async def test_a_refused_node_leads_to_a_new_plan_and_in_the_end_to_a_pause() -> None:
     async with berthing(NODES | {"n3": "a100-pcie-8-bridged"}) as b:
-        for i in range(2):
-            member(b, f"p{i}", minimum=2)
-        await b.settled()
+        await create_gang(b, 2)
         node = (await planned(b, "p0"))["p0"]
         rest = [name for name in (*NODES, "n3") if name != node]
         other = (await b.filter("p0", rest))["NodeNames"]
@@ -209,9 +182,7 @@ async def test_members_without_devices_belong_to_the_gang() -> None:
 
 async def test_no_binding_is_sent_if_the_claim_of_one_member_cannot_be_written() -> None:
     async with berthing(NODES) as b:
-        for i in range(3):
-            member(b, f"p{i}")
-        await b.settled()
+        await create_gang(b, 3)
         nodes = await planned(b, "p0", "p1", "p2")
         bindings = 0
 
@@ -233,9 +204,7 @@ async def test_no_binding_is_sent_if_the_claim_of_one_member_cannot_be_written()
 
 async def test_a_refused_node_moves_no_member_that_kube_scheduler_has_placed() -> None:
     async with berthing(NODES | {"n3": "a100-pcie-8-bridged"}) as b:
-        for i in range(3):
-            member(b, f"p{i}")
-        await b.settled()
+        await create_gang(b, 3)
         nodes = await planned(b, "p0")
         waiting = asyncio.create_task(b.bind("p0", nodes["p0"]))
         await eventually(lambda: next(iter(b.app.service.gangs.forming.values())).arrived, "the first bind arrived")
@@ -255,9 +224,7 @@ async def test_kube_scheduler_has_room_for_one_member_on_each_node() -> None:
     """As with a scarce CPU: the devices of all members fit on one node, but kube-scheduler refuses the second one."""
     machines = {f"n{i}": "a100-pcie-8-bridged" for i in range(8)}
     async with berthing(machines) as b:
-        for i in range(8):
-            member(b, f"p{i}", minimum=8, gpus=1)
-        await b.settled()
+        await create_gang(b, 8, gpus=1)
         nodes: dict[str, str] = {}
         for i in range(8):
             answer = await b.filter(f"p{i}", [name for name in machines if name not in nodes.values()])
@@ -270,9 +237,7 @@ async def test_kube_scheduler_has_room_for_one_member_on_each_node() -> None:
 async def test_nodes_on_which_kube_scheduler_has_room_for_different_numbers_of_members() -> None:
     machines = {f"n{i}": "a100-pcie-8-bridged" for i in range(3)}
     async with berthing(machines) as b:
-        for i in range(4):
-            member(b, f"p{i}", minimum=4, gpus=1)
-        await b.settled()
+        await create_gang(b, 4, gpus=1)
         nodes: dict[str, str] = {}
         first = (await b.filter("p0"))["NodeNames"][0]
         nodes["p0"] = first  # its room is used up; the others have room for two

@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from extender.api.claim_specs import COMPUTE_DOMAIN_DRIVER, COMPUTE_DOMAIN_LABEL
 from extender.policy import Policy, load_policy
 from extender.sandbox import carried_machines
 from extender.sandbox.apiserver.registry import RESOURCES
+from extender.vendors import COMPUTE_DOMAIN_DRIVER, COMPUTE_DOMAIN_LABEL
 from tests.worlds.eventually import eventually
 from tests.worlds.gang_pods import gets_a_node
 from tests.worlds.running_berth import Berthing, Json, berthing, pod
@@ -239,9 +239,7 @@ async def test_explain_has_the_order_of_filter_and_says_why_a_better_node_comes_
     async with racks() as b:
         channel(b, name(0, 0), "domain-of-x")
         b.cluster.occupy(name(0, 1), (0, 1))
-        b.cluster.apply(small_claim("alone-tray", "domain-of-alone"))
-        b.cluster.apply(pod("alone", "alone-tray"))
-        await b.settled()
+        await b.create(small_claim("alone-tray", "domain-of-alone"), pod("alone", "alone-tray"))
         explained = (await b.client.get("/v1/explain/default/alone")).json()
         nodes = (await b.filter("alone"))["NodeNames"]
         assert [one["node"] for one in explained["best"]] == nodes[:5]
@@ -257,9 +255,7 @@ async def test_the_decision_in_a_crowded_clique_says_so() -> None:
     async with racks() as b:
         for rack in range(RACKS):
             channel(b, name(rack, 0), f"domain-of-{rack}")
-        b.cluster.apply(small_claim("alone-tray", "domain-of-alone"))
-        b.cluster.apply(pod("alone", "alone-tray"))
-        await b.settled()
+        await b.create(small_claim("alone-tray", "domain-of-alone"), pod("alone", "alone-tray"))
         explained = (await b.client.get("/v1/explain/default/alone")).json()
         assert [one["clique"] for one in explained["best"]] == ["rack-0"] * 5
         assert "better score" not in explained["sentence"]
@@ -279,9 +275,7 @@ async def test_the_reason_is_the_other_domain_where_it_is_all_that_stands_in_the
             b.cluster.add_node(f"t4-{index:02}", carried_machines()["t4-4"])
         channel(b, name(0, 0), "domain-of-x")
         channel(b, name(1, 0), "domain-of-y", "secret")
-        b.cluster.apply(small_claim("alone-tray", "domain-of-alone"))
-        b.cluster.apply(pod("alone", "alone-tray"))
-        await b.settled()
+        await b.create(small_claim("alone-tray", "domain-of-alone"), pod("alone", "alone-tray"))
         explained = (await b.client.get("/v1/explain/default/alone")).json()
         assert f"fits nowhere: {CROWDED} on 36 of 76 nodes; fits on r0-t01 and 16 more" in explained["sentence"]
         assert [miss.partition("ComputeDomain")[2] for miss in explained["misses"][:2]] == [

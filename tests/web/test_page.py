@@ -150,9 +150,7 @@ async def test_pairs_of_devices_and_the_places_of_a_node(tmp_path: Path) -> None
 async def test_a_member_leads_to_its_group(tmp_path: Path) -> None:
     async with berthing({"n1": "t4-4", "n2": "t4-4"}) as b, browsing(str(b.client.base_url)) as page:
         await page.until(LIVE)
-        b.cluster.apply(claim("held", 2))
-        b.cluster.apply(pod("held", "held"))
-        await b.settled()
+        await b.create(claim("held", 2), pod("held", "held"))
         node = (await b.filter("held"))["NodeNames"][0]
         assert await b.bind("held", node) == ""
         for name in ("p0", "p1"):
@@ -216,9 +214,7 @@ async def test_the_links_of_another_vendor_have_their_own_name(tmp_path: Path) -
             b.cluster.apply(obj)
         pair = claim("pair", 2)
         pair["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = "gpu.amd.com"
-        b.cluster.apply(pair)
-        b.cluster.apply(pod("pair", "pair"))
-        await b.settled()
+        await b.create(pair, pod("pair", "pair"))
         assert (await b.filter("pair"))["NodeNames"] == ["amd"]
         assert await b.bind("pair", "amd") == ""
         await page.until("fleet.decisions.some((one) => one.sets) && document.querySelectorAll('.tile').length === 5")
@@ -239,9 +235,7 @@ async def test_the_links_of_another_vendor_have_their_own_name(tmp_path: Path) -
 
 async def test_the_set_of_first_fit_is_beside_another_one(tmp_path: Path) -> None:
     async with berthing({"n": "dgx1-v100"}) as b, browsing(str(b.client.base_url)) as page:
-        b.cluster.apply(claim("pair", 2))
-        b.cluster.apply(pod("pair", "pair"))
-        await b.settled()
+        await b.create(claim("pair", 2), pod("pair", "pair"))
         assert await b.bind("pair", (await b.filter("pair"))["NodeNames"][0]) == ""
         await page.until("document.querySelectorAll('#decisions .set').length === 2")
         text = await page.run("document.querySelector('#decisions .pair').innerText")
@@ -258,9 +252,7 @@ async def test_the_set_of_first_fit_is_beside_another_one(tmp_path: Path) -> Non
 
 async def test_every_view_has_an_address(tmp_path: Path) -> None:
     async with berthing({"n1": "t4-4", "n2": "dgx1-v100"}) as b:
-        b.cluster.apply(claim("large", 16))
-        b.cluster.apply(pod("large", "large"))
-        await b.settled()
+        await b.create(claim("large", 16), pod("large", "large"))
         await b.filter("large")
         url = str(b.client.base_url).rstrip("/")
         async with browsing(f"{url}/#/pod/default/large") as page:
@@ -403,9 +395,7 @@ async def test_twenty_tabs_of_one_browser_are_live() -> None:
     async with berthing({"n1": "t4-4"}) as b, tabs(str(b.client.base_url), 20) as pages:
         for page in pages:
             await page.until(LIVE)
-        b.cluster.apply(claim("c"))
-        b.cluster.apply(pod("p", "c"))
-        await b.settled()
+        await b.create(claim("c"), pod("p", "c"))
         assert not await b.bind("p", "n1")
         for page in pages:
             await page.until("document.getElementById('decisions').innerText.includes('default/p')")

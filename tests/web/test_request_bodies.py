@@ -90,9 +90,7 @@ def test_the_time_to_find_uid_and_version_is_bounded() -> None:
 
 async def test_a_pod_that_the_watch_shows_is_not_read_again_and_a_newer_one_is() -> None:
     async with berthing({"n1": "hgx-h100-8", "n2": "t4-4"}) as b:
-        b.cluster.apply(claim("c"))
-        b.cluster.apply(pod("p", "c"))
-        await b.settled()
+        await b.create(claim("c"), pod("p", "c"))
         shown = b.pod("p")
 
         async def first(version: str, least: str) -> list[str]:
@@ -112,9 +110,7 @@ async def test_a_pod_that_the_watch_shows_is_not_read_again_and_a_newer_one_is()
 
 async def test_names_that_are_no_json_are_refused_once_they_are_read() -> None:
     async with berthing({"n1": "hgx-h100-8"}) as b:
-        b.cluster.apply(claim("c", 16))
-        b.cluster.apply(pod("p", "c"))
-        await b.settled()
+        await b.create(claim("c", 16), pod("p", "c"))
         body = b'{"Pod":%b,"Nodes":null,"NodeNames":["n1" "n2"]}' % json.dumps(b.pod("p")).encode()
         reply = await b.client.post("/filter", content=body)
         assert reply.status_code == 400, reply.text

@@ -40,9 +40,7 @@ async def test_a_page_gets_what_has_changed_since_its_last_reply() -> None:
 async def test_a_decision_and_a_waiting_pod_are_in_one_reply_alone() -> None:
     async with berthing({"n": "t4-4"}) as b:
         first = await asked(b)
-        b.cluster.apply(claim("c0"))
-        b.cluster.apply(pod("p0", "c0"))
-        await b.settled()
+        await b.create(claim("c0"), pod("p0", "c0"))
         assert not await b.bind("p0", "n")
         cursor = first["cursor"]
 

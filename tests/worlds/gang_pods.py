@@ -29,6 +29,20 @@ def member(b: Berthing, name: str, group: str = "job", minimum: int = 3, gpus: i
     b.cluster.apply(pod(name, *claims, annotations=wanted))
 
 
+async def create_gang(
+    b: Berthing, size: int, group: str = "job", *, minimum: int = 0, gpus: int = 8, prefix: str = "p", **notes: str
+) -> list[str]:
+    """Create the members p0, p1 and so on, and wait until Berth has them. Without `minimum`, the gang needs them all.
+
+    Returns their names.
+    """
+    names = [f"{prefix}{i}" for i in range(size)]
+    for name in names:
+        member(b, name, group, minimum or size, gpus, **notes)
+    await b.settled()
+    return names
+
+
 def delete(b: Berthing, resource: str, name: str) -> None:
     group = "resource.k8s.io" if resource == "resourceclaims" else ""
     b.cluster.api.registry.delete(RESOURCES[group, resource], ("default", name))
@@ -94,10 +108,7 @@ async def bind_until_bound(b: Berthing, nodes: dict[str, str]) -> None:
 
 async def two_binds_of_three(b: Berthing) -> tuple[dict[str, str], list[asyncio.Task[str]]]:
     """A planned gang of three: the nodes by pod, and the binds of p0 and p1, which wait for the bind of p2."""
-    for i in range(3):
-        member(b, f"p{i}")
-    await b.settled()
-    nodes = await planned(b, "p0", "p1", "p2")
+    nodes = await planned(b, *await create_gang(b, 3))
     binds = [asyncio.create_task(b.bind(name, nodes[name])) for name in ("p0", "p1")]
     await eventually(lambda: len(next(iter(b.app.service.gangs.forming.values())).arrived) == 2, "two arrived")
     return nodes, binds

@@ -169,7 +169,7 @@ class NodeInfo:
 def _in_order(gpu_bits: tuple[int, ...]) -> tuple[int, int]:
     """(bit of the first GPU, mask of all positions) if the GPUs follow each other as in the fabric, else (0, 0).
 
-    Devices of other drivers may come first in the inventory: dra.net before gpu.nvidia.com.
+    Devices of other drivers may come first in the inventory: dra.net before the GPUs'.
     """
     first = gpu_bits[0] if gpu_bits else -1
     in_order = first >= 0 and gpu_bits == tuple(range(first, first + len(gpu_bits)))
@@ -195,16 +195,13 @@ class ChangeLog:
         self._since = known_since  # the log is complete after this version; None: it is empty
         self._last: dict[str, int] = {}
 
-    def note(self, version: int, nodes: Iterable[str]) -> None:
-        """Record that nodes changed with a version."""
+    def note(self, version: int, nodes: Iterable[str], most: int) -> None:
+        """Record that nodes changed with a version. Drops all but the latest `most` of more than twice as many."""
         for name in nodes:
             self._last.pop(name, None)
             self._last[name] = version
-
-    def forget(self, nodes: int) -> None:
-        """Drop all but the latest `nodes` changes if the log has more than twice as many."""
-        if len(self._last) > 2 * nodes:
-            for name in list(islice(self._last, len(self._last) - nodes)):
+        if len(self._last) > 2 * most:
+            for name in list(islice(self._last, len(self._last) - most)):
                 self._since = self._last.pop(name)
 
     def since(self, version: int) -> list[str] | None:

@@ -15,7 +15,6 @@ from extender.scheduling.requirements.extended_resources import class_of_resourc
 from extender.scheduling.requirements.pod_requirements import (
     SPECIAL_NAME,
     Pending,
-    PreFilterResult,
     Skip,
     UnschedulableAndUnresolvable,
 )
@@ -24,7 +23,6 @@ __all__ = [
     "ADMIN_LABEL",
     "SPECIAL_NAME",
     "Pending",
-    "PreFilterResult",
     "Readiness",
     "Skip",
     "UnschedulableAndUnresolvable",

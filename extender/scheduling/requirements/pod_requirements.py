@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from extender.allocation import Snapshot
-from extender.api.claim_specs import CLIQUE_LABEL, COMPUTE_DOMAIN_LABEL, ClaimSpec
+from extender.api.claim_specs import ClaimSpec
 from extender.api.device_classes import DeviceClass
 from extender.api.nodes import Node, NodeSelector, lacks_label_or_has, only_node
 from extender.api.object_meta import ObjectKey
@@ -26,6 +26,7 @@ from extender.policy import Policy
 from extender.scheduling.node_selection import SelectedNodes
 from extender.scheduling.requirements.claim_checks import leftover_claims, too_many_claims, unresolvable_reason
 from extender.scheduling.requirements.extended_resources import RequestMapping, class_of_resource, special_claim
+from extender.vendors import CLIQUE_LABEL, COMPUTE_DOMAIN_LABEL, compute_domain
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +330,7 @@ def _requirements(
     contents = tuple(spec.content for spec in specs)
     key = (names, contents, snapshot.classes_version, intent, IdentityKey(policy), asked)
     resources = ExtendedResources(pod, extended) if extended else None
-    domain = next((claim.spec.compute_domain for claim in claims.values() if claim.spec.compute_domain), "")
+    domain = next((found for claim in claims.values() if (found := compute_domain(claim.spec))), "")
     group = GroupKey(pod.key.namespace, GroupSource.COMPUTE_DOMAIN, domain) if domain else None
     return PodRequirements(
         namespace=pod.key.namespace,

@@ -10,7 +10,7 @@ from asyncio import CancelledError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from extender.api.pod_groups import GroupSource
+from extender.api.pod_groups import GroupKey, GroupSource, Membership
 from extender.api.pods import Pod
 from extender.base.berth_errors import BerthError
 from extender.base.text_limits import one_line
@@ -28,13 +28,13 @@ class GangBarrier:
         self._progress = progress
         self._clock = clock
 
-    async def arrive(self, pod: Pod, node: str, seconds: float) -> FormingGang | None:
+    async def arrive(self, pod: Pod, membership: Membership, node: str, seconds: float) -> FormingGang | None:
         """Wait until the binds of the minimum have arrived. None for a pod that is bound alone.
 
         Raises BindError if the gang has no plan or another node for the pod, or if its plan ends meanwhile; BindPending
         if they have not arrived after `seconds`.
         """
-        forming = self._gangs.forming_for(pod)
+        forming = self._gangs.forming_for(pod, membership)
         if forming is None:
             return None
         forming.bind_ended(pod.uid)
@@ -72,7 +72,7 @@ class GangBarrier:
         _check_not_ended(forming)
 
     @contextmanager
-    def member(self, forming: FormingGang | None, pod: Pod, node: str) -> Iterator[None]:
+    def member(self, forming: FormingGang | None, pod: Pod, key: GroupKey, node: str) -> Iterator[None]:
         """The bind of one member: before the gang is committed, its failure ends the plan for all members. A bug or a
         cancellation is a failure, too."""
         try:
@@ -85,7 +85,7 @@ class GangBarrier:
             elif forming is not None:
                 self._gangs.plans.bind_failed(forming, pod, _as_bind_error(error))
             raise
-        self._gangs.member_bound(pod, node)
+        self._gangs.member_bound(key, pod.uid, node)
         if forming is not None:
             self._gangs.plans.bound(forming, pod.uid)
 

@@ -361,15 +361,12 @@ class GangScheduler:
 
     # -- bind ------------------------------------------------------------------------------------------------
 
-    def forming_for(self, pod: Pod) -> FormingGang | None:
-        """The plan by which a pod is bound; None if it is bound alone.
+    def forming_for(self, pod: Pod, membership: Membership) -> FormingGang | None:
+        """The plan by which a member is bound; None if it is bound alone.
 
         Raises BindError if its gang has no plan, or if Berth does not know whether its minimum runs: this process has
         not answered the pod's last filter request, or answered it with a plan that ended before the minimum was bound.
         """
-        membership = pod.membership
-        if membership is None:
-            return None
         self.plans.expire()
         forming = self.forming.get(membership.key)
         if forming is not None and pod.uid in forming.planned.members:
@@ -384,11 +381,10 @@ class GangScheduler:
         why = f": {problem}" if problem is not None else " any more"
         raise BindError(f"group {membership.key.name} has no plan for pod {pod.key}{why}")
 
-    def member_bound(self, pod: Pod, node: str) -> None:
-        """This process has bound a pod."""
-        if pod.membership is not None:
-            self._bound_members.bound(pod.membership.key, pod.uid, node)
-            self.rescheduled.set()
+    def member_bound(self, key: GroupKey, uid: str, node: str) -> None:
+        """This process has bound a member of a group."""
+        self._bound_members.bound(key, uid, node)
+        self.rescheduled.set()
 
     def follow_kube_scheduler(self, forming: FormingGang) -> None:
         """The binds of the minimum came, some of them for other nodes than the planned ones: plan for these nodes.
