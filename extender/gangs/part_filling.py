@@ -335,12 +335,23 @@ class PartFilling:
     def _cannot_fit(self, domain: Domain) -> bool:
         """Whether counting proves that the parts do not fit, whatever devices and domains are chosen."""
         shape = self._root.shape
+        if not all(self._may_place(part, number, domain.nodes) for part, number in _shapes(shape)):
+            return True
         index = self._rooms_of(shape)
         if index is None:
             return False
         if len(self._rooms) == 1 and self._rooms[index].each:
             return len(local_nodes(domain.nodes, self._snapshot)) == len(domain.nodes)
         return self._counted(shape, domain.nodes, self._rooms[index].most) == 0
+
+    def _may_place(self, shape: _Shape, number: int, names: Sequence[str]) -> bool:
+        """Whether so many parts may fit on these nodes if only their units' number counts, and no other part."""
+        found = 0
+        for own in self._by_domain(shape, names).values():
+            found += min(self._bound(index, own) // units for index, units in shape.units.items())
+            if found >= number:
+                return True
+        return False
 
     # -- all choices -----------------------------------------------------------------------------------------
 
@@ -396,6 +407,13 @@ class PartFilling:
     def _bound(self, index: int, names: Iterable[str]) -> int:
         most = self._rooms[index].most
         return sum(most.get(name, 0) for name in names)
+
+
+def _shapes(shape: _Shape, times: int = 1) -> Iterator[tuple[_Shape, int]]:
+    """The kinds of parts below a part, with the number of each."""
+    for below, number in shape.below:
+        yield below, number * times
+        yield from _shapes(below, number * times)
 
 
 def _leaves(parts: Sequence[GangPart], path: tuple[int, ...] = ()) -> Iterator[tuple[str, tuple[int, ...]]]:
