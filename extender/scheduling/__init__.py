@@ -19,6 +19,7 @@ from extender.scheduling.evaluate import (
     FilterStatus,
     Placement,
     Unschedulable,
+    beside_own,
     evaluate,
     may_reject_sets,
 )
@@ -33,7 +34,7 @@ from extender.scheduling.gang_parts import (
     parts_problem,
     rank_order,
 )
-from extender.scheduling.group_domain import outside_domain, part_domains, running_domain
+from extender.scheduling.group_domain import left_part, outside_domain, part_domains, running_domain
 from extender.scheduling.node_ranking import NodeRanking, NodesOfStatus, RankingCache
 from extender.scheduling.node_selection import NO_PREFERENCE, NodePreference, SelectedNodes, UsableNodes, may_run
 from extender.scheduling.requirements.pod_requirements import PodRequirements, requirements_of
@@ -73,6 +74,7 @@ __all__ = [
     "UsableNodes",
     "Use",
     "attributes_like",
+    "beside_own",
     "best_nodes",
     "bound_parts",
     "crowded_text",
@@ -80,6 +82,7 @@ __all__ = [
     "ignores_identity",
     "in_cliques",
     "lacking_subgroup",
+    "left_part",
     "may_reject_sets",
     "may_run",
     "needed_members",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from extender.allocation import Snapshot
@@ -48,6 +48,26 @@ def part_domains(
         if domain is not None:
             yield part, domain
         yield from part_domains(part.parts, snapshot, policy)
+
+
+def left_part(
+    parts: Iterable[GangPart], planned: Mapping[str, str], uids: Collection[str], snapshot: Snapshot, policy: Policy
+) -> str:
+    """Which planned node of these members is not in the domain of their part any more; '' if none is.
+
+    `planned` is UID to node of all members of the plan.
+    """
+    for part in parts:
+        nodes = Counter(part.placed) + Counter(planned[uid] for uid in part.members if uid in planned)
+        domain = _domain_of_most(part.level, nodes, snapshot, policy)
+        for node in (planned[uid] for uid in part.members if uid in planned and uid in uids):
+            if domain is None or node not in domain.nodes:
+                where = str(domain) if domain is not None else f"in a domain of {part.level}"
+                return f"node {node} is not {where} any more, where the pods of {part.name} must be"
+        found = left_part(part.parts, planned, uids, snapshot, policy)
+        if found:
+            return found
+    return ""
 
 
 def _domain_of_most(level: str, placed: Mapping[str, int], snapshot: Snapshot, policy: Policy) -> RunningDomain | None:

@@ -257,7 +257,7 @@ class Binder:
                 case Skip():
                     if forming is not None:
                         async with self._in_time(started):
-                            await self._gangs.written(forming, pod.uid)
+                            await self._gangs.written(forming, pod)
                     await self._send_binding(cycle, [], {})
                 case Pending():
                     raise BindError(requirements.message)
@@ -383,7 +383,7 @@ class Binder:
             # Another process may deallocate the claim of a PodGroup before a member is bound, see deallocate_unused.
             await self._claims.require_kept(cycle, [claim for claim in claims if cycle.is_of_group(claim)])
         if cycle.forming is not None:
-            await self._gangs.written(cycle.forming, cycle.pod.uid)
+            await self._gangs.written(cycle.forming, cycle.pod)
         if asyncio.get_running_loop().time() - cycle.started > FRESH_SECONDS:
             await self._claims.require_kept(cycle, claims)
         return claims

@@ -12,6 +12,7 @@ import yaml
 from extender.allocation import Features, NodeInfo
 from extender.api.device_classes import decode_class
 from extender.api.nodes import decode_node
+from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
 from extender.api.resource_claims import PodClaim, decode_claim
 from extender.api.resource_slices import SliceDecoder
@@ -60,6 +61,19 @@ def slices(node: str, machine: Json) -> list[Json]:
             "capacity": memory,
         }
         for i, entry in enumerate(machine["gpus"])
+    ]
+    gpus += [
+        {
+            "name": f"mig-{i}",
+            "attributes": {
+                "type": {"string": "mig"},
+                "uuid": {"string": f"{node}-mig-{i}"},
+                "parentUUID": {"string": f"{node}-{parent}"},
+                "productName": {"string": machine["product"]},
+            },
+            "capacity": {"memory": {"value": "10Gi"}},
+        }
+        for i, parent in enumerate(machine.get("migs", ()))
     ]
     model = {"pciDevice": {"string": machine["nic"]}} if "nic" in machine else {}
     models = [{"model": {"string": name}} for name in machine.get("models", ())] or [{}] * len(machine["nics"])
@@ -138,10 +152,13 @@ class NicFleet:
             for one in slices(name, machine):
                 self.cache.apply_slice(one["metadata"]["name"], decoder.decode(one))
 
-    def hold(self, node: str, devices: Iterable[tuple[str, str]]) -> None:
-        """A claim of another pod gets these devices, each given by driver and name."""
+    def hold(self, node: str, devices: Iterable[tuple[str, str]]) -> ObjectKey:
+        """A claim of another pod gets these devices of a node, each given by driver and name."""
         results = [{"request": "r", "driver": driver, "pool": node, "device": name} for driver, name in devices]
-        self._claim({"allocation": {"devices": {"results": results}}}, [{"name": "r", "exactly": {}}])
+        field = {"key": "metadata.name", "operator": "In", "values": [node]}
+        selector = {"nodeSelectorTerms": [{"matchFields": [field]}]}
+        allocation = {"devices": {"results": results}, "nodeSelector": selector}
+        return self._claim({"allocation": allocation}, [_request("r", GPU, 1)])
 
     def asking(self, requests: list[Json], constraints: Sequence[Json] = ()) -> PodRequirements:
         """The requirements of a pod with one claim of these requests."""
@@ -162,7 +179,13 @@ class NicFleet:
         key = self._claim({}, requests, constraints)
         return Pod(key, f"uid-{key.name}", (PodClaim("g", key.name),))
 
-    def _claim(self, status: Json, requests: list[Json], constraints: Sequence[Json] = ()) -> Any:
+    def pod_with(self, node: str, devices: Iterable[tuple[str, str]], requests: list[Json]) -> Pod:
+        """A pod with two claims: one that has these devices on the node, and one of these requests."""
+        key = self.hold(node, devices)
+        new = self._claim({}, requests)
+        return Pod(new, f"uid-{new.name}", (PodClaim("own", key.name), PodClaim("new", new.name)))
+
+    def _claim(self, status: Json, requests: list[Json], constraints: Sequence[Json] = ()) -> ObjectKey:
         self.made += 1
         name = f"c{self.made}"
         decoded = decode_claim(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from extender.allocation import Snapshot
+from extender.allocation import NodeInfo, Snapshot
 from extender.api.claim_specs import ClaimSpec
 from extender.api.device_classes import DeviceClass
 from extender.api.nodes import Node, NodeSelector, lacks_label_or_has, only_node
@@ -20,6 +20,7 @@ from extender.api.pod_groups import GroupKey, GroupSource, Membership
 from extender.api.pods import Pod
 from extender.api.reasons import Code, Reason
 from extender.api.resource_claims import Allocation, Claim, Reservation, ReservationState
+from extender.base.bits import union
 from extender.base.deadline import NO_DEADLINE, Deadline
 from extender.base.text_limits import cut
 from extender.policy import Policy
@@ -224,6 +225,13 @@ class PodRequirements:
         claims = (*self.allocated_claims, *self.promised_claims)
         found = (claim.allocation.results for claim in claims if claim.allocation is not None)
         return tuple(str(result.device) for results in found for result in results)
+
+    def devices_on(self, node_info: NodeInfo) -> int:
+        """Mask of the devices that the allocated and promised claims have on a node, without those of admin access."""
+        claims, index = (*self.allocated_claims, *self.promised_claims), node_info.inventory.index
+        results = (one for claim in claims if claim.allocation is not None for one in claim.allocation.results)
+        found = (index.get(one.device) for one in results if not one.admin_access)
+        return union([1 << bit for bit in set(found) if bit is not None])
 
 
 PreFilterResult = Skip | Pending | UnschedulableAndUnresolvable | PodRequirements
