@@ -7,8 +7,15 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from extender.api.fields import Json, inner
-from extender.api.group_parts import SUBGROUP_MIN
-from extender.api.group_topology import ONE_NODE, AskedTopology, group_topology, level_label
+from extender.api.group_parts import FOREIGN_PARTS, OWN_PARTS, SUBGROUP_MIN
+from extender.api.group_topology import (
+    FOREIGN_TOPOLOGY,
+    ONE_NODE,
+    OWN_TOPOLOGY,
+    AskedTopology,
+    group_topology,
+    level_label,
+)
 from extender.api.pod_groups import (
     MINIMUM,
     NEEDED_OBJECTS,
@@ -43,6 +50,7 @@ class _Member(NamedTuple):
     pod: Pod
     membership: Membership
     pods: int | None
+    notes: frozenset[str]  # names of all annotations, also of other schedulers
 
 
 def gang_findings(objects: list[tuple[str, Json]], _: Iterable[Json] = ()) -> Iterator[LintFinding]:
@@ -98,7 +106,7 @@ def _members(location: str, obj: Json) -> Iterator[_Member]:
             pod = decode_pod({**template.pod, "metadata": made})
             if pod.membership is None:
                 break
-            yield _Member(location, field, pod, pod.membership, template.pods)
+            yield _Member(location, field, pod, pod.membership, template.pods, frozenset(notes))
             faulty = pod.membership.problem.removeprefix("pod annotation ").partition(":")[0]
             if faulty not in OWN_ANNOTATIONS or not pod.membership.key.name:
                 break
@@ -133,6 +141,7 @@ def _of_group(key: GroupKey, members: list[_Member], policy: GroupPolicy | None)
         problem = f"the pods of group {key} name different schedulers: {', '.join(schedulers)}"
         yield LintFinding("error", where, problem, "Berth counts only the pods of its own scheduler: name one")
     yield from _of_topology(members[0], policy)
+    yield from _overridden(members)
     yield from _of_parts(key, members, minimum, policy)
     yield from _of_size(key, members, minimum)
 
@@ -151,6 +160,17 @@ def _of_topology(member: _Member, policy: GroupPolicy | None) -> Iterator[LintFi
         if wished in order and order.index(wished) >= order.index(required):
             problem = f"{preferred.annotation}: {wished} has no effect: the group must be in one domain of {required}"
             yield LintFinding("warning", where, problem, "prefer a nearer level, or delete the annotation")
+
+
+def _overridden(members: list[_Member]) -> Iterator[LintFinding]:
+    """The first annotation of another scheduler that one of Berth's replaces."""
+    for one in members:
+        own = next((name for name in (*OWN_TOPOLOGY, *OWN_PARTS) if name in one.notes), None)
+        foreign = next((name for name in (*FOREIGN_TOPOLOGY, *FOREIGN_PARTS) if name in one.notes), None)
+        if own is not None and foreign is not None:
+            problem = f"{foreign} has no effect on Berth: {own} takes precedence"
+            yield LintFinding("note", f"{one.location}, {one.field}", problem, "delete one of them")
+            return
 
 
 def _of_parts(key: GroupKey, members: list[_Member], minimum: int, policy: GroupPolicy | None) -> Iterator[LintFinding]:

@@ -128,6 +128,11 @@ CASES: dict[str, tuple[list[Json], int, list[str]]] = {  # objects, exit code, w
         [("Pod a, metadata.annotations: berth.dev/group-slice-level: topology.kubernetes.io/rack has no effect: "
          "the pods must be in one domain of nvidia.com/gpu.clique")],
     ),
+    "annotations of berth and of kueue": (
+        [pod(name, {**GANG, SIZE: "2", LEVEL: "rack", "kueue.x-k8s.io/podset-required-topology": "zone"})
+         for name in "ab"], 0,
+        ["kueue.x-k8s.io/podset-required-topology has no effect on Berth: berth.dev/group-slice-size takes precedence"],
+    ),
     "a size without a level": (
         [pod("a", {**GANG, SIZE: "2"})], 1, ["berth.dev/group-slice-size: has no effect without"],
     ),
