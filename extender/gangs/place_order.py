@@ -143,6 +143,8 @@ class PlaceOrder:
         """
         if rooms.pinned:
             return sorted(rooms.units, key=lambda unit: self._domains.path(unit.pin or ""))
+        if not rooms.has_preferences:
+            return rooms.units
         classes: dict[tuple[NodePreference, ...], list[Unit]] = {}
         for unit in rooms.units:
             classes.setdefault(tuple(member.prefers for member in unit.members), []).append(unit)
