@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from extender.explain.gang_part_rooms import ExplainedPart
 from tests.worlds.explained_gangs import explained, members
 from tests.worlds.gang_worlds import CLIQUE, RACK, GangWorld
 
-SLICES = {"slice-size": "2", "slice-level": "rack"}
+SLICES: dict[str, Any] = {"slice-size": "2", "slice-level": "rack"}
 
 
 def racks(layout: str, busy: str = "") -> GangWorld:
@@ -39,7 +41,7 @@ def test_a_slice_that_has_no_room_now_is_named() -> None:
 
 def test_a_slice_larger_than_its_level_ever_is() -> None:
     world = racks("a:2 b:2", busy="a0")
-    members(world, 4, **{"slice-size": "4", "slice-level": "rack"})
+    members(world, 4, **{**SLICES, "slice-size": "4"})
     found = explained(world)
     assert "does not fit in this fleet" in found.sentence
     assert f"slice 0 needs 4 pods in one domain of {RACK}: even then the most room is in a, for 2" in found.sentence

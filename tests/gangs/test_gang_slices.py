@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from tests.worlds.running_berth import Berthing, berthing, claim, pod
 pytestmark = pytest.mark.loopback
 
 RACK = "topology.kubernetes.io/rack"
-SLICES = {"slice-size": "2", "slice-level": "rack"}
+SLICES: dict[str, Any] = {"slice-size": "2", "slice-level": "rack"}
 
 
 @asynccontextmanager
@@ -110,7 +111,7 @@ async def test_a_pod_beyond_the_minimum_follows_its_slice() -> None:
         await eventually(lambda: gets_a_node(b, "p5"), "the pod follows its slice")
 
 
-def replicated(b: Berthing, job: str, index: int, gpus: int, minimum: int = 3, **notes: str) -> None:
+def replicated(b: Berthing, job: str, index: int, gpus: int, minimum: int = 3, **notes: Any) -> None:
     """A pod of a replicated job of the JobSet js."""
     name = f"js-{job}-0-{index}"
     b.cluster.apply(claim(f"{name}-gpus", gpus))

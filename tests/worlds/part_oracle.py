@@ -197,7 +197,7 @@ def _tree(world: PartWorld) -> list[GangPart]:
     """The parts, each in the smallest one that contains it."""
     order = sorted(range(len(world.parts)), key=lambda one: (-len(world.parts[one][1]), one))
     below: dict[int, list[int]] = {one: [] for one in order}
-    top = []
+    top = list[int]()
     for position, one in enumerate(order):
         around = [other for other in order[:position] if set(world.parts[one][1]) <= set(world.parts[other][1])]
         (below[around[-1]] if around else top).append(one)
