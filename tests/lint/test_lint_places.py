@@ -57,10 +57,20 @@ def findings(folder: Path, asked: Json, machines: list[str]) -> list[Json]:
     ("machines", "requests", "attribute", "problem"),
     [
         (["gb300"], counted(1, 1), ROOT, f"no NIC that matches the requests publishes {ROOT}"),
-        (["agent-against-driver"], counted(1, 1), ROOT, "the GPUs and NICs of no node share a PCIe root"),
-        (["agent-against-driver", "gb300"], counted(2, 2), ROOT, "the GPUs and NICs of no node share a PCIe root"),
-        (["hgx-one-to-one"], counted(4, 4), ROOT, "no node has 4 GPUs and 4 NICs on one PCIe root"),
-        (["a100-efa"], paired(3), ROOT, "no node has 3 GPUs and 3 NICs on one PCIe root"),
+        (
+            ["agent-against-driver"],
+            counted(1, 1),
+            ROOT,
+            "no node has a matching GPU and a matching NIC on one PCIe root",
+        ),
+        (
+            ["agent-against-driver", "gb300"],
+            counted(2, 2),
+            ROOT,
+            "no node has a matching GPU and a matching NIC on one PCIe root",
+        ),
+        (["hgx-one-to-one"], counted(4, 4), ROOT, "no node has 4 matching GPUs and 4 matching NICs on one PCIe root"),
+        (["a100-efa"], paired(3), ROOT, "no node has 3 matching GPUs and 3 matching NICs on one PCIe root"),
         (["gb300"], counted(2, 2), NUMA, f"no GPU and no NIC that matches the requests publishes {NUMA}"),
     ],
 )
