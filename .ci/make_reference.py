@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from typer.main import get_command
 
 from extender.api.reasons import Code
-from extender.cli import berth_client
+from extender.cli import console_replies
 from extender.cli.explain_command import ExplanationReply
 from extender.cli.main import commands
 from extender.explain import GangExplanation
@@ -165,7 +165,7 @@ class Links(BaseModel):
     distance: list[list[str]]
 
 
-class DeviceDetail(berth_client.DeviceReply):
+class DeviceDetail(console_replies.DeviceReply):
     """A device of a node. `state` is one letter, as in `gpus` of a node; memory is in bytes."""
 
     driver: str
@@ -175,7 +175,7 @@ class DeviceDetail(berth_client.DeviceReply):
     note: str
 
 
-class NodeDetail(berth_client.NodeDetailReply):
+class NodeDetail(console_replies.NodeDetailReply):
     """The reply to GET /v1/nodes/{name}. `fabric` is absent if the node has no GPU. In `devices` the GPUs come first,
     in the order of `gpus`; then at most 64 devices of each other driver.
     """
@@ -212,11 +212,11 @@ REPLIES: Mapping[str, Any] = {
     "GET /v1/explain/{namespace}/{pod}": ExplanationReply,
     "GET /v1/explain/group/{namespace}/{name}": list[GangExplanation],
     "POST /v1/explain": list[ExplanationReply | GangExplanation],
-    "GET /v1/fleet": berth_client.FleetReply,
+    "GET /v1/fleet": console_replies.FleetReply,
     "GET /v1/nodes/{name}": NodeDetail,
-    "GET /v1/claims": list[berth_client.ClaimReply],
+    "GET /v1/claims": list[console_replies.ClaimReply],
     "GET /v1/audit": list[Finding],
-    "GET /v1/policy": berth_client.PolicyStatusReply,
+    "GET /v1/policy": console_replies.PolicyStatusReply,
 }
 
 

@@ -38,7 +38,9 @@ def replay_command(
     picture_file: Annotated[Path | None, typer.Option("--picture", help="Draw the result into this SVG file.")] = None,
     output: Output = "table",
 ) -> None:
-    """Replay jobs on a virtual cluster: with the decisions of berth serve, by first fit, and on the emptiest node.
+    """Replay jobs on a virtual cluster, and compare the placements.
+
+    The decisions of berth serve are beside first fit, and beside first fit on the emptiest node.
 
     Example: berth replay examples/replay/jobs.csv --nodes 4xhgx-h100-8
     """

@@ -93,7 +93,7 @@ async def test_a_new_pod_of_a_name_has_no_decision_of_the_deleted_one() -> None:
         remove(b, "p")
         await b.settled()
         reply = await b.client.get("/v1/explain/default/p")
-        assert (reply.status_code, "does not wait for Berth, and is not bound" in reply.text) == (404, True)
+        assert (reply.status_code, "pod default/p does not exist" in reply.text) == (404, True)
         await b.create(claim("other", 9), pod("p", "other"))
         found = await why(b, "p")
         assert found["outcome"] == "refused"
