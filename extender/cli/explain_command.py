@@ -41,12 +41,13 @@ from extender.cli.options import AllNamespaces, Namespace, Watch, WideOutput, ch
 from extender.cli.output import WATCH_SECONDS, Screen, say, say_value, table_screen
 from extender.cli.snapshot_command import load_dump, load_groups
 from extender.console import Explainer, UnknownPod, WhatIf
-from extender.explain import GangExplanation, Scenario, UnschedulableNodes, scenario_of
+from extender.explain import ComparedSets, GangExplanation, Scenario, UnschedulableNodes, scenario_of
 from extender.manifests import hypothetical, is_device_class
 from extender.policy import Policy
 from extender.scheduling import Evaluator, crowded_text, runner_up_text
 
 _BRIEF, _WIDE = 5, 1000  # rows in a table
+_COLOURS = {"fits": "green", "bound": "green", "refused": "red", "blocked": "red", "waiting": "yellow"}  # by outcome
 _UNPLACED = ("refused", "blocked", "gave-up", "unfinished")  # outcomes of groups for which devices are lacking
 
 
@@ -60,8 +61,10 @@ class ExplanationReply(BaseModel):
     unschedulable: list[UnschedulableNodes] = []
     misses: list[str] = []
     terms: list[str] = []
+    failing: list[str] = []
     narration: list[str] = []
     decision: DecisionReply | None = None
+    sets: ComparedSets | None = None
     gang: str = ""
     alone: str = ""
 
@@ -128,7 +131,7 @@ def explain_command(
     question: Json = {"objects": [obj for _, obj in manifests], **what_if, "narrate": narrate}
     if snapshot is not None:
         decided_by = policy_of(policy) if policy is not None else None
-        answer = partial(_offline, snapshot, target, decided_by, question)
+        answer = partial(_answer_of_file, snapshot, target, decided_by, question)
     else:
         text = policy_text(policy) if policy is not None else None
         console = console_of(server, token, kubeconfig, context, berth_namespace)
@@ -215,20 +218,23 @@ def _group(target: Named) -> ObjectKey:
     return ObjectKey(target.namespace, target.name)
 
 
-def _offline(snapshot: Path, target: Named | None, policy: Policy | None, question: Json) -> list[Json]:
+def _answer_of_file(snapshot: Path, target: Named | None, policy: Policy | None, question: Json) -> list[Json]:
     if target is not None and target.is_group:
         cache, bound = load_groups(snapshot)
         scenario = _scenario(cache, question)
         return _offline_explainer(cache).groups(_group(target), scenario, bound, seconds=inf)
-    cache = load_dump(snapshot)
+    return _offline(load_dump(snapshot), target.text if target is not None else None, policy, question)
+
+
+def _offline(cache: ClusterCache, name: str | None, policy: Policy | None, question: Json) -> list[Json]:
     explainer = _offline_explainer(cache)
     what_if = WhatIf(_scenario(cache, question), policy, question["narrate"])
-    if target is None:
+    if name is None:
         given = hypothetical(question["objects"])
         return list(explainer.hypothetical(given, what_if, inf))
-    found = explainer.waiting(explainer.named(target.text), what_if, inf)
+    found = explainer.waiting(explainer.named(name), what_if, inf)
     if found is None:
-        raise UnknownPod(f"pod {one_line(target.text)} does not wait in this snapshot")
+        raise UnknownPod(f"pod {one_line(name)} does not wait in this snapshot")
     return [found]
 
 
@@ -289,9 +295,9 @@ def _show(found: ExplanationReply, output: str) -> None:
     console, decision = table_screen(), found.decision
     sentence = found.sentence if decision is None else _decided(found.pod, decision)
     if found.alone:
-        _show_sentence(console, sentence)
+        _show_sentence(console, sentence, found.outcome)
     else:
-        console.print(sentence, style="bold")
+        console.print(sentence, style=_style(found.outcome))
     for miss in found.misses[1:]:
         console.print(f"  or: {miss}")
     if found.gang:
@@ -304,6 +310,8 @@ def _show(found: ExplanationReply, output: str) -> None:
     _print_indented(console, found.narration)
     if decision is not None:
         _print_indented(console, _pairs(decision.chosen))
+    if found.sets is not None and len(found.sets.chosen.gpus) > 1 and not found.sets.in_group:
+        _print_indented(console, [_first_fit(found.sets)])
     if decision is not None and output == "wide":
         console.print(_best([decision.chosen]))
 
@@ -316,7 +324,25 @@ def _show_nodes(console: Screen, found: ExplanationReply, rows: int) -> None:
         console.print(_unschedulable(found.unschedulable, rows))
     if found.terms:
         console.print("selectors, term by term:")
-        _print_indented(console, found.terms)
+    for term in found.terms:
+        fails = term in found.failing
+        console.print(f"  {'fails ' if fails else 'passes'} {term}", style="red" if fails else "")
+
+
+def _beside_best(one: ScoredNodeReply, unit: str) -> str:
+    """A predicted bandwidth in GB/s beside the best of such a set on the node."""
+    ring, best = f"{one.ring_gbps:.0f}", f"{one.best_gbps:.0f}"
+    return f"{ring}{unit}, the best for this pod" if ring == best else f"{ring} of {best}{unit}"
+
+
+def _first_fit(sets: ComparedSets) -> str:
+    """What first fit would have taken on the same node."""
+    gpus = ", ".join(sets.names[gpu] for gpu in sets.first_fit.gpus)
+    if sets.first_fit == sets.chosen:
+        return f"first fit takes the same GPUs: {gpus}"
+    links = "" if sets.first_fit.is_joined else ", not joined by links"
+    rates = f"{sets.first_fit.gbps:.0f} GB/s instead of {sets.chosen.gbps:.0f}"
+    return f"first fit takes {gpus}{links}: {rates}"
 
 
 def _decided(pod: str, decision: DecisionReply) -> str:
@@ -324,7 +350,7 @@ def _decided(pod: str, decision: DecisionReply) -> str:
     devices = ", ".join(_devices(chosen)) or "no devices"
     found = f"pod {pod} was bound to {chosen.node} at {decision.at} with {devices}"
     if chosen.ring_gbps:
-        found += f"; predicted {chosen.ring_gbps:.0f} of {chosen.best_gbps:.0f} GB/s ({chosen.source})"
+        found += f"; predicted {_beside_best(chosen, ' GB/s')} ({chosen.source})"
     if decision.runner_up:
         found += f"; {runner_up_text(decision.runner_up, decision.margin)}"
     return found
@@ -347,7 +373,7 @@ def _best(candidates: Sequence[ScoredNodeReply]) -> Table:
     table = Table("node", "score", "devices", "predicted GB/s", "why", title="best nodes", title_justify="left")
     for one in candidates:
         parts = (f"{part.name} {part.value:.2f}: {part.sentence}" for part in one.parts)
-        gbps = f"{one.ring_gbps:.0f} of {one.best_gbps:.0f}" if one.ring_gbps else "-"
+        gbps = _beside_best(one, "") if one.ring_gbps else "-"
         table.add_row(one.node, f"{one.score:.3f}", "\n".join(_devices(one)), gbps, "\n".join([*_pairs(one), *parts]))
     return table
 
@@ -364,10 +390,14 @@ def _unschedulable(found: Sequence[UnschedulableNodes], limit: int) -> Table:
 # -- the explanation of a group ---------------------------------------------------------------------------------
 
 
-def _show_sentence(console: Screen, sentence: str) -> None:
+def _style(outcome: str) -> str:
+    return f"bold {_COLOURS.get(outcome, '')}".strip()
+
+
+def _show_sentence(console: Screen, sentence: str, outcome: str) -> None:
     """Print the sentence about a group, each part of it on a line of its own."""
     first, *rest = sentence.split("; ")
-    console.print(first, style="bold")
+    console.print(first, style=_style(outcome))
     _print_indented(console, rest)
 
 
@@ -379,7 +409,7 @@ def _print_indented(console: Screen, lines: Iterable[str]) -> None:
 def _show_group(found: GangExplanation, rows: int) -> None:
     """Print an explanation with at most so many rows in each table."""
     console = table_screen()
-    _show_sentence(console, found.sentence)
+    _show_sentence(console, found.sentence, found.outcome)
     for miss in found.misses[1:]:
         console.print(f"  or: it {miss.sentence}")
     if found.cut_short:

@@ -324,6 +324,7 @@ def _top(fleet: Json, pods: _Pods) -> Group:
         waiting.add_row(f"{pod['pod']}{more}", pod["sentence"])
     decided = Table(title="decisions", title_justify="left", box=None, show_header=False)
     for one in pods.of(fleet["decisions"], _TOP_DECISIONS):
-        gbps = f"predicted {one['ring_gbps']} of {one['best_gbps']} GB/s" if one["ring_gbps"] else ""
+        best = ", the best" if one["ring_gbps"] == one["best_gbps"] else f" of {one['best_gbps']}"
+        gbps = f"predicted GB/s: {one['ring_gbps']}{best}" if one["ring_gbps"] else ""
         decided.add_row(_when(one["at"]), one["pod"], one["node"], counted(one["devices"], "device"), gbps)
     return Group(_summary(fleet["nodes"], letters_too=False), table, waiting, decided)
