@@ -136,12 +136,13 @@ class _Parts:
 
 def _fewest(rooms: Mapping[str, int], order: Order, wanted: int, used: Iterable[str]) -> dict[str, int]:
     """The chosen parts with the number of units for each."""
-    first = set(used)
-    groups = [
-        _Parts(((name, room) for name, room in rooms.items() if name in first), order),
-        _Parts(((name, room) for name, room in rooms.items() if name not in first), order),
-    ]
-    if sum(rooms[name] for name in first & rooms.keys()) >= wanted:
+    first = rooms.keys() & set(used)
+    own, others = list[tuple[str, int]](), rooms.items()
+    if first:
+        own = [entry for entry in others if entry[0] in first]
+        others = {name: room for name, room in others if name not in first}.items()
+    groups = [_Parts(own, order), _Parts(others, order)]
+    if sum(rooms[name] for name in first) >= wanted:
         groups.pop()  # what the gang uses is enough, even if one other part alone would be
     found: dict[str, int] = {}
     while wanted > 0:

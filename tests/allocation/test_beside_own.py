@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
 import pytest
 
+from extender.base.bits import members
 from extender.explain import explain
 from extender.scheduling import ScoredNode
 from extender.topology.sets import bandwidth, links_inside
@@ -23,7 +25,7 @@ Json = dict[str, Any]
 def chosen(fleet: NicFleet, own: Sequence[tuple[str, str]], gpus: int, nics: int) -> ScoredNode:
     """What a pod with these devices would get besides on the best node."""
     requests = [one for one in counted(gpus, nics) if one["exactly"]["count"]]
-    asking, snapshot = fleet.pod_with("n", own, requests), fleet.cache.snapshot()
+    asking, snapshot = fleet.pod_with("n", own, [(requests, ())]), fleet.cache.snapshot()
     found = explain(asking, snapshot, fleet.policy, fleet.evaluator.evaluation_context(snapshot))
     assert found.best, found.sentence
     return found.best[0]
@@ -127,3 +129,14 @@ async def test_serve_binds_a_pod_with_a_nic_near_the_gpu_of_its_shared_claim() -
         assert "1 pair of devices: 1 on one NUMA node" in note
         (nic,) = [one for one in b.claims() if one["metadata"]["name"] == "nic"]
         assert nic["status"]["allocation"]["devices"]["results"][0]["device"] == "pci-0010-03-00-0"
+
+
+def test_a_gpu_that_the_pod_only_watches_is_no_own_device() -> None:
+    fleet = NicFleet({"n": MACHINES["hgx-one-to-one"]})
+    watched = fleet.hold("n", [(GPU, "gpu-5")], admin=True)
+    own = fleet.hold("n", [(NIC, "nic-4")])
+    info = fleet.node_info("n")
+    for key, names in ((watched, []), (own, ["nic-4"])):
+        asked = fleet.asking_claims([(counted(1, 1), ())])
+        asked = replace(asked, allocated_claims=(fleet.cache.store.claims[key],))
+        assert [info.inventory.devices[bit].id.device for bit in members(asked.devices_on(info))] == names
