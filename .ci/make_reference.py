@@ -114,9 +114,18 @@ def metrics(of: Iterable[Any]) -> str:
 # -- commands ----------------------------------------------------------------------------------------------------
 
 
+WAY = ("server", "token", "kubeconfig", "context", "berth_namespace")  # the way to a console
+
+
 def cli() -> str:
-    """Every command with its arguments and options."""
-    return "\n".join(_command("berth", get_command(commands()))).rstrip("\n") + "\n"
+    """Every command with its arguments and options. Those that all commands with a console share come last."""
+    command: Any = get_command(commands())
+    shared = [one for one in command.commands["nodes"].params if one.name in WAY]
+    last = f"## The way to a console\n\n{table(HEAD, map(_parameter, shared))}"
+    return "\n".join([*_command("berth", command), last]).rstrip("\n") + "\n"
+
+
+HEAD = ("argument or option", "default", "meaning")
 
 
 def _command(name: str, command: Any) -> Iterator[str]:
@@ -124,9 +133,13 @@ def _command(name: str, command: Any) -> Iterator[str]:
     if inner is None:
         help_ = re.sub(r"^Example: (.+)", r"Example: `\1`", command.help or "", flags=re.MULTILINE)
         yield f"## {name}\n\n{wrapped(help_)}\n"
-        rows = [_parameter(one) for one in command.params if one.name != "help"]
+        asks = any(one.name == "berth_namespace" for one in command.params)
+        hidden = ("help", *(WAY if asks else ()))
+        rows = [_parameter(one) for one in command.params if one.name not in hidden]
+        if asks:
+            rows.append(("`--server …`", "", "[the way to a console](#the-way-to-a-console)"))
         if rows:
-            yield table(("argument or option", "default", "meaning"), rows)
+            yield table(HEAD, rows)
         return
     for word in sorted(inner):
         yield from _command(f"{name} {word}", inner[word])
