@@ -18,7 +18,7 @@ import httpx
 
 from extender.api.fields import Json
 from extender.base.berth_errors import BerthError
-from extender.base.text_limits import one_line
+from extender.base.text_limits import error_line, one_line
 from extender.cluster import (
     ApiClient,
     ClusterError,
@@ -106,7 +106,7 @@ class InstalledConsole:
     def _unreachable(self, pod: _Pod, error: Exception) -> BerthError:
         if isinstance(error, Forbidden):  # a WebSocket is opened with GET; newer API servers want both verbs
             return BerthError(f"your account may not get and create pods/portforward in {self.place}")
-        reason = one_line(str(error)) or type(error).__name__
+        reason = error_line(str(error)) or type(error).__name__
         return BerthError(f"cannot forward port {pod.port} of pod {pod.name} in {self.place}: {reason}")
 
     async def _ready_pod(self, client: ApiClient) -> _Pod:

@@ -168,7 +168,7 @@ class ApiClient:
 
     async def open_websocket(self, path: str, params: Mapping[str, str], protocol: str) -> ClientWebSocketResponse:
         """An open WebSocket, which the caller closes. Raises ClusterError: of a refusal only the status is known."""
-        headers = await self._headers(_JSON)
+        headers = await self._headers(_JSON) | {"Accept": "*/*"}  # the API server answers 406 to JSON here
         try:
             async with asyncio.timeout(self._open_seconds):
                 return await self._session.ws_connect(

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import aiohttp
 
-from extender.base.text_limits import one_line
+from extender.base.text_limits import error_line
 from extender.cluster.api_errors import ClusterError, Unavailable
 from extender.cluster.client import ApiClient
 
@@ -78,7 +78,7 @@ class PortForward:
             if channel not in begun:
                 begun.add(channel)
             elif channel == _ERROR:
-                self.problem = Unavailable(one_line(message.data[1:].decode("utf-8", "replace"), _TOLD_BYTES))
+                self.problem = Unavailable(error_line(message.data[1:].decode("utf-8", "replace"), _TOLD_BYTES))
                 return
             elif channel == _DATA:
                 writer.write(message.data[1:])

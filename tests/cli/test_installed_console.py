@@ -77,9 +77,11 @@ class FakeApi:
             return web.json_response({"items": []})
         return refusal(404, "NotFound", f'{resource} "{request.path.rpartition("/")[2]}" not found')
 
-    async def _forward(self, request: web.Request) -> web.WebSocketResponse:
+    async def _forward(self, request: web.Request) -> web.StreamResponse:
         """As kubelet's streaming server: see its portforward/websocket.go."""
         assert request.query["ports"] == "8889", "the container's port, not one of this machine"
+        if request.headers["Accept"] != "*/*":
+            return web.Response(status=406)
         remote = web.WebSocketResponse(protocols=("v4.channel.k8s.io",))
         await remote.prepare(request)
         port = (8889).to_bytes(2, "little")
