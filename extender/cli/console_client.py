@@ -40,7 +40,6 @@ Token = Annotated[
 ConsoleKubeconfig = Annotated[
     Path | None, typer.Option("--kubeconfig", help="The kubeconfig that leads to the console. Default: as kubectl.")
 ]
-Context = Annotated[str, typer.Option(help="The context of the kubeconfig. Default: the current one.")]
 BerthNamespace = Annotated[str, typer.Option(help="The namespace in which Berth is installed.", metavar="NAMESPACE")]
 _SECONDS = 30.0
 _CONNECT_SECONDS = 1.0  # to this machine

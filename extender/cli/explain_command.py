@@ -28,7 +28,6 @@ from extender.cli.console_client import (
     BerthNamespace,
     ConsoleClient,
     ConsoleKubeconfig,
-    Context,
     NotKnown,
     Server,
     Token,
@@ -37,7 +36,7 @@ from extender.cli.console_client import (
 from extender.cli.console_replies import DecisionReply, ScoredNodeReply
 from extender.cli.explained_names import Named, named
 from extender.cli.object_files import checked_files, policy_of, policy_text
-from extender.cli.options import AllNamespaces, Namespace, Watch, WideOutput, check_namespace
+from extender.cli.options import AllNamespaces, Context, Namespace, Watch, WideOutput, check_namespace
 from extender.cli.output import WATCH_SECONDS, Screen, say, say_value, table_screen
 from extender.cli.snapshot_command import load_dump, load_groups
 from extender.console import Explainer, UnknownPod, WhatIf

@@ -25,13 +25,12 @@ from extender.cli.console_client import (
     BerthNamespace,
     ConsoleClient,
     ConsoleKubeconfig,
-    Context,
     Server,
     Token,
     console_of,
 )
 from extender.cli.console_replies import ClaimReply, FleetChangeReply, FleetReply, NodeDetailReply
-from extender.cli.options import AllNamespaces, ListOutput, Namespace, Watch, check_namespace
+from extender.cli.options import AllNamespaces, Context, ListOutput, Namespace, Watch, check_namespace
 from extender.cli.output import WATCH_SECONDS, say, say_value, table_screen
 
 _COLOURS = {"f": "green", "u": "blue", "h": "yellow", "d": "red", "x": "magenta"}

@@ -116,3 +116,4 @@ Kubeconfig = Annotated[
     Path | None,
     typer.Option(help="The kubeconfig of the cluster. Default: $KUBECONFIG, ~/.kube/config, or the pod's account."),
 ]
+Context = Annotated[str, typer.Option(help="The context of the kubeconfig. Default: the current one.")]

@@ -14,14 +14,13 @@ from extender.cli.console_client import (
     NAMESPACE,
     BerthNamespace,
     ConsoleKubeconfig,
-    Context,
     Server,
     Token,
     console_of,
 )
 from extender.cli.console_replies import PolicyStatusReply
 from extender.cli.object_files import policy_of
-from extender.cli.options import WideOutput
+from extender.cli.options import Context, WideOutput
 from extender.cli.output import say, say_value
 from extender.files import name_of
 from extender.policy import Policy, PolicyError, UnreadablePolicy

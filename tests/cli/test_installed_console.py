@@ -208,6 +208,10 @@ async def test_claims_are_those_of_the_context(world: World) -> None:
 async def test_another_context_has_another_user(world: World) -> None:
     code, _, err = await world.run("nodes", "--context", "other")
     assert (code, err) == (2, "berth: cannot list pods in namespace berth-system of context other: Unauthorized")
+    for words in (["snapshot"], ["doctor"], ["fabric", "n1"]):
+        assert await world.run(*words, "--context", "other") == (2, "", "berth: Unauthorized")
+    code, _, err = await world.run("nodes", "--context", "nosuch")
+    assert (code, "Expected object with name nosuch" in err) == (2, True)
 
 
 async def test_the_plugin_never_asks_this_machine(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
