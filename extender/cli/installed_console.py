@@ -88,8 +88,9 @@ class InstalledConsole:
     ) -> httpx.Response:
         async with ApiClient(self._credentials) as client:
             if self._pod is None:
-                self._pod = await self._ready_pod(client)
-                self._token = self._given or await self._secret_token(client, self._pod.secret)
+                found = await self._ready_pod(client)
+                self._token = self._given or await self._secret_token(client, found.secret)
+                self._pod = found
             pod = self._pod
             secret = {"Authorization": f"Bearer {self._token}"} if self._token else {}
             async with PortForward(client, self._within, pod.name, pod.port) as forward:
