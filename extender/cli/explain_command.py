@@ -47,6 +47,7 @@ from extender.scheduling import Evaluator, crowded_text, runner_up_text
 
 _BRIEF, _WIDE = 5, 1000  # rows in a table
 _COLOURS = {"fits": "green", "bound": "green", "refused": "red", "blocked": "red", "waiting": "yellow"}  # by outcome
+_CLUSTER_SCOPED = ("DeviceClass", "DeviceTaintRule", "Namespace", "Node", "PriorityClass", "ResourceSlice")
 _UNPLACED = ("refused", "blocked", "gave-up", "unfinished")  # outcomes of groups for which devices are lacking
 
 
@@ -126,8 +127,8 @@ def explain_command(
     target = explained(words or [], namespace, has_file=bool(file))
     if target is not None and target.is_group and (policy is not None or narrate):
         raise WireError("explain group", "takes no -f, --policy or --narrate")
-    manifests = checked_files(file) if file else []
-    question: Json = {"objects": [obj for _, obj in manifests], **what_if, "narrate": narrate}
+    objects = [obj for _, obj in checked_files(file)] if file else []
+    question: Json = {"objects": _placed(objects, namespace), **what_if, "narrate": narrate}
     if snapshot is not None:
         decided_by = policy_of(policy) if policy is not None else None
         answer = partial(_answer_of_file, snapshot, target, decided_by, question)
@@ -135,13 +136,24 @@ def explain_command(
         text = policy_text(policy) if policy is not None else None
         console = console_of(server, token, kubeconfig, context, berth_namespace)
         within = "" if all_namespaces else namespace or console.namespace
-        answer = partial(_ask, console, target, {**question, "policy": text}, within)
+        question |= {"objects": _placed(objects, within), "policy": text}
+        answer = partial(_ask, console, target, question, within)
     found = _answer_or_kind(answer, target)
     _show_all(found, output, narrated=bool(narrate))
     _tell_classes(question["objects"])
     if watch:
         _watch(answer, found, lambda changed: _show_all(changed, output, narrated=bool(narrate)))
     _end(found)
+
+
+def _placed(objects: list[Json], namespace: str) -> list[Json]:
+    """The objects as `kubectl apply` would create them: one without a namespace is in this one, unless that is ''."""
+    return [
+        {**obj, "metadata": {"namespace": namespace, **(obj.get("metadata") or {})}}
+        if namespace and obj.get("kind") not in _CLUSTER_SCOPED
+        else obj
+        for obj in objects
+    ]
 
 
 def _answer_or_kind(answer: Callable[[], list[Json]], target: Named | None) -> list[Json]:

@@ -194,6 +194,25 @@ async def test_names_have_the_namespace_of_the_context(world: World) -> None:
     assert (await explained("deploy/x")).startswith("berth: explain takes a pod or a group, not deploy x: name one of")
 
 
+async def test_manifests_without_a_namespace_are_applied_in_that_of_the_context(world: World, tmp_path: Path) -> None:
+    one = claim("of-training")
+    one["metadata"] |= {"namespace": "training", "uid": "c"}
+    world.berth.cluster.apply(one)
+    await world.berth.settled()
+    path = tmp_path / "pod.yaml"
+    given = pod("new", "of-training")
+    del given["metadata"]["namespace"]
+    path.write_text(yaml.safe_dump(given))
+    for words, name, outcome in (
+        ([], "training/new", "fits"), (["-n", "training"], "training/new", "fits"),
+        (["-n", "default"], "default/new", "waiting"), (["-A"], "default/new", "waiting"),
+    ):  # fmt: skip
+        _, out, err = await world.run("explain", "-f", str(path), "-o", "json", *words)
+        assert [(found["pod"], found["outcome"]) for found in map(json.loads, out.splitlines())] == [(name, outcome)], (
+            err
+        )
+
+
 async def test_claims_are_those_of_the_context(world: World) -> None:
     for namespace in ("training", "default"):
         one = claim("c")
