@@ -62,6 +62,7 @@ call-paths: $(STAMP) ## count the functions and files that each request passes t
 
 bench-allocation: $(STAMP) ## measure the cost of one node's evaluation, by claim and cluster size
 	$(BIN)/python -m benchmarks.allocation
+	$(BIN)/python -m benchmarks.near_devices
 
 bench-gangs: $(STAMP) ## measure planning and waking gangs of 256 pods on 5,000 nodes
 	$(BIN)/python -m benchmarks.gangs

@@ -52,9 +52,12 @@ class Weights(_Strict):
     )
     value: float = Field(12, ge=0, le=100, description="prefer the product of least value, and keep whole NVLink sets")
     headroom: float = Field(2, ge=0, le=100, description="how well the device memory fits the requested memory")
-    fragmentation: float = Field(1, ge=0, le=100, description="how much free GPU capacity stays usable for later jobs")
+    # Fragmentation and packing decide among equals: together less than what the GPUs of two products differ in value.
+    fragmentation: float = Field(
+        0.2, ge=0, le=100, description="how much free GPU capacity stays usable for later jobs"
+    )
     packing: float = Field(
-        0.4, ge=0, le=100, description="prefer nodes whose GPUs (without GPUs: own devices) are already in use"
+        0.08, ge=0, le=100, description="prefer nodes whose GPUs (without GPUs: own devices) are already in use"
     )
     health: float = Field(4, ge=0, le=100, description="avoid devices with an informational taint or a reported fault")
     preference: float = Field(24, ge=0, le=100, description="rank of the chosen firstAvailable alternative")

@@ -5,7 +5,7 @@ Thousands of claims from one template share one decoded spec, see SpecCache.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import orjson
@@ -18,9 +18,6 @@ from extender.base.berth_errors import WireError
 from extender.base.text_limits import cut, decoded_bytes
 
 MAX_ALTERNATIVES = 512  # of all requests of one pod's claims; a request without alternatives counts as one
-COMPUTE_DOMAIN_DRIVER = "compute-domain.nvidia.com"
-CLIQUE_LABEL = "nvidia.com/gpu.clique"  # on a node: the NVLink fabric that joins it with other nodes
-COMPUTE_DOMAIN_LABEL = "resource.nvidia.com/computeDomain"  # on a node: the UID of the only domain that can use it
 _SPEC_BYTES = 8 << 20  # estimated size of all specs in the cache: about 3,000 usual ones
 _MAX_SPEC = 128 * 1024  # bytes of one spec as JSON: real ones have less than 10 KiB, but a tenant's may have 1.4 MB
 _MAX_DECODED = 2 * _MAX_SPEC  # estimated size of one spec with its JSON; short texts take ten times as much decoded
@@ -94,7 +91,7 @@ class ClaimSpec:
     requests: tuple[Request, ...] = ()
     constraints: tuple[Constraint, ...] = ()
     config: tuple[Config, ...] = ()
-    compute_domain: str = ""  # UID of the ComputeDomain whose channel the claim requests; '' for none
+    domains: tuple[tuple[str, str], ...] = ()  # (driver, `domainID` in the claim's parameters for it)
     content: bytes = b""
     estimated_bytes: int = 0  # of memory, for the JSON and its decoded texts
 
@@ -143,20 +140,19 @@ def decode_claim_spec(spec: Json, path: str) -> ClaimSpec:
         requests=many(devices, "requests", where, _request),
         constraints=many(devices, "constraints", where, _constraint),
         config=many(devices, "config", where, decode_config),
-        compute_domain=_compute_domain(devices.get("config")),
+        domains=tuple(_domains(devices.get("config"))),
     )
 
 
-def _compute_domain(config: object) -> str:
-    """The `domainID` that the driver reads from the parameters of a channel claim. Other drivers' are ignored."""
+def _domains(config: object) -> Iterator[tuple[str, str]]:
+    """Each driver with the `domainID` in the parameters for it. `compute_domain` of extender.vendors chooses one."""
     for entry in config if type(config) is list else ():
         opaque = entry.get("opaque") if type(entry) is dict else None
-        if type(opaque) is dict and opaque.get("driver") == COMPUTE_DOMAIN_DRIVER:
+        if type(opaque) is dict and type(driver := opaque.get("driver")) is str:
             parameters = opaque.get("parameters")
             found = parameters.get("domainID") if type(parameters) is dict else None
             if type(found) is str and found:
-                return cut(found)
-    return ""
+                yield cut(driver), cut(found)
 
 
 def _request(obj: Json, path: str) -> Request:

@@ -11,17 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from extender.api.claim_specs import CLIQUE_LABEL
-
 Path = tuple[str, ...]
 """The value of a domain's own label, then those of the farther levels, '' for a label that is not set."""
-
-
-def path_labels(level: str, levels: Sequence[str]) -> tuple[str, ...]:
-    """The labels whose values identify a domain of `level`. The policy has `levels`, the nearest level first."""
-    if level == CLIQUE_LABEL or level not in levels:
-        return (level,)
-    return tuple(levels[levels.index(level) :])
 
 
 def path_of(labels: Mapping[str, str], wanted: Sequence[str]) -> Path | None:

@@ -46,7 +46,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600}
 class GroupSource(Enum):
     """The field, label or annotation by which a pod names its group. The first one that a pod has counts.
 
-    The last one is the driver of a claim with a `domainID`: such a group has no minimum.
+    The last one is a parameter of a claim for a channel of a ComputeDomain: such a group has no minimum.
     """
 
     BERTH = "berth.dev/group"
@@ -56,7 +56,7 @@ class GroupSource(Enum):
     LEADER_WORKER_SET = "leaderworkerset.sigs.k8s.io/group-key"
     JOB_SET = "jobset.sigs.k8s.io/jobset-name"
     JOB = "batch.kubernetes.io/job-name"
-    COMPUTE_DOMAIN = "compute-domain.nvidia.com"
+    COMPUTE_DOMAIN = "domainID"
 
 
 class GroupKey(NamedTuple):

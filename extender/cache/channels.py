@@ -1,8 +1,8 @@
 """The ComputeDomains that have devices in each NVLink clique.
 
-NVIDIA's driver runs the daemons of a ComputeDomain on the nodes of its pods. Two domains in one clique can break each
-other: their daemons set the access to the memory of one fabric, and then CUDA fails now and then (issue 892 of
-kubernetes-sigs/dra-driver-nvidia-gpu). A domain is in a clique while a claim or a reservation has a device of that
+The driver runs the daemons of a ComputeDomain on the nodes of its pods. Two domains in one clique can break each other:
+their daemons set the access to the memory of one fabric, and then programs fail now and then (the vendor's file names
+the report). A domain is in a clique while a claim or a reservation has a device of that
 driver on one of the clique's nodes, or while one of the nodes has the domain's label. An event costs as much as the
 nodes that it names.
 """
@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable
 
-from extender.api.claim_specs import CLIQUE_LABEL, COMPUTE_DOMAIN_DRIVER, COMPUTE_DOMAIN_LABEL
 from extender.api.nodes import Node
 from extender.api.resource_claims import Result
 from extender.cache.slice_index import set_or_drop
+from extender.vendors import CLIQUE_LABEL, COMPUTE_DOMAIN_DRIVER, COMPUTE_DOMAIN_LABEL
 
 
 class Channels:

@@ -20,6 +20,7 @@ from extender.api.resource_claims import Claim
 from extender.api.resource_slices import DeviceId, PoolKey
 from extender.cache.allocated_devices import CLAIM, AllocatedDevices
 from extender.cache.slice_index import SliceIndex, discard, set_or_drop
+from extender.vendors import compute_domain
 
 _MAX_LABELS = 64  # paths of labels whose domains are remembered
 _MAX_GONE_MEMBERS = 4096  # members that terminate: their claims show them as bound
@@ -139,7 +140,7 @@ class ObjectIndex:
     def compute_domain_of(self, claim_uid: str) -> str:
         """UID of the ComputeDomain that a claim is for; '' for none."""
         claim = self.claims.get(self._key_of[claim_uid]) if claim_uid in self._key_of else None
-        return claim.spec.compute_domain if claim is not None else ""
+        return compute_domain(claim.spec) if claim is not None else ""
 
     def _index_special(self, key: ObjectKey, old: Claim | None, new: Claim | None) -> None:
         """Two processes that bind one pod make two special claims for it."""

@@ -11,7 +11,6 @@ from collections.abc import Set as AbstractSet
 from itertools import islice
 
 from extender.allocation import Snapshot
-from extender.api.claim_specs import CLIQUE_LABEL
 from extender.base.text_limits import counted, one_line
 from extender.scheduling import (
     MAX_CLIQUE,
@@ -24,6 +23,7 @@ from extender.scheduling import (
     crowded_text,
     in_cliques,
 )
+from extender.vendors import CLIQUE_LABEL, compute_domain
 
 _MAX_CLIQUES = 3  # named in one explanation
 _MAX_SEARCHED = 64  # cliques whose claims are read
@@ -79,7 +79,7 @@ def _claims_of_others(clique: str, requirements: PodRequirements, snapshot: Snap
         if name in snapshot.node_infos
         for pool in snapshot.node_infos[name].inventory.pools
         for claim in snapshot.claims_on(pool.key)
-        if claim.spec.compute_domain not in ("", requirements.compute_domain)
+        if compute_domain(claim.spec) not in ("", requirements.compute_domain)
     }
     own = sorted(str(key) for key in claims if key.namespace == requirements.namespace)
     return own, len(claims) - len(own)

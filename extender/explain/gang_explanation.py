@@ -18,7 +18,6 @@ from dataclasses import replace
 
 from extender.allocation import Snapshot
 from extender.api.group_topology import NO_TOPOLOGY, AskedTopology, group_topology
-from extender.api.label_domains import path_labels
 from extender.api.pod_groups import NEEDED_OBJECTS, GroupKey, GroupSource, Membership
 from extender.api.pods import SCHEDULER, Pod
 from extender.api.reasons import Code, Reason
@@ -47,7 +46,7 @@ from extender.gangs.gang_problem import (
     plan_sizes,
 )
 from extender.policy import Policy
-from extender.scheduling import EvaluationContext, requirements_of
+from extender.scheduling import EvaluationContext, path_labels, requirements_of
 from extender.scheduling.requirements import Pending, UnschedulableAndUnresolvable
 
 _HOW_TO_MAKE_A_GANG = "the annotation berth.dev/group-min on its pods would make it a gang"

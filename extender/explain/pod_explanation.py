@@ -42,6 +42,7 @@ from extender.scheduling import (
     RankingCache,
     ScoredNode,
     Unschedulable,
+    beside_own,
     best_nodes,
     evaluate,
     may_run,
@@ -183,8 +184,7 @@ def _explanation(question: _Question) -> Explanation:
         ranked = ranking, question.requirements, snapshot, snapshot.node_infos.keys() if allowed is None else allowed
         count = max(_MAX_BEST, question.requirements.policy.candidates)  # filter's order of equal ones
         best = [
-            ScoredNode.of(question.node_info(node), placement, question.requirements, context, snapshot)
-            for node, placement in best_nodes(*ranked, count, statuses)[:_MAX_BEST]
+            _scored(question, node, placement) for node, placement in best_nodes(*ranked, count, statuses)[:_MAX_BEST]
         ]
         sentence = _fits(name, nodes, fitting, best) + _leaves(excluded, nodes)
         sentence += why_last(best, *ranked, statuses)
@@ -197,6 +197,13 @@ def _explanation(question: _Question) -> Explanation:
         reasons = tuple(sorted(reasons, key=lambda one: one.code != Code.CLIQUE.name))
         misses = (*clique_misses(kept, question.requirements, snapshot), *misses)
     return Explanation(name, "refused", _refused(name, reasons, misses), nodes, 0, (), reasons, misses, terms)
+
+
+def _scored(question: _Question, node: str, placement: Placement) -> ScoredNode:
+    """The node with the devices that the pod would get there. Raises DeadlineExceeded."""
+    node_info, requirements, context = question.node_info(node), question.requirements, question.context
+    chosen = beside_own(placement, node_info, requirements, context)
+    return ScoredNode.of(node_info, chosen, requirements, context, question.snapshot)
 
 
 # -- verdicts ------------------------------------------------------------------------------------------------------

@@ -10,8 +10,9 @@ from functools import lru_cache
 
 from extender.allocation import Snapshot
 from extender.api.group_topology import ONE_NODE
-from extender.api.label_domains import LabelDomains, path_labels
+from extender.api.label_domains import LabelDomains
 from extender.gangs.gang_problem import GangProblem
+from extender.scheduling import path_labels
 
 NODE = ONE_NODE  # the level of single nodes
 _DIGITS = re.compile(r"([0-9]+)")

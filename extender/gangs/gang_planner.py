@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 from extender.allocation import Snapshot
 from extender.gangs.domains import NODE, Domain, Domains, natural
+from extender.gangs.fewer_domains import FewerDomains
 from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage
 from extender.gangs.gang_search import MAX_STEPS, GangSearch, GaveUp, Steps, local_nodes, packed
 from extender.gangs.gang_trial import GangMemory, GangTrial
-from extender.gangs.gang_units import Placed, Unit, UnitPlacement, equal_units, member_placements
+from extender.gangs.gang_units import Placed, UnitPlacement, equal_units, member_placements
 from extender.gangs.member_limits import NO_WISHES
 from extender.gangs.member_wishes import Wishing
 from extender.gangs.node_rooms import NodeRooms
@@ -108,7 +109,7 @@ class _Planner:
                 for domain in self._distinct(self._order.tightest_first(enough)):
                     placed = attempt(domain)
                     if placed is not None:
-                        return self._result(domain, placed)
+                        return self._result(domain, self._in_fewer(domain, placed))
         return self._shortage()
 
     # -- which domain ----------------------------------------------------------------------------------------
@@ -161,6 +162,17 @@ class _Planner:
         wishing = Wishing(self._problem, self._snapshot, self._domains, self._filled)
         return wishing.plan(self._rooms, domain, placed)
 
+    def _in_fewer(self, domain: Domain, placed: list[Placed]) -> list[Placed]:
+        """The units in fewer sub-domains: one kind of them after the other may take too many."""
+        if len(self._rooms) == 1 or domain.level == NODE or self._problem.wishes != NO_WISHES:
+            return placed
+        steps = Steps(MAX_STEPS // 4)
+
+        def place(smaller: Domain) -> list[Placed] | None:
+            return self._filled(self._rooms, smaller) or self._by_search(smaller, steps)
+
+        return FewerDomains(self._rooms, self._domains, self._may_fit, place).plan(domain, placed)
+
     def _filled(self, rooms: Sequence[NodeRooms], domain: Domain) -> list[Placed] | None:
         found = fill(rooms, domain, self._snapshot, self._domains, self._order)
         return found.placed if found is not None else None
@@ -171,7 +183,7 @@ class _Planner:
         if alone and len(local_nodes(domain.nodes, self._snapshot)) == len(domain.nodes):
             found = pack(self._rooms[0], domain, self._snapshot, self._domains, self._order, self._steps)
         else:
-            found = self._with_other_alternatives(domain) or self._by_search(domain)
+            found = self._with_other_alternatives(domain) or self._by_search(domain, self._steps)
         return found
 
     def _with_other_alternatives(self, domain: Domain) -> list[Placed] | None:
@@ -182,11 +194,11 @@ class _Planner:
                 return found.placed
         return None
 
-    def _by_search(self, domain: Domain) -> list[Placed] | None:
+    def _by_search(self, domain: Domain, steps: Steps) -> list[Placed] | None:
         names = sorted(domain.nodes, key=self._domains.path)
         wanted = [(rooms, len(rooms.units)) for rooms in self._rooms]
         try:
-            return GangSearch(wanted, names, self._snapshot, self._steps).run()
+            return GangSearch(wanted, names, self._snapshot, steps).run()
         except GaveUp:
             return None
 
@@ -194,16 +206,11 @@ class _Planner:
         placements: dict[str, tuple[str, Placement]] = {}
         for rooms, units in zip(self._rooms, placed, strict=True):
             ordered = sorted(units, key=lambda entry: self._domains.path(entry[0]))
-            for unit, (name, found) in zip(self._by_path(rooms), ordered, strict=True):
+            own = self._order.units_for(rooms, [name for name, _ in ordered])
+            for unit, (name, found) in zip(own, ordered, strict=True):
                 node = self._snapshot.node_infos[name].node
                 placements |= {uid: (name, one) for uid, one in member_placements(unit, found, node).items()}
         return GangPlan(placements, domain.level, domain.name)
-
-    def _by_path(self, rooms: NodeRooms) -> Sequence[Unit]:
-        """Equal units in the order of their nodes: by rank, or by the nodes that they are pinned to."""
-        if not rooms.pinned:
-            return rooms.units
-        return sorted(rooms.units, key=lambda unit: self._domains.path(unit.pin or ""))
 
     def _shortage(self) -> GangShortage:
         """The domain with the most room, the widest level first."""

@@ -168,15 +168,22 @@ class NodeRooms:
         self._bounds(units.admissible)
 
     @cached_property
+    def has_preferences(self) -> bool:
+        """Whether a member may prefer some nodes; nearly always it prefers none."""
+        return bool(self._snapshot.soft_tainted) or any(
+            one.prefers.terms for unit in self.units for one in unit.members
+        )
+
+    @cached_property
     def preference(self) -> dict[str, int]:
         """By node with room, the points for which the members of all units prefer it; empty if they prefer none.
 
         Raises DeadlineExceeded.
         """
-        prefers, node_infos = [member.prefers for unit in self.units for member in unit.members], self._node_infos
-        if not self._snapshot.soft_tainted and not any(one.terms for one in prefers):
-            return {}  # as nearly always
-        members, found = Counter(prefers), dict.fromkeys(self.most, 0)
+        if not self.has_preferences:
+            return {}
+        node_infos, found = self._node_infos, dict.fromkeys(self.most, 0)
+        members = Counter(member.prefers for unit in self.units for member in unit.members)
         nodes = [node_infos[name].node for name in self.most]
         for one, number in members.most_common(MAX_PREFERENCES):
             for node in nodes:
@@ -335,7 +342,8 @@ class NodeRooms:
     @property
     def spans_domains(self) -> bool:
         """Whether a unit on one node can change the room of other nodes: a limit is for a domain of several nodes."""
-        return any(limit.domain_of is not None or limit.over for limit in self._limited)
+        limits = self._limited  # nearly always empty, and read for each domain
+        return bool(limits) and any(limit.domain_of is not None or limit.over for limit in limits)
 
     def most_in(self, names: Iterable[str]) -> int:
         """The units that these nodes have room for at most, with the limits of the domains that they are in."""

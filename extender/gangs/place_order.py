@@ -1,5 +1,6 @@
-"""Which of equal domains, sub-domains and nodes a gang takes: preferred ones, then partly used ones, then by name.
+"""Which of equal domains, sub-domains and nodes a gang takes, and which member gets which of its nodes.
 
+Preferred ones come first, then partly used ones, then by name.
 So whole racks and cliques stay whole, whatever their names. The planner compares domains, and `spreading` compares
 sub-domains and nodes of equal room.
 """
@@ -11,12 +12,16 @@ from itertools import groupby
 from math import fsum
 
 from extender.allocation import Snapshot
-from extender.api.claim_specs import CLIQUE_LABEL
 from extender.api.label_domains import LabelDomains
 from extender.gangs.domains import NODE, Domain, Domains, natural
+from extender.gangs.gang_units import Unit
 from extender.gangs.node_rooms import NodeRooms
 from extender.gangs.spreading import Level, Order
-from extender.scheduling import DomainUses, EvaluationContext, Use
+from extender.scheduling import DomainUses, EvaluationContext, NodePreference, Use
+from extender.topology.assignment import assigned
+from extender.vendors import CLIQUE_LABELS
+
+MAX_COMPARED = 500_000  # rows * rows * columns of an assignment: 79 members that prefer other nodes; some 20 ms
 
 
 class PlaceOrder:
@@ -114,14 +119,63 @@ class PlaceOrder:
         return order
 
     def _of_nodes(self, rooms: NodeRooms) -> Order:
-        compared, points, around = self._compared_levels(NODE), rooms.preference, self._uses.around
+        self._uses.update(self._snapshot)
+        points, use = rooms.preference, self._uses.order()
 
         def order(name: str) -> object:
-            return -points.get(name, 0), self._uses.use(compared[0], name), around(name), natural(name)
+            return -points.get(name, 0), use(name), natural(name)
 
         return order
+
+    # -- members ---------------------------------------------------------------------------------------------
+
+    def units_for(self, rooms: NodeRooms, names: Sequence[str]) -> Sequence[Unit]:
+        """Equal units in the order of their nodes `names`, which are sorted by path: by rank.
+
+        Units that are pinned go to their nodes, and units that prefer other nodes than the rest to those.
+        """
+        if rooms.pinned:
+            return sorted(rooms.units, key=lambda unit: self._domains.path(unit.pin or ""))
+        if not rooms.has_preferences:
+            return rooms.units
+        classes: dict[tuple[NodePreference, ...], list[Unit]] = {}
+        for unit in rooms.units:
+            classes.setdefault(tuple(member.prefers for member in unit.members), []).append(unit)
+        if len(classes) == 1:
+            return rooms.units
+        nodes = [self._snapshot.node_infos[name].node for name in names]
+        points: dict[tuple[NodePreference, ...], list[int]] = {}
+        for wanted in classes:
+            self._context.deadline.check_time()
+            points[wanted] = [sum(one.points(node) for one in wanted) for node in nodes]
+        choosy = [
+            (points[wanted], wanted) for wanted, units in classes.items() for _ in units if _differ(points[wanted])
+        ]
+        position_of = dict(zip(_positions([row for row, _ in choosy]), choosy, strict=True))
+        own: dict[tuple[NodePreference, ...], list[Unit]] = {key: units[::-1] for key, units in classes.items()}
+        others = [unit for unit in rooms.units if not _differ(points[tuple(one.prefers for one in unit.members)])][::-1]
+        return [
+            own[position_of[position][1]].pop() if position in position_of else others.pop()
+            for position in range(len(names))
+        ]
+
+
+def _differ(points: Sequence[int]) -> bool:
+    return len(set(points)) > 1
+
+
+def _positions(table: list[list[int]]) -> list[int]:
+    """The column of each row, so that the sum is the largest; in a table that is too large, the best one left."""
+    if len(table) ** 2 * len(table[0] if table else ()) <= MAX_COMPARED:
+        return assigned(table)
+    left, found = dict.fromkeys(range(len(table[0]))), list[int]()
+    for row in table:
+        best = max(left, key=row.__getitem__)
+        del left[best]
+        found.append(best)
+    return found
 
 
 def _some_node(level: str, nodes: Sequence[str] | frozenset[str]) -> str:
     """A node of a domain. Only a clique can span two domains of a farther level: then it must not be any one."""
-    return min(nodes) if level == CLIQUE_LABEL else next(iter(nodes))
+    return min(nodes) if level in CLIQUE_LABELS else next(iter(nodes))

@@ -136,12 +136,13 @@ class _Parts:
 
 def _fewest(rooms: Mapping[str, int], order: Order, wanted: int, used: Iterable[str]) -> dict[str, int]:
     """The chosen parts with the number of units for each."""
-    first = set(used)
-    groups = [
-        _Parts(((name, room) for name, room in rooms.items() if name in first), order),
-        _Parts(((name, room) for name, room in rooms.items() if name not in first), order),
-    ]
-    if sum(rooms[name] for name in first & rooms.keys()) >= wanted:
+    first = rooms.keys() & set(used)
+    own, others = list[tuple[str, int]](), rooms.items()
+    if first:
+        own = [entry for entry in others if entry[0] in first]
+        others = {name: room for name, room in others if name not in first}.items()
+    groups = [_Parts(own, order), _Parts(others, order)]
+    if sum(rooms[name] for name in first) >= wanted:
         groups.pop()  # what the gang uses is enough, even if one other part alone would be
     found: dict[str, int] = {}
     while wanted > 0:
@@ -175,8 +176,13 @@ class _Choice(NamedTuple):
     domains: tuple[tuple[str, ...], ...]  # the path of each, the farthest level first
 
 
-_Counts = tuple[int, ...]  # sub-domains of each level, the farthest first
+_BITS = 12  # of a count below, which MAX_COMBINATIONS keeps below 200; the highest bit stays free
 _NOTHING = _Choice(0, 0, ())
+
+
+def _packed(counts: Iterable[int]) -> int:
+    """Counts of sub-domains of each level as one number, the farthest level in the lowest bits: sums are fast so."""
+    return sum(number << _BITS * level for level, number in enumerate(counts))
 
 
 def _compared(
@@ -212,12 +218,16 @@ class _Comparison:
         self,
         by_path: Mapping[tuple[str, ...], int],
         orders: Sequence[Order],
-        most: _Counts,
+        most: tuple[int, ...],
         wanted: int,
         of_used: Sequence[Collection[str]],
     ) -> None:
         """`by_path` has the room of each sub-domain of the nearest level."""
         self._room, self._most, self._wanted, self._of_used = by_path, most, wanted, of_used
+        # A sum of counts is too large in some level if it takes the highest bit of the level away.
+        self._highest = _packed([1 << _BITS - 1] * len(most))
+        self._limit = self._highest + _packed(most)
+        self._nearest = _BITS * (len(most) - 1)
         self._below: dict[tuple[str, ...], dict[tuple[str, ...], None]] = {}
         for path in sorted(by_path, key=lambda path: [order(name) for order, name in zip(orders, path, strict=False)]):
             for depth in range(len(path)):
@@ -226,45 +236,43 @@ class _Comparison:
     def run(self) -> tuple[tuple[str, ...], ...]:
         """The fewest sub-domains of the nearest level with the wanted room; none if there are no such."""
         fitting = [
-            (counts[-1], -choice.excess, choice)
+            (counts >> self._nearest, -choice.excess, choice)
             for counts, choice in self._choices(()).items()
             if choice.room >= self._wanted
         ]
         return min(fitting)[2].domains if fitting else ()
 
-    def _choices(self, path: tuple[str, ...]) -> dict[_Counts, _Choice]:
-        """By the numbers of sub-domains of the levels below a path, the best choice there."""
+    def _choices(self, path: tuple[str, ...]) -> dict[int, _Choice]:
+        """By the packed numbers of sub-domains of the levels below a path, the best choice there."""
         depth = len(path)
         if depth == len(self._most) - 1:
             return self._of_nearest(path)
-        found: dict[_Counts, _Choice] = {(0,) * (len(self._most) - depth): _NOTHING}
+        found: dict[int, _Choice] = {0: _NOTHING}
         for child in self._below[path]:
-            own = int(child[-1] not in self._of_used[depth])
-            added = {(own, *counts): choice for counts, choice in self._choices(child).items()}
-            found = self._together(found, added, self._most[depth:])
+            own = (child[-1] not in self._of_used[depth]) << _BITS * depth
+            found = self._together(found, {own + counts: choice for counts, choice in self._choices(child).items()})
         return found
 
-    def _of_nearest(self, path: tuple[str, ...]) -> dict[_Counts, _Choice]:
+    def _of_nearest(self, path: tuple[str, ...]) -> dict[int, _Choice]:
         used = [child for child in self._below[path] if child[-1] in self._of_used[-1]]
         others = [child for child in self._below[path] if child[-1] not in self._of_used[-1]]
         others.sort(key=lambda child: -self._room[child])  # stable: otherwise in the given order
         first = sum(self._room[child] for child in used)
         totals = accumulate((self._room[child] for child in others[: self._most[-1]]), initial=first)
         return {
-            (number,): _Choice(min(total, self._wanted), -total, (*used, *others[:number]))
+            number << self._nearest: _Choice(min(total, self._wanted), -total, (*used, *others[:number]))
             for number, total in enumerate(totals)
         }
 
-    def _together(
-        self, some: Mapping[_Counts, _Choice], added: Mapping[_Counts, _Choice], most: _Counts
-    ) -> dict[_Counts, _Choice]:
-        """The choices of `some`, each also with each choice that is added."""
-        found = dict(some)
-        for counts, choice in some.items():
-            for more, other in added.items():
-                key = tuple(one + two for one, two in zip(counts, more, strict=True))
-                if all(number <= limit for number, limit in zip(key, most, strict=True)):
-                    excess = choice.excess + other.excess
-                    new = _Choice(min(-excess, self._wanted), excess, choice.domains + other.domains)
-                    found[key] = max(found.get(key, _NOTHING), new)
+    def _together(self, some: Mapping[int, _Choice], added: Mapping[int, _Choice]) -> dict[int, _Choice]:
+        """The choices of `some`, each also with each choice that is added. Of equally good ones, the first."""
+        found, limit, highest, wanted = dict(some), self._limit, self._highest, self._wanted
+        for counts, (_, excess, domains) in some.items():
+            for more, (_, other, further) in added.items():
+                key, both = counts + more, excess + other
+                if (limit - key) & highest != highest:
+                    continue
+                room, known = min(-both, wanted), found.get(key)
+                if known is None or (room, both) > known[:2]:
+                    found[key] = _Choice(room, both, domains + further)
         return found

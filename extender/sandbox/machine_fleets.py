@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from extender.api.claim_specs import CLIQUE_LABEL
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import shown
 from extender.sandbox.machines import Machine, carried_machines, load_machine
+from extender.vendors import CLIQUE_LABEL
 
 _PART = re.compile(r"([0-9]{1,6})x([^,]+?)(?:/([0-9]{1,4}))?")
 MAX_NODES = 20_000

@@ -11,7 +11,7 @@ from extender.scheduling.decision import (
     parse_decision,
     runner_up_text,
 )
-from extender.scheduling.domain_uses import DomainUses, Use
+from extender.scheduling.domain_uses import DomainUses, Use, path_labels
 from extender.scheduling.equivalence import ignores_identity
 from extender.scheduling.evaluate import (
     EvaluationContext,
@@ -19,6 +19,7 @@ from extender.scheduling.evaluate import (
     FilterStatus,
     Placement,
     Unschedulable,
+    beside_own,
     evaluate,
     may_reject_sets,
 )
@@ -60,6 +61,7 @@ __all__ = [
     "UsableNodes",
     "Use",
     "attributes_like",
+    "beside_own",
     "best_nodes",
     "crowded_text",
     "evaluate",
@@ -69,6 +71,7 @@ __all__ = [
     "may_run",
     "outside_domain",
     "parse_decision",
+    "path_labels",
     "proximity_of",
     "requirements_of",
     "runner_up_text",

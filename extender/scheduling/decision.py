@@ -36,7 +36,7 @@ class ScoredNode:
     source: str  # the source of the link data
     parts: tuple[ScorePart, ...]
     reused: tuple[str, ...] = ()  # devices of the pod's claims that were allocated or promised before
-    pairs: tuple[DevicePair, ...] = ()  # of the devices to allocate, the first 8
+    pairs: tuple[DevicePair, ...] = ()  # of all devices that the pod uses, the first 8
     more_pairs: int = 0
     network: str = ""  # the predicted bandwidth of the NICs, as text
     clique: str = ""  # the node's NVLink clique, if another ComputeDomain has channels in it
@@ -137,17 +137,20 @@ def _pairs(
         for name, picks in zip(local.claim_names, placement.solution.picks, strict=True)
         for pick in picks
     }
-    problem, simple = context.problem(node_info, local), node_info.inventory.simple
+    own, simple = requirements.devices_on(node_info), node_info.inventory.simple
+    problem = context.problem(node_info, local)
     specs = dict(zip(local.claim_names, local.specs, strict=True))
 
-    def accepted(bit: int) -> Accepted:
+    def accepted(bit: int) -> Accepted | None:
+        if bit not in requests:
+            return None
         claim, request = requests[bit]
         match = problem.select(claim, request).match
         # A constraint may forbid a device that the request accepts.
         is_bound = any(constraint.covers(request.name) for constraint in specs[claim].constraints)
         return Accepted(match, match & simple & ~node_info.busy & ~placement.solution.mask, is_bound)
 
-    return device_pairs(node_info, placement.solution.taken, accepted)
+    return device_pairs(node_info, placement.solution.taken | own, accepted)
 
 
 def crowded_text(clique: str) -> str:

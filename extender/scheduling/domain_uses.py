@@ -2,26 +2,32 @@
 
 Of choices that are equal otherwise, one in a partly used domain comes first, and of partly used domains, one in the
 domain with the fewest free GPUs: on the nearest level, then on the next one. The counts follow the snapshots: an update
-costs as much as the changed nodes.
+costs as much as the changed nodes, and so does the order of the places with nodes in one state.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import NamedTuple
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.api.group_topology import ONE_NODE
-from extender.api.label_domains import Path, path_labels, path_of
+from extender.api.label_domains import Path, path_of
 from extender.api.nodes import Node
+from extender.scheduling.place_tree import Key, PlaceTree, in_order
+from extender.vendors import CLIQUE_LABELS
 
-_MAX_PLACES = 256  # that one search looks at
-_MAX_EQUAL = 16  # of these, equal ones that are compared further
-_MAX_NODES = 72  # of a place: no NVLink clique has more GPUs
+_LEAST_CHANGES = 1024  # that are noted for trees which follow later
+
+
+def path_labels(level: str, levels: Sequence[str]) -> tuple[str, ...]:
+    """The labels whose values identify a domain of `level`. The policy has `levels`, the nearest level first."""
+    if level in CLIQUE_LABELS or level not in levels:
+        return (level,)
+    return tuple(levels[levels.index(level) :])
 
 
 class Use(NamedTuple):
@@ -46,7 +52,6 @@ class _Domain:
         return Use(not self.used, self.free)
 
 
-_Key = tuple[int, ...]
 _Name = tuple[tuple[str, ...], ...]  # the paths; () for none
 
 
@@ -56,34 +61,24 @@ class _Place:
 
     paths: tuple[Path | None, ...]
     domains: tuple[_Domain | None, ...]  # the nearest level first
-    nearest: _Domain | None  # of them
     name: _Name  # of equal places the first by name comes first: never by the order in which nodes were seen
-    states: dict[int, dict[str, None]] = field(default_factory=dict)  # names by number of the node state
-    key: _Key | None = None  # in the order; None: not there
-
-    def enter(self, name: str, state: int) -> None:
-        self.states.setdefault(state, {})[name] = None
-
-    def leave(self, name: str, state: int) -> None:
-        names = self.states[state]
-        del names[name]
-        if not names:
-            del self.states[state]
+    parents: tuple[_Domain | None, ...]  # the domains around the nearest one, the farthest first
+    states: dict[int, list[str]] = field(default_factory=dict)  # sorted names by number of the node state
 
     @property
-    def room(self) -> list[int]:
-        """The free GPUs of the domains, the nearest first: the order of places with equal keys."""
-        return [domain.free if domain is not None else 0 for domain in self.domains]
-
-    def new_key(self) -> _Key:
-        """The Use of each domain, of those around the nearest one without the room: or each pod would move a spine."""
-        found = list[int]()
+    def use(self) -> Key:
+        """The Use of each domain, the nearest first."""
+        found: Key = ()
         for domain in self.domains:
-            if domain is None:
-                found += _NO_DOMAIN
-            else:
-                found += (not domain.used, domain.free if domain is self.nearest else 0)
-        return tuple(found)
+            found += (not domain.used, domain.free) if domain is not None else _NO_DOMAIN
+        return found
+
+
+class _Tree(NamedTuple):
+    """The places with nodes in one state."""
+
+    places: PlaceTree[_Place]
+    changes: int  # how many changes of places it has followed
 
 
 class _Known(NamedTuple):
@@ -109,7 +104,10 @@ class DomainUses:
         self._nodes: dict[str, _Known] = {}
         self._domains: dict[tuple[int, Path], _Domain] = {}  # by number of the level and path
         self._places: dict[tuple[Path | None, ...], _Place] = {}
-        self._order: list[tuple[_Key, _Name, _Place]] = []
+        self._in_state: dict[int, dict[_Place, None]] = {}
+        self._trees: dict[int, _Tree] = {}  # by number of the node state; only of those that `first` was asked for
+        self._changed: list[_Place] = []  # the newest changes
+        self._changes = 0  # all changes so far
 
     def update(self, snapshot: Snapshot) -> None:
         """Bring the counts up to date."""
@@ -120,23 +118,18 @@ class DomainUses:
             self._count_all(snapshot)
         else:
             for name in changed:
-                for place in self._counted(name, snapshot.node_infos.get(name)):
-                    self._move(place)
+                self._count(name, snapshot.node_infos.get(name))
         self._version = snapshot.version
 
     def _count_all(self, snapshot: Snapshot) -> None:
         self._forget()
         for name, node_info in snapshot.node_infos.items():
-            self._counted(name, node_info)
-        for place in self._places.values():
-            place.key = place.new_key()
-            self._order.append((place.key, place.name, place))
-        self._order.sort()
+            self._count(name, node_info)
 
     @property
     def size(self) -> int:
         """The number of sets of nodes that are in the same domains: memory grows with it."""
-        return len(self._order)
+        return len(self._places)
 
     def use(self, level: str, name: str) -> Use:
         """The use of the domain of a level around a node, or of the node itself for ONE_NODE."""
@@ -146,63 +139,113 @@ class DomainUses:
         domain = known.place.domains[self.levels.index(level)] if known is not None else None
         return domain.use if domain is not None else _NO_DOMAIN
 
-    def around(self, name: str) -> object:
+    def around(self, name: str) -> Key:
         """A sort key: the nodes in partly used domains come first, on the nearest level first."""
-        place = self._nodes[name].place
-        return place.key, place.room
+        return self._nodes[name].place.use
+
+    def order(self) -> Callable[[str], object]:
+        """The sort key of each node, until the next `update`: its own use, and then as `around`."""
+        around: dict[_Place, Key] = {}
+
+        def key(name: str) -> object:
+            known = self._nodes[name]
+            use = around.get(known.place)
+            if use is None:
+                use = around[known.place] = known.place.use
+            return not known.used, known.free, use
+
+        return key
 
     def first_of(self, names: Sequence[str]) -> str:
         """The node of these that comes first; of equal ones, the first in the given order."""
-        places = [self._nodes[name].place for name in names]
-        key = min([place.key for place in places if place.key is not None])
-        equal = [(place.room, number) for number, place in enumerate(places) if place.key == key]
-        return names[min(equal)[1]]
+        return min(names, key=self.around)
 
-    def first(self, states: AbstractSet[int], accepts: Callable[[str], bool]) -> str | None:
-        """The first accepted node in one of these states; None if there is none, or if the search ends at a limit."""
-        for place in sorted(self._equal_places(states), key=lambda place: (place.room, place.name)):
-            names = (name for state in place.states.keys() & states for name in islice(place.states[state], _MAX_NODES))
-            name = min(filter(accepts, names), default=None)
-            if name is not None:
-                return name
+    def first(
+        self, states: AbstractSet[int], allowed: AbstractSet[str] | None, without: Collection[str] = ()
+    ) -> str | None:
+        """The first node in one of these states, among `allowed` (None: all), not of `without`; None if there is none.
+
+        The work does not grow with the number of nodes, but with that of `allowed` and `without`.
+        """
+        if allowed is not None and len(allowed) < len(self._places):
+            found = [name for name in allowed if name in self._nodes and self._nodes[name].state in states]
+            key = {
+                name: (self.around(name), self._nodes[name].place.name, name) for name in found if name not in without
+            }
+            return min(key, key=key.__getitem__, default=None)
+        for place in in_order([self._tree(state) for state in states & self._in_state.keys()]):
+            names = [
+                name
+                for state in place.states.keys() & states
+                for name in place.states[state]
+                if (allowed is None or name in allowed) and name not in without
+            ]
+            if names:
+                return min(names)
         return None
 
-    def _equal_places(self, states: AbstractSet[int]) -> Iterator[_Place]:
-        """The first places with nodes in these states."""
-        start, found, key = bisect_left(self._order, ((0, 1),)), 0, None
-        for own, _, place in islice(self._order, start, start + _MAX_PLACES):
-            if found and (own != key or found == _MAX_EQUAL):
-                return
-            if not states.isdisjoint(place.states):
-                key, found = own, found + 1
-                yield place
+    def _tree(self, state: int) -> PlaceTree[_Place]:
+        """The places with nodes in a state, in the order of now."""
+        places, known = self._in_state[state], self._trees.get(state)
+        missed = self._changes - known.changes if known is not None else 0
+        if known is None or missed > min(len(self._changed), len(places)):
+            tree, changed = PlaceTree[_Place](), list(places)
+        else:
+            tree, changed = known.places, self._changed[len(self._changed) - missed :]
+        for place in dict.fromkeys(changed):
+            tree.update(place, present=place in places)
+        self._trees[state] = _Tree(tree, self._changes)
+        return tree
 
     # -- counting --------------------------------------------------------------------------------------------
 
-    def _counted(self, name: str, node_info: NodeInfo | None) -> Iterable[_Place]:
-        """Count a node as it is now; None: no longer. Returns the places whose key may be another one."""
-        old, new = self._nodes.get(name), None
+    def _count(self, name: str, node_info: NodeInfo | None) -> None:
+        """Count a node as it is now; None: no longer."""
+        old, new = self._nodes.pop(name, None), None
         if node_info is not None:
             node, (used, free) = node_info.node, _gpus(node_info)
             place = old.place if old is not None and old.node is node else self._place_of(node)
             new = self._nodes[name] = _Known(node, place, node_info.state.number, used, free)
-        else:
-            self._nodes.pop(name, None)
-        moved: dict[_Place, None] = {}
-        if old is not None and new is not None and old.place is new.place:
-            if old.state != new.state:
-                old.place.leave(name, old.state)
-                new.place.enter(name, new.state)
-            if (old.used, old.free) != (new.used, new.free):
-                _add(new.place, new.used - old.used, new.free - old.free, moved)
-            return moved
+        if old is not None and (new is None or (old.place, old.state) != (new.place, new.state)):
+            self._leave(old.place, name, old.state)
+        if new is not None and (old is None or (old.place, old.state) != (new.place, new.state)):
+            self._enter(new.place, name, new.state)
         if old is not None:
-            old.place.leave(name, old.state)
-            _add(old.place, -old.used, -old.free, moved)
+            self._add(old.place, -old.used, -old.free)
         if new is not None:
-            new.place.enter(name, new.state)
-            _add(new.place, new.used, new.free, moved)
-        return moved
+            self._add(new.place, new.used, new.free)
+        if old is not None and not old.place.states:
+            self._remove(old.place)
+
+    def _enter(self, place: _Place, name: str, state: int) -> None:
+        insort(place.states.setdefault(state, []), name)
+        self._in_state.setdefault(state, {})[place] = None
+
+    def _leave(self, place: _Place, name: str, state: int) -> None:
+        names = place.states[state]
+        del names[bisect_left(names, name)]
+        if not names:
+            del place.states[state], self._in_state[state][place]
+            if not self._in_state[state]:
+                del self._in_state[state]
+                self._trees.pop(state, None)
+
+    def _add(self, place: _Place, used: int, free: int) -> None:
+        """Count GPUs in the domains of a place, and note the places that may move in the order."""
+        self._note(place)
+        for level, domain in zip(self.levels, place.domains, strict=True):
+            if domain is not None:
+                domain.used += used
+                domain.free += free
+                if level in CLIQUE_LABELS:  # it alone can span several domains of a farther level
+                    for other in domain.places:
+                        self._note(other)
+
+    def _note(self, place: _Place) -> None:
+        self._changed.append(place)
+        self._changes += 1
+        if len(self._changed) > 2 * max(len(self._places), _LEAST_CHANGES):
+            del self._changed[: len(self._changed) // 2]
 
     def _place_of(self, node: Node) -> _Place:
         paths = tuple(path_of(node.labels, labels) for labels in self._labels)
@@ -212,42 +255,21 @@ class DomainUses:
                 self._domains.setdefault((level, path), _Domain()) if path is not None else None
                 for level, path in enumerate(paths)
             )
-            nearest = next((domain for domain in domains if domain is not None), None)
-            found = self._places[paths] = _Place(paths, domains, nearest, tuple(path or () for path in paths))
+            name = tuple(path or () for path in paths)
+            found = self._places[paths] = _Place(paths, domains, name, domains[:0:-1])
             for domain in domains:
                 if domain is not None:
                     domain.places[found] = None
         return found
 
-    def _move(self, place: _Place) -> None:
-        """Put a place where it belongs in the order; forget it if it has no nodes."""
-        key = place.new_key() if place.states else None
-        if key == place.key and key is not None:
-            return
-        if place.key is not None:
-            del self._order[bisect_left(self._order, (place.key, place.name))]
-        place.key = key
-        if key is not None:
-            insort(self._order, (key, place.name, place))
-            return
+    def _remove(self, place: _Place) -> None:
+        """Forget a place without nodes, and the domains that had no other."""
         self._places.pop(place.paths, None)
         for level, (path, domain) in enumerate(zip(place.paths, place.domains, strict=True)):
             if domain is not None and path is not None:
                 domain.places.pop(place, None)
                 if not domain.places:
                     self._domains.pop((level, path), None)
-
-
-def _add(place: _Place, used: int, free: int, moved: dict[_Place, None]) -> None:
-    """Count GPUs in the domains of a place, and note the places whose key may be another one."""
-    moved[place] = None
-    for domain in place.domains:
-        if domain is not None:
-            was_whole = not domain.used
-            domain.used += used
-            domain.free += free
-            if (domain is place.nearest and len(domain.places) > 1) or was_whole == bool(domain.used):
-                moved |= domain.places
 
 
 def _gpus(node_info: NodeInfo) -> tuple[int, int]:

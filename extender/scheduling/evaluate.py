@@ -216,8 +216,11 @@ def evaluate(
     context: EvaluationContext,
     recorder: CauseRecorder | None = None,
     forbidden: Forbidden = _NOTHING,
+    own: int = 0,
 ) -> FilterStatus:
     """The status of one node. An invalid claim makes the node unschedulable, with the fault as the reason.
+
+    `own` is a mask of devices that the pod has on the node already: the new ones are near them, if that is possible.
 
     `requirements` are those on this node (`for_node`). A `recorder` receives the cause of each device that the search
     rejects. It does not change the status. For `forbidden` see EvaluationContext.problem. Raises DeadlineExceeded.
@@ -227,13 +230,27 @@ def evaluate(
     problem = context.problem(node_info, requirements, forbidden)
     try:
         path = FastPath.of(problem) if recorder is None else None
-        if path is not None and len(path.asked) == 1 and context.placements is not None:
+        if path is not None and len(path.asked) == 1 and context.placements is not None and not own:
             return context.placements.shared(node_info, requirements, context, problem, path)
-        return _solve(node_info, requirements, context, problem, path, recorder)
+        return _solve(node_info, requirements, context, problem, path, recorder, own)
     except InvalidClaim as error:
         return Unschedulable(Reason(Code.INVALID, (str(error),)))
     except OutOfSteps:
         return Unschedulable(Reason(Code.OUT_OF_BUDGET))
+
+
+def beside_own(
+    placement: Placement, node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext
+) -> Placement:
+    """The placement of a pod whose claims have devices on the node already, with new devices that are near them.
+
+    Other pods share `placement`: their requirements are equal but for such claims. Raises DeadlineExceeded.
+    """
+    if node_info.places is None or not placement.solution.picks:
+        return placement
+    own = requirements.devices_on(node_info)
+    found = evaluate(node_info, requirements.for_node(node_info.node), context, own=own) if own else placement
+    return found if isinstance(found, Placement) else placement
 
 
 def _solve(
@@ -243,10 +260,11 @@ def _solve(
     problem: Problem,
     path: FastPath | None,
     recorder: CauseRecorder | None = None,
+    own: int = 0,
 ) -> FilterStatus:
     """The status, from the fast path if there is one, else from the search."""
     context.deadline.check()
-    preference = ByTopology(node_info, requirements.policy)
+    preference = ByTopology(node_info, requirements.policy, own)
     if path is not None:
         solution = path.choose(problem, preference)
     else:
@@ -268,7 +286,7 @@ def _solve(
                 node_info, problem, recorder or CauseRecorder(), intent.expected_bytes, context.deadline
             )
         )
-    choice = DeviceChoice(node_info, problem, solution)
+    choice = DeviceChoice(node_info, problem, solution, own)
     rejection = _rejection(choice, requirements)
     if rejection is not None:
         others = node_info.inventory.gpus & ~node_info.devices(node_info.positions(-1))
@@ -276,7 +294,8 @@ def _solve(
             return Unschedulable(rejection)
         # No link joins a part of a GPU, so whole ones are tried: the parts are taken, as `All` still has to name them.
         whole = replace(problem, taken=problem.taken | others)
-        status = _solve(node_info, requirements, context, whole, FastPath.of(whole) if path is not None else None)
+        path = FastPath.of(whole) if path is not None else None
+        status = _solve(node_info, requirements, context, whole, path, own=own)
         return status if isinstance(status, Placement) else Unschedulable(rejection)
     found = parts(choice, context.baseline, requirements.policy, intent)
     return Placement(solution, found, total(found, requirements.policy), achieved_gbps(choice))

@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 from extender.allocation import Snapshot
 from extender.api.group_topology import NO_TOPOLOGY, ONE_NODE, GroupTopology, group_topology
-from extender.api.label_domains import LabelDomains, path_labels
+from extender.api.label_domains import LabelDomains
 from extender.api.nodes import Node
 from extender.api.pod_groups import Membership, minimum_of
 from extender.policy import Policy
+from extender.scheduling.domain_uses import path_labels
 
 
 class RunningDomain(NamedTuple):

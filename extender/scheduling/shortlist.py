@@ -8,25 +8,25 @@ the proximity to other members of the pod's group. That is the same node, then t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from types import MappingProxyType
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.api.claim_specs import CLIQUE_LABEL
-from extender.api.label_domains import path_labels
 from extender.api.node_names import has_all
 from extender.api.pod_groups import GroupKey
 from extender.api.reasons import Code, Reason
 from extender.base.text_limits import counted
+from extender.scheduling.domain_uses import path_labels
 from extender.scheduling.evaluate import FilterStatus, Placement
 from extender.scheduling.group_domain import outside_domain
 from extender.scheduling.node_ranking import NodeRanking
 from extender.scheduling.node_selection import SelectedNodes
 from extender.scheduling.requirements.pod_requirements import PodRequirements
 from extender.topology.score_parts import ScorePart, total
+from extender.vendors import CLIQUE_LABEL
 
 MAX_SCORE = 10  # MaxExtenderPriority of the extender API
 MAX_CLIQUE = 72  # nodes of a clique that are looked at: no NVLink clique has more GPUs
@@ -208,7 +208,7 @@ def keeping_domains(
     best: Best,
     ranking: NodeRanking,
     snapshot: Snapshot,
-    allowed: Container[str] | None = None,
+    allowed: AbstractSet[str] | None = None,
     without: Collection[str] = (),
 ) -> Best:
     """The best nodes, ordered by score: of nodes as good as the first, one in a partly used domain comes first.
@@ -224,7 +224,7 @@ def keeping_domains(
     first: str | None = None
     if len(equal) == len(best):  # there may be more
         states = ranking.states_with(best[0][1].score)
-        first = uses.first(states, lambda name: (allowed is None or name in allowed) and name not in without)
+        first = uses.first(states, allowed, without)
     first = uses.first_of(equal if first is None else [equal[0], first])
     placement = dict(best).get(first) or ranking.status(snapshot.node_infos[first])
     if first == best[0][0] or not isinstance(placement, Placement):

@@ -40,7 +40,6 @@ from typing import NamedTuple, Protocol
 
 import structlog
 
-from extender.api.claim_specs import CLIQUE_LABEL
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import DECISION_ANNOTATION, Pod
 from extender.api.reasons import Code, Reason
@@ -77,6 +76,7 @@ from extender.serve.remembered_pods import RunnerUp
 from extender.serve.telemetry import SpanFactory, no_span
 from extender.serve.undo import IN_FLIGHT_GRACE_SECONDS, Undo
 from extender.serve.write_barrier import WriteBarrier
+from extender.vendors import CLIQUE_LABEL
 
 _MAX_OTHER_SECONDS = 20.0  # how long a bind waits for the bind of another pod that shares a claim
 _MAX_UNSURE_SECONDS = 20.0  # how long to read whether a Binding was stored
@@ -257,7 +257,7 @@ class Binder:
                 case Skip():
                     if forming is not None:
                         async with self._in_time(started):
-                            await self._gangs.written(forming, pod.uid)
+                            await self._gangs.written(forming, pod)
                     await self._send_binding(cycle, [], {})
                 case Pending():
                     raise BindError(requirements.message)
@@ -383,7 +383,7 @@ class Binder:
             # Another process may deallocate the claim of a PodGroup before a member is bound, see deallocate_unused.
             await self._claims.require_kept(cycle, [claim for claim in claims if cycle.is_of_group(claim)])
         if cycle.forming is not None:
-            await self._gangs.written(cycle.forming, cycle.pod.uid)
+            await self._gangs.written(cycle.forming, cycle.pod)
         if asyncio.get_running_loop().time() - cycle.started > FRESH_SECONDS:
             await self._claims.require_kept(cycle, claims)
         return claims

@@ -40,6 +40,7 @@ from extender.scheduling import (
     Placement,
     PodRequirements,
     RankingCache,
+    beside_own,
     best_nodes,
     evaluate,
     proximity_of,
@@ -193,6 +194,9 @@ class FilterService:
         listed = {name: placement.score for name, placement in found.nodes.items()}
         self.shortlist_scores.put(pod, listed)
         node, placement = next(iter(found.nodes.items()))
+        if requirements.allocated_claims or requirements.promised_claims:
+            with self.evaluation(pod.key.namespace) as context, suppress(DeadlineExceeded):  # bind chooses again
+                placement = beside_own(placement, snapshot.node_infos[node], requirements, context)
         until = self._clock() + requirements.policy.hold_seconds
         hold(self._cache, pod.uid, requirements, snapshot.node_infos[node], placement, until)
         # Pods that share a claim are sent to the node of its hold, so kube-scheduler gets no other node to choose.
@@ -308,12 +312,12 @@ class FilterService:
         if node_info is None:
             return None
         proximity = proximity_of(requirements, snapshot)
-        status = self.status_of(requirements, node_info, self.evaluator.evaluation_context(snapshot, deadline))
-        return (
-            proximity.with_proximity(status, node_info, requirements)
-            if proximity is not None and isinstance(status, Placement)
-            else status
-        )
+        context = self.evaluator.evaluation_context(snapshot, deadline)
+        status = self.status_of(requirements, node_info, context)
+        if isinstance(status, Placement):
+            status = beside_own(status, node_info, requirements, context)
+            status = proximity.with_proximity(status, node_info, requirements) if proximity is not None else status
+        return status
 
     @contextmanager
     def evaluation(self, namespace: str) -> Iterator[EvaluationContext]:

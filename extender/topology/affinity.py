@@ -238,7 +238,7 @@ class Together:
         """The devices for slots that accept different ones; [] if there is none for some slot.
 
         One assignment in two steps: a slot gets a device, or rather its column. The row of this device then gets an
-        anchor; the rows of the other devices get their own columns.
+        anchor; the rows of the other devices get their own columns, and further rows what some anchors have less.
         """
         each, rest = divmod(len(slots), len(anchors))
         copies = [(anchor, copy) for copy in range(each + (rest > 0)) for anchor in anchors]
@@ -252,6 +252,8 @@ class Together:
                     for weight, (_, copy) in zip(weights, copies, strict=True)
                 ]
             )
+        idle = [_NEVER] * len(free) + [0 if copy == each else _NEVER for _, copy in copies]
+        table += [idle] * (len(copies) - len(slots))
         self._work -= len(table) * len(table) * len(slots)
         found = [free[column] for column in assigned(table)[: len(slots)] if column < len(free)]
         accepted = len(found) == len(slots) and all(s.accepts(b) for s, b in zip(slots, found, strict=True))

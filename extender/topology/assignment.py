@@ -31,6 +31,11 @@ class Slot(NamedTuple):
         return bool(self.eligible >> bit & 1)
 
 
+def own_slot(bit: int) -> Slot:
+    """The slot of a device that the pod has already."""
+    return Slot(-1, "", "", 1 << bit)
+
+
 def in_order(slots: Sequence[Slot]) -> list[Slot]:
     """The slots by the number at the end of their names if each has its own (gpu-0, gpu-1), else in the given order.
 

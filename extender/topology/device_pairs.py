@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from extender.allocation import NodeInfo
 from extender.allocation.nodes import Nearness, Places
-from extender.base.bits import lowest, members
+from extender.base.bits import lowest, members, union
 from extender.topology.affinity import Pair, pairs_of
 from extender.topology.network_rates import predicted_network
 from extender.vendors import driver_of
@@ -61,20 +61,20 @@ class DevicePairs(NamedTuple):
         return "; ".join(filter(None, (*(pair.text for pair in self.pairs), more, self.network)))
 
 
-def device_pairs(node_info: NodeInfo, devices: int, accepted: Callable[[int], Accepted]) -> DevicePairs:
-    """The pairs of the chosen devices; those that are far apart come first if there are too many.
+def device_pairs(node_info: NodeInfo, devices: int, accepted: Callable[[int], Accepted | None]) -> DevicePairs:
+    """The pairs of a pod's devices; those that are far apart come first if there are too many.
 
-    `accepted` gives what the request of a chosen device accepts. Devices of drivers that say no place, such as
-    channels, are in no pair.
+    `accepted` gives what the request of a chosen device accepts; None for a device that the pod had before. Devices of
+    drivers that say no place, such as channels, are in no pair.
     """
     places = node_info.places
     if places is None:
         return DevicePairs()
     found = pairs_of(places, devices)
     shown = sorted(sorted(found, key=lambda pair: pair.nearness)[:_MOST])
-    of_several = {other for other, number in Counter(pair.other for pair in found).items() if number > 1}
+    pairs_of_each = Counter(bit for pair in found for bit in pair[:2])
     return DevicePairs(
-        tuple(_named(node_info, places, pair, accepted, shares=pair.other in of_several) for pair in shown),
+        tuple(_named(node_info, places, pair, accepted, pairs_of_each) for pair in shown),
         len(found) - len(shown),
         predicted_network(node_info.inventory, found),
     )
@@ -108,22 +108,33 @@ def near_words(places: Places, one: int, other: int) -> str:
 
 
 def _named(
-    node_info: NodeInfo, places: Places, pair: Pair, accepted: Callable[[int], Accepted], *, shares: bool
+    node_info: NodeInfo,
+    places: Places,
+    pair: Pair,
+    accepted: Callable[[int], Accepted | None],
+    pairs_of_each: Mapping[int, int],
 ) -> DevicePair:
-    """`shares`: the other device is in several pairs. One that is nearer to this anchor may be farther from others."""
-    known = node_info.inventory.devices
-    note = _note(node_info, places, pair, accepted(pair.other), shares=shares) if pair.nearness < Nearness.ROOT else ""
-    names = known[pair.anchor].id.device, known[pair.other].id.device
+    devices, note = node_info.inventory.devices, ""
+    if pair.nearness < Nearness.ROOT:
+        for bit, partner in ((pair.other, pair.anchor), (pair.anchor, pair.other)):
+            if (found := accepted(bit)) is not None:
+                # One that is nearer to this partner may be farther from the device's other ones.
+                note = _note(node_info, places, pair, bit, partner, found, shares=pairs_of_each[bit] > 1)
+                break
+    names = devices[pair.anchor].id.device, devices[pair.other].id.device
     return DevicePair(*names, near_words(places, pair.anchor, pair.other), note)
 
 
-def _note(node_info: NodeInfo, places: Places, pair: Pair, accepted: Accepted, *, shares: bool) -> str:
-    """Why the pair is not nearer; '' if that is not certain, or if devices on one NUMA node are the node's best."""
+def _note(
+    node_info: NodeInfo, places: Places, pair: Pair, chosen: int, partner: int, accepted: Accepted, *, shares: bool
+) -> str:
+    """Why the chosen device is not nearer to its partner; '' if that is not certain, or if a NUMA node is the best."""
     if pair.nearness is Nearness.UNKNOWN:
         return ""
-    driver = places.kind(pair.other)
+    driver = places.kind(chosen)
     same_kind = next(mask for name, mask in places.kinds if name == driver)
-    nearer = _nearer(places, pair, members(accepted.match & same_kind))
+    bits = members(accepted.match & same_kind)
+    nearer = union([1 << bit for bit in bits if places.nearness(partner, bit) > pair.nearness])
     if free := nearer & accepted.free:
         return (
             ""
@@ -135,7 +146,3 @@ def _note(node_info: NodeInfo, places: Places, pair: Pair, accepted: Accepted, *
     if nearer:
         return f"no nearer {noun(driver)} is free"
     return f"no {noun(driver)} that fits is nearer" if pair.nearness is Nearness.FAR else ""
-
-
-def _nearer(places: Places, pair: Pair, bits: Iterable[int]) -> int:
-    return sum(1 << bit for bit in bits if places.nearness(pair.anchor, bit) > pair.nearness)

@@ -24,10 +24,10 @@ from extender.api.resource_slices import Device
 from extender.base.bits import lowest, members, union
 from extender.policy import Policy
 from extender.topology.affinity import Choice, Together, anchor_of
-from extender.topology.assignment import Slot
+from extender.topology.assignment import Slot, own_slot
 from extender.topology.score_parts import troubled_devices
-from extender.topology.sets import by_links, in_groups, ranked
-from extender.vendors import amount_of_memory
+from extender.topology.sets import bandwidth, by_links, in_groups, links_inside, ranked
+from extender.vendors import amount_of_memory, parent_of, whole_identity
 
 _MAX_COMBINED = 2_000  # most sets of devices that are no whole GPUs; 2 of 56 MIG devices are fewer
 _MAX_GROWN = 16  # sets of anchors for which the search may choose among all near devices
@@ -38,8 +38,10 @@ _MAX_SETS = 256  # most preferred sets on one node; enough for all sets of 4 out
 class ByTopology:
     """Prefers the best ring for whole GPUs, the fullest devices for shares, and partitions that block few others."""
 
-    def __init__(self, node_info: NodeInfo, policy: Policy) -> None:
+    def __init__(self, node_info: NodeInfo, policy: Policy, own: int = 0) -> None:
+        """`own` is a mask of devices that the pod has on the node already: the others are chosen near them."""
         self._node_info = node_info
+        self._own = own
         self._policy = policy
         self._weights: dict[tuple[int, str, str], int] | None = None
         self._possible: int | None = None
@@ -77,9 +79,20 @@ class ByTopology:
         `sizes` has the number of each claim with GPUs.
         """
         free = members(self._node_info.positions(eligible))
-        for gpus in self._healthy_first(self._agreeing(problem, list(sizes), free)):
-            for group in self._ranked(sum(1 << p for p in gpus), list(sizes.values())):
+        for agreeing in self._healthy_first(self._agreeing(problem, list(sizes), free)):
+            found = (group for gpus in agreeing for group in self._ranked(sum(1 << p for p in gpus), [*sizes.values()]))
+            for group in found if len(agreeing) == 1 else self._merged(found):
                 yield [self._node_info.devices(one) for one in group]
+
+    def _merged(self, groups: Iterable[Iterable[int]]) -> list[list[int]]:
+        """Groups of equal links, as masks of positions, with those of the same links in one, the best first."""
+        fabric, merged = self._node_info.fabric, dict[tuple[float, int], list[int]]()
+        assert fabric is not None
+        for group in groups:
+            for one in group:
+                links = -bandwidth(fabric.graph, one), -links_inside(fabric.graph, one)
+                merged.setdefault(links, []).append(one)
+        return [merged[links] for links in sorted(merged)]
 
     def _ranked(self, free: int, sizes: list[int]) -> Iterable[Iterable[int]]:
         """The sets of so many of these GPUs, as masks of positions, in groups of equal links, the best first.
@@ -114,6 +127,10 @@ class ByTopology:
         for slot in self._slots(problem, first):
             kinds.setdefault(places.kind(lowest(slot.eligible)), []).append(slot)
         kinds.pop("", None)
+        for driver, mask in places.kinds if kinds else ():
+            accepted = union([slot.eligible for slot in kinds.get(driver, ())])  # a further share of an own device
+            for bit in members(self._own & mask & ~accepted):
+                kinds.setdefault(driver, []).append(own_slot(bit))
         if len(kinds) < 2:  # noqa: PLR2004 - affinity is between two kinds of devices
             return
         anchor = anchor_of(kinds)
@@ -134,11 +151,14 @@ class ByTopology:
         """The slots of each driver; several times, if a matchAttribute limits those of one to devices of one value."""
         found = [others]
         for position, slots in enumerate(others):
-            claims = {slot.claim for slot in slots}
-            for constraint in problem.specs[slots[0].claim].constraints if len(claims) == 1 else ():
-                if constraint.kind == "match" and all(constraint.covers(slot.request) for slot in slots):
-                    groups = self._values(constraint.attribute, members(union([slot.eligible for slot in slots])))
-                    limited = [[slot._replace(eligible=slot.eligible & mask) for slot in slots] for mask in groups]
+            asked, own = [slot for slot in slots if not slot.is_own], [slot for slot in slots if slot.is_own]
+            claims = {slot.claim for slot in asked}
+            for constraint in problem.specs[asked[0].claim].constraints if len(claims) == 1 else ():
+                if constraint.kind == "match" and all(constraint.covers(slot.request) for slot in asked):
+                    groups = self._values(constraint.attribute, members(union([slot.eligible for slot in asked])))
+                    limited = [
+                        [slot._replace(eligible=slot.eligible & mask) for slot in asked] + own for mask in groups
+                    ]
                     found = [
                         [*one[:position], few, *one[position + 1 :]]
                         for one in found
@@ -188,16 +208,36 @@ class ByTopology:
         return usable
 
     def _sets_of_anchors(self, problem: Problem, anchors: list[Slot], together: Together) -> Iterator[list[int]]:
-        """Sets of the anchors as device masks in groups of equal links, the best first, without regard to others."""
-        eligible, claims = union([slot.eligible for slot in anchors]), Counter(slot.claim for slot in anchors)
-        if self._node_info.fabric is not None and self._node_info.positions(eligible):
-            return self._gpu_sets(problem, claims, eligible)
-        order = sorted(members(eligible), key=self._device_key)
-        if comb(len(order), len(anchors)) > _MAX_COMBINED:
-            order = self._few_of_each_place(order, len(anchors), together)
-        return iter([[sum(1 << bit for bit in chosen) for chosen in combinations(order, len(anchors))]])
+        """Sets of the anchors as device masks in groups of equal links, the best first, without regard to others.
 
-    def _few_of_each_place(self, order: list[int], count: int, together: Together) -> list[int]:
+        One empty set if the pod has all its anchors already. Parts of GPUs have no links, and no GPU among the others.
+        """
+        asked, fabric = [slot for slot in anchors if not slot.is_own], self._node_info.fabric
+        whole = [slot for slot in asked if fabric is not None and self._node_info.positions(slot.eligible)]
+        others = [slot for slot in asked if slot not in whole]
+        if not whole:
+            yield self._combined(others, together, _MAX_COMBINED)
+            return
+        gpus = union([slot.eligible for slot in whole])
+        for group in self._gpu_sets(problem, Counter(slot.claim for slot in whole), gpus):
+            combined = self._combined(others, together, _MAX_COMBINED // len(group))
+            yield [one | more for one in group for more in combined if not others or not more & self._parts_of(one)]
+
+    def _combined(self, slots: list[Slot], together: Together, most: int) -> list[int]:
+        """The sets of devices for these slots, as masks, the preferred ones first; at most so many."""
+        order = sorted(members(union([slot.eligible for slot in slots])), key=self._device_key)
+        if comb(len(order), len(slots)) > most:
+            order = self._few_of_each_place(order, len(slots), together, most)
+        return [sum(1 << bit for bit in chosen) for chosen in combinations(order, len(slots))]
+
+    def _parts_of(self, gpus: int) -> int:
+        """Mask of the devices that are parts of these whole GPUs."""
+        devices = self._node_info.inventory.devices
+        whole = {whole_identity(devices[bit].device, devices[bit].id.driver) for bit in members(gpus)}
+        rest = members(self._node_info.inventory.gpus & ~gpus)
+        return union([1 << bit for bit in rest if parent_of(devices[bit].device, devices[bit].id.driver) in whole])
+
+    def _few_of_each_place(self, order: list[int], count: int, together: Together, most: int) -> list[int]:
         """As many anchors as can be combined: those with near devices first, and of each place one after the other."""
         places, number = self._node_info.places, Counter[object]()
         assert places is not None
@@ -207,7 +247,7 @@ class ByTopology:
             ranks[bit] = -together.bound[bit], number[place]
             number[place] += 1
         few = sorted(order, key=ranks.__getitem__)
-        while comb(len(few), count) > _MAX_COMBINED:
+        while len(few) > count and comb(len(few), count) > most:
             few.pop()
         return few
 
@@ -235,12 +275,11 @@ class ByTopology:
         groups = {tuple(members(self._node_info.positions(mask))) for mask in masks}
         return sorted(map(list, groups), key=lambda group: (len(group), group))
 
-    def _healthy_first(self, groups: list[list[int]]) -> Iterator[list[int]]:
-        for group in groups:
-            healthy = [p for p in group if not self._troubled >> self._node_info.gpu_bits[p] & 1]
-            if healthy != group:
-                yield healthy
-        yield from groups
+    def _healthy_first(self, groups: list[list[int]]) -> Iterator[list[list[int]]]:
+        healthy = [[p for p in group if not self._troubled >> self._node_info.gpu_bits[p] & 1] for group in groups]
+        if healthy != groups:
+            yield healthy
+        yield groups
 
     def _single_devices(self, chosen: int, eligible: int) -> Iterator[int]:
         """Masks that start with the most preferred devices and grow by one device until the search succeeds."""

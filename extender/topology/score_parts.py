@@ -79,11 +79,12 @@ class ScorePart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeviceChoice:
-    """A solution on a node, the input of the score."""
+    """A solution on a node, the input of the score. `own` is a mask of devices that the pod has there already."""
 
     node_info: NodeInfo
     problem: Problem
     solution: Solution
+    own: int = 0
     devices: int = field(init=False)  # mask of the chosen devices
     gpus: int = field(init=False)  # mask of the whole GPUs among them, by position in the fabric
 
@@ -93,12 +94,12 @@ class DeviceChoice:
 
     @property
     def drivers(self) -> set[str]:
-        """The drivers of the chosen devices."""
-        return {self.node_info.inventory.devices[bit].id.driver for bit in members(self.devices)}
+        """The drivers of the chosen devices, and of those that the pod has already."""
+        return {self.node_info.inventory.devices[bit].id.driver for bit in members(self.devices | self.own)}
 
     @property
     def has_nics(self) -> bool:
-        """Whether a chosen device is a NIC."""
+        """Whether the pod has a NIC."""
         return any(driver_of(driver).kind == NIC for driver in self.drivers)
 
 
@@ -175,7 +176,7 @@ _NEUTRAL = 0.5  # of the fleet's best: a pair of which a place is unknown
 
 
 def _affinity(choice: DeviceChoice, baseline: FleetBaseline) -> ScorePart | None:
-    """How near the chosen devices of several drivers are, relative to the fleet's best for these drivers.
+    """How near the pod's devices of several drivers are, relative to the fleet's best for these drivers.
 
     A pair of which a place is unknown is neither near nor far. None if no node knows the places of such devices.
     """
@@ -183,7 +184,7 @@ def _affinity(choice: DeviceChoice, baseline: FleetBaseline) -> ScorePart | None
     if len(drivers) < 2:  # noqa: PLR2004 - affinity is between devices of two drivers
         return None
     anchor, places = anchor_of(drivers), choice.node_info.places
-    pairs = pairs_of(places, choice.devices)
+    pairs = pairs_of(places, choice.devices | choice.own)
     found = [(_both(anchor, places.kind(pair.other)), pair.nearness) for pair in pairs] if places is not None else []
     found = found or [(_both(anchor, other), Nearness.UNKNOWN) for other in sorted(drivers - {anchor})]
     known = [(kinds, nearness) for kinds, nearness in found if nearness >= 0 or kinds in baseline.nearest]

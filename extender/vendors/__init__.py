@@ -1,8 +1,13 @@
 """What Berth knows of vendors and their DRA drivers: one YAML file each, and the functions that read devices by it."""
 
 from extender.vendors.drivers import (
+    CLIQUE_LABEL,
+    CLIQUE_LABELS,
+    COMPUTE_DOMAIN_DRIVER,
+    COMPUTE_DOMAIN_LABEL,
     DRIVERS,
     amount_of_memory,
+    compute_domain,
     driver_of,
     driver_of_class,
     first_attribute,
@@ -17,6 +22,10 @@ from extender.vendors.drivers import (
 from extender.vendors.vendor_files import GPU, NIC, OTHER, VENDORS, Product, Vendor, vendors_of
 
 __all__ = [
+    "CLIQUE_LABEL",
+    "CLIQUE_LABELS",
+    "COMPUTE_DOMAIN_DRIVER",
+    "COMPUTE_DOMAIN_LABEL",
     "DRIVERS",
     "GPU",
     "NIC",
@@ -25,6 +34,7 @@ __all__ = [
     "Product",
     "Vendor",
     "amount_of_memory",
+    "compute_domain",
     "driver_of",
     "driver_of_class",
     "first_attribute",

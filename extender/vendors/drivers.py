@@ -12,6 +12,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, TypeVar
 
+from extender.api.claim_specs import ClaimSpec
 from extender.api.quantity import whole_units
 from extender.api.resource_slices import Device, DeviceId
 from extender.vendors.vendor_files import GPU, VENDORS, DriverEntry, Vendor
@@ -22,6 +23,16 @@ _STANDARD_NUMA = "resource.kubernetes.io/numaNode"  # KEP-6072
 _STANDARD_ADDRESS = "resource.kubernetes.io/pciBusID"
 _MAX_DRIVERS = 256  # in the cache; a cluster has a dozen
 _GIB = 1 << 30
+CLIQUE_LABELS: Final = frozenset(vendor.clique_label for vendor in VENDORS if vendor.clique_label)
+# Of the vendor with ComputeDomains; all '' if no file has any.
+CLIQUE_LABEL, COMPUTE_DOMAIN_DRIVER, COMPUTE_DOMAIN_LABEL = next(
+    (
+        (vendor.clique_label, vendor.compute_domains.driver, vendor.compute_domains.node_label)
+        for vendor in VENDORS
+        if vendor.compute_domains is not None
+    ),
+    ("", "", ""),
+)
 
 
 def _qualified(name: str, driver: str) -> str:
@@ -87,6 +98,11 @@ def driver_of_class(name: str) -> str:
 def _listed(name: str) -> str:
     """The driver of the files that has this name, or the end of it: gce.dra.net belongs to dra.net."""
     return max((driver for driver in DRIVERS if f".{name}".endswith(f".{driver}")), key=len, default="")
+
+
+def compute_domain(spec: ClaimSpec) -> str:
+    """The UID of the ComputeDomain whose channel a claim requests; '' for none."""
+    return next((domain for driver, domain in spec.domains if driver == COMPUTE_DOMAIN_DRIVER), "")
 
 
 def numa_attributes(driver: str) -> tuple[str, ...]:

@@ -122,6 +122,13 @@ class SlowLinks(_Part):
     gbps: _Rate = Field(description="GB/s that such a link adds to a ring")
 
 
+class ComputeDomains(_Part):
+    """Jobs whose nodes a driver joins: a claim names its domain by `domainID` in its parameters for this driver."""
+
+    driver: _DriverName = Field(description="the driver whose devices are channels of a domain; its pools are nodes")
+    node_label: _Text = Field(description="node label with the UID of the only domain that can use the node")
+
+
 class Vendor(_Part):
     """One file. In `products`, and in `boards` of one size, the first entry with a matching name counts."""
 
@@ -136,6 +143,9 @@ class Vendor(_Part):
     )
     slow_links: SlowLinks | None = Field(None, description="exceptions from `links`")
     clique_label: str = Field("", description="node label whose value nodes share that these links join")
+    compute_domains: ComputeDomains | None = Field(
+        None, description="jobs that disturb each other on nodes with one value of clique_label; in one file at most"
+    )
     products: tuple[Product, ...] = ()
     boards: tuple[Board, ...] = ()
     unjoined: _Texts = Field(
@@ -150,6 +160,11 @@ class Vendor(_Part):
         for where, link in named:
             if link not in self.links:
                 raise ValueError(f"{where}.link: {link!r} is not in links ({', '.join(self.links)})")
+        if self.compute_domains is not None:
+            if self.compute_domains.driver not in self.drivers:
+                raise ValueError(f"compute_domains.driver: {self.compute_domains.driver!r} is not in drivers")
+            if not self.clique_label:
+                raise ValueError("compute_domains needs clique_label")
         for position, product in enumerate(self.products):
             if bool(product.links) != bool(product.link):
                 raise ValueError(
@@ -195,7 +210,7 @@ def read_vendor(content: bytes, where: str) -> Vendor:
 
 
 def vendors_of(files: Mapping[str, bytes]) -> tuple[Vendor, ...]:
-    """The vendors of files, by file name. Raises WireError if one is wrong, or two describe one driver."""
+    """The vendors of files, by file name. Raises WireError if one is wrong, or two describe one thing."""
     found = {name: read_vendor(content, name) for name, content in sorted(files.items())}
     owner: dict[str, str] = {}
     for name, vendor in found.items():
@@ -203,6 +218,9 @@ def vendors_of(files: Mapping[str, bytes]) -> tuple[Vendor, ...]:
             if driver in owner:
                 raise WireError(name, f"drivers: {driver!r} is in {owner[driver]}, too")
             owner[driver] = name
+    first, *more = [name for name, vendor in found.items() if vendor.compute_domains is not None] or [""]
+    if more:
+        raise WireError(more[0], f"compute_domains: is in {first}, too")
     return tuple(found.values())
 
 

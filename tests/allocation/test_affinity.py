@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from itertools import chain, combinations, permutations
+from itertools import chain, combinations
 from math import comb
 from typing import Any, NamedTuple
 
@@ -16,70 +16,8 @@ from extender.scheduling import Placement, Unschedulable
 from extender.topology.affinity import pairs_of
 from extender.topology.sets import bandwidth, links_inside
 from tests.worlds.evaluation_worlds import lines_of
+from tests.worlds.nic_oracle import Oracle
 from tests.worlds.nic_worlds import GPU, MACHINES, NIC, NicFleet, counted, paired
-
-Chosen = list[tuple[int, int]]  # pairs of a GPU and a NIC
-
-
-class Oracle:
-    """Compares devices by the text of the machine file, and tries all sets and all pairs."""
-
-    def __init__(self, machine: dict[str, Any]) -> None:
-        agent = machine.get("agent", [None] * len(machine["gpus"]))
-        gpus = [self._place(entry, said) for entry, said in zip(machine["gpus"], agent, strict=True)]
-        nics = [self._place(entry, None) for entry in machine["nics"]]
-        known: dict[str, set[int]] = {}
-        for roots, numa in gpus + nics:
-            if len(roots) == 1 and numa:
-                known.setdefault(min(roots), set()).add(numa[0])
-        self._known: dict[object, tuple[int, int, int]] = {}
-        self.gpus, self.nics = ([self._completed(one, known) for one in kind] for kind in (gpus, nics))
-
-    @staticmethod
-    def _place(entry: list[Any], agent: int | None) -> tuple[set[str], list[int]]:
-        root, numa = ([] if value is None else value if isinstance(value, list) else [value] for value in entry)
-        nodes = [node for node in numa if node >= 0]
-        return set(map(str, root)), nodes + [node for node in [agent] if node is not None and node not in nodes]
-
-    @staticmethod
-    def _completed(place: tuple[set[str], list[int]], known: dict[str, set[int]]) -> tuple[set[str], list[int]]:
-        roots, numa = place
-        if not numa and len(roots) == 1 and len(known.get(min(roots), ())) == 1:
-            return roots, list(known[min(roots)])
-        return place
-
-    def value(self, pairs: Chosen) -> tuple[int, int, int]:
-        """Numbers of pairs on one root, on one NUMA node, and with a common NUMA node of their lists."""
-        found = [0, 0, 0]
-        for gpu, nic in pairs:
-            (roots, numa), (others, nodes) = self.gpus[gpu], self.nics[nic]
-            if roots & others:
-                found[0] += 1
-            elif numa[:1] and numa[:1] == nodes[:1]:
-                found[1] += 1
-            elif set(numa) & set(nodes):
-                found[2] += 1
-        return found[0], found[1], found[2]
-
-    def best(self, gpus: tuple[int, ...], nics: tuple[int, ...]) -> tuple[int, int, int]:
-        """Of pairs in which each device is once, or those of the smaller kind about equally often."""
-        key = tuple(sorted(str(self.gpus[i]) for i in gpus)), tuple(sorted(str(self.nics[i]) for i in nics))
-        if key not in self._known:
-            few, many = (gpus, nics) if len(gpus) <= len(nics) else (nics, gpus)
-            found = [list(zip(one, many, strict=True)) for one in spreads(few, len(many))]
-            self._known[key] = max(self.value(one if few is gpus else [(a, b) for b, a in one]) for one in found)
-        return self._known[key]
-
-    def sets(self, numbers: list[int], count: int) -> list[tuple[int, ...]]:
-        """The sets of so many NICs; of those whose NICs have the same places, one."""
-        found = {tuple(sorted(map(str, (self.nics[i] for i in one)))): one for one in combinations(numbers, count)}
-        return list(found.values())
-
-
-def spreads(few: tuple[int, ...], many: int) -> list[tuple[int, ...]]:
-    """For each of the many one of the few: all ways in which each of these is in as many pairs, or in one more."""
-    least, most = many // len(few), -(-many // len(few))
-    return [one for one in set(permutations(few * most, many)) if all(one.count(device) >= least for device in few)]
 
 
 def cases() -> list[Any]:
@@ -161,7 +99,7 @@ def test_more_devices_of_one_kind_are_in_as_many_near_pairs_as_a_brute_force_fin
             kind: [i for i in range(len(machine[key])) if rng.random() >= number / 9]
             for kind, key in ((GPU, "gpus"), (NIC, "nics"))
         }
-        if not 0 < comb(len(free[GPU]), counts[0]) <= 35 or len(free[NIC]) < counts[1]:  # a brute force takes long
+        if not 0 < comb(len(free[GPU]), counts[0]) <= 20 or len(free[NIC]) < counts[1]:  # a brute force takes long
             continue
         fleet = NicFleet({"n": machine})
         fleet.hold("n", [(GPU, f"gpu-{i}") for i in range(len(machine["gpus"])) if i not in free[GPU]])
@@ -470,3 +408,75 @@ def test_the_work_on_one_node_is_bounded(gpus: int, nics: int, attribute: str) -
     constraints = [{attribute: f"{NIC}/model", "requests": ["nic"]}] if attribute else []
     asking = fleet.asking(counted(gpus, nics), constraints)
     assert lines_of(lambda: fleet.evaluate("n", asking)) < 1_000_000
+
+
+def of_type(kind: str, name: str, count: int) -> dict[str, Any]:
+    """A request for whole GPUs, or for parts of them."""
+    (request, _) = counted(count, 1)
+    text = f'device.attributes["{GPU}"].type == "{kind}"'
+    return {"name": name, "exactly": {**request["exactly"], "selectors": [{"cel": {"expression": text}}]}}
+
+
+WITH_PARTS = {**MACHINES["hgx-one-to-one"], "migs": [6, 6, 7, 7]}  # GPUs 6 and 7 are divided in two
+
+
+@pytest.mark.parametrize("held", [(), (0, 7), (4, 7, 6), (1, 2, 3, 0)], ids=str)
+def test_a_part_of_a_gpu_and_a_whole_gpu_each_have_a_nic_of_their_own(held: tuple[int, ...]) -> None:
+    """A part has the place of its GPU. With and without a NIC on the root of either."""
+    fleet = NicFleet({"n": WITH_PARTS})
+    fleet.hold("n", [(NIC, f"nic-{i}") for i in held] + [(GPU, "gpu-6"), (GPU, "gpu-7")])
+    requests = [of_type("gpu", "gpu", 1), of_type("mig", "mig", 1), counted(1, 2)[1]]
+    found = fleet.evaluate("n", fleet.asking(requests))
+    assert isinstance(found, Placement)
+    names = [name.rpartition("/")[2] for name in found.devices(fleet.node_info("n"))]
+    gpu, mig = int(names[0].removeprefix("gpu-")), WITH_PARTS["migs"][int(names[1].removeprefix("mig-"))]
+    oracle, free = Oracle(WITH_PARTS), [i for i in range(10) if i not in held]
+    nics = tuple(int(name.removeprefix("nic-")) for name in names[2:])
+    assert oracle.best((gpu, mig), nics) == max(
+        oracle.best((one, part), pair) for one in range(6) for part in (6, 7) for pair in combinations(free, 2)
+    )
+
+
+def test_two_parts_of_one_gpu_have_a_nic_each() -> None:
+    """Only GPU 7 has parts: one of the NICs is on its root, one on its NUMA node."""
+    fleet = NicFleet({"n": {**MACHINES["hgx-one-to-one"], "migs": [7, 7]}})
+    fleet.hold("n", [(GPU, "gpu-7")])
+    found = fleet.evaluate("n", fleet.asking([of_type("mig", "mig", 2), counted(1, 2)[1]]))
+    assert isinstance(found, Placement)
+    part = next(part for part in found.parts if part.name == "affinity")
+    assert part.sentence == "2 pairs of devices: 1 on one NUMA node, 1 on one PCIe root"
+
+
+def test_a_whole_gpu_is_not_chosen_with_a_part_of_it() -> None:
+    fleet = NicFleet({"n": {**MACHINES["hgx-one-to-one"], "migs": [0, 3, 3]}})
+    fleet.hold("n", [(NIC, f"nic-{i}") for i in (1, 2, 4, 5, 6, 7)])  # near NICs: of GPUs 0 and 3
+    requests = [of_type("gpu", "gpu", 1), of_type("mig", "mig", 1), counted(1, 2)[1]]
+    found = fleet.evaluate("n", fleet.asking(requests))
+    assert isinstance(found, Placement)
+    names = [name.rpartition("/")[2] for name in found.devices(fleet.node_info("n"))]
+    assert names[:2] in (["gpu-0", "mig-1"], ["gpu-0", "mig-2"], ["gpu-3", "mig-0"])
+    assert sorted(names[2:]) == ["nic-0", "nic-3"]
+
+
+def test_requests_for_different_nics_get_the_most_near_pairs() -> None:
+    """Two NICs of any number and one of an even number, for two GPUs: an assignment with a rest."""
+    fleet = NicFleet({"n": MACHINES["a100-efa"]})
+    fleet.hold("n", [(GPU, f"gpu-{i}") for i in (0, 1, 3, 4, 5, 6)] + [(NIC, "nic-6")])
+    requests = [*counted(2, 2), {**counted(1, 1)[1], "name": "even"}]
+    text = f'device.attributes["{NIC}"].number % 2 == 0'
+    requests[2] = {**requests[2], "exactly": {**requests[2]["exactly"], "selectors": [{"cel": {"expression": text}}]}}
+    found = fleet.evaluate("n", fleet.asking(requests))
+    assert isinstance(found, Placement)
+    part = next(part for part in found.parts if part.name == "affinity")
+    assert part.sentence == "3 pairs of devices: 3 on one PCIe root"
+
+
+def test_a_constraint_of_the_gpus_leaves_the_choice_of_their_root_to_the_nics() -> None:
+    """Both GPUs on one PCIe root: the root of which a NIC is free, though others have as many free GPUs."""
+    fleet = NicFleet({"n": MACHINES["a100-efa"]})
+    fleet.hold("n", [(NIC, f"nic-{i}") for i in (0, 1, 2, 5, 6)])
+    constraint = {"matchAttribute": "resource.kubernetes.io/pcieRoot", "requests": ["gpu"]}
+    found = fleet.evaluate("n", fleet.asking(counted(2, 2), [constraint]))
+    assert isinstance(found, Placement)
+    names = [name.rpartition("/")[2] for name in found.devices(fleet.node_info("n"))]
+    assert names == ["gpu-4", "gpu-5", "nic-3", "nic-4"]

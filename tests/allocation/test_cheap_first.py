@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from itertools import permutations
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from benchmarks import large_jobs
 from extender.policy import Policy, PolicyError, load_policy
 from extender.sandbox import carried_machines
+from extender.sandbox.machines import Machine
 from extender.topology.product_values import thrift
 from extender.topology.score_parts import product_gbps
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
@@ -190,3 +192,29 @@ def test_large_jobs_fit_as_long_as_any_plan_could_have_kept_their_nodes(size: in
         assert large_jobs.most_of_berth(fleet, size) == large_jobs.most_of_any_plan(
             large_jobs.free_gpus(large_jobs.held_fleet(seed)), size
         )
+
+
+def whole_board() -> Machine:
+    """A board of B200 all of whose links work."""
+    degraded = carried_machines()[B200]
+    return replace(degraded, readings=tuple(replace(one, switch_links=18) for one in degraded.readings))
+
+
+@pytest.mark.parametrize("held", [0, 20, 40, 60])
+@pytest.mark.parametrize("size", large_jobs.SIZES)
+def test_trays_are_whole_as_long_as_other_nodes_have_room(
+    size: int, held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs of eight hold many boards: then a typical job needs a board, and none would miss the GPUs of a tray."""
+    rng = random.Random(100 * size + held)
+    machines = {**carried_machines(), "b200": whole_board()}
+    monkeypatch.setattr(large_jobs, "carried_machines", lambda: machines)
+    others = dict.fromkeys(rng.sample([L40S, V100, A100, H100], rng.randint(0, 2)), 1)
+    fleet = large_jobs.Fleet(Policy(), {**others, "b200": held + 3, TRAY: rng.randint(1, 4)})
+    for number in range(held + 1):  # the last one is partly in use
+        fleet.occupy(f"b200-{number:02}", range(8 if number < held else rng.randint(1, 3)))
+    left = large_jobs.free_gpus(fleet)
+    for number in range(sum(gpus // size for name, gpus in left.items() if large_jobs.kind_of(name) != TRAY)):
+        assert fleet.place(number, size) is not None
+        broken = [name for name, gpus in large_jobs.free_gpus(fleet).items() if name.startswith(TRAY) and gpus < 4]
+        assert not broken, f"pod {number} of {held=} {others=}"

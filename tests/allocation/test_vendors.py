@@ -229,6 +229,17 @@ def test_two_files_may_not_describe_one_driver() -> None:
         vendors_of({"b.yaml": one, "a.yaml": one})
 
 
+def test_one_file_at_most_has_compute_domains() -> None:
+    text = """
+        drivers: {{{0}.com: {{kind: channel}}}}
+        clique_label: {0}.com/clique
+        compute_domains: {{driver: {0}.com, node_label: {0}.com/domain}}
+    """
+    assert len(vendors_of({"a.yaml": text.format("a").encode()})) == 1
+    with pytest.raises(WireError, match=r"b.yaml: compute_domains: is in a.yaml, too"):
+        vendors_of({f"{name}.yaml": text.format(name).encode() for name in "ab"})
+
+
 # -- what a user sees, and what a stranger does -------------------------------------------------------------------
 
 ACME = """

@@ -8,12 +8,13 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.api.claim_specs import CLIQUE_LABEL, COMPUTE_DOMAIN_DRIVER, COMPUTE_DOMAIN_LABEL, ClaimSpec
+from extender.api.claim_specs import ClaimSpec
 from extender.api.nodes import Node
 from extender.api.object_meta import ObjectKey
 from extender.api.resource_claims import Allocation, Claim, ReservationState, Result
 from extender.api.resource_slices import DeviceId
 from extender.cache import ClusterCache
+from extender.vendors import CLIQUE_LABEL, COMPUTE_DOMAIN_DRIVER, COMPUTE_DOMAIN_LABEL, compute_domain
 
 NODES, CLAIMS, DOMAINS = ["n0", "n1", "n2"], ["c0", "c1", "c2"], ["", "x", "y"]
 _NODE = st.tuples(st.just("node"), st.sampled_from(NODES), st.sampled_from(["", "k", "l"]), st.sampled_from(DOMAINS))
@@ -38,7 +39,7 @@ def expected(cache: ClusterCache) -> dict[str, set[str]]:
             reserved = cache.reservations.by_claim.get(claim.uid)
             for result in (*allocated, *(reserved.results if reserved is not None else ())):
                 if result.device.pool == name:
-                    found[node.labels.get(CLIQUE_LABEL)].add(claim.spec.compute_domain)
+                    found[node.labels.get(CLIQUE_LABEL)].add(compute_domain(claim.spec))
     clean = {clique: {one for one in domains if one} for clique, domains in found.items() if clique}
     return {clique: domains for clique, domains in clean.items() if domains}
 
@@ -55,7 +56,12 @@ def test_the_domains_of_a_clique_are_those_of_its_claims_holds_and_labels(events
                 cache.apply_node(NODES[name], None)
             case "claim":
                 key = ObjectKey("default", name)
-                claim = Claim(key, f"uid-{name}", str(number), ClaimSpec(compute_domain=DOMAINS[int(name[1])]))
+                claim = Claim(
+                    key,
+                    f"uid-{name}",
+                    str(number),
+                    ClaimSpec(domains=((COMPUTE_DOMAIN_DRIVER, DOMAINS[int(name[1])]),)),
+                )
                 cache.apply_claim(key, replace(claim, allocation=Allocation(results(value))) if value else claim)
             case "no claim":
                 cache.apply_claim(ObjectKey("default", CLAIMS[name]), None)

@@ -5,6 +5,7 @@ console. In the code, the tests, the benchmarks and .ci a file has at most 700 l
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -323,3 +324,12 @@ def test_no_task_is_made_beside_the_supervisor() -> None:
         if facts(path).attributes & {"create_task", "ensure_future", "TaskGroup"}:
             found.add(str(path.relative_to(ROOT.parent)))
     assert found == set(TASKS)
+
+
+def test_the_core_names_no_vendor() -> None:
+    """What a vendor's driver is called, and what it labels, is in the vendor's file."""
+    neutral = {"allocation", "topology", "scheduling", "gangs", "explain", "cel", "api", "cache", "serve"}
+    files = [path for path in FILES if path.relative_to(ROOT).parts[0] in neutral]
+    assert {path.relative_to(ROOT).parts[0] for path in files} == neutral
+    vendor = re.compile(r"nvidia|\b(amd|intel)\b", re.IGNORECASE)
+    assert not [(path.name, found[0]) for path in files if (found := vendor.search(path.read_text()))]

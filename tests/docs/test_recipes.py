@@ -41,7 +41,7 @@ ANNOTATION = re.compile(r"berth\.dev/[a-z-]+[a-z]")
 NOT_IN_KEY = {
     "namespace": "no status of a node depends on it: the namespace pays for the evaluation",
     "pending_claims": "their names and the contents of their specs are in the key",
-    "allocated_claims": "callers of a ranking leave out the nodes that `mismatch` names",
+    "allocated_claims": "callers of a ranking leave out the nodes that `mismatch` names, and then call `beside_own`",
     "promised_claims": "as allocated_claims",
     "compute_domain": "as allocated_claims",
     "membership": "as allocated_claims: callers leave out the nodes that `outside_domain` names",

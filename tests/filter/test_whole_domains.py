@@ -5,12 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from extender.allocation import NodeInfo, Snapshot
+from extender.api.label_domains import path_of
 from extender.api.nodes import Node
 from extender.policy import Policy
-from extender.scheduling import DomainUses, shortlist
+from extender.scheduling import DomainUses, path_labels, shortlist
 from tests.worlds.gang_worlds import CLIQUE, RACK, SPINE, TRAY, GangWorld, cluster, found_in, nvl72
 
 FULL = 4  # GPUs of a node
@@ -69,6 +72,25 @@ def test_the_node_need_not_be_among_the_first_candidates() -> None:
     assert names[1:3] == ["n0", "n1"], "then as before: by name"
 
 
+def test_any_number_of_equal_cliques_is_compared() -> None:
+    """20 racks of 10 cliques with one node each. Each rack has one full node, rack r13 has two."""
+    full = (*range(0, 200, 10), 137)
+    world = cluster(" ".join(f"s/r{i // 10}/c{i}:1" for i in range(200)), busy={f"n{i}": FULL for i in full})
+    assert chosen(world, 4)[0] == "n131"
+    world.use("n52", [f"gpu-{i}" for i in range(FULL)])
+    world.use("n53", [f"gpu-{i}" for i in range(FULL)])
+    assert chosen(world, 4)[0] == "n51"
+    assert chosen(world, 4, [f"n{i}" for i in range(200) if i // 10 != 5])[0] == "n131", "of most nodes"
+    assert chosen(world, 4, [f"n{i}" for i in range(200) if i % 5 == 4])[0] == "n54", "of some nodes"
+
+
+def test_any_number_of_used_cliques_without_room_is_passed_over() -> None:
+    """300 partly used cliques have no room for the pod. Of the 60 whole ones, those in the last rack come first."""
+    busy = {f"n{i}": 1 for i in range(300)} | {"n350": FULL}
+    world = cluster(" ".join(f"s/r{i // 10}/c{i}:1" for i in range(360)), busy=busy)
+    assert chosen(world, 4)[0] == "n351"
+
+
 def test_only_nodes_of_the_request_count() -> None:
     world = cluster("s/r/a:4 s/r/b:4", busy={"n4": FULL})
     offered = ["n0", "n1", "n2", "n6"]
@@ -111,12 +133,21 @@ def test_counts_that_follow_changes_equal_new_counts(seed: int) -> None:
         for name, node_info in snapshot.node_infos.items():
             assert [follows.use(level, name) for level in LEVELS] == [new.use(level, name) for level in LEVELS]
             state = {node_info.state.number}
-            first, again = (one.first(state, lambda _: True) for one in (follows, new))
-            assert (first is None) == (again is None)
-            assert first is None or again is None or new.first_of([first, again]) == first
+            first, again = (one.first(state, None) for one in (follows, new))
+            assert first == again == _by_brute_force(new, snapshot, state)
         known = list(snapshot.node_infos)
         assert not known or follows.first_of(known) == new.first_of(known)
         assert follows.size == new.size == len({_path(world.cache.store.nodes[name]) for name in known})
+
+
+def _by_brute_force(uses: DomainUses, snapshot: Snapshot, states: set[int]) -> str:
+    """The first node by the use of its clique, rack and spine, then by their labels, then by name."""
+
+    def key(info: NodeInfo) -> Any:
+        labels = [path_of(info.node.labels, path_labels(level, LEVELS)) or () for level in LEVELS]
+        return [uses.use(level, info.node.name) for level in LEVELS], labels, info.node.name
+
+    return min((one for one in snapshot.node_infos.values() if one.state.number in states), key=key).node.name
 
 
 def _path(node: Node) -> tuple[str | None, ...]:
@@ -133,5 +164,5 @@ def test_the_order_in_which_nodes_were_seen_does_not_matter() -> None:
         random.Random(seed).shuffle(node_infos)
         uses = DomainUses(LEVELS)
         uses.update(replace(snapshot, node_infos=dict(node_infos)))
-        found.add(uses.first({info.state.number for _, info in node_infos}, lambda _: True))
+        found.add(uses.first({info.state.number for _, info in node_infos}, None))
     assert found == {"n0"}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
 
+from extender.gangs.gang_problem import GangPlan
 from extender.gangs.spreading import spread
-from tests.worlds.gang_worlds import SPINE, cluster, found_in, nodes_of
+from tests.worlds.gang_worlds import CLIQUE, RACK, SPINE, GangWorld, cluster, found_in, nodes_of
 
 World = tuple[dict[str, int], list[dict[str, str]]]  # room by node; sub-domain by node, of each level
 
@@ -53,6 +55,69 @@ def test_brute_force_finds_no_fewer_sub_domains(levels: int) -> None:
         assert found == best, (seed, world, wanted, used, placed)
         different[max(found)] += 1
     assert min(different[number] for number in (1, 2, 3)) >= 10, "the worlds differ"
+
+
+# -- members of two sizes --------------------------------------------------------------------------------------------
+
+Sizes = dict[int, int]  # GPUs of a member to the number of such members
+
+
+def mixed_world(seed: int) -> tuple[GangWorld, dict[str, int], list[dict[str, str]], Sizes]:
+    """Up to 6 nodes of 4 GPUs in racks and cliques: the free GPUs by node, and the rack, clique and node of each."""
+    rng, world, free = random.Random(seed), GangWorld(), dict[str, int]()
+    racks, cliques = dict[str, str](), dict[str, str]()
+    for i in range(rng.randint(2, 6)):
+        name, busy = f"n{i}", rng.choice([0, 0, 1, 2, 3])
+        racks[name] = f"r{rng.randrange(3)}"
+        cliques[name] = f"{racks[name]}.{rng.randrange(2)}"
+        world.add_node(name, "t4-4", {CLIQUE: cliques[name], RACK: racks[name], SPINE: "s"}, busy)
+        free[name] = 4 - busy
+    sizes = {size: rng.randint(1, 3) for size in rng.choice([(1, 4), (1, 2), (2, 3), (1, 3), (2, 4)])}
+    return world, free, [racks, cliques, {name: name for name in free}], sizes
+
+
+def has_room(free: list[int], sizes: Sizes) -> bool:
+    """Whether all members fit on nodes with these free GPUs, by all distributions."""
+    (small, few), (large, many) = sizes.items()
+    left = {(few, many)}
+    for gpus in free:
+        left = {
+            (a - i, b - j)
+            for a, b in left
+            for j in range(min(b, gpus // large) + 1)
+            for i in range(min(a, (gpus - j * large) // small) + 1)
+        }
+    return (0, 0) in left
+
+
+def test_members_of_two_sizes_are_in_the_fewest_sub_domains() -> None:
+    spanning = 0
+    for seed in range(150):
+        world, free, levels, sizes = mixed_world(seed)
+        sets = (nodes for size in range(1, len(free) + 1) for nodes in combinations(free, size))
+        fitting = [nodes for nodes in sets if has_room([free[name] for name in nodes], sizes)]
+        members = [
+            replace(one, rank=100 * size + rank)
+            for size, number in sizes.items()
+            for rank, one in enumerate(world.gang(number, size, f"g{size}"))
+        ]
+        plan = world.plan(members)
+        assert isinstance(plan, GangPlan) == bool(fitting), (seed, plan)
+        if isinstance(plan, GangPlan):
+            fewest = min(tuple(len({level[name] for name in nodes}) for level in levels) for nodes in fitting)
+            found = tuple(len({level[name] for name in plan.nodes}) for level in levels)
+            assert found == fewest, (seed, free, levels, sizes, plan.nodes)
+            spanning += fewest[1] > 1
+    assert spanning >= 30
+
+
+def test_with_too_many_choices_a_gang_of_two_sizes_still_fits() -> None:
+    """40 racks of 3 nodes with 3, 2 and 1 free GPUs are filled to the last GPU."""
+    busy = {f"n{i}": 1 + i % 3 for i in range(120)}
+    world = cluster(" ".join(f"s/r{i}/r{i}:3" for i in range(40)), busy=busy)
+    members = [*world.gang(40, 3, "large"), *(replace(one, rank=100) for one in world.gang(40, 2, "middle"))]
+    members += [replace(one, rank=200) for one in world.gang(40, 1, "small")]
+    assert len(set(nodes_of(world.plan(members)))) == 120
 
 
 def test_two_cliques_and_not_three() -> None:

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.allocation import mig_slices
-from extender.api.claim_specs import COMPUTE_DOMAIN_DRIVER, COMPUTE_DOMAIN_LABEL
 from extender.api.nodes import decode_node
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangPlan, GangProblem, GangShortage
+from extender.vendors import COMPUTE_DOMAIN_DRIVER, COMPUTE_DOMAIN_LABEL
 from tests.worlds.dra_worlds import extended
 from tests.worlds.gang_worlds import (
     CLIQUE,

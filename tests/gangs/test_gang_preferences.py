@@ -89,6 +89,38 @@ def test_a_preference_costs_no_further_clique_and_no_further_node() -> None:
     assert set(found) == {"n0", "n1", "n2", "n5"}, "cliques a and c, not a, b and c"
 
 
+@pytest.mark.parametrize(
+    ("layout", "zones", "nodes"),
+    [
+        ("a/a a/b", ["b", ""], ["n1", "n0"]),
+        ("a/a a/b", ["", "a"], ["n1", "n0"]),
+        ("a/a a/b a/a a/b", ["b", "", "b", ""], ["n1", "n0", "n3", "n2"]),
+        ("a/a a/b a/c", ["b", "c", "a"], ["n1", "n2", "n0"]),
+        ("a/a a/b a/c", ["", "b a", "b"], ["n2", "n0", "n1"]),
+        ("a/a a/a a/b", ["b", "b", ""], ["n0", "n2", "n1"]),
+    ],
+    ids=["the first", "the second", "by rank", "each its own", "the best sum", "one too many"],
+)
+def test_each_member_gets_the_node_that_it_prefers(layout: str, zones: list[str], nodes: list[str]) -> None:
+    """Of several zones, a member prefers the first one a little more."""
+    world = World(layout)
+    world.gang(len(zones), 4)
+    for i, wanted in enumerate(zones):
+        terms = [(10 - place, ZONE, zone) for place, zone in enumerate(wanted.split())]
+        world.pods[f"w-{i}"]["spec"]["affinity"] = preferring(*terms)
+    assert nodes_of(world.plan([world.member(f"w-{i}", i) for i in range(len(zones))])) == nodes
+
+
+@pytest.mark.parametrize("size", [60, 100], ids=["compared", "too many to compare"])
+def test_a_large_gang_of_members_that_prefer_different_nodes(size: int) -> None:
+    world = World(" ".join(f"a/z{number}" for number in range(size)))
+    world.gang(size, 4)
+    for i in range(size):
+        world.pods[f"w-{i}"]["spec"]["affinity"] = preferring((1, ZONE, f"z{size - 1 - i}"))
+    plan = world.plan([world.member(f"w-{i}", i) for i in range(size)])
+    assert nodes_of(plan) == [f"n{size - 1 - i}" for i in range(size)]
+
+
 def test_many_different_preferences_are_no_obstacle() -> None:
     world = World(" ".join(f"{clique}/z{number}" for clique in "ab" for number in range(40)))
     members = []

@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from extender.api.claim_specs import COMPUTE_DOMAIN_DRIVER, COMPUTE_DOMAIN_LABEL
 from extender.policy import Policy, load_policy
 from extender.sandbox import carried_machines
 from extender.sandbox.apiserver.registry import RESOURCES
+from extender.vendors import COMPUTE_DOMAIN_DRIVER, COMPUTE_DOMAIN_LABEL
 from tests.worlds.eventually import eventually
 from tests.worlds.gang_pods import gets_a_node
 from tests.worlds.running_berth import Berthing, Json, berthing, pod

@@ -93,7 +93,7 @@ class Page:
 @cache
 def _chromium() -> int:
     """The DevTools port of a Chromium that runs as long as this process. It is ended by its own pid."""
-    folder = tempfile.TemporaryDirectory()
+    folder = tempfile.mkdtemp()
     command = [
         CHROMIUM,
         "--headless=new",
@@ -101,7 +101,7 @@ def _chromium() -> int:
         "--disable-gpu",
         "--disable-dev-shm-usage",
         "--remote-debugging-port=0",
-        f"--user-data-dir={folder.name}",
+        f"--user-data-dir={folder}",
         "about:blank",
     ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -109,10 +109,12 @@ def _chromium() -> int:
     def end() -> None:
         process.terminate()
         process.wait()
-        folder.cleanup()
+        last = time.monotonic() + HANG_SECONDS
+        while Path(folder).exists() and time.monotonic() < last:
+            shutil.rmtree(folder, ignore_errors=True)  # its helpers may still write when it has ended
 
     atexit.register(end)
-    file, last = Path(folder.name) / "DevToolsActivePort", time.monotonic() + HANG_SECONDS
+    file, last = Path(folder) / "DevToolsActivePort", time.monotonic() + HANG_SECONDS
     while not file.exists() or "\n" not in file.read_text():
         assert time.monotonic() < last, "Chromium listens"
         time.sleep(0.02)

@@ -12,6 +12,7 @@ import yaml
 from extender.allocation import Features, NodeInfo
 from extender.api.device_classes import decode_class
 from extender.api.nodes import decode_node
+from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
 from extender.api.resource_claims import PodClaim, decode_claim
 from extender.api.resource_slices import SliceDecoder
@@ -60,6 +61,19 @@ def slices(node: str, machine: Json) -> list[Json]:
             "capacity": memory,
         }
         for i, entry in enumerate(machine["gpus"])
+    ]
+    gpus += [
+        {
+            "name": f"mig-{i}",
+            "attributes": {
+                "type": {"string": "mig"},
+                "uuid": {"string": f"{node}-mig-{i}"},
+                "parentUUID": {"string": f"{node}-{parent}"},
+                "productName": {"string": machine["product"]},
+            },
+            "capacity": {"memory": {"value": "10Gi"}},
+        }
+        for i, parent in enumerate(machine.get("migs", ()))
     ]
     model = {"pciDevice": {"string": machine["nic"]}} if "nic" in machine else {}
     models = [{"model": {"string": name}} for name in machine.get("models", ())] or [{}] * len(machine["nics"])
@@ -138,22 +152,24 @@ class NicFleet:
             for one in slices(name, machine):
                 self.cache.apply_slice(one["metadata"]["name"], decoder.decode(one))
 
-    def hold(self, node: str, devices: Iterable[tuple[str, str]]) -> None:
-        """A claim of another pod gets these devices, each given by driver and name."""
-        results = [{"request": "r", "driver": driver, "pool": node, "device": name} for driver, name in devices]
-        self._claim({"allocation": {"devices": {"results": results}}}, [{"name": "r", "exactly": {}}])
+    def hold(self, node: str, devices: Iterable[tuple[str, str]], *, admin: bool = False) -> ObjectKey:
+        """A claim of another pod gets these devices of a node, each given by driver and name, or watches them."""
+        about = {"request": "r", "pool": node, "adminAccess": admin}
+        results = [{**about, "driver": driver, "device": name} for driver, name in devices]
+        field = {"key": "metadata.name", "operator": "In", "values": [node]}
+        selector = {"nodeSelectorTerms": [{"matchFields": [field]}]}
+        allocation = {"devices": {"results": results}, "nodeSelector": selector}
+        return self._claim({"allocation": allocation}, [_request("r", GPU, 1)])
 
     def asking(self, requests: list[Json], constraints: Sequence[Json] = ()) -> PodRequirements:
         """The requirements of a pod with one claim of these requests."""
-        found = requirements_of(self.pod(requests, constraints), self.cache.snapshot(), self.policy)
-        assert isinstance(found, PodRequirements), found
-        return found
+        return self.asking_claims([(requests, constraints)])
 
-    def asking_claims(self, claims: Sequence[tuple[list[Json], Sequence[Json]]]) -> PodRequirements:
-        """The requirements of a pod with several claims, each given by its requests and constraints."""
-        keys = [self._claim({}, requests, constraints) for requests, constraints in claims]
-        named = tuple(PodClaim(f"g{number}", key.name) for number, key in enumerate(keys))
-        found = requirements_of(Pod(keys[0], f"uid-{keys[0].name}", named), self.cache.snapshot(), self.policy)
+    def asking_claims(
+        self, claims: Sequence[tuple[list[Json], Sequence[Json]]], node: str = "", own: Sequence[tuple[str, str]] = ()
+    ) -> PodRequirements:
+        """The requirements of a pod with several claims, see `pod_with`."""
+        found = requirements_of(self.pod_with(node, own, claims), self.cache.snapshot(), self.policy)
         assert isinstance(found, PodRequirements), found
         return found
 
@@ -162,7 +178,15 @@ class NicFleet:
         key = self._claim({}, requests, constraints)
         return Pod(key, f"uid-{key.name}", (PodClaim("g", key.name),))
 
-    def _claim(self, status: Json, requests: list[Json], constraints: Sequence[Json] = ()) -> Any:
+    def pod_with(
+        self, node: str, devices: Sequence[tuple[str, str]], claims: Sequence[tuple[list[Json], Sequence[Json]]]
+    ) -> Pod:
+        """A pod with a claim that has these devices on the node, and one for each of the requests and constraints."""
+        keys = [self.hold(node, devices)] if devices else []
+        keys += [self._claim({}, requests, constraints) for requests, constraints in claims]
+        return Pod(keys[-1], f"uid-{keys[-1].name}", tuple(PodClaim(f"g{i}", key.name) for i, key in enumerate(keys)))
+
+    def _claim(self, status: Json, requests: list[Json], constraints: Sequence[Json] = ()) -> ObjectKey:
         self.made += 1
         name = f"c{self.made}"
         decoded = decode_claim(
@@ -180,7 +204,8 @@ class NicFleet:
 
     def evaluate(self, name: str, requirements: PodRequirements) -> FilterStatus:
         snapshot = self.cache.snapshot()
-        return evaluate(snapshot.node_infos[name], requirements, self.evaluator.evaluation_context(snapshot))
+        info, context = snapshot.node_infos[name], self.evaluator.evaluation_context(snapshot)
+        return evaluate(info, requirements, context, own=requirements.devices_on(info))
 
 
 def counted(gpus: int, nics: int) -> list[Json]:

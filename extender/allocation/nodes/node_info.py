@@ -169,7 +169,7 @@ class NodeInfo:
 def _in_order(gpu_bits: tuple[int, ...]) -> tuple[int, int]:
     """(bit of the first GPU, mask of all positions) if the GPUs follow each other as in the fabric, else (0, 0).
 
-    Devices of other drivers may come first in the inventory: dra.net before gpu.nvidia.com.
+    Devices of other drivers may come first in the inventory: dra.net before the GPUs'.
     """
     first = gpu_bits[0] if gpu_bits else -1
     in_order = first >= 0 and gpu_bits == tuple(range(first, first + len(gpu_bits)))

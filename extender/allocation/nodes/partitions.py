@@ -1,6 +1,6 @@
 """Partitions of a GPU fabric: the only sets of whole GPUs that a driver joins for one claim.
 
-NVIDIA's driver publishes them with the feature gate FabricManagerPartitioning. It prepares a claim only if the claim's
+A driver publishes them with the feature gate FabricManagerPartitioning. It prepares a claim only if the claim's
 GPUs are exactly the members of one partition (activateFabricPartition in cmd/gpu-kubelet-plugin/device_state.go). That
 holds for each claim on its own, also for one GPU, for several requests and for admin access. A GPU without such
 attributes, on a node where others have them, is in no partition.

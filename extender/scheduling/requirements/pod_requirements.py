@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from extender.allocation import Snapshot
-from extender.api.claim_specs import CLIQUE_LABEL, COMPUTE_DOMAIN_LABEL, ClaimSpec
+from extender.allocation import NodeInfo, Snapshot
+from extender.api.claim_specs import ClaimSpec
 from extender.api.device_classes import DeviceClass
 from extender.api.nodes import Node, NodeSelector, lacks_label_or_has, only_node
 from extender.api.object_meta import ObjectKey
@@ -20,12 +20,14 @@ from extender.api.pod_groups import GroupKey, GroupSource, Membership
 from extender.api.pods import Pod
 from extender.api.reasons import Code, Reason
 from extender.api.resource_claims import Allocation, Claim, Reservation, ReservationState
+from extender.base.bits import union
 from extender.base.deadline import NO_DEADLINE, Deadline
 from extender.base.text_limits import cut
 from extender.policy import Policy
 from extender.scheduling.node_selection import SelectedNodes
 from extender.scheduling.requirements.claim_checks import leftover_claims, too_many_claims, unresolvable_reason
 from extender.scheduling.requirements.extended_resources import RequestMapping, class_of_resource, special_claim
+from extender.vendors import CLIQUE_LABEL, COMPUTE_DOMAIN_LABEL, compute_domain
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +226,13 @@ class PodRequirements:
         found = (claim.allocation.results for claim in claims if claim.allocation is not None)
         return tuple(str(result.device) for results in found for result in results)
 
+    def devices_on(self, node_info: NodeInfo) -> int:
+        """Mask of the devices that the allocated and promised claims have on a node, without those of admin access."""
+        claims, index = (*self.allocated_claims, *self.promised_claims), node_info.inventory.index
+        results = (one for claim in claims if claim.allocation is not None for one in claim.allocation.results)
+        found = (index.get(one.device) for one in results if not one.admin_access)
+        return union([1 << bit for bit in set(found) if bit is not None])
+
 
 PreFilterResult = Skip | Pending | UnschedulableAndUnresolvable | PodRequirements
 
@@ -329,7 +338,7 @@ def _requirements(
     contents = tuple(spec.content for spec in specs)
     key = (names, contents, snapshot.classes_version, intent, IdentityKey(policy), asked)
     resources = ExtendedResources(pod, extended) if extended else None
-    domain = next((claim.spec.compute_domain for claim in claims.values() if claim.spec.compute_domain), "")
+    domain = next((found for claim in claims.values() if (found := compute_domain(claim.spec))), "")
     group = GroupKey(pod.key.namespace, GroupSource.COMPUTE_DOMAIN, domain) if domain else None
     return PodRequirements(
         namespace=pod.key.namespace,

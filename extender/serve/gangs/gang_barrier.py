@@ -7,7 +7,7 @@ minimum have arrived, and until all of these have written their claims and passe
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 from extender.api.pod_groups import GroupKey, GroupSource, Membership
@@ -48,6 +48,8 @@ class GangBarrier:
         forming.arrive(pod.uid, node, self._clock())
         if forming.has_arrived and forming.bound_elsewhere and not forming.committed:
             self._gangs.follow_kube_scheduler(forming)
+        if forming.has_arrived and not forming.is_decided:
+            self._check_domain(forming, pod, forming.arrived)
         self._progress.notify()
         arrived = False
         try:
@@ -60,13 +62,32 @@ class GangBarrier:
         _check_not_ended(forming)
         return forming
 
-    async def written(self, forming: FormingGang, uid: str) -> None:
+    def _check_domain(self, forming: FormingGang, pod: Pod, uids: Collection[str]) -> None:
+        """End the plan if one of these members' nodes left the domain of the gang: its labels changed since the plan.
+
+        A member of a committed gang leaves the plan instead, and is placed alone. Raises BindError.
+        """
+        why = self._gangs.outside_domain(forming, pod.membership, uids) if pod.membership is not None else ""
+        if not why:
+            return
+        error = BindError(why)
+        if forming.committed:
+            self._gangs.plans.leave(forming, pod.uid)
+        else:
+            self._gangs.plans.bind_failed(forming, pod, error)
+        raise error
+
+    async def written(self, forming: FormingGang, pod: Pod) -> None:
         """The claims of a member are written. Wait until the gang is committed. Raises BindError if its plan ends.
 
         The plan ends at its deadline at the latest (GangMonitor), so the wait needs no time-out of its own.
         """
         self._gangs.plans.expire()
-        forming.write(uid, self._clock())
+        if forming.committed:
+            self._check_domain(forming, pod, [pod.uid])
+        elif len(forming.written | {pod.uid}) >= forming.quorum and not forming.is_decided:
+            self._check_domain(forming, pod, forming.written | {pod.uid})
+        forming.write(pod.uid, self._clock())
         self._progress.notify()
         await self._progress.until(lambda: forming.is_decided)
         _check_not_ended(forming)

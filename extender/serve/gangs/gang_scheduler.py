@@ -6,10 +6,12 @@ member's filter request then gets exactly its planned node. No function here awa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from functools import partial
 from math import inf
 
+from extender.api.group_topology import group_topology
 from extender.api.node_names import has_all
 from extender.api.pod_groups import GroupKey, GroupSource, Membership
 from extender.api.pods import Pod
@@ -18,6 +20,7 @@ from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.cache import ClusterCache
 from extender.gangs.gang import Gang, gang_minimum, placed_members
 from extender.gangs.gang_problem import NO_ROOM
+from extender.scheduling import running_domain
 from extender.scheduling.requirements import leftover_claims
 from extender.serve.binding_cycle import BindError
 from extender.serve.filter import FilterResult, FilterService, FilterSink
@@ -385,6 +388,26 @@ class GangScheduler:
         """This process has bound a member of a group."""
         self._bound_members.bound(key, uid, node)
         self.rescheduled.set()
+
+    def outside_domain(self, forming: FormingGang, membership: Membership, uids: Collection[str]) -> str:
+        """Which of these members' nodes is outside of the one domain that the gang needs; '' if none is.
+
+        The planner chose nodes of one domain; then the labels of a node changed.
+        """
+        snapshot, policy = self._cache.snapshot(), self._filter_service.policy
+        group = snapshot.group_policies.get(membership.policy_key)
+        label = group.topology_label if group is not None else ""
+        topology = group_topology(membership.topology, label, policy.group_levels)
+        label = topology.required_label(policy.group_levels)
+        placed = Counter(placed_members(forming.key, snapshot).values())
+        placements = forming.planned.plan.placements
+        planned = {uid: node for uid in placements if (node := forming.node_of(uid)) is not None}
+        domain = running_domain(topology, placed or Counter(planned.values()), snapshot, policy) if label else None
+        for node in (planned[uid] for uid in uids if uid in planned) if label else ():
+            if domain is None or node not in domain.nodes:
+                where = f"in {label}={domain.name}" if domain is not None else f"in a domain of {label}"
+                return f"node {node} is not {where} any more, where the pods of group {forming.key.name} must be"
+        return ""
 
     def follow_kube_scheduler(self, forming: FormingGang) -> None:
         """The binds of the minimum came, some of them for other nodes than the planned ones: plan for these nodes.

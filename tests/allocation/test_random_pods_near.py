@@ -1,0 +1,113 @@
+"""Random pods on machines with GPUs and NICs: as many near pairs as a brute force over all solutions finds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import pytest
+
+from extender.scheduling import Placement
+from extender.topology.sets import bandwidth, links_inside
+from tests.worlds.nic_oracle import Oracle
+from tests.worlds.nic_worlds import GPU, MACHINES, NIC, NicFleet, counted
+
+DRIVER = {"gpu": GPU, "nic": NIC}
+ROOT = "resource.kubernetes.io/pcieRoot"
+Sets = tuple[tuple[int, ...], tuple[int, ...]]  # GPUs, NICs
+
+
+class Asked(NamedTuple):
+    """A request: position of its claim, kind, count, and the remainder by 2 of the device's number, or None."""
+
+    claim: int
+    kind: str
+    number: int
+    remainder: int | None = None
+
+    def request(self, name: str) -> dict[str, Any]:
+        exactly = counted(self.number, self.number)[self.kind == "nic"]["exactly"]
+        text = f'device.attributes["{NIC}"].number % 2 == {self.remainder}'
+        selectors = [] if self.remainder is None else [{"cel": {"expression": text}}]
+        return {"name": name, "exactly": {**exactly, "selectors": selectors}}
+
+
+def random_pod(rng: random.Random) -> list[Asked]:
+    """One to three GPUs and NICs by count, in pairs, in two claims, or with NICs that only some requests accept."""
+    gpus, nics, style = rng.randint(0, 3), rng.randint(0, 3), rng.choice(["counted", "paired", "claims", "selected"])
+    if style == "paired":
+        return [Asked(0, kind, 1) for _ in range(max(nics, 1)) for kind in DRIVER]
+    if style == "claims":
+        found = [Asked(claim, kind, rng.randint(0, 2)) for claim in range(2) for kind in DRIVER]
+    elif style == "selected":
+        found = [Asked(0, "gpu", gpus), Asked(0, "nic", nics), Asked(0, "nic", 1, rng.randint(0, 1))]
+    else:
+        found = [Asked(0, "gpu", gpus), Asked(0, "nic", nics)]
+    return [one for one in found if one.number]
+
+
+def solutions(pod: Sequence[Asked], free: dict[str, list[int]], oracle: Oracle, *, on_one_root: bool) -> Iterator[Sets]:
+    """The devices of each solution. `on_one_root`: the GPUs of each claim agree on a PCIe root."""
+
+    def extended(position: int, chosen: dict[str, tuple[int, ...]], roots: dict[int, set[str]]) -> Iterator[Sets]:
+        if position == len(pod):
+            yield tuple(sorted(chosen["gpu"])), tuple(sorted(chosen["nic"]))
+            return
+        claim, kind, number, remainder = pod[position]
+        left = [b for b in free[kind] if b not in chosen[kind] and remainder in (None, b % 2)]
+        for bits in combinations(left, number):
+            common = roots
+            if kind == "gpu" and on_one_root:
+                known = [roots[claim]] if claim in roots else []
+                common = {**roots, claim: set.intersection(*known, *(oracle.gpus[bit][0] for bit in bits))}
+            if common.get(claim) != set():
+                yield from extended(position + 1, {**chosen, kind: chosen[kind] + bits}, common)
+
+    return extended(0, {"gpu": (), "nic": ()}, {})
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_a_random_pod_has_as_many_near_pairs_as_a_brute_force_finds(name: str) -> None:
+    rng, machine, oracle, compared = random.Random(name), MACHINES[name], Oracle(MACHINES[name]), 0
+    for _ in range(120):
+        pod, free = random_pod(rng), {kind: list(range(len(machine[f"{kind}s"]))) for kind in DRIVER}
+        for bits in free.values():
+            rng.shuffle(bits)
+        own = {kind: tuple(bits.pop() for _ in range(rng.choice([0, 0, 1]))) for kind, bits in free.items()}
+        held = [(kind, bit) for kind, bits in free.items() for bit in bits[: rng.randint(0, len(bits) - 1)]]
+        free = {kind: [bit for bit in bits if (kind, bit) not in held] for kind, bits in free.items()}
+        on_one_root = rng.random() < 0.2 and name != "lists"  # a list needs a feature gate
+        fleet = NicFleet({"n": machine})
+        fleet.hold("n", [(DRIVER[kind], f"{kind}-{bit}") for kind, bit in held])
+        claims = []
+        for claim in sorted({one.claim for one in pod}):
+            named = [(f"{one.kind}-{i}", one) for i, one in enumerate(pod) if one.claim == claim]
+            covered = [request for request, one in named if one.kind == "gpu"]
+            limits = [{"matchAttribute": ROOT, "requests": covered}] if on_one_root and covered else []
+            claims.append(([one.request(request) for request, one in named], limits))
+        if not claims:
+            continue
+        mine = [(DRIVER[kind], f"{kind}-{bit}") for kind, bits in own.items() for bit in bits]
+        status, info = fleet.evaluate("n", fleet.asking_claims(claims, "n", mine)), fleet.node_info("n")
+        found = {*solutions(pod, free, oracle, on_one_root=on_one_root)}
+        assert isinstance(status, Placement) == bool(found)
+        if not isinstance(status, Placement):
+            continue
+        assert info.fabric is not None
+        graph = info.fabric.graph
+
+        @cache
+        def worth(sets: Sets, own: tuple[tuple[int, ...], ...] = tuple(own.values()), graph: Any = graph) -> Any:
+            mask, (gpus, nics) = sum(1 << bit for bit in sets[0]), (a + b for a, b in zip(own, sets, strict=True))
+            pairs = oracle.best(gpus, nics) if gpus and nics else ()
+            return bandwidth(graph, mask), links_inside(graph, mask), pairs
+
+        names = [one.rpartition("/")[2].partition("-") for one in status.devices(info)]
+        gpus, nics = (tuple(sorted(int(number) for kind, _, number in names if kind == one)) for one in DRIVER)
+        assert (gpus, nics) in found
+        assert worth((gpus, nics)) == max(map(worth, found)), (pod, own, held)
+        compared += len(found) > 1
+    assert compared > 10
