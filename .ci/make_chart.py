@@ -58,11 +58,20 @@ def versions() -> dict[str, dict[str, str]]:
 def schema() -> str:
     """values.schema.json with the policy's fields as extender/policy.py has them, and the versions."""
     found: dict[str, Any] = json.loads(SCHEMA.read_text())
-    policy = Policy.model_json_schema()
+    policy = _shape(Policy.model_json_schema())
     found["$defs"] = policy.pop("$defs")
     found["properties"]["policy"] = policy
     found["properties"]["scheduler"]["properties"]["version"]["enum"] = sorted(versions())
     return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+
+
+def _shape(schema: Any) -> Any:
+    """A schema without its texts and defaults, which the documentation has."""
+    if isinstance(schema, list):
+        return [_shape(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {key: _shape(part) for key, part in schema.items() if key not in ("default", "description", "title")}
 
 
 if __name__ == "__main__":

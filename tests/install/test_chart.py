@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from functools import reduce
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +159,31 @@ def test_the_notes_say_how_to_verify(verbs: str, server: str) -> None:
     ):
         assert words in notes
     assert ("berth-console-tls" in notes) == (verbs == "mtls")
+
+
+def commands_of_helm() -> list[list[str]]:
+    """The commands that install or upgrade the chart, in the documentation's blocks."""
+    pages = (MANIFESTS.parent / "docs" / "install.md", CHART / "README.md")
+    lines = [line for page in pages for line in page.read_text().splitlines() if line.startswith("helm ")]
+    return [shlex.split(line) for line in lines if "manifests/helm/berth" in line]
+
+
+@pytest.mark.parametrize("words", commands_of_helm(), ids=" ".join)
+def test_documented_commands_of_helm(words: list[str]) -> None:
+    """They name the chart, the namespace and values that exist; the engine's library has no command line."""
+    release, chart, option, namespace = words[2:6]
+    assert (release, MANIFESTS.parent / chart, option, namespace) == ("berth", CHART, "--namespace", NAMESPACE)
+    assert words[1] in ("install", "upgrade")
+    flags = {"--create-namespace", "--reset-then-reuse-values", "--set"}
+    assert {word for word in words[6:] if word.startswith("--")} <= flags
+    given = merged(*(helm.parse_set_string(word) for before, word in pairwise(words) if before == "--set"))
+    assert objects_of_chart(given) != objects_of_chart({})
+
+
+def test_inline_values_of_the_page_exist() -> None:
+    section = (MANIFESTS.parent / "docs" / "install.md").read_text().split("### With Helm")[1].split("\n## ")[0]
+    for text in re.findall(r"`([a-z.]+=[^`]+)`", section):
+        assert objects_of_chart(helm.parse_set_string(text)) != objects_of_chart({}), text
 
 
 def test_helm_lint_finds_nothing() -> None:

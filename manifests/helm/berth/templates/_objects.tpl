@@ -65,7 +65,8 @@ leave out the objects that the values switch off, and write the values into the 
 {{- else if eq $object.kind "PodDisruptionBudget" }}
   {{- $_ := set $object.spec "minAvailable" .Values.podDisruptionBudget.minAvailable }}
 {{- else if eq .name "berth-policy" }}
-  {{- $_ := set $object.data "policy.yaml" (toYaml .Values.policy) }}
+  {{- $policy := mergeOverwrite (fromYaml (get $object.data "policy.yaml")) .Values.policy }}
+  {{- $_ := set $object.data "policy.yaml" (toYaml $policy) }}
 {{- else if and (eq .name "berth-agent-own-slice") (eq $object.kind "ValidatingAdmissionPolicy") }}
   {{- range $object.spec.matchConditions }}
     {{- $_ := set . "expression" (replace ":berth-agent" (printf ":%s" $context.Values.serviceAccounts.agent) .expression) }}
