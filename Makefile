@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run picture page-pictures reference test check properties oracle bench bench-allocation bench-gangs \
+.PHONY: help run picture docs page-pictures reference test check properties oracle bench bench-allocation bench-gangs \
 	bench-cel bench-quality bench-gang-quality bench-e2e bench-gangs-e2e bench-hostile soak install-time chaos fuzz \
 	call-paths chart gpu-check e2e pins release-check image push clean
 
@@ -33,6 +33,12 @@ reference: $(STAMP) ## write the parts of docs/ that list policy, reasons, metri
 
 chart: $(STAMP) ## write what the Helm chart takes from the manifests (needs kubectl)
 	PYTHONPATH=. $(BIN)/python .ci/make_chart.py
+
+SITE := build/site-venv
+docs: ## build the documents as a web site with search in build/site; fails for a broken link
+	test -x $(SITE)/bin/mkdocs || { $(PYTHON) -m venv $(SITE) && \
+	  $(SITE)/bin/pip install --quiet --require-hashes --no-deps --requirement .ci/site-constraints.txt; }
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/python .ci/make_site.py
 
 page-pictures: $(STAMP) ## write docs/img/page.png and page-pod.png (needs chromium)
 	$(BIN)/python .ci/make_page_pictures.py
