@@ -168,7 +168,7 @@ def test_foreign_names_are_in_decisions() -> None:
 
 PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "Makefile", "Dockerfile", "pyproject.toml")
 FOLDERS = ("manifests", "scheduler-config", "examples", "tests/cases", "extender/sandbox/machines")
-LONG = {"fleet.yaml", "dashboard.yaml"}  # written by .ci/make_trial.py, and JSON in a block
+LONG = {"fleet.yaml"}  # written by .ci/make_trial.py
 RENDERED = ROOT / "manifests" / "helm" / "berth" / "files"  # as kubectl prints it; written by .ci/make_chart.py
 CODE = [
     page

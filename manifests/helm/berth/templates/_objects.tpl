@@ -74,6 +74,13 @@ leave out the objects that the values switch off, and write the values into the 
 {{- else if and (has .name (list "berth-gpu-namespaces" "berth-scheduler-name"))
     (eq $object.kind "ValidatingAdmissionPolicyBinding") }}
   {{- $_ := set $object.spec "validationActions" .Values.admission.actions }}
+{{- else if eq $object.kind "PrometheusRule" }}
+  {{- range $group := $object.spec.groups }}
+    {{- range $group.rules }}
+      {{- $page := trimPrefix "docs" .annotations.runbook_url }}
+      {{- $_ := set .annotations "runbook_url" (print $context.Values.prometheus.docs $page) }}
+    {{- end }}
+  {{- end }}
 {{- else if hasPrefix "MutatingAdmissionPolicy" $object.kind }}
   {{- $_ := set $object "apiVersion" .Values.mutating.apiVersion }}
 {{- end }}
