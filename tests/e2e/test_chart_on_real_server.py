@@ -10,8 +10,8 @@ from pathlib import Path
 import yaml
 
 from benchmarks.install import EXAMPLE, Installation
-from tests.e2e.control_plane import ROOT, ControlPlane, kubectl, on_real_server
-from tests.worlds.helm_chart import CHART, NAMESPACE, Values, helm, objects_of_chart
+from tests.e2e.control_plane import ROOT, ControlPlane, kubectl, on_real_server, run_documented
+from tests.worlds.helm_chart import CHART, NAMESPACE, Values, helm, objects_of_chart, rendered_chart
 
 pytestmark = on_real_server("kubectl", seconds=300)
 CHANGED: Values = {
@@ -47,6 +47,12 @@ def test_installed_upgraded_rolled_back_and_removed(tmp_path: Path) -> None:
             secret = f"/api/v1/namespaces/{NAMESPACE}/secrets/berth-scheduler-token"
             plane.wait(lambda: (plane.get(secret).get("data") or {}).keys() >= {"token", "ca.crt", "namespace"}, 60)
             assert examined(plane) == "0 findings\n"
+            notes = rendered_chart({})["berth/templates/NOTES.txt"]
+            commands = [
+                line.strip() for line in notes.splitlines() if line.startswith("  kubectl ") and "$(" not in line
+            ]
+            assert len(commands) == 3
+            run_documented(plane, commands)
             binds_a_pod(plane, tmp_path)
 
             of_release = ("-l", "app.kubernetes.io/instance=berth")

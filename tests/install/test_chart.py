@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from extender import __version__
 from tests.worlds.helm_chart import (
     CHART,
     NAMESPACE,
@@ -24,6 +25,7 @@ from tests.worlds.helm_chart import (
     rendered_chart,
 )
 from tests.worlds.manifests import MANIFESTS, PAIRS, needs_kubectl, rendered
+from tests.worlds.oci_registry import oci_registry
 
 CASES = yaml.safe_load((MANIFESTS.parent / "tests" / "cases" / "chart_values.yaml").read_text())
 COMPONENTS: dict[str, Values] = CASES["components"]
@@ -194,10 +196,16 @@ def test_helm_lint_finds_nothing() -> None:
         assert [m["error"] for m in report["messages"]] == ["icon is recommended"]
 
 
-def test_the_package_has_all_that_it_renders(tmp_path: Path) -> None:
-    """What `helm push` sends to a registry is the archive."""
+def test_the_chart_goes_through_a_registry(tmp_path: Path) -> None:
+    """Pushed and pulled by Helm as an OCI artifact, it renders what the folder renders."""
     archive = helm.package(CHART, destination=tmp_path)
+    pulled = tmp_path / "pulled"
+    pulled.mkdir()
+    with oci_registry() as host, helm.RegistryClient(plain_http=True, credentials_file=tmp_path / "none") as client:
+        client.push(archive, f"oci://{host}/charts", plain_http=True)
+        client.pull(f"oci://{host}/charts/berth", version=__version__, destination=pulled, plain_http=True)
+    (found,) = pulled.iterdir()
     for values in ({}, {"verbs": "separate", "prometheus": {"enabled": True}}):
-        with helm.Chart.load(archive) as chart:
+        with helm.Chart.load(found) as chart:
             packed = chart.render(values, name="berth", namespace=NAMESPACE)
         assert packed == rendered_chart(values)
