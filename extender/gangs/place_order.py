@@ -106,6 +106,13 @@ class PlaceOrder:
         orders = [self._of_level(level, one, rooms, room) for level, one in zip(domain.within, found, strict=True)]
         return [one.name_of for one in found], [*orders, self._of_nodes(rooms)]
 
+    def of_levels(self, levels: Sequence[str], rooms: NodeRooms) -> list[Order]:
+        """The orders of whole domains of some levels, whatever the members prefer of their nodes."""
+        return [
+            self._of_nodes(rooms) if level == NODE else self._of_level(level, self._domains.of_level(level), rooms, {})
+            for level in levels
+        ]
+
     def _of_level(self, level: str, domains: LabelDomains, rooms: NodeRooms, room: Mapping[str, int]) -> Order:
         compared, liked, points = self._compared_levels(level), dict[str, int](), rooms.preference
         for name in room if points else ():
