@@ -161,7 +161,7 @@ def test_every_write_belongs_to_one_program() -> None:
     others = tuple(
         path.name
         for path in CODE.iterdir()
-        if path.is_dir() and path.name not in ("serve", "console", "cluster", "sandbox", "__pycache__")
+        if path.is_dir() and path.name not in ("serve", "console", "cluster", "sandbox", "replay", "__pycache__")
     )
     assert not set(writes()) & attributes(others)
     assert set(writes()) <= attributes(("serve", "console")), "each write has a caller"
