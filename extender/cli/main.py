@@ -31,6 +31,7 @@ _COMMANDS = {  # command: (module of extender.cli, its function or typer group)
     "fabric": ("fabric_command", "fabric_command"),
     "run": ("run_command", "run_command"),
     "replay": ("replay_command", "replay_command"),
+    "assess": ("assess_command", "assess_command"),
     "allocate": ("allocate_command", "allocate_command"),
     "select": ("select_command", "select_command"),
     "lint": ("lint_command", "lint_command"),
