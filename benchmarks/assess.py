@@ -2,8 +2,8 @@
 
     python -m benchmarks.assess [NODES [PODS]]
 
-prints the seconds and the memory of the command on it. Pods have 1, 2 or 4 GPUs; each 20th is in a gang of 8 pods with
-4 GPUs, and each 200th waits for 16 GPUs of one node.
+prints the seconds and the memory of the command on it. Pods have 1 or 2 GPUs; each 80th is the first of a gang
+of 8 pods with 4 GPUs, and each 200th waits for 16 GPUs of one node.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -30,7 +30,7 @@ _CLASS = {
     "metadata": {"name": "gpu.nvidia.com"},
     "spec": {"selectors": [{"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}}]},
 }
-_GANG, _WAITS = 20, 200
+_GANG, _WAITS = 80, 200
 _MOST = 16  # GPUs that no node has
 
 
@@ -53,7 +53,7 @@ def cluster(nodes: int, pods: int, seed: int = 1) -> Iterator[Json]:
 def _pods(pods: int, left: dict[str, int], sizes: dict[str, int], rng: random.Random) -> Iterator[Json]:
     names, first, number = list(left), 0, 0
     while number < pods:
-        size, count = (4, 8) if number % _GANG == 0 else (rng.choice((1, 1, 2, 4)), 1)
+        size, count = (4, 8) if number % _GANG == 0 else (rng.choice((1, 1, 1, 2)), 1)
         group = f"gang-{number}" if count > 1 else ""
         if number % _WAITS == 1:
             yield from pod(f"p{number}", _MOST)
@@ -70,7 +70,7 @@ def _pods(pods: int, left: dict[str, int], sizes: dict[str, int], rng: random.Ra
             number += 1
 
 
-def pod(name: str, gpus: int, node: str = "", indexes: range = range(0), group: str = "") -> Iterator[Json]:
+def pod(name: str, gpus: int, node: str = "", indexes: Iterable[int] = (), group: str = "") -> Iterator[Json]:
     """A pod with a claim; on a node, with these of its GPUs."""
     request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": gpus}}
     metadata = {"namespace": "default", "name": name, "uid": f"uid-{name}"}

@@ -15,7 +15,7 @@ from extender.api.pod_annotations import ANNOTATION_READERS
 from extender.api.pod_groups import MINIMUM, READ_ANNOTATIONS, TIMEOUT, GroupSource
 from extender.api.resource_claims import EXTENDED_CLAIM_ANNOTATION
 from extender.policy import Policy
-from extender.vendors import CLIQUE_LABELS, PLUGIN_RESOURCES
+from extender.vendors import CLIQUE_LABEL, CLIQUE_LABELS, PLUGIN_RESOURCES
 
 _TOPOLOGY = {*Policy().group_levels, *CLIQUE_LABELS, "topology.kubernetes.io/zone", "topology.kubernetes.io/region"}
 _PRODUCTS = set(PLUGIN_RESOURCES.values()) - {""}
@@ -25,7 +25,7 @@ _PLAIN = re.compile(r"[0-9.]{1,12}[A-Za-z]{0,2}|required|preferred|product|none|
 _SPOKEN = {  # attributes whose text says what a device is; texts of all others become numbers
     "type", "productName", "model", "brand", "architecture", "family", "driver", "profile", "partitionProfile",
     "pciBusID", "pciAddress", "pciAddr", "pcieRoot", "computePartition", "memoryPartition", "pciVendor", "pciDevice",
-    "clique", "linkType",
+    "linkType", "links", "distances",
 }  # fmt: skip
 _AMOUNTS = ("cpu", "memory", "pods", *PLUGIN_RESOURCES)
 _DEVICE = ("name", "capacity", "consumesCounters", "allNodes", "allowMultipleAllocations")
@@ -59,6 +59,11 @@ def _of(obj: Json, *path: str) -> Json:
     for name in path:
         obj = obj.get(name) or {}
     return obj
+
+
+def _last(name: str) -> str:
+    """A qualified name without its domain."""
+    return name.rpartition("/")[2]
 
 
 class _Names:
@@ -97,7 +102,7 @@ class _Names:
         found = {}
         for label, value in given.items():
             if label in _TOPOLOGY:
-                found[label] = self.of(label.rpartition("/")[2], value)
+                found[label] = self.of(_last(label), value)
             elif label in _GROUPS:
                 found[label] = self.of("group", value)
             elif label in _PRODUCTS:
@@ -201,9 +206,11 @@ class _Names:
     def _value(self, name: str, value: Any) -> Any:
         """The value of an attribute: a text that may be a serial number or an address becomes a number."""
         text = value.get("string") if isinstance(value, dict) else None
-        if not isinstance(text, str) or name.rpartition("/")[2] in _SPOKEN:
+        if not isinstance(text, str) or _last(name) in _SPOKEN:
             return _picked(value, ("string", "int", "bool", "version", "ints", "bools", "versions"))
         prefix = text.partition("-")[0] if text.startswith(("GPU-", "MIG-")) else "value"
+        if _last(name) == "clique":
+            prefix = _last(CLIQUE_LABEL)  # the same number as in the label
         return {"string": self.of(prefix, text)}
 
     def claim(self, obj: Json) -> Json:
