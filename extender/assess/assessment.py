@@ -101,7 +101,7 @@ def _unknown(found: Assessment, reading: ClusterReading) -> Iterable[str]:
         yield from _about_links(fact)
     silent = sum(fact.nodes - fact.with_nics for fact in found.fleet.facts)
     if silent:
-        yield f"{counted(silent, 'node')}: no driver says where NICs are."
+        yield f"{counted(silent, 'node')}: the drivers do not say how near GPUs and NICs are, or there are no NICs."
     if found.plugin_pods:
         yield (
             f"{counted(found.plugin_pods, 'pod has', 'pods have')} {counted(found.plugin_gpus, 'GPU')} of a device "

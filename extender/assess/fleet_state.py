@@ -10,7 +10,7 @@ from extender.allocation import NodeInfo, Snapshot
 from extender.api.label_domains import label_domains
 from extender.api.pods import Pod
 from extender.assess.cluster_reading import ClusterReading
-from extender.assess.pod_sets import Links, PodSet, is_equal_for_all, links_of
+from extender.assess.pod_sets import Links, PodSet, is_equal_for_all, links_of, says_places
 from extender.base.bits import members
 from extender.explain import fleet_stats
 from extender.explain.fleet_rows import STATES, letters, product
@@ -82,7 +82,7 @@ class NodeFacts:
     links: Links
     equal: bool  # whether every set of one size is as good as any other
     nodes: int = 0
-    with_nics: int = 0  # nodes whose NICs, or other devices, have a place
+    with_nics: int = 0  # nodes where the places of GPUs and NICs can be compared
 
 
 @dataclass(slots=True)
@@ -112,7 +112,7 @@ def fleet_state(
         links, equal = links_of(node_info), is_equal_for_all(node_info.fabric)
         fact = facts.setdefault((product(node_info), links, equal), NodeFacts(product(node_info), links, equal))
         fact.nodes += 1
-        fact.with_nics += node_info.places is not None
+        fact.with_nics += says_places(node_info)
         if links in (Links.AGENT, Links.BOARD):
             _add_sets(node_info, users.get(name, ()), sets, found.breakers)
     found.sets = sorted(sets.values(), key=lambda one: one.product)

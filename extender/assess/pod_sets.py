@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from extender.allocation import NodeInfo, Snapshot
+from extender.allocation.nodes import Nearness
 from extender.api.gpu_topology import Fabric, Source
 from extender.api.pods import Pod
 from extender.api.resource_claims import Result
@@ -151,16 +152,25 @@ def _measured(node_info: NodeInfo, pod: str, uid: str, results: Iterable[Result]
 
 
 def _near(node_info: NodeInfo, taken: int) -> tuple[int, int]:
-    """(pairs of devices of different drivers that are as near as the node allows, all pairs)."""
+    """(pairs of devices of different drivers that are as near as the node allows, all pairs).
+
+    A pair counts if the node's drivers say places that can be compared.
+    """
     places = node_info.places
     if places is None:
         return 0, 0
-    best, pairs = nearest(places), pairs_of(places, taken)
-    near = 0
-    for pair in pairs:
+    best, near, pairs = nearest(places), 0, 0
+    for pair in pairs_of(places, taken):
         first, second = sorted((places.kind(pair.anchor), places.kind(pair.other)))
-        near += pair.nearness == best[first, second]
-    return near, len(pairs)
+        pairs += best[first, second] > Nearness.UNKNOWN
+        near += best[first, second] > Nearness.UNKNOWN and pair.nearness == best[first, second]
+    return near, pairs
+
+
+def says_places(node_info: NodeInfo) -> bool:
+    """Whether the places of GPUs and of other devices of the node can be compared."""
+    places = node_info.places
+    return places is not None and any(one > Nearness.UNKNOWN for one in nearest(places).values())
 
 
 @dataclass(frozen=True, slots=True)

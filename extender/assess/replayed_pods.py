@@ -33,6 +33,7 @@ class Figures:
     joined: float | None  # share of the pods with several GPUs
     gbps: float | None  # mean of their rings
     share: float | None  # of the best of their nodes
+    nics: float | None  # share of the pairs of GPU and NIC that are as near as the node allows
     domains: float | None  # of a gang, in the mean
 
 
@@ -76,22 +77,26 @@ def replayed_pods(
         return found
     today = [one for one in sets if one.uid in chosen and one.is_several]
     inside = [one for one in gangs if one.uids <= chosen]
-    found.rows = [_today(today, inside, len(jobs)), *map(_figures, outcomes)]
+    pairs = [(one.near, one.pairs) for one in sets if one.uid in chosen and one.pairs]
+    nics = sum(near for near, _ in pairs) / sum(count for _, count in pairs) if pairs else None
+    found.rows = [_today(today, inside, len(jobs), nics)]
+    found.rows += (_figures(one, knows_nics=nics is not None) for one in outcomes)
     return found
 
 
-def _today(sets: Sequence[PodSet], gangs: Sequence[GangSpread], jobs: int) -> Figures:
+def _today(sets: Sequence[PodSet], gangs: Sequence[GangSpread], jobs: int, nics: float | None) -> Figures:
     """Measured as a replay does it: GPUs whose links are not known count as not joined."""
     domains = sum(one.domains for one in gangs) / len(gangs) if gangs else None
     if not sets:
-        return Figures("today", jobs, None, None, None, domains)
+        return Figures("today", jobs, None, None, None, nics, domains)
     gbps, best = sum(one.gbps for one in sets), sum(one.best_gbps for one in sets)
     joined = sum(one.joined for one in sets) / len(sets)
-    return Figures("today", jobs, joined, gbps / len(sets), gbps / best if best else None, domains)
+    return Figures("today", jobs, joined, gbps / len(sets), gbps / best if best else None, nics, domains)
 
 
-def _figures(outcome: Outcome) -> Figures:
-    values = (outcome.joined, outcome.ring_gbps, outcome.ring, outcome.domains)
+def _figures(outcome: Outcome, *, knows_nics: bool) -> Figures:
+    nics = outcome.nic if knows_nics else math.nan
+    values = (outcome.joined, outcome.ring_gbps, outcome.ring, nics, outcome.domains)
     return Figures(outcome.placement, outcome.started, *(None if math.isnan(one) else one for one in values))
 
 

@@ -17,7 +17,7 @@ HEADS = {
     "gangs": ("gang", "pods", "GPUs", "nodes", "domains", "fewest", "of"),
     "waiting": ("pod", "pods", "reason"),
     "breakers": ("pod", "node", "GPUs of the set", "and"),
-    "replay": ("", "jobs placed", "joined", "GB/s", "of the best", "domains of a gang"),
+    "replay": ("", "jobs placed", "joined", "GB/s", "of the best", "NICs near", "domains of a gang"),
 }
 
 
@@ -79,5 +79,5 @@ def gang_cells(one: GangSpread) -> list[str]:
 
 def replay_cells(one: Figures) -> list[str]:
     """The cells of one placement."""
-    figures = (_percent(one.joined), _amount(one.gbps), _percent(one.share), _amount(one.domains))
+    figures = (_percent(one.joined), _amount(one.gbps), _percent(one.share), _percent(one.nics), _amount(one.domains))
     return [one.placement, f"{one.started:,}", *figures]
