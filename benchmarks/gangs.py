@@ -14,10 +14,11 @@ from collections.abc import Sequence
 
 from benchmarks import gang_waking
 from extender.allocation import Snapshot
+from extender.gangs.domains import NODE
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem
 from extender.gangs.gang_trial import GangMemory
-from extender.scheduling import NodeRanking
+from extender.scheduling import GangPart, NodeRanking
 from tests.worlds.gang_worlds import CLIQUE, RACK, SPINE, GangWorld
 from tests.worlds.running_berth import Json
 
@@ -67,9 +68,20 @@ def ranked(world: GangWorld, members: Sequence[GangMember], snapshot: Snapshot) 
     return ranking
 
 
-def measure(world: GangWorld, nodes: int, members: tuple[GangMember, ...], topology: str, rounds: int) -> Json:
+def slices(members: Sequence[GangMember]) -> tuple[GangPart, ...]:
+    """Slices of 16 members in one rack each, and in these slices of 4 on one node."""
+    uids = [member.uid for member in members]
+    inner = [GangPart(f"slice {start}", NODE, tuple(uids[start : start + 4])) for start in range(0, len(uids), 4)]
+    return tuple(
+        GangPart(
+            f"slice {start}", RACK, tuple(uids[start : start + 16]), parts=tuple(inner[start // 4 : start // 4 + 4])
+        )
+        for start in range(0, len(uids), 16)
+    )
+
+
+def measure(problem: GangProblem, world: GangWorld, nodes: int, rounds: int) -> Json:
     """Medians in milliseconds of CPU."""
-    problem = GangProblem(members, (CLIQUE, RACK, SPINE), topology)
     rng, first, again, level = random.Random(2), [], [], ""
     for _ in range(rounds):
         changed(world, rng, nodes)
@@ -92,16 +104,20 @@ def main() -> None:
         world = fleet(args.nodes, machines, share)
         base = 0.0
         print(f"\n{name}: {len(world.cache.snapshot().states)} node states")
-        for count, topology, notes in (
-            (1, "none", {}),
-            (1, "preferred", {}),
-            (2, "preferred", {}),
-            (2, "preferred", {"topology": "required"}),
+        for count, topology, notes, cut in (
+            (1, "none", {}, False),
+            (1, "preferred", {}, False),
+            (1, "none", {}, True),
+            (1, "preferred", {}, True),
+            (2, "preferred", {}, False),
+            (2, "preferred", {"topology": "required"}, False),
         ):
-            members = world.gang(MEMBERS, count, f"{topology}-{count}-{len(notes)}", **notes)
-            row = measure(world, args.nodes, members, topology, args.rounds)
+            members = world.gang(MEMBERS, count, f"{topology}-{count}-{len(notes)}-{cut}", **notes)
+            parts = slices(members) if cut else ()
+            problem = GangProblem(members, (CLIQUE, RACK, SPINE), topology, parts=parts)
+            row = measure(problem, world, args.nodes, args.rounds)
             base = base or row["again"]
-            text = f"{count} GPU{'s' * (count > 1)}, {topology}{', NVLink' if notes else ''}"
+            text = f"{count} GPU{'s' * (count > 1)}, {topology}{', NVLink' if notes else ''}{', slices' if cut else ''}"
             print(
                 f"  {text:28} first {row['first']:7.1f} {row['first'] / base:6.2f}x   "
                 f"again {row['again']:7.1f} {row['again'] / base:6.2f}x   level: {row['level']}",

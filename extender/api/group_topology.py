@@ -18,6 +18,9 @@ TOPOLOGY = "berth.dev/group-topology"
 REQUIRED = "berth.dev/group-required"
 PREFERRED = "berth.dev/group-preferred"
 OWN_TOPOLOGY = (TOPOLOGY, REQUIRED, PREFERRED)
+SLICE_LEVEL = "berth.dev/group-slice-level"
+SUBGROUP_REQUIRED = "berth.dev/subgroup-required"
+_OWN_LEVELS = (REQUIRED, PREFERRED, SLICE_LEVEL, SUBGROUP_REQUIRED)  # others name any node label
 _HOSTNAME = "kubernetes.io/hostname"
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,315}[A-Za-z0-9])?")
 
@@ -30,12 +33,13 @@ class _Foreign(NamedTuple):
     unconstrained: str
 
 
+KUEUE_TOPOLOGY = _Foreign(
+    "kueue.x-k8s.io/podset-required-topology",
+    "kueue.x-k8s.io/podset-preferred-topology",
+    "kueue.x-k8s.io/podset-unconstrained-topology",
+)
 _FOREIGN = (
-    _Foreign(
-        "kueue.x-k8s.io/podset-required-topology",
-        "kueue.x-k8s.io/podset-preferred-topology",
-        "kueue.x-k8s.io/podset-unconstrained-topology",
-    ),
+    KUEUE_TOPOLOGY,
     _Foreign("kai.scheduler/topology-required-placement", "kai.scheduler/topology-preferred-placement", ""),
 )
 FOREIGN_TOPOLOGY = tuple(name for one in _FOREIGN for name in one if name)
@@ -67,15 +71,16 @@ def asked_topology(notes: Mapping[str, Any]) -> AskedTopology:
     """
     if any(name in notes for name in OWN_TOPOLOGY):
         nearness = group_topology_of(notes, TOPOLOGY) or "" if notes.get(TOPOLOGY) else ""
-        return AskedTopology(nearness, _level(notes, REQUIRED), _level(notes, PREFERRED))
+        return AskedTopology(nearness, level_of(notes, REQUIRED), level_of(notes, PREFERRED))
     for one in _FOREIGN:
         if any(name in notes for name in one):
             nearness = "none" if notes.get(one.unconstrained) == "true" else ""
-            return AskedTopology(nearness, _level(notes, one.required), _level(notes, one.preferred))
+            return AskedTopology(nearness, level_of(notes, one.required), level_of(notes, one.preferred))
     return NO_TOPOLOGY
 
 
-def _level(notes: Mapping[str, Any], annotation: str) -> Level | None:
+def level_of(notes: Mapping[str, Any], annotation: str) -> Level | None:
+    """The level that an annotation names; None without it. Raises ValueError."""
     text = notes.get(annotation)
     if text is None:
         return None
@@ -110,7 +115,7 @@ class GroupTopology:
 def group_topology(asked: AskedTopology, object_label: str, levels: Sequence[str]) -> GroupTopology:
     """What a gang must have. `object_label` is the constraint of its PodGroup ('': none), the policy has `levels`."""
     try:
-        required, preferred = _label(asked.required, levels), _label(asked.preferred, levels)
+        required, preferred = level_label(asked.required, levels), level_label(asked.preferred, levels)
         if required == ONE_NODE:
             return GroupTopology(ONE_NODE, object_label)
         label = _nearer(asked.required, required, object_label, levels)
@@ -120,7 +125,7 @@ def group_topology(asked: AskedTopology, object_label: str, levels: Sequence[str
     return GroupTopology("preferred" if is_by_name else asked.nearness or "preferred", label, preferred)
 
 
-def _label(level: Level | None, levels: Sequence[str]) -> str:
+def level_label(level: Level | None, levels: Sequence[str]) -> str:
     """The label of a level, ONE_NODE, or '' for None. Raises ValueError."""
     if level is None:
         return ""
@@ -131,7 +136,7 @@ def _label(level: Level | None, levels: Sequence[str]) -> str:
     found = [label for label in levels if level.name in (label.rpartition("/")[2], re.split("[/.]", label)[-1])]
     if len(found) == 1:
         return found[0]
-    if level.annotation in FOREIGN_TOPOLOGY:
+    if level.annotation not in _OWN_LEVELS:
         return level.name
     why = f"names several levels: {', '.join(found)}" if found else f"is no level: write {_known(levels)}"
     raise ValueError(f"pod annotation {level.annotation}: {shown(level.name)} {why}")

@@ -13,6 +13,15 @@ from enum import Enum
 from typing import NamedTuple
 
 from extender.api.fields import Json, get, inner, integer, many, need, string
+from extender.api.group_parts import (
+    FOREIGN_PARTS,
+    NO_PARTS,
+    OWN_PARTS,
+    AskedParts,
+    BoundPart,
+    asked_parts,
+    notes_of_group,
+)
 from extender.api.group_topology import FOREIGN_TOPOLOGY, NO_TOPOLOGY, OWN_TOPOLOGY, AskedTopology, asked_topology
 from extender.api.resource_claims import Consumer, PodClaim, decode_pod_claim
 from extender.base.text_limits import cut, shown
@@ -32,11 +41,11 @@ _RANKS = (
     "kueue.x-k8s.io/pod-group-pod-index",
     "apps.kubernetes.io/pod-index",
 )
-OWN_ANNOTATIONS = (MINIMUM, *OWN_TOPOLOGY, TIMEOUT)
+OWN_ANNOTATIONS = (MINIMUM, *OWN_TOPOLOGY, *OWN_PARTS, TIMEOUT)
 _MAX_MEMBERS = 100_000
 _MAX_NAME = 253
 _MAX_SECONDS = 86_400
-_JOB_STRIDE = 1_000_000  # ranks of one job of a JobSet
+JOB_STRIDE = 1_000_000  # ranks of one job of a JobSet
 _GROUP_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _DURATION = re.compile(r"([0-9]{1,6})(s|m|h)")
@@ -89,6 +98,7 @@ class Membership:
     minimum: int = 0  # members that must be placed together; 0 if the pod does not set it
     rank: int | None = None  # the pod's index in its group; None if unknown
     topology: AskedTopology = NO_TOPOLOGY
+    parts: AskedParts = NO_PARTS
     timeout_seconds: float = 0.0  # how long the members may wait for each other at bind; 0 if the pod does not set it
     problem: str = ""  # which annotation is invalid, with its value; '' if none
     owner: str = ""  # name of the object that has the GroupPolicy: the group's, or the LeaderWorkerSet's
@@ -97,6 +107,13 @@ class Membership:
     def policy_key(self) -> GroupKey:
         """The key of the group's policy in the cache."""
         return self.key._replace(name=self.owner)
+
+    @property
+    def part_on_claims(self) -> str:
+        """The value of PART_ANNOTATION for the claims of the pod; '' if its part restricts no plan."""
+        if not self.parts.constrain:
+            return ""
+        return str(BoundPart(self.parts.subgroup, self.rank if self.parts.slices else None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +158,8 @@ def decode_pod_group(obj: Json) -> PodGroup:
 
 _LABELS = (GroupSource.SCHEDULER_PLUGINS, GroupSource.KUEUE, GroupSource.LEADER_WORKER_SET)
 _SIZES = {GroupSource.KUEUE: _KUEUE_TOTAL, GroupSource.LEADER_WORKER_SET: _LWS_SIZE}
-READ_ANNOTATIONS = frozenset({*_SIZES.values(), *_RANKS, *FOREIGN_TOPOLOGY})  # of pods, besides berth.dev/…
+# Annotations of pods, besides berth.dev/….
+READ_ANNOTATIONS = frozenset({*_SIZES.values(), *_RANKS, *FOREIGN_TOPOLOGY, *FOREIGN_PARTS})
 _JOBS = (GroupSource.JOB_SET, GroupSource.JOB)
 _MAY_BE_GANGS = frozenset(source.value for source in _LABELS)
 
@@ -185,7 +203,8 @@ def membership_of(metadata: Json, scheduling_group: str) -> Membership | None:
             key,
             _minimum(source, notes),
             _rank(labels, notes, metadata.get("name") or ""),
-            asked_topology(notes),
+            asked_topology(notes_of_group(notes, labels)),
+            asked_parts(notes, labels, name),
             _timeout(notes),
             owner=str(labels.get(_LWS_NAME) or "") if source is GroupSource.LEADER_WORKER_SET else name,
         )
@@ -245,7 +264,7 @@ def _rank(labels: Mapping[str, object], notes: Mapping[str, object], name: str) 
         found = _number(labels.get(key, notes.get(key)))
         if found is not None:
             job = _number(labels.get(_JOB_INDEX))
-            return found + (job or 0) * _JOB_STRIDE
+            return found + (job or 0) * JOB_STRIDE
     end = re.search(r"[0-9]{1,9}$", name)
     return int(end.group()) if end is not None else None
 

@@ -15,6 +15,7 @@ import orjson
 
 from extender.api.claim_specs import SPECS, ClaimSpec, Config, decode_config, encode_config
 from extender.api.fields import Json, dumped, flag, get, inner, many, need, present, quantities, string, strings
+from extender.api.group_parts import PART_ANNOTATION, GroupMark
 from extender.api.nodes import (
     NodeSelector,
     Toleration,
@@ -116,9 +117,15 @@ class Claim:
     owner_pod_uid: str = ""
     owner_group: Consumer | None = None  # the PodGroup that controls the claim, as status.reservedFor names it
     allocator: str = ""  # the Berth process that allocated it or took it over; '' for other allocators
-    group: str = ""  # group of the pod for which Berth allocated it, as GroupKey.on_claims
+    group: str = ""  # GroupMark of the pod for which Berth allocated it
+    part: str = ""
     extended: bool = False  # whether it is the special claim of a pod with extended resources
     problem: str = ""  # why Berth cannot use the object, with the field; '' if it can
+
+    @property
+    def mark(self) -> GroupMark:
+        """What Berth wrote about the pod for which it allocated the claim."""
+        return GroupMark(self.group, self.part)
 
     @property
     def is_of_berth(self) -> bool:
@@ -257,6 +264,7 @@ def _claim(obj: Json, metadata: Json, key: ObjectKey, uid: str) -> Claim:
         owner_group=Consumer.of_pod_group(*group) if (group := _controller(metadata, "PodGroup"))[0] else None,
         allocator=cut(string(annotations, ALLOCATOR_ANNOTATION, "metadata.annotations"), _WORD_BYTES),
         group=cut(string(annotations, GROUP_ANNOTATION, "metadata.annotations"), _WORD_BYTES),
+        part=cut(string(annotations, PART_ANNOTATION, "metadata.annotations"), _WORD_BYTES),
         extended=annotations.get(EXTENDED_CLAIM_ANNOTATION) == "true",
     )
 

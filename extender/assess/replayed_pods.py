@@ -17,8 +17,7 @@ from extender.assess.cluster_reading import ClusterReading
 from extender.assess.gang_spread import GangSpread
 from extender.assess.pod_sets import PodSet
 from extender.base.berth_errors import BerthError
-from extender.replay import Job, Outcome, fleet_of, placement_of
-from extender.replay.parallel import Task, run_side_by_side
+from extender.replay import Job, Outcome, Task, fleet_of, placement_of, run_side_by_side
 
 _MAX_NODES = 256  # that are replayed: the work grows with the product of nodes and pods
 _SEED = 1

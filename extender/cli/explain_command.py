@@ -327,6 +327,8 @@ def _show_group(found: GangExplanation, rows: int) -> None:
     console.print(_facts(found))
     members = [(one.pod, one.state, one.node, one.reason, one.since) for one in found.members]
     _table(console, "members", ("pod", "state", "node", "reason", "waits since"), members, rows)
+    parts = [(one.part, str(one.pods), one.level, one.domain, str(one.room)) for one in found.parts]
+    _table(console, "slices and sub-groups", ("part", "pods", "in one", "where", "room"), parts, rows)
     plan = [(one.pod, one.node, "\n".join(one.devices)) for one in found.plan]
     _table(console, "plan", ("pod", "node", "devices"), plan, rows)
     holders = [

@@ -12,6 +12,7 @@ import structlog
 from extender.api.claim_specs import ClaimSpec, encode_simple_spec
 from extender.api.device_classes import IMPLICIT_RESOURCE_PREFIX, decode_class, extended_resources
 from extender.api.fields import Json, decode_readable
+from extender.api.group_parts import PART_ANNOTATION, GroupMark
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import GroupKey
 from extender.api.pods import Pod, decode_bound_pod, decode_pod
@@ -128,15 +129,17 @@ class Writer:
                 continue
         return None
 
-    async def add_finalizer(self, claim: Claim, group: str) -> Claim:
-        """Add the finalizer and the annotations: this process as the allocator, and the pod's group ('' for none).
+    async def add_finalizer(self, claim: Claim, mark: GroupMark) -> Claim:
+        """Add the finalizer and the annotations: this process as the allocator, and the mark of the pod.
 
         The claim controller deallocates only claims with the finalizer.
         """
-        if FINALIZER in claim.finalizers and claim.allocator == self.identity and claim.group == group:
+        if FINALIZER in claim.finalizers and claim.allocator == self.identity and claim.mark == mark:
             return claim
         finalizers = claim.finalizers if FINALIZER in claim.finalizers else (*claim.finalizers, FINALIZER)
-        annotations = {ALLOCATOR_ANNOTATION: self.identity, GROUP_ANNOTATION: group or None}
+        annotations = {ALLOCATOR_ANNOTATION: self.identity, GROUP_ANNOTATION: mark.group or None}
+        if mark.part or claim.part:
+            annotations[PART_ANNOTATION] = mark.part or None
         return await self._metadata(claim, {"finalizers": list(finalizers), "annotations": annotations})
 
     async def take_over(self, claim: Claim) -> Claim:

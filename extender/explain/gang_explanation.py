@@ -23,6 +23,7 @@ from extender.api.pods import SCHEDULER, Pod
 from extender.api.reasons import Code, Reason
 from extender.base.deadline import DeadlineExceeded
 from extender.base.text_limits import counted, error_line
+from extender.explain.gang_part_rooms import planned_parts
 from extender.explain.gang_question import (
     ExplainedMember,
     GangExplanation,
@@ -127,7 +128,8 @@ def _problem(gang: Gang, pods: Sequence[Pod], snapshot: Snapshot, policy: Policy
     memberships = [pod.membership for pod in gang.waiting if pod.membership is not None]
     if any(gang_minimum(membership, snapshot) for membership in memberships):
         different = disagreement(gang.key, gang.waiting)
-        problem = different or gang.topology_in(policy.group_levels).problem
+        levels = policy.group_levels
+        problem = different or (gang.problem(levels) if gang.is_complete else gang.topology_in(levels).problem)
         if problem:
             return f"group {gang.key} is rejected: {problem}"
     if gang.minimum > MAX_TOGETHER:
@@ -153,7 +155,8 @@ def _explain(
         for size in plan_sizes(gang, members):
             result = question.plan(question.problem(size))
             if isinstance(result, GangPlan):
-                return _fits(found, members.first(size), result, snapshot)
+                parts = planned_parts(question.problem(size), result, snapshot)
+                return replace(_fits(found, members.first(size), result, snapshot), parts=parts)
         assert isinstance(result, GangShortage)
         result = most_room(question.problem(gang.missing), result, question.plan)
     except DeadlineExceeded:
@@ -301,7 +304,12 @@ def _since(gang: Gang) -> tuple[str, str]:
 
 def _incomplete(gang: Gang, pods: Sequence[Pod], snapshot: Snapshot) -> str:
     exist, minimum = len(gang.waiting) + gang.placed.total(), gang.minimum
-    text = f"group {gang.key} waits for {counted(minimum - exist, 'pod')}: {exist} of at least {minimum} exist"
+    if exist < minimum:
+        text = f"group {gang.key} waits for {counted(minimum - exist, 'pod')}: {exist} of at least {minimum} exist"
+    else:
+        assert gang.lacking_subgroup is not None, "only a sub-group can lack pods"
+        text = f"group {gang.key} waits for pods of sub-group {gang.lacking_subgroup[0]}"
+        text += f": it needs at least {gang.lacking_subgroup[1]}"
     gated = sum(pod.gated and not (pod.deleting or pod.ended) for pod in pods)
     foreign = sum(pod.scheduler != SCHEDULER for pod in pods)
     text += f", and {gated} more with scheduling gates" if gated else ""

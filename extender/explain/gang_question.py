@@ -15,6 +15,7 @@ from extender.api.pod_groups import name_on_claims
 from extender.api.resource_claims import Claim, Reservation, Result
 from extender.api.resource_slices import PoolKey
 from extender.base.deadline import DeadlineExceeded
+from extender.explain.gang_part_rooms import ExplainedPart
 from extender.explain.near_misses import devices_for
 from extender.explain.scenario import Scenario, apply_scenario
 from extender.gangs.domains import NODE, Domain, Domains, natural
@@ -113,6 +114,7 @@ class GangExplanation:
     holders: tuple[Holder, ...] = ()  # of devices in the domain `held_in`, the most devices first
     more_holders: int = 0
     held_in: str = ""  # the domain with the most room as text, such as 'on node n1'
+    parts: tuple[ExplainedPart, ...] = ()  # slices and sub-groups
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from extender.base.bits import members
 from extender.base.deadline import DeadlineExceeded
 from extender.base.text_limits import counted
 from extender.explain.gang_near_misses import GangNearMisses, less_constrained
+from extender.explain.gang_part_rooms import ExplainedPart, lacking_parts, part_rooms
 from extender.explain.gang_question import (
     GangExplanation,
     GangNearMiss,
@@ -81,8 +82,9 @@ def gang_refusal(found: GangExplanation, question: GangQuestion, shortage: GangS
     if empty.shortage is None:
         near.try_ends(question)
         near.try_pins(question, pins)
-    misses = near.cheapest()
-    sentence = "; ".join(_parts(loose, shortage, misses, empty))
+    is_never = empty.shortage is not None and not empty.passes
+    misses, parts = near.cheapest(), _part_rooms(empty.fleet.question if empty.fleet and is_never else loose)
+    sentence = "; ".join(_parts(loose, shortage, misses, empty, parts))
     found = replace(
         found,
         outcome="gave-up" if shortage.gave_up and empty.shortage is None else "refused",
@@ -93,6 +95,7 @@ def gang_refusal(found: GangExplanation, question: GangQuestion, shortage: GangS
         room_if_empty=empty.room,
         misses=misses,
         cut_short=near.cut_short,
+        parts=parts,
     )
     return found if empty.shortage is not None else _with_holders(found, question, shortage)
 
@@ -169,7 +172,11 @@ def _without_node_faults(question: GangQuestion, problem: GangProblem) -> GangPr
 
 
 def _parts(
-    question: GangQuestion, shortage: GangShortage, misses: Sequence[GangNearMiss], empty: _Empty
+    question: GangQuestion,
+    shortage: GangShortage,
+    misses: Sequence[GangNearMiss],
+    empty: _Empty,
+    parts: Sequence[ExplainedPart],
 ) -> Iterator[str]:
     """The sentence."""
     key, reason = question.gang.key, no_room(question.gang, question.snapshot, question.policy)
@@ -187,6 +194,7 @@ def _parts(
         yield f"group {key} fits nowhere: no domain has room for {counted(shortage.members, 'pod')} together"
     if reason.code is Code.GANG_DOMAIN_FULL:
         yield str(reason)
+    yield from lacking_parts(parts, "even then" if never is not None and not empty.passes else "now")
     yield from _allowed(question) if never is not None and not lacks_domain else ()
     if shortage.room and (never is None or empty.passes or never.room != shortage.room or lacks_domain):
         most = "the most room is now" if shortage.most else "the most room that was found is now"
@@ -202,6 +210,14 @@ def _parts(
         yield f"it {misses[0].sentence}"
     elif never is not None and fleet is not None:
         yield from _once_empty(question, fleet)
+
+
+def _part_rooms(question: GangQuestion) -> tuple[ExplainedPart, ...]:
+    """The room for each part of the gang alone; none after the deadline."""
+    try:
+        return part_rooms(question.problem(question.gang.missing), question.snapshot, question.plan)
+    except DeadlineExceeded:
+        return ()
 
 
 def _room(shortage: GangShortage) -> str:

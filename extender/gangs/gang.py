@@ -11,6 +11,14 @@ from extender.api.group_topology import AskedTopology, GroupTopology, group_topo
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import NEEDED_OBJECTS, GroupKey, Membership, minimum_of
 from extender.api.pods import Pod
+from extender.scheduling import (
+    BoundMember,
+    bound_parts,
+    lacking_subgroup,
+    parts_disagreement,
+    parts_problem,
+    rank_order,
+)
 
 _ANNOTATIONS = (
     "their minimum (berth.dev/group-min)",
@@ -32,11 +40,17 @@ class Gang:
     topology: AskedTopology
     topology_label: str  # of which the group's object asks for one value; '' for no such constraint
     timeout_seconds: float  # 0 if neither an object nor an annotation sets it
+    bound: tuple[BoundMember, ...] = ()  # those of `placed` whose part is known; empty if no member asks for parts
 
     @property
     def is_complete(self) -> bool:
-        """Whether enough members exist."""
-        return len(self.waiting) + self.placed.total() >= self.minimum
+        """Whether enough members exist, also of each sub-group."""
+        return len(self.waiting) + self.placed.total() >= self.minimum and self.lacking_subgroup is None
+
+    @property
+    def lacking_subgroup(self) -> tuple[str, int] | None:
+        """A sub-group of which fewer pods exist than its minimum, and that minimum."""
+        return lacking_subgroup(self.waiting, self.bound)
 
     @property
     def missing(self) -> int:
@@ -46,6 +60,11 @@ class Gang:
     def topology_in(self, levels: Sequence[str]) -> GroupTopology:
         """What the gang must have with the levels of a policy."""
         return group_topology(self.topology, self.topology_label, levels)
+
+    def problem(self, levels: Sequence[str]) -> str:
+        """Why no plan can give a complete gang what it asks for, with the levels of a policy; '' if one can."""
+        of_topology = self.topology_in(levels).problem
+        return of_topology or parts_problem(self.key.name, self.waiting, self.bound, self.minimum, levels)
 
 
 def gang_minimum(membership: Membership, snapshot: Snapshot) -> int:
@@ -113,14 +132,16 @@ def gang_of(pod: Pod, membership: Membership, snapshot: Snapshot) -> Gang:
     known = snapshot.members.get(key, {})
     # Pods of another scheduler never reach Berth's filter, so the gang must not wait for them.
     waiting = {uid: member for uid, member in known.items() if member.scheduler == pod.scheduler} | {pod.uid: pod}
+    has_parts = any(one.membership is not None and one.membership.parts.constrain for one in waiting.values())
     return Gang(
         key,
         gang_minimum(membership, snapshot),
-        tuple(sorted(waiting.values(), key=_rank)),
+        tuple(sorted(waiting.values(), key=rank_order)),
         Counter(placed_members(key, snapshot).values()),
         membership.topology,
         policy.topology_label if policy is not None else "",
         membership.timeout_seconds or (policy.timeout_seconds if policy is not None else 0.0),
+        tuple(bound_parts(key, snapshot)) if has_parts else (),
     )
 
 
@@ -138,7 +159,7 @@ def disagreement(key: GroupKey, members: Sequence[Pod]) -> str:
             if one != other:
                 pods = f"{first.key} has {one or 'none'}, {member.key} has {other or 'none'}"
                 return f"the pods of group {key.name} disagree about {annotation}: {pods}"
-    return ""
+    return parts_disagreement(key.name, members)
 
 
 def difference(pod: Pod, membership: Membership, snapshot: Snapshot) -> str:
@@ -156,8 +177,3 @@ def _annotated(pod: Pod) -> tuple[int | float | str, ...]:
     asked = membership.topology
     levels = (one.name if one is not None else "" for one in (asked.required, asked.preferred))
     return membership.minimum, membership.timeout_seconds, asked.nearness, *levels
-
-
-def _rank(pod: Pod) -> tuple[bool, int, ObjectKey]:
-    rank = pod.membership.rank if pod.membership is not None else None
-    return rank is None, rank or 0, pod.key

@@ -21,6 +21,7 @@ from extender.gangs.gang_units import Placed, UnitPlacement, equal_units, member
 from extender.gangs.member_limits import NO_WISHES
 from extender.gangs.member_wishes import Wishing
 from extender.gangs.node_rooms import NodeRooms
+from extender.gangs.part_filling import Assigned, PartFilling
 from extender.gangs.place_order import PlaceOrder
 from extender.gangs.spreading import spread
 from extender.scheduling import DomainUses, EvaluationContext, Placement, RankingCache, in_cliques
@@ -101,6 +102,10 @@ class _Planner:
         self._order = PlaceOrder(rooms, self._domains, uses, snapshot, context)
         self._free = _free_together(rooms)
         self._devices = sum(one.each * len(one.units) for one in rooms)
+        parts = problem.parts
+        self._parts = (
+            PartFilling(parts, rooms, snapshot, self._domains, self._order, self._fill, steps) if parts else None
+        )
 
     def plan(self) -> GangPlan | GangShortage:
         for level in self._free_cliques_first():
@@ -109,7 +114,7 @@ class _Planner:
                 for domain in self._distinct(self._order.tightest_first(enough)):
                     placed = attempt(domain)
                     if placed is not None:
-                        return self._result(domain, self._in_fewer(domain, placed))
+                        return self._result(domain, placed)
         return self._shortage()
 
     # -- which domain ----------------------------------------------------------------------------------------
@@ -155,12 +160,15 @@ class _Planner:
 
     # -- where in it -----------------------------------------------------------------------------------------
 
-    def _preferred(self, domain: Domain) -> list[Placed] | None:
+    def _preferred(self, domain: Domain) -> Assigned | None:
+        if self._parts is not None:
+            return self._parts.preferred(domain)
         placed = self._filled(self._rooms, domain)
-        if placed is None or self._problem.wishes == NO_WISHES:
-            return placed
-        wishing = Wishing(self._problem, self._snapshot, self._domains, self._filled)
-        return wishing.plan(self._rooms, domain, placed)
+        if placed is not None and self._problem.wishes != NO_WISHES:
+            placed = Wishing(self._problem, self._snapshot, self._domains, self._filled).plan(
+                self._rooms, domain, placed
+            )
+        return self._by_rank(self._in_fewer(domain, placed)) if placed is not None else None
 
     def _in_fewer(self, domain: Domain, placed: list[Placed]) -> list[Placed]:
         """The units in fewer sub-domains: one kind of them after the other may take too many."""
@@ -177,14 +185,19 @@ class _Planner:
         found = fill(rooms, domain, self._snapshot, self._domains, self._order)
         return found.placed if found is not None else None
 
-    def _searched(self, domain: Domain) -> list[Placed] | None:
+    def _fill(self, rooms: NodeRooms, trial: GangTrial, domain: Domain, wanted: int, variant: int) -> Placed | None:
+        return _fill_rooms(rooms, trial, domain, self._domains, self._order, variant, wanted)
+
+    def _searched(self, domain: Domain) -> Assigned | None:
         """The units in a domain, with other devices or alternatives than the preferred ones."""
+        if self._parts is not None:
+            return self._parts.searched(domain)
         alone = len(self._rooms) == 1 and not self._rooms[0].spans_domains
         if alone and len(local_nodes(domain.nodes, self._snapshot)) == len(domain.nodes):
             found = pack(self._rooms[0], domain, self._snapshot, self._domains, self._order, self._steps)
         else:
             found = self._with_other_alternatives(domain) or self._by_search(domain, self._steps)
-        return found
+        return self._by_rank(self._in_fewer(domain, found)) if found is not None else None
 
     def _with_other_alternatives(self, domain: Domain) -> list[Placed] | None:
         """All units without the first alternatives of their requests, then without the second ones, and so on."""
@@ -196,20 +209,24 @@ class _Planner:
 
     def _by_search(self, domain: Domain, steps: Steps) -> list[Placed] | None:
         names = sorted(domain.nodes, key=self._domains.path)
-        wanted = [(rooms, len(rooms.units)) for rooms in self._rooms]
+        wanted = [(rooms, len(rooms.units), names) for rooms in self._rooms]
         try:
-            return GangSearch(wanted, names, self._snapshot, steps).run()
+            return GangSearch(wanted, self._snapshot, steps).run()
         except GaveUp:
             return None
 
-    def _result(self, domain: Domain, placed: Sequence[Placed]) -> GangPlan:
-        placements: dict[str, tuple[str, Placement]] = {}
+    def _by_rank(self, placed: Sequence[Placed]) -> Assigned:
+        found: Assigned = []
         for rooms, units in zip(self._rooms, placed, strict=True):
             ordered = sorted(units, key=lambda entry: self._domains.path(entry[0]))
-            own = self._order.units_for(rooms, [name for name, _ in ordered])
-            for unit, (name, found) in zip(own, ordered, strict=True):
-                node = self._snapshot.node_infos[name].node
-                placements |= {uid: (name, one) for uid, one in member_placements(unit, found, node).items()}
+            found += zip(self._order.units_for(rooms, [name for name, _ in ordered]), ordered, strict=True)
+        return found
+
+    def _result(self, domain: Domain, assigned: Assigned) -> GangPlan:
+        placements: dict[str, tuple[str, Placement]] = {}
+        for unit, (name, found) in assigned:
+            node = self._snapshot.node_infos[name].node
+            placements |= {uid: (name, one) for uid, one in member_placements(unit, found, node).items()}
         return GangPlan(placements, domain.level, domain.name)
 
     def _shortage(self) -> GangShortage:
@@ -225,11 +242,17 @@ class _Planner:
                 if bound <= best:
                     break
                 self._context.deadline.check_time()
-                found = fill(self._rooms, domain, self._snapshot, self._domains, self._order, whole=False)
-                if found is not None and found.members > best:
-                    best, level, name = found.members, domain.level, domain.name
+                room = self._room(domain)
+                if room > best:
+                    best, level, name = room, domain.level, domain.name
         gave_up = self._steps.left < 0 or any(rooms.unsure for rooms in self._rooms)
         return GangShortage(len(self._problem.members), best, level, name, gave_up)
+
+    def _room(self, domain: Domain) -> int:
+        if self._parts is not None:
+            return self._parts.room(domain)
+        found = fill(self._rooms, domain, self._snapshot, self._domains, self._order, whole=False)
+        return found.members if found is not None else 0
 
     def _bounded_members(self, domain: Domain) -> int:
         self._context.deadline.check_time()
@@ -288,7 +311,7 @@ def fill(
     """
     trial, found = GangTrial(snapshot), list[Placed]()
     for rooms in all_rooms:
-        placed = _fill_rooms(rooms, trial, domain, domains, order, variant, whole=whole)
+        placed = _fill_rooms(rooms, trial, domain, domains, order, variant, len(rooms.units), whole=whole)
         if placed is None:
             return None
         found.append(placed)
@@ -307,13 +330,14 @@ def _fill_rooms(
     domains: Domains,
     order: PlaceOrder,
     variant: int,
+    wanted: int,
     *,
-    whole: bool,
+    whole: bool = True,
 ) -> Placed | None:
     placed = Placed()
-    while len(placed) < len(rooms.units):
+    while len(placed) < wanted:
         # Of units that make room for each other, the nodes must be chosen one by one.
-        left = 1 if rooms.grows else len(rooms.units) - len(placed)
+        left = 1 if rooms.grows else wanted - len(placed)
         known = rooms.apart(trial, rooms.rooms(trial, domain.nodes, left, variant))
         if whole and sum(known.values()) < left:
             return None
@@ -324,7 +348,7 @@ def _fill_rooms(
         # Nodes that share a pool, or a limit, have less room together than each alone. So the rest is spread again.
         if len(placed) == before:
             break
-    return placed if not whole or len(placed) == len(rooms.units) else None
+    return placed if not whole or len(placed) == wanted else None
 
 
 def pack(

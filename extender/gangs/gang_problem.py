@@ -5,7 +5,7 @@ A plan has a node and devices for every member, in the tightest domain that has 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -22,9 +22,13 @@ from extender.gangs.member_limits import NO_WISHES, NodeLimit, Wishes, limits_be
 from extender.policy import Policy
 from extender.scheduling import (
     NO_PREFERENCE,
+    GangPart,
     NodePreference,
     Placement,
     PodRequirements,
+    needed_members,
+    part_domains,
+    parts_of,
     requirements_of,
     running_domain,
 )
@@ -59,6 +63,7 @@ class GangProblem:
     placed: Mapping[str, int] = field(default_factory=dict)  # node to number of members that are bound there
     preferred_level: str = ""  # GroupTopology.preferred; need not be in `levels`, see Domains.levels
     wishes: Wishes = NO_WISHES
+    parts: tuple[GangPart, ...] = ()  # each in one domain of its level; some of their members may not be in `members`
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +100,7 @@ class GangMembers:
 
     pods: tuple[Pod, ...]  # in rank order
     requirements: Mapping[str, PodRequirements]  # by UID; only of members that need devices
+    needed: frozenset[str] = frozenset()  # UIDs of those without which a sub-group lacks pods of its own minimum
 
     def equivalence_keys(self, deadline: Deadline) -> dict[str, str]:
         """By UID of each member that needs devices, the UID of the first one equal to it.
@@ -114,14 +120,16 @@ class GangMembers:
         return found
 
     def first(self, count: int, kept: Collection[str] = ()) -> GangMembers:
-        """The members of `kept`, and then the first ones in rank order, up to `count`."""
-        ordered = sorted(self.pods, key=lambda pod: pod.uid not in kept)  # stable: otherwise in rank order
+        """The members of `kept`, then those that are needed, and then the first ones in rank order, up to `count`."""
+        # Stable: otherwise in rank order.
+        ordered = sorted(self.pods, key=lambda pod: (pod.uid not in kept, pod.uid not in self.needed))
         return self.only({pod.uid for pod in ordered[:count]})
 
     def only(self, chosen: Collection[str]) -> GangMembers:
         """The members with these UIDs."""
         pods = tuple(pod for pod in self.pods if pod.uid in chosen)
-        return GangMembers(pods, {pod.uid: self.requirements[pod.uid] for pod in pods if pod.uid in self.requirements})
+        requirements = {pod.uid: self.requirements[pod.uid] for pod in pods if pod.uid in self.requirements}
+        return GangMembers(pods, requirements, self.needed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +156,7 @@ def gang_members(
                 requirements[member.uid] = found
             case Pending() | UnschedulableAndUnresolvable():
                 return UnreadyMember(member, found)
-    members = GangMembers(pods, requirements)
+    members = GangMembers(pods, requirements, needed_members(pods, gang.bound))
     without = _without_reservation(members, kept, snapshot)
     if not without:
         return members
@@ -198,8 +206,13 @@ def _is_of_pod_group(claim: Claim, pod: Pod, snapshot: Snapshot) -> bool:
 
 
 def plan_sizes(gang: Gang, members: GangMembers, kept: int = 0) -> tuple[int, ...]:
-    """How many members a plan should have: all of them, or else as many as the minimum needs, `kept` at least."""
+    """How many members a plan should have: all of them, or else as many as the minimum needs, `kept` at least.
+
+    Where sub-groups have a minimum, only as many as needed: bind waits for a number of members, whichever they are.
+    """
     least = max(gang.missing, kept)
+    if members.needed:
+        return (least,)
     return tuple(dict.fromkeys((max(len(members.pods), least), least)))
 
 
@@ -233,9 +246,10 @@ def gang_problem(
         if (found := members.requirements.get(pod.uid)) is not None
     )
     levels = policy.group_levels
+    parts = parts_of(gang.waiting, gang.bound, levels)
     topology = _with_affinity(gang.topology_in(levels), between.together, levels)
     return GangProblem(
-        wanted, levels, topology.nearness, topology.label, gang.placed, topology.preferred, between.wishes
+        wanted, levels, topology.nearness, topology.label, gang.placed, topology.preferred, between.wishes, parts
     )
 
 
@@ -259,7 +273,21 @@ def _may_have_devices(node_info: NodeInfo) -> bool:
     return bool(inventory.devices) or any(pool.incomplete for pool in inventory.pools)
 
 
+def incomplete(gang: Gang) -> Reason:
+    """Why a gang that is not complete waits."""
+    if gang.lacking_subgroup is not None:
+        subgroup, minimum = gang.lacking_subgroup
+        return Reason(Code.GANG_INCOMPLETE, (f"{gang.key.name} (sub-group {subgroup})", str(minimum)))
+    return Reason(Code.GANG_INCOMPLETE, (gang.key.name, str(gang.minimum)))
+
+
 NO_ROOM = (Code.GANG_NO_ROOM, Code.GANG_DOMAIN_FULL)
+
+
+def _levels(parts: Iterable[GangPart]) -> Iterator[str]:
+    for part in parts:
+        yield part.level
+        yield from _levels(part.parts)
 
 
 def no_room(gang: Gang, snapshot: Snapshot, policy: Policy) -> Reason:
@@ -268,10 +296,16 @@ def no_room(gang: Gang, snapshot: Snapshot, policy: Policy) -> Reason:
     No domain has room, or that of the members that run has none, or no node with devices has the label of a domain.
     """
     topology, node_infos = gang.topology_in(policy.group_levels), snapshot.node_infos
-    label = topology.required_label(policy.group_levels)
-    labelled = (name for names in snapshot.domains((label,)).nodes.values() for name in names if name in node_infos)
-    if label and not any(_may_have_devices(node_infos[name]) for name in labelled):
-        return Reason(Code.GANG_NO_DOMAIN, (gang.key.name, label))
+    parts = parts_of(gang.waiting, gang.bound, policy.group_levels)
+    for label in dict.fromkeys((topology.required_label(policy.group_levels), *_levels(parts))):
+        labelled = (name for names in snapshot.domains((label,)).nodes.values() for name in names if name in node_infos)
+        if label not in ("", ONE_NODE) and not any(_may_have_devices(node_infos[name]) for name in labelled):
+            return Reason(Code.GANG_NO_DOMAIN, (gang.key.name, label))
+    # With more than one part to which a pod returns, only a plan could tell which of them has no room.
+    returning = [(part, domain) for part, domain in part_domains(parts, snapshot, policy) if not part.parts]
+    if len(returning) == 1 and len(returning[0][0].members) == len(gang.waiting):
+        part, place = returning[0]
+        return Reason(Code.GANG_DOMAIN_FULL, (f"{gang.key.name} ({part.name})", str(place)))
     domain = running_domain(topology, gang.placed, snapshot, policy)
     if domain is not None:
         return Reason(Code.GANG_DOMAIN_FULL, (gang.key.name, str(domain)))

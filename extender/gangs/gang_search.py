@@ -46,20 +46,20 @@ class GangSearch:
     """One search. The members of a unit are placed one after the other on one node."""
 
     def __init__(
-        self, wanted: Sequence[tuple[NodeRooms, int]], names: Sequence[str], snapshot: Snapshot, steps: Steps
+        self, wanted: Sequence[tuple[NodeRooms, int, Sequence[str]]], snapshot: Snapshot, steps: Steps
     ) -> None:
-        """`wanted` are the rooms of equal units with their number; `names` are the nodes in the order to try them."""
-        self._rooms = [rooms for rooms, _ in wanted]
-        self._wanted = [number for _, number in wanted]
-        self._names = [[name for name in names if name in rooms.most] for rooms in self._rooms]
+        """`wanted` are the rooms of equal units, their number, and the nodes for them in the order to try these."""
+        self._rooms = [rooms for rooms, _, _ in wanted]
+        self._wanted = [number for _, number, _ in wanted]
+        self._names = [[name for name in names if name in rooms.most] for rooms, _, names in wanted]
         # The most units that fit on a node and all later nodes, by index in `wanted`.
         self._ahead = [
             list(accumulate(min(rooms.most[name], number) for name in reversed(own)))[::-1]
-            for (rooms, number), own in zip(wanted, self._names, strict=True)
+            for (rooms, number, _), own in zip(wanted, self._names, strict=True)
         ]
         self._positions = [
             (index, unit, step)
-            for index, (rooms, number) in enumerate(wanted)
+            for index, (rooms, number, _) in enumerate(wanted)
             for unit in range(number)
             for step in range(rooms.members_per_unit)
         ]
@@ -67,7 +67,8 @@ class GangSearch:
         self._steps = steps
         self._chosen: list[tuple[int, Placement]] = []  # index in the names of the rooms, and devices, by position
         self._failed: set[Hashable] = set()
-        self._classes = _equivalence_classes(self._rooms, names, local_nodes(names, snapshot))
+        every = list(dict.fromkeys(name for _, _, names in wanted for name in names))
+        self._classes = self._equivalence_classes(every, local_nodes(every, snapshot))
 
     def run(self) -> list[Placed] | None:
         """All units with their nodes and devices; None if no plan exists. Raises GaveUp and DeadlineExceeded."""
@@ -145,6 +146,24 @@ class GangSearch:
                     seen.add(narrower)
                     queue.append(narrower)
 
+    def _equivalence_classes(self, names: Sequence[str], local: set[str]) -> dict[str, int]:
+        """The number of each node's equivalence class: its nodes have equal room while the trial does not use them.
+
+        A node that shares a pool with another node has no number. Equal nodes are open to the same units.
+        """
+        numbers: dict[Hashable, int] = {}
+        open_to = [set(own) for own in self._names]
+        return {
+            name: numbers.setdefault(
+                tuple(
+                    name in own and rooms.equivalence_key(name) for rooms, own in zip(self._rooms, open_to, strict=True)
+                ),
+                len(numbers),
+            )
+            for name in names
+            if name in local
+        }
+
     def _result(self) -> list[Placed]:
         found: list[Placed] = [[] for _ in self._rooms]
         units: dict[tuple[int, int], list[Placement]] = {}
@@ -155,19 +174,6 @@ class GangSearch:
         for (index, unit), placements in units.items():
             found[index].append((nodes[index, unit], tuple(placements)))
         return found
-
-
-def _equivalence_classes(all_rooms: Sequence[NodeRooms], names: Sequence[str], local: set[str]) -> dict[str, int]:
-    """The number of each node's equivalence class: its nodes have equal room while the trial does not use them.
-
-    A node that shares a pool with another node has no number.
-    """
-    numbers: dict[Hashable, int] = {}
-    return {
-        name: numbers.setdefault(tuple(rooms.equivalence_key(name) for rooms in all_rooms), len(numbers))
-        for name in names
-        if name in local
-    }
 
 
 def _effect(placement: Placement) -> Hashable:
@@ -204,5 +210,5 @@ def packed(
     rooms: NodeRooms, name: str, units: int, snapshot: Snapshot, steps: Steps
 ) -> tuple[UnitPlacement, ...] | None:
     """Devices for `units` equal units on one node; None if it has no room for them. Raises as GangSearch.run."""
-    found = GangSearch([(rooms, units)], [name], snapshot, steps).run()
+    found = GangSearch([(rooms, units, [name])], snapshot, steps).run()
     return tuple(unit for _, unit in found[0]) if found is not None else None

@@ -7,8 +7,17 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from extender.api.fields import Json, inner
-from extender.api.group_topology import ONE_NODE, AskedTopology, group_topology
+from extender.api.group_parts import FOREIGN_PARTS, OWN_PARTS, SUBGROUP_MIN
+from extender.api.group_topology import (
+    FOREIGN_TOPOLOGY,
+    ONE_NODE,
+    OWN_TOPOLOGY,
+    AskedTopology,
+    group_topology,
+    level_label,
+)
 from extender.api.pod_groups import (
+    MINIMUM,
     NEEDED_OBJECTS,
     OWN_ANNOTATIONS,
     GroupKey,
@@ -28,6 +37,7 @@ from extender.manifests import pod_templates
 from extender.policy import Policy
 
 _LEVELS = Policy().group_levels
+_KNOWN_LEVELS = "levels are the labels of group_levels in the policy; this check knows only those of the default policy"
 # The controller makes all pods of such a group from one object, so the files have all of them.
 _OF_ONE_OBJECT = (GroupSource.JOB, GroupSource.JOB_SET, GroupSource.LEADER_WORKER_SET)
 
@@ -40,6 +50,7 @@ class _Member(NamedTuple):
     pod: Pod
     membership: Membership
     pods: int | None
+    notes: frozenset[str]  # names of all annotations, also of other schedulers
 
 
 def gang_findings(objects: list[tuple[str, Json]], _: Iterable[Json] = ()) -> Iterator[LintFinding]:
@@ -95,7 +106,7 @@ def _members(location: str, obj: Json) -> Iterator[_Member]:
             pod = decode_pod({**template.pod, "metadata": made})
             if pod.membership is None:
                 break
-            yield _Member(location, field, pod, pod.membership, template.pods)
+            yield _Member(location, field, pod, pod.membership, template.pods, frozenset(notes))
             faulty = pod.membership.problem.removeprefix("pod annotation ").partition(":")[0]
             if faulty not in OWN_ANNOTATIONS or not pod.membership.key.name:
                 break
@@ -130,6 +141,8 @@ def _of_group(key: GroupKey, members: list[_Member], policy: GroupPolicy | None)
         problem = f"the pods of group {key} name different schedulers: {', '.join(schedulers)}"
         yield LintFinding("error", where, problem, "Berth counts only the pods of its own scheduler: name one")
     yield from _of_topology(members[0], policy)
+    yield from _overridden(members)
+    yield from _of_parts(key, members, minimum, policy)
     yield from _of_size(key, members, minimum)
 
 
@@ -138,10 +151,7 @@ def _of_topology(member: _Member, policy: GroupPolicy | None) -> Iterator[LintFi
     label = policy.topology_label if policy is not None else ""
     found, where = group_topology(member.membership.topology, label, _LEVELS), f"{member.location}, {member.field}"
     if found.problem:
-        advice = (
-            "levels are the labels of group_levels in the policy; this check knows only those of the default policy"
-        )
-        yield LintFinding("warning", where, found.problem.removeprefix("pod annotation "), advice)
+        yield LintFinding("warning", where, found.problem.removeprefix("pod annotation "), _KNOWN_LEVELS)
     order = (ONE_NODE, *_LEVELS)
     required = ONE_NODE if found.nearness == ONE_NODE else found.label
     preferred = member.membership.topology.preferred
@@ -150,6 +160,71 @@ def _of_topology(member: _Member, policy: GroupPolicy | None) -> Iterator[LintFi
         if wished in order and order.index(wished) >= order.index(required):
             problem = f"{preferred.annotation}: {wished} has no effect: the group must be in one domain of {required}"
             yield LintFinding("warning", where, problem, "prefer a nearer level, or delete the annotation")
+
+
+def _overridden(members: list[_Member]) -> Iterator[LintFinding]:
+    """The first annotation of another scheduler that one of Berth's replaces."""
+    for one in members:
+        own = next((name for name in (*OWN_TOPOLOGY, *OWN_PARTS) if name in one.notes), None)
+        foreign = next((name for name in (*FOREIGN_TOPOLOGY, *FOREIGN_PARTS) if name in one.notes), None)
+        if own is not None and foreign is not None:
+            problem = f"{foreign} has no effect on Berth: {own} takes precedence"
+            yield LintFinding("note", f"{one.location}, {one.field}", problem, "delete one of them")
+            return
+
+
+def _of_parts(key: GroupKey, members: list[_Member], minimum: int, policy: GroupPolicy | None) -> Iterator[LintFinding]:
+    """What is wrong with the slices and the sub-groups of a group."""
+    subgroups: dict[str, list[_Member]] = {}
+    for one in members:
+        subgroups.setdefault(one.membership.parts.subgroup, []).append(one)
+    for subgroup, own in subgroups.items():
+        member = max(own, key=lambda one: bool(one.membership.parts.slices))
+        yield from _of_levels(member, policy)
+        whom = f"sub-group {subgroup} of group {key}" if subgroup else f"group {key}"
+        yield from _of_counts(own, whom, minimum if len(subgroups) == 1 else 0)
+    together = sum(own[0].membership.parts.minimum for own in subgroups.values())
+    if together > minimum:
+        problem = f"the minimums of the sub-groups of group {key} are {together} pods together, its own is {minimum}"
+        yield LintFinding("error", members[0].location, problem, f"set {MINIMUM} to {together}")
+
+
+def _of_levels(member: _Member, policy: GroupPolicy | None) -> Iterator[LintFinding]:
+    """What is wrong with the levels of the parts that a pod is in, with the levels of the default policy."""
+    asked, where, order = member.membership.parts, f"{member.location}, {member.field}", (ONE_NODE, *_LEVELS)
+    around = _required_level(member, policy)
+    for level in filter(None, (asked.required, *(layer.level for layer in asked.slices))):
+        try:
+            label = level_label(level, _LEVELS)
+        except ValueError as error:
+            yield LintFinding("warning", where, str(error).removeprefix("pod annotation "), _KNOWN_LEVELS)
+            continue
+        if around in order and label in order and order.index(label) >= order.index(around):
+            problem = f"{level.annotation}: {label} has no effect: the pods must be in one domain of {around}"
+            yield LintFinding("warning", where, problem, "name a nearer level, or delete the annotation")
+        around = label
+
+
+def _required_level(member: _Member, policy: GroupPolicy | None) -> str:
+    """The level of which a whole group must have one domain; '' for none."""
+    found = group_topology(member.membership.topology, policy.topology_label if policy is not None else "", _LEVELS)
+    return ONE_NODE if found.nearness == ONE_NODE else found.label
+
+
+def _of_counts(members: list[_Member], whom: str, minimum: int) -> Iterator[LintFinding]:
+    """What is wrong with the numbers of pods in a sub-group. `minimum` is the group's if these are all its pods."""
+    where, asked = f"{members[0].location}, {members[0].field}", members[0].membership.parts
+    are_all = members[0].membership.key.source in _OF_ONE_OBJECT and all(one.pods is not None for one in members)
+    count, sliced = sum(one.pods or 0 for one in members), [one for one in members if one.membership.parts.slices]
+    if are_all and asked.minimum > count:
+        problem = f"{SUBGROUP_MIN}: {whom} needs {counted(asked.minimum, 'pod')}, and these files create {count}"
+        yield LintFinding("error", where, problem, f"lower it to {count}, or create more pods")
+    if sliced:
+        layer = sliced[0].membership.parts.slices[0]
+        cut = sum(one.pods or 0 for one in sliced) if are_all else minimum if len(sliced) == len(members) else 0
+        if cut % layer.size:
+            problem = f"{layer.annotation}: {layer.size} does not divide the {cut} pods of {whom}"
+            yield LintFinding("error", where, problem, "write a size that does, or change the number of pods")
 
 
 def _of_size(key: GroupKey, members: list[_Member], minimum: int) -> Iterator[LintFinding]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from extender.api.fields import Json, get, many, string
+from extender.api.group_parts import REPLICATED_JOB
 from extender.api.pod_groups import GroupSource, leader_worker_set_marks
 
 _MOST_TEMPLATES = 1000  # of one object; a JobSet has a few
@@ -79,7 +80,7 @@ def _replicated_job(obj: Json, path: str, name: str) -> PodTemplate:
     where = f"{path}.template.spec"
     role = string(obj, "name", path)
     pods = get(obj, "replicas", int, path, 1) * _pods_of_job(job, where)
-    labels = {**_job_labels(f"{name}-{role}-0"), GroupSource.JOB_SET.value: name}
+    labels = {**_job_labels(f"{name}-{role}-0"), GroupSource.JOB_SET.value: name, REPLICATED_JOB: role}
     return _template(get(job, "template", dict, where, {}), f"{where}.template", labels, role=role, pods=pods)
 
 

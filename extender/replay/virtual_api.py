@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import cast
 
+from extender.api.group_parts import GroupMark
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import GroupKey
 from extender.api.pods import Pod
@@ -99,9 +100,9 @@ class VirtualApi(Writer):
     async def read_extended_resources(self) -> set[str]:
         return set()
 
-    async def add_finalizer(self, claim: Claim, group: str) -> Claim:
+    async def add_finalizer(self, claim: Claim, mark: GroupMark) -> Claim:
         finalizers = tuple(dict.fromkeys((*claim.finalizers, FINALIZER)))
-        return self._change(claim, finalizers=finalizers, allocator=self.identity, group=group)
+        return self._change(claim, finalizers=finalizers, allocator=self.identity, **mark._asdict())
 
     async def take_over(self, claim: Claim) -> Claim:
         return self._change(claim, allocator=self.identity)

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
+from extender.api.group_parts import GroupMark
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
 from extender.api.resource_claims import Allocation, Claim, Consumer
@@ -40,17 +41,19 @@ class ClaimWrites:
 
         Returns all claims of the pod: as this bind wrote or read them, or as it knew them if it only added a consumer.
         """
-        group = requirements.group.on_claims if requirements.group is not None else ""
+        group, membership = requirements.group, requirements.membership
+        part = membership.part_on_claims if membership is not None else ""
+        mark = GroupMark(group.on_claims if group is not None else "", part)
         claims = []
         for claim, allocation in planned:
             stamped = replace(allocation, timestamp=now_rfc3339(self._wall_clock))
             if claim.key.name == SPECIAL_NAME:  # not by its annotation, which tenants write on their own claims
                 made = await self._writer.create_special_claim(cycle.pod, claim.spec)
                 cycle.note(Step.CREATED, made)
-                claims.append(await self._allocate(cycle, made, stamped, group))
+                claims.append(await self._allocate(cycle, made, stamped, mark))
                 await self._name_special(cycle.pod, made, requirements.mappings)
             else:
-                claims.append(await self._allocate(cycle, claim, stamped, group))
+                claims.append(await self._allocate(cycle, claim, stamped, mark))
         return claims + [await self._use_allocated(cycle, claim) for claim in requirements.allocated_claims]
 
     async def require_kept(self, cycle: BindingCycle, claims: Iterable[Claim]) -> None:
@@ -73,7 +76,7 @@ class ClaimWrites:
     async def _read_unchanged(self, claim: Claim, consumer: Consumer) -> Claim:
         return require_unchanged(claim, await _read_again(self._writer, claim), self._writer.identity, consumer)
 
-    async def _allocate(self, cycle: BindingCycle, claim: Claim, allocation: Allocation, group: str) -> Claim:
+    async def _allocate(self, cycle: BindingCycle, claim: Claim, allocation: Allocation, mark: GroupMark) -> Claim:
         """Write the finalizer and then the status. Raises BindError if another bind allocated the claim."""
         consumer = cycle.consumer(claim)
 
@@ -87,7 +90,7 @@ class ClaimWrites:
                 raise BindError(f"claim {claim.key} got deleted in the meantime")
             if claim.problem:  # its finalizers may be unknown, and the write would replace them
                 raise BindError(f"claim {claim.key}: {claim.problem}")
-            stored = await self._writer.allocate(await self._writer.add_finalizer(claim, group), allocation, consumer)
+            stored = await self._writer.allocate(await self._writer.add_finalizer(claim, mark), allocation, consumer)
             cycle.note(Step.ALLOCATED, stored)
             _check_stored(allocation, stored)
             return stored

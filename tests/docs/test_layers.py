@@ -201,7 +201,6 @@ SMALL = {
     "web/console/console_metrics.py": "a list that the recipe for a metric names, as serve_metrics.py",
     "allocation/nodes/partitions.py": "the rule of one driver, with the names of its attributes",
     "cache/channels.py": "an index of its own, with the public report that it serves",
-    "scheduling/group_domain.py": "the gang planner and explain import it, too, through the face of scheduling",
     "topology/network_rates.py": "measurements of machines, as data",
 }
 

@@ -99,12 +99,19 @@ KEEP_THE_KEY = {
     "berth.dev/group-topology": "the gang planner",
     "berth.dev/group-required": "the gang planner",
     "berth.dev/group-preferred": "the gang planner",
+    "berth.dev/group-slice-size": "the gang planner",
+    "berth.dev/group-slice-level": "the gang planner",
+    "berth.dev/subgroup": "the gang planner",
+    "berth.dev/subgroup-required": "the gang planner",
+    "berth.dev/subgroup-min": "the gang planner",
     "berth.dev/group-timeout": "the gang planner",
     "berth.dev/decision": "Berth writes it",
     "berth.dev/allocator": "Berth writes it to a claim",
+    "berth.dev/group-part": "Berth writes it to a claim",
     "berth.dev/wake": "Berth writes it to a DeviceClass",
 }
-WRITTEN_ELSEWHERE = {"berth.dev/allocator", "berth.dev/wake"}  # Berth writes them to objects other than pods
+# Berth writes them to objects other than pods.
+WRITTEN_ELSEWHERE = {"berth.dev/allocator", "berth.dev/group-part", "berth.dev/wake"}
 VALUES = {
     "berth.dev/bandwidth": "9",
     "berth.dev/topology": "required",
@@ -114,6 +121,10 @@ VALUES = {
     "berth.dev/group-topology": "required",
     "berth.dev/group-required": "rack",
     "berth.dev/group-preferred": "rack",
+    "berth.dev/group-slice-size": "2",
+    "berth.dev/group-slice-level": "rack",
+    "berth.dev/subgroup-required": "rack",
+    "berth.dev/subgroup-min": "2",
     "berth.dev/group-timeout": "30s",
 }
 

@@ -97,6 +97,17 @@ async def test_a_label_that_changes_while_the_claims_are_written() -> None:
         assert not sent
 
 
+async def test_the_label_of_a_node_of_a_slice_changes_after_the_plan() -> None:
+    async with plan_in(**{"slice-size": "3", "slice-level": "rack"}) as (b, nodes):
+        label(b, "a1", rack="b")
+        await b.settled()
+        sent = bindings(b)
+        answers = await bind_all(b, nodes)
+        left = f"node a1 is not in {RACK}=a any more, where the pods of slice 0 must be"
+        assert all(left in answer for answer in answers), answers
+        assert not sent
+
+
 @pytest.mark.parametrize(
     ("asked", "changed"),
     [({}, {"rack": "b"}), (REQUIRED, {"zone": "z"})],

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from extender.sandbox import carried_machines
-from extender.sandbox.apiserver.registry import RESOURCES
 from tests.worlds.eventually import eventually
-from tests.worlds.gang_pods import UNREAD, bind_all, create_gang, delete, member, planned
-from tests.worlds.running_berth import Berthing, Json, berthing, claim, pod
+from tests.worlds.gang_pods import answer_once_read, bind_all, create_gang, die, member, planned
+from tests.worlds.running_berth import Berthing, berthing, claim, pod
 
 pytestmark = pytest.mark.loopback
 
@@ -35,30 +34,15 @@ async def after_a_death(spare: int, minimum: int, **asked: Any) -> AsyncIterator
         assert await bind_all(b, nodes) == [""] * 4
         for i in range(5):
             b.cluster.add_node(f"b{i}", carried_machines()["a100-pcie-8-bridged"], {CLIQUE: "b"})
-        die(b, nodes["p3"])
+        die(b, "p3", nodes["p3"])
         member(b, "p4", minimum=minimum, **asked)
         await b.settled()
         yield b
 
 
-def die(b: Berthing, node: str) -> None:
-    """The node is deleted, and the pod p3 on it with its claim."""
-    delete(b, "pods", "p3")
-    delete(b, "resourceclaims", "p3-gpus")
-    of_node = [one for one in b.cluster.store.all("resourceslices") if one["spec"].get("nodeName") == node]
-    for one in of_node:
-        b.cluster.api.registry.delete(RESOURCES["resource.k8s.io", "resourceslices"], ("", one["metadata"]["name"]))
-    b.cluster.api.registry.delete(RESOURCES["", "nodes"], ("", node))
-
-
 async def answer(b: Berthing) -> tuple[set[str], set[str]]:
     """The cliques of the nodes that p4 gets, and its reasons, once Berth has read which pods run."""
-
-    async def found() -> Json | None:
-        one = await b.filter("p4")
-        return None if UNREAD in one["FailedAndUnresolvableNodes"].values() else one
-
-    reply = await eventually(found, "the bound pods are read")
+    reply = await answer_once_read(b, "p4")
     return {name[0] for name in reply["NodeNames"]}, set(reply["FailedAndUnresolvableNodes"].values())
 
 

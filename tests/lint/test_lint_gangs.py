@@ -11,6 +11,7 @@ import pytest
 from tests.worlds.lint_worlds import CLEAN, Json, lint
 
 CONTAINERS = [{"name": "m", "image": "i"}]
+SIZE, LEVEL = "berth.dev/group-slice-size", "berth.dev/group-slice-level"
 MIN, TOPOLOGY, TIMEOUT = "berth.dev/group-min", "berth.dev/group-topology", "berth.dev/group-timeout"
 
 
@@ -111,6 +112,51 @@ CASES: dict[str, tuple[list[Json], int, list[str]]] = {  # objects, exit code, w
     "a level that no label can be": (
         [pod("a", {**GANG, "berth.dev/group-preferred": "a rack"})], 1,
         ["berth.dev/group-preferred: 'a rack' is neither a node label nor the name of a level"],
+    ),
+    "slices": ([pod(name, {**GANG, SIZE: "2", LEVEL: "rack"}) for name in "ab"], 0, []),
+    "slices that do not divide the minimum": (
+        [pod(name, {**GANG, SIZE: "3", LEVEL: "rack"}) for name in "ab"], 1,
+        ["Pod a, metadata.annotations: berth.dev/group-slice-size: 3 does not divide the 2 pods of group default/g"],
+    ),
+    "a level of slices that does not exist": (
+        [pod(name, {**GANG, SIZE: "2", LEVEL: "row"}) for name in "ab"], 0,
+        ["Pod a, metadata.annotations: berth.dev/group-slice-level: 'row' is no level: write node or",
+         "this check knows only those of the default policy"],
+    ),
+    "slices of a level that is not nearer than that of the group": (
+        [pod(name, {**GANG, SIZE: "2", LEVEL: "rack", "berth.dev/group-required": "clique"}) for name in "ab"], 0,
+        [("Pod a, metadata.annotations: berth.dev/group-slice-level: topology.kubernetes.io/rack has no effect: "
+         "the pods must be in one domain of nvidia.com/gpu.clique")],
+    ),
+    "annotations of berth and of kueue": (
+        [pod(name, {**GANG, SIZE: "2", LEVEL: "rack", "kueue.x-k8s.io/podset-required-topology": "zone"})
+         for name in "ab"], 0,
+        ["kueue.x-k8s.io/podset-required-topology has no effect on Berth: berth.dev/group-slice-size takes precedence"],
+    ),
+    "a size without a level": (
+        [pod("a", {**GANG, SIZE: "2"})], 1, ["berth.dev/group-slice-size: has no effect without"],
+    ),
+    "sub-groups of a JobSet": (
+        [workload("JobSet", "jobset.x-k8s.io/v1alpha2", replicatedJobs=[
+            replicated("lead", 1, {MIN: "5", "berth.dev/subgroup-required": "node"}),
+            replicated("work", 2, {MIN: "5", SIZE: "2", LEVEL: "rack"}, parallelism=2)])], 0, [],
+    ),
+    "slices that do not divide a replicated job": (
+        [workload("JobSet", "jobset.x-k8s.io/v1alpha2", replicatedJobs=[
+            replicated("lead", 1, {MIN: "4"}),
+            replicated("work", 1, {MIN: "4", SIZE: "2", LEVEL: "rack"}, parallelism=3)])], 1,
+        ["berth.dev/group-slice-size: 2 does not divide the 3 pods of sub-group work of group default/w"],
+    ),
+    "a replicated job with fewer pods than its minimum": (
+        [workload("JobSet", "jobset.x-k8s.io/v1alpha2", replicatedJobs=[
+            replicated("lead", 1, {MIN: "2", "berth.dev/subgroup-min": "2"}), replicated("work", 1, {MIN: "2"})])], 1,
+        ["berth.dev/subgroup-min: sub-group lead of group default/w needs 2 pods, and these files create 1"],
+    ),
+    "minimums of sub-groups above that of the group": (
+        [pod("a", {**GANG, "berth.dev/subgroup": "x", "berth.dev/subgroup-min": "2"}),
+         pod("b", {**GANG, "berth.dev/subgroup": "y", "berth.dev/subgroup-min": "1"})], 1,
+        ["the minimums of the sub-groups of group default/g are 3 pods together, its own is 2",
+         "set berth.dev/group-min to 3"],
     ),
     "no pods in a JobSet": (
         [workload("JobSet", "jobset.x-k8s.io/v1alpha2", replicatedJob=[replicated("lead", 1, {})])], 1,

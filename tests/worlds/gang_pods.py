@@ -9,7 +9,7 @@ from typing import Any
 from extender.api.pod_groups import GroupKey, GroupSource
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.worlds.eventually import eventually
-from tests.worlds.running_berth import Berthing, claim, pod
+from tests.worlds.running_berth import Berthing, Json, claim, pod
 
 NODES = {f"n{i}": "a100-pcie-8-bridged" for i in range(3)}
 INCOMPLETE = "waits until at least 3 pods of group job and their claims exist"
@@ -46,6 +46,26 @@ async def create_gang(
 def delete(b: Berthing, resource: str, name: str) -> None:
     group = "resource.k8s.io" if resource == "resourceclaims" else ""
     b.cluster.api.registry.delete(RESOURCES[group, resource], ("default", name))
+
+
+def die(b: Berthing, name: str, node: str) -> None:
+    """The node is deleted, and a pod on it with its claim."""
+    delete(b, "pods", name)
+    delete(b, "resourceclaims", f"{name}-gpus")
+    of_node = [one for one in b.cluster.store.all("resourceslices") if one["spec"].get("nodeName") == node]
+    for one in of_node:
+        b.cluster.api.registry.delete(RESOURCES["resource.k8s.io", "resourceslices"], ("", one["metadata"]["name"]))
+    b.cluster.api.registry.delete(RESOURCES["", "nodes"], ("", node))
+
+
+async def answer_once_read(b: Berthing, name: str) -> Json:
+    """The answer of filter once Berth has read which pods of the group run."""
+
+    async def found() -> Json | None:
+        one = await b.filter(name)
+        return None if UNREAD in one["FailedAndUnresolvableNodes"].values() else one
+
+    return await eventually(found, "the bound pods are read")
 
 
 async def reasons(b: Berthing, name: str) -> set[str]:

@@ -22,6 +22,7 @@ from extender.gangs.gang_problem import (
     UnreadyMember,
     gang_members,
     gang_problem,
+    incomplete,
     no_room,
     plan_sizes,
 )
@@ -95,11 +96,11 @@ class GangPlanning:
 
     def _planned(self, gang: Gang, attempt: _Attempt) -> PlannedGang | WaitsForGang | Reason:
         kept = attempt.settled
-        members = self._members(gang, kept) if gang.is_complete else _incomplete(gang)
+        members = self._members(gang, kept) if gang.is_complete else incomplete(gang)
         if isinstance(members, Reason):
             return members
         levels = self._filter_service.policy.group_levels
-        problem = disagreement(gang.key, members.pods) or gang.topology_in(levels).problem
+        problem = disagreement(gang.key, members.pods) or gang.problem(levels)
         if problem:
             return Reason(Code.INVALID, (problem,))
         deadline, sizes = attempt.context.deadline, plan_sizes(gang, members, len(kept))
@@ -222,7 +223,7 @@ class GangPlanning:
         if not isinstance(found, UnreadyMember):
             return found
         if isinstance(found.why, Pending):
-            return _incomplete(gang)
+            return incomplete(gang)
         if found.why.reason.code in _PASSES:
             return found.why.reason
         return Reason(Code.INVALID, (f"pod {found.pod.key} of the group: {found.why.reason}",))
@@ -246,7 +247,7 @@ class GangPlanning:
         without = frozenset(member.uid for member in members.pods) - members.requirements.keys()
         names = {member.uid: member.key for member in members.pods}
         keys = {uid: attempt.keys[uid] for uid in members.requirements}
-        return PlannedGang(found, members.requirements, keys, without, last_messages, names)
+        return PlannedGang(found, members.requirements, keys, without, last_messages, names, problem.parts)
 
     def _problem(self, gang: Gang, members: GangMembers, attempt: _Attempt) -> GangProblem:
         pod, names, before = attempt.pod, attempt.names, attempt.before
@@ -272,10 +273,6 @@ class GangPlanning:
         """Raises DeadlineExceeded."""
         rankings = self._filter_service.rankings
         return plan_gang(problem, self._cache.snapshot(), attempt.context, rankings, self._memory)
-
-
-def _incomplete(gang: Gang) -> Reason:
-    return Reason(Code.GANG_INCOMPLETE, (gang.key.name, str(gang.minimum)))
 
 
 def _avoiding(problem: GangProblem, nodes: frozenset[str]) -> GangProblem:

@@ -19,8 +19,8 @@ from extender.api.reasons import Code, Reason
 from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.cache import ClusterCache
 from extender.gangs.gang import Gang, gang_minimum, placed_members
-from extender.gangs.gang_problem import NO_ROOM
-from extender.scheduling import running_domain
+from extender.gangs.gang_problem import NO_ROOM, incomplete
+from extender.scheduling import left_part, running_domain
 from extender.scheduling.requirements import leftover_claims
 from extender.serve.binding_cycle import BindError
 from extender.serve.filter import FilterResult, FilterService, FilterSink
@@ -220,7 +220,7 @@ class GangScheduler:
         if not gang.missing:
             return None
         if not gang.is_complete and before is None:  # some of the pods that exist have another scheduler
-            reason = Reason(Code.GANG_INCOMPLETE, (key.name, str(gang.minimum)))
+            reason = incomplete(gang)
             self.admission.pause(key, reason, uid=pod.uid, wakes=False)
             return self._rejected(names, reason)
         for uid in {*self._cache.store.members.get(key, ()), pod.uid}:
@@ -390,7 +390,7 @@ class GangScheduler:
         self.rescheduled.set()
 
     def outside_domain(self, forming: FormingGang, membership: Membership, uids: Collection[str]) -> str:
-        """Which of these members' nodes is outside of the one domain that the gang needs; '' if none is.
+        """Which of these members' nodes is outside of the one domain that the gang, or its part, needs; '' if none is.
 
         The planner chose nodes of one domain; then the labels of a node changed.
         """
@@ -407,7 +407,7 @@ class GangScheduler:
             if domain is None or node not in domain.nodes:
                 where = f"in {label}={domain.name}" if domain is not None else f"in a domain of {label}"
                 return f"node {node} is not {where} any more, where the pods of group {forming.key.name} must be"
-        return ""
+        return left_part(forming.planned.parts, planned, uids, snapshot, policy)
 
     def follow_kube_scheduler(self, forming: FormingGang) -> None:
         """The binds of the minimum came, some of them for other nodes than the planned ones: plan for these nodes.

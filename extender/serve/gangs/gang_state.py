@@ -39,7 +39,7 @@ from extender.api.reasons import Code, Reason
 from extender.api.resource_claims import Claim
 from extender.gangs.gang_problem import GangPlan
 from extender.gangs.member_limits import NodeLimit
-from extender.scheduling import PodRequirements
+from extender.scheduling import GangPart, PodRequirements
 
 MEMBER_SECONDS = 0.05  # that each member adds to each time limit of its plan
 # Seconds until the bind request of a further member. kube-scheduler retries a rejected pod after at most 10 s.
@@ -163,6 +163,7 @@ class PlannedGang:
     without_devices: frozenset[str]  # UIDs of the other members
     last_messages: Mapping[str, str]  # UID to kube-scheduler's last message about the pod before the plan
     names: Mapping[str, ObjectKey]  # UID to the member's name
+    parts: tuple[GangPart, ...] = ()  # GangProblem.parts
 
     def has_unschedulable(self, own: str) -> bool:
         """Whether kube-scheduler had rejected a member before the plan, with a message without Berth's words `own`."""

@@ -190,6 +190,8 @@ function groupParts(found) {
   const members = found.members.map((m) =>
     [link("pod", m.pod), m.state, m.node ? link("node", m.node) : "–", m.reason || "–", when(m)]);
   section("Members", table(["pod", "state", "node", "reason", "created"], members));
+  const split = found.parts.map((p) => [p.part, p.pods, p.level, p.domain || "–", p.room]);
+  if (split.length) section("Slices and sub-groups", table(["part", "pods", "in one", "where", "room"], split));
   const plan = found.plan.map((p) => [link("pod", p.pod), link("node", p.node), p.devices.join(", ")]);
   if (plan.length) section("Plan", table(["pod", "node", "devices"], plan));
   const names = (h) => (h.pods.length ? h.pods : h.claims).join(", ");

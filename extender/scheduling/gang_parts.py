@@ -1,0 +1,272 @@
+"""The parts of a gang: sub-groups and slices, each of which must be in one domain of a level.
+
+A gang is a tree. A sub-group is a part with the level that its pods ask for. A slice is a part of a number of pods with
+neighbouring indices, and has smaller slices as its parts. A member that is in no part is anywhere in the gang's domain.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from extender.allocation import Snapshot
+from extender.api.group_parts import SUBGROUP_MIN, AskedParts, BoundPart, SliceLayer, bound_part_of
+from extender.api.group_topology import Level, level_label
+from extender.api.object_meta import ObjectKey
+from extender.api.pod_groups import JOB_STRIDE, GroupKey
+from extender.api.pods import Pod
+
+
+@dataclass(frozen=True, slots=True)
+class GangPart:
+    """Members that must be in one domain."""
+
+    name: str  # for texts, such as 'slice 3' or 'sub-group workers'
+    level: str  # ONE_NODE or a label
+    members: tuple[str, ...]  # UIDs of those to place, in the order of their index, with those of its parts
+    placed: Mapping[str, int] = field(default_factory=dict)  # node to number of members that are bound there
+    parts: tuple[GangPart, ...] = ()
+
+
+class BoundMember(NamedTuple):
+    """A bound member that has devices, as its claims show it."""
+
+    part: BoundPart
+    node: str
+
+
+def bound_parts(key: GroupKey, snapshot: Snapshot) -> Iterator[BoundMember]:
+    """The bound members of a group whose claims say their part. A claim that pods share says it of none of them."""
+    waiting, known = snapshot.members.get(key, {}), snapshot.bound_members.get(key, {})
+    seen = set[str]()
+    for one, node in snapshot.claims_of_group(key).items():
+        claim = snapshot.claims.get(one)
+        part = bound_part_of(claim.part) if claim is not None else None
+        users = [consumer.uid for consumer in claim.reserved_for] if claim is not None else []
+        is_gone = any(uid in waiting or known.get(uid, node) == "" for uid in users)
+        if part is not None and len(users) == 1 and not is_gone and users[0] not in seen:
+            seen.add(users[0])
+            yield BoundMember(part, node)
+
+
+class _Entry(NamedTuple):
+    """A member that is in a slice: one to place, or a bound one."""
+
+    rank: int | None
+    uid: str  # '' if it is bound
+    node: str  # '' if it is to be placed
+
+
+def rank_order(pod: Pod) -> tuple[bool, int, ObjectKey]:
+    """A sort key: pods by their index, those without one last."""
+    rank = _rank(pod)
+    return rank is None, rank or 0, pod.key
+
+
+def parts_of(pods: Sequence[Pod], bound: Sequence[BoundMember], levels: Sequence[str]) -> tuple[GangPart, ...]:
+    """The parts of a gang, by its waiting pods in rank order. The policy has `levels`.
+
+    What has a `parts_problem` is left out.
+    """
+    found: list[GangPart] = []
+    for subgroup, members in _by_subgroup(pods).items():
+        own = [one for one in bound if one.part.subgroup == subgroup]
+        asked = _asked(members)
+        slices = tuple(_slices(subgroup, asked.slices, members, own, levels))
+        level = _label(asked.required, levels)
+        if level:
+            placed = Counter(one.node for one in own)
+            uids = tuple(pod.uid for pod in members)
+            found.append(GangPart(f"sub-group {subgroup}", level, uids, placed, slices))
+        else:
+            found += slices
+    return tuple(found)
+
+
+def _by_subgroup(pods: Sequence[Pod]) -> dict[str, list[Pod]]:
+    found: dict[str, list[Pod]] = {}
+    for pod in pods:
+        if pod.membership is not None:
+            found.setdefault(pod.membership.parts.subgroup, []).append(pod)
+    return found
+
+
+def _parts(pod: Pod) -> AskedParts:
+    return pod.membership.parts if pod.membership is not None else AskedParts()
+
+
+def _asked(pods: Sequence[Pod]) -> AskedParts:
+    """What the pods of a sub-group ask for. Those without slices, such as a leader, are in none."""
+    return max(map(_parts, pods), key=lambda one: bool(one.slices))
+
+
+# -- slices --------------------------------------------------------------------------------------------------------
+
+
+def _slices(
+    subgroup: str,
+    layers: Sequence[SliceLayer],
+    pods: Sequence[Pod],
+    bound: Sequence[BoundMember],
+    levels: Sequence[str],
+) -> Iterator[GangPart]:
+    if not layers:
+        return
+    entries = [_Entry(_rank(pod), pod.uid, "") for pod in pods if _parts(pod).slices]
+    entries += [_Entry(one.part.rank, "", one.node) for one in bound if one.part.rank is not None]
+    entries.sort(key=lambda one: (one.rank is None, one.rank or 0))  # stable: the pods are in rank order
+    of_whom = f" of sub-group {subgroup}" if subgroup else ""
+    labels = [(layer.size, label) for layer in layers if (label := _label(layer.level, levels))]
+    yield from _cut(dict(_indexed(entries, layers[0].size)), labels, "slice ", of_whom)
+
+
+def _label(level: Level | None, levels: Sequence[str]) -> str:
+    try:
+        return level_label(level, levels)
+    except ValueError:
+        return ""
+
+
+def _rank(pod: Pod) -> int | None:
+    return pod.membership.rank if pod.membership is not None else None
+
+
+def _indexed(entries: Sequence[_Entry], size: int) -> Iterator[tuple[int, _Entry]]:
+    """The entries with the index by which they are cut: their position, or their rank while some of them do not exist.
+
+    So a pod keeps its slice while another one is missing.
+    """
+    ranks = [one.rank for one in entries if one.rank is not None]
+    if len(entries) % size == 0 or len(ranks) < len(entries):
+        yield from enumerate(entries)
+        return
+    first, width = min(ranks) // JOB_STRIDE, max(rank % JOB_STRIDE for rank in ranks) + 1
+    values = [(rank // JOB_STRIDE - first) * width + rank % JOB_STRIDE for rank in ranks]
+    least = 0 if min(values) < size else min(values)
+    seen = set[int]()
+    for value, entry in zip(values, entries, strict=True):
+        index = value - least
+        while index in seen:  # two pods of one index: the next free one
+            index += 1
+        seen.add(index)
+        yield index, entry
+
+
+def _cut(
+    entries: Mapping[int, _Entry], layers: Sequence[tuple[int, str]], prefix: str, suffix: str
+) -> Iterator[GangPart]:
+    """The slices of the first layer that have members to place, with those of the next layers as their parts."""
+    if not layers:
+        return
+    size, level = layers[0]
+    slices: dict[int, dict[int, _Entry]] = {}
+    for index, entry in entries.items():
+        slices.setdefault(index // size, {})[index % size] = entry
+    for number, own in sorted(slices.items()):
+        members = tuple(entry.uid for _, entry in sorted(own.items()) if entry.uid)
+        if members:
+            placed = Counter(entry.node for entry in own.values() if entry.node)
+            inner = tuple(_cut(own, layers[1:], f"{prefix}{number}.", suffix))
+            yield GangPart(f"{prefix}{number}{suffix}", level, members, placed, inner)
+
+
+# -- sub-groups with a minimum of their own -------------------------------------------------------------------------
+
+
+def needed_members(pods: Sequence[Pod], bound: Sequence[BoundMember]) -> frozenset[str]:
+    """UIDs of the first waiting pods, in rank order, that the minimum of each sub-group needs beside the bound ones."""
+    have = Counter(one.part.subgroup for one in bound)
+    return frozenset(
+        pod.uid
+        for subgroup, members in _by_subgroup(pods).items()
+        for pod in members[: max(_asked_minimum(members) - have[subgroup], 0)]
+    )
+
+
+def lacking_subgroup(pods: Sequence[Pod], bound: Sequence[BoundMember]) -> tuple[str, int] | None:
+    """A sub-group of which fewer pods exist than its minimum, and that minimum."""
+    have = Counter(one.part.subgroup for one in bound)
+    for subgroup, members in _by_subgroup(pods).items():
+        minimum = _asked_minimum(members)
+        if len(members) + have[subgroup] < minimum:
+            return subgroup, minimum
+    return None
+
+
+# -- mistakes ------------------------------------------------------------------------------------------------------
+
+
+def parts_problem(
+    group: str, pods: Sequence[Pod], bound: Sequence[BoundMember], minimum: int, levels: Sequence[str]
+) -> str:
+    """Why no plan can give the pods of a complete gang their parts, or what they disagree about; '' if all is well."""
+    different = parts_disagreement(group, pods)
+    if different:
+        return different
+    for subgroup, members in _by_subgroup(pods).items():
+        asked = _asked(members)
+        try:
+            for level in (asked.required, *(layer.level for layer in asked.slices)):
+                level_label(level, levels)
+        except ValueError as error:
+            return str(error)
+        if asked.slices:
+            sliced = sum(bool(_parts(pod).slices) for pod in members)
+            sliced += sum(one.part.subgroup == subgroup and one.part.rank is not None for one in bound)
+            whom = f"sub-group {subgroup} of group {group}" if subgroup else f"group {group}"
+            size = asked.slices[0]
+            needed = _needed(sliced, len(pods) + len(bound), minimum, asked.minimum)
+            if needed % size.size:
+                return f"pod annotation {size.annotation}: {size.size} does not divide the {needed} pods of {whom}"
+    together = sum(_asked_minimum(members) for members in _by_subgroup(pods).values())
+    if together > minimum:
+        text = f"the minimums of the sub-groups of group {group} ({SUBGROUP_MIN}) are {together} pods together"
+        return f"{text}, and its own minimum is {minimum}"
+    return ""
+
+
+def _asked_minimum(pods: Sequence[Pod]) -> int:
+    return _parts(pods[0]).minimum
+
+
+def _needed(sliced: int, pods: int, minimum: int, own_minimum: int) -> int:
+    """How many of the `sliced` pods of a sub-group surely run together: those beyond can form a slice that is not full.
+
+    `pods` is the number of all pods of the gang.
+    """
+    if pods <= minimum:
+        return sliced
+    return own_minimum or (minimum if sliced == pods else 0)
+
+
+def parts_disagreement(group: str, pods: Sequence[Pod]) -> str:
+    """How two pods of a sub-group contradict each other; '' if none do. Pods without slices contradict nobody."""
+    for subgroup, members in _by_subgroup(pods).items():
+        whom = f"sub-group {subgroup} of group {group}" if subgroup else f"group {group}"
+        sliced = [pod for pod in members if _parts(pod).slices]
+        for compared, words, values in (
+            (members, "their required level", _required),
+            (members, "their minimum (berth.dev/subgroup-min)", _minimum),
+            (sliced, "their slices", _layers),
+        ):
+            first = compared[0] if compared else None
+            for pod in compared:
+                if first is not None and values(pod) != values(first):
+                    pair = f"{first.key} has {values(first) or 'none'}, {pod.key} has {values(pod) or 'none'}"
+                    return f"the pods of {whom} disagree about {words}: {pair}"
+    return ""
+
+
+def _required(pod: Pod) -> Hashable:
+    required = _parts(pod).required
+    return required.name if required is not None else ""
+
+
+def _minimum(pod: Pod) -> Hashable:
+    return _parts(pod).minimum
+
+
+def _layers(pod: Pod) -> Hashable:
+    return ", ".join(f"{layer.size} pods in one {layer.level.name}" for layer in _parts(pod).slices)

@@ -1,0 +1,54 @@
+"""Explanations of gangs with slices and sub-groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from extender.explain.gang_part_rooms import ExplainedPart
+from tests.worlds.explained_gangs import explained, members
+from tests.worlds.gang_worlds import CLIQUE, RACK, GangWorld
+
+SLICES: dict[str, Any] = {"slice-size": "2", "slice-level": "rack"}
+
+
+def racks(layout: str, busy: str = "") -> GangWorld:
+    """Racks by "name:nodes", with nodes of 8 GPUs such as a0. The nodes `busy` have none free."""
+    world = GangWorld()
+    for part in layout.split():
+        rack, _, number = part.partition(":")
+        for i in range(int(number)):
+            name = f"{rack}{i}"
+            world.add_node(name, "a100-pcie-8-bridged", {RACK: rack, CLIQUE: rack}, 8 if name in busy.split() else 0)
+    return world
+
+
+def test_each_slice_has_its_domain() -> None:
+    world = racks("a:2 b:2")
+    members(world, 4, **SLICES)
+    found = explained(world)
+    assert found.outcome == "fits"
+    assert found.parts == (ExplainedPart("slice 0", 2, RACK, "a", 2), ExplainedPart("slice 1", 2, RACK, "b", 2))
+
+
+def test_a_slice_that_has_no_room_now_is_named() -> None:
+    world = racks("a:2 b:2", busy="a0 b0")
+    members(world, 4, **SLICES)
+    found = explained(world)
+    assert found.outcome == "refused"
+    assert f"slice 0 needs 2 pods in one domain of {RACK}: now the most room is in a, for 1" in found.sentence
+    assert found.parts[0] == ExplainedPart("slice 0", 2, RACK, "a", 1)
+
+
+def test_a_slice_larger_than_its_level_ever_is() -> None:
+    world = racks("a:2 b:2", busy="a0")
+    members(world, 4, **{**SLICES, "slice-size": "4"})
+    found = explained(world)
+    assert "does not fit in this fleet" in found.sentence
+    assert f"slice 0 needs 4 pods in one domain of {RACK}: even then the most room is in a, for 2" in found.sentence
+
+
+def test_a_gang_that_fits_without_its_slices() -> None:
+    world = racks("a:3 b:1")
+    members(world, 4, **SLICES)
+    found = explained(world)
+    assert found.misses[0].sentence == "fits without its slices and sub-groups, across the cluster"
