@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help run picture docs page-pictures reference test check properties oracle bench bench-allocation bench-gangs \
 	bench-cel bench-quality bench-gang-quality bench-e2e bench-gangs-e2e bench-hostile soak install-time chaos fuzz \
-	call-paths gpu-check e2e pins krew release-check image push clean
+	call-paths chart gpu-check e2e pins krew release-check image push clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -32,6 +32,9 @@ picture: $(STAMP) ## draw the pictures of docs/img: `make run`, the diagrams, an
 
 reference: $(STAMP) ## write the parts of docs/ that list policy, reasons, metrics, commands and the HTTP API
 	$(BIN)/python .ci/make_reference.py
+
+chart: $(STAMP) ## write what the Helm chart takes from the manifests (needs kubectl)
+	PYTHONPATH=. $(BIN)/python .ci/make_chart.py
 
 SITE := build/site-venv
 docs: ## build the documents as a web site with search in build/site; fails for a broken link

@@ -28,6 +28,7 @@ from extender.cli.output import say
 _ASK, _CHECK, _RUN, _OTHER = "Ask a cluster", "Check files and machines", "Run", "Others"
 # Command: (module of extender.cli, its function or typer group, its panel in the help). In the order of the help.
 _COMMANDS = {
+    "assess": ("assess_command", "assess_command", _ASK),
     "claims": ("fleet_commands", "claims_command", _ASK),
     "doctor": ("doctor_command", "doctor_command", _ASK),
     "explain": ("explain_command", "explain_command", _ASK),

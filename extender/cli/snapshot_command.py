@@ -136,11 +136,11 @@ async def take_dump(kubeconfig: Path | None, context: str = "") -> bytes:
 
 async def take_objects(client: ApiClient) -> list[Json]:
     """Read all objects that Berth watches. Raises ClusterError."""
-    lists = await asyncio.gather(*(_list(client, kind) for kind in watched_resources(ClusterCache())))
+    lists = await asyncio.gather(*(list_kind(client, kind) for kind in watched_resources(ClusterCache())))
     return [item for found in lists for item in found]
 
 
-async def _list(client: ApiClient, kind: WatchedResource) -> list[Json]:
+async def list_kind(client: ApiClient, kind: WatchedResource) -> list[Json]:
     """List a kind in the newest version that the server has. An optional kind that the server lacks has no objects.
 
     A 404 alone does not show that: a load balancer may have sent it. Raises ClusterError.

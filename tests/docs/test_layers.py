@@ -45,6 +45,7 @@ LAYERS = [  # from below; docs/architecture.md draws them
     {"entry"},
     {"agent", "sandbox"},
     {"replay"},
+    {"assess"},
     {"cli"},
     {"__main__"},
 ]
