@@ -108,6 +108,8 @@ class InstalledConsole:
         if isinstance(error, Forbidden):  # a WebSocket is opened with GET; newer API servers want both verbs
             return BerthError(f"your account may not get and create pods/portforward in {self.place}")
         reason = error_line(str(error)) or type(error).__name__
+        if isinstance(error, httpx.RemoteProtocolError):  # kubelet may close before its error has left
+            reason = "the connection ended without an answer"
         return BerthError(f"cannot forward port {pod.port} of pod {pod.name} in {self.place}: {reason}")
 
     async def _ready_pod(self, client: ApiClient) -> _Pod:
