@@ -12,9 +12,8 @@ from extender.api.pods import Pod
 from extender.assess.cluster_reading import ClusterReading
 from extender.assess.pod_sets import Links, PodSet, is_equal_for_all, links_of, says_places
 from extender.base.bits import members
-from extender.explain import fleet_stats
-from extender.explain.fleet_rows import STATES, letters, product
-from extender.scheduling.domain_uses import path_labels
+from extender.explain import STATES, fleet_stats, letters, product
+from extender.scheduling import path_labels
 from extender.topology.product_values import in_part_use
 from extender.topology.ring import joined_sets
 from extender.vendors import PLUGIN_RESOURCES

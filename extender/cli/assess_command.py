@@ -12,8 +12,19 @@ import typer
 from rich.table import Table
 
 from extender.api.fields import Json
-from extender.assess import Assessment, anonymised, assess, html_page, reading_of
-from extender.assess.texts import HEADS, gang_cells, headline, product_cells, replay_cells, set_cells
+from extender.assess import (
+    HEADS,
+    Assessment,
+    anonymised,
+    assess,
+    gang_cells,
+    headline,
+    html_page,
+    product_cells,
+    reading_of,
+    replay_cells,
+    set_cells,
+)
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted
 from extender.cache import ClusterCache

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from extender.assess import anonymised
-from tests.assess.test_assess import CASES, assessed
-from tests.worlds.assessed_clusters import objects_of, snapshot_file
+from tests.worlds.assessed_clusters import CASES, assessed, objects_of, snapshot_file
 
 Json = dict[str, Any]
 SECRET = "acme"

@@ -7,23 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
+from extender.cli import assess_command
+from extender.cli.snapshot_command import list_kind
+from extender.cluster import ApiClient, Forbidden, WatchedResource
 from extender.sandbox import write_kubeconfig
-from tests.worlds.assessed_clusters import GPU_CLASS, objects_of, snapshot_file
+from tests.worlds.assessed_clusters import CASES, GPU_CLASS, assessed, objects_of, snapshot_file
 from tests.worlds.commands import berth, berth_beside
 from tests.worlds.running_berth import berthing
 
 Json = dict[str, Any]
-CASES = yaml.safe_load((Path(__file__).parents[1] / "cases" / "assess.yaml").read_text())
 SHARED_BOX = next(case for case in CASES if case["name"].startswith("four GPUs of a DGX-1V that no ring"))
-
-
-def assessed(path: Path, *words: str) -> Json:
-    code, out, err = berth(["assess", str(path), "--no-replay", "--output", "json", *words])
-    assert code == 0, err
-    found: Json = json.loads(out)
-    return found
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
@@ -155,12 +149,37 @@ def test_unusable_files_are_one_sentence(content: str, words: str, tmp_path: Pat
     assert err.count("\n") == 0
 
 
+async def test_a_kind_that_may_not_be_listed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def listed(client: ApiClient, kind: WatchedResource) -> list[Json]:
+        if kind.name in ("pods", "devicetaintrules"):
+            raise Forbidden(f"list {kind.name}: 403 Forbidden")
+        return await list_kind(client, kind)
+
+    monkeypatch.setattr(assess_command, "list_kind", listed)
+    async with berthing({"n1": "dgx1-v100"}) as b:
+        await b.settled()
+        write_kubeconfig(tmp_path, b.api)
+        code, out, err = await berth_beside(["assess", "--kubeconfig", str(tmp_path / "kubeconfig")])
+    assert code == 0, err
+    assert "Pods could not be listed (list pods: 403 Forbidden): gangs, waiting pods" in out
+    assert "DeviceTaintRules could not be listed" in out
+    assert "8 GPUs" in out
+
+
 async def test_a_cluster_is_read_and_saved(tmp_path: Path) -> None:
     async with berthing({"n1": "dgx1-v100"}) as b:
         await b.settled()
         write_kubeconfig(tmp_path, b.api)
-        words = ["assess", "--kubeconfig", str(tmp_path / "kubeconfig"), "--save", str(tmp_path / "saved.json")]
+        words = [
+            "assess",
+            "--kubeconfig",
+            str(tmp_path / "kubeconfig"),
+            "--save",
+            str(tmp_path / "saved.json"),
+            "--anonymise",
+        ]
         code, out, err = await berth_beside(words)
         assert code == 0, err
         assert "1 node, 8 GPUs: 8 free" in out
     assert assessed(tmp_path / "saved.json")["nodes"] == 1
+    assert '"n1"' not in (tmp_path / "saved.json").read_text()
