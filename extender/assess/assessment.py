@@ -114,8 +114,9 @@ def _unknown(found: Assessment, reading: ClusterReading) -> Iterable[str]:
         yield f"{counted(shared, 'claim is', 'claims are')} shared by several pods, which are not replayed."
     if found.replay.rows:
         yield (
-            "The replay creates the running pods in the order of their age, none of which ends. It leaves out node "
-            "selectors, taints and priorities, and asks for links (berth.dev/topology: preferred) for several GPUs."
+            "The replay creates the running pods in the order of their age, none of which ends, each with the "
+            "product that it has now. It leaves out node selectors, taints and priorities, and asks for links "
+            "(berth.dev/topology: preferred) for several GPUs."
         )
 
 

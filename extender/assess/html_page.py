@@ -75,13 +75,13 @@ def _picture(one: PodSet, found: Assessment) -> str:
 def _broken(found: Assessment) -> Iterator[str]:
     fleet = found.fleet
     lines = [
-        f"{one.product}: {one.whole} joined sets are whole, {one.full} in use, {one.broken} broken, "
+        f"{one.product}, joined sets: {one.whole} whole, {one.full} in use, {one.broken} broken, "
         f"with {counted(one.free, 'free GPU')}"
         for one in fleet.sets
     ]
     lines += [
-        f"{one.label}: {one.whole} domains are whole, {one.full + one.used} in use by large jobs, {one.broken} broken "
-        f"by small pods, with {counted(one.free, 'free GPU')}"
+        f"{one.label}: {one.whole} whole, {one.full + one.used} in use by large jobs, {one.broken} broken by small "
+        f"pods, with {counted(one.free, 'free GPU')}"
         for one in fleet.domains
     ]
     yield from _list("Sets and racks broken by small pods", lines)

@@ -28,6 +28,7 @@ from extender.assess import (
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted
 from extender.cache import ClusterCache
+from extender.cli.logs import set_up_logging
 from extender.cli.object_files import documents
 from extender.cli.options import Kubeconfig, Output, needs
 from extender.cli.output import Screen, say, say_json, table_screen
@@ -71,6 +72,7 @@ def assess_command(
 
     Example: berth assess --kubeconfig ~/.kube/config --html assessment.html
     """
+    set_up_logging("error")  # each bind of the replay would write a line
     needs(save, "--save", ("--anonymise", anonymise))
     objects, refused, where = _from_files(files) if files else _from_cluster(kubeconfig)
     if save is not None:
