@@ -17,7 +17,13 @@ from tests.worlds.commands import berth, berth_beside
 from tests.worlds.running_berth import berthing
 
 Json = dict[str, Any]
-SHARED_BOX = next(case for case in CASES if case["name"].startswith("four GPUs of a DGX-1V that no ring"))
+NIC_CLASS: Json = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "DeviceClass",
+    "metadata": {"name": "dranet.net"},
+    "spec": {"selectors": [{"cel": {"expression": "device.driver == 'dra.net'"}}]},
+}
+NOT_JOINED = next(case for case in CASES if case["name"].startswith("four GPUs of a DGX-1V that no ring"))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
@@ -79,11 +85,34 @@ def test_a_pod_keeps_its_product_in_a_replay(tmp_path: Path) -> None:
     assert [(row["started"], row["joined"], row["gbps"]) for row in rows] == [(1, 0.0, 20.0)] * 4
 
 
+def test_claims_of_one_pod_are_replayed_together(tmp_path: Path) -> None:
+    """A pod has a claim for GPUs and one for a NIC, each with a request of the same name."""
+    objects = objects_of({"nodes": {"a": "hgx-h100-8"}, "pods": [{"name": "p", "node": "a", "gpus": [0, 1]}]})
+    slices = [one["spec"] for one in objects if one["kind"] == "ResourceSlice"]
+    pod, claim = objects[-2:]
+    nic = next(spec for spec in slices if spec["driver"] == "dra.net")["devices"][-1]["name"]
+    second = json.loads(json.dumps(claim))
+    second["metadata"] |= {"name": "nic", "uid": "claim-nic"}
+    request = {"name": "gpu", "exactly": {"deviceClassName": "dranet.net"}}
+    second["spec"]["devices"] = {"requests": [request], "constraints": [{"distinctAttribute": "dra.net/rdmaDevice"}]}
+    result = {"request": "gpu", "driver": "dra.net", "pool": "a", "device": nic}
+    second["status"]["allocation"]["devices"]["results"] = [result]
+    pod["spec"]["resourceClaims"].append({"name": "nic", "resourceClaimName": "nic"})
+    code, out, err = berth(["assess", str(snapshot_file(tmp_path, [*objects, second, NIC_CLASS])), "--output", "json"])
+    assert code == 0, err
+    replay = json.loads(out)["replay"]
+    assert (replay["pods"], replay["left_out"]) == (1, 0)
+    rows = {row["placement"]: row for row in replay["rows"]}
+    assert [row["started"] for row in rows.values()] == [1, 1, 1, 1]
+    assert rows["today"]["nics"] == 0.0
+    assert rows["Berth"]["nics"] > 0.0
+
+
 @pytest.mark.parametrize(
     ("case", "least", "code"),
     [
-        (SHARED_BOX, 0.1, 0),
-        (SHARED_BOX, 0.2, 1),
+        (NOT_JOINED, 0.1, 0),
+        (NOT_JOINED, 0.2, 1),
         (next(case for case in CASES if case["name"] == "bridged cards without the agent"), 0.0, 1),
         (next(case for case in CASES if case["name"].startswith("a small pod")), 1.0, 0),
     ],
@@ -97,7 +126,7 @@ def test_the_exit_code_is_for_ci(case: Json, least: float, code: int, tmp_path: 
 
 
 def test_the_page_is_one_file_with_pictures_and_without_markup_of_users(tmp_path: Path) -> None:
-    objects = objects_of(SHARED_BOX)
+    objects = objects_of(NOT_JOINED)
     for obj in objects:
         if obj["kind"] == "ResourceClaim":
             obj["status"]["reservedFor"][0]["name"] = "<script>alert(1)</script>"
@@ -123,14 +152,14 @@ def test_the_page_is_one_file_with_pictures_and_without_markup_of_users(tmp_path
     ],
 )
 def test_half_a_snapshot_says_what_lacks(kind: str, words: str, tmp_path: Path) -> None:
-    objects = [obj for obj in objects_of(SHARED_BOX) if obj["kind"] != kind]
+    objects = [obj for obj in objects_of(NOT_JOINED) if obj["kind"] != kind]
     found = assessed(snapshot_file(tmp_path, objects))
     assert any(line.startswith(words) for line in found["lacking"])
     assert len(found["sets"]) == (0 if kind == "ResourceSlice" else 1)
 
 
 def test_one_object_that_cannot_be_read_is_told_and_the_others_count(tmp_path: Path) -> None:
-    objects = objects_of(SHARED_BOX)
+    objects = objects_of(NOT_JOINED)
     objects.insert(1, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "odd"}, "spec": {"taints": 7}})
     found = assessed(snapshot_file(tmp_path, objects))
     assert ["object 2, Node odd" in line for line in found["unreadable"]] == [True]
