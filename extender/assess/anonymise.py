@@ -33,7 +33,7 @@ _REQUEST = ("deviceClassName", "selectors", "allocationMode", "count", "adminAcc
 
 
 def anonymised(objects: Iterable[Json]) -> Iterator[Json]:
-    """The objects without names and secrets. Equal input gives equal output."""
+    """The objects without names and secrets. Equal input gives equal output. Malformed objects are left out."""
     names = _Names()
     build: Mapping[str, Callable[[Json], Json]] = {
         "Node": names.node,
@@ -48,7 +48,11 @@ def anonymised(objects: Iterable[Json]) -> Iterator[Json]:
     }
     for obj in objects:
         if (kind := obj.get("kind")) in build:
-            yield {"apiVersion": obj.get("apiVersion"), "kind": kind, **build[str(kind)](obj)}
+            try:
+                built = build[str(kind)](obj)
+            except (AttributeError, KeyError, TypeError):
+                continue  # a field has another form, which no API server stores
+            yield {"apiVersion": obj.get("apiVersion"), "kind": kind, **built}
 
 
 def _picked(obj: Json, fields: Iterable[str]) -> Json:

@@ -64,19 +64,19 @@ def replayed_pods(
     nodes = _sample(snapshot, levels)
     found = Replayed(len(nodes), len(snapshot.node_infos))
     choice = _Choice(reading, snapshot, nodes)
-    jobs = choice.jobs()
-    chosen = choice.chosen
-    found.pods, found.jobs, found.left_out = len(chosen), len(jobs), choice.left_out
-    if not jobs:
-        found.problem = "no pod with claims runs"
-        return found
     try:
+        jobs = choice.jobs()
+        found.pods, found.jobs, found.left_out = len(choice.chosen), len(jobs), choice.left_out
+        if not jobs:
+            found.problem = "no pod with claims runs"
+            return found
         fleet = fleet_of((), choice.fleet())
         tasks = [Task(fleet, jobs, placement_of(one), _SEED) for one in ("berth", "first fit", "emptiest node")]
         outcomes = run_side_by_side(tasks, progress)
-    except (BerthError, RuntimeError) as error:
+    except (BerthError, RuntimeError, ValueError) as error:
         found.problem = str(error)
         return found
+    chosen = choice.chosen
     today = [one for one in sets if one.uid in chosen and one.is_several]
     inside = [one for one in gangs if one.uids <= chosen]
     pairs = [(one.near, one.pairs) for one in sets if one.uid in chosen and one.pairs]

@@ -50,6 +50,14 @@ def test_no_name_and_no_secret_is_left() -> None:
     assert "NVIDIA H100" in text  # the product, without which nothing can be said
 
 
+def test_a_malformed_object_is_left_out() -> None:
+    node, *others = objects_of({"nodes": {"a": "dgx1-v100"}, "pods": [{"name": "p", "count": 1}]})
+    others[-2]["spec"]["containers"] = 7
+    assert [obj["kind"] for obj in anonymised([node, *others])] == [
+        "DeviceClass", "Node", "ResourceSlice", "ResourceClaim",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_the_assessment_stays(case: Json, tmp_path: Path) -> None:
     objects = objects_of(case)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.assess import pod as pod_objects
 from extender.cli import assess_command
 from extender.cli.snapshot_command import list_kind
 from extender.cluster import ApiClient, Forbidden, WatchedResource
@@ -15,6 +16,7 @@ from extender.sandbox import write_kubeconfig
 from tests.worlds.assessed_clusters import CASES, GPU_CLASS, assessed, objects_of, snapshot_file
 from tests.worlds.commands import berth, berth_beside
 from tests.worlds.running_berth import berthing
+from tests.worlds.vendor_worlds import AMD, GAUDI, INTEL, flex, gaudi, mi300x, node_and_slice
 
 Json = dict[str, Any]
 NIC_CLASS: Json = {
@@ -109,6 +111,30 @@ def test_claims_of_one_pod_are_replayed_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("driver", "devices", "links", "joined"),
+    [
+        (AMD, [mi300x(i) for i in range(8)], "the usual board of the product", True),
+        (GAUDI, [gaudi(i) for i in range(8)], "the usual board of the product", True),
+        (INTEL, [flex(i) for i in range(4)], "the product has no links", False),
+    ],
+)
+def test_other_vendors(driver: str, devices: list[Json], links: str, joined: bool, tmp_path: Path) -> None:
+    objects = [*node_and_slice("a", **{driver.replace(".", "_"): devices}), *objects_of({"nodes": {}})]
+    pod, claim = pod_objects("p", 2, "a", (0, 1))
+    claim["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = driver
+    for result, device in zip(claim["status"]["allocation"]["devices"]["results"], devices, strict=False):
+        result |= {"driver": driver, "device": device["name"]}
+    class_ = json.loads(json.dumps(GPU_CLASS).replace("gpu.nvidia.com", driver))
+    path = snapshot_file(tmp_path, [*objects, class_, pod, claim])
+    code, out, err = berth(["assess", str(path), "--output", "json"])
+    assert code == 0, err
+    found = json.loads(out)
+    assert [(row["links"], row["joined"], len(row["gpus"])) for row in found["sets"]] == [(links, joined, 2)]
+    assert [row["started"] for row in found["replay"]["rows"]] == [1, 1, 1, 1]
+    assert [row["joined"] for row in found["replay"]["rows"]] == [float(joined)] * 4
+
+
+@pytest.mark.parametrize(
     ("case", "least", "code"),
     [
         (NOT_JOINED, 0.1, 0),
@@ -163,6 +189,16 @@ def test_one_object_that_cannot_be_read_is_told_and_the_others_count(tmp_path: P
     objects.insert(1, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "odd"}, "spec": {"taints": 7}})
     found = assessed(snapshot_file(tmp_path, objects))
     assert ["object 2, Node odd" in line for line in found["unreadable"]] == [True]
+    assert len(found["sets"]) == 1
+
+
+def test_an_amount_that_cannot_be_read_ends_only_the_replay(tmp_path: Path) -> None:
+    objects = objects_of(NOT_JOINED)
+    objects[-2]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "odd"
+    code, out, err = berth(["assess", str(snapshot_file(tmp_path, objects)), "--output", "json"])
+    assert code == 0, err
+    found = json.loads(out)
+    assert "odd" in found["replay"]["problem"]
     assert len(found["sets"]) == 1
 
 

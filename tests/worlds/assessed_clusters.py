@@ -26,7 +26,7 @@ GPU_CLASS: Json = {
 
 def objects_of(case: Json) -> list[Json]:
     """The objects of a case. `agent`: Berth's agent publishes the links of all nodes."""
-    found = [GPU_CLASS]
+    found = [{**GPU_CLASS, "spec": GPU_CLASS["spec"] | case.get("class", {})}]
     for name, described in case["nodes"].items():
         found += _node(name, {"machine": described} if isinstance(described, str) else described, case)
     for described in case.get("pods", ()):
@@ -39,7 +39,7 @@ def _node(name: str, described: Json, case: Json) -> Iterator[Json]:
     node = node_object(name, machine, described.get("labels", {}))
     node["status"]["allocatable"] |= described.get("plugin", {})
     yield node
-    if "plugin" in described:
+    if "plugin" in described and not described.get("slices"):
         return
     yield gpu_slice(name, machine)
     if machine.nics:
