@@ -75,7 +75,7 @@ def _picture(one: PodSet, found: Assessment) -> str:
 def _broken(found: Assessment) -> Iterator[str]:
     fleet = found.fleet
     lines = [
-        f"{one.product}, joined sets: {one.whole} whole, {one.full} in use, {one.broken} broken, "
+        f"{one.product}, joined sets: {one.whole} whole, {one.used} in use, {one.broken} broken, "
         f"with {counted(one.free, 'free GPU')}"
         for one in fleet.sets
     ]

@@ -174,7 +174,7 @@ _BROKEN = ("", "whole", "in use", "broken by small pods", "free GPUs in these")
 
 def _broken(found: Assessment) -> list[Sequence[str]]:
     rows: list[Sequence[str]] = [
-        [one.product, *map(str, (one.whole, one.full, one.broken, one.free))] for one in found.fleet.sets
+        [one.product, *map(str, (one.whole, one.used, one.broken, one.free))] for one in found.fleet.sets
     ]
     rows += [
         [one.label, *map(str, (one.whole, one.full + one.used, one.broken, one.free))] for one in found.fleet.domains

@@ -38,6 +38,12 @@ def test_case(case: Json, tmp_path: Path) -> None:
             rows = sorted(found[name], key=lambda row: row.get("pod", ""))
             assert len(rows) == len(expected)
             assert [{key: row[key] for key in wanted} for row, wanted in zip(rows, expected, strict=True)] == expected
+    for name in ("boards", "domains"):
+        if name in case:
+            rows = found["fleet"]["sets" if name == "boards" else name]
+            assert [{key: row[key] for key in wanted} for row, wanted in zip(rows, case[name], strict=True)] == case[
+                name
+            ]
     if "share" in case:
         assert found["bandwidth"]["share"] == case["share"]
     code, out, _ = berth(["assess", str(path), "--no-replay"])
