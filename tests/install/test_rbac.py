@@ -261,6 +261,7 @@ def test_the_table_of_rights_leaves_no_manifest_out() -> None:
     files = {
         path.name
         for path in MANIFESTS.rglob("*.yaml")
+        if "helm" not in path.parts  # which has the same objects
         if given & {obj["kind"] for obj in yaml.safe_load_all(path.read_text())}
     }
     assert files == {"rbac.yaml", "agent.yaml"}
