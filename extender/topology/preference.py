@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from heapq import merge
-from itertools import chain, combinations, islice
+from itertools import chain, combinations, islice, product
 from math import comb, inf
 
 from extender.allocation import (
@@ -35,7 +35,7 @@ from extender.vendors import amount_of_memory, parent_of, whole_identity
 
 _MAX_COMBINED = 2_000  # most sets of devices that are no whole GPUs; 2 of 56 MIG devices are fewer
 _MAX_GROWN = 16  # sets of anchors for which the search may choose among all near devices
-_MAX_VARIANTS = 16  # values of a matchAttribute of NICs that are compared; a node has a few models
+_MAX_VARIANTS = 16  # sets that a constraint leaves of the NICs, and that are compared; a node has a few models
 _MAX_SETS = 256  # most preferred sets on one node; enough for all sets of 4 out of 10 GPUs
 
 
@@ -200,14 +200,20 @@ class ByTopology:
                 yield from (Allowed(others | devices) for others in together[0].growing(devices, ~kind))
 
     def _agreeing_slots(self, problem: Problem, others: list[list[Slot]]) -> list[list[list[Slot]]]:
-        """The slots of each driver; several times, if a matchAttribute limits those of one to devices of one value."""
+        """The slots of each driver; several times, if a constraint limits those of one to some devices.
+
+        A matchAttribute leaves the devices of one value, and a distinctAttribute one device of each value.
+        """
         found = [others]
         for position, slots in enumerate(others):
             asked, own = [slot for slot in slots if not slot.is_own], [slot for slot in slots if slot.is_own]
             claims = {slot.claim for slot in asked}
             for constraint in problem.specs[asked[0].claim].constraints if len(claims) == 1 else ():
-                if constraint.kind == "match" and all(constraint.covers(slot.request) for slot in asked):
+                if all(constraint.covers(slot.request) for slot in asked):
                     groups = self._values(constraint.attribute, members(union([slot.eligible for slot in asked])))
+                    if constraint.kind != "match":
+                        one_of_each = islice(product(*map(members, groups)), _MAX_VARIANTS)
+                        groups = [union([1 << bit for bit in bits]) for bits in one_of_each]
                     limited = [
                         [slot._replace(eligible=slot.eligible & mask) for slot in asked] + own for mask in groups
                     ]

@@ -211,6 +211,23 @@ def test_constraints_stay_hard() -> None:
     assert isinstance(fleet.evaluate("n", fleet.asking(counted(3, 1), [constraint])), Unschedulable)
 
 
+@pytest.mark.parametrize(
+    ("nics", "count", "devices"),
+    [
+        ([[None, 1], [4, 1]], 1, ["gpu-1", "nic-1"]),
+        ([[5, 1], [5, 1], [0, 0]], 2, ["gpu-0", "gpu-1", "nic-0", "nic-2"]),
+        ([[4, 1], [4, 1], [3, 1], [2, 0]], 2, ["gpu-0", "gpu-1", "nic-0", "nic-3"]),
+    ],
+)
+def test_nics_that_must_differ_are_near(nics: list[Any], count: int, devices: list[str]) -> None:
+    """With distinctAttribute. A NIC without the attribute is none of them."""
+    fleet = NicFleet({"n": {"product": "NVIDIA L40S", "gpus": [[0, 0], [5, 1]], "nics": nics}})
+    constraint = {"requests": ["nic"], "distinctAttribute": "resource.kubernetes.io/pcieRoot"}
+    found = fleet.evaluate("n", fleet.asking(counted(count, count), [constraint]))
+    assert isinstance(found, Placement), found
+    assert [one.rpartition("/")[2] for one in found.devices(fleet.node_info("n"))] == devices
+
+
 def test_a_nic_that_another_gpu_needs_is_left_to_it() -> None:
     """GPU 0 has no NIC on its root. Of those on its NUMA node it gets the one beside no free GPU."""
     found = place("hgx-one-to-one", counted(1, 1), gpu=[1, 4, 5, 6, 7], nic=[3])
