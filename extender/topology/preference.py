@@ -142,7 +142,9 @@ class ByTopology:
             groups = iter([list(chain.from_iterable(groups))])
         kind = next(mask for driver, mask in places.kinds if driver == anchor)
         for group in groups:
-            found = merge(*(one.choices(group) for one in together), key=lambda choice: -choice.value)
+            found = together[0].choices(group)
+            if len(together) > 1:
+                found = merge(*(one.choices(group) for one in together), key=lambda choice: -choice.value)
             yield from (Allowed(of_request=_by_request(choice)) for choice in islice(found, _MAX_SETS))
             for devices in group[:_MAX_GROWN]:
                 yield from (Allowed(others | devices) for others in together[0].growing(devices, ~kind))
@@ -220,8 +222,11 @@ class ByTopology:
             return
         gpus = union([slot.eligible for slot in whole])
         for group in self._gpu_sets(problem, Counter(slot.claim for slot in whole), gpus):
+            if not others:
+                yield group
+                continue
             combined = self._combined(others, together, _MAX_COMBINED // len(group))
-            yield [one | more for one in group for more in combined if not others or not more & self._parts_of(one)]
+            yield [one | more for one in group for more in combined if not more & self._parts_of(one)]
 
     def _combined(self, slots: list[Slot], together: Together, most: int) -> list[int]:
         """The sets of devices for these slots, as masks, the preferred ones first; at most so many."""
