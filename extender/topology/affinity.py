@@ -34,6 +34,7 @@ _TIE = 4096  # a weight counts so much more than the wish to leave a device to o
 _MUST = 1 << 50  # more than all weights together: of an entry that must be in the assignment
 _NEVER = -(1 << 58)  # of an entry that must not be in the assignment
 _MOST_PAIRED = 2048  # pairs of two sets of devices in the cache, of at most 5 KiB
+_MOST_SETS = 2048  # sets of anchors in the cache, of 1 KiB at most
 _MOST_TABLES = 64  # tables of weights in the cache; a fleet has a few dozen kinds of machines
 _MOST_WORK = 150_000  # steps of assignments for the devices of one node, some 25 ms; 4 GPUs and 4 NICs of 8 need 15,000
 
@@ -81,6 +82,12 @@ def nearest(places: Places) -> Mapping[tuple[str, str], Nearness]:
         for position, (a, ours) in enumerate(kinds)
         for b, theirs in kinds[position + 1 :]
     }
+
+
+@lru_cache(_MOST_SETS)  # many nodes of a kind have the same sets of free GPUs
+def _bits_of(mask: int) -> list[int]:
+    """`members`, as a list that nobody changes."""
+    return members(mask)
 
 
 def pair_up(places: Places, anchors: Sequence[int], others: Sequence[int]) -> tuple[Pair, ...]:
@@ -165,7 +172,7 @@ class Together:
 
         Anchors that the pod has already are added to each set.
         """
-        anchors = [members(mask | self._own_anchors) for mask in sets]
+        anchors = [_bits_of(mask | self._own_anchors) for mask in sets]
         waiting: list[tuple[int, int, Choice | None]] = [
             (-self._bound_of(one), index, None) for index, one in enumerate(anchors)
         ]

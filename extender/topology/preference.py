@@ -152,6 +152,8 @@ class ByTopology:
     def _agreeing_slots(self, problem: Problem, others: list[list[Slot]]) -> list[list[list[Slot]]]:
         """The slots of each driver; several times, if a matchAttribute limits those of one to devices of one value."""
         found = [others]
+        if not any(spec.constraints for spec in problem.specs):
+            return found
         for position, slots in enumerate(others):
             asked, own = [slot for slot in slots if not slot.is_own], [slot for slot in slots if slot.is_own]
             claims = {slot.claim for slot in asked}
