@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import log2
+from operator import add
 
 from extender.allocation import NodeInfo
 from extender.allocation.nodes import UNUSED
@@ -47,7 +48,7 @@ def product_value(fabric: Fabric, driver: str, memory_bytes: float, own: Mapping
     for name, value in own.items():
         if name in product:
             return value
-    links = max((sum(row) + into for row, into in zip(graph.links, graph.switch_links, strict=True)), default=0)
+    links = max(map(add, map(sum, graph.links), graph.switch_links), default=0)
     gbps = links * graph.link_gbps
     if fabric.source is not Source.LIVE or graph.size == 1:
         gbps = max(gbps, joinable_gbps(product, driver))
