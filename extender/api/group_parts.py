@@ -50,6 +50,13 @@ class SliceLayer(NamedTuple):
     level: Level
 
 
+class GroupAround(NamedTuple):
+    """A sub-group around smaller ones, see group_trees."""
+
+    name: str  # the names of the groups on the way to it, with '/' between them
+    level: Level | None  # of which all its pods must have one domain
+
+
 @dataclass(frozen=True, slots=True)
 class AskedParts:
     """The parts of its group to which a pod belongs."""
@@ -58,11 +65,13 @@ class AskedParts:
     required: Level | None = None  # of which all pods of the sub-group must have one domain
     minimum: int = 0  # pods of the sub-group without which the group must not run; 0 if the pod does not set it
     slices: tuple[SliceLayer, ...] = ()  # the largest first
+    around: tuple[GroupAround, ...] = ()  # the sub-groups that this one is in, the outermost first
+    minimums: tuple[tuple[str, int], ...] = ()  # the number of pods that each PodGroup of a tree needs, by its path
 
     @property
     def constrain(self) -> bool:
         """Whether the pod's part restricts a plan: a mere name does not."""
-        return bool(self.required or self.minimum or self.slices)
+        return bool(self.required or self.minimum or self.slices or self.around)
 
 
 NO_PARTS = AskedParts()  # of most pods
@@ -202,6 +211,10 @@ class BoundPart(NamedTuple):
     subgroup: str
     rank: int | None
 
+    def is_in(self, subgroup: str) -> bool:
+        """Whether the part is this sub-group, or in it."""
+        return self.subgroup == subgroup or self.subgroup.startswith(f"{subgroup}/")
+
     def __str__(self) -> str:
         """As the annotation PART_ANNOTATION of the pod's claims."""
         return f"{self.subgroup}/{'' if self.rank is None else self.rank}"
@@ -209,7 +222,7 @@ class BoundPart(NamedTuple):
 
 def bound_part_of(text: str) -> BoundPart | None:
     """The value of PART_ANNOTATION; None if it is not valid, because tenants can write it."""
-    subgroup, slash, rank = text.partition("/")
+    subgroup, slash, rank = text.rpartition("/")
     if not slash or (rank and not _RANK.fullmatch(rank)):
         return None
     return BoundPart(subgroup, int(rank) if rank else None)

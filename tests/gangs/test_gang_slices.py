@@ -10,23 +10,23 @@ import pytest
 
 from extender.sandbox import carried_machines
 from tests.worlds.eventually import eventually
-from tests.worlds.gang_pods import NO_ROOM, answer_once_read, bind_all, die, gets_a_node, member, planned, reasons
-from tests.worlds.running_berth import Berthing, berthing, claim, pod
+from tests.worlds.gang_pods import (
+    NO_ROOM,
+    RACK,
+    answer_once_read,
+    bind_all,
+    die,
+    gets_a_node,
+    member,
+    planned,
+    racks,
+    reasons,
+)
+from tests.worlds.running_berth import Berthing, claim, pod
 
 pytestmark = pytest.mark.loopback
 
-RACK = "topology.kubernetes.io/rack"
 SLICES: dict[str, Any] = {"slice-size": "2", "slice-level": "rack"}
-
-
-@asynccontextmanager
-async def racks(layout: Mapping[str, int]) -> AsyncIterator[Berthing]:
-    """Racks of so many nodes with 8 GPUs; node a0 is the first of rack a."""
-    async with berthing({}) as b:
-        for rack, nodes in layout.items():
-            for i in range(nodes):
-                b.cluster.add_node(f"{rack}{i}", carried_machines()["a100-pcie-8-bridged"], {RACK: rack})
-        yield b
 
 
 async def test_each_slice_is_in_one_rack() -> None:
