@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help run picture docs page-pictures reference test check properties oracle bench bench-allocation bench-gangs \
 	bench-cel bench-quality bench-gang-quality bench-e2e bench-gangs-e2e bench-hostile soak install-time chaos fuzz \
-	call-paths gpu-check e2e pins release-check image push clean
+	call-paths chart gpu-check e2e pins krew release-check image push clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -24,12 +24,17 @@ $(STAMP): pyproject.toml constraints.txt
 run: $(STAMP) ## run Berth on an embedded cluster with example workloads (ONCE=1: end after them)
 	$(BIN)/berth run $(if $(ONCE),--once)
 
-picture: $(STAMP) ## draw the pictures of docs/img: what `make run` prints, and the diagrams
+picture: $(STAMP) ## draw the pictures of docs/img: `make run`, the diagrams, and the replay of docs/replay.md
 	$(BIN)/python .ci/make_run_picture.py
 	PYTHONPATH=. $(BIN)/python .ci/make_diagrams.py
+	$(BIN)/berth replay examples/replay/jobs.csv --picture docs/img/replay.svg \
+	  --nodes 2xa100-pcie-8-bridged,2xhgx-h100-8,8xgb200-nvl72-tray/4
 
 reference: $(STAMP) ## write the parts of docs/ that list policy, reasons, metrics, commands and the HTTP API
 	$(BIN)/python .ci/make_reference.py
+
+chart: $(STAMP) ## write what the Helm chart takes from the manifests (needs kubectl)
+	PYTHONPATH=. $(BIN)/python .ci/make_chart.py
 
 SITE := build/site-venv
 docs: ## build the documents as a web site with search in build/site; fails for a broken link
@@ -119,6 +124,9 @@ pins: ## pin every distribution and its hashes again, after a change of pyprojec
 	build/pins/bin/pip-compile --quiet --generate-hashes --strip-extras --no-header --no-annotate --no-emit-index-url \
 	  --no-emit-find-links --unsafe-package berth --extra dev --output-file constraints.txt pyproject.toml
 	sed -i.bak "/^#/d;/^$$/d" constraints.txt && rm constraints.txt.bak  # removes the note that berth itself is not pinned
+
+krew: $(STAMP) ## write the krew plugin of the wheel in dist/, for an archive at URL: make krew URL=https://HOST/FOLDER
+	$(BIN)/python .ci/make_krew.py dist $(URL)
 
 release-check: $(STAMP) ## test the wheel alone; check versions and licences; write the bill of materials
 	BERTH_CLEAN_INSTALL=1 $(BIN)/pytest tests/install/test_packaging.py

@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from typer.main import get_command
 
 from extender.api.reasons import Code
-from extender.cli import berth_client
+from extender.cli import console_replies
 from extender.cli.explain_command import ExplanationReply
 from extender.cli.main import commands
 from extender.explain import GangExplanation
@@ -114,9 +114,18 @@ def metrics(of: Iterable[Any]) -> str:
 # -- commands ----------------------------------------------------------------------------------------------------
 
 
+WAY = ("server", "token", "kubeconfig", "context", "berth_namespace")  # the way to a console
+
+
 def cli() -> str:
-    """Every command with its arguments and options."""
-    return "\n".join(_command("berth", get_command(commands()))).rstrip("\n") + "\n"
+    """Every command with its arguments and options. Those that all commands with a console share come last."""
+    command: Any = get_command(commands())
+    shared = [one for one in command.commands["nodes"].params if one.name in WAY]
+    last = f"## The way to a console\n\n{table(HEAD, map(_parameter, shared))}"
+    return "\n".join([*_command("berth", command), last]).rstrip("\n") + "\n"
+
+
+HEAD = ("argument or option", "default", "meaning")
 
 
 def _command(name: str, command: Any) -> Iterator[str]:
@@ -124,9 +133,13 @@ def _command(name: str, command: Any) -> Iterator[str]:
     if inner is None:
         help_ = re.sub(r"^Example: (.+)", r"Example: `\1`", command.help or "", flags=re.MULTILINE)
         yield f"## {name}\n\n{wrapped(help_)}\n"
-        rows = [_parameter(one) for one in command.params if one.name != "help"]
+        asks = any(one.name == "berth_namespace" for one in command.params)
+        hidden = ("help", *(WAY if asks else ()))
+        rows = [_parameter(one) for one in command.params if one.name not in hidden]
+        if asks:
+            rows.append(("`--server …`", "", "[the way to a console](#the-way-to-a-console)"))
         if rows:
-            yield table(("argument or option", "default", "meaning"), rows)
+            yield table(HEAD, rows)
         return
     for word in sorted(inner):
         yield from _command(f"{name} {word}", inner[word])
@@ -165,7 +178,7 @@ class Links(BaseModel):
     distance: list[list[str]]
 
 
-class DeviceDetail(berth_client.DeviceReply):
+class DeviceDetail(console_replies.DeviceReply):
     """A device of a node. `state` is one letter, as in `gpus` of a node; memory is in bytes."""
 
     driver: str
@@ -175,7 +188,7 @@ class DeviceDetail(berth_client.DeviceReply):
     note: str
 
 
-class NodeDetail(berth_client.NodeDetailReply):
+class NodeDetail(console_replies.NodeDetailReply):
     """The reply to GET /v1/nodes/{name}. `fabric` is absent if the node has no GPU. In `devices` the GPUs come first,
     in the order of `gpus`; then at most 64 devices of each other driver.
     """
@@ -212,11 +225,11 @@ REPLIES: Mapping[str, Any] = {
     "GET /v1/explain/{namespace}/{pod}": ExplanationReply,
     "GET /v1/explain/group/{namespace}/{name}": list[GangExplanation],
     "POST /v1/explain": list[ExplanationReply | GangExplanation],
-    "GET /v1/fleet": berth_client.FleetReply,
+    "GET /v1/fleet": console_replies.FleetReply,
     "GET /v1/nodes/{name}": NodeDetail,
-    "GET /v1/claims": list[berth_client.ClaimReply],
+    "GET /v1/claims": list[console_replies.ClaimReply],
     "GET /v1/audit": list[Finding],
-    "GET /v1/policy": berth_client.PolicyStatusReply,
+    "GET /v1/policy": console_replies.PolicyStatusReply,
 }
 
 

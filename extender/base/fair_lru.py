@@ -52,18 +52,20 @@ class FairLRU(Generic[Key, Value]):
 
     def put(self, namespace: str, key: Key, value: Value) -> list[tuple[Key, Value]]:
         """Add or replace a value. Returns the keys and the values that were dropped for it."""
-        self.pop(key)
+        if key in self._entries:
+            self.pop(key)
         entry = self._entries[key] = _Entry(namespace, key, value)
         self._namespaces.setdefault(namespace, OrderedDict())[entry] = None
-        return self.measure(key)
+        return self._measure(entry)
 
     def measure(self, key: Key) -> list[tuple[Key, Value]]:
         """Ask for the size of a value that may have grown, if it is known. Returns what was dropped, as `put`."""
         entry = self._entries.get(key)
-        if entry is None:
-            return []
+        return self._measure(entry) if entry is not None else []
+
+    def _measure(self, entry: _Entry[Key, Value]) -> list[tuple[Key, Value]]:
         self._count(entry, min(self._size_of(entry.value), self._limit))
-        dropped = []
+        dropped = list[tuple[Key, Value]]()
         while self.size > self._limit:
             largest = max(self._namespaces, key=self._sizes.__getitem__)
             oldest = next(iter(self._namespaces[largest]))

@@ -23,7 +23,7 @@ from extender.base.bits import members
 from extender.base.text_limits import counted, error_line, one_line, printable, shown
 from extender.cache import ClusterCache
 from extender.cli.object_files import policy_of
-from extender.cli.options import Kubeconfig, Output
+from extender.cli.options import Context, Kubeconfig, Output
 from extender.cli.output import Screen, say, say_json
 from extender.cli.snapshot_command import dump_of, list_items, take_objects
 from extender.cluster import ApiClient, ClusterError, Forbidden, NotFound, NotServed, load_credentials
@@ -84,6 +84,7 @@ def _warning(problem: str, effect: str, remedy: str) -> DoctorFinding:
 
 def doctor_command(
     kubeconfig: Kubeconfig = None,
+    context: Context = "",
     scheduler_config: Annotated[
         Path | None,
         typer.Option(help="The KubeSchedulerConfiguration in use. Default: the ConfigMap berth-scheduler-config."),
@@ -102,7 +103,9 @@ def doctor_command(
         content, where = read_file(scheduler_config, _MAX_CONFIGURATION_BYTES), name_of(scheduler_config)
         _parsed(content, where)  # before the cluster is read
     with Screen(stderr=True).status("reading the cluster"):
-        found = asyncio.run(_examine(kubeconfig, content, where, policy_of(policy) if policy is not None else None))
+        found = asyncio.run(
+            _examine(kubeconfig, context, content, where, policy_of(policy) if policy is not None else None)
+        )
     for one in found:
         if output == "json":
             say_json(one._asdict())
@@ -116,10 +119,10 @@ def doctor_command(
 
 
 async def _examine(
-    kubeconfig: Path | None, given: bytes | None, where: str, policy: Policy | None
+    kubeconfig: Path | None, context: str, given: bytes | None, where: str, policy: Policy | None
 ) -> list[DoctorFinding]:
     found: list[DoctorFinding] = []
-    async with ApiClient(load_credentials(kubeconfig)) as client:
+    async with ApiClient(load_credentials(kubeconfig, context)) as client:
         found += version_findings(await client.get("/version"))
         found += [finding async for finding in _rights(client)]
         objects = await take_objects(client)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Annotated
@@ -19,18 +22,31 @@ from extender.api.object_meta import ObjectKey
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted, one_line, shown
 from extender.cache import ClusterCache
-from extender.cli.berth_client import SERVER, DecisionReply, ScoredNodeReply, Server, Token, ask
+from extender.cli.completion_command import node_names, pod_names
+from extender.cli.console_client import (
+    NAMESPACE,
+    BerthNamespace,
+    ConsoleClient,
+    ConsoleKubeconfig,
+    NotKnown,
+    Server,
+    Token,
+    console_of,
+)
+from extender.cli.console_replies import DecisionReply, ScoredNodeReply
+from extender.cli.explained_names import Named, named
 from extender.cli.object_files import checked_files, policy_of, policy_text
-from extender.cli.options import WideOutput
-from extender.cli.output import Screen, say, say_json, table_screen
+from extender.cli.options import AllNamespaces, Context, Namespace, Watch, WideOutput, check_namespace
+from extender.cli.output import WATCH_SECONDS, Screen, say, say_value, table_screen
 from extender.cli.snapshot_command import load_dump, load_groups
 from extender.console import Explainer, UnknownPod, WhatIf
-from extender.explain import GangExplanation, Scenario, UnschedulableNodes, scenario_of
+from extender.explain import ComparedSets, GangExplanation, Scenario, UnschedulableNodes, scenario_of
 from extender.manifests import hypothetical, is_device_class
 from extender.policy import Policy
 from extender.scheduling import Evaluator, crowded_text, runner_up_text
 
 _BRIEF, _WIDE = 5, 1000  # rows in a table
+_COLOURS = {"fits": "green", "bound": "green", "refused": "red", "blocked": "red", "waiting": "yellow"}  # by outcome
 _UNPLACED = ("refused", "blocked", "gave-up", "unfinished")  # outcomes of groups for which devices are lacking
 
 
@@ -44,39 +60,58 @@ class ExplanationReply(BaseModel):
     unschedulable: list[UnschedulableNodes] = []
     misses: list[str] = []
     terms: list[str] = []
+    failing: list[str] = []
     narration: list[str] = []
     decision: DecisionReply | None = None
+    sets: ComparedSets | None = None
     gang: str = ""
     alone: str = ""
 
 
 _REPLY: TypeAdapter[ExplanationReply | GangExplanation] = TypeAdapter(ExplanationReply | GangExplanation)
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[pod|group] [NAMESPACE/]NAME",
+        help="A pod or a group that exists; pod/NAME, too.",
+        autocompletion=pod_names,
+    ),
+]
+Files = Annotated[
+    list[Path] | None,
+    typer.Option("-f", "--file", help="Pods or workloads that do not exist yet, with their claim templates."),
+]
+Without = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NODE", help="Explain as if this node did not exist.", autocompletion=node_names),
+]
+Free = Annotated[
+    list[str] | None, typer.Option(metavar="NAMESPACE/POD", help="Explain as if the devices of this pod were free.")
+]
 
 
 def explain_command(
-    words: Annotated[
-        list[str] | None, typer.Argument(metavar="[pod|group] NAMESPACE/NAME", help="A pod or a group that exists.")
-    ] = None,
-    file: Annotated[
-        list[Path] | None,
-        typer.Option("-f", "--file", help="Pods or workloads that do not exist yet, with their claim templates."),
-    ] = None,
-    server: Server = SERVER,
-    token: Token = "",
+    words: Words = None,
+    *,
+    file: Files = None,
+    namespace: Namespace = "",
+    all_namespaces: AllNamespaces = False,
     snapshot: Annotated[
         Path | None, typer.Option(help="Use a file made by `berth snapshot` instead of a running Berth.")
     ] = None,
     policy: Annotated[Path | None, typer.Option(help="Decide by this policy instead of the active one.")] = None,
-    without: Annotated[
-        list[str] | None, typer.Option(metavar="NODE", help="Explain as if this node did not exist.")
-    ] = None,
-    free: Annotated[
-        list[str] | None, typer.Option(metavar="NAMESPACE/POD", help="Explain as if the devices of this pod were free.")
-    ] = None,
+    without: Without = None,
+    free: Free = None,
     narrate: Annotated[
         str, typer.Option(metavar="NODE", help="Print the steps of the search on this node, unless the pod is bound.")
     ] = "",
     output: WideOutput = "table",
+    watch: Watch = False,
+    server: Server = "",
+    token: Token = "",
+    kubeconfig: ConsoleKubeconfig = None,
+    context: Context = "",
+    berth_namespace: BerthNamespace = NAMESPACE,
 ) -> None:
     """Say why a pod or a group waits, or where a pod would go.
 
@@ -84,37 +119,61 @@ def explain_command(
 
     Examples: berth explain pod training/llm-0;  berth explain -f job.yaml --free training/llm-0
     """
+    check_namespace(namespace, everywhere=all_namespaces)
+    if watch and snapshot is not None:
+        raise WireError("--watch", "does not go with --snapshot: the file does not change")
     what_if: Json = {"without": without or [], "free": free or []}
-    if words and words[0] == "group":
-        if file or policy is not None or narrate:
-            raise WireError("explain group", "takes no -f, --policy or --narrate")
-        _explain_group(_group_name(words[1:]), snapshot, (server, token), what_if, output)
-        return
+    target = _target(words or [], namespace, has_file=bool(file))
+    if target is not None and target.is_group and (policy is not None or narrate):
+        raise WireError("explain group", "takes no -f, --policy or --narrate")
     manifests = checked_files(file) if file else []
-    name = _pod_name(words or [], has_file=bool(file))
     question: Json = {"objects": [obj for _, obj in manifests], **what_if, "narrate": narrate}
     if snapshot is not None:
         decided_by = policy_of(policy) if policy is not None else None
-        found = _offline(load_dump(snapshot), name, decided_by, question)
+        answer = partial(_answer_of_file, snapshot, target, decided_by, question)
     else:
         text = policy_text(policy) if policy is not None else None
-        found = _ask(server, token, name, {**question, "policy": text})
+        console = console_of(server, token, kubeconfig, context, berth_namespace)
+        within = "" if all_namespaces else namespace or console.namespace
+        answer = partial(_ask, console, target, {**question, "policy": text}, within)
+    found = _answer_or_kind(answer, target)
     _show_all(found, output, narrated=bool(narrate))
     _tell_classes(question["objects"])
+    if watch:
+        _watch(answer, found, lambda changed: _show_all(changed, output, narrated=bool(narrate)))
     _end(found)
 
 
-def _explain_group(key: ObjectKey, snapshot: Path | None, console: tuple[str, str], what_if: Json, output: str) -> None:
-    """Print the groups of this name. `console` is its URL and the token."""
-    if snapshot is not None:
-        cache, bound = load_groups(snapshot)
-        found = _offline_explainer(cache).groups(key, _scenario(cache, what_if), bound, seconds=inf)
-    else:
-        query = urlencode({name: ",".join(values) for name, values in what_if.items() if values})
-        path = f"/v1/explain/group/{quote(key.namespace, safe='')}/{quote(key.name, safe='')}"
-        found = ask(*console, f"{path}?{query}" if query else path, list[GangExplanation])
-    _show_all(found, output, narrated=False)
-    _end(found)
+def _target(words: list[str], namespace: str, *, has_file: bool) -> Named | None:
+    """What exists and is to be explained; None if the pods come from a file. Raises BerthError."""
+    if not has_file:
+        return named(words, namespace)
+    if words[:1] == ["group"]:
+        raise WireError("explain group", "takes no -f, --policy or --narrate")
+    if words and words != ["pod"]:
+        raise WireError("NAMESPACE/NAME", f"does not go with -f FILE, is {shown(' '.join(words))}")
+    return None
+
+
+def _answer_or_kind(answer: Callable[[], list[Json]], target: Named | None) -> list[Json]:
+    """The answer. The error for a pod that is not known says so, if the words look like an object of another kind."""
+    try:
+        return answer()
+    except (NotKnown, UnknownPod) as error:
+        other = target.of_wrong_kind() if target is not None else None
+        if other is None:
+            raise
+        raise other from error
+
+
+def _watch(answer: Callable[[], list[Json]], found: list[Json], show: Callable[[list[Json]], None]) -> None:
+    """Show each answer that differs from the one before, until Ctrl-C."""
+    with suppress(KeyboardInterrupt):
+        while True:
+            time.sleep(WATCH_SECONDS)
+            before, found = found, answer()
+            if found != before:
+                show(found)
 
 
 def _end(found: list[Json]) -> None:
@@ -123,41 +182,47 @@ def _end(found: list[Json]) -> None:
         raise typer.Exit(1)
 
 
-def _pod_name(words: list[str], *, has_file: bool) -> str | None:
-    """Return 'namespace/name', or a bare name that must be unique; None if the pods come from a file.
-
-    Raises WireError.
-    """
-    if words[:1] == ["pod"]:
-        words = words[1:]
-    if not words:
-        if has_file:
-            return None
-        raise WireError("NAMESPACE/NAME", "is missing: name a pod, or give -f FILE")
-    parts = words[0].split("/")
-    given = shown(" ".join(words))
-    if has_file:
-        raise WireError("NAMESPACE/NAME", f"does not go with -f FILE, is {given}")
-    if len(words) > 1 or len(parts) > 2 or not all(parts):  # noqa: PLR2004 - namespace and name
-        raise WireError("NAMESPACE/NAME", f"must name one pod, is {given}")
-    return words[0]
-
-
-def _group_name(words: list[str]) -> ObjectKey:
-    """The group of an argument NAMESPACE/NAME. Raises WireError."""
-    parts = words[0].split("/") if len(words) == 1 else []
-    if len(parts) == 1 and parts[0]:
-        problem = f"the namespace is missing: write berth explain group NAMESPACE/{one_line(parts[0])}"
-        raise WireError("NAMESPACE/NAME", f"must name one group, is {shown(words[0])}: {problem}")
-    if len(parts) != 2 or not all(parts):  # noqa: PLR2004 - namespace and name
-        raise WireError("NAMESPACE/NAME", f"must name one group, is {shown(' '.join(words))}")
-    return ObjectKey(*parts)
-
-
-def _ask(server: str, token: str, name: str | None, question: Json) -> list[Json]:
-    body = orjson.dumps({**question, "pod": name})
-    found: list[Json] = ask(server, token, "/v1/explain", list[ExplanationReply | GangExplanation], body)
+def _ask(console: ConsoleClient, target: Named | None, question: Json, within: str) -> list[Json]:
+    """The console's answer. A name without namespace is that of a pod `within` the namespace, else of any."""
+    if target is not None and not target.namespace and within:
+        own = target._replace(namespace=within)
+        if target.is_group:
+            return _ask_group(console, _group(own), question)
+        try:
+            return _ask(console, own, question, "")
+        except NotKnown as error:
+            with suppress(NotKnown):  # such as: the name is ambiguous
+                return _ask(console, target, question, "")
+            raise error from None
+    if target is not None and target.is_group:
+        return _ask_group(console, _group(target), question)
+    body = orjson.dumps({**question, "pod": target.text if target is not None else None})
+    found: list[Json] = console.ask("/v1/explain", list[ExplanationReply | GangExplanation], body)
     return found
+
+
+def _ask_group(console: ConsoleClient, key: ObjectKey, what_if: Json) -> list[Json]:
+    query = urlencode({name: ",".join(what_if[name]) for name in ("without", "free") if what_if[name]})
+    path = f"/v1/explain/group/{quote(key.namespace, safe='')}/{quote(key.name, safe='')}"
+    found: list[Json] = console.ask(f"{path}?{query}" if query else path, list[GangExplanation])
+    return found
+
+
+def _group(target: Named) -> ObjectKey:
+    """Raises WireError for a group without a namespace."""
+    if not target.namespace:
+        name = one_line(target.name)
+        problem = f"the namespace is missing: write berth explain group NAMESPACE/{name}"
+        raise WireError("NAMESPACE/NAME", f"must name one group, is {shown(target.name)}: {problem}")
+    return ObjectKey(target.namespace, target.name)
+
+
+def _answer_of_file(snapshot: Path, target: Named | None, policy: Policy | None, question: Json) -> list[Json]:
+    if target is not None and target.is_group:
+        cache, bound = load_groups(snapshot)
+        scenario = _scenario(cache, question)
+        return _offline_explainer(cache).groups(_group(target), scenario, bound, seconds=inf)
+    return _offline(load_dump(snapshot), target.text if target is not None else None, policy, question)
 
 
 def _offline(cache: ClusterCache, name: str | None, policy: Policy | None, question: Json) -> list[Json]:
@@ -183,15 +248,15 @@ def _scenario(cache: ClusterCache, what_if: Json) -> Scenario:
 
 def _show_all(found: list[Json], output: str, *, narrated: bool) -> None:
     """Print explanations of groups and of pods. Facts about all pods of a group are printed once."""
-    if output == "json":
-        for explanation in found:
-            say_json(explanation)
+    is_data = output in ("json", "yaml")
+    for explanation in found if is_data else ():
+        say_value(explanation, output)
     replies = [_REPLY.validate_python(explanation) for explanation in found]
     pods = [one for one in replies if isinstance(one, ExplanationReply)]
     groups = [one.group for one in replies if isinstance(one, GangExplanation)]
-    if len(groups) > 1 and pods and output != "json":
+    if len(groups) > 1 and pods and not is_data:
         say("Each group is explained as if the others did not exist.")
-    for one in replies if output != "json" else ():
+    for one in replies if not is_data else ():
         if isinstance(one, GangExplanation):
             _show_group(one, _WIDE if output == "wide" else _BRIEF)
             members = [pod for pod in pods if pod.gang == one.group]
@@ -229,9 +294,9 @@ def _show(found: ExplanationReply, output: str) -> None:
     console, decision = table_screen(), found.decision
     sentence = found.sentence if decision is None else _decided(found.pod, decision)
     if found.alone:
-        _show_sentence(console, sentence)
+        _show_sentence(console, sentence, found.outcome)
     else:
-        console.print(sentence, style="bold")
+        console.print(sentence, style=_style(found.outcome))
     for miss in found.misses[1:]:
         console.print(f"  or: {miss}")
     if found.gang:
@@ -244,6 +309,8 @@ def _show(found: ExplanationReply, output: str) -> None:
     _print_indented(console, found.narration)
     if decision is not None:
         _print_indented(console, _pairs(decision.chosen))
+    if found.sets is not None and len(found.sets.chosen.gpus) > 1 and not found.sets.in_group:
+        _print_indented(console, [_first_fit(found.sets)])
     if decision is not None and output == "wide":
         console.print(_best([decision.chosen]))
 
@@ -256,7 +323,25 @@ def _show_nodes(console: Screen, found: ExplanationReply, rows: int) -> None:
         console.print(_unschedulable(found.unschedulable, rows))
     if found.terms:
         console.print("selectors, term by term:")
-        _print_indented(console, found.terms)
+    for term in found.terms:
+        fails = term in found.failing
+        console.print(f"  {'fails ' if fails else 'passes'} {term}", style="red" if fails else "")
+
+
+def _beside_best(one: ScoredNodeReply, unit: str) -> str:
+    """A predicted bandwidth in GB/s beside the best of such a set on the node."""
+    ring, best = f"{one.ring_gbps:.0f}", f"{one.best_gbps:.0f}"
+    return f"{ring}{unit}, the best for this pod" if ring == best else f"{ring} of {best}{unit}"
+
+
+def _first_fit(sets: ComparedSets) -> str:
+    """What first fit would have taken on the same node."""
+    gpus = ", ".join(sets.names[gpu] for gpu in sets.first_fit.gpus)
+    if sets.first_fit == sets.chosen:
+        return f"first fit takes the same GPUs: {gpus}"
+    links = "" if sets.first_fit.is_joined else ", not joined by links"
+    rates = f"{sets.first_fit.gbps:.0f} GB/s instead of {sets.chosen.gbps:.0f}"
+    return f"first fit takes {gpus}{links}: {rates}"
 
 
 def _decided(pod: str, decision: DecisionReply) -> str:
@@ -264,7 +349,7 @@ def _decided(pod: str, decision: DecisionReply) -> str:
     devices = ", ".join(_devices(chosen)) or "no devices"
     found = f"pod {pod} was bound to {chosen.node} at {decision.at} with {devices}"
     if chosen.ring_gbps:
-        found += f"; predicted {chosen.ring_gbps:.0f} of {chosen.best_gbps:.0f} GB/s ({chosen.source})"
+        found += f"; predicted {_beside_best(chosen, ' GB/s')} ({chosen.source})"
     if decision.runner_up:
         found += f"; {runner_up_text(decision.runner_up, decision.margin)}"
     return found
@@ -287,7 +372,7 @@ def _best(candidates: Sequence[ScoredNodeReply]) -> Table:
     table = Table("node", "score", "devices", "predicted GB/s", "why", title="best nodes", title_justify="left")
     for one in candidates:
         parts = (f"{part.name} {part.value:.2f}: {part.sentence}" for part in one.parts)
-        gbps = f"{one.ring_gbps:.0f} of {one.best_gbps:.0f}" if one.ring_gbps else "-"
+        gbps = _beside_best(one, "") if one.ring_gbps else "-"
         table.add_row(one.node, f"{one.score:.3f}", "\n".join(_devices(one)), gbps, "\n".join([*_pairs(one), *parts]))
     return table
 
@@ -304,10 +389,14 @@ def _unschedulable(found: Sequence[UnschedulableNodes], limit: int) -> Table:
 # -- the explanation of a group ---------------------------------------------------------------------------------
 
 
-def _show_sentence(console: Screen, sentence: str) -> None:
+def _style(outcome: str) -> str:
+    return f"bold {_COLOURS.get(outcome, '')}".strip()
+
+
+def _show_sentence(console: Screen, sentence: str, outcome: str) -> None:
     """Print the sentence about a group, each part of it on a line of its own."""
     first, *rest = sentence.split("; ")
-    console.print(first, style="bold")
+    console.print(first, style=_style(outcome))
     _print_indented(console, rest)
 
 
@@ -319,7 +408,7 @@ def _print_indented(console: Screen, lines: Iterable[str]) -> None:
 def _show_group(found: GangExplanation, rows: int) -> None:
     """Print an explanation with at most so many rows in each table."""
     console = table_screen()
-    _show_sentence(console, found.sentence)
+    _show_sentence(console, found.sentence, found.outcome)
     for miss in found.misses[1:]:
         console.print(f"  or: it {miss.sentence}")
     if found.cut_short:

@@ -16,7 +16,7 @@ from extender.api.resource_slices import SliceDecoder
 from extender.base.berth_errors import WireError
 from extender.base.bits import members
 from extender.base.text_limits import counted, one_line, shown
-from extender.cli.options import Kubeconfig, Output, parse_node
+from extender.cli.options import Context, Kubeconfig, Output, parse_node
 from extender.cli.output import Screen, say_json
 from extender.cli.snapshot_command import dump_of, list_items
 from extender.cluster import ApiClient, NotFound, kubeconfigs, load_credentials
@@ -36,14 +36,15 @@ def fabric_command(
     count: Annotated[int, typer.Option(help="How many GPUs to choose.", min=1, max=16)] = 2,
     free: Annotated[str | None, typer.Option(help="Positions of the free GPUs, e.g. 0,1,4. Default: all.")] = None,
     kubeconfig: Kubeconfig = None,
+    context: Context = "",
     output: Output = "table",
 ) -> None:
     """Show how the GPUs are joined and which set of them is best.
 
     Example: berth fabric dgx1-v100 --count 4 --free 0,1,2,3,5
     """
-    found = _machine(target) if kubeconfig is None else None
-    name, fabric, source = found or asyncio.run(_node(target, kubeconfig))
+    found = _machine(target) if kubeconfig is None and not context else None
+    name, fabric, source = found or asyncio.run(_node(target, kubeconfig, context))
     mask = _mask(free, fabric.graph.size)
     sets = ranked(fabric.graph, mask, count)
     if not sets:
@@ -83,9 +84,9 @@ def _machine(target: str) -> tuple[str, Fabric, str] | None:
     return machine.name, fabric, "machine file"
 
 
-async def _node(node: str, kubeconfig: Path | None) -> tuple[str, Fabric, str]:
+async def _node(node: str, kubeconfig: Path | None, context: str) -> tuple[str, Fabric, str]:
     parse_node(node, "TARGET")
-    async with ApiClient(load_credentials(kubeconfig)) as client:
+    async with ApiClient(load_credentials(kubeconfig, context)) as client:
         try:
             obj = await client.get(f"{_SLICES}/{DRIVER}-{node}")
         except NotFound:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 from urllib.parse import quote
 
 import typer
@@ -18,19 +19,42 @@ from rich.text import Text
 
 from extender.api.fields import Json
 from extender.base.text_limits import counted
-from extender.cli.berth_client import SERVER, ClaimReply, FleetReply, NodeDetailReply, Server, Token, ask
-from extender.cli.options import WideOutput
-from extender.cli.output import say_json, table_screen
+from extender.cli.completion_command import node_names
+from extender.cli.console_client import (
+    NAMESPACE,
+    BerthNamespace,
+    ConsoleClient,
+    ConsoleKubeconfig,
+    Server,
+    Token,
+    console_of,
+)
+from extender.cli.console_replies import ClaimReply, FleetChangeReply, FleetReply, NodeDetailReply
+from extender.cli.options import AllNamespaces, Context, ListOutput, Namespace, Watch, check_namespace
+from extender.cli.output import WATCH_SECONDS, say, say_value, table_screen
 
 _COLOURS = {"f": "green", "u": "blue", "h": "yellow", "d": "red", "x": "magenta"}
 _TOP_PODS, _TOP_DECISIONS = 10, 12
+_DATA = ("json", "yaml")
+_NODE_KINDS = ("node", "nodes", "no")
+_CLAIM_KINDS = ("claim", "claims", "resourceclaim", "resourceclaims", "resourceclaim.resource.k8s.io")
 
 
 def nodes_command(
-    names: Annotated[list[str] | None, typer.Argument(help="Only nodes whose name contains one of these.")] = None,
-    server: Server = SERVER,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME|node/NAME]...", help="Only nodes whose name contains one.", autocompletion=node_names
+        ),
+    ] = None,
+    *,
+    output: ListOutput = "table",
+    watch: Watch = False,
+    server: Server = "",
     token: Token = "",
-    output: WideOutput = "table",
+    kubeconfig: ConsoleKubeconfig = None,
+    context: Context = "",
+    berth_namespace: BerthNamespace = NAMESPACE,
 ) -> None:
     """List nodes with the state of every GPU, and other devices.
 
@@ -39,34 +63,105 @@ def nodes_command(
 
     Example: berth nodes h100 --output wide;  berth nodes node-17
     """
-    fleet = ask(server, token, "/v1/fleet", FleetReply)
-    rows = [n for n in fleet["nodes"] if not names or any(part in n["name"] for part in names)]
-    named = [n["name"] for n in rows if n["name"] in (names or ())]
-    details = {name: ask(server, token, f"/v1/nodes/{quote(name, safe='')}", NodeDetailReply) for name in named}
-    if output == "json":
-        say_json([details.get(row["name"], row) for row in rows])
-    else:
-        console = table_screen()
-        console.print(_node_table(rows, wide=output == "wide"))
-        console.print(_summary(rows))
-        for detail in details.values():
-            console.print(_device_table(detail))
+    console = console_of(server, token, kubeconfig, context, berth_namespace)
+    parts = [_without_kind(name, _NODE_KINDS) for name in names or ()]
+    fleet = console.ask("/v1/fleet", FleetReply)
+    rows = _named_nodes(fleet, parts)
+    _show_nodes(console, rows, parts, output)
+    if watch:
+        _watch_nodes(console, fleet, parts, output)
     if not rows:
         raise typer.Exit(1)
 
 
+def _named_nodes(fleet: Json, parts: Sequence[str]) -> list[Json]:
+    return [node for node in fleet["nodes"] if not parts or any(part in node["name"] for part in parts)]
+
+
+def _show_nodes(console: ConsoleClient, rows: list[Json], parts: Sequence[str], output: str) -> None:
+    """Print rows of the fleet, and the devices of those nodes whose full name was given."""
+    if output == "name":
+        for row in rows:
+            say(f"node/{row['name']}")
+        return
+    named = [row["name"] for row in rows if row["name"] in parts]
+    details = {name: console.ask(f"/v1/nodes/{quote(name, safe='')}", NodeDetailReply) for name in named}
+    if output in _DATA:
+        say_value([details.get(row["name"], row) for row in rows], output)
+        return
+    screen = table_screen()
+    screen.print(_node_table(rows, wide=output == "wide"))
+    screen.print(_summary(rows))
+    for detail in details.values():
+        screen.print(_device_table(detail))
+
+
+def _watch_nodes(console: ConsoleClient, fleet: Json, parts: Sequence[str], output: str) -> None:
+    """Print the nodes that change. The console sends only those."""
+    with suppress(KeyboardInterrupt):
+        while True:
+            time.sleep(WATCH_SECONDS)
+            fleet = console.ask(f"/v1/fleet?since={quote(str(fleet.get('cursor', '')))}", FleetChangeReply)
+            rows = _named_nodes(fleet, parts)
+            if rows:
+                _show_nodes(console, rows, parts, output)
+
+
 def claims_command(
-    server: Server = SERVER,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[[NAMESPACE/]NAME|claim/NAME]...", help="Only these claims.")
+    ] = None,
+    *,
+    namespace: Namespace = "",
+    all_namespaces: AllNamespaces = False,
+    output: ListOutput = "table",
+    watch: Watch = False,
+    server: Server = "",
     token: Token = "",
-    output: WideOutput = "table",
+    kubeconfig: ConsoleKubeconfig = None,
+    context: Context = "",
+    berth_namespace: BerthNamespace = NAMESPACE,
 ) -> None:
     """List claims with their devices and pods.
 
+    Exit code 1 if no claim has one of the names.
+
     Example: berth claims --output json
     """
-    rows = ask(server, token, "/v1/claims", list[ClaimReply])
-    if output == "json":
-        say_json(rows)
+    check_namespace(namespace, everywhere=all_namespaces)
+    console = console_of(server, token, kubeconfig, context, berth_namespace)
+    within = "" if all_namespaces else namespace or console.namespace
+    wanted = {_without_kind(name, _CLAIM_KINDS) for name in names or ()}
+
+    def found() -> list[Json]:
+        rows = console.ask("/v1/claims", list[ClaimReply])
+        return [one for one in rows if _is_wanted(one["claim"], within, wanted)]
+
+    rows = found()
+    _show_claims(rows, output)
+    if not rows and output != "name" and within:
+        say(f"berth: no claim in namespace {within}; -A lists all namespaces", err=True)
+    if watch:
+        _watch_claims(found, rows, output)
+    if not rows and wanted:
+        raise typer.Exit(1)
+
+
+def _is_wanted(claim: str, within: str, wanted: Collection[str]) -> bool:
+    """Whether a claim has one of the names. One with its namespace need not be `within` a namespace."""
+    namespace, _, name = claim.partition("/")
+    if claim in wanted:
+        return True
+    return (not within or namespace == within) and (not wanted or name in wanted)
+
+
+def _show_claims(rows: list[Json], output: str) -> None:
+    if output == "name":
+        for one in rows:
+            say(f"resourceclaim.resource.k8s.io/{one['claim'].partition('/')[2]}")
+        return
+    if output in _DATA:
+        say_value(rows, output)
         return
     table = Table("claim", "devices", "pods", *(["by", "problem"] if output == "wide" else []), box=None)
     for one in rows:
@@ -75,15 +170,31 @@ def claims_command(
     table_screen().print(table)
 
 
+def _watch_claims(found: Callable[[], list[Json]], rows: list[Json], output: str) -> None:
+    """Print the claims that change."""
+    with suppress(KeyboardInterrupt):
+        while True:
+            time.sleep(WATCH_SECONDS)
+            before, rows = {one["claim"]: one for one in rows}, found()
+            changed = [one for one in rows if before.get(one["claim"]) != one]
+            if changed:
+                _show_claims(changed, output)
+
+
 def top_command(
     *,
-    server: Server = SERVER,
-    token: Token = "",
     once: Annotated[bool, typer.Option("--once", help="Print the fleet once and end.")] = False,
     output: Annotated[
-        Literal["table", "wide", "json"], typer.Option(help="How to print; json prints the fleet once and ends.")
+        Literal["table", "wide", "json", "yaml"],
+        typer.Option("-o", "--output", help="wide: all pods that wait. json and yaml print the fleet once and end."),
     ] = "table",
     seconds: Annotated[float, typer.Option(min=0.2, max=60, help="Seconds between two updates.")] = 2.0,
+    namespace: Annotated[str, typer.Option("-n", "--namespace", help="Only pods of this namespace.")] = "",
+    server: Server = "",
+    token: Token = "",
+    kubeconfig: ConsoleKubeconfig = None,
+    context: Context = "",
+    berth_namespace: BerthNamespace = NAMESPACE,
 ) -> None:
     """Watch free GPUs, waiting pods and decisions.
 
@@ -91,20 +202,27 @@ def top_command(
 
     Example: berth top --seconds 5
     """
-    if output == "json":
-        say_json(ask(server, token, "/v1/fleet", FleetReply))
+    check_namespace(namespace)
+    client = console_of(server, token, kubeconfig, context, berth_namespace)
+    if output in _DATA:
+        say_value(client.ask("/v1/fleet", FleetReply), output)
         return
+    pods = _Pods(namespace, everything=output == "wide")
     console = table_screen()
     if once or not sys.stdout.isatty():
-        console.print(_top(ask(server, token, "/v1/fleet", FleetReply)))
+        console.print(_top(client.ask("/v1/fleet", FleetReply), pods))
         return
-    with Live(_top(ask(server, token, "/v1/fleet", FleetReply)), console=console, screen=True) as live:
-        try:
-            while True:
-                time.sleep(seconds)
-                live.update(_top(ask(server, token, "/v1/fleet", FleetReply)))
-        except KeyboardInterrupt:
-            return
+    first = _top(client.ask("/v1/fleet", FleetReply), pods)
+    with suppress(KeyboardInterrupt), Live(first, console=console, screen=True) as live:
+        while True:
+            time.sleep(seconds)
+            live.update(_top(client.ask("/v1/fleet", FleetReply), pods))
+
+
+def _without_kind(name: str, kinds: Collection[str]) -> str:
+    """The name of KIND/NAME for one of these kinds; anything else as it is."""
+    kind, slash, rest = name.partition("/")
+    return rest if slash and kind in kinds else name
 
 
 def _allocator(claim: Json) -> str:
@@ -177,7 +295,19 @@ def _when(at: str) -> str:
     return time_of_day if day == datetime.now(UTC).date().isoformat() else day
 
 
-def _top(fleet: Json) -> Group:
+class _Pods(NamedTuple):
+    """Which pods `berth top` shows: those of a namespace, or of all ('')."""
+
+    namespace: str
+    everything: bool  # else only the first few
+
+    def of(self, rows: Iterable[Json], most: int) -> list[Json]:
+        """The rows to show."""
+        own = [one for one in rows if not self.namespace or one["pod"].startswith(f"{self.namespace}/")]
+        return own if self.everything else own[:most]
+
+
+def _top(fleet: Json, pods: _Pods) -> Group:
     products: dict[str, list[Json]] = {}
     for node in (node for node in fleet["nodes"] if node["gpus"]):
         products.setdefault(node["product"], []).append(node)
@@ -188,11 +318,12 @@ def _top(fleet: Json) -> Group:
         table.add_row(name, str(len(nodes)), str(sum(len(n["gpus"]) for n in nodes)), str(sum(free)), str(max(free)))
     title = counted(fleet["waiting"], "pod waits", "pods wait")
     waiting = Table(title=title, title_justify="left", box=None, show_header=False)
-    for pod in fleet["pending"][:_TOP_PODS]:
+    for pod in pods.of(fleet["pending"], _TOP_PODS):
         more = f" and {pod['pods'] - 1} more of its group" if pod.get("pods", 1) > 1 else ""
         waiting.add_row(f"{pod['pod']}{more}", pod["sentence"])
     decided = Table(title="decisions", title_justify="left", box=None, show_header=False)
-    for one in fleet["decisions"][:_TOP_DECISIONS]:
-        gbps = f"predicted {one['ring_gbps']} of {one['best_gbps']} GB/s" if one["ring_gbps"] else ""
+    for one in pods.of(fleet["decisions"], _TOP_DECISIONS):
+        best = ", the best" if one["ring_gbps"] == one["best_gbps"] else f" of {one['best_gbps']}"
+        gbps = f"predicted GB/s: {one['ring_gbps']}{best}" if one["ring_gbps"] else ""
         decided.add_row(_when(one["at"]), one["pod"], one["node"], counted(one["devices"], "device"), gbps)
     return Group(_summary(fleet["nodes"], letters_too=False), table, waiting, decided)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 import traceback
@@ -24,29 +25,39 @@ from extender.base.text_limits import one_line, printable, shown
 from extender.cli.logs import set_up_logging
 from extender.cli.output import say
 
-_COMMANDS = {  # command: (module of extender.cli, its function or typer group)
-    "serve": ("serve_command", "serve_command"),
-    "console": ("console_command", "console_command"),
-    "agent": ("agent_command", "agent_command"),
-    "fabric": ("fabric_command", "fabric_command"),
-    "run": ("run_command", "run_command"),
-    "replay": ("replay_command", "replay_command"),
-    "allocate": ("allocate_command", "allocate_command"),
-    "select": ("select_command", "select_command"),
-    "lint": ("lint_command", "lint_command"),
-    "explain": ("explain_command", "explain_command"),
-    "doctor": ("doctor_command", "doctor_command"),
-    "nodes": ("fleet_commands", "nodes_command"),
-    "claims": ("fleet_commands", "claims_command"),
-    "top": ("fleet_commands", "top_command"),
-    "policy": ("policy_command", "policy_app"),
-    "snapshot": ("snapshot_command", "snapshot_command"),
+_ASK, _CHECK, _RUN, _OTHER = "Ask a cluster", "Check files and machines", "Run", "Others"
+# Command: (module of extender.cli, its function or typer group, its panel in the help). In the order of the help.
+_COMMANDS = {
+    "assess": ("assess_command", "assess_command", _ASK),
+    "claims": ("fleet_commands", "claims_command", _ASK),
+    "doctor": ("doctor_command", "doctor_command", _ASK),
+    "explain": ("explain_command", "explain_command", _ASK),
+    "nodes": ("fleet_commands", "nodes_command", _ASK),
+    "snapshot": ("snapshot_command", "snapshot_command", _ASK),
+    "top": ("fleet_commands", "top_command", _ASK),
+    "allocate": ("allocate_command", "allocate_command", _CHECK),
+    "fabric": ("fabric_command", "fabric_command", _CHECK),
+    "lint": ("lint_command", "lint_command", _CHECK),
+    "policy": ("policy_command", "policy_app", _CHECK),
+    "select": ("select_command", "select_command", _CHECK),
+    "agent": ("agent_command", "agent_command", _RUN),
+    "console": ("console_command", "console_command", _RUN),
+    "replay": ("replay_command", "replay_command", _RUN),
+    "run": ("run_command", "run_command", _RUN),
+    "serve": ("serve_command", "serve_command", _RUN),
+    "completion": ("completion_command", "completion_command", _OTHER),
 }
 _USAGE_BYTES = 1024
+_COMPLETION = "_BERTH_COMPLETE"  # set by the script of `berth completion`
 
 
 class _Commands(TyperGroup):
     """The group of all commands. An unusable option or argument raises BerthError, as other unusable input does."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """In the order of the help; typer lists groups last."""
+        order = list(_COMMANDS)
+        return sorted(super().list_commands(ctx), key=lambda name: order.index(name) if name in order else len(order))
 
     def main(self, *args: Any, **extra: Any) -> NoReturn:
         """Run the command that the arguments name, and exit. Raises BerthError."""
@@ -77,22 +88,23 @@ def commands(arguments: Sequence[str] = ()) -> typer.Typer:
         name="berth",
         cls=_Commands,
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=False,  # `berth completion` prints the scripts
+        context_settings={"help_option_names": ["-h", "--help"]},
         pretty_exceptions_enable=False,
         help="Topology- and memory-aware scheduling of GPU claims (DRA) for Kubernetes 1.34 and newer.",
     )
     app.callback()(_all_commands)
-    app.command("version")(version_command)
     first = arguments[0] if arguments else ""
     alone = first in (*_COMMANDS, "version", "--version")
-    for name, (module, attribute) in _COMMANDS.items():
+    for name, (module, attribute, panel) in _COMMANDS.items():
         if alone and name != first:
             continue
         found = getattr(import_module(f"extender.cli.{module}"), attribute)
         if isinstance(found, typer.Typer):
-            app.add_typer(found, name=name)
+            app.add_typer(found, name=name, rich_help_panel=panel)
         else:
-            app.command(name)(found)
+            app.command(name, rich_help_panel=panel)(found)
+    app.command("version", rich_help_panel=_OTHER)(version_command)
     return app
 
 
@@ -122,6 +134,10 @@ def main() -> None:
         for position, argument in enumerate(sys.argv[1:], 1):
             if not argument.isascii() and argument != argument.encode("utf-8", "replace").decode():
                 raise WireError(f"argument {position}", f"is not UTF-8: {shown(argument)}")
+        if _COMPLETION in os.environ or Path(sys.argv[0]).name.startswith("kubectl_complete"):
+            from extender.cli.completion_command import completed_words  # with the client of a console
+
+            completed_words(lambda words: commands(words)())
         app = commands(sys.argv[1:])
         gc.freeze()  # the modules stay
         gc.enable()  # see extender/__main__.py

@@ -70,6 +70,14 @@ def parse_key(text: str, option: str) -> tuple[str, str]:
     return namespace, name
 
 
+def check_namespace(namespace: str, *, everywhere: bool = False) -> None:
+    """Raises WireError for a value that is no name of a namespace, or that --all-namespaces contradicts."""
+    if namespace and not (_NAMESPACE.fullmatch(namespace) and len(namespace) <= _NAMESPACE_BYTES):
+        raise WireError("--namespace", f"must be the name of a namespace, is {shown(namespace)}")
+    if namespace and everywhere:
+        raise WireError("--all-namespaces", f"does not go with --namespace {namespace}")
+
+
 def needs(chosen: object, option: str, *others: tuple[str, object]) -> None:
     """Raise WireError if one of `others`, (option, value) pairs, is given without the option that they need."""
     for name, value in others:
@@ -94,9 +102,18 @@ PAGE_FILE_HELP = (
     "Without a token Berth serves them on loopback only."
 )
 HOST_HELP = "A further host name of the pages, such as that of a Service. May be repeated."
-Output = Annotated[Literal["table", "json"], typer.Option(help="How to print.")]
-WideOutput = Annotated[Literal["table", "wide", "json"], typer.Option(help="How to print.")]
+Output = Annotated[Literal["table", "json"], typer.Option("-o", "--output", help="How to print.")]
+WideOutput = Annotated[Literal["table", "wide", "json", "yaml"], typer.Option("-o", "--output", help="How to print.")]
+ListOutput = Annotated[
+    Literal["table", "wide", "json", "yaml", "name"], typer.Option("-o", "--output", help="How to print.")
+]
+Namespace = Annotated[
+    str, typer.Option("-n", "--namespace", help="Default: that of the context, if a context leads to the console.")
+]
+AllNamespaces = Annotated[bool, typer.Option("-A", "--all-namespaces", help="In all namespaces.")]
+Watch = Annotated[bool, typer.Option("-w", "--watch", help="Go on, and print what changes, until Ctrl-C.")]
 Kubeconfig = Annotated[
     Path | None,
     typer.Option(help="The kubeconfig of the cluster. Default: $KUBECONFIG, ~/.kube/config, or the pod's account."),
 ]
+Context = Annotated[str, typer.Option(help="The context of the kubeconfig. Default: the current one.")]

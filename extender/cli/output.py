@@ -13,13 +13,15 @@ from typing import Any
 
 import orjson
 import typer
+import yaml
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
 from extender.base.text_limits import visible
 
-_PIPE_WIDTH = 160  # columns of a table that no terminal shows
+WATCH_SECONDS = 2.0  # between two questions of --watch
+_PIPE_WIDTH = 10_000  # columns of a table that no terminal shows: a program reads whole cells
 
 
 def say(text: str, *, err: bool = False, nl: bool = True) -> None:
@@ -30,6 +32,14 @@ def say(text: str, *, err: bool = False, nl: bool = True) -> None:
 def say_json(value: Any) -> None:
     """Print a value as one line of JSON."""
     typer.echo(_printable_json(orjson.dumps(value)))
+
+
+def say_value(value: Any, output: str) -> None:
+    """Print a value as one line of JSON, or as a document of YAML."""
+    if output == "yaml":
+        say(yaml.safe_dump(value, sort_keys=False, explicit_start=True, width=_PIPE_WIDTH), nl=False)
+    else:
+        say_json(value)
 
 
 def say_content(content: bytes) -> None:

@@ -10,10 +10,18 @@ import yaml
 
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import shown
-from extender.cli.berth_client import SERVER, PolicyStatusReply, Server, Token, ask
+from extender.cli.console_client import (
+    NAMESPACE,
+    BerthNamespace,
+    ConsoleKubeconfig,
+    Server,
+    Token,
+    console_of,
+)
+from extender.cli.console_replies import PolicyStatusReply
 from extender.cli.object_files import policy_of
-from extender.cli.options import WideOutput
-from extender.cli.output import say, say_json
+from extender.cli.options import Context, WideOutput
+from extender.cli.output import say, say_value
 from extender.files import name_of
 from extender.policy import Policy, PolicyError, UnreadablePolicy
 from extender.vendors import VENDORS
@@ -75,9 +83,13 @@ def show_command(
 
 @policy_app.command("status")
 def status_command(
-    server: Server = SERVER,
-    token: Token = "",
+    *,
     output: WideOutput = "table",
+    server: Server = "",
+    token: Token = "",
+    kubeconfig: ConsoleKubeconfig = None,
+    context: Context = "",
+    berth_namespace: BerthNamespace = NAMESPACE,
 ) -> None:
     """Say which policy Berth uses, and why it rejected a newer one.
 
@@ -85,9 +97,10 @@ def status_command(
 
     Example: berth policy status --server http://127.0.0.1:8889
     """
-    found = ask(server, token, "/v1/policy", PolicyStatusReply)
-    if output == "json":
-        say_json(found)
+    console = console_of(server, token, kubeconfig, context, berth_namespace)
+    found = console.ask("/v1/policy", PolicyStatusReply)
+    if output in ("json", "yaml"):
+        say_value(found, output)
     else:
         say(f"policy of generation {found['generation']} is in force")
         if found["problem"]:

@@ -12,15 +12,28 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from extender.base.berth_errors import WireError
+from extender.cli.logs import set_up_logging
 from extender.cli.object_files import documents, policy_of
 from extender.cli.options import Output
 from extender.cli.output import Screen, say, say_json, table_screen
 from extender.files import name_of
-from extender.replay import TRACES, Fleet, Job, Outcome, Placement, fleet_of, placement_of, read_jobs
-from extender.replay.outcome import NO_GPU, SIZES
-from extender.replay.parallel import Task, run_side_by_side
-from extender.replay.picture import picture
-from extender.sandbox.machine_fleets import parse_nodes
+from extender.replay import (
+    NO_GPU,
+    SIZES,
+    TRACES,
+    Fleet,
+    Job,
+    Outcome,
+    Placement,
+    Task,
+    fleet_of,
+    picture,
+    placement_of,
+    read_jobs,
+    read_nodes,
+    run_side_by_side,
+)
+from extender.sandbox import parse_nodes
 
 _MINUTE = 60.0
 _HOUR = 3600.0
@@ -30,7 +43,11 @@ def replay_command(
     jobs: Annotated[Path, typer.Argument(help="File of jobs: JSON Lines, CSV, or a published trace.")],
     *,
     nodes: Annotated[
-        str, typer.Option(help="Nodes of machine files, such as 42xhgx-h100-8,36xgb200-nvl72-tray/18.", metavar="SPEC")
+        str,
+        typer.Option(
+            help="Nodes of machine files, such as 42xhgx-h100-8,36xgb200-nvl72-tray/18; or a node list of openb.",
+            metavar="NODES",
+        ),
     ] = "",
     snapshot: Annotated[Path | None, typer.Option(help="Nodes and devices of a file of berth snapshot.")] = None,
     policy: Annotated[list[Path] | None, typer.Option(help="A policy of Berth to compare. May be repeated.")] = None,
@@ -38,10 +55,13 @@ def replay_command(
     picture_file: Annotated[Path | None, typer.Option("--picture", help="Draw the result into this SVG file.")] = None,
     output: Output = "table",
 ) -> None:
-    """Replay jobs on a virtual cluster: with the decisions of berth serve, by first fit, and on the emptiest node.
+    """Replay jobs on a virtual cluster, with Berth and without it.
+
+    Berth decides with the code of berth serve. Without it, pods go to the first node that fits, or to the emptiest one.
 
     Example: berth replay examples/replay/jobs.csv --nodes 4xhgx-h100-8
     """
+    set_up_logging("error")  # each bind of each replay would write a line
     read = read_jobs(jobs, TRACES)
     placements = _placements(policy or [])
     fleet = _fleet(nodes, snapshot, read)
@@ -64,7 +84,8 @@ def _fleet(nodes: str, snapshot: Path | None, jobs: Sequence[Job]) -> Fleet:
     if not nodes and snapshot is None:
         raise WireError("--nodes", "is missing: give --nodes, --snapshot, or both")
     shared = any(0 < job.gpus < 1 for job in jobs)
-    machines = parse_nodes(nodes) if nodes else []
+    is_list = nodes.endswith(".csv")
+    machines = read_nodes(Path(nodes)) if is_list else parse_nodes(nodes) if nodes else []
     return fleet_of(machines, documents(snapshot) if snapshot is not None else (), shared=shared)
 
 
@@ -100,6 +121,7 @@ _ROWS = (
     _Row("gangs in one domain", lambda one: _percent(one.in_one)),
     _Row("domains of a gang", lambda one: _amount(one.domains)),
     _Row("GPUs allocated", lambda one: _percent(one.allocated)),
+    _Row("  of them held by half placed gangs", lambda one: _percent(one.held)),
     _Row("GPUs free but stranded", lambda one: _amount(one.stranded)),
     _Row("GPUs that a large job still finds", lambda one: _amount(one.large)),
     _Row("half placed gangs that gave up", lambda one: f"{one.failures:,}"),
@@ -125,7 +147,7 @@ def _print(outcomes: Sequence[Outcome]) -> None:
             name, reason = next(iter(one.never.items()))
             more = one.jobs - one.started - 1
             others = f" and {more:,} more" if more else ""
-            say(f"{one.placement}: {name}{others} never started: {reason or 'its pods were not tried'}")
+            say(f"{one.placement}: {name}{others} never started: {reason}")
 
 
 def _percent(share: float) -> str:

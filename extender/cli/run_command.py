@@ -17,7 +17,7 @@ from rich.text import Text
 from extender.api.gpu_topology import Graph
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted
-from extender.cli.berth_client import SERVER
+from extender.cli.console_client import SERVER
 from extender.cli.logs import set_up_logging
 from extender.cli.options import PORTS, parse_listen
 from extender.cli.output import Screen

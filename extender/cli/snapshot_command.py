@@ -15,7 +15,7 @@ from extender.api.pods import decode_bound_pod
 from extender.base.berth_errors import WireError
 from extender.cache import ClusterCache
 from extender.cli.object_files import documents
-from extender.cli.options import Kubeconfig
+from extender.cli.options import Context, Kubeconfig
 from extender.cli.output import Screen, say_content
 from extender.cluster import ApiClient, NotFound, NotServed, WatchedResource, is_absent, load_credentials, pages
 from extender.files import name_of
@@ -43,6 +43,7 @@ _KIND_OF = {
 
 def snapshot_command(
     kubeconfig: Kubeconfig = None,
+    context: Context = "",
 ) -> None:
     """Print the objects that Berth watches, as one JSON list.
 
@@ -51,7 +52,7 @@ def snapshot_command(
     Example: berth snapshot --kubeconfig ~/.kube/config > snapshot.json
     """
     with Screen(stderr=True).status("reading the cluster"):
-        content = asyncio.run(take_dump(kubeconfig))
+        content = asyncio.run(take_dump(kubeconfig, context))
     say_content(content)
 
 
@@ -124,23 +125,23 @@ def _bound_members(objects: Iterable[Json]) -> dict[GroupKey, dict[str, str]]:
     return {key: members if key in running else dict.fromkeys(members, "") for key, members in found.items()}
 
 
-async def take_dump(kubeconfig: Path | None) -> bytes:
+async def take_dump(kubeconfig: Path | None, context: str = "") -> bytes:
     """Read all objects that Berth watches and return them as one List in JSON.
 
     A pod keeps only the fields that allocation reads. Raises ClusterError.
     """
-    async with ApiClient(load_credentials(kubeconfig)) as client:
+    async with ApiClient(load_credentials(kubeconfig, context)) as client:
         items = await take_objects(client)
     return orjson.dumps({"apiVersion": "v1", "kind": "List", "items": items}, option=orjson.OPT_INDENT_2)
 
 
 async def take_objects(client: ApiClient) -> list[Json]:
     """Read all objects that Berth watches. Raises ClusterError."""
-    lists = await asyncio.gather(*(_list(client, kind) for kind in watched_resources(ClusterCache())))
+    lists = await asyncio.gather(*(list_kind(client, kind) for kind in watched_resources(ClusterCache())))
     return [item for found in lists for item in found]
 
 
-async def _list(client: ApiClient, kind: WatchedResource) -> list[Json]:
+async def list_kind(client: ApiClient, kind: WatchedResource) -> list[Json]:
     """List a kind in the newest version that the server has. An optional kind that the server lacks has no objects.
 
     A 404 alone does not show that: a load balancer may have sent it. Raises ClusterError.

@@ -15,6 +15,7 @@ from typing import Any, Self, TypeVar
 
 import aiohttp
 import orjson
+from aiohttp import ClientWebSocketResponse
 
 from extender.api.fields import Json, lenient_loads
 from extender.api.protobuf import PROTOBUF
@@ -164,6 +165,19 @@ class ApiClient:
                     yield bytes(rest)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise Unavailable(f"watch {path}: {str(error) or type(error).__name__}") from error
+
+    async def open_websocket(self, path: str, params: Mapping[str, str], protocol: str) -> ClientWebSocketResponse:
+        """An open WebSocket, which the caller closes. Raises ClusterError: of a refusal only the status is known."""
+        headers = await self._headers(_JSON) | {"Accept": "*/*"}  # the API server answers 406 to JSON here
+        try:
+            async with asyncio.timeout(self._open_seconds):
+                return await self._session.ws_connect(
+                    self._credentials.url + path, params=params, headers=headers, protocols=(protocol,)
+                )
+        except aiohttp.WSServerHandshakeError as error:
+            raise error_for(error.status, f"GET {path}: HTTP status {error.status}", 1.0) from error
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise Unavailable(f"GET {path}: {str(error) or type(error).__name__}") from error
 
     async def _refusal(self, path: str, response: aiohttp.ClientResponse) -> str:
         """The message with which the server refuses a watch.

@@ -32,12 +32,15 @@ _PATIENCE_SECONDS = 15.0  # time-out of a request that waits for a token
 class Credentials:
     """Address, TLS and token of the API server.
 
-    `token` may block: it reads files and runs credential plugins. It raises ClusterError.
+    `token` may block: it reads files and runs credential plugins. It raises ClusterError. `context` is that of the
+    kubeconfig, and `namespace` its default namespace; both are empty in a pod.
     """
 
     url: str
     tls: ssl.SSLContext | None
     token: Callable[[], str | None]
+    context: str = ""
+    namespace: str = ""
 
 
 def kubeconfigs(given: Path | None) -> list[Path]:
@@ -56,17 +59,18 @@ def kubeconfigs(given: Path | None) -> list[Path]:
     return paths
 
 
-def load_credentials(kubeconfig: Path | None) -> Credentials:
+def load_credentials(kubeconfig: Path | None, context: str = "") -> Credentials:
     """Credentials from a kubeconfig file, from those of `kubeconfigs` (None), or from the pod's service account.
 
-    Blocks while a credential plugin runs. Raises WireError or ClusterError with the fault, or with the failed plugin.
+    `context` names one of the kubeconfig instead of its current one. Blocks while a credential plugin runs. Raises
+    WireError or ClusterError with the fault, or with the failed plugin.
     """
     paths = kubeconfigs(kubeconfig)
     if not paths:
         return _of_service_account()
     from extender.cluster.kubeconfig_loader import load_kubeconfigs  # of 16 MiB, which no pod needs
 
-    return Credentials(*load_kubeconfigs(paths))
+    return Credentials(*load_kubeconfigs(paths, context))
 
 
 def _of_service_account() -> Credentials:

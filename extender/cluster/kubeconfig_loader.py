@@ -24,14 +24,20 @@ from extender.files import name_of, read_mounted
 _MAX_BYTES = 1024 * 1024  # limit of a kubeconfig
 
 
-def load_kubeconfigs(paths: list[Path]) -> tuple[str, ssl.SSLContext | None, Callable[[], str | None]]:
-    """The fields of Credentials from these files. Blocks while a plugin runs. Raises WireError or ClusterError."""
+Loaded = tuple[str, ssl.SSLContext | None, Callable[[], str | None], str, str]
+
+
+def load_kubeconfigs(paths: list[Path], context: str = "") -> Loaded:
+    """The fields of Credentials from these files, of the current context if none is named.
+
+    Blocks while a plugin runs. Raises WireError or ClusterError.
+    """
     configuration = Configuration()
     source = os.pathsep.join(map(name_of, paths))
     for path in paths:
         _check(path, name_of(path))
     try:
-        _load(paths, configuration)
+        used = _load(paths, configuration, context)
         tls = _tls(configuration)
     except ClusterError:
         raise
@@ -41,7 +47,7 @@ def load_kubeconfigs(paths: list[Path]) -> tuple[str, ssl.SSLContext | None, Cal
     if not url.startswith(("http://", "https://")):
         problem = f"the server {shown(url)} is not an http:// or https:// address"
         raise ClusterError(f"cannot read credentials from {source}: {problem}")
-    return url, tls, lambda: _token(configuration)
+    return url, tls, lambda: _token(configuration), *used
 
 
 def _check(kubeconfig: Path, source: str) -> None:
@@ -97,14 +103,17 @@ def _file(status: dict[str, Any], field: str, folder: str) -> str:
     return str(found.as_file())  # type: ignore[no-untyped-call] # as above
 
 
-def _load(paths: list[Path], configuration: Configuration) -> None:
-    """Like load_kube_config of the client, with _Loader."""
+def _load(paths: list[Path], configuration: Configuration, context: str) -> tuple[str, str]:
+    """Like load_kube_config of the client, with _Loader. Returns the name of the context and its namespace."""
     merged = KubeConfigMerger(os.pathsep.join(map(str, paths)))  # type: ignore[no-untyped-call] # as above
     if merged.config is None:
         raise ConfigException("the file has no configuration")
-    options = {"config_base_path": None, "config_persister": merged.save_changes}
+    named = {"active_context": context or None, "config_base_path": None}
+    options = {**named, "config_persister": merged.save_changes}
     loader = _Loader(merged.config, **options)  # type: ignore[no-untyped-call] # as above
     loader.load_and_set(configuration)  # type: ignore[no-untyped-call] # as above
+    used: Any = loader.current_context
+    return str(used["name"]), str(used["context"].get("namespace") or "default")
 
 
 def _token(configuration: Configuration) -> str | None:

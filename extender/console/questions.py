@@ -24,7 +24,7 @@ from extender.api.pods import Pod
 from extender.base.berth_errors import BerthError
 from extender.base.text_limits import one_line
 from extender.cache import ClusterCache
-from extender.cluster import ClusterError
+from extender.cluster import ClusterError, NotFound
 from extender.console.decision_history import DecisionHistory
 from extender.console.explainer import Brief, Explainer, UnknownPod, WhatIf
 from extender.console.forked_call import forked
@@ -138,6 +138,8 @@ class Questions:
             raise unknown
         try:
             pod = await self._reads.read_pod(key)
+        except NotFound as error:
+            raise UnknownPod(f"pod {one_line(str(key))} does not exist") from error
         except ClusterError as error:
             raise unknown from error
         if not pod.node_name:

@@ -32,7 +32,7 @@ from extender.base.bits import members
 from extender.base.text_limits import counted
 from extender.explain.place_constraints import place_misses
 from extender.explain.scenario import Scenario, apply_scenario
-from extender.explain.selector_stats import NodeSample, selector_stats
+from extender.explain.selector_stats import NodeSample, TermStats, selector_stats
 from extender.policy import Policy
 from extender.scheduling import (
     EvaluationContext,
@@ -59,11 +59,18 @@ class NearMiss:
     """One change that would help. `cost` is the number of devices that must become free or are missing.
 
     `of_group`: a pod of a group must end. Its group cannot run without it, so such a near miss comes last.
+    `is_tried`: the pod fits with this change; the others say what is lacking. So such a near miss comes first.
     """
 
     cost: int
     sentence: str
     of_group: bool = False
+    is_tried: bool = False
+
+    @property
+    def rank(self) -> int:
+        """Sorts kinds of near misses."""
+        return 2 if self.of_group else 0 if self.is_tried else 1
 
 
 class EquivalentNodes(NamedTuple):
@@ -94,8 +101,8 @@ class Refusal:
     ignores_identity: bool
 
 
-def near_misses(refusal: Refusal) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The near misses, the cheapest first, and the terms of selectors, as sentences. Raises DeadlineExceeded."""
+def near_misses(refusal: Refusal) -> tuple[tuple[str, ...], list[TermStats]]:
+    """The near misses as sentences, the cheapest first, and the terms of selectors. Raises DeadlineExceeded."""
     samples = refusal.samples if refusal.ignores_identity else None
     terms = selector_stats(refusal.requirements, refusal.snapshot, samples, refusal.context)
     released = _Releases(refusal).near_misses()
@@ -106,10 +113,10 @@ def near_misses(refusal: Refusal) -> tuple[tuple[str, ...], tuple[str, ...]]:
         *released,
         *_by_devices(refusal),
         # Terms that no device passes, and terms that fail on devices without an attribute.
-        *(NearMiss(0, term.sentence()) for term in terms if term.asked and (term.failed or not term.passed)),
+        *(NearMiss(0, term.sentence()) for term in terms if term.fails and term.asked),
     ]
-    found.sort(key=lambda one: (helps and not one.cost, one.of_group, one.cost))
-    return tuple(dict.fromkeys(one.sentence for one in found)), tuple(term.sentence() for term in terms)
+    found.sort(key=lambda one: (helps and not one.cost, one.rank, one.cost))
+    return tuple(dict.fromkeys(one.sentence for one in found)), terms
 
 
 # -- claims and the devices that they hold -------------------------------------------------------------------------
@@ -325,7 +332,7 @@ def _by_release(node_info: NodeInfo, claims: list[Claim], usable: frozenset[Devi
     held = "; ".join(_held_by(claim, usable) for claim in claims[:_MAX_CLAIMS]) + more
     devices = len({result.device for result in _results(claims)})
     of_group = any(claim.group for claim in claims)
-    return NearMiss(devices, f"fits on {node_info.node.name} if {held}, were free", of_group)
+    return NearMiss(devices, f"fits on {node_info.node.name} if {held}, were free", of_group, is_tried=True)
 
 
 def _by_places(refusal: Refusal) -> Iterator[NearMiss]:

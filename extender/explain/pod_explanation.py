@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
@@ -29,8 +30,9 @@ from extender.base.bits import members
 from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.base.text_limits import counted, one_line, shown
 from extender.explain.crowded_cliques import clique_misses, why_last
+from extender.explain.fleet_rows import product
 from extender.explain.near_misses import EquivalentNodes, Refusal, holders_of_usable, near_misses, options_of
-from extender.explain.selector_stats import NodeSample
+from extender.explain.selector_stats import NodeSample, TermStats
 from extender.policy import Policy
 from extender.scheduling import (
     EvaluationContext,
@@ -86,6 +88,7 @@ class Explanation:
     unschedulable: tuple[UnschedulableNodes, ...] = ()  # by reason, see _AllUnschedulable.by_reason
     misses: tuple[str, ...] = ()  # near misses, the cheapest first
     terms: tuple[str, ...] = ()  # selector terms with device counts
+    failing: tuple[str, ...] = ()  # those of the terms that no device passes, or that have no value on some
     narration: tuple[str, ...] = ()  # the search on one node, if the caller requested it
 
 
@@ -189,14 +192,16 @@ def _explanation(question: _Question) -> Explanation:
         sentence = _fits(name, nodes, fitting, best) + _leaves(excluded, nodes)
         sentence += why_last(best, *ranked, statuses)
         return Explanation(name, "fits", sentence, nodes, fitting, tuple(best), reasons)
-    misses, terms = _what_would_help(question, unschedulable, excluded) if unschedulable.classes else ((), ())
+    misses, stats = _what_would_help(question, unschedulable, excluded) if unschedulable.classes else ((), [])
+    terms, failing = (tuple(one.sentence() for one in some) for some in (stats, [one for one in stats if one.fails]))
     # Nodes that only another ComputeDomain keeps from the pod say most, even if others are more.
     kept = excluded.get(Code.CLIQUE, ())
     kept = [node for node in kept if isinstance(ranking.status(snapshot.node_infos[node]), Placement)]
     if kept:
         reasons = tuple(sorted(reasons, key=lambda one: one.code != Code.CLIQUE.name))
         misses = (*clique_misses(kept, question.requirements, snapshot), *misses)
-    return Explanation(name, "refused", _refused(name, reasons, misses), nodes, 0, (), reasons, misses, terms)
+    sentence = _refused(name, reasons, misses, unschedulable)
+    return Explanation(name, "refused", sentence, nodes, 0, (), reasons, misses, terms, failing)
 
 
 def _scored(question: _Question, node: str, placement: Placement) -> ScoredNode:
@@ -264,6 +269,7 @@ class _NodesByReason:
     shown: EquivalentNodes
     nodes: int = 0
     examples: list[str] = field(default_factory=list)
+    products: Counter[str] = field(default_factory=Counter)  # nodes by the product of their GPUs
 
     @property
     def reason(self) -> Reason:
@@ -272,6 +278,7 @@ class _NodesByReason:
 
     def add(self, equivalent: EquivalentNodes) -> None:
         self.nodes += equivalent.nodes
+        self.products[product(equivalent.node_info)] += equivalent.nodes
         self.shown = min(self.shown, equivalent, key=lambda one: one.first[0])
         self.examples = sorted([*self.examples, *equivalent.first])[:_MAX_EXAMPLES]
 
@@ -295,14 +302,38 @@ class _AllUnschedulable:
         self.reasons.setdefault(equivalent.status.text, _NodesByReason(equivalent)).add(equivalent)
 
     def by_reason(self, question: _Question) -> tuple[UnschedulableNodes, ...]:
-        """The nodes by reason, the most frequent reason first. Raises DeadlineExceeded.
-
-        Where no device matches on most nodes, or only smaller ones, the nodes with the largest ones come nearest.
-        """
-        ordered = sorted(self.reasons.values(), key=lambda one: (-one.nodes, one.shown.status.text))
-        if ordered and ordered[0].reason.code in (Code.NO_DEVICES, Code.NO_MATCH, Code.TOO_SMALL):
-            ordered.sort(key=_largest_device, reverse=True)
+        """The nodes by reason: those first that could serve the pod, see _distance. Raises DeadlineExceeded."""
+        ordered = sorted(self.reasons.values(), key=_distance)
         return tuple(_with_causes(one, question) for one in ordered)
+
+    def where(self, text: str) -> str:
+        """The nodes of a reason in words, with their product if it is one, such as 'both Tesla T4 nodes'."""
+        found, all_of = self.reasons[text], Counter[str]()
+        for one in self.reasons.values():
+            all_of += one.products
+        name = next(iter(found.products))
+        excluded = any(one.reason.code in _EXCLUDED for one in self.reasons.values())
+        if len(self.reasons) == 1 or len(found.products) > 1 or excluded or not all_of[name]:
+            return f"{found.nodes} of {counted(self.nodes, 'node')}"
+        if found.nodes < all_of[name]:
+            return f"{found.nodes} of {all_of[name]} {name} nodes"
+        return {1: f"the only {name} node", 2: f"both {name} nodes"}.get(found.nodes, f"all {found.nodes} {name} nodes")
+
+
+# Of nodes that are not evaluated. One stands for them all, whatever GPUs the others have.
+_EXCLUDED = (Code.NODE_CONSTRAINTS, Code.GROUP_DOMAIN, Code.ELSEWHERE, Code.COMPUTE_DOMAIN, Code.CLIQUE)
+_MISMATCH = (*_EXCLUDED, Code.NO_DEVICES, Code.NO_MATCH, Code.TOO_SMALL)
+
+
+def _distance(one: _NodesByReason) -> tuple[int, int, int, str]:
+    """Sorts reasons: what the end of pods can change, what else is true of matching devices, then other nodes.
+
+    Of the last, those with the largest devices come first. A mistake in the claims counts as the first.
+    """
+    code = one.reason.code
+    is_near = code in FREEABLE_CODES or code in (Code.INVALID, Code.OUT_OF_BUDGET, Code.DRIFT)
+    rank = 0 if is_near else 2 if code in _MISMATCH else 1
+    return rank, -_largest_device(one), -one.nodes, one.shown.status.text
 
 
 def _largest_device(one: _NodesByReason) -> int:
@@ -324,7 +355,7 @@ def _with_causes(one: _NodesByReason, question: _Question) -> UnschedulableNodes
 
 def _what_would_help(
     question: _Question, unschedulable: _AllUnschedulable, excluded: Mapping[Code, list[str]]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
+) -> tuple[tuple[str, ...], list[TermStats]]:
     """The near misses, the cheapest first, and the terms of selectors. Raises DeadlineExceeded."""
     refusal = Refusal(
         question.pod,
@@ -353,12 +384,20 @@ def _leaves(excluded: Mapping[Code, list[str]], nodes: int) -> str:
     return f"; node selector, node affinity, taints and cordons leave {left}" if away else ""
 
 
-def _refused(name: str, reasons: tuple[UnschedulableNodes, ...], misses: tuple[str, ...]) -> str:
+def _refused(
+    name: str, reasons: tuple[UnschedulableNodes, ...], misses: tuple[str, ...], unschedulable: _AllUnschedulable
+) -> str:
+    """What is true of the nodes that come nearest, the nearest miss, and the other nodes in short."""
     if not reasons:
         return f"pod {name} fits nowhere: the cluster has no node"
-    most, nodes = reasons[0], sum(one.nodes for one in reasons)
+    first, *others = reasons
     nearest = f"; {misses[0]}" if misses else ""
-    return f"pod {name} fits nowhere: {most.reason} on {most.nodes} of {counted(nodes, 'node')}{nearest}"
+    sentence = f"pod {name} fits nowhere: {first.reason} on {unschedulable.where(first.reason)}{nearest}"
+    if not others:
+        return sentence
+    most, left = max(others, key=lambda one: one.nodes), sum(one.nodes for one in others)
+    where = f"{counted(left, 'other')}" if most.nodes == left else f"{most.nodes} of {left} others"
+    return f"{sentence}; {most.reason} on {where}"
 
 
 # -- the recorded search on one node -------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from extender.api.resource_slices import Device, Slice
 from extender.base.text_limits import counted, one_line
 from extender.cel import CelError, CompileError
 from extender.cel.dra import Selector, evaluated
-from extender.cel.dra.terms import left_side, observed_value
+from extender.cel.dra.terms import left_side, observed_value, term_for
 from extender.scheduling import EvaluationContext, PodRequirements, attributes_like
 
 _MAX_SHOWN = 3
@@ -33,6 +33,8 @@ class TermStats:
     published: dict[str, int] = field(default_factory=dict)
     similar: str = ""  # attributes of the devices with the names of those that none publishes, as text
     problem: str = ""  # the compile error; then no device was evaluated
+    examples: dict[str, tuple[Device, str]] = field(default_factory=dict)  # value to its first device, and the driver
+    remedy: str = ""  # a term that matches the devices with the most frequent of these values
     lacking: tuple[str, str] | None = None  # the first device on which the term fails, and the path that it lacks
     defaults: dict[str, str] = field(default_factory=dict)  # path to a neutral value of the type that devices have
 
@@ -40,23 +42,34 @@ class TermStats:
         """The result as a sentence for users."""
         if self.problem:
             return f"{self.source}: `{one_line(self.term)}` does not compile: {one_line(self.problem)}"
-        most = sorted(self.instead.items(), key=lambda one: (-one[1], one[0]))[:_MAX_SHOWN]
+        most = self.most_frequent()
         others = ", ".join(f"{counted(count, 'has', 'have')} {one_line(value)}" for value, count in most)
         asked = counted(self.asked, "device")
         missing = [name for name, count in self.published.items() if not count]
         found = f"{self.source}: `{one_line(self.term)}` matches {self.passed or 'none'} of {asked}"
         if others:
             found += f"; {others}"
+        if self.remedy:
+            found += f"; `{one_line(self.remedy)}` matches {most[0][1]}"
         if missing:
             found += "; " + ", ".join(f"`{one_line(name)}` is published by 0 of {asked}" for name in missing)
             found += self.similar
         elif self.failed:
             found += f"; it has no value on {self.failed}"
         if self.lacking is not None and not missing:
-            found += f": {self._remedy(*self.lacking)}"
+            found += f": {self._default(*self.lacking)}"
         return found
 
-    def _remedy(self, device: str, path: str) -> str:
+    def most_frequent(self) -> list[tuple[str, int]]:
+        """The values of devices that did not pass, the most frequent first, with their numbers."""
+        return sorted(self.instead.items(), key=lambda one: (-one[1], one[0]))[:_MAX_SHOWN]
+
+    @property
+    def fails(self) -> bool:
+        """Whether no device passes the term, or it has no value on some. A term that no device reached does not."""
+        return bool(self.problem or (self.asked and (self.failed or not self.passed)))
+
+    def _default(self, device: str, path: str) -> str:
         """How the term can allow for devices that lack the attribute or capacity of this path."""
         kind, _, name = path.partition(":")
         domain, _, short = one_line(name).rpartition("/")
@@ -128,6 +141,9 @@ def _passing(finding: TermStats, devices: Devices, context: EvaluationContext) -
         return devices
     term = _Term(finding, selector, _reads(selector), context)
     left = {key: term.count(key, some) for key, some in devices.items()}
+    if not finding.passed and finding.instead:
+        device, driver = finding.examples[finding.most_frequent()[0][0]]
+        finding.remedy = term_for(finding.term, context.masks.dialect, device, driver, context.deadline)
     for path, _ in term.reads or ():
         kind, _, name = path.partition(":")
         if kind == "attributes" and not finding.published.get(name.rpartition("/")[2]):
@@ -215,6 +231,7 @@ class _Term:
         value = self._observed(device, driver) if len(finding.instead) < _MAX_VALUES else ""
         if value:
             finding.instead[value] += count
+            finding.examples.setdefault(value, (device, driver))
         return False
 
     def _observed(self, device: Device, driver: str) -> str:

@@ -7,7 +7,7 @@ sub-domains and nodes of equal room.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from math import fsum
 
@@ -119,18 +119,19 @@ class PlaceOrder:
             if (own := domains.name_of.get(name)) is not None:
                 liked[own] = liked.get(own, 0) + points[name] * room[name]
 
-        def order(name: str) -> object:
+        def key(name: str) -> tuple[int, list[Use], object]:
             node = _some_node(level, domains.nodes[name])
             return -liked.get(name, 0), [self._uses.use(one, node) for one in compared], natural(name)
 
-        return order
+        return lambda names: sorted(names, key=key)
 
     def _of_nodes(self, rooms: NodeRooms) -> Order:
         self._uses.update(self._snapshot)
-        points, use = rooms.preference, self._uses.order()
+        points = rooms.preference
 
-        def order(name: str) -> object:
-            return -points.get(name, 0), use(name), natural(name)
+        def order(names: Iterable[str]) -> list[str]:
+            found = self._uses.ordered(sorted(names, key=natural))
+            return sorted(found, key=lambda name: -points.get(name, 0)) if points else found
 
         return order
 

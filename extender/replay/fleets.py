@@ -10,12 +10,10 @@ from extender.api.fields import Json, get, inner, many, need
 from extender.api.quantity import NANO, parse_quantity
 from extender.base.berth_errors import WireError
 from extender.cache import ClusterCache
-from extender.replay.jobs import WHOLE_MIB
+from extender.replay.jobs import GPU_CLASS, WHOLE_MIB
 from extender.replay.node_room import Amounts, NodeRoom
 from extender.runtime.informers import watched_resources
-from extender.sandbox.machine_fleets import MachineNode
-from extender.sandbox.machines import fabric_slice, gpu_slice, nic_slice, node_object
-from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS, NIC_CLASS
+from extender.sandbox import DEVICE_CLASSES, MachineNode, machine_objects
 
 _PLURALS = {
     "Node": "nodes",
@@ -52,13 +50,15 @@ class Fleet:
 
     def room(self) -> NodeRoom:
         """What each node has left. A node that does not say an amount has no limit."""
-        found = {}
+        total, left = dict[str, Amounts](), dict[str, Amounts]()
         for obj in self.objects:
             if obj["kind"] == "Node":
                 name = obj["metadata"]["name"]
                 offered, used = inner(inner(obj, "status", ""), "allocatable", "status"), self.used.get(name, Counter())
-                found[name] = Amounts(*(_left(offered, used, one) for one in _FACTORS))
-        return NodeRoom(found)
+                all_ = [_amount(offered[one], one) if one in offered else _NO_LIMIT for one in _FACTORS]
+                total[name] = Amounts(*all_)
+                left[name] = Amounts(*(has - used[one] for has, one in zip(all_, _FACTORS, strict=True)))
+        return NodeRoom(total, left)
 
 
 def fleet_of(machines: Sequence[MachineNode], snapshot: Iterable[Json] = (), *, shared: bool = False) -> Fleet:
@@ -73,14 +73,9 @@ def fleet_of(machines: Sequence[MachineNode], snapshot: Iterable[Json] = (), *, 
         elif obj.get("kind") == "Pod" and (node := inner(obj, "spec", "").get("nodeName")) and not _ended(obj):
             used.setdefault(node, Counter()).update(_requests(obj))
     classes = {obj["metadata"]["name"] for obj in given if obj["kind"] == "DeviceClass"}
-    own = [GPU_CLASS, NIC_CLASS] if machines else []
-    objects = [one for one in (*own, MARKER_CLASS) if one["metadata"]["name"] not in classes]
-    for name, machine, labels in machines:
-        objects.append(node_object(name, machine, dict(labels)))
-        objects.append(_shareable(gpu_slice(name, machine)) if shared else gpu_slice(name, machine))
-        if machine.nics:
-            objects.append(nic_slice(name, machine))
-        objects.append(fabric_slice(name, machine))
+    objects = [one for one in DEVICE_CLASSES if one["metadata"]["name"] not in classes]
+    for node in machines:
+        objects += [_shareable(one) if shared else one for one in machine_objects(node)]
     objects += given
     kinds = Counter(obj["kind"] for obj in objects)
     for kind in ("Node", "ResourceSlice"):
@@ -90,7 +85,12 @@ def fleet_of(machines: Sequence[MachineNode], snapshot: Iterable[Json] = (), *, 
 
 
 def _shareable(obj: Json) -> Json:
-    """GPUs of which pods take parts. All have the same amount, so that a part means the same on every product."""
+    """A slice of GPUs of which pods take parts, and any other object as it is.
+
+    All GPUs have the same amount, so that a part means the same on every product.
+    """
+    if obj["kind"] != "ResourceSlice" or obj["spec"]["driver"] != GPU_CLASS:
+        return obj
     policy = {"default": f"{WHOLE_MIB}Mi", "validRange": {"min": "1Mi", "step": "1Mi"}}
     capacity = {"memory": {"value": f"{WHOLE_MIB}Mi", "requestPolicy": policy}}
     devices = [{**one, "allowMultipleAllocations": True, "capacity": capacity} for one in obj["spec"]["devices"]]
@@ -98,10 +98,6 @@ def _shareable(obj: Json) -> Json:
 
 
 _FACTORS = {"cpu": 1000, "memory": 1, "pods": 1}
-
-
-def _left(offered: Json, used: Counter[str], name: str) -> int:
-    return _amount(offered[name], name) - used[name] if name in offered else _NO_LIMIT
 
 
 def _amount(value: object, name: str) -> int:

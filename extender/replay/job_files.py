@@ -48,6 +48,8 @@ def read_jobs(path: Path, traces: Sequence[Trace] = ()) -> list[Job]:
         text = read_file(path, MAX_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise WireError(where, f"is not UTF-8 at byte {error.start}") from None
+    if not text.strip():
+        raise WireError(where, "is empty")
     jobs = list(_of_json(text, where) if text.lstrip()[:1] in ("{", "[") else _of_csv(text, where, traces))
     if not jobs:
         raise WireError(where, "has no jobs")
@@ -79,7 +81,7 @@ def _of_json(text: str, where: str) -> Iterator[Job]:
         try:
             row = orjson.loads(line)
         except orjson.JSONDecodeError as error:
-            raise WireError(place, f"is not JSON: {error}") from error
+            raise WireError(place, f"is not JSON: {error.msg} at character {error.pos + 1}") from error
         if not isinstance(row, dict):
             raise WireError(place, "must be a JSON object")
         before = _in_order(job := _job(row, number, place, _FIELDS), before, place)
@@ -146,7 +148,10 @@ def _converted(rows: Iterable[tuple[int, Row]], trace: Trace, where: str) -> Ite
 
 def _in_order(job: Job, before: float, place: str) -> float:
     if job.arrival < before:
-        raise WireError(place, f"arrival {job.arrival:g} is before that of the line above, {before:g}")
+        raise WireError(
+            place,
+            f"arrival {job.arrival:g} is before that of the job above, {before:g}",
+        )
     return job.arrival
 
 

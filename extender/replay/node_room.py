@@ -1,8 +1,12 @@
-"""The CPU, memory and places that the nodes of a replay have left, as NodeResourcesFit counts them."""
+"""The CPU, memory and places that the nodes of a replay have left, as NodeResourcesFit of kube-scheduler counts them.
+
+It filters, and scores by its strategy LeastAllocated. One point of an extender weighs 200 in scheduler-config/, and
+this score is at most 100: so it decides between nodes with equal points of Berth.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 
@@ -15,10 +19,11 @@ class Amounts(NamedTuple):
 
 
 class NodeRoom:
-    """What each node has left. `names` are all nodes, sorted."""
+    """What each node has left of `total`. `names` are all nodes, sorted."""
 
-    def __init__(self, left: Mapping[str, Amounts]) -> None:
+    def __init__(self, total: Mapping[str, Amounts], left: Mapping[str, Amounts]) -> None:
         self.names = sorted(left)
+        self._total = total
         self._left = {name: left[name] for name in self.names}
         self._full = {name for name in self.names if left[name].pods < 1}
 
@@ -42,6 +47,20 @@ class NodeRoom:
             for name, (cpu, ram, pods) in self._left.items()
             if cpu >= need_cpu and ram >= need_ram and pods >= need_pods
         ]
+
+    def least_allocated(self, names: Iterable[str], asked: Amounts) -> list[str]:
+        """The nodes of which the largest share of CPU and memory would stay free; all of them if none is asked for."""
+        if not asked.cpu and not asked.ram:
+            return list(names)
+        scores = {name: self._score(name, asked) for name in names}
+        best = max(scores.values())
+        return [name for name, score in scores.items() if score == best]
+
+    def _score(self, name: str, asked: Amounts) -> int:
+        """0 to 100, in whole numbers as kube-scheduler computes it."""
+        left, total = self._left[name], self._total[name]
+        cpu = (left.cpu - asked.cpu) * 100 // max(total.cpu, 1)
+        return (cpu + (left.ram - asked.ram) * 100 // max(total.ram, 1)) // 2
 
     def _put(self, node: str, left: Amounts) -> None:
         self._left[node] = left

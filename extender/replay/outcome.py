@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.api.fields import Json
+from extender.api.quantity import NANO
 from extender.api.resource_claims import Result
 from extender.explain import fleet_stats, large_jobs
 from extender.replay.jobs import Job
@@ -35,12 +36,21 @@ class PlacedPod(NamedTuple):
     best_gbps: float
     near: int  # pairs of a GPU and a NIC that are as near as the machine allows
     pairs: int
+    devices: tuple[str, ...]  # as driver/pool/device
 
 
-def placed_pod(node_info: NodeInfo, results: Iterable[Result]) -> PlacedPod:
+class StartedJob(NamedTuple):
+    """A job all of whose pods have a node. Times in seconds, the wait is that since its arrival."""
+
+    at: float
+    wait: float
+    pods: tuple[PlacedPod, ...]
+
+
+def placed_pod(node_info: NodeInfo, results: Sequence[Result]) -> PlacedPod:
     """Measure the devices of a pod."""
-    bits = (node_info.inventory.index.get(one.device) for one in results if not one.share_id)
-    taken = sum(1 << bit for bit in bits if bit is not None)
+    names = tuple(str(one.device) for one in results)
+    taken = sum(1 << bit for one in results if (bit := _whole_device(node_info, one)) is not None)
     gpus, fabric, places = node_info.positions(taken), node_info.fabric, node_info.places
     count, joined, gbps = gpus.bit_count(), False, 0.0
     if fabric is not None and count > 1:
@@ -51,7 +61,16 @@ def placed_pod(node_info: NodeInfo, results: Iterable[Result]) -> PlacedPod:
         a, b = sorted((places.kind(pair.anchor), places.kind(pair.other)))
         near += pair.nearness == nearest(places)[a, b]
     best = max(product_gbps(node_info, count), gbps) if count > 1 else 0.0
-    return PlacedPod(node_info.node.name, count, joined, gbps, best, near, len(pairs))
+    return PlacedPod(node_info.node.name, count, joined, gbps, best, near, len(pairs), names)
+
+
+def _whole_device(node_info: NodeInfo, result: Result) -> int | None:
+    """The bit of a device that the pod has for itself; None for a part of a device."""
+    bit = node_info.inventory.index.get(result.device)
+    if bit is None or not result.share_id:
+        return bit
+    has_all = result.amounts.get("memory", 0) >= node_info.inventory.devices[bit].memory_bytes * NANO
+    return bit if has_all else None
 
 
 class Sample(NamedTuple):
@@ -81,16 +100,22 @@ class Outcome:
     in_one: float  # gangs in one domain
     waits: Mapping[str, tuple[int, float, float]]  # by size: jobs that started, mean wait, longest wait
     allocated: float  # mean share of the GPUs over the time until the last arrival
+    held: float  # of it, by pods of gangs that do not run yet
     stranded: float  # mean GPUs that are free and of no use to the typical job
     large: float  # mean GPUs that the largest joined job would still find
     failures: int  # times that a gang was half placed and gave up
     never: Mapping[str, str]  # the first jobs that never started, and why
     samples: Sequence[Sample] = field(repr=False)
+    started_jobs: Mapping[str, StartedJob] = field(repr=False)
 
     def as_json(self) -> Json:
         """The figures; null in place of NaN."""
-        found = asdict(self)
+        found = {one.name: getattr(self, one.name) for one in fields(self)}
         found["samples"] = [one._asdict() for one in self.samples]
+        found["started_jobs"] = {
+            name: {"at": job.at, "wait": job.wait, "pods": [pod._asdict() for pod in job.pods]}
+            for name, job in self.started_jobs.items()
+        }
         return {name: None if isinstance(one, float) and math.isnan(one) else one for name, one in found.items()}
 
 
@@ -102,24 +127,28 @@ class Meter:
         self.gpus = sum(one.gpus for one in stats)
         self._levels = levels
         self._until = until
+        self._jobs: dict[str, StartedJob] = {}
         self._pods: list[PlacedPod] = []
         self._gangs: list[int] = []
         self._waits: dict[str, list[float]] = {}
         self._samples: list[Sample] = []
         self._in_use = self.gpus - sum(one.free for one in stats) + 0.0
-        self._last = self._area = 0.0
+        self._held = self._last = self._area = self._held_area = 0.0
 
-    def started(self, job: Job, wait: float, pods: Sequence[PlacedPod], snapshot: Snapshot) -> None:
+    def started(self, job: Job, now: float, pods: Sequence[PlacedPod], snapshot: Snapshot) -> None:
         """All pods of a job have a node."""
+        wait = now - job.arrival
+        self._jobs[job.name] = StartedJob(now, wait, tuple(pods))
         self._waits.setdefault(size_of(job), []).append(wait)
         self._pods += [pod for pod in pods if pod.gpus > 1 or pod.pairs]
         if job.is_gang:
             self._gangs.append(len({self._domain(pod.node, snapshot) for pod in pods}))
 
-    def use(self, gpus: float, now: float) -> None:
-        """So many GPUs more, or less, are allocated from now on."""
+    def use(self, gpus: float, held: float, now: float) -> None:
+        """So many GPUs more, or less, are allocated from now on; and so many by pods of jobs that do not run yet."""
         self._integrate(now)
         self._in_use += gpus
+        self._held += held
 
     def sample(self, now: float, waiting: float, snapshot: Snapshot) -> None:
         """Note the state of the fleet. `waiting` are the GPUs of waiting pods."""
@@ -134,33 +163,44 @@ class Meter:
         several = [pod for pod in self._pods if pod.gpus > 1]
         best, pairs = sum(pod.best_gbps for pod in several), sum(pod.pairs for pod in self._pods)
         return Outcome(
-            placement,
-            self.gpus,
-            jobs,
-            sum(map(len, self._waits.values())),
-            _share([pod.is_joined for pod in several]),
-            statistics.fmean(pod.gbps for pod in several) if several else math.nan,
-            sum(pod.gbps for pod in several) / best if best else math.nan,
-            sum(pod.near for pod in self._pods) / pairs if pairs else math.nan,
-            len(self._gangs),
-            statistics.fmean(self._gangs) if self._gangs else math.nan,
-            _share([domains == 1 for domains in self._gangs]),
-            {
-                name: (len(waits), statistics.fmean(waits), max(waits))
-                for name in (NO_GPU, *(name for _, name in SIZES))
-                if (waits := self._waits.get(name))
-            },
-            self._area / self._last / self.gpus if self._last and self.gpus else math.nan,
-            self._mean([one.stranded for one in self._samples]),
-            self._mean([one.large for one in self._samples]),
-            failures,
-            never,
-            tuple(self._samples),
+            placement=placement,
+            gpus=self.gpus,
+            jobs=jobs,
+            started=len(self._jobs),
+            joined=_share([pod.is_joined for pod in several]),
+            ring_gbps=statistics.fmean(pod.gbps for pod in several) if several else math.nan,
+            ring=sum(pod.gbps for pod in several) / best if best else math.nan,
+            nic=sum(pod.near for pod in self._pods) / pairs if pairs else math.nan,
+            gangs=len(self._gangs),
+            domains=statistics.fmean(self._gangs) if self._gangs else math.nan,
+            in_one=_share([domains == 1 for domains in self._gangs]),
+            waits=self._waits_by_size(),
+            allocated=self._time_share(self._area),
+            held=self._time_share(self._held_area),
+            stranded=self._mean([one.stranded for one in self._samples]),
+            large=self._mean([one.large for one in self._samples]),
+            failures=failures,
+            never=never,
+            samples=tuple(self._samples),
+            started_jobs=self._jobs,
         )
+
+    def _waits_by_size(self) -> dict[str, tuple[int, float, float]]:
+        return {
+            name: (len(waits), statistics.fmean(waits), max(waits))
+            for name in (NO_GPU, *(name for _, name in SIZES))
+            if (waits := self._waits.get(name))
+        }
+
+    def _time_share(self, area: float) -> float:
+        """GPU-seconds as a share of those of the fleet."""
+        return area / self._last / self.gpus if self._last and self.gpus else math.nan
 
     def _integrate(self, now: float) -> None:
         until = min(now, self._until)
-        self._area += max(until - self._last, 0.0) * self._in_use
+        span = max(until - self._last, 0.0)
+        self._area += span * self._in_use
+        self._held_area += span * self._held
         self._last = max(until, self._last)
 
     def _mean(self, values: Sequence[float]) -> float:

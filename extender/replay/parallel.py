@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -64,7 +66,9 @@ def run_side_by_side(tasks: Sequence[Task], progress: Callable[[int], None] = la
 @contextmanager
 def _processes() -> Iterator[Callable[[Task], Connection]]:
     """Starts processes, and ends those that still run."""
-    context, started = multiprocessing.get_context(), list[BaseProcess]()
+    started = list[BaseProcess]()
+    # A fork has the jobs and the fleet at once. Elsewhere it is not safe, and they are sent.
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
 
     def start(task: Task) -> Connection:
         ours, theirs = context.Pipe(duplex=False)
@@ -84,12 +88,15 @@ def _processes() -> Iterator[Callable[[Task], Connection]]:
 
 def _run(task: Task, pipe: Connection) -> None:
     """The work of a process: numbers of arrived jobs, and then the outcome or an error."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(_SILENT))
-    every, told = max(len(task.jobs) // _STEPS, 1), 0
+    if not structlog.is_configured():  # a process that is no fork: each bind would write a line
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    every, told, parent = max(len(task.jobs) // _STEPS, 1), 0, os.getppid()
 
     def progress(arrived: int) -> None:
         nonlocal told
         if arrived - told >= every or arrived == len(task.jobs):
+            if os.getppid() != parent:  # it was killed
+                raise SystemExit(1)
             pipe.send(arrived - told)
             told = arrived
 
@@ -97,8 +104,7 @@ def _run(task: Task, pipe: Connection) -> None:
         pipe.send(run_replay(task.fleet, task.jobs, task.placement, task.seed, progress))
     except KeyboardInterrupt:
         return
-    except Exception as error:  # noqa: BLE001 - the parent raises it
-        pipe.send(error)
-
-
-_SILENT = 50  # the level above which a replay logs: each bind writes a line for people who read logs
+    except BerthError as error:
+        pipe.send(BerthError(str(error)))
+    except Exception as error:  # noqa: BLE001 - the parent raises it; not all errors can be sent as they are
+        pipe.send(RuntimeError(f"{type(error).__name__}: {error}"))

@@ -11,6 +11,7 @@ from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
 from extender.api.reasons import Code
 from extender.api.resource_claims import Consumer
+from extender.base.berth_errors import BerthError
 from extender.base.deadline import NO_DEADLINE
 from extender.gangs.gang_problem import NO_ROOM
 from extender.policy import Policy
@@ -19,8 +20,7 @@ from extender.replay.virtual_scheduler import Offer, tally
 from extender.scheduling import Placement as Devices
 from extender.scheduling import PodRequirements, requirements_of
 from extender.scheduling.requirements import Skip
-from extender.serve.binding_cycle import BindError
-from extender.serve.decisions import Decisions
+from extender.serve import Decisions
 
 Rule = Literal["berth", "first fit", "emptiest node"]
 
@@ -76,6 +76,10 @@ class BerthPlacing:
         await self._decisions.bind(pod.key, pod.uid, node)
 
 
+class NoDevices(BerthError):
+    """A node has no devices for a pod any more."""
+
+
 class InTreePlacing:
     """A rule for the node, and the devices that the in-tree allocator meets first on it.
 
@@ -111,7 +115,7 @@ class InTreePlacing:
         return Offer(reasons=tally({name: reasons.get(name, "") for name in names}, names, self._nodes))
 
     async def bind(self, pod: Pod, node: str) -> None:
-        """Write the first devices of the node into the pod's claim, and the Binding. Raises BindError."""
+        """Write the first devices of the node into the pod's claim, and the Binding. Raises NoDevices."""
         snapshot = self._decisions.cache.snapshot()
         found = requirements_of(pod, snapshot, self._decisions.filter_service.policy)
         if isinstance(found, PodRequirements):
@@ -120,7 +124,7 @@ class InTreePlacing:
             context = self._decisions.filter_service.evaluator.evaluation_context(snapshot, NO_DEADLINE)
             solution = choose(context.problem(node_info, requirements), None)
             if solution is None:
-                raise BindError(f"node {node} has no devices for pod {pod.key}")
+                raise NoDevices(f"node {node} has no devices for pod {pod.key}")
             shares = _shares(pod.key)
             planned = Devices(solution, (), 0.0, 0.0).allocations(
                 node_info, requirements, context, lambda: next(shares)

@@ -26,7 +26,7 @@ from extender.replay.virtual_scheduler import VirtualScheduler, Waiting
 from extender.replay.virtual_time import in_virtual_time, wall_clock
 from extender.runtime.cache_tasks import HoldExpirer
 from extender.runtime.supervisor import Supervisor
-from extender.serve.decisions import Decisions
+from extender.serve import Decisions
 
 PATIENCE_SECONDS = 600.0  # how long pods of a half placed gang wait for the last one, without Berth
 _ROUND_SECONDS, _MAX_ROUNDS = 60.0, 10  # of waiting for pauses of gangs, after the last event
@@ -92,7 +92,7 @@ class Replay:
         self._fleet.apply(self.decisions.cache)
         room = self._fleet.room()
         placing = placing_of(self._placement, self.decisions, self._api, len(room.names))
-        self._scheduler = VirtualScheduler(self._api, placing, room, self._seed)
+        self._scheduler = VirtualScheduler(self._api, placing, room, supervisor, self._seed)
         durations = [one.duration for one in self._jobs if one.duration < math.inf]
         until = self._jobs[-1].arrival or max(durations, default=1.0)
         self._meter = Meter(self.decisions.cache.snapshot(), self._placement.policy.group_levels, until)
@@ -103,6 +103,9 @@ class Replay:
             await self._replay()
         finally:
             await supervisor.stop()
+        if failed := sorted(name for name, times in supervisor.failures.items() if times):
+            # The supervisor of a process goes on after a bug. The figures of a replay would be wrong.
+            raise RuntimeError(f"the tasks {', '.join(failed)} of the replay failed, see the log")
         return self._meter.outcome(
             self._placement.name, len(self._jobs), loop.time(), self._failures, self._never_started()
         )
@@ -127,7 +130,7 @@ class Replay:
             self._create(_Run(job))
             self._progress(arrived)
         rounds = 0
-        while rounds < _MAX_ROUNDS and (self._pending or self._scheduler.waiting):
+        while rounds < _MAX_ROUNDS and (self._pending or self._scheduler.has_work):
             if self._pending:
                 self._ended.clear()
                 await self._ended.wait()
@@ -189,12 +192,13 @@ class Replay:
         run, now = self._run_of[uid], asyncio.get_running_loop().time()
         run.nodes[uid] = node
         self._waiting_gpus -= run.job.pod_gpus
-        self._meter.use(run.job.pod_gpus, now)
+        self._meter.use(run.job.pod_gpus, run.job.pod_gpus, now)
         if len(run.nodes) == len(run.pods):
             run.runs = True
+            self._meter.use(0, -run.job.all_gpus, now)
             snapshot = self.decisions.cache.snapshot()
             pods = [self._measured(run, one) for one in run.pods]
-            self._meter.started(run.job, now - run.job.arrival, pods, snapshot)
+            self._meter.started(run.job, now, pods, snapshot)
             if run.job.duration < math.inf:
                 self._at(now + run.job.duration, lambda: self._end(run))
         elif len(run.nodes) == 1 and not self._placement.is_berth:
@@ -214,7 +218,8 @@ class Replay:
             self._scheduler.remove(uid, run.of(gangs=self._placement.is_berth))
             self._api.delete(pod, claim.key if claim is not None else None)
             del self._run_of[uid]
-        self._meter.use(-len(run.nodes) * job.pod_gpus, now)
+        used = len(run.nodes) * job.pod_gpus
+        self._meter.use(-used, 0 if run.runs else -used, now)
         self._waiting_gpus -= (len(run.pods) - len(run.nodes)) * job.pod_gpus
         del self._runs[job.name]
         self._requeue()
@@ -227,10 +232,12 @@ class Replay:
             self._create(_Run(run.job, run.attempt + 1))
 
     def _never_started(self) -> dict[str, str]:
-        """The first jobs that did not start, each with the most frequent reason of a pod."""
-        found = dict[str, str]()
-        for waiting in self._scheduler.waiting:
-            job = self._run_of[waiting.pod.uid].job.name
+        """The first jobs that did not start, each with the most frequent reason of its first pod or an equal one."""
+        found, waiting = dict[str, str](), self._scheduler.waiting
+        by_shape = {one.shape: one.reasons for one in reversed(waiting) if one.reasons}
+        for one in waiting:
+            job = self._run_of[one.pod.uid].job.name
             if job not in found and len(found) < MAX_NAMED:
-                found[job] = max(waiting.reasons, key=lambda one: (waiting.reasons[one], one), default="was not tried")
+                reasons = one.reasons or by_shape.get(one.shape, {})
+                found[job] = max(reasons, key=lambda text: (reasons[text], text), default="was not tried")
         return found

@@ -18,7 +18,8 @@ from extender.api.pods import Pod
 from extender.base.berth_errors import BerthError
 from extender.replay.node_room import Amounts, NodeRoom
 from extender.replay.virtual_api import VirtualApi
-from extender.sandbox.scheduler import backoff_seconds, tie_breaker
+from extender.runtime.supervisor import Supervisor
+from extender.sandbox import backoff_seconds, tie_breaker
 
 NO_ROOM = "Insufficient cpu, memory or pods"
 
@@ -65,10 +66,11 @@ class Waiting:
 class VirtualScheduler:
     """Schedules the pods that `add` was given. `room` is what each node has left."""
 
-    def __init__(self, api: VirtualApi, placing: Placing, room: NodeRoom, seed: int) -> None:
+    def __init__(self, api: VirtualApi, placing: Placing, room: NodeRoom, supervisor: Supervisor, seed: int) -> None:
         self._api = api
         self._placing = placing
         self._room = room
+        self._supervisor = supervisor
         self._seed = seed
         self._classes: dict[Hashable, dict[str, Waiting]] = {}
         self._first: dict[Hashable, int] = {}  # class to its place in the queue
@@ -77,14 +79,18 @@ class VirtualScheduler:
         self._is_due: set[Hashable] = set()
         self._refused: set[Hashable] = set()  # shapes that were rejected since devices became free
         self._wake = asyncio.Event()
-        self._binds: set[asyncio.Task[None]] = set()
+        self._in_flight = 0  # binds
         self._node_of: dict[str, tuple[str, Amounts]] = {}  # UID of a pod that is or is being bound
-        self.attempts = 0
 
     @property
     def waiting(self) -> list[Waiting]:
         """The pods without a node, without those that are being bound."""
         return [one for found in self._classes.values() for one in found.values()]
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a pod waits, or is being bound."""
+        return bool(self._classes or self._in_flight)
 
     def add(self, waiting: Waiting) -> None:
         """A pod was created, or its bind failed."""
@@ -136,7 +142,6 @@ class VirtualScheduler:
         waiting = next((one for one in self._classes.get(of, {}).values() if one.ready_at <= now), None)
         if waiting is None or waiting.shape in self._refused:
             return
-        self.attempts += 1
         offer = self._placing.offer(waiting.pod, self._room.with_room(waiting.requests))
         if offer.error:
             self._failed(waiting)
@@ -144,12 +149,19 @@ class VirtualScheduler:
             self._reject(waiting, offer)
         else:
             self._take(waiting.pod.uid, of)
-            node = tie_breaker(offer.scores, self._seed, waiting.pod.key.name)
+            node = self._chosen(offer.scores, waiting)
             self._node_of[waiting.pod.uid] = node, waiting.requests
             self._room.take(node, waiting.requests)
             if of in self._classes:
                 self._make_due(of)
+            self._in_flight += 1
             await self._start_bind(waiting, node)
+
+    def _chosen(self, scores: Mapping[str, int], waiting: Waiting) -> str:
+        """The best node."""
+        best = max(scores.values())
+        equal = self._room.least_allocated((name for name, score in scores.items() if score == best), waiting.requests)
+        return tie_breaker(dict.fromkeys(equal, 0), self._seed, waiting.pod.key.name)
 
     def _reject(self, waiting: Waiting, offer: Offer) -> None:
         """No node. A gang is told, as the condition of a pod tells it: serve ends the plans of such members."""
@@ -165,12 +177,10 @@ class VirtualScheduler:
 
     async def _start_bind(self, waiting: Waiting, node: str) -> None:
         """Members of a gang wait for each other in bind, so the next pod does not wait for them."""
-        if not waiting.in_gang:
+        if waiting.in_gang:
+            self._supervisor.spawn("gang-bind", self._bind(waiting, node))
+        else:
             await self._bind(waiting, node)
-            return
-        task = asyncio.create_task(self._bind(waiting, node))
-        self._binds.add(task)
-        task.add_done_callback(self._binds.discard)
 
     async def _bind(self, waiting: Waiting, node: str) -> None:
         try:
@@ -182,6 +192,8 @@ class VirtualScheduler:
                 waiting.reasons = {str(error): 1}
                 self.add(waiting)
                 self._failed(waiting)
+        finally:
+            self._in_flight -= 1
 
     def _failed(self, waiting: Waiting) -> None:
         """Try a pod again after its back-off."""

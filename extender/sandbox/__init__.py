@@ -15,27 +15,35 @@ from extender.sandbox.examples import (
     expectation,
     load_examples,
 )
-from extender.sandbox.machines import carried_machines, fabric_slice, load_machine
-from extender.sandbox.sandbox_cluster import Cluster, listening, running, write_kubeconfig
-from extender.sandbox.scheduler import Scheduler
+from extender.sandbox.machine_fleets import MachineNode, machine_objects, parse_nodes
+from extender.sandbox.machines import carried_machines, fabric_slice, load_machine, unlinked_machine
+from extender.sandbox.sandbox_cluster import DEVICE_CLASSES, Cluster, listening, running, write_kubeconfig
+from extender.sandbox.scheduler import Scheduler, backoff_seconds, tie_breaker
 
 __all__ = [
+    "DEVICE_CLASSES",
     "ApiError",
     "Cluster",
     "Expectation",
     "GangPlacement",
     "GangReport",
     "GangRow",
+    "MachineNode",
     "PlacedGpus",
     "Report",
     "Row",
     "Scheduler",
+    "backoff_seconds",
     "carried_machines",
     "expectation",
     "fabric_slice",
     "listening",
     "load_examples",
     "load_machine",
+    "machine_objects",
+    "parse_nodes",
     "running",
+    "tie_breaker",
+    "unlinked_machine",
     "write_kubeconfig",
 ]

@@ -1,52 +1,77 @@
-"""Fleets of machine files, in words: `42xhgx-h100-8,36xgb200-nvl72-tray/18`."""
+"""Fleets of machine files, in words: `42xhgx-h100-8,36xgb200-nvl72-tray/18`, and the API objects of their nodes."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
+from extender.api.fields import Json
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import shown
-from extender.sandbox.machines import Machine, carried_machines, load_machine
-from extender.vendors import CLIQUE_LABEL
+from extender.policy import Policy
+from extender.sandbox.machines import (
+    Machine,
+    carried_machines,
+    fabric_slice,
+    gpu_slice,
+    load_machine,
+    nic_slice,
+    node_object,
+)
 
-_PART = re.compile(r"([0-9]{1,6})x([^,]+?)(?:/([0-9]{1,4}))?")
+_PART = re.compile(r"([0-9]{1,6})x([^,]+?)((?:/[1-9][0-9]{0,4}){0,3})")
+_LEVELS = Policy().group_levels  # the nearest first: cliques, racks, spines
 MAX_NODES = 20_000
 
 
 class MachineNode(NamedTuple):
-    """A node to be made of a machine."""
+    """A node to be made of a machine. `allocatable` replaces the CPU and the memory of nodes of machine files."""
 
     name: str
     machine: Machine
     labels: Mapping[str, str]
+    allocatable: Mapping[str, str] = MappingProxyType({})
 
 
 def parse_nodes(text: str, option: str = "--nodes") -> list[MachineNode]:
-    """The nodes that a text names: COUNTxMACHINE[/NODES], with commas between the kinds.
+    """The nodes that a text names: COUNTxMACHINE[/NODES[/NODES[/NODES]]], with commas between the kinds.
 
-    MACHINE is a carried machine or the path of a machine file. With /NODES, so many nodes in a row are in one NVLink
-    clique. Raises WireError that names the option and the part.
+    MACHINE is a carried machine or the path of a machine file. So many nodes in a row are in one NVLink clique, in one
+    rack and in one spine. Raises WireError that names the option and the part.
     """
     nodes, numbers = list[MachineNode](), dict[str, int]()
     for part in text.split(","):
         found = _PART.fullmatch(part.strip())
         if found is None:
-            raise WireError(option, f"must be COUNTxMACHINE[/NODES],…, such as 42xhgx-h100-8; is {shown(part)}")
+            raise WireError(
+                option, f"must be COUNTxMACHINE[/NODES],…, such as 36xgb200-nvl72-tray/18; is {shown(part)}"
+            )
         machine = _machine(found[2], option)
-        kind, per_clique = _node_name(machine.name), int(found[3] or 0)
+        kind, sizes = _node_name(machine.name), [int(size) for size in found[3].split("/")[1:]]
         first = numbers.get(kind, 0)
         numbers[kind] = first + int(found[1])
         if len(nodes) + int(found[1]) > MAX_NODES:
             raise WireError(option, f"names more than {MAX_NODES} nodes")
         for number in range(first, numbers[kind]):
-            labels = {CLIQUE_LABEL: f"{kind}-clique-{number // per_clique}"} if per_clique else {}
+            labels = {level: f"{kind}-{number // size}" for level, size in zip(_LEVELS, sizes, strict=False)}
             nodes.append(MachineNode(f"{kind}-{number:05}", machine, labels))
     if not nodes:
         raise WireError(option, "names no node")
     return nodes
+
+
+def machine_objects(node: MachineNode) -> list[Json]:
+    """A node with the slices of its GPUs and NICs, and the agent's fabric slice."""
+    name, machine = node.name, node.machine
+    made = node_object(name, machine, dict(node.labels))
+    made["status"]["allocatable"] |= node.allocatable
+    nics = [nic_slice(name, machine)] if machine.nics else []
+    if not machine.readings:
+        return [made, *nics]
+    return [made, gpu_slice(name, machine), *nics, fabric_slice(name, machine)]
 
 
 def _machine(text: str, option: str) -> Machine:

@@ -110,6 +110,26 @@ def load_machine(path: Path) -> Machine:
     return _read(read_file(path, _MAX_FILE), name_of(path))
 
 
+def unlinked_machine(product: str, gpus: int, vram_bytes: int) -> Machine:
+    """A machine of which only the GPUs are known, not what joins them."""
+    reading = Reading(
+        uuid="",
+        product=product,
+        pci_bus_id="",
+        numa=None,
+        pcie_root="",
+        links=(),
+        switch_links=0,
+        link_mbps=0,
+        nvlink_version=0,
+        pcie_generation=pcie_generation(product),
+        distances=(UNKNOWN_DISTANCE,) * gpus,
+        memory_total_bytes=vram_bytes,
+        memory_free_bytes=vram_bytes,
+    )
+    return Machine(product or "no-gpu", product, vram_bytes, (reading,) * gpus)
+
+
 @cache
 def carried_machines() -> Mapping[str, Machine]:
     """Return the built-in machines by name. The files are read once."""

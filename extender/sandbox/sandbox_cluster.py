@@ -17,7 +17,8 @@ from extender.sandbox.apiserver.api_server import ApiServer
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.versioned_store import ObjectStore
 from extender.sandbox.controllers import ClaimController
-from extender.sandbox.machines import GPU_DRIVER, NIC_DRIVER, Machine, fabric_slice, gpu_slice, nic_slice, node_object
+from extender.sandbox.machine_fleets import MachineNode, machine_objects
+from extender.sandbox.machines import GPU_DRIVER, NIC_DRIVER, Machine
 from extender.sockets import listen_on
 
 _KINDS = {resource.kind: resource for resource in reversed(RESOURCES.values())}  # the first of a kind
@@ -51,6 +52,7 @@ MARKER_CLASS: Json = {
     "metadata": {"name": "berth.dev"},
     "spec": {"selectors": [{"cel": {"expression": "false"}}]},
 }
+DEVICE_CLASSES = (GPU_CLASS, NIC_CLASS, MARKER_CLASS)
 
 
 class Cluster:
@@ -61,9 +63,8 @@ class Cluster:
         self.api = ApiServer(self.store, bookmark_seconds=bookmark_seconds)
         self.controller = ClaimController(self.api.registry)
         self.apply({"kind": "Namespace", "metadata": {"name": "default"}})
-        self.apply(GPU_CLASS)
-        self.apply(NIC_CLASS)
-        self.apply(MARKER_CLASS)
+        for one in DEVICE_CLASSES:
+            self.apply(one)
 
     def apply(self, obj: Json) -> Json:
         """Create an object. Raises ValueError for a kind that the sandbox does not serve, and ApiError."""
@@ -76,11 +77,8 @@ class Cluster:
 
     def add_node(self, name: str, machine: Machine, labels: Mapping[str, str] | None = None) -> None:
         """Add a node with the slices of its GPUs and NICs, and the agent's fabric slice."""
-        self.apply(node_object(name, machine, dict(labels or {})))
-        self.apply(gpu_slice(name, machine))
-        if machine.nics:
-            self.apply(nic_slice(name, machine))
-        self.apply(fabric_slice(name, machine))
+        for obj in machine_objects(MachineNode(name, machine, labels or {})):
+            self.apply(obj)
 
     def occupy(self, node: str, gpus: Sequence[int]) -> None:
         """Add a pod that runs on a node and holds these GPUs, as if another scheduler had placed it."""

@@ -8,7 +8,7 @@ costs as much as the changed nodes, and so does the order of the places with nod
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -143,18 +143,15 @@ class DomainUses:
         """A sort key: the nodes in partly used domains come first, on the nearest level first."""
         return self._nodes[name].place.use
 
-    def order(self) -> Callable[[str], object]:
-        """The sort key of each node, until the next `update`: its own use, and then as `around`."""
-        around: dict[_Place, Key] = {}
+    def ordered(self, names: Sequence[str]) -> list[str]:
+        """These nodes by their own use, and then as `around`; of equal ones, in the given order.
 
-        def key(name: str) -> object:
-            known = self._nodes[name]
-            use = around.get(known.place)
-            if use is None:
-                use = around[known.place] = known.place.use
-            return not known.used, known.free, use
-
-        return key
+        A plan may ask for all nodes of the cluster, so nothing is called for each of them.
+        """
+        known = [self._nodes[name] for name in names]
+        around = {place: place.use for place in {one.place for one in known}}
+        keys = {name: (not one.used, one.free, around[one.place]) for name, one in zip(names, known, strict=True)}
+        return sorted(names, key=keys.__getitem__)
 
     def first_of(self, names: Sequence[str]) -> str:
         """The node of these that comes first; of equal ones, the first in the given order."""

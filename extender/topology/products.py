@@ -36,6 +36,7 @@ def _vendors(driver: str) -> tuple[Vendor, ...]:
     return VENDORS if vendor is None else (vendor,)
 
 
+@lru_cache(maxsize=_MAX_PRODUCTS)
 def _product(name: str, driver: str) -> tuple[Vendor, Product] | None:
     return next(((vendor, found) for vendor in _vendors(driver) if (found := vendor.product(name))), None)
 

@@ -146,6 +146,11 @@ class Vendor(_Part):
     compute_domains: ComputeDomains | None = Field(
         None, description="jobs that disturb each other on nodes with one value of clique_label; in one file at most"
     )
+    plugin_resources: Mapping[_Text, str] = Field(
+        {},
+        description="extended resources by which a device plugin counts whole GPUs, to the node label with the "
+        "product; '' without such a label",
+    )
     products: tuple[Product, ...] = ()
     boards: tuple[Board, ...] = ()
     unjoined: _Texts = Field(

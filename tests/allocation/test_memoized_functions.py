@@ -65,6 +65,7 @@ REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "mesh_problem": lambda i: (((i,),),),
     "_weights": lambda i: (Places((), (i,), ((),)),),
     "_pairs": lambda i: (Places((), (i, 0), ((), ())), (0,), (1,)),
+    "_product": lambda i: (f"H100 {i}", ""),
     "nearest": lambda i: (Places((), (i,), ((),)),),
     "natural": lambda i: (f"n{i}",),
     "usual_graph": lambda i: (f"H100 {i}", 2),

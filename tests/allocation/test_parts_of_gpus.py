@@ -162,7 +162,9 @@ def test_the_headline_names_the_largest_device_that_matches(tmp_path: Path) -> N
     nodes = ["eight H100, then MIG", "MIG", "MIG", "partitions", "partitions", "partitions"]
     found = explained(tmp_path, nodes, {"expected-memory": "100Gi"}, {NVIDIA: {"count": 1}})
     wanted = "100Gi of memory asked for, the largest matching device has 80Gi"
-    assert found["sentence"].startswith(f"pod default/p fits nowhere: {wanted} on 1 of 6 nodes")
+    assert found["sentence"].startswith(
+        f"pod default/p fits nowhere: {wanted} on the only NVIDIA H100 80GB HBM3 node; "
+    )
     assert [(one["code"], one["nodes"]) for one in found["unschedulable"]] == [
         ("TOO_SMALL", 1),
         ("TOO_SMALL", 2),

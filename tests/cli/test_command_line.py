@@ -41,7 +41,7 @@ LINES: dict[str, str] = {
     "fabric t4-4 --count": "Option '--count' requires an argument",
     "fabric t4-4 --count 99": "Invalid value for '--count': must be at most 16 (is '99')",
     "fabric t4-4 --count x": ("Invalid value for '--count': must be an integer (is 'x')"),
-    "fabric t4-4 --output xml": "Invalid value for '--output': 'xml' is not one of 'table', 'json'",
+    "fabric t4-4 --output xml": "Invalid value for '-o' / '--output': 'xml' is not one of 'table', 'json'",
     "top --seconds nan": "Invalid value for '--seconds': must be at most 60 (is 'nan')",
     "top --once=x": "Option '--once' does not take a value",
     # addresses

@@ -45,6 +45,7 @@ LAYERS = [  # from below; docs/architecture.md draws them
     {"entry"},
     {"agent", "sandbox"},
     {"replay"},
+    {"assess"},
     {"cli"},
     {"__main__"},
 ]
@@ -314,6 +315,7 @@ TASKS = {
     "extender/entry/listening.py": "serve_all awaits its servers",
     "extender/web/http_server.py": "a handshake ends with its connection, and at most 256 last at once",
     "extender/sandbox/scheduler.py": "the sandbox's scheduler",
+    "extender/cluster/port_forward.py": "it sends one connection, and ends with it",
 }
 
 

@@ -168,7 +168,8 @@ def follow(page: Path, run: Run, kubectl: Kubectl) -> dict[str, list[str]]:
 
 def check_your_own_pod(said: dict[str, list[str]]) -> None:
     assert "hgx-h100-8-2" in said["kubectl get pods -o wide"][0]
-    assert re.search(r"was bound to \S+ .*; predicted 240 of 240 GB/s", said["berth explain pod default/own-pod"][0])
+    placed = said["berth explain pod default/own-pod"][0]
+    assert re.search(r"was bound to \S+ .*; predicted 240 GB/s, the best for this pod", placed)
     assert "berth.dev/decision" in said["kubectl describe pod own-pod"][0]
     for command in (
         "berth explain pod default/too-large",
@@ -189,7 +190,7 @@ def check_nvlink(said: dict[str, list[str]]) -> None:
     assert "held by default/running-dgx1-v100-1" in waiting
     assert "fits" in said["berth explain pod default/train-v100 --free default/train-four-b"][0]
     assert "was bound to" in placed
-    assert "predicted 80 of 80 GB/s" in placed
+    assert "predicted 80 GB/s, the best for this pod" in placed
 
 
 def check_gang(said: dict[str, list[str]]) -> None:

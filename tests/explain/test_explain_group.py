@@ -291,7 +291,7 @@ async def test_wrong_words_of_the_command() -> None:
         (["group", "a/b", "c/d"], "must name one group"),
         (["group", "a/b", "--narrate", "n1"], "takes no -f, --policy or --narrate"),
     ):
-        code, _, err = await berth_beside(["explain", *words])
+        code, _, err = await berth_beside(["explain", *words, "--server", "http://127.0.0.1:9"])
         assert code == 2, words
         assert wanted in err, words
 

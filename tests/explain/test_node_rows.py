@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from extender.allocation import NodeInfo
-from extender.cli.fleet_commands import _node_table, _summary, _top
+from extender.cli.fleet_commands import _node_table, _Pods, _summary, _top
 from extender.cli.output import table_screen
 from extender.cli.snapshot_command import dump_of
 from extender.explain import fleet_stats, node_detail, node_row, totals
@@ -127,7 +127,7 @@ def test_the_figures_of_the_fleet_count_gpus_only() -> None:
     screen = table_screen()
     with screen.capture() as shown:
         screen.print(_node_table(rows, wide=True), _summary(rows))
-        screen.print(_top({"nodes": rows, "waiting": 0, "pending": [], "decisions": []}))
+        screen.print(_top({"nodes": rows, "waiting": 0, "pending": [], "decisions": []}, _Pods("", everything=False)))
     assert f"{len(NODES)} nodes: {sum(wanted.values())} free" in shown.get()
     assert "dra.cpu" in shown.get()
     table = shown.get().partition("largest free on one node")[2]

@@ -48,7 +48,7 @@ def test_brute_force_finds_no_fewer_sub_domains(levels: int) -> None:
         world = rooms, paths = random_world(rng, levels)
         wanted = rng.randint(1, sum(rooms.values()))
         used = frozenset(rng.sample(sorted(rooms), rng.choice([0, 0, 1, 2])))
-        placed = spread(rooms, paths, [str] * (levels + 1), wanted, used)
+        placed = spread(rooms, paths, [sorted] * (levels + 1), wanted, used)
         assert sum(placed.values()) == wanted
         assert all(0 < number <= rooms[name] for name, number in placed.items())
         found, best = counts(tuple(placed), paths, used), fewest(world, wanted, used)

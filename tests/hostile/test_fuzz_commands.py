@@ -49,6 +49,7 @@ HOLDS = {
     "scheduler_config": "scheduler",
     "file": "objects",
     "files": "objects",
+    "jobs": "jobs",
     ("policy", "check"): "policy",
     ("policy", "show"): "policy",
     ("allocate", "cases"): "case",
@@ -60,6 +61,7 @@ HOLDS = {
     "client_ca": "policy",
     "page_token_file": "policy",
 }
+WRITTEN = {"picture_file"}  # files that a command writes
 
 
 VALUES = ("", "x", "é\n", "-1", "²", "9" * 400, "nan", "a/b/c", "/", "\n", "[bold]x", "\u001b[0m", "n\u0000")
@@ -128,12 +130,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("input")
     for name, value in honest().items():
         (made / f"{name}.yaml").write_text(yaml.safe_dump(value))
+    (made / "jobs.yaml").write_text("arrival,duration,gpus\n0,60,1\n")
     (made / "folder").mkdir()
     (made / "folder" / "one.yaml").write_text(yaml.safe_dump_all(honest()["objects"]["items"]))
     return made
 
 
 def takes_file(words: tuple[str, ...], parameter: Any) -> bool:
+    if parameter.name in WRITTEN:
+        return False
     annotation = inspect.signature(COMMANDS[words].callback).parameters.get(parameter.name)
     return (annotation is not None and "Path" in str(annotation)) or (words, parameter.name) == (("fabric",), "target")
 
@@ -162,6 +167,8 @@ def arguments(
         needed["words"] = ["default/p"]
     if words == ("explain",) and "snapshot" not in given:
         needed["snapshot"] = [str(folder / "objects.yaml")]
+    if words == ("replay",):
+        needed |= {"nodes": ["1xt4-4"]}
     if words == ("select",):
         needed |= {"expression": ["true"]}
     if words == ("fabric",):
@@ -226,7 +233,7 @@ def test_files_that_cannot_be_used(words: tuple[str, ...], name: str, folder: Pa
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_values_that_cannot_be_used(words: tuple[str, ...], folder: Path, used: int, nonsense: str) -> None:
     for parameter in COMMANDS[words].params:
-        if takes_file(words, parameter) or getattr(parameter, "is_flag", False) or parameter.name == "help":
+        if takes_file(words, parameter) or getattr(parameter, "is_flag", False) or parameter.name in ("help", *WRITTEN):
             continue
         for value in ADDRESSES if parameter.name in ("server", "listen", "probes", "console", "traces") else VALUES:
             check(arguments(words, folder, used, {str(parameter.name): [value]}))
@@ -280,7 +287,8 @@ def test_generated_garbage(words: tuple[str, ...], folder: Path, tmp_path: Path,
         target = tmp_path / "examples" / "x.yaml" if parameter.name == "examples" else tmp_path / "x.yaml"
         target.parent.mkdir(exist_ok=True)
         # An agent with a kubeconfig that is good enough would never end.
-        target.write_bytes(data.draw(RAW if words == ("agent",) else contents(good[held_by(words, parameter)])))
+        kind = held_by(words, parameter)
+        target.write_bytes(data.draw(contents(good[kind]) if kind in good and words != ("agent",) else RAW))
         value = target.parent if parameter.name == "examples" else target
         check(arguments(words, folder, used, {str(parameter.name): [str(value)]}))
 

@@ -161,7 +161,7 @@ def test_every_write_belongs_to_one_program() -> None:
     others = tuple(
         path.name
         for path in CODE.iterdir()
-        if path.is_dir() and path.name not in ("serve", "console", "cluster", "sandbox", "__pycache__")
+        if path.is_dir() and path.name not in ("serve", "console", "cluster", "sandbox", "replay", "__pycache__")
     )
     assert not set(writes()) & attributes(others)
     assert set(writes()) <= attributes(("serve", "console")), "each write has a caller"
@@ -261,6 +261,7 @@ def test_the_table_of_rights_leaves_no_manifest_out() -> None:
     files = {
         path.name
         for path in MANIFESTS.rglob("*.yaml")
+        if "helm" not in path.parts  # which has the same objects
         if given & {obj["kind"] for obj in yaml.safe_load_all(path.read_text())}
     }
     assert files == {"rbac.yaml", "agent.yaml"}

@@ -20,13 +20,14 @@ WORKFLOW = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_
 STEPS: dict[str, dict[str, Any]] = {
     step.get("name", step.get("uses")): step for step in WORKFLOW["jobs"]["release"]["steps"]
 }
+CHART = Path("manifests/helm/berth")
 IMAGE, DIGEST = "registry.example.com/team/berth", f"sha256:{'a' * 64}"
 
 
 def ran(name: str, folder: Path, **env: str) -> None:
     """Run the commands of a step as a runner does."""
     command = ["bash", "-e", "-c", STEPS[name]["run"]]
-    path = f"{KUBECTL.parent}:{os.environ['PATH']}"
+    path = f"{folder}:{KUBECTL.parent}:{os.environ['PATH']}"
     done = subprocess.run(command, cwd=folder, env={**env, "PATH": path}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -46,15 +47,68 @@ def test_image_bill_and_manifests_are_those_of_one_digest() -> None:
     The signed bills are those of the scanner: the bill of the wheel's packages lacks those of the base image.
     """
     digest = "${{ steps.image.outputs.digest }}"
-    signed = [step for step in STEPS.values() if "attest" in step.get("uses", "")]
+    signed = [step for step in STEPS.values() if "subject-digest" in step.get("with", {})]
     assert [step["with"]["subject-digest"] for step in signed] == [digest] * 3
     bills = [f"dist/image-{platform}.spdx.json" for platform in ("amd64", "arm64")]
     assert [step["with"]["sbom-path"] for step in signed[1:]] == bills
     assert "linux/amd64,linux/arm64" in STEPS["Build and push"]["run"]
     assert STEPS["Render the manifests"]["env"]["DIGEST"] == digest
     assert list(STEPS)[-1] == "Release"
-    for file in (*bills, "dist/sbom.json", "dist/licences.txt", "dist/berth.yaml"):
+    for file in (*bills, "dist/sbom.json", "dist/licences.txt", "dist/berth.yaml", "dist/berth-*"):
         assert file in STEPS["Release"]["run"]
+
+
+def test_wheel_and_chart_are_signed_before_they_are_released() -> None:
+    """`dist/berth-*` is the wheel and the chart's archive; cosign signs what is in the registry, by digest."""
+    names = list(STEPS)
+    assert STEPS["Sign the provenance of wheel and chart"]["with"] == {"subject-path": "dist/berth-*"}
+    sign = STEPS["Sign image and chart"]
+    assert sign["run"] == 'cosign sign --yes "$IMAGE" "$CHART"'
+    assert sign["env"] == {
+        "IMAGE": "${{ vars.IMAGE }}@${{ steps.image.outputs.digest }}",
+        "CHART": "${{ steps.chart.outputs.name }}",
+    }
+    order = ["Build the wheel", "Package and push the chart", "Sign the provenance of wheel and chart", "Release"]
+    assert sorted(order, key=names.index) == order
+    assert names.index("Name the image in the chart") < names.index("Package and push the chart")
+
+
+def test_the_released_chart_names_the_pushed_image(checkout: Path) -> None:
+    before = yaml.safe_load((checkout / CHART / "values.yaml").read_text())
+    ran("Name the image in the chart", checkout, IMAGE=IMAGE, DIGEST=DIGEST)
+    after = yaml.safe_load((checkout / CHART / "values.yaml").read_text())
+    assert after == {**before, "image": {**before["image"], "repository": IMAGE, "digest": DIGEST}}
+
+
+HELM = """#!/bin/sh
+echo "$@" >> calls
+[ "$1" != push ] || printf 'Pushed: x\nDigest: %s\n' "$ANSWER" >&2
+"""
+
+
+def test_the_chart_is_pushed_beside_the_image(checkout: Path) -> None:
+    """With a Helm that writes down its arguments, and says what Helm says: its digest is what cosign signs."""
+    (checkout / "helm").write_text(HELM)
+    (checkout / "helm").chmod(0o755)
+    words = {
+        "IMAGE": IMAGE, "REGISTRY": "registry.example.com", "REGISTRY_USER": "u", "REGISTRY_TOKEN": "t",
+        "GITHUB_REF_NAME": f"v{__version__}", "GITHUB_OUTPUT": "output",
+    }  # fmt: skip
+    ran("Package and push the chart", checkout, **words, ANSWER=DIGEST)
+    assert (checkout / "calls").read_text().splitlines() == [
+        "registry login registry.example.com --username u --password-stdin",
+        f"package {CHART} --destination dist",
+        f"push dist/berth-{__version__}.tgz oci://registry.example.com/team/charts",
+    ]
+    assert (checkout / "output").read_text() == f"name=registry.example.com/team/charts/berth@{DIGEST}\n"
+    with pytest.raises(AssertionError):
+        ran("Package and push the chart", checkout, **words, ANSWER="none")
+
+
+def test_the_engine_that_tests_the_chart_is_pinned() -> None:
+    pin = (ROOT / ".ci" / "helm.txt").read_text()
+    assert re.search(r"^helm-python-sdk==[\d.]+ --hash=sha256:[0-9a-f]{64}$", pin, re.MULTILINE)
+    assert "--require-hashes --no-deps -r .ci/helm.txt" in STEPS["Test the chart with Helm's engine"]["run"]
 
 
 def test_actions_and_the_images_that_they_run_are_pinned() -> None:

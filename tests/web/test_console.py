@@ -111,7 +111,7 @@ async def test_a_restarted_console_explains_earlier_decisions() -> None:
             assert fleet["pending"][0]["pod"] == "default/q"
             assert fleet["pending"][0]["sentence"] == "kube-scheduler has not reported an attempt yet"
             unknown = (await people.get("/v1/explain/default/absent")).json()["error"]
-            assert unknown == "pod default/absent does not wait for Berth, and is not bound"
+            assert unknown == "pod default/absent does not exist"
 
 
 async def test_the_decision_of_a_deleted_pod_is_not_told_for_a_new_one_of_its_name() -> None:

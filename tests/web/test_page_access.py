@@ -75,7 +75,7 @@ async def test_pages_are_for_their_own_origin_and_nothing_is_guessed_about_types
             assert reply.status_code == wanted, (method, path, headers, reply.text)
             assert reply.headers.get_list("x-content-type-options") == ["nosniff"], path
         own = {"Origin": f"http://127.0.0.1:{port}", "Content-Type": "application/json"}
-        assert "does not wait" in (await client.post("/v1/explain", headers=own, content=b'{"pod": "x/y"}')).text
+        assert "does not exist" in (await client.post("/v1/explain", headers=own, content=b'{"pod": "x/y"}')).text
 
 
 async def test_pages_beyond_loopback_are_closed_until_there_is_a_token(tmp_path: Path) -> None:

@@ -30,8 +30,13 @@ def rendered(folder: Path, *components: str) -> str:
     base = os.path.relpath(MANIFESTS / "base", folder)
     made = {"kind": "Kustomization", "resources": [base], "components": names}
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(made))
+    return kustomized(folder)
+
+
+def kustomized(folder: Path) -> str:
+    """What kubectl renders of a folder's kustomization."""
     done = subprocess.run([KUBECTL, "kustomize", str(folder)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{components}: {done.stderr}"
+    assert done.returncode == 0, f"{(folder / 'kustomization.yaml').read_text()}: {done.stderr}"
     return done.stdout
 
 

@@ -100,7 +100,7 @@ class Masks:
         selector_bytes: int = _SELECTOR_BYTES,
         mask_bytes: int = _ALL_MASK_BYTES,
     ) -> None:
-        self._dialect = dialect
+        self.dialect = dialect
         self._compiled: LRUCache[tuple[Compile, str], _Compiled] = LRUCache(
             selector_bytes, getsizeof=attrgetter("size")
         )
@@ -126,7 +126,7 @@ class Masks:
         if known is not None:
             return known.selector
         work = Work(_units(deadline.check()))
-        made = _made(compiling, text, self._dialect, work)
+        made = _made(compiling, text, self.dialect, work)
         if work.is_short:
             deadline.exceed()
         if made.size <= self._compiled.maxsize:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from extender.api.quantity import Quantity, readable
 from extender.api.resource_slices import Device
 from extender.api.semver import Semver
@@ -16,6 +18,11 @@ from extender.cel.parser import parse
 from extender.cel.values import type_name, weight
 
 _COMPARISONS = frozenset({"_==_", "_!=_", "_<_", "_<=_", "_>_", "_>=_", "@in"})
+# The comparison that a term is to have so that the value which it rejected matches; == for all others.
+_OPERATORS = {
+    "_<_": "<=", "_<=_": "<=", "isLessThan": "<=", "_>_": ">=", "_>=_": ">=", "isGreaterThan": ">=",
+}  # fmt: skip
+_CONSTANT_IN = "constant in"  # instead of the function of a term that looks for a constant in a device's list
 _SHOWN_WEIGHT = 100  # of a value that is shown; the largest attribute has 65
 _TESTS = frozenset(
     {"compareTo", "isGreaterThan", "isLessThan", "startsWith", "endsWith", "contains", "matches", "includes"}
@@ -66,14 +73,20 @@ def left_side(term: str, dialect: Dialect, work: Work | None = None) -> Selector
     """The expression that a term compares or tests: the left side of a comparison, the list in which it looks for a
     constant, or the target of a method. Raises CompileError if the term has none."""
     work = work or Work()
+    return compile_value(_left(term, work)[0], dialect, work)
+
+
+def _left(term: str, work: Work) -> tuple[str, str]:
+    """The text of the left side, and the function that compares or tests it, or _CONSTANT_IN. Raises CompileError."""
     with Compiling(term):
         tree = parse(term, work)
-    end = len(term)
+    end, function = len(term), ""
     if isinstance(tree, ast.Call) and tree.function == "@in" and isinstance(tree.args[0], ast.Literal):
-        return compile_value(term[tree.offset + len("in") :], dialect, work)
+        return term[tree.offset + len("in") :], _CONSTANT_IN
     if isinstance(tree, ast.Call) and tree.function in _COMPARISONS:
-        end, tree = tree.offset, tree.args[0]
+        end, function, tree = tree.offset, tree.function, tree.args[0]
     if isinstance(tree, ast.Call) and tree.target is not None and tree.function in _TESTS:
+        function = function or tree.function
         end, tree = term.rindex(tree.function, 0, tree.offset), tree.target
     if end == len(term):
         raise CompileError(term, [], "no comparison and no test")
@@ -81,7 +94,39 @@ def left_side(term: str, dialect: Dialect, work: Work | None = None) -> Selector
     if isinstance(tree, ast.Call) and tree.target is not None and tree.function == "orValue":
         # The default in place of an attribute that a device lacks is no value of the device.
         text = f"{term[: term.rindex(tree.function, 0, tree.offset)]}value()"
-    return compile_value(text, dialect, work)
+    return text, function
+
+
+def term_for(term: str, dialect: Dialect, device: Device, driver: str, deadline: Deadline = NO_DEADLINE) -> str:
+    """The term with the value of this device on its right side, so that it matches the device; '' if there is none.
+
+    Raises DeadlineExceeded.
+    """
+    try:
+        text, function = _left(term, Work())
+        if function == _CONSTANT_IN:
+            return ""
+        value = evaluated(compile_value(text, dialect).value, device, driver, deadline)
+        found = _comparison(text, _OPERATORS.get(function, "=="), value)
+        return found if found and evaluated(compile_selector(found, dialect).match, device, driver, deadline) else ""
+    except CelError:
+        return ""
+
+
+def _comparison(text: str, operator: str, value: object) -> str:
+    """`text operator value` in CEL; '' for a value that CEL has no short literal for."""
+    match value:
+        case bool():
+            return f"{text} == {str(value).lower()}"
+        case int():
+            return f"{text} {operator} {value}"
+        case str():
+            return f"{text} == {json.dumps(value)}" if len(value) < _SHOWN_WEIGHT else ""
+        case Quantity():
+            return f'{text}.compareTo(quantity("{readable(value.nanos)}")) {operator} 0'
+        case Semver():
+            return f'{text}.compareTo(semver("{value.text}")) {operator} 0'
+    return ""
 
 
 def _shown(value: object) -> str:

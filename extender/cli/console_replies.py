@@ -1,28 +1,10 @@
-"""The HTTP client of the commands that ask a running `berth console`.
-
-A reply that does not have Berth's shape raises an error; no command prints it.
-"""
+"""The shapes of a console's replies, as far as the commands print them."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from pydantic import BaseModel
 
-import httpx
-import orjson
-import typer
-from pydantic import BaseModel, TypeAdapter, ValidationError
-
-from extender.api.documents import json_value
 from extender.api.fields import Json
-from extender.base.berth_errors import BerthError, WireError
-from extender.base.text_limits import one_line
-from extender.cli.options import parse_url
-
-Server = Annotated[str, typer.Option(envvar="BERTH_SERVER", help="The URL of berth console.")]
-Token = Annotated[str, typer.Option(envvar="BERTH_TOKEN", help="The token of the console's pages, if they need one.")]
-SERVER = "http://127.0.0.1:8889"
-_SECONDS = 30.0
-_ERROR_BYTES = 1024  # of an error's text
 
 
 class OtherDevicesReply(BaseModel):
@@ -112,6 +94,13 @@ class FleetReply(BaseModel):
     decisions: list[DecidedPodReply]
 
 
+class FleetChangeReply(BaseModel):
+    """The reply to GET /v1/fleet?since=CURSOR, as far as a watch of nodes reads it."""
+
+    nodes: list[NodeReply]
+    cursor: str
+
+
 class ClaimReply(BaseModel):
     """One claim in the reply to GET /v1/claims. Devices are driver/pool/device. `ours`: a Berth process allocated it;
     `problem`: the part of it that is invalid.
@@ -184,46 +173,3 @@ class DecisionReply(BaseModel):
     chosen: ScoredNodeReply
     runner_up: str
     margin: float
-
-
-def ask(server: str, token: str, path: str, shape: Any, body: bytes | None = None) -> Any:
-    """Send GET, or POST when there is a `body`, and return the decoded JSON of the reply.
-
-    `shape` is the pydantic type that the reply must have. Raises BerthError.
-    """
-    if not (token.isascii() and token.isprintable()):
-        raise WireError("--token", "must be visible ASCII characters")
-    headers = [
-        (b"Content-Type", b"application/json"),
-        *([(b"Authorization", f"Bearer {token}".encode())] if token else []),
-    ]
-    server = parse_url(server, "--server")
-    address = one_line(server)
-    try:
-        method = "GET" if body is None else "POST"
-        # Loading certificate authorities takes longer than the request; plain HTTP needs none.
-        tls = not server.startswith("http://")
-        reply = httpx.request(method, f"{server}{path}", content=body, headers=headers, timeout=_SECONDS, verify=tls)
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-        reason = one_line(str(error)) or type(error).__name__
-        raise WireError("--server", f"{address} does not answer ({reason}); is `berth console` there?") from error
-    if reply.status_code != 200:  # noqa: PLR2004 - OK
-        raise BerthError(f"{address}{path} answers {reply.status_code}: {_problem(reply)}")
-    try:
-        found = json_value(reply.content, f"{address}{path}")
-        TypeAdapter(shape).validate_python(found)
-    except (WireError, ValidationError) as error:
-        raise WireError(
-            "--server", f"{address}{path} does not answer as Berth does; is `berth console` there?"
-        ) from error
-    return found
-
-
-def _problem(reply: httpx.Response) -> str:
-    """Return the text of an error: Berth's own, or the beginning of another server's body."""
-    try:
-        found = orjson.loads(reply.content)
-    except orjson.JSONDecodeError:
-        return one_line(reply.text, _ERROR_BYTES)
-    message = found.get("error") if isinstance(found, dict) else None
-    return one_line(message if isinstance(message, str) else reply.text, _ERROR_BYTES)

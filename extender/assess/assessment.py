@@ -1,0 +1,136 @@
+"""The whole answer of berth assess, from what was read of a cluster to plain values for the table, JSON and HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+from extender.allocation import Snapshot
+from extender.api.fields import Json
+from extender.api.gpu_topology import Graph
+from extender.assess.cluster_reading import ClusterReading
+from extender.assess.fleet_state import FleetState, NodeFacts, fleet_state, plugin_requests
+from extender.assess.gang_spread import GangSpread, gang_spreads
+from extender.assess.pod_sets import Bandwidth, Links, PodSet, bandwidth_of, pod_sets, users_by_node
+from extender.assess.replayed_pods import Replayed, replayed_pods
+from extender.assess.waiting_pods import WaitingPods, waiting_pods
+from extender.base.bits import members
+from extender.base.text_limits import counted
+from extender.console import to_json
+from extender.policy import Policy
+
+
+@dataclass(slots=True)
+class Assessment:
+    """What berth assess says of a cluster."""
+
+    nodes: int
+    fleet: FleetState
+    sets: list[PodSet]  # of the pods with several GPUs, the worst first
+    bandwidth: Bandwidth
+    near: int  # pairs of a GPU and a NIC that are as near as their node allows
+    pairs: int
+    gangs: list[GangSpread]
+    waiting: list[WaitingPods]
+    plugin_pods: int  # pods whose GPUs a device plugin chose
+    plugin_gpus: int
+    replay: Replayed
+    unknown: list[str]  # what is not known, a sentence each
+    lacking: list[str]  # kinds that were not read
+    unreadable: list[str]
+    graphs: dict[str, Graph] = field(default_factory=dict)  # by node: of the pods with several GPUs
+
+    def as_json(self) -> Json:
+        """The assessment without the graphs. GPUs are a list of positions in place of a mask."""
+        names = (name for name in self.__dataclass_fields__ if name not in ("sets", "graphs", "gangs"))
+        found: Json = {name: to_json(getattr(self, name)) for name in names}
+        found["bandwidth"]["share"] = self.bandwidth.share
+        found["sets"] = [{**to_json(one), "gpus": members(one.gpus)} for one in self.sets]
+        found["gangs"] = [{name: value for name, value in to_json(one).items() if name != "uids"} for one in self.gangs]
+        return found
+
+
+def assess(reading: ClusterReading, *, replays: bool, progress: Callable[[int], None] = lambda _: None) -> Assessment:
+    """Assess a cluster under the default policy."""
+    policy, snapshot = Policy(), reading.cache.snapshot()
+    sets = pod_sets(reading, snapshot)
+    gangs = gang_spreads(reading.pods, sets, snapshot, policy.group_levels)
+    spread = frozenset(chain.from_iterable(one.uids for one in gangs if one.nodes > 1))
+    fleet = fleet_state(reading, snapshot, users_by_node(sets), spread, policy.group_levels)
+    several = sorted((one for one in sets if one.is_several), key=_worst_first)
+    asked = [sum(plugin_requests(pod).values()) for pod in reading.pods if pod.node_name]
+    found = Assessment(
+        len(snapshot.node_infos),
+        fleet,
+        several,
+        bandwidth_of(several),
+        sum(one.near for one in sets),
+        sum(one.pairs for one in sets),
+        gangs,
+        waiting_pods(reading, snapshot, policy),
+        sum(map(bool, asked)),
+        sum(asked),
+        Replayed(problem="not asked for"),
+        [],
+        reading.lacking,
+        [*reading.unreadable, *(f"node {name}: {why}" for name, why in reading.cache.failed_nodes.items())],
+        _graphs(several, snapshot),
+    )
+    if replays:
+        found.replay = replayed_pods(reading, snapshot, sets, gangs, policy.group_levels, progress)
+    found.unknown = list(_unknown(found, reading))
+    return found
+
+
+def _worst_first(one: PodSet) -> tuple[bool, float, str]:
+    """Those with the smallest share of the best bandwidth first, those that are not known last."""
+    return not one.is_measured, one.gbps / one.best_gbps if one.best_gbps else 1.0, one.pod
+
+
+def _graphs(sets: Sequence[PodSet], snapshot: Snapshot) -> dict[str, Graph]:
+    infos = ((one.node, snapshot.node_infos[one.node].fabric) for one in sets)
+    return {node: fabric.graph for node, fabric in infos if fabric is not None}
+
+
+# -- what is not known ----------------------------------------------------------------------------------------------
+
+
+def _unknown(found: Assessment, reading: ClusterReading) -> Iterable[str]:
+    for fact in found.fleet.facts:
+        yield from _about_links(fact)
+    silent = sum(fact.nodes - fact.with_nics for fact in found.fleet.facts)
+    if silent:
+        yield f"{counted(silent, 'node')}: the drivers do not say how near GPUs and NICs are, or there are no NICs."
+    if found.plugin_pods:
+        yield (
+            f"{counted(found.plugin_pods, 'pod has', 'pods have')} {counted(found.plugin_gpus, 'GPU')} of a device "
+            "plugin: which ones only the kubelet knows, so these sets are not measured."
+        )
+    if not any(fact.links is Links.AGENT for fact in found.fleet.facts):
+        yield "Without the agent: unhealthy GPUs, memory in use without a claim, and broken links are not known."
+    shared = sum(len(claim.reserved_for) > 1 for claim in reading.cache.store.claims.values())
+    if shared:
+        yield f"{counted(shared, 'claim is', 'claims are')} shared by several pods, which are not replayed."
+    if found.replay.rows:
+        yield (
+            "The replay creates the running pods in the order of their age, none of which ends. It leaves out node "
+            "selectors, taints and priorities, and asks for links (berth.dev/topology: preferred) for several GPUs."
+        )
+
+
+def _about_links(fact: NodeFacts) -> Iterable[str]:
+    nodes = f"{counted(fact.nodes, 'node')} of {fact.product or 'an unnamed product'}"
+    of = {Links.BOARD: "the links are those of the usual board", Links.AGENT: "Berth's agent has read the links"}
+    if fact.links is Links.UNKNOWN:
+        yield (
+            f"{nodes}: no driver publishes which GPUs links join, only Berth's agent reads it. Their pods with several "
+            "GPUs are not measured."
+        )
+    elif fact.links is Links.NONE:
+        yield f"{nodes}: the product has no links. Sets differ by PCIe and NUMA alone, which bandwidths leave out."
+    elif fact.equal:
+        joined = "All GPUs are joined whatever one takes: inside a node, Berth wins no bandwidth here."
+        yield f"{nodes}: {of[fact.links]}. {joined}"
+    elif fact.links is Links.BOARD:
+        yield f"{nodes}: {of[fact.links]}."

@@ -1,0 +1,161 @@
+"""Reads the objects of a cluster that Berth may not have scheduled, for berth assess.
+
+One object that cannot be read is noted, and the others count. Kinds may lack: the notes say what is not known then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from extender.allocation import Features
+from extender.api.fields import Json, get, inner, need
+from extender.api.object_meta import ObjectKey
+from extender.api.pod_groups import group_policy_of
+from extender.api.pods import SCHEDULER, Pod, decode_pod
+from extender.api.quantity import parse_quantity, whole_units
+from extender.base.berth_errors import WireError
+from extender.base.text_limits import one_line, shown
+from extender.cache import ClusterCache
+from extender.cluster import WatchedResource
+from extender.runtime.informers import watched_resources
+from extender.vendors import PLUGIN_RESOURCES
+
+NEEDED = {
+    "Node": "their labels, such as racks, and the GPUs of device plugins are not known",
+    "Pod": "gangs, waiting pods and pods of a device plugin are not known",
+    "ResourceSlice": "no GPU of a DRA driver is known",
+    "ResourceClaim": "which pods have which GPUs is not known",
+    "DeviceClass": "why pods wait cannot be told, and pods cannot be replayed",
+    "DeviceTaintRule": "taints that rules add to devices are not known",
+}
+"""The six kinds, each with what its lack means."""
+_OF_GROUPS = "what it says of waiting groups is not known"
+_OPTIONAL_IN_FILES = ("DeviceTaintRule", "ResourceClaim")  # a cluster may well have none
+_REPLAYED = ("Node", "ResourceSlice", "DeviceClass", "DeviceTaintRule")
+_GROUP = "resource.k8s.io"
+_MAX_NAMED = 8  # unreadable objects
+
+
+@dataclass(slots=True)
+class ClusterReading:
+    """What was read. `offered` has the GPUs that a device plugin offers, by node and resource."""
+
+    cache: ClusterCache
+    pods: list[Pod] = field(default_factory=list)  # those that may have devices, or are in a group
+    offered: dict[str, dict[str, int]] = field(default_factory=dict)
+    claims: dict[ObjectKey, Json] = field(default_factory=dict)  # as they were read
+    fleet: list[Json] = field(default_factory=list)  # the objects that a replay needs, as they were read
+    others: list[Json] = field(default_factory=list)  # pods on nodes without devices: they use CPU and memory
+    requests: dict[str, Json] = field(default_factory=dict)  # UID of a bound pod with devices to the pod as it was read
+    lacking: list[str] = field(default_factory=list)  # a sentence for each kind that lacks
+    unreadable: list[str] = field(default_factory=list)
+    kinds: set[str] = field(default_factory=set)
+
+
+def reading_of(objects: Iterable[Json], refused: Mapping[str, str], where: str) -> ClusterReading:
+    """Read objects. `refused` maps a kind that the API server did not list to its answer; `where` names the source.
+
+    Raises WireError if there are neither nodes nor slices, or if objects have a version that Berth does not read.
+    """
+    found = ClusterReading(ClusterCache(Features()))
+    reader = _Reader(found, where)
+    for number, obj in enumerate(objects, 1):
+        reader.add(number, obj)
+    reader.finish()
+    if not found.kinds & {"Node", "ResourceSlice"}:
+        problems = "; ".join([*refused.values(), *found.unreadable[:1]])
+        why = f": {problems}" if problems else ": `berth assess --save FILE` makes such a file"
+        raise WireError(where, f"has no Node and no ResourceSlice{why}")
+    for kind in (*NEEDED, *(kind for kind in refused if kind not in NEEDED)):
+        meaning = NEEDED.get(kind, _OF_GROUPS)
+        if kind in refused:
+            found.lacking.append(f"{kind}s could not be listed ({one_line(refused[kind], 256)}): {meaning}")
+        elif kind not in found.kinds and kind not in _OPTIONAL_IN_FILES:
+            found.lacking.append(f"there is no {kind}: {meaning}")
+    return found
+
+
+class _Reader:
+    def __init__(self, found: ClusterReading, where: str) -> None:
+        self._found = found
+        self._where = where
+        # Kinds of groups are read through group_policy_of: two of them have one name.
+        kinds = {kind.list_kind.removesuffix("List"): kind for kind in watched_resources(found.cache, lambda: 0.0)}
+        self._kinds: dict[str, WatchedResource] = {name: kinds[name] for name in (*NEEDED, "Namespace")}
+        self._slice_nodes: dict[str, None] = {}
+
+    def add(self, number: int, obj: Json) -> None:
+        """Read one object. Raises WireError for a version that Berth does not read."""
+        kind = str(obj.get("kind"))
+        self._check_version(number, kind, obj)
+        try:
+            for key, policy in group_policy_of(obj).items():
+                self._found.cache.apply_group_policy(key, policy)
+            if kind in self._kinds:
+                self._apply(kind, obj)
+                self._found.kinds.add(kind)
+        except WireError as error:
+            name = one_line(str((obj.get("metadata") or {}).get("name")))
+            self._note(f"{self._where}, object {number}, {kind} {name}: {error}")
+
+    def _note(self, text: str) -> None:
+        notes = self._found.unreadable
+        if len(notes) < _MAX_NAMED:
+            notes.append(text)
+        elif len(notes) == _MAX_NAMED:
+            notes.append("and more objects that cannot be read")
+
+    def _check_version(self, number: int, kind: str, obj: Json) -> None:
+        group, _, version = str(obj.get("apiVersion") or "").partition("/")
+        if group == _GROUP and kind in NEEDED and kind != "DeviceTaintRule" and version != "v1":
+            raise WireError(
+                f"{self._where}, object {number}",
+                f"{kind} has version {shown(version)}, Berth reads v1: "
+                f"kubectl get {kind.lower()}s.v1.{_GROUP} -A -o json writes it",
+            )
+
+    def _apply(self, kind: str, obj: Json) -> None:
+        found, metadata = self._found, get(obj, "metadata", dict, "", {})
+        name, namespace = need(metadata, "name", ".metadata"), metadata.get("namespace")
+        if kind == "Pod":
+            self._add_pod(obj)
+            return
+        self._kinds[kind].apply(f"{namespace}/{name}" if namespace else name, obj)
+        if kind == "ResourceClaim":
+            found.claims[ObjectKey(namespace or "", name)] = obj
+        elif kind == "Node":
+            offered = inner(inner(obj, "status", ""), "allocatable", "status")
+            counts = {one: _count(offered[one]) for one in PLUGIN_RESOURCES if one in offered}
+            if any(counts.values()):
+                found.offered[name] = {one: count for one, count in counts.items() if count}
+        elif kind == "ResourceSlice":
+            node = inner(obj, "spec", "").get("nodeName")
+            if node:
+                self._slice_nodes[str(node)] = None
+        if kind in _REPLAYED:
+            found.fleet.append(obj)
+
+    def _add_pod(self, obj: Json) -> None:
+        pod, found = decode_pod(obj), self._found
+        if not pod.node_name:
+            # As if Berth were asked to place it: the explainer says why no node fits, not whose pod it is.
+            found.cache.apply_pod(pod.uid, replace(pod, scheduler=SCHEDULER))
+        elif not pod.ended and pod.concerns_berth:
+            found.requests[pod.uid] = obj
+        elif not pod.ended:
+            found.others.append(obj)
+        if pod.concerns_berth and not pod.ended:
+            found.pods.append(pod)
+
+    def finish(self) -> None:
+        """Without any Node object, the nodes are those that slices name."""
+        if "Node" not in self._found.kinds:
+            for name in self._slice_nodes:
+                obj: Json = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+                self._kinds["Node"].apply(name, obj)
+                self._found.fleet.append(obj)
+
+
+def _count(value: object) -> int:
+    return whole_units(parse_quantity(str(value)).nanos)

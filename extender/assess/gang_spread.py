@@ -1,0 +1,102 @@
+"""How far the pods of each running gang are spread: over how many domains, and how few would have been enough."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from extender.allocation import Snapshot
+from extender.api.label_domains import label_domains
+from extender.api.pod_groups import GroupKey
+from extender.api.pods import Pod
+from extender.assess.pod_sets import PodSet
+from extender.explain.fleet_rows import product
+from extender.scheduling.domain_uses import path_labels
+
+NODE = "node"
+
+
+@dataclass(frozen=True, slots=True)
+class GangSpread:
+    """The pods with GPUs of a gang that run. `level` is the nearest label that all their nodes have, or `node`."""
+
+    gang: str
+    source: str  # the label or field that names the gang
+    pods: int
+    gpus: int
+    nodes: int
+    level: str
+    domains: int
+    fewest: int  # domains of this level that have so many GPUs of the product, if all were free
+    uids: frozenset[str]
+
+
+def gang_spreads(
+    pods: Iterable[Pod], sets: Iterable[PodSet], snapshot: Snapshot, levels: Sequence[str]
+) -> list[GangSpread]:
+    """The gangs of at least two pods with GPUs, those with the most GPUs first.
+
+    Pods of a Job or a JobSet without a group count as one, too: `source` says so.
+    """
+    found: dict[GroupKey, list[PodSet]] = {}
+    groups = {pod.uid: key for pod in pods if (key := _group(pod)) is not None}
+    for one in sets:
+        if one.uid in groups:
+            found.setdefault(groups[one.uid], []).append(one)
+    gangs = {key: members for key, members in found.items() if len({one.uid for one in members}) > 1}
+    if not gangs:
+        return []
+    domains = {level: _domains(snapshot, level, levels) for level in (*levels, NODE)}
+    spreads = [_spread(key, members, domains) for key, members in gangs.items()]
+    return sorted(spreads, key=lambda one: (-one.gpus, one.gang))
+
+
+def _group(pod: Pod) -> GroupKey | None:
+    if pod.membership is not None and pod.membership.key.name:
+        return pod.membership.key
+    return pod.jobs[0] if pod.jobs else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Domains:
+    of: Mapping[str, str]  # node to domain
+    gpus: Mapping[str, Counter[str]]  # by product: GPUs of each domain
+
+
+def _domains(snapshot: Snapshot, level: str, levels: Sequence[str]) -> _Domains:
+    infos = snapshot.node_infos
+    if level == NODE:
+        of = {name: name for name in infos}
+    else:
+        labels = ((name, info.node.labels) for name, info in infos.items())
+        of = dict(label_domains(labels, path_labels(level, levels)).name_of)
+    gpus = dict[str, Counter[str]]()
+    for name, domain in of.items():
+        gpus.setdefault(product(infos[name]), Counter())[domain] += infos[name].positions(-1).bit_count()
+    return _Domains(of, gpus)
+
+
+def _spread(key: GroupKey, members: Sequence[PodSet], domains: Mapping[str, _Domains]) -> GangSpread:
+    nodes = {one.node for one in members}
+    level = next(level for level, one in domains.items() if all(node in one.of for node in nodes))
+    one, gpus = domains[level], sum(member.count for member in members)
+    sizes, left, fewest = Counter[str](), gpus, 0
+    for name in {member.product for member in members}:
+        sizes.update(one.gpus[name])
+    for _, size in sizes.most_common():
+        if left <= 0:
+            break
+        left -= size
+        fewest += 1
+    return GangSpread(
+        str(key),
+        key.source.value,
+        len({member.uid for member in members}),
+        gpus,
+        len(nodes),
+        level,
+        len({one.of[node] for node in nodes}),
+        fewest,
+        frozenset(member.uid for member in members),
+    )

@@ -1,0 +1,210 @@
+"""The GPUs that each pod has on its node, by its claims: how links join them, and how near its NICs are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from extender.allocation import NodeInfo, Snapshot
+from extender.allocation.nodes import Nearness
+from extender.api.gpu_topology import Fabric, Source
+from extender.api.pods import Pod
+from extender.api.resource_claims import Result
+from extender.api.resource_slices import PoolKey
+from extender.assess.cluster_reading import ClusterReading
+from extender.base.bits import members
+from extender.cache import ALL_NODES
+from extender.explain.fleet_rows import product
+from extender.topology.affinity import nearest, pairs_of
+from extender.topology.device_pairs import device_pairs
+from extender.topology.products import limits_of
+from extender.topology.score_parts import product_gbps
+from extender.topology.sets import bandwidth, best_gbps, is_joined
+from extender.vendors import GPU, driver_of
+
+
+class Links(StrEnum):
+    """Who says how links join the GPUs of a node."""
+
+    AGENT = "Berth's agent"
+    BOARD = "the usual board of the product"
+    NONE = "the product has no links"
+    UNKNOWN = "not known"
+
+
+@dataclass(frozen=True, slots=True)
+class PodSet:
+    """Devices of one pod on one node. `gpus` are positions in the node's fabric, as a mask; bandwidths are in GB/s."""
+
+    pod: str
+    uid: str
+    node: str
+    product: str
+    gpus: int
+    names: tuple[str, ...]  # of these GPUs
+    links: Links
+    joined: bool = False
+    gbps: float = 0.0  # of a ring over the GPUs; 0 for one GPU
+    best_gbps: float = 0.0  # of the best set of this size, if all GPUs of the node were free
+    now_gbps: float = 0.0  # of the best set out of its own GPUs and those that are free now
+    near: int = 0  # pairs of a GPU and a NIC that are as near as the node allows
+    pairs: int = 0
+    nics: str = ""  # the pairs in words
+
+    @property
+    def count(self) -> int:
+        return self.gpus.bit_count()
+
+    @property
+    def is_several(self) -> bool:
+        return self.count > 1
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether it has several GPUs, and the links between them are known."""
+        return self.is_several and self.links is not Links.UNKNOWN
+
+
+def links_of(node_info: NodeInfo) -> Links:
+    """Who says how links join the GPUs of a node."""
+    fabric = node_info.fabric
+    if fabric is None:
+        return Links.UNKNOWN
+    if fabric.source is Source.LIVE:
+        return Links.AGENT
+    if fabric.source is Source.TABLE:
+        return Links.BOARD
+    drivers = {node_info.inventory.devices[bit].id.driver for bit in node_info.gpu_bits if bit >= 0}
+    is_without = all(limits_of(fabric.product, driver).link_gbps == 0 for driver in drivers)
+    return Links.NONE if is_without else Links.UNKNOWN
+
+
+def is_equal_for_all(fabric: Fabric) -> bool:
+    """Whether all sets of one size have one bandwidth: a switch joins all GPUs, or each is linked to each alike."""
+    graph = fabric.graph
+    pairs = {graph.links[a][b] for a in range(graph.size) for b in range(a)}
+    return len(set(graph.switch_links)) == 1 and len(pairs) <= 1
+
+
+def pod_sets(reading: ClusterReading, snapshot: Snapshot) -> list[PodSet]:
+    """The devices of every pod that a claim is reserved for, by node and pod; pods without a whole GPU are left out."""
+    pods = {pod.uid: pod for pod in reading.pods}
+    names, results = dict[str, str](), dict[str, list[Result]]()
+    for key, claim in snapshot.claims.items():
+        for consumer in claim.reserved_for if claim.allocation is not None else ():
+            assert claim.allocation is not None
+            names[consumer.uid] = f"{key.namespace}/{consumer.name}"
+            results.setdefault(consumer.uid, []).extend(claim.allocation.results)
+    found = (
+        one
+        for uid, given in results.items()
+        for node in _nodes(pods.get(uid), given, reading, snapshot)
+        if (one := _measured(snapshot.node_infos[node], names[uid], uid, given)) is not None
+    )
+    return sorted(found, key=lambda one: (one.node, one.pod))
+
+
+def _nodes(pod: Pod | None, results: Iterable[Result], reading: ClusterReading, snapshot: Snapshot) -> Iterator[str]:
+    """The nodes on which the devices are: that of the pod, or of their pools if only the claim is known."""
+    if pod is not None and pod.node_name:
+        yield from (name for name in (pod.node_name,) if name in snapshot.node_infos)
+        return
+    devices = (one.device for one in results)
+    pools = {PoolKey(one.driver, one.pool) for one in devices if driver_of(one.driver).kind == GPU}
+    yield from sorted(reading.cache.slices.nodes_of(pools) & snapshot.node_infos.keys() - {ALL_NODES})
+
+
+def _measured(node_info: NodeInfo, pod: str, uid: str, results: Iterable[Result]) -> PodSet | None:
+    """The set of a pod on one node; None without a whole GPU there."""
+    bits = (node_info.inventory.index.get(one.device) for one in results if not one.share_id and not one.admin_access)
+    taken = 0
+    for bit in bits:
+        taken |= 1 << bit if bit is not None else 0
+    gpus, fabric = node_info.positions(taken), node_info.fabric
+    if not gpus or fabric is None:
+        return None
+    devices = node_info.inventory.devices
+    names = tuple(devices[bit].id.device for bit in members(node_info.devices(gpus)))
+    name, links = product(node_info), links_of(node_info)
+    if gpus.bit_count() == 1 and node_info.places is None:
+        return PodSet(pod, uid, node_info.node.name, name, gpus, names, links)
+    near, pairs = _near(node_info, taken)
+    count, graph = gpus.bit_count(), fabric.graph
+    gbps = bandwidth(graph, gpus) if count > 1 else 0.0
+    now = max(best_gbps(graph, gpus | node_info.positions(~node_info.busy), count), gbps) if count > 1 else 0.0
+    return PodSet(
+        pod,
+        uid,
+        node_info.node.name,
+        name,
+        gpus,
+        names,
+        links,
+        is_joined(graph, gpus),
+        gbps,
+        max(product_gbps(node_info, count), gbps) if count > 1 else 0.0,
+        now,
+        near,
+        pairs,
+        device_pairs(node_info, taken, lambda _: None).text() if pairs else "",
+    )
+
+
+def _near(node_info: NodeInfo, taken: int) -> tuple[int, int]:
+    """(pairs of devices of different drivers that are as near as the node allows, all pairs).
+
+    A pair counts if the node's drivers say places that can be compared.
+    """
+    places = node_info.places
+    if places is None:
+        return 0, 0
+    best, near, pairs = nearest(places), 0, 0
+    for pair in pairs_of(places, taken):
+        first, second = sorted((places.kind(pair.anchor), places.kind(pair.other)))
+        pairs += best[first, second] > Nearness.UNKNOWN
+        near += best[first, second] > Nearness.UNKNOWN and pair.nearness == best[first, second]
+    return near, pairs
+
+
+def says_places(node_info: NodeInfo) -> bool:
+    """Whether the places of GPUs and of other devices of the node can be compared."""
+    places = node_info.places
+    return places is not None and any(one > Nearness.UNKNOWN for one in nearest(places).values())
+
+
+@dataclass(frozen=True, slots=True)
+class Bandwidth:
+    """Figures of pods with several GPUs. Those whose links are not known are only counted."""
+
+    pods: int
+    measured: int
+    joined: int
+    gbps: float  # the sum of the measured ones
+    best_gbps: float
+
+    @property
+    def share(self) -> float | None:
+        """The share of the best bandwidth of their nodes; None if none is measured."""
+        return self.gbps / self.best_gbps if self.best_gbps else None
+
+
+def bandwidth_of(sets: Iterable[PodSet]) -> Bandwidth:
+    """The sums over the pods with several GPUs."""
+    several = [one for one in sets if one.is_several]
+    measured = [one for one in several if one.is_measured]
+    return Bandwidth(
+        len(several),
+        len(measured),
+        sum(one.joined for one in measured),
+        sum(one.gbps for one in measured),
+        sum(one.best_gbps for one in measured),
+    )
+
+
+def users_by_node(sets: Iterable[PodSet]) -> Mapping[str, list[PodSet]]:
+    """The pods with GPUs of each node."""
+    found: dict[str, list[PodSet]] = {}
+    for one in sets:
+        found.setdefault(one.node, []).append(one)
+    return found

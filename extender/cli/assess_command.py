@@ -1,0 +1,181 @@
+"""`berth assess`: what Berth would do on a cluster, with nothing installed there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+import typer
+from rich.table import Table
+
+from extender.api.fields import Json
+from extender.assess import Assessment, anonymised, assess, html_page, reading_of
+from extender.assess.texts import HEADS, gang_cells, headline, product_cells, replay_cells, set_cells
+from extender.base.berth_errors import WireError
+from extender.base.text_limits import counted
+from extender.cache import ClusterCache
+from extender.cli.object_files import documents
+from extender.cli.options import Kubeconfig, Output, needs
+from extender.cli.output import Screen, say, say_json, table_screen
+from extender.cli.snapshot_command import list_kind
+from extender.cluster import ApiClient, ClusterError, load_credentials
+from extender.files import name_of
+from extender.runtime.informers import watched_resources
+
+_ROWS = 6  # of each table: all of it is one screen
+
+
+def assess_command(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Snapshots, or lists that kubectl get -o json wrote. Default: the cluster."),
+    ] = None,
+    *,
+    kubeconfig: Kubeconfig = None,
+    save: Annotated[Path | None, typer.Option(help="Write what was read into this file, for berth assess.")] = None,
+    anonymise: Annotated[
+        bool, typer.Option("--anonymise", help="Names in the file of --save become numbers; secrets are left out.")
+    ] = False,
+    html: Annotated[Path | None, typer.Option(help="Write the assessment with pictures into this HTML file.")] = None,
+    fail_below: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            metavar="SHARE",
+            help="Exit code 1 if the pods with several GPUs have less than this share of the best bandwidth.",
+        ),
+    ] = None,
+    replay: Annotated[bool, typer.Option(help="Replay the running pods with Berth and without it.")] = True,
+    output: Output = "table",
+) -> None:
+    """Say what Berth would do on a cluster, with nothing installed there.
+
+    It only lists objects: nodes, pods, slices, claims, classes and taint rules. The share of --fail-below is the
+    predicted bandwidth of all pods with several GPUs, divided by that of the best sets of their nodes. Exit code 1
+    also if there are such pods, but nobody knows the links of any.
+
+    Example: berth assess --kubeconfig ~/.kube/config --html assessment.html
+    """
+    needs(save, "--save", ("--anonymise", anonymise))
+    objects, refused, where = _from_files(files) if files else _from_cluster(kubeconfig)
+    if save is not None:
+        _save(save, objects, anonymise=anonymise)
+    reading = reading_of(objects, refused, where)
+    with Screen(stderr=True).status("assessing"):
+        found = assess(reading, replays=replay)
+    if html is not None:
+        _write(html, html_page(found).encode())
+    if output == "json":
+        say_json(found.as_json())
+    else:
+        _print(found)
+    if fail_below is not None:
+        _judge(found, fail_below)
+
+
+def _judge(found: Assessment, least: float) -> None:
+    share, pods = found.bandwidth.share, found.bandwidth.pods
+    if not pods:
+        return
+    if share is None:
+        say(f"berth: --fail-below: the links of none of {counted(pods, 'pod')} with several GPUs are known", err=True)
+        raise typer.Exit(1)
+    if share < least:
+        say(f"berth: --fail-below: the share of the best bandwidth is {share:.3f}, below {least:g}", err=True)
+        raise typer.Exit(1)
+
+
+# -- reading and writing ---------------------------------------------------------------------------------------------
+
+
+def _from_files(files: Sequence[Path]) -> tuple[Iterable[Json], dict[str, str], str]:
+    objects = (obj for path in files for obj in documents(path))
+    return list(objects), {}, ", ".join(map(name_of, files))
+
+
+def _from_cluster(kubeconfig: Path | None) -> tuple[list[Json], dict[str, str], str]:
+    with Screen(stderr=True).status("reading the cluster"):
+        return *asyncio.run(_listed(kubeconfig)), "the cluster"
+
+
+async def _listed(kubeconfig: Path | None) -> tuple[list[Json], dict[str, str]]:
+    """The objects of all kinds that may be listed, and why each other one may not."""
+    refused = dict[str, str]()
+    objects = list[Json]()
+    async with ApiClient(load_credentials(kubeconfig)) as client:
+        for kind in watched_resources(ClusterCache()):
+            name = kind.list_kind.removesuffix("List")
+            try:
+                objects += await list_kind(client, kind)
+            except ClusterError as error:
+                refused[name] = str(error)
+    return objects, refused
+
+
+def _save(path: Path, objects: Iterable[Json], *, anonymise: bool) -> None:
+    items = list(anonymised(objects) if anonymise else objects)
+    _write(path, orjson.dumps({"apiVersion": "v1", "kind": "List", "items": items}, option=orjson.OPT_INDENT_2))
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise WireError(name_of(path), error.strerror or str(error)) from error
+
+
+# -- the screen ------------------------------------------------------------------------------------------------------
+
+
+def _print(found: Assessment) -> None:
+    screen = table_screen()
+    for line in headline(found):
+        screen.print(line)
+    _table(screen, "GPUs", HEADS["products"], [product_cells(one) for one in found.fleet.products])
+    _table(screen, "pods with several GPUs, the worst first", HEADS["sets"], [set_cells(one) for one in found.sets])
+    _table(screen, "gangs", HEADS["gangs"], [gang_cells(one) for one in found.gangs])
+    _table(screen, "sets of joined GPUs, and racks", _BROKEN, _broken(found))
+    breakers = [(one.pod, one.node, f"{one.gpus} of {one.of}", one.beside) for one in found.fleet.breakers]
+    _table(screen, "pods that alone, or with one other, break a set", HEADS["breakers"], breakers)
+    waiting = [(one.first, str(one.pods), one.reason) for one in found.waiting]
+    _table(screen, "waiting pods", HEADS["waiting"], waiting)
+    replay = found.replay
+    if replay.rows:
+        title = f"the same pods once more: {replay.pods:,} pods, {replay.nodes:,} of {replay.of_nodes:,} nodes"
+        _table(screen, title, HEADS["replay"], [replay_cells(one) for one in replay.rows])
+    else:
+        screen.print(f"\nreplay: not computed: {replay.problem}", style="bold")
+    lines = [*found.lacking, *found.unknown, *found.unreadable]
+    if lines:
+        screen.print("\nwhat is not known", style="bold")
+    for line in lines:
+        screen.print(f"  {line}")
+
+
+_BROKEN = ("", "whole", "in use", "broken by small pods", "free GPUs in these")
+
+
+def _broken(found: Assessment) -> list[Sequence[str]]:
+    rows: list[Sequence[str]] = [
+        [one.product, *map(str, (one.whole, one.full, one.broken, one.free))] for one in found.fleet.sets
+    ]
+    rows += [
+        [one.label, *map(str, (one.whole, one.full + one.used, one.broken, one.free))] for one in found.fleet.domains
+    ]
+    return rows
+
+
+def _table(screen: Screen, title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    if not rows:
+        return
+    screen.print(f"\n{title}", style="bold")
+    table = Table(*heads, box=None, pad_edge=False, header_style="dim")
+    for row in rows[:_ROWS]:
+        table.add_row(*row)
+    screen.print(table)
+    if len(rows) > _ROWS:
+        screen.print(f"and {len(rows) - _ROWS:,} more: --output json has all")

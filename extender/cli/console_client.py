@@ -1,0 +1,164 @@
+"""The HTTP client of the commands that ask a console: at a URL, on this machine, or in a cluster.
+
+`--server` or $BERTH_SERVER names a URL. Without one, `berth` asks 127.0.0.1:8889 if something answers there, which is
+`berth run`; else the console of the cluster to which the kubeconfig leads. `kubectl berth` never asks this machine: a
+sandbox must not answer for the cluster of the context. A reply that does not have Berth's shape raises an error; no
+command prints it.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+from urllib.parse import urlsplit
+
+import httpx
+import orjson
+import typer
+from pydantic import TypeAdapter, ValidationError
+
+from extender.api.documents import json_value
+from extender.base.berth_errors import BerthError, WireError
+from extender.base.text_limits import one_line
+from extender.cli.options import parse_url
+
+SERVER = "http://127.0.0.1:8889"
+NAMESPACE = "berth-system"
+Server = Annotated[
+    str,
+    typer.Option(
+        envvar="BERTH_SERVER",
+        help=f"The URL of the console. Default: {SERVER} (not kubectl berth), else the cluster's.",
+    ),
+]
+Token = Annotated[
+    str, typer.Option(envvar="BERTH_TOKEN", help="The token of the console. Default: that of the cluster's Secret.")
+]
+ConsoleKubeconfig = Annotated[
+    Path | None, typer.Option("--kubeconfig", help="The kubeconfig that leads to the console. Default: as kubectl.")
+]
+BerthNamespace = Annotated[str, typer.Option(help="The namespace in which Berth is installed.", metavar="NAMESPACE")]
+_SECONDS = 30.0
+_CONNECT_SECONDS = 1.0  # to this machine
+_ERROR_BYTES = 1024  # of an error's text
+_OK, _UNAUTHORIZED, _NOT_FOUND = 200, 401, 404
+
+
+class NotKnown(BerthError):
+    """The console does not know the object of the question."""
+
+
+class _Route(Protocol):
+    """The way to a console: where it is and whose token is sent, for messages; the default namespace, or ''."""
+
+    namespace: str
+
+    @property
+    def address(self) -> str: ...
+
+    @property
+    def token_from(self) -> str: ...
+
+    def send(
+        self, method: str, path: str, content: bytes | None, headers: Mapping[str, str], seconds: float
+    ) -> httpx.Response: ...
+
+
+class ConsoleClient:
+    """Asks one console. `namespace` is the default namespace of the context that leads to it; '' without a context."""
+
+    def __init__(self, route: _Route) -> None:
+        self._route = route
+        self.namespace = route.namespace
+
+    def ask(self, path: str, shape: Any, body: bytes | None = None) -> Any:
+        """Send GET, or POST when there is a `body`, and return the decoded JSON of the reply.
+
+        `shape` is the pydantic type that the reply must have. Raises BerthError; NotKnown for 404.
+        """
+        method = "GET" if body is None else "POST"
+        reply = self._route.send(method, path, body, {"Content-Type": "application/json"}, _SECONDS)
+        address = one_line(self._route.address)
+        if reply.status_code == _UNAUTHORIZED:
+            raise BerthError(_rejected(address, self._route.token_from))
+        if reply.status_code == _NOT_FOUND and (problem := _own_problem(reply)):
+            raise NotKnown(problem)
+        if reply.status_code != _OK:
+            problem = _own_problem(reply) or one_line(reply.text, _ERROR_BYTES)
+            raise BerthError(f"{address}{path} answers {reply.status_code}: {problem}")
+        try:
+            found = json_value(reply.content, f"{address}{path}")
+            TypeAdapter(shape).validate_python(found)
+        except (WireError, ValidationError) as error:
+            raise WireError(
+                "--server", f"{address}{path} does not answer as Berth does; is `berth console` there?"
+            ) from error
+        return found
+
+
+def console_of(server: str, token: str, kubeconfig: Path | None, context: str, berth_namespace: str) -> ConsoleClient:
+    """The client of the console that these options name. Raises BerthError."""
+    if not (token.isascii() and token.isprintable()):
+        raise WireError("--token", "must be visible ASCII characters")
+    of_cluster = kubeconfig is not None or context or berth_namespace != NAMESPACE
+    is_plugin = Path(sys.argv[0]).name.startswith("kubectl")
+    if not server and not of_cluster and not is_plugin and _listens(SERVER):
+        server = SERVER
+    if server:
+        return ConsoleClient(_Url(parse_url(server, "--server"), token))
+    from extender.cli.installed_console import InstalledConsole  # the client of the API server
+
+    return ConsoleClient(InstalledConsole(kubeconfig, context, berth_namespace, token))
+
+
+def _listens(url: str) -> bool:
+    found = urlsplit(url)
+    try:
+        with socket.create_connection((found.hostname or "", found.port or 0), _CONNECT_SECONDS):
+            return True
+    except OSError:
+        return False
+
+
+class _Url:
+    """A console at a URL."""
+
+    namespace = ""
+
+    def __init__(self, address: str, token: str) -> None:
+        self.address = address
+        self.token_from = "--token or BERTH_TOKEN" if token else ""
+        self._secret = {"Authorization": f"Bearer {token}"} if token else {}
+
+    def send(
+        self, method: str, path: str, content: bytes | None, headers: Mapping[str, str], seconds: float
+    ) -> httpx.Response:
+        # Loading certificate authorities takes longer than the request; plain HTTP needs none.
+        tls, url = not self.address.startswith("http://"), f"{self.address}{path}"
+        try:
+            sent = {**headers, **self._secret}
+            return httpx.request(method, url, content=content, headers=sent, timeout=seconds, verify=tls)
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+            reason = one_line(str(error)) or type(error).__name__
+            address = one_line(self.address)
+            raise WireError("--server", f"{address} does not answer ({reason}); is `berth console` there?") from error
+
+
+def _rejected(address: str, token_from: str) -> str:
+    if not token_from:
+        return f"{address} needs a token: give --token, or set BERTH_TOKEN"
+    later = "; it reads a changed Secret within two minutes" if token_from.startswith("Secret") else ""
+    return f"{address} rejects the token of {token_from}{later}"
+
+
+def _own_problem(reply: httpx.Response) -> str:
+    """The text of Berth's own error; '' if the body has none."""
+    try:
+        found = orjson.loads(reply.content)
+    except orjson.JSONDecodeError:
+        return ""
+    message = found.get("error") if isinstance(found, dict) else None
+    return one_line(message, _ERROR_BYTES) if isinstance(message, str) else ""

@@ -1,0 +1,70 @@
+"""The pod or group that the words of `berth explain` name, such as POD, NAMESPACE/POD, pod/POD or group GROUP."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from extender.base.berth_errors import BerthError, WireError
+from extender.base.text_limits import one_line, shown
+
+_PODS = ("pod", "pods", "po")
+_GROUPS = ("group", "groups")
+_WORKLOADS = (
+    "deploy", "deployment", "deployments", "sts", "statefulset", "statefulsets", "rs", "replicaset", "replicasets",
+    "ds", "daemonset", "daemonsets", "job", "jobs", "cj", "cronjob", "cronjobs", "jobset", "jobsets", "lws",
+    "leaderworkerset", "leaderworkersets",
+)  # fmt: skip
+_NODES = ("no", "node", "nodes")
+_CLAIMS = ("claim", "claims", "resourceclaim", "resourceclaims")
+
+
+class Named(NamedTuple):
+    """A pod or a group. Without a namespace its name is to be unique in the cluster."""
+
+    is_group: bool
+    namespace: str
+    name: str
+    kind: str = ""  # the part before the slash, if it may be a kind that explain does not take instead of a namespace
+
+    @property
+    def text(self) -> str:
+        """NAMESPACE/NAME or NAME."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+    def of_wrong_kind(self) -> BerthError | None:
+        """What to name instead; None if the words can only name a pod or a group."""
+        return _wrong_kind(self.kind, self.name) if self.kind else None
+
+
+def named(words: Sequence[str], namespace: str) -> Named:
+    """What the words name. `namespace` is that of --namespace, or ''. Raises WireError or BerthError."""
+    if not words:
+        raise WireError("NAMESPACE/NAME", "is missing: name a pod, or give -f FILE")
+    kind, *rest = words if len(words) > 1 or words[0] not in _PODS + _GROUPS else (words[0], "")
+    given = shown(" ".join(words))
+    if not rest:  # one word: NAME, NAMESPACE/NAME, KIND/NAME
+        first, slash, last = kind.partition("/")
+        kind, rest = (first, [last]) if slash and first in _PODS + _GROUPS else ("pod", [kind])
+    elif kind in (*_WORKLOADS, *_NODES, *_CLAIMS):
+        raise _wrong_kind(kind, rest[0])
+    is_group = kind in _GROUPS
+    parts = rest[0].split("/")
+    if kind not in _PODS + _GROUPS or len(rest) > 1 or len(parts) > 2 or not all(parts):  # noqa: PLR2004 - see Named
+        raise WireError("NAMESPACE/NAME", f"must name one {'group' if is_group else 'pod'}, is {given}")
+    if len(parts) == 1:
+        return Named(is_group, namespace, parts[0])
+    if namespace:
+        raise WireError("--namespace", f"does not go with a name that has a namespace, is {shown(namespace)}")
+    may_be_kind = parts[0] in (*_WORKLOADS, *_NODES, *_CLAIMS) and not is_group
+    return Named(is_group, parts[0], parts[1], parts[0] if may_be_kind else "")
+
+
+def _wrong_kind(kind: str, name: str) -> BerthError:
+    name = one_line(name)
+    ways = "name one of its pods (kubectl get pods lists them), or give its manifest with -f FILE"
+    if kind in _NODES:
+        ways = f"berth nodes {name} shows the node"
+    if kind in _CLAIMS:
+        ways = f"name a pod that uses the claim; berth claims {name} lists it"
+    return BerthError(f"explain takes a pod or a group, not {kind} {name}: {ways}")

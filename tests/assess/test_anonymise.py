@@ -1,0 +1,71 @@
+"""A snapshot without names: nothing that a user wrote is left in it, and it is assessed as the snapshot with names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from extender.assess import anonymised
+from tests.assess.test_assess import CASES, assessed
+from tests.worlds.assessed_clusters import objects_of, snapshot_file
+
+Json = dict[str, Any]
+SECRET = "acme"
+
+
+def test_no_name_and_no_secret_is_left() -> None:
+    case: Json = {
+        "nodes": {
+            f"{SECRET}-n": {
+                "machine": "hgx-h100-8",
+                "labels": {"topology.kubernetes.io/rack": f"{SECRET}-rack", f"{SECRET}.com/team": SECRET},
+            }
+        },
+        "pods": [
+            {"name": f"{SECRET}-p", "node": f"{SECRET}-n", "gpus": [0, 1], "group": f"{SECRET}-g"},
+            {"name": f"{SECRET}-w", "count": 16},
+        ],
+    }
+    objects = objects_of(case)
+    for obj in objects:
+        obj["metadata"]["managedFields"] = [{"manager": SECRET}]
+        obj["metadata"]["annotations"] = {f"{SECRET}/note": SECRET, "berth.dev/decision": SECRET}
+        if obj["kind"] == "Pod":
+            obj["metadata"]["namespace"] = f"{SECRET}-ns"
+            obj["spec"]["nodeSelector"] = {"team": SECRET}
+            obj["spec"]["containers"][0] |= {"env": [{"name": "KEY", "value": SECRET}], "image": f"{SECRET}/image"}
+            obj["status"]["conditions"] = [{"type": "PodScheduled", "message": SECRET}]
+        elif obj["kind"] == "ResourceClaim":
+            obj["metadata"]["namespace"] = f"{SECRET}-ns"
+            obj["spec"]["devices"]["config"] = [{"opaque": {"parameters": {"key": SECRET}}}]
+        elif obj["kind"] == "Node":
+            obj["status"]["addresses"] = [{"address": f"{SECRET}.example"}]
+        elif obj["kind"] == "ResourceSlice":
+            obj["spec"]["devices"][0]["attributes"]["serial"] = {"string": SECRET}
+            obj["spec"]["devices"][0]["attributes"]["uuid"] = {"string": f"GPU-{SECRET}"}
+    text = json.dumps(list(anonymised(objects)))
+    assert SECRET not in text
+    assert "NVIDIA H100" in text  # the product, without which nothing can be said
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_the_assessment_stays(case: Json, tmp_path: Path) -> None:
+    objects = objects_of(case)
+    named = assessed(snapshot_file(tmp_path, objects))
+    numbered = assessed(snapshot_file(tmp_path, list(anonymised(objects)), "numbered.json"))
+    assert numbered["unreadable"] == []
+    for name in ("nodes", "bandwidth", "near", "pairs", "plugin_pods", "plugin_gpus", "lacking"):
+        assert numbered[name] == named[name], name
+    assert numbered["fleet"]["products"] == named["fleet"]["products"]
+    rates = ("joined", "gbps", "best_gbps", "now_gbps", "links", "near", "pairs")
+    for row, other in zip(_sorted(numbered["sets"], rates), _sorted(named["sets"], rates), strict=True):
+        assert row == other
+    counts = ("pods", "gpus", "nodes", "level", "domains", "fewest")
+    assert _sorted(numbered["gangs"], counts) == _sorted(named["gangs"], counts)
+
+
+def _sorted(rows: list[Json], fields: tuple[str, ...]) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row[name] for name in fields) for row in rows)

@@ -1,0 +1,175 @@
+"""What a user of kubectl types works: short options, KIND/NAME, forms of output, help and the completion of a shell."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+from itertools import groupby
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from extender.cli import completion_command
+from extender.cli.main import commands
+from extender.cli.output import Screen, table_screen
+from tests.worlds.commands import berth, berth_beside
+from tests.worlds.eventually import eventually
+from tests.worlds.process_starter import ROOT
+from tests.worlds.running_berth import Berthing, berthing, claim, pod
+
+
+async def ask(b: Berthing, *words: str) -> tuple[int, str, str]:
+    return await berth_beside([*words, "--server", str(b.client.base_url).rstrip("/")])
+
+
+WAYS = "name one of its pods (kubectl get pods lists them), or give its manifest with -f FILE"
+
+
+@pytest.mark.parametrize(("words", "sentence"), [
+    ("deploy x", f"explain takes a pod or a group, not deploy x: {WAYS}"),
+    ("job/x", f"explain takes a pod or a group, not job x: {WAYS}"),
+    ("node/n1", "explain takes a pod or a group, not node n1: berth nodes n1 shows the node"),
+    ("claim/c", "explain takes a pod or a group, not claim c: name a pod that uses the claim; berth claims c lists it"),
+    ("p -n Bad_Name", "--namespace: must be the name of a namespace, is 'Bad_Name'"),
+    ("p -n a -A", "--all-namespaces: does not go with --namespace a"),
+    ("a/p -n b", "--namespace: does not go with a name that has a namespace, is 'b'"),
+    ("p --snapshot f -w", "--watch: does not go with --snapshot: the file does not change"),
+    ("group g", ("NAMESPACE/NAME: must name one group, is 'g': the namespace is missing: "
+                "write berth explain group NAMESPACE/g")),
+    ("group/g", ("NAMESPACE/NAME: must name one group, is 'g': the namespace is missing: "
+                "write berth explain group NAMESPACE/g")),
+])  # fmt: skip
+async def test_what_cannot_be_explained_is_said_in_one_sentence(words: str, sentence: str) -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        assert await ask(b, "explain", *words.split()) == (2, "", f"berth: {sentence}")
+
+
+async def test_names_and_forms_of_output() -> None:
+    async with berthing({"n1": "t4-4", "n2": "t4-4"}) as b:
+        for namespace in ("default", "job"):
+            one = {"metadata": {"name": "p", "namespace": namespace, "uid": namespace}}
+            b.cluster.apply({**pod("p", "none"), **one})
+        b.cluster.apply(claim("c", 1))
+        await eventually(lambda: b.console.overview.fleet()["waiting"] == 2)
+        code, out, _ = await ask(b, "explain", "p", "-n", "job", "-o", "yaml")
+        assert (code, [one["pod"] for one in yaml.safe_load_all(out)]) == (0, ["job/p"])
+        code, out, _ = await ask(b, "explain", "job/p", "-o", "json")
+        assert json.loads(out)["pod"] == "job/p", "a namespace may be called as a kind is"
+        code, out, _ = await ask(b, "explain", "po/p", "-n", "default", "-o", "json")
+        assert json.loads(out)["pod"] == "default/p"
+        assert (await ask(b, "nodes", "node/n2", "-o", "name"))[1] == "node/n2\n"
+        assert [node["name"] for node in yaml.safe_load((await ask(b, "nodes", "-o", "yaml"))[1])] == ["n1", "n2"]
+        assert (await ask(b, "claims", "c", "-o", "name"))[1] == "resourceclaim.resource.k8s.io/c\n"
+        assert (await ask(b, "claims", "-n", "job"))[2] == "berth: no claim in namespace job; -A lists all namespaces\n"
+        assert {one["pod"] for one in json.loads((await ask(b, "top", "-o", "json"))[1])["pending"]} == {
+            "default/p",
+            "job/p",
+        }
+        top = (await ask(b, "top", "--once", "-n", "job"))[1]
+        assert ("job/p" in top, "default/p" in top) == (True, False)
+        assert yaml.safe_load((await ask(b, "policy", "status", "-o", "yaml"))[1])["problem"] == ""
+
+
+async def test_a_watch_prints_what_changes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The second answer is that of the first again; then the claim gets a device; then Ctrl-C."""
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(claim("c", 1))
+        b.cluster.apply(pod("p", "c"))
+        await b.settled()
+        loop, turns = asyncio.get_running_loop(), iter(range(3))
+
+        async def bind() -> None:
+            assert await b.bind("p", (await b.filter("p"))["NodeNames"][0]) == ""
+            await b.settled()
+
+        def sleep(_: float) -> None:
+            turn = next(turns)
+            if turn == 1:
+                asyncio.run_coroutine_threadsafe(bind(), loop).result()
+            if turn == 2:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr("extender.cli.fleet_commands.time.sleep", sleep)
+        for command, most, after in (("nodes", 2, "fff"), ("claims", 1, "gpu.nvidia.com/")):
+            turns = iter(range(3) if command == "nodes" else (0, 2))
+            code, out, _ = await ask(b, command, "-w")
+            shown = re.findall("(?:n1|default/c).*", out)
+            assert (code, len(shown), after in shown[-1]) == (0, most, True), out
+
+
+def test_the_help_has_groups_in_order() -> None:
+    code, out, _ = berth(["-h"])
+    panels = [list(lines) for is_in, lines in groupby(out.splitlines(), lambda line: line.startswith("│")) if is_in]
+    names = [[line.split()[1] for line in panel if re.match("│ [a-z]", line)] for panel in panels]
+    assert code == 0
+    assert [panel[0] for panel in names[1:]] == ["claims", "allocate", "agent", "completion"]
+    assert all(panel == sorted(panel) for panel in names), names
+    assert berth(["explain", "-h"])[1] == berth(["explain", "--help"])[1]
+
+
+def test_a_program_reads_whole_cells_and_a_terminal_may_have_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert table_screen().width > 5000
+    for value, coloured in (("1", False), ("", True)):
+        monkeypatch.setenv("NO_COLOR", value)
+        screen = Screen(force_terminal=True, color_system="standard")
+        with screen.capture() as found:
+            screen.print("free", style="green")
+        assert ("32m" in found.get()) == coloured
+
+
+# -- completion ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_gets_its_script(shell: str) -> None:
+    code, out, _ = berth(["completion", shell])
+    assert (code, "_BERTH_COMPLETE" in out) == (0, True)
+    assert "powershell" in berth(["completion", "powershell"])[2]
+
+
+@pytest.mark.parametrize(
+    ("line", "found"), [("berth exp", "explain\n"), ("berth nodes --berth", "--berth-namespace\n")]
+)
+def test_the_script_of_bash_gets_words(line: str, found: str) -> None:
+    """As bash calls it, in a process of its own."""
+    words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1), "_BERTH_COMPLETE": "complete_bash"}
+    assert _completed(["berth"], words) == found
+
+
+def test_kubectl_gets_words_and_a_directive() -> None:
+    assert _completed(["/usr/bin/kubectl_complete-berth", "explain", "--name"], {}) == "--namespace\n:4\n"
+
+
+def _completed(argv: list[str], env: dict[str, str]) -> str:
+    code = f"import sys; sys.argv = {argv!r}; from extender.__main__ import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env={"PATH": "", "HOME": "/", **env}, capture_output=True, check=True
+    )
+    assert done.stderr == b""
+    return done.stdout.decode()
+
+
+async def test_names_are_those_of_the_console() -> None:
+    async with berthing({"n1": "t4-4", "n2": "t4-4", "x": "t4-4"}) as b:
+        b.cluster.apply(pod("p", "none"))
+        await eventually(lambda: b.console.overview.fleet()["waiting"] == 1)
+        command = typer.main.get_command(commands(["explain"]))
+        context: Any = typer.Context(command)
+        context.params = {"server": str(b.client.base_url).rstrip("/")}
+        found = asyncio.to_thread
+        assert await found(completion_command.node_names, context, "n") == ["n1", "n2"]
+        assert await found(completion_command.pod_names, context, "def") == ["default/p"]
+        context.params |= {"namespace": "default"}
+        assert await found(completion_command.pod_names, context, "p") == ["p"]
+
+
+def test_a_completion_is_quiet_if_no_console_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    context: Any = typer.Context(typer.main.get_command(commands(["explain"])))
+    context.params = {"server": "http://127.0.0.1:9"}
+    assert completion_command.node_names(context, "") == []
+    assert capsys.readouterr() == ("", "")

@@ -1,0 +1,87 @@
+"""What a file of jobs says, and the sentence about one that cannot be read."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from extender.base.berth_errors import WireError
+from extender.policy import Policy
+from extender.replay import MAX_JOBS, TRACES, Job, fleet_of, placement_of, read_jobs, read_nodes, run_replay
+from extender.sandbox import parse_nodes
+
+CASES = yaml.safe_load((Path(__file__).parents[1] / "cases" / "replay_jobs.yaml").read_text())
+
+
+def read(folder: Path, text: str) -> list[Job]:
+    path = folder / "jobs"
+    path.write_text(text)
+    return read_jobs(path, TRACES)
+
+
+def facts(job: Job) -> dict[str, Any]:
+    """The fields that differ from their defaults."""
+    default = Job("", -1)
+    return {f.name: getattr(job, f.name) for f in fields(Job) if getattr(job, f.name) != getattr(default, f.name)}
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+def test_cases(case: dict[str, Any], tmp_path: Path) -> None:
+    if "jobs" in case:
+        assert [facts(job) for job in read(tmp_path, case["text"])] == case["jobs"]
+        return
+    with pytest.raises(WireError) as raised:
+        read(tmp_path, case["text"])
+    assert f"{tmp_path / 'jobs'}: {case['wrong']}" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_million_jobs_are_refused_with_the_limit(tmp_path: Path) -> None:
+    lines = "\n".join(f"{number},1" for number in range(MAX_JOBS + 1))
+    with pytest.raises(WireError, match=f"line {MAX_JOBS + 2}: a replay takes at most {MAX_JOBS} jobs"):
+        read(tmp_path, f"arrival,gpus\n{lines}")
+
+
+def test_nodes_of_machine_files() -> None:
+    nodes = parse_nodes("2xt4-4,4xgb200-nvl72-tray/2/4,1xt4-4")
+    assert [node.name for node in nodes if node.machine.name == "t4-4"] == ["t4-4-00000", "t4-4-00001", "t4-4-00002"]
+    cliques = [dict(node.labels) for node in nodes if node.labels]
+    clique, rack, _ = Policy().group_levels
+    assert cliques == [{clique: f"gb200-nvl72-tray-{n}", rack: "gb200-nvl72-tray-0"} for n in (0, 0, 1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("t4-4", "--nodes: must be COUNTxMACHINE[/NODES],…, such as 36xgb200-nvl72-tray/18; is 't4-4'"),
+        ("2xfoo", "--nodes: knows no machine 'foo': give a machine file, or one of a100-pcie-8-bridged,"),
+        ("0xt4-4", "--nodes: names no node"),
+        ("30000xt4-4", "--nodes: names more than 20000 nodes"),
+        ("2xnone.yaml", "none.yaml: does not exist"),
+    ],
+)
+def test_nodes_that_are_none(text: str, wrong: str) -> None:
+    with pytest.raises(WireError) as raised:
+        parse_nodes(text)
+    assert str(raised.value).startswith(wrong)
+
+
+def test_a_node_list_of_openb_is_a_fleet(tmp_path: Path) -> None:
+    path = tmp_path / "nodes.csv"
+    path.write_text("sn,cpu_milli,memory_mib,gpu,model\nn-1,64000,262144,2,P100\nn-2,96000,1024,0,\n")
+    jobs = [
+        Job("gpu", 0, gpus=2, product="P100", cpu=64_000),
+        Job("cores", 1, cpu=96_000),
+        Job("more", 2, cpu=1),
+        Job("other", 3, gpus=1, product="V100"),
+    ]
+    found = run_replay(fleet_of(read_nodes(path)), jobs, placement_of("berth"))
+    assert {name: job.pods[0].node for name, job in found.started_jobs.items()} == {"gpu": "n-1", "cores": "n-2"}
+    assert found.never["more"] == "Insufficient cpu, memory or pods"
+    path.write_text("sn,cpu_milli,memory_mib,gpu,model\nn-1,many,262144,2,P100\n")
+    with pytest.raises(WireError, match="line 2: cpu_milli must be a number of at least 0, is 'many'"):
+        read_nodes(path)

@@ -1,0 +1,200 @@
+"""A replay decides as serve does, in a time of its own, and says what it found."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import subprocess
+import sys
+from unittest.mock import patch
+
+import pytest
+
+from extender.replay import Job, fleet_of, placement_of, run_replay
+from extender.replay.placements import BerthPlacing
+from extender.sandbox import DEVICE_CLASSES, MachineNode, carried_machines, machine_objects, parse_nodes
+from tests.worlds.replay_worlds import placed, placed_in_sandbox, replayed
+
+HOUR = 3600.0
+MIXED = "2xa100-pcie-8-bridged,2xhgx-h100-8,4xgb200-nvl72-tray/2,1xt4-4"
+
+
+@pytest.mark.loopback
+async def test_pods_get_the_nodes_and_devices_that_the_sandbox_gives_them() -> None:
+    jobs = [
+        Job("pair", 0, gpus=2, topology="preferred"),
+        Job("small", 100, gpus=1),
+        Job("near", 200, gpus=2, nics=2, topology="preferred"),
+        Job("rack", 400, pods=2, gpus=4, group_required="clique"),
+        Job("other", 500, gpus=2, topology="required"),
+        Job("tiny", 600, gpus=1, topology="none"),
+        Job("rest", 700, pods=2, gpus=1),
+    ]
+    outcome = await asyncio.to_thread(replayed, jobs, MIXED)  # in a loop of its own
+    assert placed(outcome, jobs) == await placed_in_sandbox(jobs, parse_nodes(MIXED))
+    assert outcome.started == len(jobs)
+
+
+def test_jobs_run_and_wait_for_exactly_their_time() -> None:
+    jobs = [
+        Job("first", 0, 100, gpus=4),
+        Job("second", 1, 50, gpus=4),  # until 150
+        Job("third", 2, 10, gpus=4),  # until 160
+        Job("late", 155, 10, gpus=4),
+    ]
+    for rule in ("berth", "first fit", "emptiest node"):
+        found = replayed(jobs, "1xt4-4", rule).started_jobs
+        assert {name: round(job.at) for name, job in found.items()} == {
+            "first": 0,
+            "second": 100,
+            "third": 150,
+            "late": 160,
+        }
+        assert round(found["third"].wait) == 148
+
+
+def test_a_job_ends_while_the_next_arrival_is_far_away() -> None:
+    jobs = [
+        Job("a", 0, 100, gpus=4),
+        Job("b", 1, 100, gpus=4),
+        Job("c", 2, 100, gpus=4),
+        Job("z", 99 * HOUR, 1, gpus=1),
+    ]
+    found = replayed(jobs, "1xt4-4").started_jobs
+    assert [round(found[name].at) for name in "abc"] == [0, 100, 200]
+
+
+def test_berth_joins_gpus_that_first_fit_splits() -> None:
+    jobs = [Job("one", 0, HOUR, gpus=1), *(Job(f"pair-{i}", i + 1.0, HOUR, gpus=2) for i in range(3))]
+    berth, first_fit = (replayed(jobs, "1xa100-pcie-8-bridged", rule) for rule in ("berth", "first fit"))
+    assert (berth.joined, berth.ring) == (1.0, 1.0)
+    assert first_fit.joined == 0.0
+    assert first_fit.ring < 0.2
+    assert berth.ring_gbps > 5 * first_fit.ring_gbps
+
+
+def test_a_gang_is_in_one_clique_with_berth_and_half_placed_without() -> None:
+    """Two gangs that each need three of four trays: pod by pod both hold trays, until one runs out of patience."""
+    jobs = [Job("a", 0, HOUR, pods=2, gpus=4), Job("b", 1, HOUR, pods=4, gpus=4), Job("c", 2, HOUR, pods=4, gpus=4)]
+    berth, first_fit = (replayed(jobs, "4xgb200-nvl72-tray/2", rule) for rule in ("berth", "first fit"))
+    assert (berth.failures, berth.started, berth.domains) == (0, 3, (1 + 2 + 2) / 3)
+    assert first_fit.failures > 0
+    assert berth.held == 0
+    assert first_fit.held > 0
+
+
+def test_gangs_start_with_their_last_pod() -> None:
+    jobs = [Job("single", 0, 500, gpus=4), Job("gang", 1, 100, pods=2, gpus=4)]
+    found = replayed(jobs, "2xgb200-nvl72-tray/2")
+    assert round(found.started_jobs["gang"].at) == 500
+    assert len({pod.node for pod in found.started_jobs["gang"].pods}) == 2
+
+
+def test_jobs_that_never_fit_are_named_with_their_reason() -> None:
+    huge, fits, gang = Job("huge", 0, 10, gpus=8), Job("fits", 1, 10, gpus=4), Job("gang", 2, 10, pods=3, gpus=4)
+    found = replayed([huge, fits, gang, Job("equal", 3, 10, gpus=8)], "2xt4-4")
+    assert (found.started, found.jobs) == (1, 4)
+    assert found.never["huge"] == found.never["equal"] == "too few devices match request gpu"
+    assert "no domain has room" in found.never["gang"]
+    assert found.waits == {"2-4": (1, 0.0, 0.0)}
+
+
+def test_cpu_and_memory_limit_the_nodes_as_gpus_do() -> None:
+    half = Job("half", 0, 100, gpus=1, cpu=70_000)  # a node of a machine file has 128 cores
+    jobs = [half, Job("other", 1, 100, gpus=1, cpu=70_000), Job("plain", 2, 100, cpu=50_000)]
+    found = replayed(jobs, "1xt4-4")
+    assert [round(found.started_jobs[name].at) for name in ("half", "other", "plain")] == [0, 100, 2]
+
+
+def test_pods_without_devices_spread_as_least_allocated_spreads_them() -> None:
+    jobs = [Job("a", 0, cpu=64_000), Job("b", 1, cpu=32_000), Job("c", 2, cpu=32_000), Job("d", 3, ram=1 << 30)]
+    for seed in range(4):
+        found = replayed(jobs, "2xt4-4", seed=seed).started_jobs
+        node = {name: job.pods[0].node for name, job in found.items()}
+        assert node["b"] == node["c"] != node["a"]
+
+
+def test_parts_of_a_gpu_are_shared() -> None:
+    jobs = [Job(f"part-{i}", i, HOUR, gpus=0.4) for i in range(4)] + [Job("whole", 5, HOUR, gpus=3)]
+    found = replayed(jobs, "1xt4-4")
+    assert found.started == 5
+    used = {device for name, job in found.started_jobs.items() if name != "whole" for device in job.pods[0].devices}
+    assert len(used) == 2, "two parts of 0.4 fit on a GPU"
+    assert round(found.started_jobs["whole"].at) == HOUR + 1, "two GPUs are left until both parts of one end"
+    assert found.started_jobs["whole"].pods[0].gpus == 3
+
+
+def test_the_share_of_allocated_gpus_is_the_mean_over_time() -> None:
+    jobs = [Job("a", 0, 100, gpus=4), Job("b", 0, 50, gpus=4), Job("end", 200, 1, gpus=1)]
+    found = replayed(jobs, "2xt4-4")
+    assert found.allocated == pytest.approx((4 * 100 + 4 * 50) / (8 * 200), abs=0.01)
+    assert len(found.samples) > 50
+    assert found.samples[0].at == 0
+    assert found.samples[-1].at == pytest.approx(200)
+
+
+def test_a_snapshot_keeps_what_runs() -> None:
+    """A claim of another scheduler holds two of four GPUs, and its pod 100 of 128 cores."""
+    node, machine = "n", carried_machines()["t4-4"]
+    results = [{"request": "g", "driver": "gpu.nvidia.com", "pool": node, "device": f"gpu-{i}"} for i in (0, 1)]
+    claim = {
+        "kind": "ResourceClaim",
+        "metadata": {"name": "held", "namespace": "x", "uid": "held"},
+        "spec": {
+            "devices": {"requests": [{"name": "g", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 2}}]}
+        },
+        "status": {
+            "allocation": {"devices": {"results": results}},
+            "reservedFor": [{"resource": "pods", "name": "p", "uid": "p"}],
+        },
+    }
+    requests = {"resources": {"requests": {"cpu": "100"}}}
+    pod = {"kind": "Pod", "metadata": {"name": "p"}, "spec": {"nodeName": node, "containers": [requests]}}
+    fleet = fleet_of([], [*machine_objects(MachineNode(node, machine, {})), *DEVICE_CLASSES, claim, pod])
+    jobs = [Job("two", 0, 10, gpus=2), Job("more", 20, 10, gpus=3), Job("cores", 40, 10, gpus=1, cpu=30_000)]
+    found = run_replay(fleet, jobs, placement_of("berth"))
+    assert set(found.started_jobs) == {"two"}
+    assert found.started_jobs["two"].pods[0].devices == tuple(f"gpu.nvidia.com/n/gpu-{i}" for i in (2, 3))
+
+
+def test_a_machine_fleet_and_a_snapshot_are_one_fleet() -> None:
+    machine = carried_machines()["t4-4"]
+    fleet = fleet_of([MachineNode("own", machine, {})], machine_objects(MachineNode("given", machine, {})))
+    found = run_replay(fleet, [Job("a", 0, gpus=4), Job("b", 0, gpus=4)], placement_of("first fit"))
+    assert {job.pods[0].node for job in found.started_jobs.values()} == {"own", "given"}
+
+
+SEEDED = """
+from extender.replay import Job
+from tests.worlds.replay_worlds import placed, replayed
+jobs = [Job(f"j{i}", 10.0 * i, 300.0 + 7 * i, pods=1 + i % 3, gpus=(1, 2, 4)[i % 3]) for i in range(40)]
+found = replayed(jobs, "3xa100-pcie-8-bridged,2xgb200-nvl72-tray/2", "RULE", seed=5)
+print(sorted(placed(found, jobs).items()), found)
+"""
+
+
+@pytest.mark.parametrize("rule", ["berth", "emptiest node"])
+def test_equal_seeds_give_equal_outcomes_in_any_process(rule: str) -> None:
+    code = SEEDED.replace("RULE", rule)
+    outputs = {
+        subprocess.run(  # with other hashes of texts
+            [sys.executable, "-c", code], env={"PYTHONHASHSEED": hashes}, capture_output=True, text=True, check=True
+        ).stdout.splitlines()[-1]
+        for hashes in ("1", "2")
+    }
+    assert len(outputs) == 1
+    assert "j39-0" in outputs.pop()
+
+
+def test_figures_are_not_numbers_where_nothing_was_measured() -> None:
+    found = replayed([Job("a", 0, 10, gpus=1)], "1xt4-4")
+    assert math.isnan(found.joined)
+    assert found.as_json()["joined"] is None
+
+
+def test_a_bug_in_a_task_is_no_figure() -> None:
+    with (
+        patch.object(BerthPlacing, "offer", side_effect=KeyError("a bug")),
+        pytest.raises(RuntimeError, match="the tasks kube-scheduler of the replay failed"),
+    ):
+        replayed([Job("a", 0, 10, gpus=1)], "1xt4-4")

@@ -1,0 +1,69 @@
+"""`berth replay` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+from tests.worlds.commands import berth
+from tests.worlds.process_starter import ROOT
+
+EXAMPLE = str(ROOT / "examples" / "replay" / "jobs.csv")
+FLEET = "2xa100-pcie-8-bridged,2xhgx-h100-8,8xgb200-nvl72-tray/4"
+
+
+def test_the_example_prints_a_table_and_draws_a_picture(tmp_path: Path) -> None:
+    path = tmp_path / "replay.svg"
+    code, out, err = berth(["replay", EXAMPLE, "--nodes", FLEET, "--picture", str(path)])
+    assert (code, err) == (0, "")
+    rows = {line[:36].strip(): line[36:].split() for line in out.splitlines()}
+    assert out.splitlines()[0].split() == ["Berth", "first", "fit", "emptiest", "node"]
+    assert rows["gangs in one domain"][0] == "100.0%"
+    assert rows["pods whose GPUs links join"][0] == "100.0%"
+    assert rows["half placed gangs that gave up"][0] == "0"
+    stale = "docs/img/replay.svg is stale: make picture"
+    assert path.read_text() == (ROOT / "docs" / "img" / "replay.svg").read_text(), stale
+    drawn = ET.parse(path).getroot()
+    texts = {element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")}
+    assert {"Berth", "first fit", "emptiest node", "100%", "GPUs free but stranded"} <= texts
+    assert len(list(drawn.iter("{http://www.w3.org/2000/svg}polyline"))) == 12
+
+
+def test_two_policies_are_compared_as_json(tmp_path: Path) -> None:
+    jobs, policy = tmp_path / "jobs.jsonl", tmp_path / "policy.yaml"
+    jobs.write_text('{"arrival": 0, "gpus": 2, "duration": 60}\n{"arrival": 9, "gpus": 8, "duration": 60}\n')
+    policy.write_text((ROOT / "manifests" / "base" / "policy.yaml").read_text())
+    words = ["replay", str(jobs), "--nodes", "1xt4-4", "--output", "json"]
+    code, out, _ = berth([*words, "--policy", str(policy), "--policy", str(policy)])
+    found = json.loads(out)
+    assert code == 0
+    assert [one["placement"] for one in found["outcomes"]] == [f"Berth, {policy}"] * 2 + ["first fit", "emptiest node"]
+    assert found["outcomes"][0]["started_jobs"]["job-1"]["pods"][0]["devices"] == [
+        "gpu.nvidia.com/t4-4-00000/gpu-0",
+        "gpu.nvidia.com/t4-4-00000/gpu-1",
+    ]
+    assert found["outcomes"][0]["never"] == {"job-2": "too few devices match request gpu"}
+
+
+def test_jobs_that_never_start_are_said(tmp_path: Path) -> None:
+    jobs = tmp_path / "jobs.csv"
+    jobs.write_text("arrival,gpus\n0,8\n1,8\n")
+    code, out, _ = berth(["replay", str(jobs), "--nodes", "1xt4-4"])
+    assert code == 0
+    assert "Berth: job-2 and 1 more never started: too few devices match request gpu" in out
+
+
+def test_a_fleet_is_needed() -> None:
+    code, _, err = berth(["replay", EXAMPLE])
+    assert (code, err) == (2, "berth: --nodes: is missing: give --nodes, --snapshot, or both")
+
+
+def test_a_fault_in_a_process_is_one_sentence(tmp_path: Path) -> None:
+    objects = tmp_path / "snapshot.json"
+    node = {"kind": "Node", "apiVersion": "v1", "metadata": {"name": "n"}}
+    broken = {"kind": "ResourceSlice", "apiVersion": "resource.k8s.io/v1", "metadata": {"name": "s"}, "spec": {}}
+    objects.write_text(json.dumps({"kind": "List", "items": [node, broken]}))
+    code, _, err = berth(["replay", EXAMPLE, "--snapshot", str(objects)])
+    assert code == 2
+    assert err.startswith("berth: ResourceSlice s: ")

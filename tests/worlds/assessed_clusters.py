@@ -1,0 +1,68 @@
+"""Clusters that Berth did not schedule, as a case of tests/cases/assess.yaml describes them: objects, and a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.assess import pod as pod_objects
+from extender.sandbox import carried_machines, fabric_slice
+from extender.sandbox.machines import gpu_slice, nic_slice, node_object
+
+Json = dict[str, Any]
+GPU_CLASS: Json = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "DeviceClass",
+    "metadata": {"name": "gpu.nvidia.com"},
+    "spec": {"selectors": [{"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}}]},
+}
+
+
+def objects_of(case: Json) -> list[Json]:
+    """The objects of a case. `agent`: Berth's agent publishes the links of all nodes."""
+    found = [GPU_CLASS]
+    for name, described in case["nodes"].items():
+        found += _node(name, {"machine": described} if isinstance(described, str) else described, case)
+    for described in case.get("pods", ()):
+        found += _pod(described)
+    return found
+
+
+def _node(name: str, described: Json, case: Json) -> Iterator[Json]:
+    machine = carried_machines()[described["machine"]]
+    node = node_object(name, machine, described.get("labels", {}))
+    node["status"]["allocatable"] |= described.get("plugin", {})
+    yield node
+    if "plugin" in described:
+        return
+    yield gpu_slice(name, machine)
+    if machine.nics:
+        yield nic_slice(name, machine)
+    if case.get("agent"):
+        yield fabric_slice(name, machine)
+
+
+def _pod(described: Json) -> list[Json]:
+    name, gpus, node = described["name"], described.get("gpus", []), described.get("node", "")
+    count = described.get("count", len(gpus))
+    pod, claim = pod_objects(name, count, node, gpus, described.get("group", ""))
+    if "nics" in described:
+        claim["spec"]["devices"]["requests"].append(
+            {"name": "nic", "exactly": {"deviceClassName": "dranet.net", "count": len(described["nics"])}}
+        )
+        nics = ({"request": "nic", "driver": "dra.net", "pool": node, "device": one} for one in described["nics"])
+        claim["status"]["allocation"]["devices"]["results"] += nics
+    if "plugin" in described:
+        del pod["spec"]["resourceClaims"]
+        pod["spec"]["containers"][0]["resources"]["requests"] |= described["plugin"]
+        return [pod]
+    return [pod, claim]
+
+
+def snapshot_file(folder: Path, objects: list[Json], name: str = "snapshot.json") -> Path:
+    """A file of these objects, as kubectl and berth snapshot write it."""
+    path = folder / name
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+    return path

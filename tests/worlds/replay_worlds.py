@@ -1,0 +1,70 @@
+"""Replays for tests: jobs, fleets of machine files, and what the sandbox makes of the same jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from extender.entry.all_in_one import both
+from extender.replay import Job, Outcome, fleet_of, placement_of, run_replay
+from extender.replay.placements import Rule
+from extender.sandbox import Cluster, MachineNode, Scheduler, listening, parse_nodes
+from extender.sandbox.apiserver.versioned_store import ObjectStore
+from tests.worlds.eventually import eventually
+from tests.worlds.running_berth import patient
+from tests.worlds.skipping_loop import clock
+
+Placed = Mapping[str, tuple[str, tuple[str, ...]]]
+"""By pod: its node and its devices, as driver/pool/device."""
+
+
+def replayed(jobs: Sequence[Job], nodes: str, rule: Rule = "berth", seed: int = 1) -> Outcome:
+    """The outcome of a replay on nodes of machine files."""
+    shared = any(0 < job.gpus < 1 for job in jobs)
+    return run_replay(fleet_of(parse_nodes(nodes), shared=shared), jobs, placement_of(rule), seed)
+
+
+def placed(outcome: Outcome, jobs: Sequence[Job]) -> Placed:
+    """The placement of each pod of a replay."""
+    return {
+        name: (pod.node, tuple(sorted(pod.devices)))
+        for job in jobs
+        if job.name in outcome.started_jobs
+        for name, pod in zip(job.pod_names(), outcome.started_jobs[job.name].pods, strict=True)
+    }
+
+
+async def placed_in_sandbox(jobs: Sequence[Job], nodes: Sequence[MachineNode]) -> Placed:
+    """What `berth run` makes of the jobs, one after the other: its API server, its scheduler and serve over HTTP."""
+    cluster = Cluster(bookmark_seconds=0.5)
+    for node in nodes:
+        cluster.add_node(node.name, node.machine, node.labels)
+    async with (
+        cluster.serving() as api,
+        both(api, patient(), clock=clock()) as (app, _),
+        listening(app, "127.0.0.1", 0) as url,
+    ):
+        await eventually(lambda: not app.service.informers.not_ready)
+        scheduler = Scheduler(cluster.store, url)
+        task = asyncio.create_task(scheduler.run())
+        for job in jobs:
+            for name in job.pod_names():
+                cluster.apply(job.claim_object(name))
+            for name in job.pod_names():
+                cluster.apply(job.pod(name, plain=False))
+            await eventually(lambda job=job: _bound(cluster.store, job.pod_names()), scheduler.pending)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return {name: _placement(cluster.store, name) for job in jobs for name in job.pod_names()}
+
+
+def _bound(store: ObjectStore, pods: Sequence[str]) -> bool:
+    return all(((store.get("pods", ("default", pod)) or {}).get("spec") or {}).get("nodeName") for pod in pods)
+
+
+def _placement(store: ObjectStore, pod: str) -> tuple[str, tuple[str, ...]]:
+    bound, claim = store.get("pods", ("default", pod)), store.get("resourceclaims", ("default", pod))
+    assert bound is not None
+    assert claim is not None
+    results = claim["status"]["allocation"]["devices"]["results"]
+    return bound["spec"]["nodeName"], tuple(sorted(f"{r['driver']}/{r['pool']}/{r['device']}" for r in results))
