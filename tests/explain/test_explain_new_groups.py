@@ -15,6 +15,8 @@ from extender.sandbox.sandbox_cluster import GPU_CLASS
 from tests.worlds.commands import berth, berth_beside
 from tests.worlds.gang_pods import NODES, create_gang
 from tests.worlds.gang_worlds import CLIQUE, GPU, TRAY
+from tests.worlds.group_trees import composite
+from tests.worlds.group_trees import pod_group as pod_group_of
 from tests.worlds.running_berth import berthing
 from tests.worlds.running_berth import claim as claim_object
 
@@ -99,6 +101,16 @@ NEW: dict[str, tuple[list[Json], str, int]] = {  # objects, the name of the grou
     "jobset": ([job_set(3)], "llm", 4),
     "leader worker set": ([worker_set(4)], "llm", 4),
     "pod group": ([pod_group(4), *pods(4, **CORE)], "pg", 4),
+    "tree of groups": (
+        [
+            composite("root", 2, level=CLIQUE),
+            *(pod_group_of(f"g{i}", "root", 2) for i in range(2)),
+            *pods(2, schedulingGroup={"podGroupName": "g0"}),
+            *pods(4, schedulingGroup={"podGroupName": "g1"})[2:],
+        ],
+        "root",
+        4,
+    ),
     "pod group of a job": ([pod_group(3), job({}, 4, **CORE)], "pg", 4),
     "deployment": (
         [workload("Deployment", "apps/v1", replicas=4, template=template({"berth.dev/group": "g", MIN: "4"}))],
@@ -173,6 +185,10 @@ INCOMPLETE: dict[str, tuple[list[Json], str]] = {
     "too few pods": (
         [pod_group(4), *pods(2, **CORE)],
         "group default/pg waits for 2 pods: 2 of at least 4 exist",
+    ),
+    "no root": (
+        [pod_group_of("pg", "root", 2), *pods(2, **CORE)],
+        "group default/root waits for CompositePodGroup root, which does not exist",
     ),
     "no PodGroup": (pods(2, **CORE), "group default/pg waits for PodGroup pg, which does not exist"),
     "a minimum of one": (

@@ -107,7 +107,7 @@ def explanation(tree: Group, nodes: Sequence[dict[str, Any]], rng: random.Random
     for node in nodes:
         labels = {RACK: node[RACK], SPINE: node[SPINE]}
         world.add_node(f"n{node['node']}", "t4-4", labels, 4 - node["free"])
-    objects, pods = [], []
+    objects, pods = [], list[tuple[str, Group]]()
 
     def make(group: Group, parent: str) -> None:
         level = HOSTNAME if group.level == "node" else group.level
