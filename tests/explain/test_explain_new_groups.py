@@ -134,6 +134,16 @@ def test_a_gang_that_does_not_exist_yet_is_planned_whole(tmp_path: Path, fleet: 
     assert len({device for one in found["plan"] for device in one["devices"]}) == 4 * size
 
 
+def test_the_example_of_a_jobset_with_slices(tmp_path: Path, fleet: list[Json]) -> None:
+    """Each Job of three workers is in one clique of four trays; the leader takes a GPU of a tray that is left."""
+    path = Path(__file__).parents[2] / "examples" / "gangs" / "jobset.yaml"
+    assert berth(["lint", str(path)])[0] == 0
+    found = group_of(tmp_path, fleet, *yaml.safe_load_all(path.read_text()))
+    assert (found["group"], found["outcome"], found["minimum"]) == ("default/train", "fits", 7)
+    cliques = [(one["part"], one["pods"], one["domain"]) for one in found["parts"]]
+    assert cliques == [("slice 0 of sub-group workers", 3, "c0"), ("slice 1 of sub-group workers", 3, "c1")]
+
+
 def test_leaders_and_workers_are_members_of_one_gang(tmp_path: Path, fleet: list[Json]) -> None:
     found = group_of(tmp_path, fleet, job_set(3))
     names = [one["pod"] for one in found["plan"]]

@@ -248,7 +248,7 @@ CASES: dict[str, tuple[list[Json], int, list[str]]] = {  # objects, exit code, w
     ),
     "a constraint that the policy basic has no use for": (
         [composite("root", level="rack"), *TREE], 0,
-        ["warning: ", "CompositePodGroup root, spec.schedulingConstraints: the constraint to rack has no effect on Berth"],
+        ["warning: ", "CompositePodGroup root, spec.schedulingConstraints: the constraint to rack has no effect"],
     ),
     "a cycle of groups": (
         [composite("root", 2, "root"), *TREE], 1, ["CompositePodGroup root is below itself: root -> root"],
