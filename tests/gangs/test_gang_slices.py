@@ -90,6 +90,35 @@ async def test_a_new_pod_waits_for_room_in_the_rack_of_its_slice() -> None:
         await eventually(lambda: gets_a_node(b, "v3"), "the pod fits on the new node")
 
 
+async def test_new_pods_of_two_slices_wait_for_room_in_both_racks() -> None:
+    """Then for room in rack a, once rack b has room."""
+    async with racks({"a": 2, "b": 2, "c": 2}) as b:
+        for i in range(4):
+            member(b, f"p{i}", minimum=4, **SLICES)
+        await b.settled()
+        nodes = await planned(b, "p0", "p1", "p2", "p3")
+        assert await bind_all(b, nodes) == [""] * 4
+        for i in (1, 3):
+            die(b, f"p{i}", nodes[f"p{i}"])
+            member(b, f"v{i}", minimum=4, **SLICES)
+        await b.settled()
+        both = f"group job (slice 0, slice 1) runs in {RACK}=a, in {RACK}=b, where its other pods have no room"
+        assert set((await answer_once_read(b, "v1"))["FailedAndUnresolvableNodes"].values()) == {both}
+        assert both in (await b.client.get("/v1/explain/group/default/job")).text
+        b.cluster.add_node("b8", carried_machines()["a100-pcie-8-bridged"], {RACK: "b"})
+        await b.settled()
+        one = f"group job (slice 0) runs in {RACK}=a, where its other pods have no room"
+
+        async def says_one() -> bool:
+            return set((await b.filter("v1"))["FailedAndUnresolvableNodes"].values()) == {one}
+
+        await eventually(says_one, "only rack a lacks room")
+        b.cluster.add_node("a8", carried_machines()["a100-pcie-8-bridged"], {RACK: "a"})
+        await b.settled()
+        await eventually(lambda: gets_a_node(b, "v1"), "both pods fit")
+        assert {name: node[0] for name, node in (await planned(b, "v1", "v3")).items()} == {"v1": "a", "v3": "b"}
+
+
 async def test_a_pod_beyond_the_minimum_follows_its_slice() -> None:
     """p0 to p3 are the minimum; p5 comes after p4, whose slice runs in rack c."""
     async with racks({"a": 2, "b": 2}) as b:
