@@ -34,7 +34,9 @@ _KUEUE_GROUP = "kueue.x-k8s.io/podset-group-name"
 _KUEUE_SIZE = "kueue.x-k8s.io/podset-slice-size"
 _KUEUE_LEVEL = "kueue.x-k8s.io/podset-slice-required-topology"
 _KUEUE_LAYERS = "kueue.x-k8s.io/podset-slice-required-topology-constraints"
-FOREIGN_PARTS = (_KUEUE_GROUP, _KUEUE_SIZE, _KUEUE_LEVEL, _KUEUE_LAYERS)
+_LWS_SUBGROUP = "leaderworkerset.sigs.k8s.io/subgroup-index"  # a label
+_LWS_LEVEL = "leaderworkerset.sigs.k8s.io/subgroup-exclusive-topology"
+FOREIGN_PARTS = (_KUEUE_GROUP, _KUEUE_SIZE, _KUEUE_LEVEL, _KUEUE_LAYERS, _LWS_LEVEL)
 _MAX_LAYERS = 3  # slices in slices; as in Kueue
 _MAX_PODS = 100_000
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
@@ -78,12 +80,14 @@ NO_PARTS = AskedParts()  # of most pods
 
 
 def asked_parts(notes: Mapping[str, Any], labels: Mapping[str, Any], group: str) -> AskedParts:
-    """The parts of a pod of this group. Kueue's annotations count only without one of Berth's about topology or parts.
+    """The parts of a pod of this group.
+
+    The annotations of others count only without one of Berth's about topology or parts.
 
     Raises ValueError that names annotation and value.
     """
-    job = labels.get(REPLICATED_JOB)
-    default = job if type(job) is str else ""
+    named = (labels.get(REPLICATED_JOB), labels.get(_LWS_SUBGROUP))
+    default = next((one for one in named if type(one) is str), "")
     if any(name in notes for name in (*OWN_TOPOLOGY, *OWN_PARTS)):
         found = _own_parts(notes, default)
         if found.subgroup == group and SUBGROUP in notes:
@@ -91,6 +95,8 @@ def asked_parts(notes: Mapping[str, Any], labels: Mapping[str, Any], group: str)
         return found
     subgroup = _name(notes, _KUEUE_GROUP) or default
     required = level_of(notes, KUEUE_TOPOLOGY.required) if subgroup else None  # without sub-groups it is the group's
+    if required is None and _LWS_SUBGROUP in labels:
+        required = level_of(notes, _LWS_LEVEL)
     return AskedParts(subgroup, required, slices=_kueue_slices(notes))
 
 
