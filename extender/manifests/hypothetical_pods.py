@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import inf
+from types import MappingProxyType
 from typing import NamedTuple
 
 from extender.api.device_classes import DeviceClass, decode_class
@@ -21,6 +22,7 @@ from extender.manifests.object_lists import checked
 from extender.manifests.pod_templates import pod_templates
 
 _HYPOTHETICAL_UID = "imagined"
+_NONE: Mapping[GroupKey, GroupPolicy] = MappingProxyType({})
 _MOST_NAME = 253  # characters, as in the API; an answer repeats the name of a workload for each pod
 
 
@@ -114,8 +116,10 @@ def hypothetical_pods(objects: Iterable[Json]) -> list[HypotheticalPod]:
     return list(hypothetical(objects).pods)
 
 
-def hypothetical(objects: Iterable[Json], most_pods: float = inf) -> Hypothetical:
-    """The pods and groups that these objects would create.
+def hypothetical(
+    objects: Iterable[Json], known_policies: Mapping[GroupKey, GroupPolicy] = _NONE, most_pods: float = inf
+) -> Hypothetical:
+    """The pods and groups that these objects would create in a cluster with these policies of groups.
 
     Raises WireError if a claim template is missing, if there is no pod or more than `most_pods`, or if a field has the
     wrong type.
@@ -126,7 +130,7 @@ def hypothetical(objects: Iterable[Json], most_pods: float = inf) -> Hypothetica
     policies: dict[GroupKey, GroupPolicy] = {}
     for obj in known:
         policies |= group_policy_of(obj)
-    trees = GroupTrees(policies)
+    trees = GroupTrees({**known_policies, **policies})
     pods: list[HypotheticalPod] = []
     groups: dict[GroupKey, HypotheticalGroup] = {}
     for obj in known:

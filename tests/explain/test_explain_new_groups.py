@@ -191,6 +191,15 @@ def test_obstacles_of_a_new_gang(tmp_path: Path, fleet: list[Json]) -> None:
     assert found["holders"][0]["pods"] == ["default/on-n0"]
 
 
+def test_the_groups_of_new_pods_may_be_in_the_cluster_alone(tmp_path: Path, fleet: list[Json]) -> None:
+    groups = [composite("root", 2, level=CLIQUE), *(pod_group_of(f"g{i}", "root", 2) for i in range(2))]
+    new = pods(4, schedulingGroup={"podGroupName": "g1"})
+    found = group_of(tmp_path, [*fleet, *groups], *new)
+    assert found["sentence"] == "group default/root waits for pods of sub-group g0: it needs at least 2"
+    new[:2] = pods(2, schedulingGroup={"podGroupName": "g0"})
+    assert group_of(tmp_path, [*fleet, *groups], *new)["outcome"] == "fits"
+
+
 INCOMPLETE: dict[str, tuple[list[Json], str]] = {
     "too few pods": (
         [pod_group(4), *pods(2, **CORE)],
