@@ -88,8 +88,8 @@ class GroupTrees:
 
     def membership(self, own: Membership) -> Membership:
         """What the pod of a PodGroup states about the gang of the tree; `own` if the PodGroup is in none."""
-        policy = self._policies.get(own.key)
-        if own.key.source is not GroupSource.CORE or own.problem or policy is None or not policy.parent:
+        policy = self._policies.get(own.key) if own.key.source is GroupSource.CORE else None
+        if policy is None or not policy.parent or own.problem:
             return own
         way = self._way_up(own.key)
         problem = _fault(way)
