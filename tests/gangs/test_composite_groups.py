@@ -11,7 +11,7 @@ from extender.sandbox.apiserver.registry import RESOURCES
 from tests.worlds.eventually import eventually
 from tests.worlds.gang_pods import RACK, answer_once_read, bind_all, die, gets_a_node, planned, racks, reasons
 from tests.worlds.group_trees import composite, grouped, pod_group
-from tests.worlds.running_berth import Berthing
+from tests.worlds.running_berth import Berthing, pod
 
 pytestmark = pytest.mark.loopback
 
@@ -140,6 +140,26 @@ async def test_a_new_pod_returns_to_the_rack_of_its_group() -> None:
         b.cluster.add_node(f"{rack}9", MACHINE, {RACK: rack})
         await b.settled()
         await eventually(lambda: gets_a_node(b, "prefill-2"), "the pod returns to its rack")
+
+
+async def test_a_bound_pod_without_devices_counts_for_its_group() -> None:
+    """The driver has no claim that would tell its group, so a new worker must not wait for another driver."""
+    async with racks({"a": 2}) as b:
+        b.cluster.apply(composite("job", 2))
+        b.cluster.apply(pod_group("driver", "job", 1))
+        b.cluster.apply(pod_group("workers", "job", 2))
+        b.cluster.apply(pod("driver-0", schedulingGroup={"podGroupName": "driver"}))
+        for i in range(2):
+            grouped(b, f"worker-{i}", "workers")
+        await b.settled()
+        nodes = await planned(b, "worker-0", "worker-1")
+        assert len((await b.filter("driver-0"))["NodeNames"]) == 2
+        assert await bind_all(b, {**nodes, "driver-0": "a0"}) == [""] * 3
+        die(b, "worker-1", nodes["worker-1"])
+        b.cluster.add_node("a9", MACHINE, {RACK: "a"})
+        grouped(b, "worker-2", "workers")
+        await b.settled()
+        await eventually(lambda: gets_a_node(b, "worker-2"), "the driver is read")
 
 
 async def test_a_cycle_of_groups_is_an_error() -> None:
