@@ -194,7 +194,9 @@ class ByTopology:
             groups = iter([list(chain.from_iterable(groups))])
         kind = next(mask for driver, mask in places.kinds if driver == anchor)
         for group in groups:
-            found = merge(*(one.choices(group) for one in together), key=lambda choice: -choice.value)
+            found = together[0].choices(group)
+            if len(together) > 1:
+                found = merge(*(one.choices(group) for one in together), key=lambda choice: -choice.value)
             yield from (Allowed(of_request=_by_request(choice)) for choice in islice(found, _MAX_SETS))
             for devices in group[:_MAX_GROWN]:
                 yield from (Allowed(others | devices) for others in together[0].growing(devices, ~kind))
@@ -205,6 +207,8 @@ class ByTopology:
         A matchAttribute leaves the devices of one value, and a distinctAttribute one device of each value.
         """
         found = [others]
+        if not any(spec.constraints for spec in problem.specs):
+            return found
         for position, slots in enumerate(others):
             asked, own = [slot for slot in slots if not slot.is_own], [slot for slot in slots if slot.is_own]
             claims = {slot.claim for slot in asked}
@@ -282,8 +286,11 @@ class ByTopology:
             if all(slot.eligible for slot in fewer):
                 yield self._combined(fewer, together, _MAX_COMBINED)
         for group in self._gpu_sets(problem, Counter(slot.claim for slot in whole), gpus):
+            if not others:
+                yield group
+                continue
             combined = self._combined(others, together, _MAX_COMBINED // len(group))
-            yield [one | more for one in group for more in combined if not others or not more & self._parts_of(one)]
+            yield [one | more for one in group for more in combined if not more & self._parts_of(one)]
 
     def _combined(self, slots: list[Slot], together: Together, most: int) -> list[int]:
         """The sets of devices for these slots, as masks, the preferred ones first; at most so many."""

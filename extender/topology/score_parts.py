@@ -244,9 +244,11 @@ def _headroom(choice: DeviceChoice, assumed_bytes: int, policy: Policy, expected
     for name, claim in zip(problem.names, choice.solution.picks, strict=True):
         for pick in claim:
             memory = unclaimed_bytes(choice.node_info, pick.bit)
+            if not memory:  # such as a NIC
+                continue
             wanted = _wanted_bytes(pick.consumed or pick.request.capacity or {}) or expected_bytes
             wanted = wanted or problem.select(name, pick.request).least_memory
-            if memory and (wanted or assumed_bytes):
+            if wanted or assumed_bytes:
                 asked += wanted or min(assumed_bytes, memory)
                 fit += min(wanted or assumed_bytes, memory)
                 assumed += not wanted
@@ -265,7 +267,7 @@ def unclaimed_bytes(node_info: NodeInfo, bit: int) -> int:
     """Unclaimed memory of a device in bytes: its capacity minus the amounts of its shares."""
     pool_device = node_info.inventory.devices[bit]
     memory = pool_device.memory_bytes
-    if not memory:  # such as a NIC
+    if not memory:
         return 0
     use = node_info.allocated_state.pools.get(node_info.inventory.pools[pool_device.pool].key, UNUSED)
     claimed = amount_of_memory(use.shares.get(pool_device.id.device, {})) or 0
