@@ -27,10 +27,11 @@ _MOST_NAME = 253  # characters, as in the API; an answer repeats the name of a w
 
 
 class HypotheticalPod(NamedTuple):
-    """A pod that a manifest would create, and its claims."""
+    """A pod that a manifest would create, its claims, and the position of its object among the given ones."""
 
     pod: Pod
     claims: tuple[Claim, ...]
+    made_by: int = 0
 
 
 class _Source(NamedTuple):
@@ -133,11 +134,11 @@ def hypothetical(
     trees = GroupTrees({**known_policies, **policies})
     pods: list[HypotheticalPod] = []
     groups: dict[GroupKey, HypotheticalGroup] = {}
-    for obj in known:
+    for position, obj in enumerate(known):
         for source in _sources(obj):
             if len(pods) >= most_pods:
                 raise WireError("objects", f"they make more than {most_pods} pods, the limit of one question")
-            found = _hypothetical(source.pod, claims, trees)
+            found = _hypothetical(source.pod, claims, trees)._replace(made_by=position)
             pods.append(found)
             membership = found.pod.membership
             if membership is not None and membership.key.name:
