@@ -104,6 +104,8 @@ class Fabric:
 
     def of_products(self, names: Collection[str]) -> int:
         """Mask of the GPUs of these products, by position."""
+        if not self.products:
+            return (1 << self.graph.size) - 1 if self.product in names else 0
         return sum(1 << i for i in range(self.graph.size) if self.product_at(i) in names)
 
     def position(self, uuid: str) -> int | None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from heapq import merge
-from itertools import chain, combinations, islice
+from itertools import chain, combinations, islice, product
 from math import comb, inf
 
 from extender.allocation import (
@@ -29,12 +30,12 @@ from extender.topology.affinity import Choice, Together, anchor_of
 from extender.topology.assignment import Slot, own_slot
 from extender.topology.product_values import values_of_products
 from extender.topology.score_parts import troubled_devices
-from extender.topology.sets import bandwidth, by_links, in_groups, is_joined, links_inside, ranked
+from extender.topology.sets import bandwidth, by_bandwidth, in_groups, is_joined, links_inside, ranked
 from extender.vendors import amount_of_memory, parent_of, whole_identity
 
 _MAX_COMBINED = 2_000  # most sets of devices that are no whole GPUs; 2 of 56 MIG devices are fewer
 _MAX_GROWN = 16  # sets of anchors for which the search may choose among all near devices
-_MAX_VARIANTS = 16  # values of a matchAttribute of NICs that are compared; a node has a few models
+_MAX_VARIANTS = 16  # sets that a constraint leaves of the NICs, and that are compared; a node has a few models
 _MAX_SETS = 256  # most preferred sets on one node; enough for all sets of 4 out of 10 GPUs
 
 
@@ -82,7 +83,7 @@ class ByTopology:
         return usable if option.admin_access else usable & ~self._node_info.busy
 
     def _gpu_sets(self, problem: Problem, sizes: Mapping[int, int], eligible: int) -> Iterator[list[int]]:
-        """Sets of whole GPUs as device masks, in groups of equal links, the best ring first.
+        """Sets of whole GPUs as device masks, in groups of equal bandwidth, the best ring first.
 
         `sizes` has the number of each claim with GPUs.
         """
@@ -99,13 +100,13 @@ class ByTopology:
         fabric, policy = self._node_info.fabric, self._policy
         assert fabric is not None
         if not fabric.products or policy.headroom == "roomy":
-            return self._by_links(agreeing, sizes)
+            return self._by_bandwidth(agreeing, sizes)
         every = sum({1 << position for gpus in agreeing for position in gpus})
         merged: dict[tuple[bool, float, float], list[int]] = {}
         kinds = [(gpus, 0.0) for *_, gpus in values_of_products(self._node_info, fabric, every, policy.products)]
         for some, first in kinds if len(kinds) == 1 else (*kinds, (every, inf)):  # GPUs of several products come last
             limited = [[position for position in gpus if some >> position & 1] for gpus in agreeing]
-            for rank, group in enumerate(self._by_links(limited, sizes)):
+            for rank, group in enumerate(self._by_bandwidth(limited, sizes)):
                 for one in group:
                     merged.setdefault((*self._need(fabric, one), first + rank), []).append(one)
         return [merged[need] for need in sorted(merged)]
@@ -117,8 +118,8 @@ class ByTopology:
         gbps = bandwidth(fabric.graph, gpus) if asked or topology == "preferred" else 0.0
         return lacks_ring, -min(gbps, asked or gbps)
 
-    def _by_links(self, agreeing: list[list[int]], sizes: list[int]) -> Iterable[Iterable[int]]:
-        """Sets of GPUs as masks of positions, in groups of equal links, the best ring first."""
+    def _by_bandwidth(self, agreeing: list[list[int]], sizes: list[int]) -> Iterable[Iterable[int]]:
+        """Sets of GPUs as masks of positions, in groups of equal bandwidth, the best ring first."""
         found = (group for gpus in agreeing for group in self._ranked(sum(1 << p for p in gpus), sizes))
         return found if len(agreeing) == 1 else self._merged(found)
 
@@ -137,17 +138,16 @@ class ByTopology:
         return parts if parts.bit_count() >= count else 0
 
     def _merged(self, groups: Iterable[Iterable[int]]) -> list[list[int]]:
-        """Groups of equal links, as masks of positions, with those of the same links in one, the best first."""
-        fabric, merged = self._node_info.fabric, dict[tuple[float, int], list[int]]()
+        """One group for each bandwidth, as masks of positions, the best first; in each, those with most links first."""
+        fabric, merged = self._node_info.fabric, dict[float, list[int]]()
         assert fabric is not None
-        for group in groups:
-            for one in group:
-                links = -bandwidth(fabric.graph, one), -links_inside(fabric.graph, one)
-                merged.setdefault(links, []).append(one)
-        return [merged[links] for links in sorted(merged)]
+        for one in chain.from_iterable(groups):
+            merged.setdefault(bandwidth(fabric.graph, one), []).append(one)
+        by_number = partial(links_inside, fabric.graph)
+        return [sorted(merged[gbps], key=by_number, reverse=True) for gbps in sorted(merged, reverse=True)]
 
     def _ranked(self, free: int, sizes: list[int]) -> Iterable[Iterable[int]]:
-        """The sets of so many of these GPUs, as masks of positions, in groups of equal links, the best first.
+        """The sets of so many of these GPUs, as masks of positions, in groups of equal bandwidth, the best first.
 
         Where only partitions are joined, the sets of one claim are partitions, and those of several claims are made up
         of partitions of their sizes.
@@ -156,7 +156,7 @@ class ByTopology:
         assert node_info.fabric is not None
         graph = node_info.fabric.graph
         if node_info.partitions is None:
-            return by_links(graph, free, count)
+            return by_bandwidth(graph, free, count)
         known = (node_info.positions(one) for one in node_info.partitions.sets)
         partitions = [one for one in known if not one & ~free and one.bit_count() in sizes]
         if len(sizes) == 1:
@@ -202,7 +202,10 @@ class ByTopology:
                 yield from (Allowed(others | devices) for others in together[0].growing(devices, ~kind))
 
     def _agreeing_slots(self, problem: Problem, others: list[list[Slot]]) -> list[list[list[Slot]]]:
-        """The slots of each driver; several times, if a matchAttribute limits those of one to devices of one value."""
+        """The slots of each driver; several times, if a constraint limits those of one to some devices.
+
+        A matchAttribute leaves the devices of one value, and a distinctAttribute one device of each value.
+        """
         found = [others]
         if not any(spec.constraints for spec in problem.specs):
             return found
@@ -210,8 +213,11 @@ class ByTopology:
             asked, own = [slot for slot in slots if not slot.is_own], [slot for slot in slots if slot.is_own]
             claims = {slot.claim for slot in asked}
             for constraint in problem.specs[asked[0].claim].constraints if len(claims) == 1 else ():
-                if constraint.kind == "match" and all(constraint.covers(slot.request) for slot in asked):
+                if all(constraint.covers(slot.request) for slot in asked):
                     groups = self._values(constraint.attribute, members(union([slot.eligible for slot in asked])))
+                    if constraint.kind != "match":
+                        one_of_each = islice(product(*map(members, groups)), _MAX_VARIANTS)
+                        groups = [union([1 << bit for bit in bits]) for bits in one_of_each]
                     limited = [
                         [slot._replace(eligible=slot.eligible & mask) for slot in asked] + own for mask in groups
                     ]
@@ -264,7 +270,7 @@ class ByTopology:
         return usable
 
     def _sets_of_anchors(self, problem: Problem, anchors: list[Slot], together: Together) -> Iterator[list[int]]:
-        """Sets of the anchors as device masks in groups of equal links, the best first, without regard to others.
+        """Sets of the anchors as device masks in groups of equal bandwidth, the best first, without regard to others.
 
         One empty set if the pod has all its anchors already. Parts of GPUs have no links, and no GPU among the others.
         """

@@ -79,7 +79,7 @@ def values_of_products(
 ) -> list[tuple[str, float, int]]:
     """The products of these GPUs, the least valuable one first: its name, the value of one GPU, and which ones."""
     found = []
-    for product in {fabric.product_at(position) for position in members(chosen)}:
+    for product in {*map(fabric.product_at, members(chosen))} if fabric.products else (fabric.product,):
         gpus = chosen & fabric.of_products({product})
         devices = [node_info.inventory.devices[bit] for bit in members(node_info.devices(gpus))]
         memory = sum(one.memory_bytes for one in devices) / len(devices)
