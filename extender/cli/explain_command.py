@@ -20,7 +20,7 @@ from extender.allocation import Features
 from extender.api.fields import Json
 from extender.api.object_meta import ObjectKey
 from extender.base.berth_errors import WireError
-from extender.base.text_limits import counted, one_line, shown
+from extender.base.text_limits import counted, one_line
 from extender.cache import ClusterCache
 from extender.cli.completion_command import node_names, pod_names
 from extender.cli.console_client import (
@@ -34,7 +34,7 @@ from extender.cli.console_client import (
     console_of,
 )
 from extender.cli.console_replies import DecisionReply, ScoredNodeReply
-from extender.cli.explained_names import Named, named
+from extender.cli.explained_names import Named, explained
 from extender.cli.object_files import checked_files, policy_of, policy_text
 from extender.cli.options import AllNamespaces, Context, Namespace, Watch, WideOutput, check_namespace
 from extender.cli.output import WATCH_SECONDS, Screen, say, say_value, table_screen
@@ -47,6 +47,7 @@ from extender.scheduling import Evaluator, crowded_text, runner_up_text
 
 _BRIEF, _WIDE = 5, 1000  # rows in a table
 _COLOURS = {"fits": "green", "bound": "green", "refused": "red", "blocked": "red", "waiting": "yellow"}  # by outcome
+_CLUSTER_SCOPED = ("DeviceClass", "DeviceTaintRule", "Namespace", "Node", "PriorityClass", "ResourceSlice")
 _UNPLACED = ("refused", "blocked", "gave-up", "unfinished")  # outcomes of groups for which devices are lacking
 
 
@@ -123,11 +124,11 @@ def explain_command(
     if watch and snapshot is not None:
         raise WireError("--watch", "does not go with --snapshot: the file does not change")
     what_if: Json = {"without": without or [], "free": free or []}
-    target = _target(words or [], namespace, has_file=bool(file))
+    target = explained(words or [], namespace, has_file=bool(file))
     if target is not None and target.is_group and (policy is not None or narrate):
         raise WireError("explain group", "takes no -f, --policy or --narrate")
-    manifests = checked_files(file) if file else []
-    question: Json = {"objects": [obj for _, obj in manifests], **what_if, "narrate": narrate}
+    objects = [obj for _, obj in checked_files(file)] if file else []
+    question: Json = {"objects": _placed(objects, namespace), **what_if, "narrate": narrate}
     if snapshot is not None:
         decided_by = policy_of(policy) if policy is not None else None
         answer = partial(_answer_of_file, snapshot, target, decided_by, question)
@@ -135,7 +136,8 @@ def explain_command(
         text = policy_text(policy) if policy is not None else None
         console = console_of(server, token, kubeconfig, context, berth_namespace)
         within = "" if all_namespaces else namespace or console.namespace
-        answer = partial(_ask, console, target, {**question, "policy": text}, within)
+        question |= {"objects": _placed(objects, within), "policy": text}
+        answer = partial(_ask, console, target, question, within)
     found = _answer_or_kind(answer, target)
     _show_all(found, output, narrated=bool(narrate))
     _tell_classes(question["objects"])
@@ -144,15 +146,14 @@ def explain_command(
     _end(found)
 
 
-def _target(words: list[str], namespace: str, *, has_file: bool) -> Named | None:
-    """What exists and is to be explained; None if the pods come from a file. Raises BerthError."""
-    if not has_file:
-        return named(words, namespace)
-    if words[:1] == ["group"]:
-        raise WireError("explain group", "takes no -f, --policy or --narrate")
-    if words and words != ["pod"]:
-        raise WireError("NAMESPACE/NAME", f"does not go with -f FILE, is {shown(' '.join(words))}")
-    return None
+def _placed(objects: list[Json], namespace: str) -> list[Json]:
+    """The objects as `kubectl apply` would create them: one without a namespace is in this one, unless that is ''."""
+    return [
+        {**obj, "metadata": {"namespace": namespace, **(obj.get("metadata") or {})}}
+        if namespace and obj.get("kind") not in _CLUSTER_SCOPED
+        else obj
+        for obj in objects
+    ]
 
 
 def _answer_or_kind(answer: Callable[[], list[Json]], target: Named | None) -> list[Json]:
@@ -187,7 +188,7 @@ def _ask(console: ConsoleClient, target: Named | None, question: Json, within: s
     if target is not None and not target.namespace and within:
         own = target._replace(namespace=within)
         if target.is_group:
-            return _ask_group(console, _group(own), question)
+            return _ask_group(console, own.group_key, question)
         try:
             return _ask(console, own, question, "")
         except NotKnown as error:
@@ -195,7 +196,7 @@ def _ask(console: ConsoleClient, target: Named | None, question: Json, within: s
                 return _ask(console, target, question, "")
             raise error from None
     if target is not None and target.is_group:
-        return _ask_group(console, _group(target), question)
+        return _ask_group(console, target.group_key, question)
     body = orjson.dumps({**question, "pod": target.text if target is not None else None})
     found: list[Json] = console.ask("/v1/explain", list[ExplanationReply | GangExplanation], body)
     return found
@@ -208,20 +209,11 @@ def _ask_group(console: ConsoleClient, key: ObjectKey, what_if: Json) -> list[Js
     return found
 
 
-def _group(target: Named) -> ObjectKey:
-    """Raises WireError for a group without a namespace."""
-    if not target.namespace:
-        name = one_line(target.name)
-        problem = f"the namespace is missing: write berth explain group NAMESPACE/{name}"
-        raise WireError("NAMESPACE/NAME", f"must name one group, is {shown(target.name)}: {problem}")
-    return ObjectKey(target.namespace, target.name)
-
-
 def _answer_of_file(snapshot: Path, target: Named | None, policy: Policy | None, question: Json) -> list[Json]:
     if target is not None and target.is_group:
         cache, bound = load_groups(snapshot)
         scenario = _scenario(cache, question)
-        return _offline_explainer(cache).groups(_group(target), scenario, bound, seconds=inf)
+        return _offline_explainer(cache).groups(target.group_key, scenario, bound, seconds=inf)
     return _offline(load_dump(snapshot), target.text if target is not None else None, policy, question)
 
 

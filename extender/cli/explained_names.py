@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from extender.api.object_meta import ObjectKey
 from extender.base.berth_errors import BerthError, WireError
 from extender.base.text_limits import one_line, shown
 
@@ -32,13 +33,35 @@ class Named(NamedTuple):
         """NAMESPACE/NAME or NAME."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
+    @property
+    def group_key(self) -> ObjectKey:
+        """The key of a group. Raises WireError without a namespace."""
+        if not self.namespace:
+            name = one_line(self.name)
+            problem = f"the namespace is missing: write berth explain group NAMESPACE/{name}"
+            raise WireError("NAMESPACE/NAME", f"must name one group, is {shown(self.name)}: {problem}")
+        return ObjectKey(self.namespace, self.name)
+
     def of_wrong_kind(self) -> BerthError | None:
         """What to name instead; None if the words can only name a pod or a group."""
         return _wrong_kind(self.kind, self.name) if self.kind else None
 
 
-def named(words: Sequence[str], namespace: str) -> Named:
-    """What the words name. `namespace` is that of --namespace, or ''. Raises WireError or BerthError."""
+def explained(words: Sequence[str], namespace: str, *, has_file: bool) -> Named | None:
+    """What exists and is to be explained; None if the pods come from a file. `namespace` is that of --namespace, or ''.
+
+    Raises WireError or BerthError.
+    """
+    if not has_file:
+        return _named(words, namespace)
+    if words and words[0] == "group":
+        raise WireError("explain group", "takes no -f, --policy or --narrate")
+    if words and words != ["pod"]:
+        raise WireError("NAMESPACE/NAME", f"does not go with -f FILE, is {shown(' '.join(words))}")
+    return None
+
+
+def _named(words: Sequence[str], namespace: str) -> Named:
     if not words:
         raise WireError("NAMESPACE/NAME", "is missing: name a pod, or give -f FILE")
     kind, *rest = words if len(words) > 1 or words[0] not in _PODS + _GROUPS else (words[0], "")

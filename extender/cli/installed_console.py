@@ -88,8 +88,9 @@ class InstalledConsole:
     ) -> httpx.Response:
         async with ApiClient(self._credentials) as client:
             if self._pod is None:
-                self._pod = await self._ready_pod(client)
-                self._token = self._given or await self._secret_token(client, self._pod.secret)
+                found = await self._ready_pod(client)
+                self._token = self._given or await self._secret_token(client, found.secret)
+                self._pod = found
             pod = self._pod
             secret = {"Authorization": f"Bearer {self._token}"} if self._token else {}
             async with PortForward(client, self._within, pod.name, pod.port) as forward:
@@ -107,6 +108,8 @@ class InstalledConsole:
         if isinstance(error, Forbidden):  # a WebSocket is opened with GET; newer API servers want both verbs
             return BerthError(f"your account may not get and create pods/portforward in {self.place}")
         reason = error_line(str(error)) or type(error).__name__
+        if isinstance(error, httpx.RemoteProtocolError):  # kubelet may close before its error has left
+            reason = "the connection ended without an answer"
         return BerthError(f"cannot forward port {pod.port} of pod {pod.name} in {self.place}: {reason}")
 
     async def _ready_pod(self, client: ApiClient) -> _Pod:

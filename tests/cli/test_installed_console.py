@@ -16,8 +16,10 @@ import pytest
 import yaml
 from aiohttp import WSMsgType, web
 
+from extender.entry.listening import Tls
 from extender.web.access_control import Access
 from extender.web.console.console_app import ConsoleApp
+from tests.worlds.certificates import NEEDS_OPENSSL, certificate
 from tests.worlds.commands import berth_beside
 from tests.worlds.eventually import eventually
 from tests.worlds.http_worlds import LIMITS, listening
@@ -112,6 +114,7 @@ class World:
     api: FakeApi
     berth: Berthing
     kubeconfig: Path
+    token: Path
 
     async def run(self, *words: str, env: dict[str, str] | None = None) -> tuple[int, str, str]:
         known = {"KUBECONFIG": str(self.kubeconfig), "BERTH_SERVER": "", "BERTH_TOKEN": ""}
@@ -154,7 +157,7 @@ async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
                 }  # fmt: skip
                 path = tmp_path / "kubeconfig"
                 path.write_text(yaml.safe_dump(config))
-                yield World(api, b, path)
+                yield World(api, b, path, token)
 
 
 async def test_the_console_is_found_with_the_rights_of_the_user(world: World) -> None:
@@ -189,6 +192,25 @@ async def test_names_have_the_namespace_of_the_context(world: World) -> None:
     assert "ambiguous: default/llm, training/llm" in await explained("llm", "-A")
     assert await explained("nosuch") == "berth: pod training/nosuch does not exist"
     assert (await explained("deploy/x")).startswith("berth: explain takes a pod or a group, not deploy x: name one of")
+
+
+async def test_manifests_without_a_namespace_are_applied_in_that_of_the_context(world: World, tmp_path: Path) -> None:
+    one = claim("of-training")
+    one["metadata"] |= {"namespace": "training", "uid": "c"}
+    world.berth.cluster.apply(one)
+    await world.berth.settled()
+    path = tmp_path / "pod.yaml"
+    given = pod("new", "of-training")
+    del given["metadata"]["namespace"]
+    path.write_text(yaml.safe_dump(given))
+    for words, name, outcome in (
+        ([], "training/new", "fits"), (["-n", "training"], "training/new", "fits"),
+        (["-n", "default"], "default/new", "waiting"), (["-A"], "default/new", "waiting"),
+    ):  # fmt: skip
+        _, out, err = await world.run("explain", "-f", str(path), "-o", "json", *words)
+        assert [(found["pod"], found["outcome"]) for found in map(json.loads, out.splitlines())] == [(name, outcome)], (
+            err
+        )
 
 
 async def test_claims_are_those_of_the_context(world: World) -> None:
@@ -228,6 +250,50 @@ async def test_the_plugin_never_asks_this_machine(world: World, monkeypatch: pyt
     monkeypatch.setattr("extender.cli.console_client.SERVER", "http://127.0.0.1:9")
     code, out, _ = await world.run("nodes", "-o", "name")
     assert (code, out) == (0, "node/n1\nnode/n2\n"), "nothing answers on this machine"
+
+
+@NEEDS_OPENSSL
+async def test_pages_with_tls_are_asked_with_the_authority_of_the_user(world: World, tmp_path: Path) -> None:
+    """The components mtls and separate: the certificate has the name localhost, as docs/install.md says."""
+    certificate(tmp_path, "server")
+    tls = Tls(tmp_path / "server.crt", tmp_path / "server.key", None, None)
+    world.api.pods[0]["spec"]["containers"][0]["args"].append("--tls-cert=/etc/berth-tls/tls.crt")
+    async with listening(ConsoleApp(world.berth.console, Access("0.0.0.0", token_file=world.token)), LIMITS, tls) as (
+        _,
+        world.api.port,
+    ):
+        code, out, err = await world.run("nodes", "-o", "name", env={"SSL_CERT_FILE": str(tmp_path / "ca.crt")})
+        assert (code, out, err) == (0, "node/n1\nnode/n2\n", "")
+        code, _, err = await world.run("nodes")
+        assert (code, "CERTIFICATE_VERIFY_FAILED" in err) == (2, True)
+
+
+async def test_explain_watches_the_pod(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It prints the first answer, nothing while it stays the same, and the next one; Ctrl-C is no error."""
+    world.berth.cluster.apply(claim("c", 9))
+    world.berth.cluster.apply(pod("p", "c"))
+    await eventually(lambda: world.berth.console.overview.fleet()["waiting"] == 1)
+    loop, turns = asyncio.get_running_loop(), iter(range(3))
+
+    async def change() -> None:
+        waiting = world.berth.pod("p")
+        changed = {**waiting, "spec": {**waiting["spec"], "schedulerName": "another"}}
+        world.berth.cluster.store.put("pods", ("default", "p"), changed)
+        await world.berth.settled()
+
+    def sleep(_: float) -> None:
+        turn = next(turns)
+        if turn == 1:
+            asyncio.run_coroutine_threadsafe(change(), loop).result()
+        if turn == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("extender.cli.explain_command.time.sleep", sleep)
+    code, out, _ = await world.run("explain", "default/p", "-w", "-o", "json")
+    assert code == 1
+    sentences = [json.loads(line)["sentence"] for line in out.splitlines()]
+    assert len(sentences) == 2
+    assert sentences[1].startswith("pod default/p names scheduler another; ")
 
 
 PLACE = "namespace berth-system of context prod"

@@ -107,7 +107,8 @@ def test_the_help_has_groups_in_order() -> None:
     panels = [list(lines) for is_in, lines in groupby(out.splitlines(), lambda line: line.startswith("│")) if is_in]
     names = [[line.split()[1] for line in panel if re.match("│ [a-z]", line)] for panel in panels]
     assert code == 0
-    assert [panel[0] for panel in names[1:]] == ["claims", "allocate", "agent", "completion"]
+    wanted = ("explain", "lint", "serve", "completion")
+    assert [name in panel for name, panel in zip(wanted, names[1:], strict=True)] == [True] * 4
     assert all(panel == sorted(panel) for panel in names), names
     assert berth(["explain", "-h"])[1] == berth(["explain", "--help"])[1]
 

@@ -49,9 +49,9 @@ async def test_what_would_help_helps_when_it_is_done() -> None:
 
 
 TERMS = {
-    f"device.attributes['{DRIVER}'].productName == 'V100'": ' == "Tesla V100-SXM2-16GB"',
-    f"device.attributes['{DRIVER}'].productName.startsWith('V100')": ' == "Tesla V100-SXM2-16GB"',
-    f"device.attributes['{DRIVER}'].productName in ['V100', 'A100']": ' == "Tesla V100-SXM2-16GB"',
+    f"device.attributes['{DRIVER}'].productName == 'V100'": " == 'Tesla V100-SXM2-16GB'",
+    f"device.attributes['{DRIVER}'].productName.startsWith('V100')": " == 'Tesla V100-SXM2-16GB'",
+    f"device.attributes['{DRIVER}'].productName in ['V100', 'A100']": " == 'Tesla V100-SXM2-16GB'",
     f"device.capacity['{DRIVER}'].memory.compareTo(quantity('32Gi')) >= 0": '.compareTo(quantity("15.7Gi")) >= 0',
     f"device.capacity['{DRIVER}'].memory.isGreaterThan(quantity('32Gi'))": '.compareTo(quantity("15.7Gi")) >= 0',
 }

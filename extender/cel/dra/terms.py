@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 from extender.api.quantity import Quantity, readable
 from extender.api.resource_slices import Device
 from extender.api.semver import Semver
 from extender.base.deadline import NO_DEADLINE, Deadline
-from extender.base.text_limits import cut
+from extender.base.text_limits import cut, literal
 from extender.cel import ast
 from extender.cel.cost import Work
 from extender.cel.dra.masks import evaluated
@@ -117,11 +115,11 @@ def _comparison(text: str, operator: str, value: object) -> str:
     """`text operator value` in CEL; '' for a value that CEL has no short literal for."""
     match value:
         case bool():
-            return f"{text} == {str(value).lower()}"
+            return f"{text} == {literal(value)}"
         case int():
             return f"{text} {operator} {value}"
         case str():
-            return f"{text} == {json.dumps(value)}" if len(value) < _SHOWN_WEIGHT else ""
+            return f"{text} == {literal(value)}" if len(value) < _SHOWN_WEIGHT else ""
         case Quantity():
             return f'{text}.compareTo(quantity("{readable(value.nanos)}")) {operator} 0'
         case Semver():
