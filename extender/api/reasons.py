@@ -179,8 +179,8 @@ class Code(Enum):
         "Fewer exist. They are requeued when the last appears. `berth explain` says how many exist.",
     )
     GANG_UNKNOWN = (
-        "waits for PodGroup {0}, which does not exist",
-        "The pod names it in a label or in `spec.schedulingGroup`. The pod is requeued when it appears.",
+        "waits for {0}, which does not exist",
+        "The pod names a PodGroup, or that names a CompositePodGroup. The pod is requeued when it appears.",
     )
     GANG_UNREAD = (
         "waits until Berth has read which pods of group {0} run",

@@ -132,7 +132,12 @@ def _by_constraint(question: GangQuestion) -> Iterator[GangNearMiss]:
 
 
 def _by_minimum(question: GangQuestion, shortage: GangShortage) -> Iterator[GangNearMiss]:
-    """The gang with a smaller minimum. A minimum below 2 is not tried: it makes no gang."""
+    """The gang with a smaller minimum. A minimum below 2 is not tried: it makes no gang.
+
+    Nor is one where sub-groups have minimums of their own, whose sum it cannot be below.
+    """
+    if question.members.needed:
+        return
     gang, pods = question.gang, question.members.pods[: question.gang.missing]
     needing = [question.members.requirements.get(pod.uid) for pod in pods]
     sizes = [

@@ -179,7 +179,7 @@ def _parts(
     parts: Sequence[ExplainedPart],
 ) -> Iterator[str]:
     """The sentence."""
-    key, reason = question.gang.key, no_room(question.gang, question.snapshot, question.policy)
+    key, reason = question.gang.key, no_room(question.gang, question.snapshot, question.policy, question.has_room)
     never, fleet = empty.shortage, empty.fleet
     # A single node needs no label: if it could hold the gang, the label is not the cause.
     lacks_domain = reason.code is Code.GANG_NO_DOMAIN and empty.room != shortage.members

@@ -159,6 +159,10 @@ def test_what_is_unknown_is_neutral_and_refuses_no_pod() -> None:
     assert (found.value, len(found.devices)) == (None, 4)
     half = place({**silent, "nics": [[None, 0], [2, -1]]}, counted(2, 2))
     assert half.sentence == "2 pairs of devices: 1 not known how near, 1 on one PCIe root"
+    lacking = place({**silent, "nics": [[1, 0], [3, 0]]}, counted(2, 2))
+    assert lacking.sentence == "2 pairs of devices: 1 not known how near, 1 on one PCIe root"
+    other_roots = place({**silent, "nics": [[8, 0], [9, 0]]}, counted(2, 2))
+    assert (other_roots.value, len(other_roots.devices)) == (None, 4)
 
 
 def test_a_gpu_gets_two_nics_and_a_nic_serves_two_gpus() -> None:

@@ -14,6 +14,7 @@ from tests.worlds.running_berth import berthing
 
 LEVELS = (CLIQUE, RACK, SPINE)
 OWN, KUEUE = "berth.dev/group-required", "kueue.x-k8s.io/podset-required-topology"
+HOST = "kubernetes.io/hostname"
 UNKNOWN = f"is no level: write node or {CLIQUE} or {RACK} or {SPINE}"
 
 
@@ -44,9 +45,15 @@ def meaning(
         ({"required": "rack", "group": SPINE}, GroupTopology("preferred", RACK)),
         ({"required": "rack", "group": CLIQUE}, GroupTopology("preferred", CLIQUE)),
         ({"required": "node", "group": "zone"}, GroupTopology("node", "zone")),
-        ({"nearness": "required", "group": "zone"}, GroupTopology("required", "zone")),
+        ({"nearness": "required", "group": RACK}, GroupTopology("required", CLIQUE)),
+        ({"nearness": "required", "group": CLIQUE}, GroupTopology("required", CLIQUE)),
+        ({"nearness": "required", "group": HOST}, GroupTopology("required", HOST)),
+        ({"nearness": "required", "preferred": "rack", "group": "zone"}, GroupTopology("preferred", "zone", RACK)),
+        ({"required": "rack", "group": HOST}, GroupTopology("preferred", HOST)),
         ({"required": "example.com/block", "annotation": KUEUE}, GroupTopology("preferred", "example.com/block")),
         ({"required": "block", "annotation": KUEUE}, GroupTopology("preferred", "block")),
+        ({"required": "rack", "annotation": KUEUE}, GroupTopology("preferred", "rack")),
+        ({"required": RACK, "annotation": KUEUE}, GroupTopology("preferred", RACK)),
     ],
 )
 def test_the_meaning_of_what_a_gang_asks_for(asked: dict[str, Any], found: GroupTopology) -> None:
@@ -63,6 +70,13 @@ def test_the_meaning_of_what_a_gang_asks_for(asked: dict[str, Any], found: Group
             (
                 f"pod annotation {OWN}: 'rack' cannot be combined with the PodGroup's constraint to zone: "
                 "zone is no label of group_levels"
+            ),
+        ),
+        (
+            {"nearness": "required", "group": "zone"},
+            (
+                "pod annotation berth.dev/group-topology: 'required' cannot be combined with the PodGroup's constraint "
+                "to zone: zone is no label of group_levels"
             ),
         ),
     ],

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from extender.api.nodes import Taint
-from extender.api.pod_groups import GroupPolicy
+from extender.api.pod_groups import GroupPolicy, group_policy_of
 from extender.api.pods import decode_pod
 from extender.api.resource_slices import TaintRule
 from extender.explain.gang_question import Holder, where
@@ -27,6 +27,7 @@ from tests.worlds.explained_gangs import (
     sentences,
 )
 from tests.worlds.gang_worlds import CLIQUE, GPU, RACK, GangWorld, key
+from tests.worlds.group_trees import composite, pod_group
 from tests.worlds.running_berth import claim, pod
 
 CORE = {"schedulingGroup": {"podGroupName": "job"}}
@@ -162,6 +163,20 @@ def test_a_constraint_to_one_value_of_a_label() -> None:
     found = explained(world)
     assert (found.source, found.topology_label) == ("spec.schedulingGroup", RACK)
     assert sentences(found) == (f"fits without the constraint to one value of {RACK}, across the cluster",)
+
+
+def test_a_tree_of_groups_does_not_fit_with_a_smaller_minimum() -> None:
+    """The PodGroup a needs 3 pods in one rack, and each rack has 2 nodes: only without its level it fits."""
+    world = racked("a1", "a2", "b1", "b2")
+    for obj in (composite("root", 2), pod_group("a", "root", 3, CLIQUE), pod_group("b", "root", 1)):
+        for group, policy in group_policy_of(obj).items():
+            world.cache.apply_group_policy(group, policy)
+    for name in ("a0", "a1", "a2", "b0"):
+        world.add_claim(claim(name, 8))
+        apply(world, name, name, schedulingGroup={"podGroupName": name[0]})
+    found = explained(world, name="root")
+    assert sentences(found) == ("fits without its slices and sub-groups, across the cluster",)
+    assert "sub-group a needs 3 pods in one domain of" in found.sentence
 
 
 def test_a_domain_that_no_node_belongs_to() -> None:

@@ -125,7 +125,14 @@ class GangPlanning:
         if is_replan:
             return Reason(Code.GANG_REFUSED, (gang.key.name, str(attempt.pod.key)))
         fault = self._fault(members)
-        return fault or no_room(gang, self._cache.snapshot(), self._filter_service.policy)
+        if fault is not None:
+            return fault
+        alone = replace(attempt, limited=False)
+
+        def has_room(uids: Collection[str]) -> bool:
+            return not isinstance(self._plan(gang, members.only(uids), alone), GangShortage)
+
+        return no_room(gang, self._cache.snapshot(), self._filter_service.policy, has_room)
 
     def _fault(self, members: GangMembers) -> Reason | None:
         """What is wrong with the claims of a member, if it is so on every node; the plan has updated the rankings."""
