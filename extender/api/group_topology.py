@@ -108,8 +108,11 @@ class GroupTopology:
     problem: str = ""  # which annotation is wrong, with its value; '' if none
 
     def required_label(self, levels: Sequence[str]) -> str:
-        """The label of which all members must have one value; '' if there is none. The policy has `levels`."""
-        return self.label or (next(iter(levels), "") if self.nearness == "required" else "")
+        """The label of which all members must have one value; '' if there is none. The policy has `levels`.
+
+        With 'required', that is the nearest level. Then a plan keeps `label`, too.
+        """
+        return (next(iter(levels), "") if self.nearness == "required" else "") or self.label
 
 
 def group_topology(asked: AskedTopology, object_label: str, levels: Sequence[str]) -> GroupTopology:
@@ -118,7 +121,7 @@ def group_topology(asked: AskedTopology, object_label: str, levels: Sequence[str
         required, preferred = level_label(asked.required, levels), level_label(asked.preferred, levels)
         if required == ONE_NODE:
             return GroupTopology(ONE_NODE, object_label)
-        label = _required_label(asked, required, object_label, levels)
+        label = _nearer(asked.required, required, object_label, levels)
     except ValueError as error:
         return GroupTopology(label=object_label, problem=str(error))
     is_by_name = preferred or (required and asked.nearness == "required")
@@ -144,22 +147,14 @@ def _known(levels: Sequence[str]) -> str:
     return " or ".join([ONE_NODE, *levels])
 
 
-def _required_label(asked: AskedTopology, required: str, object_label: str, levels: Sequence[str]) -> str:
-    """The label that implies all constraints: the nearest level. Raises ValueError if that is not known.
-
-    `required` is the label that an annotation names; `object_label` that of the PodGroup, '' for none.
-    """
-    level = asked.required
-    if level is None and object_label and asked.nearness == "required" and asked.preferred is None and levels:
-        level, required = Level(TOPOLOGY, asked.nearness), levels[0]
-    if not object_label:
-        return required
-    if level is None or object_label in (required, _HOSTNAME):
-        return object_label
+def _nearer(asked: Level | None, required: str, object_label: str, levels: Sequence[str]) -> str:
+    """The label that implies both constraints: the nearer level. Raises ValueError if that is not known."""
+    if object_label == _HOSTNAME or asked is None or not object_label or required == object_label:
+        return object_label or required
     if required in levels and object_label in levels:
         return min(required, object_label, key=levels.index)
     unknown = object_label if required in levels else required
     raise ValueError(
-        f"pod annotation {level.annotation}: {shown(level.name)} cannot be combined with the PodGroup's constraint to "
+        f"pod annotation {asked.annotation}: {shown(asked.name)} cannot be combined with the PodGroup's constraint to "
         f"{object_label}: {unknown} is no label of group_levels"
     )

@@ -205,6 +205,19 @@ def _is_of_pod_group(claim: Claim, pod: Pod, snapshot: Snapshot) -> bool:
     return any(entry.claim_name == claim.key.name and entry in pod.claims for entry in entries)
 
 
+def claim_fault(pod: Pod, fault: Reason) -> str:
+    """What is wrong with the claims of a member, with the name of the claim.
+
+    A node's status has the name of the pod's entry, because equal pods share it.
+    """
+    text = str(fault)
+    for entry in pod.claims:
+        name, start = entry.claim_name or pod.claim_statuses.get(entry.name), f"claim {entry.name}"
+        if name and text.startswith((f"{start}:", f"{start},")):
+            return f"claim {pod.key.namespace}/{name}{text[len(start) :]}"
+    return text
+
+
 def plan_sizes(gang: Gang, members: GangMembers, kept: int = 0) -> tuple[int, ...]:
     """How many members a plan should have: all of them, or else as many as the minimum needs, `kept` at least.
 
@@ -307,7 +320,7 @@ def no_room(gang: Gang, snapshot: Snapshot, policy: Policy, has_room: Callable[[
     """
     topology, node_infos = gang.topology_in(policy.group_levels), snapshot.node_infos
     parts = parts_of(gang.waiting, gang.bound, policy.group_levels)
-    for label in dict.fromkeys((topology.required_label(policy.group_levels), *_levels(parts))):
+    for label in dict.fromkeys((topology.required_label(policy.group_levels), topology.label, *_levels(parts))):
         labelled = (name for names in snapshot.domains((label,)).nodes.values() for name in names if name in node_infos)
         if label not in ("", ONE_NODE) and not any(_may_have_devices(node_infos[name]) for name in labelled):
             return Reason(Code.GANG_NO_DOMAIN, (gang.key.name, label))

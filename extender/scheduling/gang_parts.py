@@ -194,12 +194,14 @@ def _cut(
 
 def needed_members(pods: Sequence[Pod], bound: Sequence[BoundMember]) -> frozenset[str]:
     """UIDs of the first waiting pods, in rank order, that the minimum of each sub-group needs beside the bound ones."""
-    found = set[str]()
+    found, inside = set[str](), dict[str, list[str]]()
+    have = Counter(name for one in bound for name in _names_around(one.part.subgroup))
+    for pod in pods:
+        for name in _names_around(_parts(pod).subgroup):
+            inside.setdefault(name, []).append(pod.uid)
     for name, minimum in _minimums(pods):
-        missing = minimum - sum(one.part.is_in(name) for one in bound)
-        own = [pod.uid for pod in pods if BoundPart(_parts(pod).subgroup, None).is_in(name)]
-        own.sort(key=lambda uid: uid not in found)  # stable: otherwise in rank order
-        found.update(own[: max(missing, 0)])
+        own = sorted(inside.get(name, ()), key=lambda uid: uid not in found)  # stable: otherwise in rank order
+        found.update(own[: max(minimum - have[name], 0)])
     return frozenset(found)
 
 
@@ -208,13 +210,20 @@ def lacking_subgroup(pods: Sequence[Pod], bound: Sequence[BoundMember], unknown:
 
     `unknown` bound members, such as those without devices, may be in any sub-group.
     """
-    exist = Counter(_parts(pod).subgroup for pod in pods) + Counter(one.part.subgroup for one in bound)
+    subgroups = (*(_parts(pod).subgroup for pod in pods), *(one.part.subgroup for one in bound))
+    exist = Counter(name for subgroup in subgroups for name in _names_around(subgroup))
     for name, minimum in _minimums(pods):
-        missing = minimum - sum(count for own, count in exist.items() if BoundPart(own, None).is_in(name))
+        missing = minimum - exist[name]
         if missing > max(unknown, 0):
             return name, minimum
         unknown -= max(missing, 0)
     return None
+
+
+def _names_around(subgroup: str) -> Iterator[str]:
+    """The names of a sub-group and of those that it is in, see GroupAround."""
+    words = subgroup.split("/")
+    return ("/".join(words[:number]) for number in range(1, len(words) + 1))
 
 
 def _minimums(pods: Sequence[Pod]) -> list[tuple[str, int]]:

@@ -82,6 +82,17 @@ async def test_pods_wait_for_the_groups_above_them() -> None:
         await eventually(lambda: gets_a_node(b, "p0"), "the gang is complete")
 
 
+async def test_pods_wait_for_a_root_that_the_api_server_does_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gate of the kind may be switched off while its objects exist: half of the tree must not run."""
+    async with racks({"a": 4}) as b:
+        monkeypatch.setattr(b.app.service.gangs.admission, "_is_served", lambda _: False)
+        b.cluster.apply(pod_group("prefill", "llm", 2))
+        for i in range(2):
+            grouped(b, f"p{i}", "prefill")
+        await b.settled()
+        assert await reasons(b, "p0") == {"waits for CompositePodGroup llm, which does not exist"}
+
+
 async def test_a_composite_group_in_another_has_a_level_of_its_own() -> None:
     """Under one spine switch, each replica in one rack, its two PodGroups on any nodes of it."""
     async with racks({"a": 1, "b": 3, "c": 3}) as b:

@@ -151,7 +151,8 @@ class GangAdmission:
         minimum = gang_minimum(membership, snapshot)
         if not minimum:
             lacks = lacking_object(membership, snapshot)
-            return Reason(Code.GANG_UNKNOWN, (lacks,)) if lacks and self._is_served(key.source) else None
+            waits = membership.lacks or (lacks and self._is_served(key.source))
+            return Reason(Code.GANG_UNKNOWN, (lacks,)) if waits else None
         if minimum > MAX_TOGETHER:
             return Reason(Code.GANG_TOO_LARGE, (key.name, str(MAX_TOGETHER)))
         if is_incomplete(membership, minimum, snapshot):

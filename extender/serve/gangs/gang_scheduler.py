@@ -406,7 +406,7 @@ class GangScheduler:
         for node in (planned[uid] for uid in uids if uid in planned) if label else ():
             if domain is None or node not in domain.nodes:
                 where = f"in {label}={domain.name}" if domain is not None else f"in a domain of {label}"
-                return f"node {node} is not {where} any more, where the pods of group {forming.key.name} must be"
+                return f"node {node} is not {where}, where the pods of group {forming.key.name} must be"
         return left_part(forming.planned.parts, planned, uids, snapshot, policy)
 
     def follow_kube_scheduler(self, forming: FormingGang) -> None:
