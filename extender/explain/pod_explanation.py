@@ -201,6 +201,8 @@ def _explanation(question: _Question) -> Explanation:
         reasons = tuple(sorted(reasons, key=lambda one: one.code != Code.CLIQUE.name))
         misses = (*clique_misses(kept, question.requirements, snapshot), *misses)
     sentence = _refused(name, reasons, misses, unschedulable)
+    if misses and any(one.renamed is not None and one.sentence() == misses[0] for one in stats):
+        sentence = f"pod {name} fits nowhere: {misses[0]}"  # the reasons of nodes only follow from it
     return Explanation(name, "refused", sentence, nodes, 0, (), reasons, misses, terms, failing)
 
 

@@ -48,7 +48,7 @@ from extender.scheduling.shortlist import (
     scores,
     shortlist,
 )
-from extender.scheduling.unschedulable_reason import attributes_like
+from extender.scheduling.unschedulable_reason import attributes_like, similar_attributes
 
 __all__ = [
     "MAX_CLIQUE",
@@ -100,4 +100,5 @@ __all__ = [
     "running_domain",
     "scores",
     "shortlist",
+    "similar_attributes",
 ]
