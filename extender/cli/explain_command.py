@@ -60,6 +60,7 @@ class ExplanationReply(BaseModel):
     best: list[ScoredNodeReply] = []
     unschedulable: list[UnschedulableNodes] = []
     misses: list[str] = []
+    facts: list[str] = []
     terms: list[str] = []
     failing: list[str] = []
     narration: list[str] = []
@@ -289,8 +290,8 @@ def _show(found: ExplanationReply, output: str) -> None:
         _show_sentence(console, sentence, found.outcome)
     else:
         console.print(sentence, style=_style(found.outcome))
-    for miss in found.misses[1:]:
-        console.print(f"  or: {miss}")
+    if found.misses:
+        _show_misses(console, found)
     if found.gang:
         console.print(f"all about its group: berth explain group {found.gang}")
     if found.alone:
@@ -305,6 +306,17 @@ def _show(found: ExplanationReply, output: str) -> None:
         _print_indented(console, [_first_fit(found.sets)])
     if decision is not None and output == "wide":
         console.print(_best([decision.chosen]))
+
+
+def _show_misses(console: Screen, found: ExplanationReply) -> None:
+    """Print what would help beside the first miss, which is in the sentence, and then what only is lacking."""
+    first, *others = found.misses
+    before = "or: " if first not in found.facts else "what would help: "
+    for miss in others:
+        if miss not in found.facts:
+            console.print(f"  {before}{miss}")
+            before = "or: "
+    _print_indented(console, [miss for miss in others if miss in found.facts])
 
 
 def _show_nodes(console: Screen, found: ExplanationReply, rows: int) -> None:

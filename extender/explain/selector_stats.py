@@ -83,6 +83,11 @@ class TermStats:
         """Whether no device passes the term, or it has no value on some. A term that no device reached does not."""
         return bool(self.problem or (self.asked and (self.failed or not self.passed)))
 
+    @property
+    def has_advice(self) -> bool:
+        """Whether the sentence says what to write instead."""
+        return bool(self.remedy or self.renamed or self.similar or self.lacking)
+
     def _default(self, device: str, path: str) -> str:
         """How the term can allow for devices that lack the attribute or capacity of this path."""
         kind, _, name = path.partition(":")

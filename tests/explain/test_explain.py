@@ -115,7 +115,8 @@ async def test_too_few_on_one_node_and_no_nvlink_set() -> None:
         )
         await run_pod(b, "q", [claim("q", 4)], {"berth.dev/topology": "required"})
         assert any(
-            m == "no node has 4 free GPUs that links join; 2 nodes have 2" for m in (await why(b, "q"))["misses"]
+            m == "no node has 4 free matching GPUs that links join; 2 nodes have 2"
+            for m in (await why(b, "q"))["misses"]
         )
 
 
