@@ -202,12 +202,21 @@ def _results(claims: Iterable[Claim]) -> list[Result]:
 
 
 def _held_by(claim: Claim, usable: frozenset[DeviceId]) -> str:
-    """Those of the usable devices that a claim holds (if none, all), as 'gpu-0, gpu-1, held by training/llm-0'."""
+    """Those of the usable devices that a claim holds (if none, all), as 'gpu-0, gpu-1, held by pod training/llm-0'.
+
+    A claim that is reserved for several pods, for none or for a PodGroup is named itself.
+    """
     results = _results([claim])
     devices = [r.device.device for r in [r for r in results if r.device in usable] or results]
     more = f" and {len(devices) - _MAX_NAMED} more" if len(devices) > _MAX_NAMED else ""
     group = f" of group {name_on_claims(claim.group)}" if claim.group else ""
-    return f"{', '.join(devices[:_MAX_NAMED])}{more}, held by {claim.key}{group}"
+    return f"{', '.join(devices[:_MAX_NAMED])}{more}, held by {_holder(claim)}{group}"
+
+
+def _holder(claim: Claim) -> str:
+    if len(claim.reserved_for) == 1 and claim.reserved_for[0].resource == "pods":
+        return f"pod {claim.key.namespace}/{claim.reserved_for[0].name}"
+    return f"claim {claim.key}"
 
 
 # -- by the end of claims ------------------------------------------------------------------------------------------

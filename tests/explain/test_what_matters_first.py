@@ -44,7 +44,7 @@ async def test_what_would_help_helps_when_it_is_done() -> None:
     async with berthing({"v1": "dgx1-v100", "t1": "t4-4"}) as b:
         await run_pod(b, "holder", [claim("holder", 6, V100)])
         await run_pod(b, "waits", [claim("waits", 4, V100)])
-        assert "held by default/holder, were free" in (await why(b, "waits"))["misses"][0]
+        assert "held by pod default/holder, were free" in (await why(b, "waits"))["misses"][0]
         assert (await why(b, "waits", free="default/holder"))["outcome"] == "fits"
 
 
