@@ -12,6 +12,7 @@ from extender.sandbox.examples import (
     PlacedGpus,
     Report,
     Row,
+    carried_examples,
     expectation,
     load_examples,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "Row",
     "Scheduler",
     "backoff_seconds",
+    "carried_examples",
     "carried_machines",
     "expectation",
     "fabric_slice",
