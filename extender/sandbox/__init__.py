@@ -1,4 +1,4 @@
-"""A cluster in one process: a subset of the API server, a claim controller, a scheduler, and fleets of machine files.
+"""A cluster in one process: a subset of the API server, two controllers, a scheduler, and fleets of machine files.
 
 Production code has no branch for the sandbox: Berth talks to it over HTTP as to any cluster.
 """
