@@ -33,7 +33,7 @@ _REQUEST = ("deviceClassName", "selectors", "allocationMode", "count", "adminAcc
 
 
 def anonymised(objects: Iterable[Json]) -> Iterator[Json]:
-    """The objects without names and secrets. Equal input gives equal output."""
+    """The objects without names and secrets. Equal input gives equal output. Malformed objects are left out."""
     names = _Names()
     build: Mapping[str, Callable[[Json], Json]] = {
         "Node": names.node,
@@ -48,7 +48,11 @@ def anonymised(objects: Iterable[Json]) -> Iterator[Json]:
     }
     for obj in objects:
         if (kind := obj.get("kind")) in build:
-            yield {"apiVersion": obj.get("apiVersion"), "kind": kind, **build[str(kind)](obj)}
+            try:
+                built = build[str(kind)](obj)
+            except (AttributeError, KeyError, TypeError):
+                continue  # a field has another form, which no API server stores
+            yield {"apiVersion": obj.get("apiVersion"), "kind": kind, **built}
 
 
 def _picked(obj: Json, fields: Iterable[str]) -> Json:
@@ -86,9 +90,9 @@ class _Names:
     def metadata(self, obj: Json, kind: str) -> Json:
         """Name, namespace, UID and times of an object."""
         given = _of(obj, "metadata")
-        found: Json = {"name": self.of(kind, f"{given.get('namespace') or ''}/{given.get('name')}")}
-        if kind in ("node", "namespace"):
-            found["name"] = self.of(kind, given.get("name"))
+        named_elsewhere = kind in ("node", "namespace", "group")  # by the name alone
+        name = given.get("name") if named_elsewhere else f"{given.get('namespace') or ''}/{given.get('name')}"
+        found: Json = {"name": self.of(kind, name)}
         if given.get("namespace"):
             found["namespace"] = self.of("namespace", given["namespace"])
         if given.get("uid"):
@@ -279,7 +283,7 @@ class _Names:
         return {"metadata": self.metadata(obj, "rule"), "spec": {"deviceSelector": made, "taint": taint}}
 
     def pod_group(self, obj: Json) -> Json:
-        metadata = self.metadata(obj, "group") | {"name": self.of("group", _of(obj, "metadata").get("name"))}
+        metadata = self.metadata(obj, "group")
         gang = _picked(_of(obj, "spec", "schedulingPolicy", "gang"), ("minCount",))
         made: Json = _picked(_of(obj, "spec"), ("minMember", "scheduleTimeoutSeconds"))
         return {"metadata": metadata, "spec": {**made, **({"schedulingPolicy": {"gang": gang}} if gang else {})}}

@@ -79,7 +79,7 @@ def assess(reading: ClusterReading, *, replays: bool, progress: Callable[[int], 
     )
     if replays:
         found.replay = replayed_pods(reading, snapshot, sets, gangs, policy.group_levels, progress)
-    found.unknown = list(_unknown(found, reading))
+    found.unknown = list(_unknown(found, reading, snapshot))
     return found
 
 
@@ -96,7 +96,7 @@ def _graphs(sets: Sequence[PodSet], snapshot: Snapshot) -> dict[str, Graph]:
 # -- what is not known ----------------------------------------------------------------------------------------------
 
 
-def _unknown(found: Assessment, reading: ClusterReading) -> Iterable[str]:
+def _unknown(found: Assessment, reading: ClusterReading, snapshot: Snapshot) -> Iterable[str]:
     for fact in found.fleet.facts:
         yield from _about_links(fact)
     silent = sum(fact.nodes - fact.with_nics for fact in found.fleet.facts)
@@ -107,6 +107,12 @@ def _unknown(found: Assessment, reading: ClusterReading) -> Iterable[str]:
             f"{counted(found.plugin_pods, 'pod has', 'pods have')} {counted(found.plugin_gpus, 'GPU')} of a device "
             "plugin: which ones only the kubelet knows, so these sets are not measured."
         )
+    both = sum(name in snapshot.node_infos and snapshot.node_infos[name].fabric is not None for name in reading.offered)
+    if both:
+        yield (
+            f"{counted(both, 'node offers', 'nodes offer')} GPUs by a device plugin and by slices: if they are the "
+            "same ones, they are counted twice, and pods of the plugin use GPUs that seem free."
+        )
     if not any(fact.links is Links.AGENT for fact in found.fleet.facts):
         yield "Without the agent: unhealthy GPUs, memory in use without a claim, and broken links are not known."
     shared = sum(len(claim.reserved_for) > 1 for claim in reading.cache.store.claims.values())
@@ -114,8 +120,9 @@ def _unknown(found: Assessment, reading: ClusterReading) -> Iterable[str]:
         yield f"{counted(shared, 'claim is', 'claims are')} shared by several pods, which are not replayed."
     if found.replay.rows:
         yield (
-            "The replay creates the running pods in the order of their age, none of which ends. It leaves out node "
-            "selectors, taints and priorities, and asks for links (berth.dev/topology: preferred) for several GPUs."
+            "The replay creates the running pods in the order of their age, none of which ends, each with the "
+            "product that it has now. It leaves out node selectors, taints and priorities, and asks for links "
+            "(berth.dev/topology: preferred) for several GPUs."
         )
 
 

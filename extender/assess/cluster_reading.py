@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 
 from extender.allocation import Features
 from extender.api.fields import Json, get, inner, need
+from extender.api.nodes import resource_units
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import group_policy_of
 from extender.api.pods import SCHEDULER, Pod, decode_pod
-from extender.api.quantity import parse_quantity, whole_units
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import one_line, shown
 from extender.cache import ClusterCache
@@ -126,7 +126,7 @@ class _Reader:
             found.claims[ObjectKey(namespace or "", name)] = obj
         elif kind == "Node":
             offered = inner(inner(obj, "status", ""), "allocatable", "status")
-            counts = {one: _count(offered[one]) for one in PLUGIN_RESOURCES if one in offered}
+            counts = {one: resource_units(one, offered[one]) for one in PLUGIN_RESOURCES if one in offered}
             if any(counts.values()):
                 found.offered[name] = {one: count for one, count in counts.items() if count}
         elif kind == "ResourceSlice":
@@ -155,7 +155,3 @@ class _Reader:
                 obj: Json = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
                 self._kinds["Node"].apply(name, obj)
                 self._found.fleet.append(obj)
-
-
-def _count(value: object) -> int:
-    return whole_units(parse_quantity(str(value)).nanos)

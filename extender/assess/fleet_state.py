@@ -11,10 +11,8 @@ from extender.api.label_domains import label_domains
 from extender.api.pods import Pod
 from extender.assess.cluster_reading import ClusterReading
 from extender.assess.pod_sets import Links, PodSet, is_equal_for_all, links_of, says_places
-from extender.base.bits import members
-from extender.explain import fleet_stats
-from extender.explain.fleet_rows import STATES, letters, product
-from extender.scheduling.domain_uses import path_labels
+from extender.explain import STATES, fleet_stats, letters, product
+from extender.scheduling import path_labels
 from extender.topology.product_values import in_part_use
 from extender.topology.ring import joined_sets
 from extender.vendors import PLUGIN_RESOURCES
@@ -46,8 +44,8 @@ class BrokenSets:
 
     product: str
     whole: int = 0  # all free
-    full: int = 0  # none free
-    broken: int = 0
+    used: int = 0  # more than half in use
+    broken: int = 0  # half or less in use
     free: int = 0  # GPUs in broken sets
 
 
@@ -57,7 +55,7 @@ class Breaker:
 
     pod: str
     node: str
-    gpus: int  # of the pod in the set
+    gpus: int  # of both in the set
     of: int  # GPUs of the set
     beside: str = ""  # the other pod
 
@@ -68,7 +66,7 @@ class BrokenDomains:
 
     label: str
     whole: int = 0  # all GPUs free
-    full: int = 0
+    full: int = 0  # none free
     broken: int = 0  # some are free, and pods that one node could hold have others
     used: int = 0  # some are free, and all others belong to gangs over several nodes
     free: int = 0  # GPUs in broken domains
@@ -192,16 +190,16 @@ def _add_sets(
             continue
         one = sets.setdefault(product(node_info), BrokenSets(product(node_info)))
         free = (gpus & ~used).bit_count()
-        one.whole += free == gpus.bit_count()
-        one.full += not free
-        if 0 < free < gpus.bit_count():
+        taken = gpus.bit_count() - free
+        one.whole += not taken
+        one.used += taken > free
+        if 0 < taken <= free:
             one.broken += 1
             one.free += free
             inside = [(user.pod, (user.gpus & gpus).bit_count()) for user in users if user.gpus & gpus]
-            if 0 < len(inside) <= _FEW and len(members(gpus & used)) == sum(count for _, count in inside):
-                name, size = node_info.node.name, gpus.bit_count()
-                taken = sum(count for _, count in inside)
-                breakers.append(Breaker(inside[0][0], name, taken, size, inside[1][0] if inside[1:] else ""))
+            if 0 < len(inside) <= _FEW and taken == sum(count for _, count in inside):
+                name, beside = node_info.node.name, inside[1][0] if inside[1:] else ""
+                breakers.append(Breaker(inside[0][0], name, taken, gpus.bit_count(), beside))
 
 
 def _domains(

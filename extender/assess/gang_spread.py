@@ -11,8 +11,8 @@ from extender.api.label_domains import label_domains
 from extender.api.pod_groups import GroupKey
 from extender.api.pods import Pod
 from extender.assess.pod_sets import PodSet
-from extender.explain.fleet_rows import product
-from extender.scheduling.domain_uses import path_labels
+from extender.explain import product
+from extender.scheduling import path_labels
 
 NODE = "node"
 

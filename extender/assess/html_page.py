@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
+from extender.api.gpu_topology import Graph
 from extender.assess.assessment import Assessment
-from extender.assess.node_picture import BAD, FREE, OTHER, USED, bar, node_picture
 from extender.assess.pod_sets import PodSet
 from extender.assess.texts import HEADS, gang_cells, headline, product_cells, replay_cells, set_cells
 from extender.base.text_limits import counted, printable
 
+_FREE, _USED, _OTHER, _BAD = "#22a06b", "#2563eb", "#cbd5e1", "#be123c"
+_SIZE, _MIDDLE, _RING, _DOT = 120, 60, 42, 9  # of a picture of a node, in pixels
+_BAR, _BAR_HEIGHT = 360, 16
 _MOST = 60  # pods with a picture, and rows of other tables
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;color:#1f2937;max-width:1080px;margin:2em auto;padding:0 1em}
@@ -41,15 +45,15 @@ def html_page(found: Assessment) -> str:
 
 def _products(found: Assessment) -> Iterator[str]:
     yield "<h2>GPUs</h2><p class='legend'>"
-    for name, colour in (("free", FREE), ("allocated", USED), ("stranded", OTHER), ("unhealthy or drifting", BAD)):
+    for name, colour in (("free", _FREE), ("allocated", _USED), ("stranded", _OTHER), ("unhealthy or drifting", _BAD)):
         yield f"<span><span class='dot' style='background:{colour}'></span>{name}</span>"
     yield "</p>"
     rows = []
     for one in found.fleet.products:
         bad, stranded = one.unhealthy + one.drifting, min(one.stranded, one.free)
         used = one.allocated + one.shared
-        amounts = (("free", one.free - stranded, FREE), ("allocated", used, USED))
-        picture = bar([*amounts, ("stranded", round(stranded, 1), OTHER), ("unhealthy", bad, BAD)])
+        amounts = (("free", one.free - stranded, _FREE), ("allocated", used, _USED))
+        picture = _bar([*amounts, ("stranded", round(stranded, 1), _OTHER), ("unhealthy", bad, _BAD)])
         rows.append([*map(_text, product_cells(one)), picture])
     yield _table([*HEADS["products"], ""], rows)
 
@@ -65,19 +69,19 @@ def _sets(found: Assessment) -> Iterator[str]:
 
 def _picture(one: PodSet, found: Assessment) -> str:
     graph = found.graphs.get(one.node)
-    return node_picture(graph, one.gpus) if graph is not None else ""
+    return _node_picture(graph, one.gpus) if graph is not None else ""
 
 
 def _broken(found: Assessment) -> Iterator[str]:
     fleet = found.fleet
     lines = [
-        f"{one.product}: {one.whole} joined sets are whole, {one.full} in use, {one.broken} broken, "
+        f"{one.product}, joined sets: {one.whole} whole, {one.used} in use, {one.broken} broken, "
         f"with {counted(one.free, 'free GPU')}"
         for one in fleet.sets
     ]
     lines += [
-        f"{one.label}: {one.whole} domains are whole, {one.full + one.used} in use by large jobs, {one.broken} broken "
-        f"by small pods, with {counted(one.free, 'free GPU')}"
+        f"{one.label}: {one.whole} whole, {one.full + one.used} in use by large jobs, {one.broken} broken by small "
+        f"pods, with {counted(one.free, 'free GPU')}"
         for one in fleet.domains
     ]
     yield from _list("Sets and racks broken by small pods", lines)
@@ -118,3 +122,57 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _text(words: str) -> str:
     return html.escape(printable(words))
+
+
+# -- pictures ------------------------------------------------------------------------------------------------------
+
+
+def _node_picture(graph: Graph, gpus: int) -> str:
+    """The GPUs of a node in a ring. Those of the mask are dark, and so are the links between them."""
+    places = [_place(i, graph.size) for i in range(graph.size)]
+    parts = [*_links(graph, gpus, places), *_dots(graph, gpus, places)]
+    return f'<svg width="{_SIZE}" height="{_SIZE}" viewBox="0 0 {_SIZE} {_SIZE}" role="img">{"".join(parts)}</svg>'
+
+
+def _place(i: int, size: int) -> tuple[float, float]:
+    angle = 2 * math.pi * i / size - math.pi / 2
+    return _MIDDLE + _RING * math.cos(angle), _MIDDLE + _RING * math.sin(angle)
+
+
+def _links(graph: Graph, gpus: int, places: Sequence[tuple[float, float]]) -> Iterator[str]:
+    for a in range(graph.size):
+        for b in range(a):
+            if graph.links[a][b]:
+                yield _line(places[a], places[b], own=bool(gpus >> a & gpus >> b & 1))
+        if graph.switch_links[a]:
+            yield _line(places[a], (_MIDDLE, _MIDDLE), own=bool(gpus >> a & 1))
+    if any(graph.switch_links):
+        yield f'<rect x="{_MIDDLE - 6}" y="{_MIDDLE - 6}" width="12" height="12" rx="2" fill="#64748b"/>'
+
+
+def _line(one: tuple[float, float], other: tuple[float, float], *, own: bool) -> str:
+    colour, width = (_USED, 2.5) if own else (_OTHER, 1)
+    ends = f'x1="{one[0]:.1f}" y1="{one[1]:.1f}" x2="{other[0]:.1f}" y2="{other[1]:.1f}"'
+    return f'<line {ends} stroke="{colour}" stroke-width="{width}"/>'
+
+
+def _dots(graph: Graph, gpus: int, places: Sequence[tuple[float, float]]) -> Iterator[str]:
+    for i, (x, y) in enumerate(places[: graph.size]):
+        colour, ink = (_USED, "white") if gpus >> i & 1 else ("#eef2f7", "#334155")
+        yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{_DOT}" fill="{colour}" stroke="{_OTHER}"/>'
+        yield f'<text x="{x:.1f}" y="{y + 3.5:.1f}" font-size="10" text-anchor="middle" fill="{ink}">{i}</text>'
+
+
+def _bar(parts: Iterable[tuple[str, float, str]]) -> str:
+    """One bar of (name, amount, colour) parts, each as wide as its share. Without amounts, an empty bar."""
+    given = [(name, amount, colour) for name, amount, colour in parts if amount > 0]
+    total, x, found = sum(amount for _, amount, _ in given) or 1.0, 0.0, []
+    for name, amount, colour in given:
+        width = _BAR * amount / total
+        title = html.escape(f"{name}: {amount:g}")
+        found.append(
+            f'<rect x="{x:.1f}" y="0" width="{width:.1f}" height="{_BAR_HEIGHT}" fill="{colour}">'
+            f"<title>{title}</title></rect>"
+        )
+        x += width
+    return f'<svg width="{_BAR}" height="{_BAR_HEIGHT}" role="img">{"".join(found)}</svg>'

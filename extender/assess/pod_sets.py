@@ -15,7 +15,7 @@ from extender.api.resource_slices import PoolKey
 from extender.assess.cluster_reading import ClusterReading
 from extender.base.bits import members
 from extender.cache import ALL_NODES
-from extender.explain.fleet_rows import product
+from extender.explain import product
 from extender.topology.affinity import nearest, pairs_of
 from extender.topology.device_pairs import device_pairs
 from extender.topology.products import limits_of

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from extender.allocation import Snapshot
+from extender.allocation import NodeInfo, Snapshot
 from extender.api.fields import Json, inner
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_annotations import TOPOLOGY_ANNOTATION
 from extender.api.pod_groups import GroupKey
 from extender.api.pods import Pod
 from extender.api.quantity import NANO, parse_quantity
+from extender.api.resource_claims import Result
 from extender.assess.cluster_reading import ClusterReading
 from extender.assess.gang_spread import GangSpread
 from extender.assess.pod_sets import PodSet
 from extender.base.berth_errors import BerthError
 from extender.replay import Job, Outcome, Task, fleet_of, placement_of, run_side_by_side
+from extender.vendors import GPU, driver_of
 
 _MAX_NODES = 256  # that are replayed: the work grows with the product of nodes and pods
 _SEED = 1
@@ -61,19 +64,19 @@ def replayed_pods(
     nodes = _sample(snapshot, levels)
     found = Replayed(len(nodes), len(snapshot.node_infos))
     choice = _Choice(reading, snapshot, nodes)
-    jobs = choice.jobs()
-    chosen = choice.chosen
-    found.pods, found.jobs, found.left_out = len(chosen), len(jobs), choice.left_out
-    if not jobs:
-        found.problem = "no pod with claims runs"
-        return found
     try:
+        jobs = choice.jobs()
+        found.pods, found.jobs, found.left_out = len(choice.chosen), len(jobs), choice.left_out
+        if not jobs:
+            found.problem = "no pod with claims runs"
+            return found
         fleet = fleet_of((), choice.fleet())
         tasks = [Task(fleet, jobs, placement_of(one), _SEED) for one in ("berth", "first fit", "emptiest node")]
         outcomes = run_side_by_side(tasks, progress)
-    except (BerthError, RuntimeError) as error:
+    except (BerthError, RuntimeError, ValueError) as error:
         found.problem = str(error)
         return found
+    chosen = choice.chosen
     today = [one for one in sets if one.uid in chosen and one.is_several]
     inside = [one for one in gangs if one.uids <= chosen]
     pairs = [(one.near, one.pairs) for one in sets if one.uid in chosen and one.pairs]
@@ -160,6 +163,9 @@ class _Choice:
         if not specs or len(specs) < len(keys):
             return None
         self._claims.update(keys)
+        node_info = self._snapshot.node_infos[pod.node_name]
+        given = [claim.allocation.results for claim in own if claim.allocation is not None]
+        specs = [_of_product(spec, node_info, results) for spec, results in zip(specs, given, strict=True)]
         spec = specs[0] if len(specs) == 1 else _merged(specs)
         cpu, ram = _requests(self._reading.requests.get(pod.uid, {}))
         several = sum(len(claim.allocation.results) for claim in own if claim.allocation is not None) > 1
@@ -181,6 +187,46 @@ class _Choice:
         for obj in (*self._reading.others, *self._reading.requests.values()):
             if (obj.get("metadata") or {}).get("uid") not in self.chosen:
                 yield obj
+
+
+def _of_product(spec: Json, node_info: NodeInfo, results: Iterable[Result]) -> Json:
+    """The spec with selectors for the products that the pod has: a replay leaves out its node selectors."""
+    wanted = dict[str, str]()  # by name of the request
+    for result in results:
+        bit, driver = node_info.inventory.index.get(result.device), driver_of(result.device.driver)
+        if bit is None or driver.kind != GPU:
+            continue
+        attributes = node_info.inventory.devices[bit].device.attributes
+        for name in driver.product:
+            if isinstance(attributes.get(name), str):
+                domain, _, short = name.rpartition("/")
+                of = f"device.attributes[{_quoted(domain)}]"
+                wanted[result.request] = f"{_quoted(short)} in {of} && {of}.{short} == {_quoted(str(attributes[name]))}"
+                break
+    devices = inner(spec, "devices", "spec")
+    return {
+        **spec,
+        "devices": {**devices, "requests": [_selecting(one, wanted) for one in devices.get("requests") or ()]},
+    }
+
+
+def _selecting(request: Json, wanted: Mapping[str, str]) -> Json:
+    """The request with the selector of its name. Of alternatives, the one that was allocated gets it."""
+    name = request["name"]
+    if name in wanted and request.get("exactly"):
+        return {**request, "exactly": _narrowed(request["exactly"], wanted[name])}
+    options = request.get("firstAvailable") or ()
+    narrowed = [_narrowed(one, wanted[of]) if (of := f"{name}/{one['name']}") in wanted else one for one in options]
+    return {**request, **({"firstAvailable": narrowed} if narrowed else {})}
+
+
+def _narrowed(request: Json, expression: str) -> Json:
+    return {**request, "selectors": [*(request.get("selectors") or ()), {"cel": {"expression": expression}}]}
+
+
+def _quoted(text: str) -> str:
+    """A CEL string, which has the escapes of JSON."""
+    return json.dumps(text)
 
 
 def _merged(specs: Sequence[Json]) -> Json:

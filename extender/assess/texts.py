@@ -44,7 +44,7 @@ def headline(found: Assessment) -> Iterator[str]:
         yield f"{found.near} of {counted(found.pairs, 'pair')} of GPU and NIC are as near as their node allows."
     spread = [one for one in found.gangs if one.domains > one.fewest]
     if found.gangs:
-        yield f"{len(spread)} of {counted(len(found.gangs), 'gang')} are spread over more domains than they need."
+        yield f"Of {counted(len(found.gangs), 'gang')}, {len(spread)} spread over more domains than they need."
 
 
 def _percent(share: float | None) -> str:

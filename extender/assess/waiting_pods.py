@@ -41,8 +41,10 @@ def waiting_pods(reading: ClusterReading, snapshot: Snapshot, policy: Policy) ->
     found = []
     for number, pods in enumerate(sorted(kinds.values(), key=len, reverse=True)):
         told = error_line(pods[0].unschedulable or pods[0].scheduler_error)
-        one = WaitingPods(str(pods[0].key), len(pods), "not explained: too many kinds of pods wait", told)
-        if asked := plugin_requests(pods[0]):
+        unexplained = f"not explained, too many kinds of pods wait{': ' * bool(told)}{told}"
+        one = WaitingPods(str(pods[0].key), len(pods), unexplained, told)
+        asked = plugin_requests(pods[0])
+        if asked and asked.keys().isdisjoint(snapshot.extended_resources):
             one.reason = _plugin_reason(asked, room)
         elif number < _MAX_EXPLAINED and (brief := explainer.brief(pods[0].uid, _SECONDS)) is not None:
             one.reason, one.nearest = brief.sentence, brief.nearest

@@ -12,11 +12,23 @@ import typer
 from rich.table import Table
 
 from extender.api.fields import Json
-from extender.assess import Assessment, anonymised, assess, html_page, reading_of
-from extender.assess.texts import HEADS, gang_cells, headline, product_cells, replay_cells, set_cells
+from extender.assess import (
+    HEADS,
+    Assessment,
+    anonymised,
+    assess,
+    gang_cells,
+    headline,
+    html_page,
+    product_cells,
+    reading_of,
+    replay_cells,
+    set_cells,
+)
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted
 from extender.cache import ClusterCache
+from extender.cli.logs import set_up_logging
 from extender.cli.object_files import documents
 from extender.cli.options import Kubeconfig, Output, needs
 from extender.cli.output import Screen, say, say_json, table_screen
@@ -60,6 +72,7 @@ def assess_command(
 
     Example: berth assess --kubeconfig ~/.kube/config --html assessment.html
     """
+    set_up_logging("error")  # each bind of the replay would write a line
     needs(save, "--save", ("--anonymise", anonymise))
     objects, refused, where = _from_files(files) if files else _from_cluster(kubeconfig)
     if save is not None:
@@ -161,7 +174,7 @@ _BROKEN = ("", "whole", "in use", "broken by small pods", "free GPUs in these")
 
 def _broken(found: Assessment) -> list[Sequence[str]]:
     rows: list[Sequence[str]] = [
-        [one.product, *map(str, (one.whole, one.full, one.broken, one.free))] for one in found.fleet.sets
+        [one.product, *map(str, (one.whole, one.used, one.broken, one.free))] for one in found.fleet.sets
     ]
     rows += [
         [one.label, *map(str, (one.whole, one.full + one.used, one.broken, one.free))] for one in found.fleet.domains

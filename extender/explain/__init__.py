@@ -7,14 +7,17 @@ without a console does not import this package. This package has no I/O, clock o
 from extender.explain.compared_sets import ComparedSets, compare_sets, first_fit_devices
 from extender.explain.consistency import CHECKS, Finding, check_consistency
 from extender.explain.fleet_rows import (
+    STATES,
     FleetStats,
     LargeJob,
     claim_rows,
     fleet_stats,
     group_rows,
     large_jobs,
+    letters,
     node_detail,
     node_row,
+    product,
     totals,
 )
 from extender.explain.gang_explanation import explain_gang, explain_jobs, groups_named
@@ -26,6 +29,7 @@ from extender.explain.selector_stats import failing_terms
 
 __all__ = [
     "CHECKS",
+    "STATES",
     "ComparedSets",
     "Explanation",
     "Finding",
@@ -48,10 +52,12 @@ __all__ = [
     "group_rows",
     "groups_named",
     "large_jobs",
+    "letters",
     "no_devices",
     "node_detail",
     "node_row",
     "other_scheduler",
+    "product",
     "scenario_of",
     "totals",
     "unmet_places",

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from extender.api.fields import Json, get, inner, many, need
-from extender.api.quantity import NANO, parse_quantity
+from extender.api.fields import Json, get, inner, many, need, quantity
+from extender.api.quantity import NANO
 from extender.base.berth_errors import WireError
 from extender.cache import ClusterCache
 from extender.replay.jobs import GPU_CLASS, WHOLE_MIB
@@ -101,7 +101,7 @@ _FACTORS = {"cpu": 1000, "memory": 1, "pods": 1}
 
 
 def _amount(value: object, name: str) -> int:
-    return parse_quantity(str(value)).nanos * _FACTORS[name] // NANO
+    return quantity(value, name).nanos * _FACTORS[name] // NANO
 
 
 def _ended(pod: Json) -> bool:

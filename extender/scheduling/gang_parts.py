@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from extender.allocation import Snapshot
-from extender.api.group_parts import SUBGROUP_MIN, AskedParts, BoundPart, SliceLayer, bound_part_of
+from extender.api.group_parts import SUBGROUP_MIN, AskedParts, BoundPart, GroupAround, SliceLayer, bound_part_of
 from extender.api.group_topology import Level, level_label
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import JOB_STRIDE, GroupKey
@@ -70,19 +70,36 @@ def parts_of(pods: Sequence[Pod], bound: Sequence[BoundMember], levels: Sequence
 
     What has a `parts_problem` is left out.
     """
-    found: list[GangPart] = []
-    for subgroup, members in _by_subgroup(pods).items():
+    return tuple(_parts_in(0, pods, bound, levels))
+
+
+def _parts_in(
+    depth: int, pods: Sequence[Pod], bound: Sequence[BoundMember], levels: Sequence[str]
+) -> Iterator[GangPart]:
+    """The parts of the pods of one sub-group, which is in `depth` others."""
+    inner: dict[GroupAround, list[Pod]] = {}
+    for pod in pods:
+        for around in _parts(pod).around[depth : depth + 1]:
+            inner.setdefault(around, []).append(pod)
+    for around, members in inner.items():
+        own = [one for one in bound if one.part.is_in(around.name)]
+        parts = tuple(_parts_in(depth + 1, members, own, levels))
+        yield from _subgroup(around.name, _label(around.level, levels), members, own, parts)
+    for subgroup, members in _by_subgroup([pod for pod in pods if len(_parts(pod).around) == depth]).items():
         own = [one for one in bound if one.part.subgroup == subgroup]
         asked = _asked(members)
         slices = tuple(_slices(subgroup, asked.slices, members, own, levels))
-        level = _label(asked.required, levels)
-        if level:
-            placed = Counter(one.node for one in own)
-            uids = tuple(pod.uid for pod in members)
-            found.append(GangPart(f"sub-group {subgroup}", level, uids, placed, slices))
-        else:
-            found += slices
-    return tuple(found)
+        yield from _subgroup(subgroup, _label(asked.required, levels), members, own, slices)
+
+
+def _subgroup(
+    name: str, level: str, pods: Sequence[Pod], bound: Sequence[BoundMember], parts: tuple[GangPart, ...]
+) -> tuple[GangPart, ...]:
+    """A sub-group with its parts as a part; without a level these alone."""
+    if not level:
+        return parts
+    placed = Counter(one.node for one in bound)
+    return (GangPart(f"sub-group {name}", level, tuple(pod.uid for pod in pods), placed, parts),)
 
 
 def _by_subgroup(pods: Sequence[Pod]) -> dict[str, list[Pod]]:
@@ -177,22 +194,44 @@ def _cut(
 
 def needed_members(pods: Sequence[Pod], bound: Sequence[BoundMember]) -> frozenset[str]:
     """UIDs of the first waiting pods, in rank order, that the minimum of each sub-group needs beside the bound ones."""
-    have = Counter(one.part.subgroup for one in bound)
-    return frozenset(
-        pod.uid
-        for subgroup, members in _by_subgroup(pods).items()
-        for pod in members[: max(_asked_minimum(members) - have[subgroup], 0)]
-    )
+    found, inside = set[str](), dict[str, list[str]]()
+    have = Counter(name for one in bound for name in _names_around(one.part.subgroup))
+    for pod in pods:
+        for name in _names_around(_parts(pod).subgroup):
+            inside.setdefault(name, []).append(pod.uid)
+    for name, minimum in _minimums(pods):
+        own = sorted(inside.get(name, ()), key=lambda uid: uid not in found)  # stable: otherwise in rank order
+        found.update(own[: max(minimum - have[name], 0)])
+    return frozenset(found)
 
 
-def lacking_subgroup(pods: Sequence[Pod], bound: Sequence[BoundMember]) -> tuple[str, int] | None:
-    """A sub-group of which fewer pods exist than its minimum, and that minimum."""
-    have = Counter(one.part.subgroup for one in bound)
-    for subgroup, members in _by_subgroup(pods).items():
-        minimum = _asked_minimum(members)
-        if len(members) + have[subgroup] < minimum:
-            return subgroup, minimum
+def lacking_subgroup(pods: Sequence[Pod], bound: Sequence[BoundMember], unknown: int) -> tuple[str, int] | None:
+    """A sub-group of which fewer pods exist than its minimum, and that minimum.
+
+    `unknown` bound members, such as those without devices, may be in any sub-group.
+    """
+    subgroups = (*(_parts(pod).subgroup for pod in pods), *(one.part.subgroup for one in bound))
+    exist = Counter(name for subgroup in subgroups for name in _names_around(subgroup))
+    for name, minimum in _minimums(pods):
+        missing = minimum - exist[name]
+        if missing > max(unknown, 0):
+            return name, minimum
+        unknown -= max(missing, 0)
     return None
+
+
+def _names_around(subgroup: str) -> Iterator[str]:
+    """The names of a sub-group and of those that it is in, see GroupAround."""
+    words = subgroup.split("/")
+    return ("/".join(words[:number]) for number in range(1, len(words) + 1))
+
+
+def _minimums(pods: Sequence[Pod]) -> list[tuple[str, int]]:
+    """The sub-groups with a minimum, also those without pods; inner ones before those around them."""
+    of_tree = _parts(pods[0]).minimums if pods else ()
+    found = {subgroup: _asked_minimum(members) for subgroup, members in _by_subgroup(pods).items()}
+    found |= {name: max(minimum, found.get(name, 0)) for name, minimum in of_tree}
+    return sorted(((name, one) for name, one in found.items() if one), key=lambda entry: -entry[0].count("/"))
 
 
 # -- mistakes ------------------------------------------------------------------------------------------------------
@@ -217,7 +256,7 @@ def parts_problem(
             sliced += sum(one.part.subgroup == subgroup and one.part.rank is not None for one in bound)
             whom = f"sub-group {subgroup} of group {group}" if subgroup else f"group {group}"
             size = asked.slices[0]
-            needed = _needed(sliced, len(pods) + len(bound), minimum, asked.minimum)
+            needed = _needed(sliced, len(pods) + len(bound), minimum, asked.minimum or _minimum_around(asked))
             if needed % size.size:
                 return f"pod annotation {size.annotation}: {size.size} does not divide the {needed} pods of {whom}"
     together = sum(_asked_minimum(members) for members in _by_subgroup(pods).values())
@@ -225,6 +264,11 @@ def parts_problem(
         text = f"the minimums of the sub-groups of group {group} ({SUBGROUP_MIN}) are {together} pods together"
         return f"{text}, and its own minimum is {minimum}"
     return ""
+
+
+def _minimum_around(asked: AskedParts) -> int:
+    """The minimum of the PodGroup of a sub-group; 0 if it has none."""
+    return dict(asked.minimums).get(asked.around[-1].name, 0) if asked.around else 0
 
 
 def _asked_minimum(pods: Sequence[Pod]) -> int:
@@ -260,8 +304,9 @@ def parts_disagreement(group: str, pods: Sequence[Pod]) -> str:
 
 
 def _required(pod: Pod) -> Hashable:
-    required = _parts(pod).required
-    return required.name if required is not None else ""
+    asked = _parts(pod)
+    levels = (*(one.level for one in asked.around), asked.required)
+    return ", ".join(level.name for level in levels if level is not None)
 
 
 def _minimum(pod: Pod) -> Hashable:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from extender.assess import anonymised
-from tests.assess.test_assess import CASES, assessed
-from tests.worlds.assessed_clusters import objects_of, snapshot_file
+from tests.worlds.assessed_clusters import CASES, assessed, objects_of, snapshot_file
 
 Json = dict[str, Any]
 SECRET = "acme"
@@ -49,6 +48,14 @@ def test_no_name_and_no_secret_is_left() -> None:
     text = json.dumps(list(anonymised(objects)))
     assert SECRET not in text
     assert "NVIDIA H100" in text  # the product, without which nothing can be said
+
+
+def test_a_malformed_object_is_left_out() -> None:
+    node, *others = objects_of({"nodes": {"a": "dgx1-v100"}, "pods": [{"name": "p", "count": 1}]})
+    others[-2]["spec"]["containers"] = 7
+    assert [obj["kind"] for obj in anonymised([node, *others])] == [
+        "DeviceClass", "Node", "ResourceSlice", "ResourceClaim",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])

@@ -7,23 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
+from benchmarks.assess import pod as pod_objects
+from extender.cli import assess_command
+from extender.cli.snapshot_command import list_kind
+from extender.cluster import ApiClient, Forbidden, WatchedResource
 from extender.sandbox import write_kubeconfig
-from tests.worlds.assessed_clusters import GPU_CLASS, objects_of, snapshot_file
+from tests.worlds.assessed_clusters import CASES, GPU_CLASS, assessed, objects_of, snapshot_file
 from tests.worlds.commands import berth, berth_beside
 from tests.worlds.running_berth import berthing
+from tests.worlds.vendor_worlds import AMD, GAUDI, INTEL, flex, gaudi, mi300x, node_and_slice
 
 Json = dict[str, Any]
-CASES = yaml.safe_load((Path(__file__).parents[1] / "cases" / "assess.yaml").read_text())
-SHARED_BOX = next(case for case in CASES if case["name"].startswith("four GPUs of a DGX-1V that no ring"))
-
-
-def assessed(path: Path, *words: str) -> Json:
-    code, out, err = berth(["assess", str(path), "--no-replay", "--output", "json", *words])
-    assert code == 0, err
-    found: Json = json.loads(out)
-    return found
+NIC_CLASS: Json = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "DeviceClass",
+    "metadata": {"name": "dranet.net"},
+    "spec": {"selectors": [{"cel": {"expression": "device.driver == 'dra.net'"}}]},
+}
+NOT_JOINED = next(case for case in CASES if case["name"].startswith("four GPUs of a DGX-1V that no ring"))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
@@ -36,6 +38,12 @@ def test_case(case: Json, tmp_path: Path) -> None:
             rows = sorted(found[name], key=lambda row: row.get("pod", ""))
             assert len(rows) == len(expected)
             assert [{key: row[key] for key in wanted} for row, wanted in zip(rows, expected, strict=True)] == expected
+    for name in ("boards", "domains"):
+        if name in case:
+            rows = found["fleet"]["sets" if name == "boards" else name]
+            assert [{key: row[key] for key in wanted} for row, wanted in zip(rows, case[name], strict=True)] == case[
+                name
+            ]
     if "share" in case:
         assert found["bandwidth"]["share"] == case["share"]
     code, out, _ = berth(["assess", str(path), "--no-replay"])
@@ -75,11 +83,68 @@ def test_the_same_pods_once_more_are_better_with_berth(tmp_path: Path) -> None:
     assert {row["started"] for row in rows.values()} == {6}
 
 
+def test_a_pod_keeps_its_product_in_a_replay(tmp_path: Path) -> None:
+    """A node selector chose the cards: boards of a better product are no merit of Berth."""
+    nodes = {"a": "a100-pcie-8-bridged", "h": "hgx-h100-8"}
+    path = snapshot_file(tmp_path, objects_of({"nodes": nodes, "pods": [{"name": "p", "node": "a", "gpus": [0, 2]}]}))
+    code, out, err = berth(["assess", str(path), "--output", "json"])
+    assert code == 0, err
+    rows = json.loads(out)["replay"]["rows"]
+    assert [(row["started"], row["joined"], row["gbps"]) for row in rows] == [(1, 0.0, 20.0)] * 4
+
+
+def test_claims_of_one_pod_are_replayed_together(tmp_path: Path) -> None:
+    """A pod has a claim for GPUs and one for a NIC, each with a request of the same name."""
+    objects = objects_of({"nodes": {"a": "hgx-h100-8"}, "pods": [{"name": "p", "node": "a", "gpus": [0, 1]}]})
+    slices = [one["spec"] for one in objects if one["kind"] == "ResourceSlice"]
+    pod, claim = objects[-2:]
+    nic = next(spec for spec in slices if spec["driver"] == "dra.net")["devices"][-1]["name"]
+    second = json.loads(json.dumps(claim))
+    second["metadata"] |= {"name": "nic", "uid": "claim-nic"}
+    request = {"name": "gpu", "exactly": {"deviceClassName": "dranet.net"}}
+    second["spec"]["devices"] = {"requests": [request], "constraints": [{"distinctAttribute": "dra.net/rdmaDevice"}]}
+    result = {"request": "gpu", "driver": "dra.net", "pool": "a", "device": nic}
+    second["status"]["allocation"]["devices"]["results"] = [result]
+    pod["spec"]["resourceClaims"].append({"name": "nic", "resourceClaimName": "nic"})
+    code, out, err = berth(["assess", str(snapshot_file(tmp_path, [*objects, second, NIC_CLASS])), "--output", "json"])
+    assert code == 0, err
+    replay = json.loads(out)["replay"]
+    assert (replay["pods"], replay["left_out"]) == (1, 0)
+    rows = {row["placement"]: row for row in replay["rows"]}
+    assert [row["started"] for row in rows.values()] == [1, 1, 1, 1]
+    assert rows["today"]["nics"] == 0.0
+    assert rows["Berth"]["nics"] > 0.0
+
+
+@pytest.mark.parametrize(
+    ("driver", "devices", "links", "joined"),
+    [
+        (AMD, [mi300x(i) for i in range(8)], "the usual board of the product", True),
+        (GAUDI, [gaudi(i) for i in range(8)], "the usual board of the product", True),
+        (INTEL, [flex(i) for i in range(4)], "the product has no links", False),
+    ],
+)
+def test_other_vendors(driver: str, devices: list[Json], links: str, joined: bool, tmp_path: Path) -> None:
+    objects = [*node_and_slice("a", **{driver.replace(".", "_"): devices}), *objects_of({"nodes": {}})]
+    pod, claim = pod_objects("p", 2, "a", (0, 1))
+    claim["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = driver
+    for result, device in zip(claim["status"]["allocation"]["devices"]["results"], devices, strict=False):
+        result |= {"driver": driver, "device": device["name"]}
+    class_ = json.loads(json.dumps(GPU_CLASS).replace("gpu.nvidia.com", driver))
+    path = snapshot_file(tmp_path, [*objects, class_, pod, claim])
+    code, out, err = berth(["assess", str(path), "--output", "json"])
+    assert code == 0, err
+    found = json.loads(out)
+    assert [(row["links"], row["joined"], len(row["gpus"])) for row in found["sets"]] == [(links, joined, 2)]
+    assert [row["started"] for row in found["replay"]["rows"]] == [1, 1, 1, 1]
+    assert [row["joined"] for row in found["replay"]["rows"]] == [float(joined)] * 4
+
+
 @pytest.mark.parametrize(
     ("case", "least", "code"),
     [
-        (SHARED_BOX, 0.1, 0),
-        (SHARED_BOX, 0.2, 1),
+        (NOT_JOINED, 0.1, 0),
+        (NOT_JOINED, 0.2, 1),
         (next(case for case in CASES if case["name"] == "bridged cards without the agent"), 0.0, 1),
         (next(case for case in CASES if case["name"].startswith("a small pod")), 1.0, 0),
     ],
@@ -93,7 +158,7 @@ def test_the_exit_code_is_for_ci(case: Json, least: float, code: int, tmp_path: 
 
 
 def test_the_page_is_one_file_with_pictures_and_without_markup_of_users(tmp_path: Path) -> None:
-    objects = objects_of(SHARED_BOX)
+    objects = objects_of(NOT_JOINED)
     for obj in objects:
         if obj["kind"] == "ResourceClaim":
             obj["status"]["reservedFor"][0]["name"] = "<script>alert(1)</script>"
@@ -119,17 +184,27 @@ def test_the_page_is_one_file_with_pictures_and_without_markup_of_users(tmp_path
     ],
 )
 def test_half_a_snapshot_says_what_lacks(kind: str, words: str, tmp_path: Path) -> None:
-    objects = [obj for obj in objects_of(SHARED_BOX) if obj["kind"] != kind]
+    objects = [obj for obj in objects_of(NOT_JOINED) if obj["kind"] != kind]
     found = assessed(snapshot_file(tmp_path, objects))
     assert any(line.startswith(words) for line in found["lacking"])
     assert len(found["sets"]) == (0 if kind == "ResourceSlice" else 1)
 
 
 def test_one_object_that_cannot_be_read_is_told_and_the_others_count(tmp_path: Path) -> None:
-    objects = objects_of(SHARED_BOX)
+    objects = objects_of(NOT_JOINED)
     objects.insert(1, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "odd"}, "spec": {"taints": 7}})
     found = assessed(snapshot_file(tmp_path, objects))
     assert ["object 2, Node odd" in line for line in found["unreadable"]] == [True]
+    assert len(found["sets"]) == 1
+
+
+def test_an_amount_that_cannot_be_read_ends_only_the_replay(tmp_path: Path) -> None:
+    objects = objects_of(NOT_JOINED)
+    objects[-2]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "odd"
+    code, out, err = berth(["assess", str(snapshot_file(tmp_path, objects)), "--output", "json"])
+    assert code == 0, err
+    found = json.loads(out)
+    assert "odd" in found["replay"]["problem"]
     assert len(found["sets"]) == 1
 
 
@@ -155,12 +230,37 @@ def test_unusable_files_are_one_sentence(content: str, words: str, tmp_path: Pat
     assert err.count("\n") == 0
 
 
+async def test_a_kind_that_may_not_be_listed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def listed(client: ApiClient, kind: WatchedResource) -> list[Json]:
+        if kind.name in ("pods", "devicetaintrules"):
+            raise Forbidden(f"list {kind.name}: 403 Forbidden")
+        return await list_kind(client, kind)
+
+    monkeypatch.setattr(assess_command, "list_kind", listed)
+    async with berthing({"n1": "dgx1-v100"}) as b:
+        await b.settled()
+        write_kubeconfig(tmp_path, b.api)
+        code, out, err = await berth_beside(["assess", "--kubeconfig", str(tmp_path / "kubeconfig")])
+    assert code == 0, err
+    assert "Pods could not be listed (list pods: 403 Forbidden): gangs, waiting pods" in out
+    assert "DeviceTaintRules could not be listed" in out
+    assert "8 GPUs" in out
+
+
 async def test_a_cluster_is_read_and_saved(tmp_path: Path) -> None:
     async with berthing({"n1": "dgx1-v100"}) as b:
         await b.settled()
         write_kubeconfig(tmp_path, b.api)
-        words = ["assess", "--kubeconfig", str(tmp_path / "kubeconfig"), "--save", str(tmp_path / "saved.json")]
+        words = [
+            "assess",
+            "--kubeconfig",
+            str(tmp_path / "kubeconfig"),
+            "--save",
+            str(tmp_path / "saved.json"),
+            "--anonymise",
+        ]
         code, out, err = await berth_beside(words)
         assert code == 0, err
         assert "1 node, 8 GPUs: 8 free" in out
     assert assessed(tmp_path / "saved.json")["nodes"] == 1
+    assert '"n1"' not in (tmp_path / "saved.json").read_text()

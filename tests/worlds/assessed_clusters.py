@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from benchmarks.assess import pod as pod_objects
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, nic_slice, node_object
+from tests.worlds.commands import berth
 
 Json = dict[str, Any]
+CASES: list[Json] = yaml.safe_load((Path(__file__).parents[1] / "cases" / "assess.yaml").read_text())
 GPU_CLASS: Json = {
     "apiVersion": "resource.k8s.io/v1",
     "kind": "DeviceClass",
@@ -22,7 +26,7 @@ GPU_CLASS: Json = {
 
 def objects_of(case: Json) -> list[Json]:
     """The objects of a case. `agent`: Berth's agent publishes the links of all nodes."""
-    found = [GPU_CLASS]
+    found = [{**GPU_CLASS, "spec": GPU_CLASS["spec"] | case.get("class", {})}]
     for name, described in case["nodes"].items():
         found += _node(name, {"machine": described} if isinstance(described, str) else described, case)
     for described in case.get("pods", ()):
@@ -35,7 +39,7 @@ def _node(name: str, described: Json, case: Json) -> Iterator[Json]:
     node = node_object(name, machine, described.get("labels", {}))
     node["status"]["allocatable"] |= described.get("plugin", {})
     yield node
-    if "plugin" in described:
+    if "plugin" in described and not described.get("slices"):
         return
     yield gpu_slice(name, machine)
     if machine.nics:
@@ -66,3 +70,11 @@ def snapshot_file(folder: Path, objects: list[Json], name: str = "snapshot.json"
     path = folder / name
     path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
     return path
+
+
+def assessed(path: Path, *words: str) -> Json:
+    """The JSON of berth assess without a replay."""
+    code, out, err = berth(["assess", str(path), "--no-replay", "--output", "json", *words])
+    assert code == 0, err
+    found: Json = json.loads(out)
+    return found
