@@ -267,12 +267,18 @@ def _shape(adapter: TypeAdapter[Any], shapes: dict[str, Any]) -> str:
 
 
 def _model(name: str, schema: dict[str, Any]) -> str:
+    """The fields with their meanings; without any, the fields of each type in one row."""
     fields = schema["properties"]
-    rows = ((f"`{field}`", _type(one), one.get("description", "")) for field, one in fields.items())
     about = wrapped(schema.get("description", ""))
-    has_words = any("description" in one for one in fields.values())
-    head = ("field", "type", "meaning") if has_words else ("field", "type")
-    return f"\n### {_short(name)}\n\n" + (f"{about}\n\n" if about else "") + table(head, (r[: len(head)] for r in rows))
+    if any("description" in one for one in fields.values()):
+        rows = [(f"`{field}`", _type(one), one.get("description", "")) for field, one in fields.items()]
+        text = table(("field", "type", "meaning"), rows)
+    else:
+        of_type: dict[str, list[str]] = {}
+        for field, one in fields.items():
+            of_type.setdefault(_type(one), []).append(f"`{field}`")
+        text = table(("type", "fields"), ((kind, ", ".join(names)) for kind, names in of_type.items()))
+    return f"\n### {_short(name)}\n\n" + (f"{about}\n\n" if about else "") + text
 
 
 def _type(schema: dict[str, Any]) -> str:

@@ -1,4 +1,7 @@
-"""Writes the tables of rights in SECURITY.md from the manifests: one for each account, with what its roles allow."""
+"""Writes the tables of rights in SECURITY.md from the manifests: one for each account, with what its roles allow.
+
+Resources with equal verbs share a row.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,19 @@ def tables() -> str:
     ]
     roles = {(obj["kind"], obj["metadata"]["name"]): obj for obj in objects if obj["kind"] in ("Role", "ClusterRole")}
     accounts = [obj["metadata"]["name"] for obj in objects if obj["kind"] == "ServiceAccount"]
-    rows: dict[str, list[str]] = {account: [] for account in accounts}
+    rows: dict[str, dict[tuple[str, str], list[str]]] = {account: defaultdict(list) for account in accounts}
     for obj in objects:
         if obj["kind"] in ("RoleBinding", "ClusterRoleBinding"):
             where = obj["metadata"].get("namespace", "the cluster")
             (account,) = {subject["name"] for subject in obj["subjects"]}
-            rows[account] += [f"| {what} | {verbs} | {where} |" for what, verbs in _bound(obj["roleRef"], roles)]
-    head = "| resource | verbs | where |\n|---|---|---|\n"
-    return "\n".join(f"Account `{account}`:\n\n{head}" + "\n".join(rows[account]) + "\n" for account in accounts)
+            for what, verbs in _bound(obj["roleRef"], roles):
+                rows[account][verbs, where].append(what)
+    return "\n".join(f"Account `{account}`:\n\n{_table(rows[account])}" for account in accounts)
+
+
+def _table(rows: dict[tuple[str, str], list[str]]) -> str:
+    head = "| resources | verbs | where |\n|---|---|---|\n"
+    return head + "".join(f"| {', '.join(what)} | {verbs} | {where} |\n" for (verbs, where), what in rows.items())
 
 
 def _bound(ref: dict[str, str], roles: dict[tuple[str, str], Any]) -> list[tuple[str, str]]:

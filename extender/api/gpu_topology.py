@@ -5,6 +5,7 @@ Units: links are counts of working NVLinks; rates are GB/s in one direction.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -96,6 +97,16 @@ class Fabric:
     source: Source
     clique: str = ""
     product: str = ""
+    products: tuple[str, ...] = ()  # of the GPU at each position, where they differ; () if each has `product`
+
+    def product_at(self, position: int) -> str:
+        return self.products[position] if self.products else self.product
+
+    def of_products(self, names: Collection[str]) -> int:
+        """Mask of the GPUs of these products, by position."""
+        if not self.products:
+            return (1 << self.graph.size) - 1 if self.product in names else 0
+        return sum(1 << i for i in range(self.graph.size) if self.product_at(i) in names)
 
     def position(self, uuid: str) -> int | None:
         return next((i for i, gpu in enumerate(self.gpus) if gpu.uuid == uuid), None)

@@ -34,7 +34,9 @@ _KUEUE_GROUP = "kueue.x-k8s.io/podset-group-name"
 _KUEUE_SIZE = "kueue.x-k8s.io/podset-slice-size"
 _KUEUE_LEVEL = "kueue.x-k8s.io/podset-slice-required-topology"
 _KUEUE_LAYERS = "kueue.x-k8s.io/podset-slice-required-topology-constraints"
-FOREIGN_PARTS = (_KUEUE_GROUP, _KUEUE_SIZE, _KUEUE_LEVEL, _KUEUE_LAYERS)
+_LWS_SUBGROUP = "leaderworkerset.sigs.k8s.io/subgroup-index"  # a label
+_LWS_LEVEL = "leaderworkerset.sigs.k8s.io/subgroup-exclusive-topology"
+FOREIGN_PARTS = (_KUEUE_GROUP, _KUEUE_SIZE, _KUEUE_LEVEL, _KUEUE_LAYERS, _LWS_LEVEL)
 _MAX_LAYERS = 3  # slices in slices; as in Kueue
 _MAX_PODS = 100_000
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
@@ -51,6 +53,13 @@ class SliceLayer(NamedTuple):
     level: Level
 
 
+class GroupAround(NamedTuple):
+    """A sub-group around smaller ones, see group_trees."""
+
+    name: str  # the names of the groups on the way to it, with '/' between them
+    level: Level | None  # of which all its pods must have one domain
+
+
 @dataclass(frozen=True, slots=True)
 class AskedParts:
     """The parts of its group to which a pod belongs."""
@@ -60,23 +69,27 @@ class AskedParts:
     minimum: int = 0  # pods of the sub-group without which the group must not run; 0 if the pod does not set it
     slices: tuple[SliceLayer, ...] = ()  # the largest first
     first: int = 0  # the index at which slice 0 begins
+    around: tuple[GroupAround, ...] = ()  # the sub-groups that this one is in, the outermost first
+    minimums: tuple[tuple[str, int], ...] = ()  # the number of pods that each PodGroup of a tree needs, by its path
 
     @property
     def constrain(self) -> bool:
         """Whether the pod's part restricts a plan: a mere name does not."""
-        return bool(self.required or self.minimum or self.slices)
+        return bool(self.required or self.minimum or self.slices or self.around)
 
 
 NO_PARTS = AskedParts()  # of most pods
 
 
 def asked_parts(notes: Mapping[str, Any], labels: Mapping[str, Any], group: str) -> AskedParts:
-    """The parts of a pod of this group. Kueue's annotations count only without one of Berth's about topology or parts.
+    """The parts of a pod of this group.
+
+    The annotations of others count only without one of Berth's about topology or parts.
 
     Raises ValueError that names annotation and value.
     """
-    job = labels.get(REPLICATED_JOB)
-    default = job if type(job) is str else ""
+    named = (labels.get(REPLICATED_JOB), labels.get(_LWS_SUBGROUP))
+    default = next((one for one in named if type(one) is str), "")
     if any(name in notes for name in (*OWN_TOPOLOGY, *OWN_PARTS)):
         found = _own_parts(notes, default)
         if found.subgroup == group and SUBGROUP in notes:
@@ -84,6 +97,8 @@ def asked_parts(notes: Mapping[str, Any], labels: Mapping[str, Any], group: str)
         return found
     subgroup = _name(notes, _KUEUE_GROUP) or default
     required = level_of(notes, KUEUE_TOPOLOGY.required) if subgroup else None  # without sub-groups it is the group's
+    if required is None and _LWS_SUBGROUP in labels:
+        required = level_of(notes, _LWS_LEVEL)
     return AskedParts(subgroup, required, slices=_kueue_slices(notes))
 
 
@@ -205,6 +220,10 @@ class BoundPart(NamedTuple):
     rank: int | None
     in_slice: bool
 
+    def is_in(self, subgroup: str) -> bool:
+        """Whether the part is this sub-group, or in it."""
+        return self.subgroup == subgroup or self.subgroup.startswith(f"{subgroup}/")
+
     def __str__(self) -> str:
         """As the annotation PART_ANNOTATION of the pod's claims."""
         index = _NO_INDEX if self.rank is None else self.rank
@@ -213,7 +232,7 @@ class BoundPart(NamedTuple):
 
 def bound_part_of(text: str) -> BoundPart | None:
     """The value of PART_ANNOTATION; None if it is not valid, because tenants can write it."""
-    subgroup, slash, rank = text.partition("/")
+    subgroup, slash, rank = text.rpartition("/")
     if not slash or (rank not in ("", _NO_INDEX) and not _RANK.fullmatch(rank)):
         return None
     return BoundPart(subgroup, int(rank) if _RANK.fullmatch(rank) else None, bool(rank))

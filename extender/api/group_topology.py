@@ -108,8 +108,11 @@ class GroupTopology:
     problem: str = ""  # which annotation is wrong, with its value; '' if none
 
     def required_label(self, levels: Sequence[str]) -> str:
-        """The label of which all members must have one value; '' if there is none. The policy has `levels`."""
-        return self.label or (next(iter(levels), "") if self.nearness == "required" else "")
+        """The label of which all members must have one value; '' if there is none. The policy has `levels`.
+
+        With 'required', that is the nearest level. Then a plan keeps `label`, too.
+        """
+        return (next(iter(levels), "") if self.nearness == "required" else "") or self.label
 
 
 def group_topology(asked: AskedTopology, object_label: str, levels: Sequence[str]) -> GroupTopology:
@@ -131,13 +134,11 @@ def level_label(level: Level | None, levels: Sequence[str]) -> str:
         return ""
     if level.name in (ONE_NODE, _HOSTNAME):
         return ONE_NODE
-    if level.name in levels:
+    if level.name in levels or level.annotation not in _OWN_LEVELS:
         return level.name
     found = [label for label in levels if level.name in (label.rpartition("/")[2], re.split("[/.]", label)[-1])]
     if len(found) == 1:
         return found[0]
-    if level.annotation not in _OWN_LEVELS:
-        return level.name
     why = f"names several levels: {', '.join(found)}" if found else f"is no level: write {_known(levels)}"
     raise ValueError(f"pod annotation {level.annotation}: {shown(level.name)} {why}")
 
@@ -148,8 +149,8 @@ def _known(levels: Sequence[str]) -> str:
 
 def _nearer(asked: Level | None, required: str, object_label: str, levels: Sequence[str]) -> str:
     """The label that implies both constraints: the nearer level. Raises ValueError if that is not known."""
-    if asked is None or not object_label or required == object_label:
-        return required or object_label
+    if object_label == _HOSTNAME or asked is None or not object_label or required == object_label:
+        return object_label or required
     if required in levels and object_label in levels:
         return min(required, object_label, key=levels.index)
     unknown = object_label if required in levels else required

@@ -33,7 +33,7 @@ def label_domains(nodes: Iterable[tuple[str, Mapping[str, str]]], wanted: Sequen
     """The domains of nodes with labels, by `path_labels`.
 
     A domain has the value of its label as its name. Where several domains have one value, their names are whole paths,
-    the farthest label first: `b1/r1` and `b2/r1`. No value has a slash.
+    the farthest label first: `b1/r1` and `b2/r1`, and `r1` for nodes without the farther label. No value has a slash.
     """
     found: dict[Path, set[str]] = {}
     for node, labels in nodes:
@@ -41,7 +41,9 @@ def label_domains(nodes: Iterable[tuple[str, Mapping[str, str]]], wanted: Sequen
         if path is not None:
             found.setdefault(path, set()).add(node)
     values = Counter(path[0] for path in found)
-    names = {path: path[0] if values[path[0]] == 1 else "/".join(reversed(path)) for path in found}
+    short = {path: path[0] if values[path[0]] == 1 else "/".join(filter(None, reversed(path))) for path in found}
+    equal = Counter(short.values())  # where a value of one farther label is a value of another one, too
+    names = {path: name if equal[name] == 1 else "/".join(reversed(path)) for path, name in short.items()}
     return LabelDomains(
         {names[path]: frozenset(members) for path, members in found.items()},
         {node: names[path] for path, members in found.items() for node in members},

@@ -34,6 +34,7 @@ _LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
 _LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
 _LWS_GROUP = "leaderworkerset.sigs.k8s.io/group-index"
 _LWS_EXCLUSIVE = "leaderworkerset.sigs.k8s.io/exclusive-topology"
+_PARENT = "parentCompositePodGroupName"
 _JOB_INDEX = "jobset.sigs.k8s.io/job-global-index"
 _JOB_INDEX_IN_REPLICATED_JOB = "jobset.sigs.k8s.io/job-index"
 # Labels and annotations that have the pod's index in its group; the first that a pod has counts.
@@ -57,11 +58,13 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600}
 class GroupSource(Enum):
     """The field, label or annotation by which a pod names its group. The first one that a pod has counts.
 
+    A pod does not name a CompositePodGroup itself: its PodGroup is below it, see group_trees.
     The last one is a parameter of a claim for a channel of a ComputeDomain: such a group has no minimum.
     """
 
     BERTH = "berth.dev/group"
     CORE = "spec.schedulingGroup"
+    COMPOSITE = "spec.parentCompositePodGroupName"
     SCHEDULER_PLUGINS = "scheduling.x-k8s.io/pod-group"
     KUEUE = "kueue.x-k8s.io/pod-group-name"
     LEADER_WORKER_SET = "leaderworkerset.sigs.k8s.io/group-key"
@@ -105,6 +108,7 @@ class Membership:
     problem: str = ""  # which annotation is invalid, with its value; '' if none
     owner: str = ""  # name of the object that has the GroupPolicy: the group's, or the LeaderWorkerSet's
     pod_uid: str = ""  # pods without an index may be alike in all else
+    lacks: str = ""  # a group of the tree of groups that does not exist, and that the gang needs; '' for none
 
     @property
     def policy_key(self) -> GroupKey:
@@ -129,6 +133,8 @@ class GroupPolicy:
     timeout_seconds: float = 0.0  # 0 if the object does not set it
     sequential: bool = False  # whether members are created only after others run: never a gang
     claims: tuple[PodClaim, ...] = ()  # of a PodGroup of scheduling.k8s.io, see PodGroup
+    parent: str = ""  # the CompositePodGroup that the group is below; '' for none
+    groups: int = 0  # child groups that a CompositePodGroup needs; 0 if its policy is basic
 
 
 def minimum_of(membership: Membership, policy: GroupPolicy | None) -> int:
@@ -160,6 +166,7 @@ def decode_pod_group(obj: Json) -> PodGroup:
     return PodGroup(name, uid, many(inner(obj, "spec", ""), "resourceClaims", "spec", decode_pod_claim))
 
 
+IN_TREE = (GroupSource.CORE, GroupSource.COMPOSITE)  # where they are served, kube-scheduler plans these gangs, too
 _LABELS = (GroupSource.SCHEDULER_PLUGINS, GroupSource.KUEUE, GroupSource.LEADER_WORKER_SET)
 _SIZES = {GroupSource.KUEUE: _KUEUE_TOTAL, GroupSource.LEADER_WORKER_SET: _LWS_SIZE}
 # Annotations of pods, besides berth.dev/….
@@ -309,13 +316,28 @@ def decode_core_policy(obj: Json) -> GroupPolicy:
     """The policy of a PodGroup of scheduling.k8s.io. Raises WireError."""
     need(inner(obj, "metadata", ""), "name", "metadata")
     spec = inner(obj, "spec", "")
-    policy = inner(spec, "schedulingPolicy", "spec")
-    gang = inner(policy, "gang", "spec.schedulingPolicy")
+    minimum = integer(_gang(spec), "minCount", "spec.schedulingPolicy.gang")
+    claims = many(spec, "resourceClaims", "spec", decode_pod_claim)
+    return GroupPolicy(_bounded(minimum), _constraint(spec), claims=claims, parent=string(spec, _PARENT, "spec"))
+
+
+def _decode_composite_policy(obj: Json) -> GroupPolicy:
+    """The policy of a CompositePodGroup of scheduling.k8s.io. Raises WireError."""
+    need(inner(obj, "metadata", ""), "name", "metadata")
+    spec = inner(obj, "spec", "")
+    groups = integer(_gang(spec), "minGroupCount", "spec.schedulingPolicy.gang")
+    return GroupPolicy(topology_label=_constraint(spec), parent=string(spec, _PARENT, "spec"), groups=_bounded(groups))
+
+
+def _gang(spec: Json) -> Json:
+    return inner(inner(spec, "schedulingPolicy", "spec"), "gang", "spec.schedulingPolicy")
+
+
+def _constraint(spec: Json) -> str:
+    """The label of the topology constraint of a PodGroup or CompositePodGroup, which may have one; '' for none."""
     constraints = inner(spec, "schedulingConstraints", "spec")
     labels = many(constraints, "topology", "spec.schedulingConstraints", lambda one, path: need(one, "key", path))
-    minimum = integer(gang, "minCount", "spec.schedulingPolicy.gang")
-    claims = many(spec, "resourceClaims", "spec", decode_pod_claim)
-    return GroupPolicy(_bounded(minimum), labels[0] if labels else "", claims=claims)
+    return labels[0] if labels else ""
 
 
 def decode_scheduler_plugins_policy(obj: Json) -> GroupPolicy:
@@ -375,6 +397,16 @@ GROUP_OBJECTS = (
         "podgroups",
         ("v1beta1", "v1alpha2"),
         decode_core_policy,
+        is_needed=True,
+    ),
+    # 1.37 serves v1alpha3, off by default. 1.38 makes it beta.
+    GroupObject(
+        GroupSource.COMPOSITE,
+        "CompositePodGroup",
+        "scheduling.k8s.io",
+        "compositepodgroups",
+        ("v1beta1", "v1alpha3"),
+        _decode_composite_policy,
         is_needed=True,
     ),
     GroupObject(

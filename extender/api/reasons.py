@@ -44,7 +44,7 @@ class Code(Enum):
     )
     HELD = (
         "matching devices are held by a pod being scheduled",
-        "Berth holds the devices for another pod that is being scheduled. This pod is retried automatically.",
+        "This pod is retried automatically.",
     )
     DRIFT = (
         "memory of matching devices is in use without a claim for request {0}",
@@ -52,7 +52,7 @@ class Code(Enum):
     )
     TAINTED = (
         "matching devices are tainted for request {0}",
-        "The matching devices carry NoSchedule or NoExecute taints that the request does not tolerate.",
+        "They carry NoSchedule or NoExecute taints that the request does not tolerate.",
     )
     CAPACITY = (
         "not enough capacity left for request {0}",
@@ -152,11 +152,11 @@ class Code(Enum):
     )
     CLAIM_IN_FLIGHT = (
         "claim {0} is being allocated for another pod",
-        "Another pod that shares the claim is being bound. This pod is retried automatically.",
+        "This pod shares the claim, and is retried automatically.",
     )
     CLAIM_FULL = (
         "claim {0} has no reservation left",
-        "A claim can be reserved for at most 256 pods, and this claim has reached that limit.",
+        "A claim can be reserved for at most 256 pods.",
     )
     NODE_UNKNOWN = (
         "node is not known yet",
@@ -179,8 +179,8 @@ class Code(Enum):
         "Fewer exist. They are requeued when the last appears. `berth explain` says how many exist.",
     )
     GANG_UNKNOWN = (
-        "waits for PodGroup {0}, which does not exist",
-        "The pod names it in a label or in `spec.schedulingGroup`. The pod is requeued when it appears.",
+        "waits for {0}, which does not exist",
+        "The pod names a PodGroup, or that names a CompositePodGroup. The pod is requeued when it appears.",
     )
     GANG_UNREAD = (
         "waits until Berth has read which pods of group {0} run",
@@ -244,7 +244,7 @@ class Code(Enum):
     )
     HELD_FOR_GANG = (
         "matching devices are held for group {0}",
-        "Berth holds the devices for a group that is being bound. This pod is retried automatically.",
+        "That group is being bound. This pod is retried automatically.",
     )
     COLLECTED_FOR_GANG = (
         "devices are kept for group {0}, which waits for room",

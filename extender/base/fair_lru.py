@@ -55,7 +55,10 @@ class FairLRU(Generic[Key, Value]):
         if key in self._entries:
             self.pop(key)
         entry = self._entries[key] = _Entry(namespace, key, value)
-        self._namespaces.setdefault(namespace, OrderedDict())[entry] = None
+        entries = self._namespaces.get(namespace)
+        if entries is None:
+            entries = self._namespaces[namespace] = OrderedDict()
+        entries[entry] = None
         return self._measure(entry)
 
     def measure(self, key: Key) -> list[tuple[Key, Value]]:

@@ -126,8 +126,9 @@ class ClusterCache:
         self._snapshot = None
 
     def apply_group_policy(self, key: GroupKey, new: GroupPolicy | None) -> None:
-        """Apply the policy of a group's object."""
+        """Apply the policy of a group's object. Pods of its tree of groups may be members of another gang now."""
         self.store.put_group_policy(key, new)
+        self._snapshot = None
 
     def apply_namespace(self, name: str, labels: dict[str, str] | None) -> None:
         self.store.put_namespace(name, labels)

@@ -359,7 +359,7 @@ class NodeInfoBuilder:
         fabric_key: object = None
         if fabric is not None:
             states = tuple((gpu.healthy, gpu.note) for gpu in fabric.gpus)
-            fabric_key = (fabric.graph, fabric.product, fabric.source, states, gpu_bits)
+            fabric_key = (fabric.graph, fabric.product, fabric.products, fabric.source, states, gpu_bits)
         pools = tuple((p.incomplete, p.trouble, counter_amounts(p)) for p in found.pools)
         usable = found.reachable, found.packed, found.gpus, found.unsupported
         hardware_signature = (devices, usable, fabric_key, pools, partitions, places)

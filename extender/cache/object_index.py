@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from cachetools import LRUCache
 
 from extender.api.device_classes import DeviceClass
+from extender.api.group_trees import GroupTrees
 from extender.api.label_domains import LabelDomains, label_domains
 from extender.api.nodes import Node
 from extender.api.object_meta import ObjectKey
-from extender.api.pod_groups import GroupKey, GroupPolicy
+from extender.api.pod_groups import GroupKey, GroupPolicy, GroupSource, Membership
 from extender.api.pods import Pod
 from extender.api.resource_claims import Claim
 from extender.api.resource_slices import DeviceId, PoolKey
@@ -57,6 +59,8 @@ class ObjectIndex:
         # Pods of each group that have no node, by UID; without pods that are deleted or have scheduling gates.
         self.members: dict[GroupKey, dict[str, Pod]] = {}
         self.group_policies: dict[GroupKey, GroupPolicy] = {}
+        self._trees = GroupTrees(self.group_policies)
+        self._of_pod_groups: dict[GroupKey, dict[str, Pod]] = {}  # the pods of PodGroups by UID, as decoded
         self.bound_members: dict[GroupKey, Mapping[str, str]] = {}  # UID to node, from a recent read
         self.gone_members: LRUCache[str, None] = LRUCache(
             _MAX_GONE_MEMBERS
@@ -159,8 +163,27 @@ class ObjectIndex:
 
     # -- pods and groups -------------------------------------------------------------------------------------
 
+    def in_tree(self, pod: Pod) -> Pod:
+        """The pod as a member of the gang of its tree of groups; the pod itself if its group is in no tree."""
+        own = pod.membership
+        found = self._trees.membership(own) if own is not None else None
+        return pod if found is own else replace(pod, membership=found)
+
+    def members_in_trees(self, found: Mapping[GroupKey, Mapping[str, str]]) -> dict[GroupKey, dict[str, str]]:
+        """UID to node of the members of each gang, by those of the groups that the pods name."""
+        together = dict[GroupKey, dict[str, str]]()
+        for key, members in found.items():
+            together.setdefault(self._trees.membership(Membership(key)).key, {}).update(members)
+        return together
+
     def put_pod(self, uid: str, new: Pod | None) -> None:
+        """Put a pod as it was decoded."""
         old = self.pods.get(uid)
+        if old is not None and old.group:
+            discard(self._of_pod_groups, _pod_group(old), uid)
+        if new is not None and new.group:
+            self._of_pod_groups.setdefault(_pod_group(new), {})[uid] = new
+            new = self.in_tree(new)
         for key in old.claim_keys if old is not None else ():
             self.waited_for[key] -= 1
             if not self.waited_for[key]:
@@ -199,9 +222,14 @@ class ObjectIndex:
             self.gone_members.update((uid, None) for uid, node in members.items() if not node)
 
     def put_group_policy(self, key: GroupKey, new: GroupPolicy | None) -> None:
-        if self.group_policies.get(key) != new:
-            self.resized_groups[key] = True
-        set_or_drop(self.group_policies, key, new)
+        old = self.group_policies.get(key)
+        if old == new:
+            return
+        self.resized_groups[key] = True
+        for group in self._trees.put(key, old, new, lambda: set_or_drop(self.group_policies, key, new)):
+            for pod in list(self._of_pod_groups.get(group, {}).values()):
+                if self.pods[pod.uid].membership != self.in_tree(pod).membership:
+                    self.put_pod(pod.uid, pod)
 
     def is_shared(self, claim: ObjectKey) -> bool:
         """Whether more than one waiting pod asks for the claim."""
@@ -212,6 +240,10 @@ class ObjectIndex:
         found = self.changed_members, self.resized_groups
         self.changed_members, self.resized_groups = {}, {}
         return found
+
+
+def _pod_group(pod: Pod) -> GroupKey:
+    return GroupKey(pod.key.namespace, GroupSource.CORE, pod.group)
 
 
 def _planned(pod: Pod | None) -> tuple[object, ...]:

@@ -29,6 +29,7 @@ from extender.api.documents import json_value
 from extender.api.fields import Json, inner, many, need, quantities, strings
 from extender.api.nodes import Node, decode_node
 from extender.api.object_meta import ObjectKey
+from extender.api.pod_annotations import intent_of
 from extender.api.reasons import Code, Reason
 from extender.api.resource_claims import Allocation, Claim, Result, decode_claim, encode_allocation
 from extender.api.resource_slices import DeviceId, Slice, SliceDecoder
@@ -190,7 +191,8 @@ def _preference(found: DecodedObjects, node: Node, problem: Problem) -> Preferen
         troubled=troubled(inventory, fabric, positions),
         places=places_of(inventory, fabric, positions),
     )
-    return ByTopology(node_info, Policy())
+    policy = Policy()
+    return ByTopology(node_info, policy, intent_of({}, policy.defaults.topology))
 
 
 def _asked(found: DecodedObjects, node: Node) -> list[Claim]:

@@ -221,7 +221,7 @@ def _offline(cache: ClusterCache, name: str | None, policy: Policy | None, quest
     explainer = _offline_explainer(cache)
     what_if = WhatIf(_scenario(cache, question), policy, question["narrate"])
     if name is None:
-        given = hypothetical(question["objects"])
+        given = hypothetical(question["objects"], cache.store.group_policies)
         return list(explainer.hypothetical(given, what_if, inf))
     found = explainer.waiting(explainer.named(name), what_if, inf)
     if found is None:

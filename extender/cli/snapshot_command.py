@@ -65,8 +65,9 @@ def load_groups(path: Path) -> tuple[ClusterCache, dict[GroupKey, Membership]]:
     """Return a cache as load_dump, and for each group what a bound pod that runs states about it."""
     objects = _objects(path)
     pods, _ = decode_readable((obj for obj in objects if _is_bound(obj)), decode_bound_pod)
-    running = (pod.membership for pod in pods if not (pod.deleting or pod.ended) and pod.membership is not None)
-    return dump_of(objects, name_of(path)), {membership.key: membership for membership in running}
+    cache = dump_of(objects, name_of(path))
+    running = (cache.store.in_tree(pod).membership for pod in pods if not (pod.deleting or pod.ended))
+    return cache, {membership.key: membership for membership in running if membership is not None}
 
 
 def _is_bound(obj: Json) -> bool:
@@ -103,7 +104,7 @@ def dump_of(objects: Iterable[Json], where: str = "") -> ClusterCache:
             appliers[resource].apply(f"{metadata['namespace']}/{name}" if metadata.get("namespace") else name, obj)
         except WireError as error:
             raise WireError(f"{where}, document {number}: {error.path}", error.problem) from error
-    for group, members in _bound_members(bound).items():
+    for group, members in cache.store.members_in_trees(_bound_members(bound)).items():
         cache.store.use_bound_members(group, members)
     return cache
 

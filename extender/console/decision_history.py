@@ -213,11 +213,10 @@ def _ring(node_info: NodeInfo, results: list[Result]) -> tuple[float, float, str
     """The ring bandwidth of these GPUs, the best of equal size if the node is free (in GB/s), the source of links."""
     bits = [node_info.inventory.index.get(result.device) for result in results if not result.admin_access]
     positions = node_info.positions(sum(1 << bit for bit in {*bits} if bit is not None))
-    count = positions.bit_count()
-    if node_info.fabric is None or count <= 1:
+    if node_info.fabric is None or positions.bit_count() <= 1:
         return 0.0, 0.0, ""
     ring = bandwidth(node_info.fabric.graph, positions)
-    return ring, max(ring, product_gbps(node_info, count)), node_info.fabric.source.value
+    return ring, max(ring, product_gbps(node_info, positions)), node_info.fabric.source.value
 
 
 def _may_be_bound(pod: Pod) -> bool:

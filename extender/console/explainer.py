@@ -207,7 +207,7 @@ class Explainer:
             if explained.outcome != "no-gang":
                 gangs[group.key] = explained
             yield to_json(explained)
-        for pod, claims in given.pods:
+        for pod, claims, _ in given.pods:
             found = self._alone(pod, claims, what_if, until)
             gang = gangs.get(pod.membership.key) if pod.membership is not None else None
             yield found if gang is None else _with_group(found, gang)

@@ -213,7 +213,8 @@ class _BoundMembers:
                 snapshot = self._cache.snapshot()
                 # A pod that has a claim before the list, and that is not in the list, is gone or terminates.
                 before = {key: dict.fromkeys(members_with_claims(key, snapshot), "") for key in lacking}
-                placed = await self._reads.read_bound_members(lacking[0].namespace)
+                read = await self._reads.read_bound_members(lacking[0].namespace)
+                placed = self._cache.store.members_in_trees(read)
                 used = {key: {**before[key], **placed.get(key, {})} for key in lacking}
                 for key, members in used.items():
                     self._cache.store.use_bound_members(key, members)
@@ -245,5 +246,5 @@ class _BoundMembers:
             pod = await self._reads.read_pod(ObjectKey(key.namespace, name))
         except ClusterError:
             return None
-        found = pod.membership
+        found = self._cache.store.in_tree(pod).membership
         return found if found is not None and (found.key, pod.uid) == (key, uid) else None

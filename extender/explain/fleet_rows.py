@@ -135,7 +135,7 @@ def shared_tenths(node_info: NodeInfo, bit: int) -> int:
 
 def product(node_info: NodeInfo) -> str:
     """The product name of the node's GPUs: of most of them, if there are several."""
-    if node_info.fabric is not None and node_info.fabric.product:
+    if node_info.fabric is not None and node_info.fabric.product and not node_info.fabric.products:
         return node_info.fabric.product
     gpus = [node_info.inventory.devices[bit] for bit in shown_bits(node_info)]
     names = Counter(product_of(gpu.device, gpu.id.driver) or gpu.id.driver for gpu in gpus)

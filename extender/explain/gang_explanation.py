@@ -18,7 +18,8 @@ from dataclasses import replace
 
 from extender.allocation import Snapshot
 from extender.api.group_topology import NO_TOPOLOGY, AskedTopology, group_topology
-from extender.api.pod_groups import NEEDED_OBJECTS, GroupKey, GroupSource, Membership
+from extender.api.group_trees import GroupTrees
+from extender.api.pod_groups import IN_TREE, NEEDED_OBJECTS, GroupKey, GroupSource, Membership
 from extender.api.pods import SCHEDULER, Pod
 from extender.api.reasons import Code, Reason
 from extender.base.deadline import DeadlineExceeded
@@ -36,7 +37,7 @@ from extender.explain.gang_question import (
 )
 from extender.explain.gang_refusal import gang_refusal
 from extender.gangs.domains import NODE
-from extender.gangs.gang import Gang, disagreement, gang_minimum, gang_of, lacks_pod_group, placed_members
+from extender.gangs.gang import Gang, disagreement, gang_minimum, gang_of, lacking_object, placed_members
 from extender.gangs.gang_problem import (
     MAX_TOGETHER,
     GangMembers,
@@ -90,9 +91,10 @@ def explain_gang(
     problem = _problem(gang, pods, snapshot, policy)
     if problem:
         return replace(found, outcome="blocked", sentence=problem)
-    if lacks_pod_group(asking.membership, snapshot):
-        text = f"group {key} waits for PodGroup {asking.membership.owner}, which does not exist"
-        if key.source is not GroupSource.CORE:  # without its CRD, pods with the label are placed alone
+    lacks = lacking_object(asking.membership, snapshot)
+    if lacks:
+        text = f"group {key} waits for {lacks}, which does not exist"
+        if key.source not in IN_TREE:  # without its CRD, pods with the label are placed alone
             text += f"; if the API server does not serve {NEEDED_OBJECTS[key.source].api}, each pod is placed alone"
         return replace(found, sentence=text)
     if not gang.minimum:
@@ -179,7 +181,7 @@ def groups_named(snapshot: Snapshot, namespace: str, name: str) -> dict[GroupKey
         membership = pod.membership
         if membership is None or membership.key.namespace != namespace:
             continue
-        if name in (membership.key.name, membership.owner):
+        if name in (membership.key.name, membership.owner, pod.group):
             found.setdefault(membership.key, []).append(pod)
     return found
 
@@ -276,6 +278,8 @@ def _knows_all_bound(key: GroupKey, snapshot: Snapshot) -> bool:
 
 def _membership_by_object(key: GroupKey, snapshot: Snapshot) -> Membership | None:
     """The membership of a pod without annotations, if the object of the group is known."""
+    if key.source is GroupSource.COMPOSITE:
+        return GroupTrees(snapshot.group_policies).of_root(key)
     owner = key.name.rpartition("-")[0] if key.source is GroupSource.LEADER_WORKER_SET else key.name
     membership = Membership(key, owner=owner)
     return membership if membership.policy_key in snapshot.group_policies else None
@@ -288,8 +292,8 @@ def _why_no_gang(membership: Membership, snapshot: Snapshot) -> str:
     if source is GroupSource.LEADER_WORKER_SET and policy is not None and policy.sequential:
         why = "startupPolicy LeaderReady or exclusive-topology"
         return f"LeaderWorkerSet {membership.owner} creates the workers after the leader has a node ({why})"
-    if lacks_pod_group(membership, snapshot):
-        return f"PodGroup {membership.owner} does not exist"
+    if lacks := lacking_object(membership, snapshot):
+        return f"{lacks} does not exist"
     minimum = membership.minimum or (policy.minimum if policy is not None else 0)
     return f"its minimum is {minimum}, and a gang has at least 2" if minimum else _NO_MINIMUM
 

@@ -107,12 +107,16 @@ class GangNearMisses:
             self.cut_short = "the work limit of an explanation ended the search for changes: ask again"
 
 
-def less_constrained(problem: GangProblem) -> Iterator[tuple[GangProblem, str]]:
+def less_constrained(question: GangQuestion) -> Iterator[tuple[GangProblem, str]]:
     """The gang without one of its own constraints on the domain or its nodes, and the words for this change."""
+    problem = question.problem(question.gang.missing)
     if any(member.limits for member in problem.members):
         members = tuple(replace(member, limits=()) for member in problem.members)
-        wanted = "without the pods' anti-affinity to each other, and without their topology spread"
-        yield replace(problem, members=members), wanted
+        asked = [pod.constraints for pod in question.members.pods]
+        apart = any(not term.weight for one in asked for term in one.apart)
+        spread = any(term.required for one in asked for term in one.spread)
+        names = ["anti-affinity to each other"] * apart + ["topology spread"] * spread
+        yield replace(problem, members=members), f"without the pods' {' and '.join(names)}"
     if problem.topology == ONE_NODE:
         yield replace(problem, topology="preferred"), "without the constraint to one node"
     if problem.topology == "required":
@@ -125,14 +129,19 @@ def less_constrained(problem: GangProblem) -> Iterator[tuple[GangProblem, str]]:
 
 
 def _by_constraint(question: GangQuestion) -> Iterator[GangNearMiss]:
-    for changed, wanted in less_constrained(question.problem(question.gang.missing)):
+    for changed, wanted in less_constrained(question):
         found = question.plan(changed)
         if isinstance(found, GangPlan):
             yield GangNearMiss(0, 0, f"fits {wanted}, {where(found.level, found.domain)}")
 
 
 def _by_minimum(question: GangQuestion, shortage: GangShortage) -> Iterator[GangNearMiss]:
-    """The gang with a smaller minimum. A minimum below 2 is not tried: it makes no gang."""
+    """The gang with a smaller minimum. A minimum below 2 is not tried: it makes no gang.
+
+    Nor is one where sub-groups have minimums of their own, whose sum it cannot be below.
+    """
+    if question.members.needed:
+        return
     gang, pods = question.gang, question.members.pods[: question.gang.missing]
     needing = [question.members.requirements.get(pod.uid) for pod in pods]
     sizes = [

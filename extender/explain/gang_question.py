@@ -180,6 +180,15 @@ class GangQuestion:
         """Plan on the snapshot. Raises DeadlineExceeded."""
         return plan_gang(problem, self.snapshot, self.context, self.caches.rankings, self.caches.memory)
 
+    def has_room(self, uids: Collection[str]) -> bool:
+        """Whether the members with these UIDs fit, alone; False if the time is over before that is known."""
+        problem = self.problem(self.gang.missing)
+        members = tuple(member for member in problem.members if member.uid in uids)
+        try:
+            return isinstance(self.plan(replace(problem, members=members)), GangPlan)
+        except DeadlineExceeded:
+            return False
+
 
 def where(level: str, domain: str) -> str:
     """A domain as text, such as 'on node n1' or 'in topology.kubernetes.io/rack=r7'."""

@@ -38,12 +38,13 @@ from extender.gangs.gang_problem import (
     GangPlan,
     GangProblem,
     GangShortage,
+    claim_fault,
     gang_problem,
     no_room,
 )
 from extender.gangs.gang_units import equal_units
 from extender.gangs.node_rooms import NodeRooms
-from extender.scheduling import PodRequirements, Unschedulable, UsableNodes
+from extender.scheduling import NodeRanking, PodRequirements, Unschedulable, UsableNodes
 
 _MAX_HOLDERS = 12  # in one explanation
 # Reasons of nodes that are told even if the pod fits on others: these nodes may get room again.
@@ -56,7 +57,8 @@ class _Empty:
     """The fleet without other pods. The shortage there is None if the gang fits, or if that is not known.
 
     `causes` are why nodes have no devices for a member even there. `passes`: some of that may pass. `untainted` is the
-    shortage without taints, too; None if there is none, if that is not known, or if there are no such taints.
+    shortage without taints, too; None if there is none, if that is not known, or if there are no such taints. `mistake`
+    is what is wrong with the claims of a member.
     """
 
     fleet: EmptiedFleet | None = None
@@ -65,6 +67,7 @@ class _Empty:
     causes: tuple[str, ...] = ()
     passes: bool = False
     untainted: GangShortage | None = None
+    mistake: str = ""
 
 
 def gang_refusal(found: GangExplanation, question: GangQuestion, shortage: GangShortage) -> GangExplanation:
@@ -77,6 +80,9 @@ def gang_refusal(found: GangExplanation, question: GangQuestion, shortage: GangS
     pins = uses_of_shared_claims(question)
     loose = question.without(pins) or question
     empty = _empty(loose)
+    if empty.mistake:
+        sentence = f"group {question.gang.key} fits nowhere: {empty.mistake}"
+        return replace(found, outcome="blocked", sentence=sentence, room=shortage.room, room_if_empty=empty.room)
     if empty.fleet is not None:
         question = replace(question, usable=empty.fleet.usable)
     if empty.shortage is None:
@@ -115,6 +121,8 @@ def _empty(question: GangQuestion) -> _Empty:
         planned = most_room(problem, planned, fleet.question.plan)
         if planned.gave_up or not fleet.is_exact:
             return found
+        if mistake := fleet.mistake():
+            return _Empty(fleet, planned, planned.room, mistake=mistake)
         reasons = list(_reasons(question, fleet))
         codes = {reason.code for _, by_number in reasons for reason in by_number}
         texts = [
@@ -179,7 +187,7 @@ def _parts(
     parts: Sequence[ExplainedPart],
 ) -> Iterator[str]:
     """The sentence."""
-    key, reason = question.gang.key, no_room(question.gang, question.snapshot, question.policy)
+    key, reason = question.gang.key, no_room(question.gang, question.snapshot, question.policy, question.has_room)
     never, fleet = empty.shortage, empty.fleet
     # A single node needs no label: if it could hold the gang, the label is not the cause.
     lacks_domain = reason.code is Code.GANG_NO_DOMAIN and empty.room != shortage.members
@@ -189,7 +197,9 @@ def _parts(
     elif lacks_domain:
         yield f"group {key} fits nowhere: {reason}"
     elif never is not None and not empty.passes:
-        yield f"group {key} does not fit in this fleet: even if all other pods ended, {_room(never)}"
+        place = "where it runs" if reason.code is Code.GANG_DOMAIN_FULL else "in this fleet"
+        room = _room(never, fleet.question if fleet is not None else None)
+        yield f"group {key} does not fit {place}: even if all other pods ended, {room}"
     else:
         yield f"group {key} fits nowhere: no domain has room for {counted(shortage.members, 'pod')} together"
     if reason.code is Code.GANG_DOMAIN_FULL:
@@ -200,10 +210,13 @@ def _parts(
         most = "the most room is now" if shortage.most else "the most room that was found is now"
         yield f"{most} {where(shortage.level, shortage.domain)}, for {shortage.room}"
     elif not shortage.room and (never is not None or not shortage.gave_up):
-        yield "now no node has room even for one of them"
+        if not _has_room_outside(question):
+            yield "now no node has room even for one of them"
+        elif not lacks_domain:
+            yield "now no node of its domain has room even for one of them"
     yield from empty.causes
     if empty.untainted is not None:
-        yield f"even without taints and other pods, {_room(empty.untainted)}"
+        yield f"even without taints and other pods, {_room(empty.untainted, None)}"
     if fleet is not None and not lacks_domain:
         yield from _without_label(question, fleet)
     if misses:
@@ -220,9 +233,22 @@ def _part_rooms(question: GangQuestion) -> tuple[ExplainedPart, ...]:
         return ()
 
 
-def _room(shortage: GangShortage) -> str:
+def _has_room_outside(question: GangQuestion) -> bool:
+    """Whether a node that is in no domain of the gang has room for a member. False after the deadline."""
+    problem = question.problem(question.gang.missing)
+    anywhere = replace(problem, topology="none", topology_label="", parts=(), placed={})
+    try:
+        found = question.plan(anywhere) if anywhere != problem else None
+    except DeadlineExceeded:
+        return False
+    return isinstance(found, GangPlan) or (found is not None and found.room > 0)
+
+
+def _room(shortage: GangShortage, empty: GangQuestion | None) -> str:
+    """The room with all other pods gone. `empty` asks there; None if other changes were made, too."""
     if not shortage.room:
-        return "no node would have room for one of its pods"
+        node = "node of its domain" if empty is not None and _has_room_outside(empty) else "node"
+        return f"no {node} would have room for one of its pods"
     place = where(shortage.level, shortage.domain)
     most = "the most room" if shortage.most else "the most room that was found"
     return f"{most} would be {place}, for {shortage.room} of {counted(shortage.members, 'pod')}"
@@ -250,7 +276,7 @@ def _without_label(question: GangQuestion, fleet: EmptiedFleet) -> Iterator[str]
 def _once_empty(question: GangQuestion, fleet: EmptiedFleet) -> Iterator[str]:
     """The first constraint without which the gang would fit in the empty fleet."""
     try:
-        for changed, wanted in less_constrained(question.problem(question.gang.missing)):
+        for changed, wanted in less_constrained(question):
             if isinstance(fleet.question.plan(changed), GangPlan):
                 yield f"{wanted} it would fit, but only after other pods end"
                 return
@@ -327,11 +353,8 @@ class EmptiedFleet:
 
         Pools that are updated or invalid, and taints, are always told. Raises DeadlineExceeded.
         """
-        ranking = self.question.caches.rankings.get_or_create(member.requirements)
-        if not ranking.update(self.question.snapshot, self.question.context):
-            raise DeadlineExceeded
         found, fits = Counter[Reason](), False
-        for one in ranking.nodes_by_status(self._allowed(member)):
+        for one in self._ranking(member).nodes_by_status(self._allowed(member)):
             if isinstance(one.status, Unschedulable):
                 found[one.status.reason] += one.nodes
             else:
@@ -339,6 +362,22 @@ class EmptiedFleet:
         first = [] if fits else [reason for reason, _ in found.most_common(1)]
         told = sorted((reason for reason in found if reason.code in _TOLD), key=str)
         return {reason: found[reason] for reason in dict.fromkeys((*first, *told))}
+
+    def mistake(self) -> str:
+        """What is wrong with the claims of a member, if no wait helps; '' if nothing is. Raises DeadlineExceeded."""
+        pods = {pod.uid: pod for pod in self.question.members.pods}
+        for kind in equal_members(self._problem.members):
+            pod, fault = pods[kind[0].uid], self._ranking(kind[0]).fault()
+            if fault is not None:
+                return f"pod {pod.key}: {claim_fault(pod, fault)}"
+        return ""
+
+    def _ranking(self, member: GangMember) -> NodeRanking:
+        """Raises DeadlineExceeded."""
+        found = self.question.caches.rankings.get_or_create(member.requirements)
+        if not found.update(self.question.snapshot, self.question.context):
+            raise DeadlineExceeded
+        return found
 
     def _allowed(self, member: GangMember) -> set[str]:
         selectors = member.requirements.node_selectors

@@ -15,7 +15,7 @@ from extender.allocation import NodeInfo, Problem, attribute_values
 from extender.allocation.nodes import NUMA_NODE, PCIE_ROOT
 from extender.api.claim_specs import Constraint, DeviceRequest, Request
 from extender.base.berth_errors import InvalidClaim
-from extender.base.bits import lowest, members, union
+from extender.base.bits import members, union
 from extender.base.text_limits import counted
 from extender.scheduling import EvaluationContext, Placement, PodRequirements, evaluate
 from extender.topology.device_pairs import noun
@@ -36,6 +36,12 @@ class _Asked(NamedTuple):
 
     requests: list[tuple[int, int]]
     drivers: dict[int, str]
+
+    @property
+    def is_between_drivers(self) -> bool:
+        """Whether the node has enough devices for each request, of several drivers."""
+        enough = all(match.bit_count() >= count for match, count in self.requests)
+        return enough and len({*self.drivers.values()}) > 1
 
 
 def unmet_places(
@@ -84,26 +90,25 @@ def _unmet(
 ) -> UnmetPlace | None:
     """None if a node can meet the constraint, if no node has the devices, or if they are of one driver."""
     asked: _Asked | None = None
-    is_shared, publishing = False, set[str]()  # the drivers whose devices have the attribute
+    is_shared, publishing = False, set[int]()  # the requests that match some device with the attribute, by position
     for node_info in nodes:
         problem = context.problem(node_info, requirements.for_node(node_info.node))
         here = _asked(problem, claim, constraint)
         if here is None:
             continue
-        asked = asked or here
+        asked = asked or (here if here.is_between_drivers else None)
         for devices in _by_value(problem, constraint.attribute, here).values():
             if _suffices(devices, here):
                 return None
-            drivers = {here.drivers[bit] for bit in members(devices)}
-            publishing |= drivers
-            is_shared |= len(drivers) > 1
+            publishing |= {i for i, (match, _) in enumerate(here.requests) if match & devices}
+            is_shared |= len({here.drivers[bit] for bit in members(devices)}) > 1
     if asked is None:
         return None
     return UnmetPlace(claim, constraint, _why(asked, constraint.attribute, publishing, is_shared=is_shared))
 
 
 def _asked(problem: Problem, claim: int, constraint: Constraint) -> _Asked | None:
-    """None if the node lacks devices for a request, or if all are of one driver. Raises DeadlineExceeded."""
+    """None if the node cannot read the claim. Raises DeadlineExceeded."""
     name, spec, found = problem.names[claim], problem.specs[claim], list[tuple[int, int]]()
     try:
         for request in spec.requests:
@@ -113,8 +118,7 @@ def _asked(problem: Problem, claim: int, constraint: Constraint) -> _Asked | Non
         return None
     devices = problem.inventory.devices
     drivers = {bit: devices[bit].id.driver for bit in members(union([match for match, _ in found]))}
-    is_short = any(match.bit_count() < count for match, count in found)
-    return None if is_short or len({*drivers.values()}) <= 1 else _Asked(found, drivers)
+    return _Asked(found, drivers)
 
 
 def _matching(problem: Problem, claim: str, request: Request) -> tuple[int, int]:
@@ -148,18 +152,24 @@ def _suffices(devices: int, asked: _Asked) -> bool:
     return all((match & devices).bit_count() >= count for match, count in needed.items())
 
 
-def _why(asked: _Asked, attribute: str, publishing: set[str], *, is_shared: bool) -> str:
-    """`publishing` are the drivers whose devices have the attribute; `is_shared`: two of them have one value."""
-    place, kinds, lacking = _PLACES[attribute], dict[str, int](), dict[str, None]()
-    for match, count in asked.requests:
-        driver = asked.drivers[lowest(match)]
-        kinds[noun(driver)] = kinds.get(noun(driver), 0) + count
-        lacking |= {} if driver in publishing else {noun(driver): None}
-    if lacking:
+def _why(asked: _Asked, attribute: str, publishing: set[int], *, is_shared: bool) -> str:
+    """`publishing` are the requests that match a device with the attribute; `is_shared`: two drivers have one value.
+
+    Only what is true of the matching devices of every node, also of nodes that have too few of them.
+    """
+    kinds, silent = dict[str, int](), dict[str, bool]()
+    for position, (match, count) in enumerate(asked.requests):
+        nouns = {noun(asked.drivers[bit]) for bit in members(match)}
+        kind = nouns.pop() if len(nouns) == 1 else "device"
+        kinds[kind] = kinds.get(kind, 0) + count
+        silent[kind] = silent.get(kind, True) and position not in publishing
+    if lacking := [kind for kind, is_silent in silent.items() if is_silent]:
         return f"no {' and no '.join(lacking)} that matches the requests publishes {attribute}"
     if is_shared or len(kinds) == 1:
-        return f"no node has {_joined(counted(count, kind) for kind, count in kinds.items())} on one {place}"
-    return f"the {_joined(f'{kind}s' for kind in kinds)} of no node share a {place}"
+        needed = [counted(count, f"matching {kind}") for kind, count in kinds.items()]
+    else:
+        needed = [f"a matching {kind}" for kind in kinds]
+    return f"no node has {_joined(needed)} on one {_PLACES[attribute]}"
 
 
 def _joined(names: Iterable[str]) -> str:

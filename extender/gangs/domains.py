@@ -72,10 +72,9 @@ class Domains:
             for position, level in enumerate(nearer):
                 within = self._spread_over(nearer[:position])
                 yield [domain for region in self._regions.values() for domain in self._of(level, region, within)]
-        if problem.topology == "required" and not label:
-            if problem.levels:
-                (everything,) = self._regions.values()
-                yield list(self._of(problem.levels[0], everything, ()))
+        if problem.topology == "required" and (problem.levels or not label):
+            for level in problem.levels[:1]:
+                yield [domain for region in self._regions.values() for domain in self._of(level, region, ())]
             return
         within = () if problem.topology == "none" else self._spread_over(nearer)
         yield [Domain(label, domain, list(region), within) for domain, region in self._regions.items()]

@@ -1,8 +1,9 @@
-"""A gang of different members in the fewest sub-domains.
+"""A gang of different members, or of members that limit each other's domains, in the fewest sub-domains.
 
-The planner places one kind of members after the other, the largest first, each in the fewest sub-domains. Together they
-can need more than the fewest: so smaller choices of racks, cliques and nodes are tried, the farthest level first. Where
-the sub-domains are too many to try all choices, the plan is what was found until then.
+The planner places one kind of members after the other, the largest first, each in the fewest sub-domains, and members
+that make room for each other one by one. Together they can need more than the fewest: so smaller choices of racks,
+cliques and nodes are tried, the farthest level first. Where the sub-domains are too many to try all choices, the plan
+is what was found until then.
 """
 
 from __future__ import annotations
@@ -36,13 +37,15 @@ class FewerDomains:
         self._fits = fits
         self._place = place
         self._left = MAX_LOOKED_AT
+        self._looks = max(len(one.units) if one.grows else 1 for one in rooms)  # at each node, to place all
 
     def plan(self, domain: Domain, placed: list[Placed]) -> list[Placed]:
         """The units in as few sub-domains as were found, in the order of the rooms. `placed` is a plan in the domain.
 
         Raises DeadlineExceeded.
         """
-        levels = [self._domains.of_level(level).name_of for level in domain.within]
+        found = [self._domains.of_level(level).name_of for level in domain.within]
+        levels = [level for level in found if any(name in level for name in domain.nodes)]  # others divide nothing
         paths = {
             name: (*(level[name] for level in levels), name)
             for name in domain.nodes
@@ -72,7 +75,7 @@ class FewerDomains:
         for size in range(least, now[depth]):
             for chosen in combinations(others, size):
                 nodes = [*kept, *(name for part in chosen for name in parts[part])]
-                self._left -= len(nodes)
+                self._left -= len(nodes) * self._looks
                 if self._left < 0:
                     return
                 smaller = replace(domain, nodes=nodes)

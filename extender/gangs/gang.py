@@ -50,7 +50,7 @@ class Gang:
     @property
     def lacking_subgroup(self) -> tuple[str, int] | None:
         """A sub-group of which fewer pods exist than its minimum, and that minimum."""
-        return lacking_subgroup(self.waiting, self.bound)
+        return lacking_subgroup(self.waiting, self.bound, self.placed.total() - len(self.bound))
 
     @property
     def missing(self) -> int:
@@ -72,10 +72,12 @@ def gang_minimum(membership: Membership, snapshot: Snapshot) -> int:
     return minimum_of(membership, snapshot.group_policies.get(membership.policy_key))
 
 
-def lacks_pod_group(membership: Membership, snapshot: Snapshot) -> bool:
-    """Whether only a PodGroup could say how many members must run together, and it does not exist."""
-    needed = membership.key.source in NEEDED_OBJECTS and not membership.minimum
-    return needed and membership.policy_key not in snapshot.group_policies
+def lacking_object(membership: Membership, snapshot: Snapshot) -> str:
+    """The object that alone could say how many members must run together, if it does not exist; '' if it does."""
+    if membership.lacks or membership.minimum or membership.policy_key in snapshot.group_policies:
+        return membership.lacks
+    needed = NEEDED_OBJECTS.get(membership.key.source)
+    return f"{needed.kind} {membership.owner}" if needed is not None else ""
 
 
 def is_incomplete(membership: Membership, minimum: int, snapshot: Snapshot) -> bool:

@@ -189,8 +189,9 @@ class _Planner:
         return self._by_rank(self._in_fewer(domain, placed)) if placed is not None else None
 
     def _in_fewer(self, domain: Domain, placed: list[Placed]) -> list[Placed]:
-        """The units in fewer sub-domains: one kind of them after the other may take too many."""
-        if len(self._rooms) == 1 or domain.level == NODE or self._problem.wishes != NO_WISHES:
+        """The units in fewer sub-domains: one kind of them after the other, or one by one, may take too many."""
+        alone = len(self._rooms) == 1 and not self._rooms[0].spans_domains
+        if alone or domain.level == NODE or self._problem.wishes != NO_WISHES:
             return placed
         steps = Steps(MAX_STEPS // 4)
 

@@ -6,7 +6,7 @@ A plan has a node and devices for every member, in the tightest domain that has 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -207,6 +207,19 @@ def _is_of_pod_group(claim: Claim, pod: Pod, snapshot: Snapshot) -> bool:
     return any(entry.claim_name == claim.key.name and entry in pod.claims for entry in entries)
 
 
+def claim_fault(pod: Pod, fault: Reason) -> str:
+    """What is wrong with the claims of a member, with the name of the claim.
+
+    A node's status has the name of the pod's entry, because equal pods share it.
+    """
+    text = str(fault)
+    for entry in pod.claims:
+        name, start = entry.claim_name or pod.claim_statuses.get(entry.name), f"claim {entry.name}"
+        if name and text.startswith((f"{start}:", f"{start},")):
+            return f"claim {pod.key.namespace}/{name}{text[len(start) :]}"
+    return text
+
+
 def plan_sizes(gang: Gang, members: GangMembers, kept: int = 0) -> tuple[int, ...]:
     """How many members a plan should have: all of them, or else as many as the minimum needs, `kept` at least.
 
@@ -318,6 +331,8 @@ def incomplete(gang: Gang) -> Reason:
     return Reason(Code.GANG_INCOMPLETE, (gang.key.name, str(gang.minimum)))
 
 
+_MAX_NAMED = 3  # parts that a reason names
+_MAX_PLANNED = 8  # parts that are planned alone to name those without room; a plan takes some 30 ms
 NO_ROOM = (Code.GANG_NO_ROOM, Code.GANG_DOMAIN_FULL)
 
 
@@ -327,22 +342,31 @@ def _levels(parts: Iterable[GangPart]) -> Iterator[str]:
         yield from _levels(part.parts)
 
 
-def no_room(gang: Gang, snapshot: Snapshot, policy: Policy) -> Reason:
+def _some(names: Iterable[str]) -> str:
+    """The first few of these names, each once."""
+    found = list(dict.fromkeys(names))
+    more = len(found) - _MAX_NAMED
+    return ", ".join(found[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def no_room(gang: Gang, snapshot: Snapshot, policy: Policy, has_room: Callable[[Collection[str]], bool]) -> Reason:
     """Why the planner found no plan without giving up.
 
     No domain has room, or that of the members that run has none, or no node with devices has the label of a domain.
+    `has_room` plans the members with these UIDs alone.
     """
     topology, node_infos = gang.topology_in(policy.group_levels), snapshot.node_infos
     parts = parts_of(gang.waiting, gang.bound, policy.group_levels, snapshot)
-    for label in dict.fromkeys((topology.required_label(policy.group_levels), *_levels(parts))):
+    for label in dict.fromkeys((topology.required_label(policy.group_levels), topology.label, *_levels(parts))):
         labelled = (name for names in snapshot.domains((label,)).nodes.values() for name in names if name in node_infos)
         if label not in ("", ONE_NODE) and not any(_may_have_devices(node_infos[name]) for name in labelled):
             return Reason(Code.GANG_NO_DOMAIN, (gang.key.name, label))
-    # With more than one part to which a pod returns, only a plan could tell which of them has no room.
     returning = [(part, domain) for part, domain in part_domains(parts, snapshot, policy) if not part.parts]
-    if len(returning) == 1 and len(returning[0][0].members) == len(gang.waiting):
-        part, place = returning[0]
-        return Reason(Code.GANG_DOMAIN_FULL, (f"{gang.key.name} ({part.name})", str(place)))
+    if returning and sum(len(part.members) for part, _ in returning) == len(gang.waiting):
+        if 1 < len(returning) <= _MAX_PLANNED:  # without one that lacks room alone, all of them lack room together
+            returning = [one for one in returning if not has_room(one[0].members)] or returning
+        names, places = _some(part.name for part, _ in returning), _some(str(domain) for _, domain in returning)
+        return Reason(Code.GANG_DOMAIN_FULL, (f"{gang.key.name} ({names})", places))
     domain = running_domain(topology, gang.placed, snapshot, policy)
     if domain is not None:
         return Reason(Code.GANG_DOMAIN_FULL, (gang.key.name, str(domain)))

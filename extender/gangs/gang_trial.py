@@ -70,7 +70,7 @@ class GangTrial:
         """Take the devices of a placement on a node. `limits` are the limits of the member."""
         node_info = self._node_infos[name]
         inventory = node_info.inventory
-        domains = ((limit.counted, limit.domain(name)) for limit in limits)
+        domains = [(limit.counted, limit.domain(name)) for limit in limits]
         limited = [(counter, domain) for counter, domain in domains if domain is not None]
         change = _Change(name, limited, {}, list(limited))
         for result in chain.from_iterable(placement.results(node_info)):
@@ -168,7 +168,7 @@ class GangTrial:
 
 
 def _amounts(result: Result) -> _Amounts:
-    return tuple(sorted(result.amounts.items()))
+    return tuple(sorted(result.amounts.items())) if result.consumed else ()
 
 
 # Estimated bytes, as in node_ranking.py.

@@ -146,6 +146,8 @@ class NodeRooms:
         if self.pinned:
             self._limits[0] += (_pin_limit(self._pins),)
         self._limited = Counter(limit for limits in self._limits for limit in limits)
+        # Whether a unit on one node can change the room of other nodes: a limit is for a domain of several nodes.
+        self.spans_domains = any(map(_spans_domains, self._limited))
         self._snapshot = snapshot
         self._context = context
         self._memory = memory
@@ -337,13 +339,8 @@ class NodeRooms:
         """One more limit for every member, before any is placed."""
         self._limits = [(*limits, limit) for limits in self._limits]
         self._limited = self._limited + Counter({limit: self.members_per_unit})
+        self.spans_domains |= _spans_domains(limit)
         self.most = {name: least for name, most in self.most.items() if (least := min(most, self._at_most(name)))}
-
-    @property
-    def spans_domains(self) -> bool:
-        """Whether a unit on one node can change the room of other nodes: a limit is for a domain of several nodes."""
-        limits = self._limited  # nearly always empty, and read for each domain
-        return bool(limits) and any(limit.domain_of is not None or limit.over for limit in limits)
 
     def most_in(self, names: Iterable[str]) -> int:
         """The units that these nodes have room for at most, with the limits of the domains that they are in."""
@@ -488,6 +485,10 @@ def _masks(bans: frozenset[Ban]) -> Mapping[tuple[str, str], int]:
     for claim, request, bit in bans:
         found[claim, request] = found.get((claim, request), 0) | (1 << bit if bit >= 0 else -1)
     return found
+
+
+def _spans_domains(limit: NodeLimit) -> bool:
+    return limit.domain_of is not None or bool(limit.over)
 
 
 def _pin_limit(pins: Mapping[str, int]) -> NodeLimit:

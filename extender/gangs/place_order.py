@@ -1,14 +1,13 @@
 """Which of equal domains, sub-domains and nodes a gang takes, and which member gets which of its nodes.
 
-Preferred ones come first, then partly used ones, then by name.
-So whole racks and cliques stay whole, whatever their names. The planner compares domains, and `spreading` compares
-sub-domains and nodes of equal room.
+Of equal room, what the members prefer comes first, then partly used ones, level by level, then the smaller ones, and
+then score and name. So whole racks and cliques stay whole, whatever their names. The planner compares domains, and
+`spreading` compares sub-domains and nodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import fsum
 
 from extender.allocation import Snapshot
@@ -49,11 +48,11 @@ class PlaceOrder:
         return sum(rooms.most.get(name, 0) for rooms in self._rooms for name in domain.nodes)
 
     def tightest_first(self, domains: list[Domain]) -> Iterator[Domain]:
-        """By the room that is left, the domains around them, what the members prefer, the scores, and the names."""
-        by_room = sorted(((self._spare(domain), domain) for domain in domains), key=lambda entry: entry[0])
-        for _, group in groupby(by_room, key=lambda entry: entry[0]):
-            equal = [domain for _, domain in group]
-            yield from self._by_use(equal, self._compared_levels(equal[0].level)) if len(equal) > 1 else equal
+        """By the room that is left, what the members prefer, the domains around them, the scores, and the names."""
+        for tight in _equal(domains, self._spare):
+            for equal in _equal(tight, lambda domain: -self._liked(domain)):
+                levels = self._compared_levels(equal[0].level) if len(equal) > 1 else ()
+                yield from self._by_use(equal, levels, levels)
 
     def _compared_levels(self, level: str) -> Sequence[str]:
         """The level and the farther ones, as far as the policy has them."""
@@ -63,35 +62,43 @@ class PlaceOrder:
             return NODE, *known
         return [one for one in levels[levels.index(level) :] if one in known] if level in levels else ()
 
-    def _by_use(self, domains: list[Domain], levels: Sequence[str]) -> Iterator[Domain]:
-        """By the use of the domains around them, level by level. Most domains are compared on the first level only."""
-        if not levels:
-            yield from sorted(domains, key=self._by_score)
-            return
+    def _by_use(self, domains: list[Domain], levels: Sequence[str], compared: Sequence[str]) -> Iterator[Domain]:
+        """By the use of the domains around them, level by level. Most domains are compared on the first level only.
 
-        def use(domain: Domain) -> Use:
-            self._context.deadline.check_time()
-            return self._uses.use(levels[0], _some_node(domain.level, domain.nodes))
+        `compared` are all these levels, `levels` those that are left.
+        """
+        if len(domains) == 1:
+            yield from domains
+        elif not levels:
+            yield from sorted(domains, key=lambda domain: (self._sizes(domain, compared), self._by_score(domain)))
+        else:
+            for equal in _equal(domains, lambda domain: self._use(domain, levels[0])):
+                yield from self._by_use(equal, levels[1:], compared)
 
-        for _, group in groupby(sorted(domains, key=use), key=use):
-            equal = list(group)
-            yield from self._by_use(equal, levels[1:]) if len(equal) > 1 else equal
+    def _use(self, domain: Domain, level: str) -> Use:
+        self._context.deadline.check_time()
+        return self._uses.use(level, _some_node(domain.level, domain.nodes))
 
-    def _by_score(self, domain: Domain) -> tuple[int, float, object, object]:
+    def _sizes(self, domain: Domain, levels: Sequence[str]) -> list[int]:
+        node = _some_node(domain.level, domain.nodes)
+        return [self._uses.free_gpus(level, node) for level in levels]
+
+    def _by_score(self, domain: Domain) -> tuple[float, object, object]:
         rooms = self._rooms[0]
         scores = (rooms.score[name] * rooms.most[name] for name in domain.nodes if name in rooms.most)
         # fsum, because the order of the nodes must not matter. The first node orders domains of one name.
-        return -self._liked(domain), -fsum(scores), natural(domain.name), natural(min(domain.nodes))
+        return -fsum(scores), natural(domain.name), natural(min(domain.nodes))
 
     def _liked(self, domain: Domain) -> int:
-        """The points for which the members prefer the nodes of a domain, for all room there."""
-        return sum(
-            rooms.preference[name] * rooms.most[name]
-            for rooms in self._rooms
-            if rooms.preference
-            for name in domain.nodes
-            if name in rooms.most
-        )
+        """The points for which the members prefer the nodes of a domain, if they get those that they prefer most."""
+        found = 0
+        for rooms in self._rooms:
+            points, left = rooms.preference, len(rooms.units)
+            names = [name for name in domain.nodes if name in points] if points else []
+            for name in sorted(names, key=lambda name: -points[name]):
+                taken = min(left, rooms.most.get(name, 0))
+                found, left = found + points[name] * taken, left - taken
+        return found
 
     # -- sub-domains and nodes -------------------------------------------------------------------------------
 
@@ -119,9 +126,10 @@ class PlaceOrder:
             if (own := domains.name_of.get(name)) is not None:
                 liked[own] = liked.get(own, 0) + points[name] * room[name]
 
-        def key(name: str) -> tuple[int, list[Use], object]:
-            node = _some_node(level, domains.nodes[name])
-            return -liked.get(name, 0), [self._uses.use(one, node) for one in compared], natural(name)
+        def key(name: str) -> tuple[int, list[Use], list[int], object]:
+            node, uses = _some_node(level, domains.nodes[name]), self._uses
+            sizes = [uses.free_gpus(one, node) for one in compared]
+            return -liked.get(name, 0), [uses.use(one, node) for one in compared], sizes, natural(name)
 
         return lambda names: sorted(names, key=key)
 
@@ -166,6 +174,18 @@ class PlaceOrder:
             own[position_of[position][1]].pop() if position in position_of else others.pop()
             for position in range(len(names))
         ]
+
+
+def _equal(domains: list[Domain], key: Callable[[Domain], int | Use]) -> Iterator[list[Domain]]:
+    """The domains with equal keys, those with the least key first."""
+    if len(domains) == 1:
+        yield domains
+        return
+    found: dict[int | Use, list[Domain]] = {}
+    for domain in domains:
+        found.setdefault(key(domain), []).append(domain)
+    for one in sorted(found):
+        yield found[one]
 
 
 def _differ(points: Sequence[int]) -> bool:

@@ -204,7 +204,7 @@ def _compared(
         return set()
     by_path: dict[tuple[str, ...], int] = {}
     for name, room in rooms.items():
-        path = tuple(level[name] for level in levels)
+        path = tuple([level[name] for level in levels])
         by_path[path] = by_path.get(path, 0) + room
     if combinations * len(by_path) > MAX_COMBINATIONS:
         return set()

@@ -41,20 +41,22 @@ _MAY_PASS = {"OUT_OF_BUDGET", "POOL_UPDATING", "POOL_INVALID"}  # reasons of nod
 _OF_AMOUNTS = "(kubernetes.Quantity, kubernetes.Quantity)"  # in an error about an operator
 _MAX_SENTENCE_BYTES = 1024
 _REASONS = 3  # of nodes, in one finding
+_LONE = "-"  # the name that a pod has for a claim which no pod of the files uses; users can write no such name
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
     """What the checks know. `objects` are those of the files, with the classes and slices of the cluster.
 
-    `files` are the objects of the files alone, and `pods` the pods that they create. `snapshot` is that of a cluster
+    `files` are the objects of the files alone, and `pods` the pods that they create, each with file, document and
+    object. `snapshot` is that of a cluster
     with the objects of the files; None if no cluster with nodes is given.
     """
 
     objects: DecodedObjects
     unreadable: list[WireError]  # the objects that cannot be decoded
     files: list[Json]
-    pods: list[HypotheticalPod]
+    pods: list[tuple[str, HypotheticalPod]]
     dialect: Dialect
     snapshot: Snapshot | None
 
@@ -293,11 +295,11 @@ def admin_access(given: Given) -> Iterator[LintFinding]:
 
 def refused_pods(given: Given) -> Iterator[LintFinding]:
     """The pods with more claims, or more requests in them, than Berth reads."""
-    for pod, claims in given.pods:
+    for where, (pod, claims, _) in given.pods:
         reason = too_many_claims(pod, claims)
         if reason is not None:
-            where = f"Pod {pod.key}, spec.resourceClaims"
-            yield LintFinding("error", where, str(reason), "ask for more devices in fewer claims, or make several pods")
+            field = f"{where}, spec.resourceClaims"
+            yield LintFinding("error", field, str(reason), "ask for more devices in fewer claims, or make several pods")
 
 
 def impossible_topologies(given: Given) -> Iterator[LintFinding]:
@@ -306,7 +308,7 @@ def impossible_topologies(given: Given) -> Iterator[LintFinding]:
     graphs = [fabric.graph for slice_ in slices if (fabric := fabric_of(slice_.devices)) is not None]
     if not graphs:
         return
-    for pod, claims in given.pods:
+    for where, (pod, claims, _) in given.pods:
         if pod.annotations.get("berth.dev/topology") != "required":
             continue
         for option in (o for claim in claims for r in claim.spec.requests for o in r.alternatives[:1]):
@@ -314,7 +316,7 @@ def impossible_topologies(given: Given) -> Iterator[LintFinding]:
                 continue
             yield LintFinding(
                 "warning",
-                f"Pod {pod.key}, annotation berth.dev/topology",
+                f"{where}, annotation berth.dev/topology",
                 f"no node has {option.count} GPUs that links join",
                 "ask for fewer GPUs, or topology: preferred",
             )
@@ -337,8 +339,8 @@ def impossible_pods(given: Given) -> Iterator[LintFinding]:
     if given.snapshot is None:
         return
     evaluator, masks = Evaluator(Features()), Masks()
-    for pod, claims in given.pods + _pods_of_lone_claims(given):
-        snapshot, where = apply_scenario(given.snapshot, claims, Scenario()), f"Pod {pod.key}"
+    for where, (pod, claims, _) in given.pods + _pods_of_lone_claims(given):
+        snapshot = apply_scenario(given.snapshot, claims, Scenario())
         context = evaluator.evaluation_context(snapshot)
         if resource := unprovided_resource(pod, snapshot):
             yield LintFinding("warning", where, f"no node and no DeviceClass of the snapshot provides {resource}")
@@ -352,7 +354,7 @@ def impossible_pods(given: Given) -> Iterator[LintFinding]:
         # Only devices count here: nodes get other labels, and cordons end.
         found = explain(replace(pod, constraints_are_known=False), snapshot, Policy(), context)
         if found.outcome == "refused" and (unmet := list(_unmet_places(requirements, snapshot, context))):
-            yield from (one._replace(where=f"{where}{one.where}") for one in unmet)
+            yield from (one.within(where) for one in unmet)
         elif found.outcome == "refused" and (reasons := _reasons(found)):
             problem = f"fits on no node even with all devices free: {reasons}"
             yield LintFinding("warning", where, problem, next((one for one in found.misses if one[0] == "0"), ""))
@@ -364,7 +366,8 @@ def _unmet_places(
     """The constraints on a place that no node of the snapshot meets, for example a PCIe root of both GPU and NIC."""
     machines = {one.state.attribute_signature or name: one for name, one in snapshot.node_infos.items()}
     for claim, constraint, why in unmet_places(requirements, machines.values(), context):
-        where = f", claim {requirements.claim_names[claim]}, matchAttribute {constraint.attribute}"
+        name = requirements.claim_names[claim]
+        where = f"{'' if name == _LONE else f'claim {name}, '}matchAttribute {constraint.attribute}"
         advice = "remove the constraint: Berth then chooses devices that are near each other (weights.affinity)"
         yield LintFinding("warning", where, why, advice)
 
@@ -392,12 +395,13 @@ def _reasons(found: Explanation) -> str:
     return ", ".join(f"{one.reason} on {counted(one.nodes, 'node')}" for one in told[:_REASONS])
 
 
-def _pods_of_lone_claims(given: Given) -> list[HypotheticalPod]:
-    """A pod for each claim or template that no pod of the files uses."""
-    used = {claim.spec for _, claims in given.pods for claim in claims}
+def _pods_of_lone_claims(given: Given) -> list[tuple[str, HypotheticalPod]]:
+    """A pod for each claim or template that no pod of the files uses, with file, document and object of the claim."""
+    used = {claim.spec for _, pod in given.pods for claim in pod.claims}
     found = []
     for claim in (claim for claim in given.objects.claims if claim.spec not in used and not claim.problem):
-        entry = {"name": "claim", "resourceClaimName": claim.key.name}
+        entry = {"name": _LONE, "resourceClaimName": claim.key.name}
         metadata = {"name": f"of-{claim.key.name}", "namespace": claim.key.namespace}
-        found.append(HypotheticalPod(decode_pod({"metadata": metadata, "spec": {"resourceClaims": [entry]}}), (claim,)))
+        pod = decode_pod({"metadata": metadata, "spec": {"resourceClaims": [entry]}})
+        found.append((given.objects.origins[f"ResourceClaim {claim.key}"], HypotheticalPod(pod, (claim,))))
     return found

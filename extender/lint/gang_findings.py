@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import NamedTuple
 
 from extender.api.fields import Json, inner
-from extender.api.group_parts import FOREIGN_PARTS, OWN_PARTS, SUBGROUP_MIN
+from extender.api.group_parts import FOREIGN_PARTS, OWN_PARTS, SUBGROUP_MIN, AskedParts
 from extender.api.group_topology import (
     FOREIGN_TOPOLOGY,
     ONE_NODE,
     OWN_TOPOLOGY,
     AskedTopology,
+    Level,
     group_topology,
     level_label,
 )
+from extender.api.group_trees import GroupTrees
 from extender.api.pod_groups import (
     MINIMUM,
     NEEDED_OBJECTS,
@@ -73,12 +76,17 @@ def _groups(
     groups: dict[GroupKey, list[_Member]] = {}
     for location, obj in objects:
         try:
-            policies |= group_policy_of(obj)
+            own = group_policy_of(obj)
         except WireError as error:
             found.append(LintFinding("error", f"{location}, {error.path}", error.problem))
+            continue
+        policies |= own
+        found += (finding for key, policy in own.items() for finding in _of_object(location, key, policy))
+    trees = GroupTrees(policies)
+    for location, obj in objects:
         members: list[_Member] = []
         with suppress(WireError):  # other checks name the wrong fields of pods
-            members += _members(location, obj)
+            members += _members(location, obj, trees)
         for member in members:
             if member.membership.problem:
                 problem = member.membership.problem.removeprefix("pod annotation ")
@@ -92,7 +100,15 @@ def _namespace(obj: Json) -> str:
     return str((obj.get("metadata") or {}).get("namespace") or "default")
 
 
-def _members(location: str, obj: Json) -> Iterator[_Member]:
+def _of_object(location: str, key: GroupKey, policy: GroupPolicy) -> Iterator[LintFinding]:
+    if key.source is GroupSource.COMPOSITE and not policy.groups and policy.topology_label:
+        problem = f"the constraint to {policy.topology_label} has no effect on Berth: with the policy basic"
+        advice = "write schedulingPolicy.gang, or the constraint in the child groups"
+        where = f"{location}, spec.schedulingConstraints"
+        yield LintFinding("warning", where, f"{problem} each child group is a gang of its own", advice)
+
+
+def _members(location: str, obj: Json, trees: GroupTrees) -> Iterator[_Member]:
     metadata = obj.get("metadata") or {}
     name = metadata.get("name") or metadata.get("generateName") or "pod"
     for template in pod_templates(obj):
@@ -106,9 +122,11 @@ def _members(location: str, obj: Json) -> Iterator[_Member]:
             pod = decode_pod({**template.pod, "metadata": made})
             if pod.membership is None:
                 break
-            yield _Member(location, field, pod, pod.membership, template.pods, frozenset(notes))
-            faulty = pod.membership.problem.removeprefix("pod annotation ").partition(":")[0]
-            if faulty not in OWN_ANNOTATIONS or not pod.membership.key.name:
+            membership = trees.membership(pod.membership)
+            pod = replace(pod, membership=membership)
+            yield _Member(location, field, pod, membership, template.pods, frozenset(notes))
+            faulty = membership.problem.removeprefix("pod annotation ").partition(":")[0]
+            if faulty not in OWN_ANNOTATIONS or not membership.key.name:
                 break
             notes.pop(faulty)
 
@@ -122,6 +140,9 @@ def _of_group(key: GroupKey, members: list[_Member], policy: GroupPolicy | None)
         problem = f"{kind} {key} is not in these files, so its minimum is unknown"
         advice = f"create it: without it the pods wait, or are placed alone if the cluster has no {kind}s of {api}"
         yield LintFinding("note", where, problem, advice)
+    elif lacks := members[0].membership.lacks:
+        advice = "create it, or lower minGroupCount: the pods of the whole group wait for it"
+        yield LintFinding("note", where, f"{lacks} is not in these files", advice)
     sequential = policy is not None and policy.sequential
     if sequential and any(one.pod.annotations.keys() & OWN_ANNOTATIONS for one in members):
         why = "with startupPolicy LeaderReady or exclusive-topology its workers come after the leader has a node"
@@ -193,7 +214,7 @@ def _of_levels(member: _Member, policy: GroupPolicy | None) -> Iterator[LintFind
     """What is wrong with the levels of the parts that a pod is in, with the levels of the default policy."""
     asked, where, order = member.membership.parts, f"{member.location}, {member.field}", (ONE_NODE, *_LEVELS)
     around = _required_level(member, policy)
-    for level in filter(None, (asked.required, *(layer.level for layer in asked.slices))):
+    for level in filter(None, _levels_of(asked)):
         try:
             label = level_label(level, _LEVELS)
         except ValueError as error:
@@ -203,6 +224,13 @@ def _of_levels(member: _Member, policy: GroupPolicy | None) -> Iterator[LintFind
             problem = f"{level.annotation}: {label} has no effect: the pods must be in one domain of {around}"
             yield LintFinding("warning", where, problem, "name a nearer level, or delete the annotation")
         around = label
+
+
+def _levels_of(asked: AskedParts) -> Iterator[Level | None]:
+    """The levels of the parts that a pod is in, the outermost first."""
+    yield from (one.level for one in asked.around)
+    yield asked.required
+    yield from (layer.level for layer in asked.slices)
 
 
 def _required_level(member: _Member, policy: GroupPolicy | None) -> str:

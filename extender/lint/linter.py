@@ -86,9 +86,11 @@ def check_devices(
     objects = decoded_objects(checked.objects + supply, problems)
     # An object with an error is often unreadable because of it.
     unreadable = [problem for position, problem in problems.items() if position not in checked.faulty]
-    files, pods = [made for _, made in checked.objects], list[HypotheticalPod]()
+    files, pods = [made for _, made in checked.objects], list[tuple[str, HypotheticalPod]]()
     with suppress(WireError):  # other checks name the faults of pods and templates
-        pods = hypothetical_pods(files)
+        for pod in hypothetical_pods(files):
+            document, made = checked.objects[pod.made_by]
+            pods.append((f"{document}: {_name(made)}", pod))
     given = Given(objects, unreadable, files, pods, dialect, snapshot)
     for check in DEVICE_CHECKS:
         yield from check(given)

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import inf
+from types import MappingProxyType
 from typing import NamedTuple
 
 from extender.api.device_classes import DeviceClass, decode_class
 from extender.api.fields import Json, get, inner
+from extender.api.group_trees import GroupTrees
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import GroupKey, GroupPolicy, Membership, group_policy_of
 from extender.api.pods import MAX_CLAIMS, Pod, decode_pod
@@ -20,14 +22,16 @@ from extender.manifests.object_lists import checked
 from extender.manifests.pod_templates import pod_templates
 
 _HYPOTHETICAL_UID = "imagined"
+_NONE: Mapping[GroupKey, GroupPolicy] = MappingProxyType({})
 _MOST_NAME = 253  # characters, as in the API; an answer repeats the name of a workload for each pod
 
 
 class HypotheticalPod(NamedTuple):
-    """A pod that a manifest would create, and its claims."""
+    """A pod that a manifest would create, its claims, and the position of its object among the given ones."""
 
     pod: Pod
     claims: tuple[Claim, ...]
+    made_by: int = 0
 
 
 class _Source(NamedTuple):
@@ -61,6 +65,7 @@ class HypotheticalGroup:
 
     membership: Membership  # of its first pod
     policies: Mapping[GroupKey, GroupPolicy]  # of all groups in the manifests
+    trees: GroupTrees
     alike: int
     claims: _Claims
     sources: list[_Source] = field(default_factory=list)
@@ -84,7 +89,7 @@ class HypotheticalGroup:
         made = (pod for source, count in counts for pod in source.made(count))
         names = set[str]()
         for obj in islice(made, most):
-            one = _hypothetical(obj, self.claims)
+            one = _hypothetical(obj, self.claims, self.trees)
             if one.pod.key.name in names:
                 raise WireError("objects", f"two pods of group {self.key} have the name {one.pod.key.name}")
             names.add(one.pod.key.name)
@@ -112,8 +117,10 @@ def hypothetical_pods(objects: Iterable[Json]) -> list[HypotheticalPod]:
     return list(hypothetical(objects).pods)
 
 
-def hypothetical(objects: Iterable[Json], most_pods: float = inf) -> Hypothetical:
-    """The pods and groups that these objects would create.
+def hypothetical(
+    objects: Iterable[Json], known_policies: Mapping[GroupKey, GroupPolicy] = _NONE, most_pods: float = inf
+) -> Hypothetical:
+    """The pods and groups that these objects would create in a cluster with these policies of groups.
 
     Raises WireError if a claim template is missing, if there is no pod or more than `most_pods`, or if a field has the
     wrong type.
@@ -124,17 +131,19 @@ def hypothetical(objects: Iterable[Json], most_pods: float = inf) -> Hypothetica
     policies: dict[GroupKey, GroupPolicy] = {}
     for obj in known:
         policies |= group_policy_of(obj)
+    trees = GroupTrees({**known_policies, **policies})
     pods: list[HypotheticalPod] = []
     groups: dict[GroupKey, HypotheticalGroup] = {}
-    for obj in known:
+    for position, obj in enumerate(known):
         for source in _sources(obj):
             if len(pods) >= most_pods:
                 raise WireError("objects", f"they make more than {most_pods} pods, the limit of one question")
-            found = _hypothetical(source.pod, claims)
+            found = _hypothetical(source.pod, claims, trees)._replace(made_by=position)
             pods.append(found)
             membership = found.pod.membership
             if membership is not None and membership.key.name:
-                group = groups.setdefault(membership.key, HypotheticalGroup(membership, policies, _alike(obj), claims))
+                new = HypotheticalGroup(membership, policies, trees, _alike(obj), claims)
+                group = groups.setdefault(membership.key, new)
                 group.sources.append(source)
     if not pods:
         kinds = ", ".join(sorted({str(obj.get("kind")) for obj in known}))
@@ -166,7 +175,7 @@ def _sources(obj: Json) -> Iterator[_Source]:
         first += template.pods or 0
 
 
-def _hypothetical(obj: Json, known: _Claims) -> HypotheticalPod:
+def _hypothetical(obj: Json, known: _Claims, trees: GroupTrees) -> HypotheticalPod:
     """Raises WireError. The claims of a pod with more than MAX_CLAIMS are left out: Berth does not read them."""
     namespace, name = _key(obj)
     uid = f"{_HYPOTHETICAL_UID}/{namespace}/{name}"
@@ -190,7 +199,9 @@ def _hypothetical(obj: Json, known: _Claims) -> HypotheticalPod:
         )
         statuses.append({"name": entry.name, "resourceClaimName": generated})
     made = {**obj, "metadata": {**obj["metadata"], "uid": uid}, "status": {"resourceClaimStatuses": statuses}}
-    return HypotheticalPod(decode_pod(made), tuple(mine))
+    pod = decode_pod(made)
+    own = pod.membership
+    return HypotheticalPod(replace(pod, membership=trees.membership(own)) if own is not None else pod, tuple(mine))
 
 
 def _claim_of_template(template: Json) -> Claim:

@@ -60,7 +60,7 @@ def placed_pod(node_info: NodeInfo, results: Sequence[Result]) -> PlacedPod:
         assert places is not None, "there are pairs"
         a, b = sorted((places.kind(pair.anchor), places.kind(pair.other)))
         near += pair.nearness == nearest(places)[a, b]
-    best = max(product_gbps(node_info, count), gbps) if count > 1 else 0.0
+    best = max(product_gbps(node_info, gpus), gbps) if count > 1 else 0.0
     return PlacedPod(node_info.node.name, count, joined, gbps, best, near, len(pairs), names)
 
 

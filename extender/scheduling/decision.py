@@ -56,9 +56,9 @@ class ScoredNode:
         snapshot: Snapshot,
     ) -> ScoredNode:
         """The node with the score and devices of this placement. Raises DeadlineExceeded."""
-        count = node_info.positions(placement.solution.taken).bit_count()
+        gpus = node_info.positions(placement.solution.taken)
         source = node_info.fabric.source.value if node_info.fabric is not None else ""
-        best = max(product_gbps(node_info, count), placement.ring_gbps)
+        best = max(product_gbps(node_info, gpus), placement.ring_gbps)
         return cls(
             node_info.node.name,
             placement.score,

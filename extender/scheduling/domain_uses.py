@@ -1,8 +1,10 @@
 """How much of each domain is in use, so that whole racks and cliques stay whole.
 
 Of choices that are equal otherwise, one in a partly used domain comes first, and of partly used domains, one in the
-domain with the fewest free GPUs: on the nearest level, then on the next one. The counts follow the snapshots: an update
-costs as much as the changed nodes, and so does the order of the places with nodes in one state.
+domain with the fewest free GPUs: on the nearest level, then on the next one. Of whole domains the size counts after
+all that: the larger one is in a partly used rack, the smaller one in a whole rack that would be broken. The counts
+follow the snapshots: an update costs as much as the changed nodes, and so does the order of the places with nodes in
+one state.
 """
 
 from __future__ import annotations
@@ -34,11 +36,15 @@ class Use(NamedTuple):
     """The use of a domain, as an order: domains in use first, and of them those with the least room."""
 
     whole: bool  # no GPU is in use
-    free: int  # GPUs
+    free: int  # GPUs; 0 for a whole domain
 
 
 # Around a node that lacks the label: no whole domain is broken, and none is filled.
 _NO_DOMAIN = Use(whole=False, free=1 << 30)
+
+
+def _use(used: int, free: int) -> Use:
+    return Use(whole=False, free=free) if used else Use(whole=True, free=0)
 
 
 @dataclass(slots=True, eq=False)
@@ -49,7 +55,7 @@ class _Domain:
 
     @property
     def use(self) -> Use:
-        return Use(not self.used, self.free)
+        return _use(self.used, self.free)
 
 
 _Name = tuple[tuple[str, ...], ...]  # the paths; () for none
@@ -70,8 +76,13 @@ class _Place:
         """The Use of each domain, the nearest first."""
         found: Key = ()
         for domain in self.domains:
-            found += (not domain.used, domain.free) if domain is not None else _NO_DOMAIN
+            found += domain.use if domain is not None else _NO_DOMAIN
         return found
+
+    @property
+    def sizes(self) -> Key:
+        """The free GPUs of each domain, the nearest first."""
+        return tuple(domain.free if domain is not None else 0 for domain in self.domains)
 
 
 class _Tree(NamedTuple):
@@ -135,13 +146,22 @@ class DomainUses:
         """The use of the domain of a level around a node, or of the node itself for ONE_NODE."""
         known = self._nodes.get(name)
         if level == ONE_NODE:
-            return Use(not known.used, known.free) if known is not None else _NO_DOMAIN
+            return _use(known.used, known.free) if known is not None else _NO_DOMAIN
         domain = known.place.domains[self.levels.index(level)] if known is not None else None
         return domain.use if domain is not None else _NO_DOMAIN
 
+    def free_gpus(self, level: str, name: str) -> int:
+        """The free GPUs of the domain of a level around a node, or of the node itself for ONE_NODE."""
+        known = self._nodes.get(name)
+        if known is None or level == ONE_NODE:
+            return known.free if known is not None else 0
+        domain = known.place.domains[self.levels.index(level)]
+        return domain.free if domain is not None else 0
+
     def around(self, name: str) -> Key:
         """A sort key: the nodes in partly used domains come first, on the nearest level first."""
-        return self._nodes[name].place.use
+        place = self._nodes[name].place
+        return place.use, place.sizes
 
     def ordered(self, names: Sequence[str]) -> list[str]:
         """These nodes by their own use, and then as `around`; of equal ones, in the given order.
@@ -149,8 +169,11 @@ class DomainUses:
         A plan may ask for all nodes of the cluster, so nothing is called for each of them.
         """
         known = [self._nodes[name] for name in names]
-        around = {place: place.use for place in {one.place for one in known}}
-        keys = {name: (not one.used, one.free, around[one.place]) for name, one in zip(names, known, strict=True)}
+        around = {place: (place.use, place.sizes) for place in {one.place for one in known}}
+        keys = dict[str, Key]()
+        for name, one in zip(names, known, strict=True):
+            use, sizes = around[one.place]
+            keys[name] = (not one.used, one.free if one.used else 0, use, one.free, sizes)
         return sorted(names, key=keys.__getitem__)
 
     def first_of(self, names: Sequence[str]) -> str:

@@ -264,7 +264,7 @@ def _solve(
 ) -> FilterStatus:
     """The status, from the fast path if there is one, else from the search."""
     context.deadline.check()
-    preference = ByTopology(node_info, requirements.policy, own)
+    preference = ByTopology(node_info, requirements.policy, requirements.intent, own)
     if path is not None:
         solution = path.choose(problem, preference)
     else:

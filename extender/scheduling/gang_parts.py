@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from extender.allocation import Snapshot
-from extender.api.group_parts import SUBGROUP_MIN, AskedParts, BoundPart, bound_part_of
+from extender.api.group_parts import SUBGROUP_MIN, AskedParts, BoundPart, GroupAround, bound_part_of
 from extender.api.group_topology import ONE_NODE, Level, level_label
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import JOB_STRIDE, GroupKey
@@ -81,19 +81,36 @@ def parts_of(
 
     What has a `parts_problem` is left out.
     """
-    found: list[GangPart] = []
-    for subgroup, members in _by_subgroup(pods).items():
+    return tuple(_parts_in(0, pods, bound, levels, snapshot))
+
+
+def _parts_in(
+    depth: int, pods: Sequence[Pod], bound: Sequence[BoundMember], levels: Sequence[str], snapshot: Snapshot
+) -> Iterator[GangPart]:
+    """The parts of the pods of one sub-group, which is in `depth` others."""
+    inner: dict[GroupAround, list[Pod]] = {}
+    for pod in pods:
+        for around in _parts(pod).around[depth : depth + 1]:
+            inner.setdefault(around, []).append(pod)
+    for around, members in inner.items():
+        own = [one for one in bound if one.part.is_in(around.name)]
+        parts = tuple(_parts_in(depth + 1, members, own, levels, snapshot))
+        yield from _subgroup(around.name, _label(around.level, levels), members, own, parts)
+    for subgroup, members in _by_subgroup([pod for pod in pods if len(_parts(pod).around) == depth]).items():
         own = [one for one in bound if one.part.subgroup == subgroup]
         asked = _asked(members)
         slices = tuple(_slices(asked, members, own, levels, snapshot))
-        level = _label(asked.required, levels)
-        if level:
-            placed = Counter(one.node for one in own)
-            uids = tuple(pod.uid for pod in members)
-            found.append(GangPart(f"sub-group {subgroup}", level, uids, placed, slices))
-        else:
-            found += slices
-    return tuple(found)
+        yield from _subgroup(subgroup, _label(asked.required, levels), members, own, slices)
+
+
+def _subgroup(
+    name: str, level: str, pods: Sequence[Pod], bound: Sequence[BoundMember], parts: tuple[GangPart, ...]
+) -> tuple[GangPart, ...]:
+    """A sub-group with its parts as a part; without a level these alone."""
+    if not level:
+        return parts
+    placed = Counter(one.node for one in bound)
+    return (GangPart(f"sub-group {name}", level, tuple(pod.uid for pod in pods), placed, parts),)
 
 
 def _by_subgroup(pods: Sequence[Pod]) -> dict[str, list[Pod]]:
@@ -223,22 +240,44 @@ def absent_members(part: GangPart) -> int:
 
 def needed_members(pods: Sequence[Pod], bound: Sequence[BoundMember]) -> frozenset[str]:
     """UIDs of the first waiting pods, in rank order, that the minimum of each sub-group needs beside the bound ones."""
-    have = Counter(one.part.subgroup for one in bound)
-    return frozenset(
-        pod.uid
-        for subgroup, members in _by_subgroup(pods).items()
-        for pod in members[: max(_asked_minimum(members) - have[subgroup], 0)]
-    )
+    found, inside = set[str](), dict[str, list[str]]()
+    have = Counter(name for one in bound for name in _names_around(one.part.subgroup))
+    for pod in pods:
+        for name in _names_around(_parts(pod).subgroup):
+            inside.setdefault(name, []).append(pod.uid)
+    for name, minimum in _minimums(pods):
+        own = sorted(inside.get(name, ()), key=lambda uid: uid not in found)  # stable: otherwise in rank order
+        found.update(own[: max(minimum - have[name], 0)])
+    return frozenset(found)
 
 
-def lacking_subgroup(pods: Sequence[Pod], bound: Sequence[BoundMember]) -> tuple[str, int] | None:
-    """A sub-group of which fewer pods exist than its minimum, and that minimum."""
-    have = Counter(one.part.subgroup for one in bound)
-    for subgroup, members in _by_subgroup(pods).items():
-        minimum = _asked_minimum(members)
-        if len(members) + have[subgroup] < minimum:
-            return subgroup, minimum
+def lacking_subgroup(pods: Sequence[Pod], bound: Sequence[BoundMember], unknown: int) -> tuple[str, int] | None:
+    """A sub-group of which fewer pods exist than its minimum, and that minimum.
+
+    `unknown` bound members, such as those without devices, may be in any sub-group.
+    """
+    subgroups = (*(_parts(pod).subgroup for pod in pods), *(one.part.subgroup for one in bound))
+    exist = Counter(name for subgroup in subgroups for name in _names_around(subgroup))
+    for name, minimum in _minimums(pods):
+        missing = minimum - exist[name]
+        if missing > max(unknown, 0):
+            return name, minimum
+        unknown -= max(missing, 0)
     return None
+
+
+def _names_around(subgroup: str) -> Iterator[str]:
+    """The names of a sub-group and of those that it is in, see GroupAround."""
+    words = subgroup.split("/")
+    return ("/".join(words[:number]) for number in range(1, len(words) + 1))
+
+
+def _minimums(pods: Sequence[Pod]) -> list[tuple[str, int]]:
+    """The sub-groups with a minimum, also those without pods; inner ones before those around them."""
+    of_tree = _parts(pods[0]).minimums if pods else ()
+    found = {subgroup: _asked_minimum(members) for subgroup, members in _by_subgroup(pods).items()}
+    found |= {name: max(minimum, found.get(name, 0)) for name, minimum in of_tree}
+    return sorted(((name, one) for name, one in found.items() if one), key=lambda entry: -entry[0].count("/"))
 
 
 # -- mistakes ------------------------------------------------------------------------------------------------------
@@ -262,7 +301,9 @@ def parts_problem(
         if asked.slices:
             own = [pod for pod in members if _parts(pod).slices]
             run = [one.part.rank for one in bound if one.part.subgroup == subgroup and one.part.in_slice]
-            needed = _needed(len(own) + len(run), len(pods) + len(bound), minimum, asked.minimum)
+            needed = _needed(
+                len(own) + len(run), len(pods) + len(bound), minimum, asked.minimum or _minimum_around(asked)
+            )
             problem = _cut_problem(own, run, needed, whom)
             if problem:
                 return f"pod annotation {asked.slices[0].annotation}: {problem}"
@@ -299,6 +340,11 @@ def _cut_problem(pods: Sequence[Pod], bound: Sequence[int | None], needed: int, 
     return ""
 
 
+def _minimum_around(asked: AskedParts) -> int:
+    """The minimum of the PodGroup of a sub-group; 0 if it has none."""
+    return dict(asked.minimums).get(asked.around[-1].name, 0) if asked.around else 0
+
+
 def _asked_minimum(pods: Sequence[Pod]) -> int:
     return _parts(pods[0]).minimum
 
@@ -332,8 +378,9 @@ def parts_disagreement(group: str, pods: Sequence[Pod]) -> str:
 
 
 def _required(pod: Pod) -> Hashable:
-    required = _parts(pod).required
-    return required.name if required is not None else ""
+    asked = _parts(pod)
+    levels = (*(one.level for one in asked.around), asked.required)
+    return ", ".join(level.name for level in levels if level is not None)
 
 
 def _minimum(pod: Pod) -> Hashable:

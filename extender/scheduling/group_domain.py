@@ -53,7 +53,7 @@ def part_domains(
 def left_part(
     parts: Iterable[GangPart], planned: Mapping[str, str], uids: Collection[str], snapshot: Snapshot, policy: Policy
 ) -> str:
-    """Which planned node of these members is not in the domain of their part any more; '' if none is.
+    """Which planned node of these members is not in the domain of their part; '' if none is.
 
     `planned` is UID to node of all members of the plan.
     """
@@ -63,7 +63,7 @@ def left_part(
         for node in (planned[uid] for uid in part.members if uid in planned and uid in uids):
             if domain is None or node not in domain.nodes:
                 where = str(domain) if domain is not None else f"in a domain of {part.level}"
-                return f"node {node} is not {where} any more, where the pods of {part.name} must be"
+                return f"node {node} is not {where}, where the pods of {part.name} must be"
         found = left_part(part.parts, planned, uids, snapshot, policy)
         if found:
             return found

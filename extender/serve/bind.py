@@ -241,7 +241,7 @@ class Binder:
             raise BindError(f"pod {key} was recreated: its UID is {pod.uid}, not {uid}")
         if pod.deleting:
             raise BindError(f"pod {key} is being deleted")
-        return pod
+        return self._cache.store.in_tree(pod)
 
     async def _bind_member(self, pod: Pod, node: str, started: float, forming: FormingGang | None) -> None:
         async with self._in_time(started):

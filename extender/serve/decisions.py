@@ -128,13 +128,13 @@ class Decisions:
             return FilterResult(error=not_ready)
         if self.filter_service.is_gone(pod.uid):
             return FilterResult(error=f"pod {pod.key} was deleted or is bound")
-        return self.gangs.filter(pod, names)
+        return self.gangs.filter(self.cache.store.in_tree(pod), names)
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> list[tuple[str, int]]:
         """See FilterService.prioritize."""
         if self._watches.not_ready or not pod.may_need_devices:
             return [(name, 0) for name in names]
-        return self.filter_service.prioritize(pod, names)
+        return self.filter_service.prioritize(self.cache.store.in_tree(pod), names)
 
     async def bind(self, key: ObjectKey, uid: str, node: str) -> None:
         """See Binder.bind. A pod that needs no devices is bound even while Berth is not ready."""

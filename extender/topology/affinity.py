@@ -34,6 +34,7 @@ _TIE = 4096  # a weight counts so much more than the wish to leave a device to o
 _MUST = 1 << 50  # more than all weights together: of an entry that must be in the assignment
 _NEVER = -(1 << 58)  # of an entry that must not be in the assignment
 _MOST_PAIRED = 2048  # pairs of two sets of devices in the cache, of at most 5 KiB
+_MOST_SETS = 2048  # sets of anchors in the cache, of 1 KiB at most
 _MOST_TABLES = 64  # tables of weights in the cache; a fleet has a few dozen kinds of machines
 _MOST_WORK = 150_000  # steps of assignments for the devices of one node, some 25 ms; 4 GPUs and 4 NICs of 8 need 15,000
 
@@ -53,11 +54,23 @@ class Choice(NamedTuple):
     placed: tuple[tuple[Slot, int], ...]
 
 
+_Table = tuple[tuple[int, ...], ...]
+
+
+class _Weights(NamedTuple):
+    """The weight of each pair of device bits; in an assignment, for the first and for further pairs of a device."""
+
+    pairs: _Table
+    first: _Table
+    further: _Table
+
+
 @lru_cache(_MOST_TABLES)
-def _weights(places: Places) -> tuple[tuple[int, ...], ...]:
-    """The weight of each pair of device bits."""
+def _weights(places: Places) -> _Weights:
     bits = range(len(places.roots))
-    return tuple(tuple(_WEIGHT[places.nearness(a, b)] for b in bits) for a in bits)
+    pairs = tuple(tuple(_WEIGHT[places.nearness(a, b)] for b in bits) for a in bits)
+    first = tuple(tuple((weight + (weight >= _NEAR)) * _TIE for weight in row) for row in pairs)
+    return _Weights(pairs, first, tuple(tuple(weight * _TIE for weight in row) for row in pairs))
 
 
 @lru_cache(_MOST_TABLES)
@@ -69,6 +82,12 @@ def nearest(places: Places) -> Mapping[tuple[str, str], Nearness]:
         for position, (a, ours) in enumerate(kinds)
         for b, theirs in kinds[position + 1 :]
     }
+
+
+@lru_cache(_MOST_SETS)  # many nodes of a kind have the same sets of free GPUs
+def _bits_of(mask: int) -> list[int]:
+    """`members`, as a list that nobody changes."""
+    return members(mask)
 
 
 def pair_up(places: Places, anchors: Sequence[int], others: Sequence[int]) -> tuple[Pair, ...]:
@@ -88,7 +107,7 @@ def _pairs(places: Places, anchors: tuple[int, ...], others: tuple[int, ...]) ->
 
 
 def _spread(
-    weights: Sequence[Sequence[int]],
+    weights: _Weights,
     few: Sequence[int],
     many: Sequence[int],
     count: int,
@@ -104,12 +123,10 @@ def _spread(
     against = [_MUST * (other in kept) - left.get(other, 0) for other in many]
     table = list[list[int]]()
     for copy in range(each + (rest > 0)):
-        unused = [_MUST if copy == each else _NEVER] * idle
+        unused, rows = [_MUST if copy == each else _NEVER] * idle, weights.further if copy else weights.first
         for bit in few:
-            found = [weights[bit][other] for other in many]
-            if not copy:
-                found = [weight + (weight >= _NEAR) for weight in found]
-            table.append([weight * _TIE + more for weight, more in zip(found, against, strict=True)] + unused)
+            row = rows[bit]
+            table.append([row[other] + more for other, more in zip(many, against, strict=True)] + unused)
     return [(few[row % len(few)], many[column]) for row, column in enumerate(assigned(table)) if column < len(many)]
 
 
@@ -134,16 +151,20 @@ class Together:
         self, places: Places, anchors: Sequence[Slot], others: Sequence[Sequence[Slot]], avoided: int, share: int = 1
     ) -> None:
         """`avoided` is a mask of devices that come last among equal ones; 1/`share` of the work is for this object."""
-        self._places, self._weights = places, _weights(places)
+        self._places, self._tables = places, _weights(places)
+        self._weights = self._tables.pairs
         self._anchors = in_order(anchors)
         self._others = [in_order(slots) for slots in others]
         self._avoided = avoided
         self._own_anchors = union([slot.eligible for slot in anchors if slot.is_own])
+        self._equal = [_are_equal(slots) for slots in others]
         self._free_anchors = members(_union(anchors))
         self._free = [members(_union(slots)) for slots in others]
         # Of each anchor, by driver of the others; `bound` is what all its pairs are worth at best.
         self._ends = [self._best_of(slots, free) for slots, free in zip(self._others, self._free, strict=True)]
         self.bound = {a: sum(most[a][0] + most[a][1] for most in self._ends) for a in self._free_anchors}
+        # Whether all anchors are in equally many pairs: then the bounds of the anchors add up to that of a set.
+        self._whole = not any(len(slots) % len(anchors) for slots in others)
         self._work = _MOST_WORK // share
 
     def choices(self, sets: Sequence[int]) -> Iterator[Choice]:
@@ -151,9 +172,9 @@ class Together:
 
         Anchors that the pod has already are added to each set.
         """
-        anchors, drivers = [members(mask | self._own_anchors) for mask in sets], range(len(self._others))
+        anchors = [_bits_of(mask | self._own_anchors) for mask in sets]
         waiting: list[tuple[int, int, Choice | None]] = [
-            (-sum(self._bound(one, driver) for driver in drivers), index, None) for index, one in enumerate(anchors)
+            (-self._bound_of(one), index, None) for index, one in enumerate(anchors)
         ]
         heapify(waiting)
         while waiting:
@@ -178,10 +199,16 @@ class Together:
         each, rest = divmod(max(len(slots), len(self._anchors)), len(self._anchors))
         found = {}
         for anchor in self._free_anchors:
-            ranked = sorted((self._weights[anchor][other] for other in free), reverse=True)
+            ranked = sorted([self._weights[anchor][other] for other in free], reverse=True)
             further = ranked[each] if rest and len(ranked) > each else 0
             found[anchor] = sum(ranked[:each]) + (ranked[0] >= _NEAR), further
         return found
+
+    def _bound_of(self, anchors: list[int]) -> int:
+        """At least the value of the best choice for these anchors."""
+        if self._whole:
+            return sum([self.bound[anchor] for anchor in anchors])
+        return sum(self._bound(anchors, driver) for driver in range(len(self._others)))
 
     def _bound(self, anchors: list[int], driver: int) -> int:
         """At least the value of the best choice of devices of one driver, given by its position, for these anchors."""
@@ -209,13 +236,13 @@ class Together:
                 return None
             pairs = self._pairs(placed, others)
             value += self._value(pairs)
-            if not moved and not _are_equal(slots):
+            if not moved and not self._equal[driver]:
                 placed = self._beside(placed, others) or placed
                 moved = True  # now the anchors belong to these slots
             chosen.append((others, pairs))
         found = list(zip(self._anchors, placed, strict=True))
-        for slots, (others, pairs) in zip(self._others, chosen, strict=True):
-            found += zip(slots, self._in_pairs(placed, pairs, slots) if _are_equal(slots) else others, strict=True)
+        for slots, equal, (others, pairs) in zip(self._others, self._equal, chosen, strict=True):
+            found += zip(slots, self._in_pairs(placed, pairs, slots) if equal else others, strict=True)
         return Choice(value, tuple((slot, bit) for slot, bit in found if not slot.is_own))
 
     def _nearest(self, anchors: list[int], driver: int) -> list[int]:
@@ -227,11 +254,11 @@ class Together:
             first = self._serving_several(anchors, slots, free)
             return self._exchanged(anchors, first, driver) if first else []
         left = self._left_to_others(anchors, free)
-        if not _are_equal(slots):
+        if not self._equal[driver]:
             return self._of_slots(anchors, slots, free, left)
         own = [lowest(slot.eligible) for slot in slots if slot.is_own]
         self._work -= len(slots) * len(slots) * len(free)
-        chosen = [other for _, other in _spread(self._weights, anchors, free, len(slots), left, own)]
+        chosen = [other for _, other in _spread(self._tables, anchors, free, len(slots), left, own)]
         return [*(bit for bit in chosen if bit not in own), *own]
 
     def _of_slots(self, anchors: list[int], slots: list[Slot], free: list[int], left: Mapping[int, int]) -> list[int]:
@@ -318,8 +345,8 @@ class Together:
         """How much each device is wanted elsewhere: by free anchors on its PCIe root. One to avoid counts more."""
         rest = [anchor for anchor in self._free_anchors if anchor not in anchors]
         near = _WEIGHT[Nearness.ROOT]
-        wanted = {b: sum(self._weights[a][b] == near for a in rest) for b in free}
-        return {b: wanted[b] + (self._avoided >> b & 1) * len(self._weights) for b in free}
+        rows, most = [self._weights[anchor] for anchor in rest], len(self._weights)
+        return {b: sum([row[b] == near for row in rows]) + (self._avoided >> b & 1) * most for b in free}
 
     def _in_pairs(self, anchors: list[int], pairs: tuple[Pair, ...], slots: list[Slot]) -> list[int]:
         """The other devices in the order of the slots of their anchors; those that the pod has already come last."""

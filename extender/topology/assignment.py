@@ -41,7 +41,8 @@ def in_order(slots: Sequence[Slot]) -> list[Slot]:
 
     Devices that the pod has already come last.
     """
-    asked, own = [slot for slot in slots if not slot.is_own], [slot for slot in slots if slot.is_own]
+    own = [slot for slot in slots if slot.is_own]
+    asked = [slot for slot in slots if not slot.is_own] if own else list(slots)
     numbers = [_DIGITS.search(slot.request) or _DIGITS.search(slot.claim_name) for slot in asked]
     if any(number is None for number in numbers) or len({int(n[1]) for n in numbers if n}) < len(asked):
         return [*asked, *own]

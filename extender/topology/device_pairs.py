@@ -20,7 +20,12 @@ from extender.vendors import driver_of
 
 _MOST = 8  # pairs in a text; all of a machine with 8 GPUs
 _NOUNS = {"gpu": "GPU", "nic": "NIC", "cpu": "CPU group"}
-_WORDS = {Nearness.ROOT: "same PCIe root", Nearness.NUMA: "same NUMA node", Nearness.NUMA_LIST: "near NUMA nodes"}
+_WORDS = {
+    Nearness.ROOT: "same PCIe root",
+    Nearness.NUMA: "same NUMA node",
+    Nearness.NUMA_LIST: "near NUMA nodes",
+    Nearness.FAR: "other NUMA node",
+}
 _PAIR = re.compile(r"(\S+) \+ (\S+): ([^,;]+)(?:, ([^;]+))?")
 _MORE = re.compile(r"and ([0-9]{1,4}) more pairs?")
 _NETWORK = "predicted "
@@ -102,9 +107,14 @@ def near_words(places: Places, one: int, other: int) -> str:
     """How near two devices are, in words."""
     nearness = places.nearness(one, other)
     if nearness is Nearness.UNKNOWN:
-        return "not known how near"
-    far = "other NUMA node" if places.numa[one] and places.numa[other] else "other PCIe root"
-    return _WORDS.get(nearness, far)
+        return "other PCIe root" if _are_on_two_roots(places, one, other) else "not known how near"
+    return _WORDS[nearness]
+
+
+def _are_on_two_roots(places: Places, one: int, other: int) -> bool:
+    """Whether it is certain that two devices are not on one PCIe root."""
+    roots, others = places.roots[one], places.roots[other]
+    return bool(roots and others and not roots & others)
 
 
 def _named(
@@ -129,12 +139,14 @@ def _note(
     node_info: NodeInfo, places: Places, pair: Pair, chosen: int, partner: int, accepted: Accepted, *, shares: bool
 ) -> str:
     """Why the chosen device is not nearer to its partner; '' if that is not certain, or if a NUMA node is the best."""
-    if pair.nearness is Nearness.UNKNOWN:
+    is_unknown = pair.nearness is Nearness.UNKNOWN
+    if is_unknown and not _are_on_two_roots(places, pair.anchor, pair.other):
         return ""
+    least = Nearness.NUMA if is_unknown else pair.nearness  # of other roots, one may be as near as the other
     driver = places.kind(chosen)
     same_kind = next(mask for name, mask in places.kinds if name == driver)
     bits = members(accepted.match & same_kind)
-    nearer = union([1 << bit for bit in bits if places.nearness(partner, bit) > pair.nearness])
+    nearer = union([1 << bit for bit in bits if places.nearness(partner, bit) > least])
     if free := nearer & accepted.free:
         return (
             ""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from heapq import merge
-from itertools import chain, combinations, islice
-from math import comb
+from itertools import chain, combinations, islice, product
+from math import comb, inf
 
 from extender.allocation import (
     Allowed,
@@ -20,26 +21,30 @@ from extender.allocation import (
 )
 from extender.allocation.nodes import UNUSED, CounterKey
 from extender.api.claim_specs import DeviceRequest
+from extender.api.gpu_topology import Fabric
+from extender.api.pod_annotations import PodIntent
 from extender.api.resource_slices import Device
 from extender.base.bits import lowest, members, union
 from extender.policy import Policy
 from extender.topology.affinity import Choice, Together, anchor_of
 from extender.topology.assignment import Slot, own_slot
+from extender.topology.product_values import values_of_products
 from extender.topology.score_parts import troubled_devices
-from extender.topology.sets import bandwidth, by_links, in_groups, links_inside, ranked
+from extender.topology.sets import bandwidth, by_bandwidth, in_groups, is_joined, links_inside, ranked
 from extender.vendors import amount_of_memory, parent_of, whole_identity
 
 _MAX_COMBINED = 2_000  # most sets of devices that are no whole GPUs; 2 of 56 MIG devices are fewer
 _MAX_GROWN = 16  # sets of anchors for which the search may choose among all near devices
-_MAX_VARIANTS = 16  # values of a matchAttribute of NICs that are compared; a node has a few models
+_MAX_VARIANTS = 16  # sets that a constraint leaves of the NICs, and that are compared; a node has a few models
 _MAX_SETS = 256  # most preferred sets on one node; enough for all sets of 4 out of 10 GPUs
 
 
 class ByTopology:
     """Prefers the best ring for whole GPUs, the fullest devices for shares, and partitions that block few others."""
 
-    def __init__(self, node_info: NodeInfo, policy: Policy, own: int = 0) -> None:
+    def __init__(self, node_info: NodeInfo, policy: Policy, intent: PodIntent, own: int = 0) -> None:
         """`own` is a mask of devices that the pod has on the node already: the others are chosen near them."""
+        self._intent = intent
         self._node_info = node_info
         self._own = own
         self._policy = policy
@@ -51,6 +56,10 @@ class ByTopology:
         yield from self._near_each_other(problem, first)
         chosen, eligible = first.mask, self._eligible(problem, first)
         if self._node_info.positions(chosen) and self._node_info.fabric is not None:
+            gpus = self._node_info.inventory.gpus
+            if parts := self._cheaper_parts(eligible, (chosen & gpus).bit_count()):
+                few = next(self._single_devices(chosen & gpus, parts))
+                yield from (Allowed(~gpus | mask) for mask in (few, parts))
             everything = self._node_info.devices(self._node_info.positions(-1))
             of_claims = (union([1 << pick.bit for pick in claim]) for claim in first.picks)
             counts = {claim: self._node_info.positions(mask).bit_count() for claim, mask in enumerate(of_claims)}
@@ -74,28 +83,71 @@ class ByTopology:
         return usable if option.admin_access else usable & ~self._node_info.busy
 
     def _gpu_sets(self, problem: Problem, sizes: Mapping[int, int], eligible: int) -> Iterator[list[int]]:
-        """Sets of whole GPUs as device masks, in groups of equal links, the best ring first.
+        """Sets of whole GPUs as device masks, in groups of equal bandwidth, the best ring first.
 
         `sizes` has the number of each claim with GPUs.
         """
         free = members(self._node_info.positions(eligible))
         for agreeing in self._healthy_first(self._agreeing(problem, list(sizes), free)):
-            found = (group for gpus in agreeing for group in self._ranked(sum(1 << p for p in gpus), [*sizes.values()]))
-            for group in found if len(agreeing) == 1 else self._merged(found):
+            for group in self._groups(agreeing, [*sizes.values()]):
                 yield [self._node_info.devices(one) for one in group]
 
-    def _merged(self, groups: Iterable[Iterable[int]]) -> list[list[int]]:
-        """Groups of equal links, as masks of positions, with those of the same links in one, the best first."""
-        fabric, merged = self._node_info.fabric, dict[tuple[float, int], list[int]]()
+    def _groups(self, agreeing: list[list[int]], sizes: list[int]) -> Iterable[Iterable[int]]:
+        """Sets of GPUs as masks of positions, in groups of equal ones, the best first.
+
+        Where a node has several products, a set of the least valuable one that serves comes first.
+        """
+        fabric, policy = self._node_info.fabric, self._policy
         assert fabric is not None
-        for group in groups:
-            for one in group:
-                links = -bandwidth(fabric.graph, one), -links_inside(fabric.graph, one)
-                merged.setdefault(links, []).append(one)
-        return [merged[links] for links in sorted(merged)]
+        if not fabric.products or policy.headroom == "roomy":
+            return self._by_bandwidth(agreeing, sizes)
+        every = sum({1 << position for gpus in agreeing for position in gpus})
+        merged: dict[tuple[bool, float, float], list[int]] = {}
+        kinds = [(gpus, 0.0) for *_, gpus in values_of_products(self._node_info, fabric, every, policy.products)]
+        for some, first in kinds if len(kinds) == 1 else (*kinds, (every, inf)):  # GPUs of several products come last
+            limited = [[position for position in gpus if some >> position & 1] for gpus in agreeing]
+            for rank, group in enumerate(self._by_bandwidth(limited, sizes)):
+                for one in group:
+                    merged.setdefault((*self._need(fabric, one), first + rank), []).append(one)
+        return [merged[need] for need in sorted(merged)]
+
+    def _need(self, fabric: Fabric, gpus: int) -> tuple[bool, float]:
+        """How far a set lacks the links that the pod asked for; in ascending order, better sets come first."""
+        asked, topology = self._intent.asked_gbps, self._intent.topology
+        lacks_ring = topology == "required" and not is_joined(fabric.graph, gpus)
+        gbps = bandwidth(fabric.graph, gpus) if asked or topology == "preferred" else 0.0
+        return lacks_ring, -min(gbps, asked or gbps)
+
+    def _by_bandwidth(self, agreeing: list[list[int]], sizes: list[int]) -> Iterable[Iterable[int]]:
+        """Sets of GPUs as masks of positions, in groups of equal bandwidth, the best ring first."""
+        found = (group for gpus in agreeing for group in self._ranked(sum(1 << p for p in gpus), sizes))
+        return found if len(agreeing) == 1 else self._merged(found)
+
+    def _cheaper_parts(self, eligible: int, count: int) -> int:
+        """Mask of the parts of GPUs that serve a pod as well as whole GPUs and are less valuable; 0 if too few."""
+        intent, node_info = self._intent, self._node_info
+        asks_links = count > 1 and (intent.asked_gbps or intent.topology in ("required", "preferred"))
+        whole = eligible & node_info.devices(node_info.positions(-1))
+        parts = eligible & node_info.inventory.gpus & ~whole
+        if not parts or asks_links or self._policy.headroom == "roomy":
+            return 0
+        devices = node_info.inventory.devices
+        least = min((devices[bit].memory_bytes for bit in members(whole)), default=0)
+        parts = union([1 << bit for bit in members(parts) if 0 < devices[bit].memory_bytes < least])
+        parts &= self._possible_mask()
+        return parts if parts.bit_count() >= count else 0
+
+    def _merged(self, groups: Iterable[Iterable[int]]) -> list[list[int]]:
+        """One group for each bandwidth, as masks of positions, the best first; in each, those with most links first."""
+        fabric, merged = self._node_info.fabric, dict[float, list[int]]()
+        assert fabric is not None
+        for one in chain.from_iterable(groups):
+            merged.setdefault(bandwidth(fabric.graph, one), []).append(one)
+        by_number = partial(links_inside, fabric.graph)
+        return [sorted(merged[gbps], key=by_number, reverse=True) for gbps in sorted(merged, reverse=True)]
 
     def _ranked(self, free: int, sizes: list[int]) -> Iterable[Iterable[int]]:
-        """The sets of so many of these GPUs, as masks of positions, in groups of equal links, the best first.
+        """The sets of so many of these GPUs, as masks of positions, in groups of equal bandwidth, the best first.
 
         Where only partitions are joined, the sets of one claim are partitions, and those of several claims are made up
         of partitions of their sizes.
@@ -104,7 +156,7 @@ class ByTopology:
         assert node_info.fabric is not None
         graph = node_info.fabric.graph
         if node_info.partitions is None:
-            return by_links(graph, free, count)
+            return by_bandwidth(graph, free, count)
         known = (node_info.positions(one) for one in node_info.partitions.sets)
         partitions = [one for one in known if not one & ~free and one.bit_count() in sizes]
         if len(sizes) == 1:
@@ -142,20 +194,30 @@ class ByTopology:
             groups = iter([list(chain.from_iterable(groups))])
         kind = next(mask for driver, mask in places.kinds if driver == anchor)
         for group in groups:
-            found = merge(*(one.choices(group) for one in together), key=lambda choice: -choice.value)
+            found = together[0].choices(group)
+            if len(together) > 1:
+                found = merge(*(one.choices(group) for one in together), key=lambda choice: -choice.value)
             yield from (Allowed(of_request=_by_request(choice)) for choice in islice(found, _MAX_SETS))
             for devices in group[:_MAX_GROWN]:
                 yield from (Allowed(others | devices) for others in together[0].growing(devices, ~kind))
 
     def _agreeing_slots(self, problem: Problem, others: list[list[Slot]]) -> list[list[list[Slot]]]:
-        """The slots of each driver; several times, if a matchAttribute limits those of one to devices of one value."""
+        """The slots of each driver; several times, if a constraint limits those of one to some devices.
+
+        A matchAttribute leaves the devices of one value, and a distinctAttribute one device of each value.
+        """
         found = [others]
+        if not any(spec.constraints for spec in problem.specs):
+            return found
         for position, slots in enumerate(others):
             asked, own = [slot for slot in slots if not slot.is_own], [slot for slot in slots if slot.is_own]
             claims = {slot.claim for slot in asked}
             for constraint in problem.specs[asked[0].claim].constraints if len(claims) == 1 else ():
-                if constraint.kind == "match" and all(constraint.covers(slot.request) for slot in asked):
+                if all(constraint.covers(slot.request) for slot in asked):
                     groups = self._values(constraint.attribute, members(union([slot.eligible for slot in asked])))
+                    if constraint.kind != "match":
+                        one_of_each = islice(product(*map(members, groups)), _MAX_VARIANTS)
+                        groups = [union([1 << bit for bit in bits]) for bits in one_of_each]
                     limited = [
                         [slot._replace(eligible=slot.eligible & mask) for slot in asked] + own for mask in groups
                     ]
@@ -208,7 +270,7 @@ class ByTopology:
         return usable
 
     def _sets_of_anchors(self, problem: Problem, anchors: list[Slot], together: Together) -> Iterator[list[int]]:
-        """Sets of the anchors as device masks in groups of equal links, the best first, without regard to others.
+        """Sets of the anchors as device masks in groups of equal bandwidth, the best first, without regard to others.
 
         One empty set if the pod has all its anchors already. Parts of GPUs have no links, and no GPU among the others.
         """
@@ -219,9 +281,16 @@ class ByTopology:
             yield self._combined(others, together, _MAX_COMBINED)
             return
         gpus = union([slot.eligible for slot in whole])
+        if parts := self._cheaper_parts(union([slot.eligible for slot in asked]), len(asked)):
+            fewer = [slot._replace(eligible=slot.eligible & parts) for slot in asked]
+            if all(slot.eligible for slot in fewer):
+                yield self._combined(fewer, together, _MAX_COMBINED)
         for group in self._gpu_sets(problem, Counter(slot.claim for slot in whole), gpus):
+            if not others:
+                yield group
+                continue
             combined = self._combined(others, together, _MAX_COMBINED // len(group))
-            yield [one | more for one in group for more in combined if not others or not more & self._parts_of(one)]
+            yield [one | more for one in group for more in combined if not more & self._parts_of(one)]
 
     def _combined(self, slots: list[Slot], together: Together, most: int) -> list[int]:
         """The sets of devices for these slots, as masks, the preferred ones first; at most so many."""

@@ -37,17 +37,18 @@ _UNKNOWN = 1_000.0  # about that of a B200
 _REACH = 4  # their links count so often, so that a tray of a rack is worth more than a whole board of B200s
 
 
-def product_value(fabric: Fabric, driver: str, memory_bytes: float, own: Mapping[str, float]) -> float:
+def product_value(fabric: Fabric, product: str, driver: str, memory_bytes: float, own: Mapping[str, float]) -> float:
     """The value of one GPU: of the first name in `own` that its product contains, else from memory and links.
 
     Links that reach other nodes count more: they join more GPUs than the node has. An older product counts less, by the
     rate of its PCIe generation: an A100 with a bridge has as much memory and bandwidth as an H100 with one.
     """
-    product, graph = fabric.product, fabric.graph
+    graph = fabric.graph
     for name, value in own.items():
         if name in product:
             return value
-    links = max((sum(row) + into for row, into in zip(graph.links, graph.switch_links, strict=True)), default=0)
+    alike = members(fabric.of_products({product}))
+    links = max((sum(graph.links[i]) + graph.switch_links[i] for i in alike), default=0)
     gbps = links * graph.link_gbps
     if fabric.source is not Source.LIVE or graph.size == 1:
         gbps = max(gbps, joinable_gbps(product, driver))
@@ -62,14 +63,28 @@ def thrift(node_info: NodeInfo, fabric: Fabric, chosen: int, own: Mapping[str, f
     Each doubling from the chosen GPUs to those of the broken sets adds _SET of the value: two of eight joined H100s
     cost more than two B200s of a board that others use, and less than two of eight joined B200s.
     """
-    found = [node_info.inventory.devices[bit] for bit in members(node_info.devices(chosen))]
-    taken, memory = len(found), sum(one.memory_bytes for one in found)
-    value = product_value(fabric, found[0].id.driver, memory / taken, own)
+    taken = chosen.bit_count()
+    found = values_of_products(node_info, fabric, chosen, own)
+    value = sum(value * gpus.bit_count() for _, value, gpus in found) / taken
     broken = (union(broken_sets(node_info, chosen)) | chosen).bit_count()
-    words = f"{fabric.product or 'GPU'} of value {value:.0f}"
+    names = " and ".join(product or "GPU" for product, _, _ in found)
+    words = f"{names} of value {value:.0f}{' on average' if len(found) > 1 else ''}"
     if broken > taken:
         words += f", {taken} of {broken} joined GPUs that are all free"
     return _HALF / (_HALF + value * (1 + _SET * log2(broken / taken))), words
+
+
+def values_of_products(
+    node_info: NodeInfo, fabric: Fabric, chosen: int, own: Mapping[str, float]
+) -> list[tuple[str, float, int]]:
+    """The products of these GPUs, the least valuable one first: its name, the value of one GPU, and which ones."""
+    found = []
+    for product in {*map(fabric.product_at, members(chosen))} if fabric.products else (fabric.product,):
+        gpus = chosen & fabric.of_products({product})
+        devices = [node_info.inventory.devices[bit] for bit in members(node_info.devices(gpus))]
+        memory = sum(one.memory_bytes for one in devices) / len(devices)
+        found.append((product, product_value(fabric, product, devices[0].id.driver, memory, own), gpus))
+    return sorted(found, key=lambda one: (one[1], one[0]))
 
 
 def thrift_of_memory(memory_bytes: float) -> tuple[float, str]:

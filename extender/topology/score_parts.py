@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from extender.allocation import FleetBaseline, NodeInfo, Problem, Solution
 from extender.allocation.nodes import UNUSED, Nearness
+from extender.api.gpu_topology import Fabric
 from extender.api.pod_annotations import PodIntent
 from extender.api.quantity import NANO, Quantity, whole_units
 from extender.api.request_mix import WHOLE, RequestMix, RequestShape
@@ -134,10 +135,21 @@ def achieved_gbps(choice: DeviceChoice) -> float:
     return bandwidth(fabric.graph, choice.gpus) if fabric is not None else 0.0
 
 
-def product_gbps(node_info: NodeInfo, count: int) -> float:
-    """Predicted ring bandwidth of the node's best set of `count` GPUs if all are free, in GB/s; 0 without one."""
+def product_gbps(node_info: NodeInfo, gpus: int) -> float:
+    """Predicted ring bandwidth of the best set of as many GPUs of these products, if all on the node are free, in GB/s.
+
+    `gpus` is a mask of positions. 0 for fewer than two GPUs.
+    """
     fabric = node_info.fabric
-    return best_gbps(fabric.graph, node_info.positions(-1), count) if fabric is not None else 0.0
+    if fabric is None:
+        return 0.0
+    alike = fabric.of_products(_products(fabric, gpus)) if fabric.products else -1
+    return best_gbps(fabric.graph, node_info.positions(-1) & alike, gpus.bit_count())
+
+
+def _products(fabric: Fabric, gpus: int) -> list[str]:
+    """The products of these GPUs, sorted."""
+    return sorted({fabric.product_at(position) for position in members(gpus)})
 
 
 def _link(choice: DeviceChoice, baseline: FleetBaseline, intent: PodIntent) -> ScorePart | None:
@@ -158,9 +170,10 @@ def _link(choice: DeviceChoice, baseline: FleetBaseline, intent: PodIntent) -> S
     elif intent.topology == "preferred":
         value, of = mine / fleet, f"the fleet's best {fleet:.0f}"
     else:
-        best = max(product_gbps(choice.node_info, count), mine) or 1.0
+        best = max(product_gbps(choice.node_info, choice.gpus), mine) or 1.0
         value = 1 - (1 if choice.has_nics else _UNASKED) * (1 - mine / best)
-        of = f"{count} x {fabric.product or 'this GPU'} can offer {best:.0f}"
+        names = " or ".join(_products(fabric, choice.gpus))
+        of = f"{count} x {names or 'this GPU'} can offer {best:.0f}"
     return ScorePart("link", value, f"predicted ring of {count} GPUs: {mine:.0f} GB/s, {of} ({fabric.source.value})")
 
 
@@ -231,9 +244,11 @@ def _headroom(choice: DeviceChoice, assumed_bytes: int, policy: Policy, expected
     for name, claim in zip(problem.names, choice.solution.picks, strict=True):
         for pick in claim:
             memory = unclaimed_bytes(choice.node_info, pick.bit)
+            if not memory:  # such as a NIC
+                continue
             wanted = _wanted_bytes(pick.consumed or pick.request.capacity or {}) or expected_bytes
             wanted = wanted or problem.select(name, pick.request).least_memory
-            if memory and (wanted or assumed_bytes):
+            if wanted or assumed_bytes:
                 asked += wanted or min(assumed_bytes, memory)
                 fit += min(wanted or assumed_bytes, memory)
                 assumed += not wanted
@@ -252,7 +267,7 @@ def unclaimed_bytes(node_info: NodeInfo, bit: int) -> int:
     """Unclaimed memory of a device in bytes: its capacity minus the amounts of its shares."""
     pool_device = node_info.inventory.devices[bit]
     memory = pool_device.memory_bytes
-    if not memory:  # such as a NIC
+    if not memory:
         return 0
     use = node_info.allocated_state.pools.get(node_info.inventory.pools[pool_device.pool].key, UNUSED)
     claimed = amount_of_memory(use.shares.get(pool_device.id.device, {})) or 0

@@ -60,13 +60,13 @@ class Measures:
         self._links_inside = lru_cache(remembered)(ring.count_links_inside)
         self._inside = lru_cache(remembered)(self._quality_inside)
         self._best = lru_cache(best)(self._best_gbps)
-        self._by_links: LRUCache[tuple[Graph, int, int], Groups] = LRUCache(ranked_bytes, _bytes_of)
+        self._by_bandwidth: LRUCache[tuple[Graph, int, int], Groups] = LRUCache(ranked_bytes, _bytes_of)
 
     def clear(self) -> None:
         """Empty all caches."""
         for cache in (self._bandwidth, self._links_inside, self._inside, self._best):
             cache.cache_clear()
-        for table in (self._by_links, self._graphs, self._interconnects):
+        for table in (self._by_bandwidth, self._graphs, self._interconnects):
             table.clear()
 
     def sizes(self) -> dict[str, int]:
@@ -78,7 +78,7 @@ class Measures:
             "links_inside": self._links_inside.cache_info().currsize,
             "quality": self._inside.cache_info().currsize,
             "best_gbps": self._best.cache_info().currsize,
-            "ranked": len(self._by_links),
+            "ranked": len(self._by_bandwidth),
         }
 
     def bandwidth(self, graph: Graph, mask: int) -> float:
@@ -99,29 +99,29 @@ class Measures:
 
     def ranked(self, graph: Graph, free: int, count: int) -> tuple[int, ...]:
         """Masks of `count` GPUs out of `free`, the best first."""
-        return tuple(chain.from_iterable(self.by_links(graph, free, count)))
+        return tuple(chain.from_iterable(self.by_bandwidth(graph, free, count)))
 
-    def by_links(self, graph: Graph, free: int, count: int) -> Groups:
-        """The sets of `ranked`, in groups of equal links (bandwidth and number).
+    def by_bandwidth(self, graph: Graph, free: int, count: int) -> Groups:
+        """The sets of `ranked`, in groups of equal ring bandwidth.
 
         All sets if there are at most _MAX_EXHAUSTIVE, else one good set around each GPU. Of more than MAX_GPUS, which
         no machine has, only the first set: to rank them takes seconds.
         """
         if free.bit_count() > MAX_GPUS:
             return ((sum(1 << i for i in members(free)[:count]),),) if 0 < count <= free.bit_count() else ()
-        known = self._by_links.get((graph, free, count))
+        known = self._by_bandwidth.get((graph, free, count))
         if known is None:
             graph = self._shared_graph(graph)
             known = self.in_groups(graph, free, self._sets(graph, free, count))
-            if _bytes_of(known) <= self._by_links.maxsize:
-                self._by_links[graph, free, count] = known
+            if _bytes_of(known) <= self._by_bandwidth.maxsize:
+                self._by_bandwidth[graph, free, count] = known
         return known
 
     def in_groups(self, graph: Graph, free: int, sets: Iterable[int]) -> Groups:
-        """The sets in groups of equal links, the best first."""
+        """The sets in groups of equal ring bandwidth, the best first."""
         graph = self._shared_graph(graph)
         found = sorted([self._quality(graph, mask, free) for mask in sets])
-        return tuple(tuple(one.mask for one in group) for _, group in groupby(found, lambda one: one[:2]))
+        return tuple(tuple(one.mask for one in group) for _, group in groupby(found, lambda one: one.minus_ring_gbps))
 
     def _shared_graph(self, graph: Graph) -> Graph:
         known = self._graphs.get(graph)
@@ -190,7 +190,12 @@ def _bytes_of(groups: Groups) -> int:
 
 measures = Measures()
 bandwidth, links_inside, quality = measures.bandwidth, measures.links_inside, measures.quality
-best_gbps, ranked, by_links, in_groups = measures.best_gbps, measures.ranked, measures.by_links, measures.in_groups
+best_gbps, ranked, by_bandwidth, in_groups = (
+    measures.best_gbps,
+    measures.ranked,
+    measures.by_bandwidth,
+    measures.in_groups,
+)
 
 
 def is_joined(graph: Graph, mask: int) -> bool:

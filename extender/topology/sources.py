@@ -9,7 +9,7 @@ from extender.api.gpu_topology import UNKNOWN_DISTANCE, Fabric, GpuState, Graph,
 from extender.api.resource_slices import Device, Slice, newest_slices
 from extender.base.text_limits import one_line
 from extender.topology.agent_slices import DRIVER, MAX_PROBLEMS, read_fabric
-from extender.topology.products import flat_graph, limits_of, pcie_gbps, usual_graph
+from extender.topology.products import flat_graph, limits_of, pcie_gbps, pcie_generation, usual_graph
 from extender.topology.sets import Graphs
 from extender.vendors import first_attribute, numa_attributes, product_of, whole_identity
 
@@ -64,12 +64,16 @@ def live_fabric(
 
 def choose_fabric(live: Fabric | None, driver: str, gpus: Sequence[Device], graphs: Graphs) -> Fabric | None:
     """The fabric of a node with these whole GPUs of a driver, or None if it has none. `live` comes from the agent."""
+    identities, names = ([read(gpu, driver) for gpu in gpus] for read in (whole_identity, product_of))
+    is_one = len({*names}) <= 1
     if live is not None:
-        return replace(live, graph=graphs.intern(live.graph))
-    identities = [whole_identity(device, driver) for device in gpus]
+        known = dict(zip(identities, map(one_line, names), strict=True))
+        products = () if is_one else tuple(known.get(gpu.uuid, live.product) for gpu in live.gpus)
+        return replace(live, graph=graphs.intern(live.graph), products=products)
     if not gpus:
         return None
-    product, is_one = product_of(gpus[0], driver), len({product_of(gpu, driver) for gpu in gpus}) == 1
+    # A ring is as slow as its slowest GPU.
+    product = min(names, key=lambda name: (pcie_generation(name, driver), name))
     graph, source = usual_graph(product, len(gpus), driver) if is_one else None, Source.TABLE
     if graph is None:
         graph, source = _from_attributes(gpus, product, driver), Source.SLICE
@@ -77,7 +81,8 @@ def choose_fabric(live: Fabric | None, driver: str, gpus: Sequence[Device], grap
         graph, source = flat_graph(product, len(gpus), driver), Source.FLAT
     graph = _with_numa(graph, identities, frozenset(identities), driver, gpus)
     states = tuple(GpuState(uuid or device.name) for uuid, device in zip(identities, gpus, strict=True))
-    return Fabric(graphs.intern(graph), states, source, product=one_line(product))
+    products = () if is_one else tuple(map(one_line, names))
+    return Fabric(graphs.intern(graph), states, source, product=one_line(product), products=products)
 
 
 def _within_limits(

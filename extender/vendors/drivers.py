@@ -183,7 +183,7 @@ def memory_bytes(device: Device, driver: str) -> int:
     if capacity is not None and capacity.value.nanos > 0:
         return whole_units(capacity.value.nanos)
     about = driver_of(driver)
-    if about.vendor is None or _is_part(device, about):
+    if about.kind != GPU or about.vendor is None or _is_part(device, about):
         return 0
     product = about.vendor.product(product_of(device, driver))
     return int(product.memory_gib * _GIB) if product is not None and product.memory_gib is not None else 0

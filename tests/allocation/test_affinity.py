@@ -14,7 +14,7 @@ from extender.base.bits import members
 from extender.policy import Policy, Weights
 from extender.scheduling import Placement, Unschedulable
 from extender.topology.affinity import pairs_of
-from extender.topology.sets import bandwidth, links_inside
+from extender.topology.sets import bandwidth
 from tests.worlds.evaluation_worlds import lines_of
 from tests.worlds.nic_oracle import Oracle
 from tests.worlds.nic_worlds import GPU, MACHINES, NIC, NicFleet, counted, paired
@@ -65,9 +65,8 @@ def test_pairs_are_as_near_as_a_brute_force_finds_them(
     assert info.fabric is not None
     graph = info.fabric.graph
 
-    def ring(gpus: tuple[int, ...]) -> tuple[float, int]:
-        mask = sum(1 << i for i in gpus)
-        return bandwidth(graph, mask), links_inside(graph, mask)
+    def ring(gpus: tuple[int, ...]) -> float:
+        return bandwidth(graph, sum(1 << i for i in gpus))
 
     best_ring = max(map(ring, combinations(free[GPU], count)))
     best = max(
@@ -113,7 +112,7 @@ def test_more_devices_of_one_kind_are_in_as_many_near_pairs_as_a_brute_force_fin
         assert info.fabric is not None
         graph = info.fabric.graph
         masks = {gpus: sum(1 << i for i in gpus) for gpus in combinations(free[GPU], counts[0])}
-        links = {gpus: (bandwidth(graph, mask), links_inside(graph, mask)) for gpus, mask in masks.items()}
+        links = {gpus: bandwidth(graph, mask) for gpus, mask in masks.items()}
         most = max(links.values())
         equal = [gpus for gpus, found in links.items() if found == most]
         best = max(oracle.best(gpus, nics) for gpus in equal for nics in oracle.sets(free[NIC], counts[1]))
@@ -159,6 +158,10 @@ def test_what_is_unknown_is_neutral_and_refuses_no_pod() -> None:
     assert (found.value, len(found.devices)) == (None, 4)
     half = place({**silent, "nics": [[None, 0], [2, -1]]}, counted(2, 2))
     assert half.sentence == "2 pairs of devices: 1 not known how near, 1 on one PCIe root"
+    lacking = place({**silent, "nics": [[1, 0], [3, 0]]}, counted(2, 2))
+    assert lacking.sentence == "2 pairs of devices: 1 not known how near, 1 on one PCIe root"
+    other_roots = place({**silent, "nics": [[8, 0], [9, 0]]}, counted(2, 2))
+    assert (other_roots.value, len(other_roots.devices)) == (None, 4)
 
 
 def test_a_gpu_gets_two_nics_and_a_nic_serves_two_gpus() -> None:
@@ -181,6 +184,22 @@ def test_the_larger_weight_decides_between_nvlink_and_near_nics() -> None:
     assert place("a100-efa", counted(1, 1), none, nic=[0]).devices == ["gpu-0", "nic-1"]
 
 
+DGX1 = {
+    "product": "Tesla V100-SXM2-32GB",
+    "gpus": [[number // 2, number // 4] for number in range(8)],
+    "nics": [[number, number // 2] for number in range(4)],
+}
+
+
+def test_among_rings_of_equal_bandwidth_nearness_comes_before_the_number_of_links() -> None:
+    """On a mesh, three GPUs with five links among them are no faster than three with four."""
+    beside = place(DGX1, counted(3, 1), gpu=[6], nic=[0, 1, 3])
+    assert beside.devices == ["gpu-4", "gpu-5", "gpu-7", "nic-2"]
+    assert beside.sentence == "3 pairs of devices: 1 on one NUMA node, 2 on one PCIe root"
+    alone = place(DGX1, counted(3, 0)[:1], gpu=[6], nic=[0, 1, 3])
+    assert alone.devices == ["gpu-0", "gpu-2", "gpu-3"], "without NICs the most links"
+
+
 def test_constraints_stay_hard() -> None:
     """All four devices on one PCIe root: the nearest pairs alone would be on two roots."""
     fleet = NicFleet({"n": {**MACHINES["a100-efa"], "nics": [[10, 0], [20, 0], [90, 1], [90, 1]]}})
@@ -190,6 +209,23 @@ def test_constraints_stay_hard() -> None:
     names = [name.rpartition("/")[2] for name in found.devices(fleet.node_info("n"))]
     assert names == ["gpu-4", "gpu-5", "nic-2", "nic-3"]
     assert isinstance(fleet.evaluate("n", fleet.asking(counted(3, 1), [constraint])), Unschedulable)
+
+
+@pytest.mark.parametrize(
+    ("nics", "count", "devices"),
+    [
+        ([[None, 1], [4, 1]], 1, ["gpu-1", "nic-1"]),
+        ([[5, 1], [5, 1], [0, 0]], 2, ["gpu-0", "gpu-1", "nic-0", "nic-2"]),
+        ([[4, 1], [4, 1], [3, 1], [2, 0]], 2, ["gpu-0", "gpu-1", "nic-0", "nic-3"]),
+    ],
+)
+def test_nics_that_must_differ_are_near(nics: list[Any], count: int, devices: list[str]) -> None:
+    """With distinctAttribute. A NIC without the attribute is none of them."""
+    fleet = NicFleet({"n": {"product": "NVIDIA L40S", "gpus": [[0, 0], [5, 1]], "nics": nics}})
+    constraint = {"requests": ["nic"], "distinctAttribute": "resource.kubernetes.io/pcieRoot"}
+    found = fleet.evaluate("n", fleet.asking(counted(count, count), [constraint]))
+    assert isinstance(found, Placement), found
+    assert [one.rpartition("/")[2] for one in found.devices(fleet.node_info("n"))] == devices
 
 
 def test_a_nic_that_another_gpu_needs_is_left_to_it() -> None:

@@ -175,7 +175,7 @@ def test_a_set_with_the_wanted_bandwidth_comes_before_a_cheaper_one_just_below_i
         fleet = large_jobs.Fleet(Policy(), {slow: 1, fast: 1})
         if held:
             fleet.occupy(names[0], range(held))
-        below, above = (product_gbps(fleet.cache.snapshot().node_infos[name], wanted) for name in names)
+        below, above = (product_gbps(fleet.cache.snapshot().node_infos[name], (1 << wanted) - 1) for name in names)
         asked = below * 1.02
         if 0 < asked <= above:
             pod, _ = fleet.create("p", wanted)

@@ -64,6 +64,7 @@ REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "joined_sets": lambda i: (Interconnect(((0,),), (0,), float(i), 1.0), 1),
     "mesh_problem": lambda i: (((i,),),),
     "_weights": lambda i: (Places((), (i,), ((),)),),
+    "_bits_of": lambda i: (i,),
     "_pairs": lambda i: (Places((), (i, 0), ((), ())), (0,), (1,)),
     "_product": lambda i: (f"H100 {i}", ""),
     "nearest": lambda i: (Places((), (i,), ((),)),),

@@ -103,7 +103,7 @@ def test_a_random_pod_has_as_many_near_pairs_as_a_brute_force_finds(name: str) -
         def worth(sets: Sets, own: tuple[tuple[int, ...], ...] = tuple(own.values()), graph: Any = graph) -> Any:
             mask, (gpus, nics) = sum(1 << bit for bit in sets[0]), (a + b for a, b in zip(own, sets, strict=True))
             pairs = oracle.best(gpus, nics) if gpus and nics else ()
-            return bandwidth(graph, mask), links_inside(graph, mask), pairs
+            return bandwidth(graph, mask), pairs, links_inside(graph, mask)
 
         names = [one.rpartition("/")[2].partition("-") for one in status.devices(info)]
         gpus, nics = (tuple(sorted(int(number) for kind, _, number in names if kind == one)) for one in DRIVER)

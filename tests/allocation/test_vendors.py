@@ -119,7 +119,7 @@ LACKING: dict[str, tuple[dict[str, list[Json]], float, bool]] = {
     "seven V100 of a mesh": ({"gpu_nvidia_com": [nvidia(i, V100) for i in range(7)]}, 10, False),
     "two H100 without a board": ({"gpu_nvidia_com": [nvidia(i, "NVIDIA H100 PCIe") for i in range(2)]}, 30, False),
     "two GH200": ({"gpu_nvidia_com": [nvidia(i, "NVIDIA GH200 480GB") for i in range(2)]}, 30, False),
-    "two products": ({"gpu_nvidia_com": [nvidia(0, H100), nvidia(1, "Tesla T4")]}, 30, False),
+    "two products": ({"gpu_nvidia_com": [nvidia(0, H100), nvidia(1, "Tesla T4")]}, 10, False),
 }  # fmt: skip
 
 

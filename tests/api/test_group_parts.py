@@ -38,12 +38,13 @@ def test_the_parts_that_a_pod_asks_for(title: str) -> None:
         BoundPart("workers", 1_000_003, True),
         BoundPart("w", None, True),
         BoundPart("l", None, False),
+        BoundPart("m/g", 1, True),
     ],
 )
 def test_a_claim_keeps_the_part_of_its_pod(part: BoundPart) -> None:
     assert bound_part_of(str(part)) == part
 
 
-@pytest.mark.parametrize("text", ["", "workers", "workers/x", "workers/-1", "workers/1/2"])
+@pytest.mark.parametrize("text", ["", "workers", "workers/x", "workers/-1", "workers/1/x"])
 def test_what_a_tenant_writes_to_a_claim_is_no_part(text: str) -> None:
     assert bound_part_of(text) is None

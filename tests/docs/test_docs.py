@@ -117,9 +117,9 @@ STATUS = re.compile(r"^\*\*Status\*\*: (accepted|superseded by \[(\d{4})\]\(\2-[
 NAMES = re.compile(r"`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?:\([^`]*\))?`")
 # Names in decisions that belong to Kubernetes, CEL, NVML or a library.
 FOREIGN = {
-    "Any", "CSafeLoader", "DynamicResources", "FailedAndUnresolvableNodes", "FailedNodes",
-    "SchedulingWithResourceClaim", "TaskGroup", "distinctAttribute", "extendedResourceClaimStatus",
-    "limit_concurrency", "matchAttribute", "multiPoint", "nominatedNodeName", "nvmlDeviceGetNumaNodeId", "readAt",
+    "Any", "DynamicResources", "FailedAndUnresolvableNodes", "FailedNodes",
+    "TaskGroup", "distinctAttribute", "extendedResourceClaimStatus",
+    "matchAttribute", "multiPoint", "nominatedNodeName", "nvmlDeviceGetNumaNodeId", "readAt",
     "reservedFor", "resourceSliceCount",
 }  # fmt: skip
 

@@ -87,8 +87,10 @@ def test_a_note_is_true(name: str) -> None:
                 for one, bit in bits.items()
                 if one.startswith("nic") and info.places.nearness(bits[pair.device], bit) > near
             }
-            notes.add(pair.note)
             if near is Nearness.UNKNOWN:
+                nearer = {one for one in nearer if info.places.nearness(bits[pair.device], bits[one]) is Nearness.ROOT}
+            notes.add(pair.note)
+            if pair.nearness == "not known how near":
                 assert not pair.note
             elif pair.note.endswith("is nearer and free"):
                 assert pair.note.partition(" ")[0] in nearer - taken
@@ -179,13 +181,17 @@ def refused(machines: list[str], count: int, attribute: str, held: Sequence[tupl
     """The near misses of a pod that wants so many GPUs and NICs with one value of an attribute."""
     fleet = NicFleet({f"n{number}": MACHINES[name] for number, name in enumerate(machines)})
     fleet.hold("n0", held)
+    return misses(fleet, count, attribute)
+
+
+def misses(fleet: NicFleet, count: int, attribute: str) -> tuple[str, ...]:
     pod, snapshot = fleet.pod(counted(count, count), [{"matchAttribute": attribute}]), fleet.cache.snapshot()
     found = explain(pod, snapshot, fleet.policy, fleet.evaluator.evaluation_context(snapshot))
     assert found.outcome == "refused", found
     return found.misses
 
 
-NO_SHARED = "the GPUs and NICs of no node share a PCIe root"
+NO_SHARED = "no node has a matching GPU and a matching NIC on one PCIe root"
 
 
 @pytest.mark.parametrize(
@@ -198,7 +204,7 @@ NO_SHARED = "the GPUs and NICs of no node share a PCIe root"
             ["hgx-one-to-one"],
             2,
             ROOT,
-            f"no node has 2 GPUs and 2 NICs on one PCIe root; without the constraint on {ROOT}",
+            f"no node has 2 matching GPUs and 2 matching NICs on one PCIe root; without the constraint on {ROOT}",
         ),
         (
             ["hgx-one-to-one"],
@@ -213,6 +219,34 @@ def test_a_constraint_that_no_node_meets_is_named_with_the_soft_way(
 ) -> None:
     first = refused(machines, count, attribute)[0]
     assert first == f"{why} the pod fits on n0, and Berth chooses near devices by itself"
+
+
+OTHER_ROOTS = {"product": "NVIDIA L40S", "gpus": [[1, 0], [2, 0]], "nics": [[3, 0], [4, 0]]}
+
+
+@pytest.mark.parametrize(
+    ("short", "why"),
+    [
+        (
+            {"gpus": [[1, 0], [1, 0]], "nics": [[1, 0]]},
+            "no node has 2 matching GPUs and 2 matching NICs on one PCIe root",
+        ),
+        ({"gpus": [[1, 0]], "nics": [[2, 0]]}, NO_SHARED),
+        ({"gpus": [[1, 0]], "nics": []}, NO_SHARED),
+    ],
+)
+def test_what_is_said_of_all_nodes_is_true_of_those_with_too_few_devices(short: Json, why: str) -> None:
+    fleet = NicFleet({"n0": OTHER_ROOTS, "n1": {"product": "NVIDIA L40S", **short}})
+    assert misses(fleet, 2, ROOT)[0].startswith(f"{why}; without the constraint on {ROOT} the pod fits on n0")
+
+
+def test_only_one_node_publishes_the_attribute_and_has_too_few_devices() -> None:
+    silent = {"product": "NVIDIA L40S", "gpus": [[1, 0], [2, 0]], "nics": [[null, 0] for null in (None, None)]}
+    one = {"product": "NVIDIA L40S", "gpus": [[1, 0]], "nics": [[2, 0]]}
+    assert misses(NicFleet({"n0": silent}), 2, ROOT)[0].startswith(
+        f"no NIC that matches the requests publishes {ROOT};"
+    )
+    assert misses(NicFleet({"n0": silent, "n1": one}), 2, ROOT)[0].startswith(f"{NO_SHARED};")
 
 
 def test_a_constraint_that_a_free_node_would_meet_is_not_to_blame() -> None:

@@ -15,6 +15,8 @@ from extender.sandbox.sandbox_cluster import GPU_CLASS
 from tests.worlds.commands import berth, berth_beside
 from tests.worlds.gang_pods import NODES, create_gang
 from tests.worlds.gang_worlds import CLIQUE, GPU, TRAY
+from tests.worlds.group_trees import composite
+from tests.worlds.group_trees import pod_group as pod_group_of
 from tests.worlds.running_berth import berthing
 from tests.worlds.running_berth import claim as claim_object
 
@@ -99,6 +101,16 @@ NEW: dict[str, tuple[list[Json], str, int]] = {  # objects, the name of the grou
     "jobset": ([job_set(3)], "llm", 4),
     "leader worker set": ([worker_set(4)], "llm", 4),
     "pod group": ([pod_group(4), *pods(4, **CORE)], "pg", 4),
+    "tree of groups": (
+        [
+            composite("root", 2, level=CLIQUE),
+            *(pod_group_of(f"g{i}", "root", 2) for i in range(2)),
+            *pods(2, schedulingGroup={"podGroupName": "g0"}),
+            *pods(4, schedulingGroup={"podGroupName": "g1"})[2:],
+        ],
+        "root",
+        4,
+    ),
     "pod group of a job": ([pod_group(3), job({}, 4, **CORE)], "pg", 4),
     "deployment": (
         [workload("Deployment", "apps/v1", replicas=4, template=template({"berth.dev/group": "g", MIN: "4"}))],
@@ -120,6 +132,16 @@ def test_a_gang_that_does_not_exist_yet_is_planned_whole(tmp_path: Path, fleet: 
     assert (found["group"], found["outcome"], found["domain"]) == (f"default/{group}", "fits", "c0")
     assert [one["node"] for one in found["plan"]] == ["n0", "n1", "n2", "n3"]
     assert len({device for one in found["plan"] for device in one["devices"]}) == 4 * size
+
+
+def test_the_example_of_a_jobset_with_slices(tmp_path: Path, fleet: list[Json]) -> None:
+    """Each Job of three workers is in one clique of four trays; the leader takes a GPU of a tray that is left."""
+    path = Path(__file__).parents[2] / "examples" / "gangs" / "jobset.yaml"
+    assert berth(["lint", str(path)])[0] == 0
+    found = group_of(tmp_path, fleet, *yaml.safe_load_all(path.read_text()))
+    assert (found["group"], found["outcome"], found["minimum"]) == ("default/train", "fits", 7)
+    cliques = [(one["part"], one["pods"], one["domain"]) for one in found["parts"]]
+    assert cliques == [("slice 0 of sub-group workers", 3, "c0"), ("slice 1 of sub-group workers", 3, "c1")]
 
 
 def test_leaders_and_workers_are_members_of_one_gang(tmp_path: Path, fleet: list[Json]) -> None:
@@ -169,10 +191,23 @@ def test_obstacles_of_a_new_gang(tmp_path: Path, fleet: list[Json]) -> None:
     assert found["holders"][0]["pods"] == ["default/on-n0"]
 
 
+def test_the_groups_of_new_pods_may_be_in_the_cluster_alone(tmp_path: Path, fleet: list[Json]) -> None:
+    groups = [composite("root", 2, level=CLIQUE), *(pod_group_of(f"g{i}", "root", 2) for i in range(2))]
+    new = pods(4, schedulingGroup={"podGroupName": "g1"})
+    found = group_of(tmp_path, [*fleet, *groups], *new)
+    assert found["sentence"] == "group default/root waits for pods of sub-group g0: it needs at least 2"
+    new[:2] = pods(2, schedulingGroup={"podGroupName": "g0"})
+    assert group_of(tmp_path, [*fleet, *groups], *new)["outcome"] == "fits"
+
+
 INCOMPLETE: dict[str, tuple[list[Json], str]] = {
     "too few pods": (
         [pod_group(4), *pods(2, **CORE)],
         "group default/pg waits for 2 pods: 2 of at least 4 exist",
+    ),
+    "no root": (
+        [pod_group_of("pg", "root", 2), *pods(2, **CORE)],
+        "group default/root waits for CompositePodGroup root, which does not exist",
     ),
     "no PodGroup": (pods(2, **CORE), "group default/pg waits for PodGroup pg, which does not exist"),
     "a minimum of one": (

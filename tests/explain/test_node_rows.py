@@ -50,6 +50,7 @@ NODES: dict[str, tuple[dict[str, list[Json]], tuple[str, int], dict[str, list[in
     "MIG devices": ({NVIDIA: MIG, **CHANNEL}, (A100, 7), {CHANNELS: [2, 2]}),
     "MIG devices and a GPU": ({NVIDIA: [whole(0), *MIG]}, (A100, 8), {}),
     "GPUs, or their parts": ({NVIDIA: [whole(0), whole(1), *MIG, part(0, 0)]}, (A100, 2), {}),
+    "two products": ({NVIDIA: [whole(0), whole(1), whole(2, productName="Tesla T4")]}, (A100, 3), {}),
     "a GPU, or its placements": (
         {NVIDIA: [whole(0, counters="gpu-0"), device("p-0", "gpu-0", type="mig"), device("p-1", "gpu-0", type="mig")]},
         (A100, 1),

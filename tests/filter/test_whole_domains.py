@@ -38,6 +38,8 @@ def chosen(world: GangWorld, gpus: int, names: Sequence[str] = (), candidates: i
         pytest.param("s/r/a:4 s/r/b:4 s/r/c:4", (0, 4, 5), 4, "n6", id="the used clique with the least room"),
         pytest.param("s/r1/a:2 s/r1/b:2 s/r2/c:2 s/r2/d:2", (6, 7), 4, "n4", id="the used rack"),
         pytest.param("s1/r1/a:2 s1/r2/b:2 s2/r3/c:2 s2/r4/d:2", (6, 7), 4, "n4", id="the used spine"),
+        pytest.param("s1/r1/-:2 s2/r2/-:3 s2/r3/-:2", (5, 6), 4, "n2", id="a larger whole rack in a used spine"),
+        pytest.param("s1/r1/-:3 s2/r2/-:2", (), 4, "n3", id="of whole racks, the smaller one"),
         pytest.param("s/r1/a:1 s/r1/b:1 s/r1/c:1 s/r2/d:1 s/r2/e:1", (0, 3), 4, "n4", id="the rack with less room"),
         pytest.param("s/r1/-:2 s/r2/-:2", (3,), 4, "n2", id="a rack without cliques"),
         pytest.param("b1/r/-:2 b2/r/-:2", (3,), 4, "n2", id="racks of one name are two racks"),
@@ -141,11 +143,13 @@ def test_counts_that_follow_changes_equal_new_counts(seed: int) -> None:
 
 
 def _by_brute_force(uses: DomainUses, snapshot: Snapshot, states: set[int]) -> str:
-    """The first node by the use of its clique, rack and spine, then by their labels, then by name."""
+    """The first node by the use of its clique, rack and spine, then by their sizes and labels, then by name."""
 
     def key(info: NodeInfo) -> Any:
         labels = [path_of(info.node.labels, path_labels(level, LEVELS)) or () for level in LEVELS]
-        return [uses.use(level, info.node.name) for level in LEVELS], labels, info.node.name
+        name = info.node.name
+        sizes = [uses.free_gpus(level, name) for level in LEVELS]
+        return [uses.use(level, name) for level in LEVELS], sizes, labels, name
 
     return min((one for one in snapshot.node_infos.values() if one.state.number in states), key=key).node.name
 

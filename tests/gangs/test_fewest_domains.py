@@ -62,7 +62,7 @@ def test_brute_force_finds_no_fewer_sub_domains(levels: int) -> None:
 Sizes = dict[int, int]  # GPUs of a member to the number of such members
 
 
-def mixed_world(seed: int) -> tuple[GangWorld, dict[str, int], list[dict[str, str]], Sizes]:
+def mixed_world(seed: int, *, has_cliques: bool) -> tuple[GangWorld, dict[str, int], list[dict[str, str]], Sizes]:
     """Up to 6 nodes of 4 GPUs in racks and cliques: the free GPUs by node, and the rack, clique and node of each."""
     rng, world, free = random.Random(seed), GangWorld(), dict[str, int]()
     racks, cliques = dict[str, str](), dict[str, str]()
@@ -70,10 +70,11 @@ def mixed_world(seed: int) -> tuple[GangWorld, dict[str, int], list[dict[str, st
         name, busy = f"n{i}", rng.choice([0, 0, 1, 2, 3])
         racks[name] = f"r{rng.randrange(3)}"
         cliques[name] = f"{racks[name]}.{rng.randrange(2)}"
-        world.add_node(name, "t4-4", {CLIQUE: cliques[name], RACK: racks[name], SPINE: "s"}, busy)
+        labels = {RACK: racks[name], SPINE: "s"} | ({CLIQUE: cliques[name]} if has_cliques else {})
+        world.add_node(name, "t4-4", labels, busy)
         free[name] = 4 - busy
     sizes = {size: rng.randint(1, 3) for size in rng.choice([(1, 4), (1, 2), (2, 3), (1, 3), (2, 4)])}
-    return world, free, [racks, cliques, {name: name for name in free}], sizes
+    return world, free, [racks, *([cliques] if has_cliques else []), {name: name for name in free}], sizes
 
 
 def has_room(free: list[int], sizes: Sizes) -> bool:
@@ -90,10 +91,11 @@ def has_room(free: list[int], sizes: Sizes) -> bool:
     return (0, 0) in left
 
 
-def test_members_of_two_sizes_are_in_the_fewest_sub_domains() -> None:
+@pytest.mark.parametrize("has_cliques", [True, False])
+def test_members_of_two_sizes_are_in_the_fewest_sub_domains(*, has_cliques: bool) -> None:
     spanning = 0
     for seed in range(150):
-        world, free, levels, sizes = mixed_world(seed)
+        world, free, levels, sizes = mixed_world(seed, has_cliques=has_cliques)
         sets = (nodes for size in range(1, len(free) + 1) for nodes in combinations(free, size))
         fitting = [nodes for nodes in sets if has_room([free[name] for name in nodes], sizes)]
         members = [

@@ -116,7 +116,7 @@ def test_none_takes_any_nodes_but_one_node_if_it_suffices() -> None:
     assert found_in(world.plan(world.gang(6, prefix="v"), "none")) == ("", "")
 
 
-@pytest.mark.parametrize("topology", ["required", "preferred", "none"])
+@pytest.mark.parametrize("topology", ["preferred", "none"])
 def test_the_label_of_a_group_holds_in_every_topology(topology: str) -> None:
     """33 GPUs are free in two spines together, but in no single spine."""
     world = cluster(TREE)

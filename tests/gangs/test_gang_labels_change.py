@@ -57,7 +57,7 @@ def bindings(b: Berthing) -> Counter[str]:
 
 
 REQUIRED = {"required": "rack"}
-LEFT = f"node a1 is not in {RACK}=a any more, where the pods of group job must be"
+LEFT = f"node a1 is not in {RACK}=a, where the pods of group job must be"
 
 
 async def test_a_label_that_changed_after_the_plan_ends_it_before_any_claim_is_written() -> None:
@@ -103,7 +103,7 @@ async def test_the_label_of_a_node_of_a_slice_changes_after_the_plan() -> None:
         await b.settled()
         sent = bindings(b)
         answers = await bind_all(b, nodes)
-        left = f"node a1 is not in {RACK}=a any more, where the pods of slice 0 must be"
+        left = f"node a1 is not in {RACK}=a, where the pods of slice 0 must be"
         assert all(left in answer for answer in answers), answers
         assert not sent
 

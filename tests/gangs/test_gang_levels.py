@@ -14,6 +14,7 @@ from tests.worlds.running_berth import berthing
 
 LEVELS = (CLIQUE, RACK, SPINE)
 OWN, KUEUE = "berth.dev/group-required", "kueue.x-k8s.io/podset-required-topology"
+HOST = "kubernetes.io/hostname"
 UNKNOWN = f"is no level: write node or {CLIQUE} or {RACK} or {SPINE}"
 
 
@@ -45,8 +46,12 @@ def meaning(
         ({"required": "rack", "group": CLIQUE}, GroupTopology("preferred", CLIQUE)),
         ({"required": "node", "group": "zone"}, GroupTopology("node", "zone")),
         ({"nearness": "required", "group": "zone"}, GroupTopology("required", "zone")),
+        ({"nearness": "required", "preferred": "rack", "group": "zone"}, GroupTopology("preferred", "zone", RACK)),
+        ({"required": "rack", "group": HOST}, GroupTopology("preferred", HOST)),
         ({"required": "example.com/block", "annotation": KUEUE}, GroupTopology("preferred", "example.com/block")),
         ({"required": "block", "annotation": KUEUE}, GroupTopology("preferred", "block")),
+        ({"required": "rack", "annotation": KUEUE}, GroupTopology("preferred", "rack")),
+        ({"required": RACK, "annotation": KUEUE}, GroupTopology("preferred", RACK)),
     ],
 )
 def test_the_meaning_of_what_a_gang_asks_for(asked: dict[str, Any], found: GroupTopology) -> None:
@@ -91,6 +96,26 @@ def test_rack_required_and_clique_preferred(members: int, place: tuple[str, str]
     world = cluster(TREE)
     plan = world.plan(world.gang(members), topology_label=RACK, preferred_level=CLIQUE)
     assert plan == GangShortage(17, 16, RACK, "r0") if place is None else found_in(plan) == place
+
+
+@pytest.mark.parametrize(
+    ("layout", "members", "place"),
+    [
+        (TREE, 8, (CLIQUE, "c4")),
+        (TREE, 9, None),
+        ("s/r0/a:1 s/r1/a:1", 5, None),
+        ("s/r0/-:1 s/r1/-:1", 4, ("node", "n0")),
+        ("s/r0/-:2", 5, None),
+        ("s/-/a:2", 4, None),
+    ],
+    ids=["a clique", "a rack", "a clique over two racks", "one node", "no cliques", "no racks"],
+)
+def test_the_first_level_is_required_and_a_pod_group_has_a_constraint(
+    layout: str, members: int, place: tuple[str, str] | None
+) -> None:
+    world = cluster(layout)
+    plan = world.plan(world.gang(members), "required", topology_label=RACK)
+    assert isinstance(plan, GangShortage) if place is None else found_in(plan) == place
 
 
 def test_one_node_is_required() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from extender.api.nodes import Taint
-from extender.api.pod_groups import GroupPolicy
+from extender.api.pod_groups import GroupPolicy, group_policy_of
 from extender.api.pods import decode_pod
 from extender.api.resource_slices import TaintRule
 from extender.explain.gang_question import Holder, where
@@ -26,7 +26,8 @@ from tests.worlds.explained_gangs import (
     racks,
     sentences,
 )
-from tests.worlds.gang_worlds import CLIQUE, GPU, RACK, GangWorld, key
+from tests.worlds.gang_worlds import CLIQUE, GPU, RACK, SPINE, GangWorld, key
+from tests.worlds.group_trees import composite, pod_group
 from tests.worlds.running_berth import claim, pod
 
 CORE = {"schedulingGroup": {"podGroupName": "job"}}
@@ -164,6 +165,20 @@ def test_a_constraint_to_one_value_of_a_label() -> None:
     assert sentences(found) == (f"fits without the constraint to one value of {RACK}, across the cluster",)
 
 
+def test_a_tree_of_groups_does_not_fit_with_a_smaller_minimum() -> None:
+    """The PodGroup a needs 3 pods in one rack, and each rack has 2 nodes: only without its level it fits."""
+    world = racked("a1", "a2", "b1", "b2")
+    for obj in (composite("root", 2), pod_group("a", "root", 3, CLIQUE), pod_group("b", "root", 1)):
+        for group, policy in group_policy_of(obj).items():
+            world.cache.apply_group_policy(group, policy)
+    for name in ("a0", "a1", "a2", "b0"):
+        world.add_claim(claim(name, 8))
+        apply(world, name, name, schedulingGroup={"podGroupName": name[0]})
+    found = explained(world, name="root")
+    assert sentences(found) == ("fits without its slices and sub-groups, across the cluster",)
+    assert "sub-group a needs 3 pods in one domain of" in found.sentence
+
+
 def test_a_domain_that_no_node_belongs_to() -> None:
     world = GangWorld()
     for name in ("n1", "n2"):
@@ -221,6 +236,55 @@ def test_a_gang_that_is_larger_than_its_domain_would_fit_elsewhere_only_after_ot
         "group default/job does not fit in this fleet: even if all other pods ended, "
         f"the most room would be in {CLIQUE}=clique-a, for 2 of 3 pods; now no node has room even for one of them; "
         "with topology preferred instead of required it would fit, but only after other pods end"
+    )
+
+
+ELSEWHERE = f"it fits without the constraint to one value of {RACK}, across the cluster"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "room_if_empty", "sentence"),
+    [
+        (
+            ("a1", "b1", "b2"),
+            0,
+            (
+                "does not fit where it runs: even if all other pods ended, no node of its domain would have room for "
+                f"one of its pods; group job runs in {RACK}=rack-a, where its other pods have no room; "
+                f"now no node of its domain has room even for one of them; {ELSEWHERE}"
+            ),
+        ),
+        (
+            ("a1", "a2", "b1", "b2"),
+            1,
+            (
+                f"does not fit where it runs: even if all other pods ended, the most room would be in {RACK}=rack-a, "
+                f"for 1 of 2 pods; group job runs in {RACK}=rack-a, where its other pods have no room; "
+                f"now no node of its domain has room even for one of them; {ELSEWHERE}"
+            ),
+        ),
+    ],
+    ids=["its rack is too small", "another pod is there"],
+)
+def test_free_nodes_outside_of_the_domain_of_a_running_gang_are_not_denied(
+    nodes: tuple[str, ...], room_if_empty: int, sentence: str
+) -> None:
+    world = racked(*nodes)
+    occupy(world, "m0", "a1", 0, 8, group="job")
+    if "a2" in nodes:
+        occupy(world, "other", "a2", 0, 8)
+    members(world, 2, minimum=3, required="rack")
+    found = explained(world)
+    assert (found.outcome, found.room_if_empty) == ("refused", room_if_empty)
+    assert found.sentence == f"group default/job {sentence}"
+
+
+def test_a_label_that_no_node_has_is_the_cause_and_not_the_room() -> None:
+    world = racked("a1", "a2")
+    members(world, 2, required="spine")
+    assert explained(world).sentence == (
+        f"group default/job fits nowhere: no node with devices has the label {SPINE} that group job needs; "
+        f"it fits without the constraint to one value of {SPINE}, in {CLIQUE}=clique-a"
     )
 
 

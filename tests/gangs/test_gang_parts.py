@@ -295,7 +295,8 @@ def test_what_is_wrong_with_parts(title: str) -> None:
 
 def test_the_minimum_of_each_sub_group() -> None:
     servers, workers = pods("v-0", subgroup="ps", subgroup_min="2"), pods("w-0 w-1 w-2", subgroup="w", subgroup_min="2")
-    assert lacking_subgroup([*servers, *workers], ()) == ("ps", 2)
+    assert lacking_subgroup([*servers, *workers], (), 0) == ("ps", 2)
+    assert lacking_subgroup([*servers, *workers], (), 1) is None, "a bound pod without devices may be the second server"
     running = bound(7, subgroup="ps")
-    assert lacking_subgroup([*servers, *workers], running) is None
+    assert lacking_subgroup([*servers, *workers], running, 0) is None
     assert needed_members([*servers, *workers], running) == {"v-0", "w-0", "w-1"}

@@ -76,6 +76,26 @@ def test_of_equally_tight_places_the_preferred_one(layout: str, size: int, spec:
     assert set(nodes_of(world.plan(world.members(size, **spec)))) == nodes
 
 
+@pytest.mark.parametrize(
+    ("layout", "busy", "size", "gpus", "spec", "nodes"),
+    [
+        ("a/a a/a a/a b/b b/b", "n2", 2, 4, {"affinity": preferring((100, ZONE, "b"))}, {"n3", "n4"}),
+        ("a/a a/a a/a b/b b/b", "n2", 2, 2, {"affinity": preferring((100, ZONE, "b"))}, {"n3"}),
+        ("a/soft a/soft a/a b/b b/b", "n2", 2, 4, {}, {"n3", "n4"}),
+        ("a/soft a/soft a/a b/b b/b", "n2", 2, 2, {}, {"n3"}),
+        ("a/a a/a a/a b/b b/b", "n2", 2, 4, {}, {"n0", "n1"}),
+        ("a/a a/b a/b b/b b/b b/b", "n2", 1, 4, {"affinity": preferring((100, ZONE, "b"))}, {"n1"}),
+    ],
+    ids=["a clique", "one node", "no taint", "one node, no taint", "no wish", "the used one of two preferred"],
+)
+def test_a_preferred_place_comes_before_a_used_one(
+    layout: str, busy: str, size: int, gpus: int, spec: Json, nodes: set[str]
+) -> None:
+    """Of equal room. A wish costs a whole clique then, as kube-scheduler's score would."""
+    world = World(layout, busy={busy: 4})
+    assert set(nodes_of(world.plan(world.members(size, gpus, **spec)))) == nodes
+
+
 def test_a_tighter_domain_comes_before_a_preferred_one() -> None:
     world = World("a/a a/a b/b b/b b/b")
     plan = world.plan(world.members(2, affinity=preferring((100, ZONE, "b"))))

@@ -83,8 +83,8 @@ async def test_a_claim_with_too_much_config_is_named_by_each_member(is_busy: boo
         await b.settled()
         (text,) = await reasons(b, "p0")
         assert await reasons(b, "p1") == {text}
-        if is_busy:
-            assert text == NO_ROOM
-            return
-        assert text.startswith("pod default/p0 of the group: claim c0: its allocation would have 65 config entries")
-        assert "65 config entries" in (await b.client.get("/v1/explain/group/default/job")).text
+        (found,) = (await b.client.get("/v1/explain/group/default/job")).json()
+        why = "claim default/p0-gpus: its allocation would have 65 config entries"
+        assert found["outcome"] == "blocked", "explain sees that also where devices are in use"
+        assert found["sentence"].startswith(f"group default/job fits nowhere: pod default/p0: {why}")
+        assert text == NO_ROOM if is_busy else text.startswith(f"pod default/p0 of the group: {why}")

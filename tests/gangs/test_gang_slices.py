@@ -12,6 +12,7 @@ from extender.sandbox import carried_machines
 from tests.worlds.eventually import eventually
 from tests.worlds.gang_pods import (
     NO_ROOM,
+    RACK,
     answer_once_read,
     bind_all,
     delete,
@@ -19,24 +20,14 @@ from tests.worlds.gang_pods import (
     gets_a_node,
     member,
     planned,
+    racks,
     reasons,
 )
-from tests.worlds.running_berth import Berthing, berthing, claim, pod
+from tests.worlds.running_berth import Berthing, claim, pod
 
 pytestmark = pytest.mark.loopback
 
-RACK = "topology.kubernetes.io/rack"
 SLICES: dict[str, Any] = {"slice-size": "2", "slice-level": "rack"}
-
-
-@asynccontextmanager
-async def racks(layout: Mapping[str, int]) -> AsyncIterator[Berthing]:
-    """Racks of so many nodes with 8 GPUs; node a0 is the first of rack a."""
-    async with berthing({}) as b:
-        for rack, nodes in layout.items():
-            for i in range(nodes):
-                b.cluster.add_node(f"{rack}{i}", carried_machines()["a100-pcie-8-bridged"], {RACK: rack})
-        yield b
 
 
 async def test_each_slice_is_in_one_rack() -> None:
@@ -98,6 +89,35 @@ async def test_a_new_pod_waits_for_room_in_the_rack_of_its_slice() -> None:
         b.cluster.add_node("b9", carried_machines()["a100-pcie-8-bridged"], {RACK: "b"})
         await b.settled()
         await eventually(lambda: gets_a_node(b, "v3"), "the pod fits on the new node")
+
+
+async def test_new_pods_of_two_slices_wait_for_room_in_both_racks() -> None:
+    """Then for room in rack a, once rack b has room."""
+    async with racks({"a": 2, "b": 2, "c": 2}) as b:
+        for i in range(4):
+            member(b, f"p{i}", minimum=4, **SLICES)
+        await b.settled()
+        nodes = await planned(b, "p0", "p1", "p2", "p3")
+        assert await bind_all(b, nodes) == [""] * 4
+        for i in (1, 3):
+            die(b, f"p{i}", nodes[f"p{i}"])
+            member(b, f"v{i}", minimum=4, **SLICES)
+        await b.settled()
+        both = f"group job (slice 0, slice 1) runs in {RACK}=a, in {RACK}=b, where its other pods have no room"
+        assert set((await answer_once_read(b, "v1"))["FailedAndUnresolvableNodes"].values()) == {both}
+        assert both in (await b.client.get("/v1/explain/group/default/job")).text
+        b.cluster.add_node("b8", carried_machines()["a100-pcie-8-bridged"], {RACK: "b"})
+        await b.settled()
+        one = f"group job (slice 0) runs in {RACK}=a, where its other pods have no room"
+
+        async def says_one() -> bool:
+            return set((await b.filter("v1"))["FailedAndUnresolvableNodes"].values()) == {one}
+
+        await eventually(says_one, "only rack a lacks room")
+        b.cluster.add_node("a8", carried_machines()["a100-pcie-8-bridged"], {RACK: "a"})
+        await b.settled()
+        await eventually(lambda: gets_a_node(b, "v1"), "both pods fit")
+        assert {name: node[0] for name, node in (await planned(b, "v1", "v3")).items()} == {"v1": "a", "v3": "b"}
 
 
 async def test_a_pod_beyond_the_minimum_follows_its_slice() -> None:

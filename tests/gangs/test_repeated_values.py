@@ -22,9 +22,15 @@ def test_names_of_domains() -> None:
         "n5": {SPINE: "b2"},
     }
     found = label_domains(nodes.items(), path_labels(RACK, LEVELS))
-    assert found.name_of == {"n1": "b1/r1", "n2": "b2/r1", "n3": "/r1", "n4": "r2"}
+    assert found.name_of == {"n1": "b1/r1", "n2": "b2/r1", "n3": "r1", "n4": "r2"}
     assert found.nodes == {name: {node} for node, name in found.name_of.items()}
     assert path_labels("zone", LEVELS) == ("zone",), "a label of a group that is no level"
+
+
+def test_names_stay_different_where_farther_labels_have_equal_values() -> None:
+    nodes = {"n1": {"rack": "r1", "row": "a"}, "n2": {"rack": "r1", "zone": "a"}, "n3": {"rack": "r1"}}
+    found = label_domains(nodes.items(), ("rack", "row", "zone"))
+    assert found.name_of == {"n1": "/a/r1", "n2": "a//r1", "n3": "r1"}
 
 
 def test_equal_values_under_different_parents_are_different_racks() -> None:

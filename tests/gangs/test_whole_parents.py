@@ -33,6 +33,9 @@ FULL = 4  # GPUs of a node of `cluster`
         pytest.param("s/r/a:2 -/-/-:1", (), 2, 2, "node", "n2", id="a node in no domain keeps the clique whole"),
         pytest.param("s/r/a:2 -/-/-:1", (0,), 2, 2, "node", "n1", id="but a used clique comes first"),
         pytest.param("s/r/a:4 s/r/b:2", (), 1, 4, "node", "n4", id="of whole cliques, the smaller one"),
+        pytest.param("s1/r1/-:2 s2/r2/-:3 s2/r3/-:2", (5, 6), 2, 2, "node", "n2", id="a larger rack in a used spine"),
+        pytest.param("s1/r1/a:2 s2/r2/b:2 s2/r2/c:2", (4,), 2, 2, "node", "n5", id="a used clique"),
+        pytest.param("s1/r1/-:2 s2/r2/-:3", (), 2, 2, "node", "n0", id="of whole racks in whole spines, the smaller"),
     ],
 )
 def test_the_partly_used_parent_comes_first(

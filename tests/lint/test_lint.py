@@ -190,7 +190,7 @@ def test_topologies_that_no_node_has(tmp_path: Path) -> None:
         metadata = {"name": f"p{count}", "annotations": {"berth.dev/topology": "required"}}
         objects.append({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
     out = lint(tmp_path, *objects).stdout
-    assert "Pod default/p4, annotation berth.dev/topology: no node has 4 GPUs that links join" in out
+    assert "Pod p4, annotation berth.dev/topology: no node has 4 GPUs that links join" in out
     assert "p2" not in out
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.worlds.group_trees import composite
+from tests.worlds.group_trees import pod_group as pod_group_of
 from tests.worlds.lint_worlds import CLEAN, Json, lint
 
 CONTAINERS = [{"name": "m", "image": "i"}]
@@ -55,6 +57,11 @@ WORKER = {
 }
 CORE = {"schedulingGroup": {"podGroupName": "pg"}}
 GANG = {"berth.dev/group": "g", MIN: "2"}
+RACK_OR_MORE = "topology.kubernetes.io/spine"
+TREE = [
+    *(pod_group_of(f"g{i}", "root", 2) for i in range(2)),
+    *(pod(f"p{i}", schedulingGroup={"podGroupName": f"g{i // 2}"}) for i in range(4)),
+]
 TWO = [pod("a", GANG), pod("b", GANG)]
 CASES: dict[str, tuple[list[Json], int, list[str]]] = {  # objects, exit code, what the findings say
     "good": (TWO, 0, []),
@@ -219,6 +226,36 @@ CASES: dict[str, tuple[list[Json], int, list[str]]] = {  # objects, exit code, w
     "PodGroup of another way": (
         [pod("a", **CORE), pod_group("scheduling.x-k8s.io/v1alpha1", minMember=2)], 0,
         ["note: ", "PodGroup default/pg is not in these files"],
+    ),
+    "a tree of groups": ([composite("root", 2, level="rack"), *TREE], 0, []),
+    "a tree without its root": (
+        TREE, 0,
+        ["note: ", "CompositePodGroup default/root is not in these files",
+         "the cluster has no CompositePodGroups of scheduling.k8s.io"],
+    ),
+    "a tree that lacks a child group": (
+        [composite("root", 3), *TREE], 0,
+        ["note: ", "child group 3 of CompositePodGroup root is not in these files",
+         "create it, or lower minGroupCount: the pods of the whole group wait for it"],
+    ),
+    "a tree with too few pods": (
+        [composite("root", 2), *TREE[:-1]], 0, ["group default/root needs 4 pods, and these files create 3"],
+    ),
+    "a level that has no effect below another": (
+        [composite("root", 2, level="topology.kubernetes.io/rack"), pod_group_of("g0", "root", 2, RACK_OR_MORE),
+         *TREE[1:]], 0,
+        ["warning: ", f"spec.schedulingConstraints: {RACK_OR_MORE} has no effect"],
+    ),
+    "a constraint that the policy basic has no use for": (
+        [composite("root", level="rack"), *TREE], 0,
+        ["warning: ", "CompositePodGroup root, spec.schedulingConstraints: the constraint to rack has no effect"],
+    ),
+    "a cycle of groups": (
+        [composite("root", 2, "root"), *TREE], 1, ["CompositePodGroup root is below itself: root -> root"],
+    ),
+    "CompositePodGroup with a wrong field": (
+        [{**composite("root"), "spec": {"schedulingPolicy": {"gang": {"minGroupCount": "two"}}}}], 1,
+        ["CompositePodGroup root, spec.schedulingPolicy.gang.minGroupCount: must be an integer, is 'two'"],
     ),
     "PodGroup with a wrong field": (
         [pod_group("scheduling.x-k8s.io/v1alpha1", minMember="two")], 1,

@@ -195,7 +195,7 @@ def test_a_pod_with_more_claims_or_requests_than_berth_reads_is_an_error(
     pod["spec"]["containers"][0]["resources"] = {"claims": [{"name": "c0"}]}
     out = lint(tmp_path, template, pod).stdout
     assert problem in out
-    assert ("error: Pod default/p, spec.resourceClaims" in out) == bool(problem), out
+    assert ("Pod p, spec.resourceClaims" in out) == bool(problem), out
 
 
 @pytest.mark.parametrize("field", ["constraints", "config"])

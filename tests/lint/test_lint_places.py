@@ -34,7 +34,7 @@ def template(requests: list[Json], attribute: str, covered: Sequence[str] = ()) 
     return {**about, "spec": {"spec": {"devices": devices}}}
 
 
-POD = {
+POD: Json = {
     "apiVersion": "v1",
     "kind": "Pod",
     "metadata": {"name": "train"},
@@ -46,28 +46,44 @@ POD = {
 }
 
 
-def findings(folder: Path, asked: Json, machines: list[str]) -> list[Json]:
+def findings(folder: Path, asked: Json, machines: list[str], *users: Json) -> list[Json]:
     options = ["--output", "json"]
     if machines:
         options += ["--snapshot", str(written(folder / "snapshot.yaml", *cluster(*machines)))]
-    return [json.loads(line) for line in lint(folder, asked, POD, options=tuple(options)).stdout.splitlines()]
+    return [json.loads(line) for line in lint(folder, asked, *users, options=tuple(options)).stdout.splitlines()]
+
+
+def job(name: str) -> Json:
+    """A Job of the pod."""
+    about = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}}
+    return {**about, "spec": {"template": {"spec": POD["spec"]}}}
 
 
 @pytest.mark.parametrize(
     ("machines", "requests", "attribute", "problem"),
     [
         (["gb300"], counted(1, 1), ROOT, f"no NIC that matches the requests publishes {ROOT}"),
-        (["agent-against-driver"], counted(1, 1), ROOT, "the GPUs and NICs of no node share a PCIe root"),
-        (["agent-against-driver", "gb300"], counted(2, 2), ROOT, "the GPUs and NICs of no node share a PCIe root"),
-        (["hgx-one-to-one"], counted(4, 4), ROOT, "no node has 4 GPUs and 4 NICs on one PCIe root"),
-        (["a100-efa"], paired(3), ROOT, "no node has 3 GPUs and 3 NICs on one PCIe root"),
+        (
+            ["agent-against-driver"],
+            counted(1, 1),
+            ROOT,
+            "no node has a matching GPU and a matching NIC on one PCIe root",
+        ),
+        (
+            ["agent-against-driver", "gb300"],
+            counted(2, 2),
+            ROOT,
+            "no node has a matching GPU and a matching NIC on one PCIe root",
+        ),
+        (["hgx-one-to-one"], counted(4, 4), ROOT, "no node has 4 matching GPUs and 4 matching NICs on one PCIe root"),
+        (["a100-efa"], paired(3), ROOT, "no node has 3 matching GPUs and 3 matching NICs on one PCIe root"),
         (["gb300"], counted(2, 2), NUMA, f"no GPU and no NIC that matches the requests publishes {NUMA}"),
     ],
 )
 def test_a_constraint_that_no_node_meets(
     machines: list[str], requests: list[Json], attribute: str, problem: str, tmp_path: Path
 ) -> None:
-    (found,) = findings(tmp_path, template(requests, attribute), machines)
+    (found,) = findings(tmp_path, template(requests, attribute), machines, POD)
     assert found["problem"] == problem
     assert found["correction"] == SOFT
     assert found["severity"] == "warning"
@@ -87,4 +103,18 @@ def test_a_constraint_that_no_node_meets(
 def test_a_constraint_that_some_node_meets_or_that_is_not_between_drivers(
     machines: list[str], requests: list[Json], covered: Sequence[str], tmp_path: Path
 ) -> None:
-    assert findings(tmp_path, template(requests, ROOT, covered), machines) == []
+    assert findings(tmp_path, template(requests, ROOT, covered), machines, POD) == []
+
+
+@pytest.mark.parametrize(
+    ("users", "named"),
+    [
+        ([POD], "x.yaml, document 2: Pod train, claim devices, "),
+        ([job("nightly")], "x.yaml, document 2: Job nightly, claim devices, "),
+        ([], "x.yaml: ResourceClaimTemplate gpu-nic, "),
+    ],
+)
+def test_the_object_of_the_file_is_named(users: list[Json], named: str, tmp_path: Path) -> None:
+    """Not a pod that the Job will create, and no pod for a template that none uses."""
+    (found,) = findings(tmp_path, template(counted(1, 1), ROOT), ["gb300"], *users)
+    assert found["where"].endswith(f"{named}matchAttribute {ROOT}")

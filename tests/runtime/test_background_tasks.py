@@ -35,7 +35,7 @@ WATCHES = {
     f"watch-{kind}"
     for kind in (
         *("resourceslices", "devicetaintrules", "deviceclasses", "resourceclaims", "nodes", "namespaces", "pods"),
-        *("podgroups", "podgroups.scheduling.x-k8s.io", "leaderworkersets"),
+        *("podgroups", "compositepodgroups", "podgroups.scheduling.x-k8s.io", "leaderworkersets"),
     )
 }
 INFORMERS = WATCHES | {"heartbeat", "garbage-collection", "hold-expiry"}

@@ -216,7 +216,7 @@ def levels(cluster: GangCluster) -> Iterator[tuple[str, list[list[int]]]]:
             if not cluster.placed or cluster.topology == "none" or set(cluster.placed) == {node}
         ],
     )
-    between = {"required": [] if cluster.label else ["clique"], "none": []}.get(
+    between = {"required": ["clique"], "none": []}.get(
         cluster.topology, ["clique"] if cluster.label else ["clique", "rack"]
     )
     for level in between:
@@ -229,10 +229,8 @@ def levels(cluster: GangCluster) -> Iterator[tuple[str, list[list[int]]]]:
                 for nodes in _with_placed(cluster, level, groups(cluster, level, region), strict=strict).values()
             ],
         )
-    if cluster.label:
-        yield cluster.label, regions
-    elif cluster.topology != "required":
-        yield "", [everything]
+    if cluster.topology != "required":
+        yield cluster.label, regions if cluster.label else [everything]
 
 
 def _with_placed(cluster: GangCluster, label: str, found: dict, *, strict: bool) -> dict:

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
 from extender.api.pod_groups import GroupKey, GroupSource
+from extender.sandbox import carried_machines
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.worlds.eventually import eventually
-from tests.worlds.running_berth import Berthing, Json, claim, pod
+from tests.worlds.running_berth import Berthing, Json, berthing, claim, pod
 
 NODES = {f"n{i}": "a100-pcie-8-bridged" for i in range(3)}
 INCOMPLETE = "waits until at least 3 pods of group job and their claims exist"
 SIX_NODES = {f"n{i}": "a100-pcie-8-bridged" for i in range(6)}
 UNREAD = "waits until Berth has read which pods of group job run"
+RACK = "topology.kubernetes.io/rack"
 LABEL = "scheduling.x-k8s.io/pod-group"
 NO_ROOM = "no domain has room for all pods of group job together"
+
+
+@asynccontextmanager
+async def racks(layout: Mapping[str, int]) -> AsyncIterator[Berthing]:
+    """Racks of so many nodes with 8 GPUs; node a0 is the first of rack a."""
+    async with berthing({}) as b:
+        for rack, nodes in layout.items():
+            for i in range(nodes):
+                b.cluster.add_node(f"{rack}{i}", carried_machines()["a100-pcie-8-bridged"], {RACK: rack})
+        yield b
 
 
 def member(b: Berthing, name: str, group: str = "job", minimum: int = 3, gpus: int = 8, **annotations: str) -> None:
@@ -63,7 +77,8 @@ async def answer_once_read(b: Berthing, name: str) -> Json:
 
     async def found() -> Json | None:
         one = await b.filter(name)
-        return None if UNREAD in one["FailedAndUnresolvableNodes"].values() else one
+        reasons = one["FailedAndUnresolvableNodes"].values()
+        return None if any(reason.startswith(UNREAD[: UNREAD.index("job")]) for reason in reasons) else one
 
     return await eventually(found, "the bound pods are read")
 

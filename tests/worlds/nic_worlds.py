@@ -48,17 +48,17 @@ def _attributes(entry: Sequence[Any], numa_name: str) -> Json:
 
 def slices(node: str, machine: Json) -> list[Json]:
     """The slices of a node: of the GPUs' driver, of the NICs' driver, and of Berth's agent."""
-    memory = {"memory": {"value": "80Gi"}}
+    products = machine.get("products") or [machine["product"]] * len(machine["gpus"])
     gpus = [
         {
             "name": f"gpu-{i}",
             "attributes": {
                 "type": {"string": "mig" if machine.get("parts") else "gpu"},
                 "uuid": {"string": f"{node}-{i}"},
-                "productName": {"string": machine["product"]},
+                "productName": {"string": products[i]},
                 **_attributes(entry, "resource.kubernetes.io/numaNode"),
             },
-            "capacity": memory,
+            "capacity": {"memory": {"value": machine.get("memory", {}).get(products[i], "80Gi")}},
         }
         for i, entry in enumerate(machine["gpus"])
     ]
@@ -107,7 +107,7 @@ def _agent_devices(node: str, machine: Json) -> list[Json]:
         said = attributes_of(
             Reading(
                 f"{node}-{i}",
-                machine["product"],
+                machine.get("product", ""),
                 links=tuple(peers[i]),
                 switch_links=0 if "links" in machine else 18,
                 link_mbps=25_000,

@@ -49,7 +49,7 @@ class Places:
     numa: tuple[tuple[int, ...], ...]
 
     def nearness(self, a: int, b: int) -> Nearness:
-        """How near the devices at two bits are."""
+        """How near the devices at two bits are. Devices on two roots may still be on one NUMA node."""
         roots, others = self.roots[a], self.roots[b]
         if roots & others:
             return Nearness.ROOT
@@ -58,7 +58,7 @@ class Places:
             if mine[0] == theirs[0]:
                 return Nearness.NUMA
             return Nearness.FAR if set(mine).isdisjoint(theirs) else Nearness.NUMA_LIST
-        return Nearness.FAR if roots and others else Nearness.UNKNOWN
+        return Nearness.UNKNOWN
 
     def kind(self, bit: int) -> str:
         """The driver of the device at a bit; '' for a device that the node shares with others."""

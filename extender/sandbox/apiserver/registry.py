@@ -56,6 +56,7 @@ RESOURCES = {
         Resource("nodes", "", "v1", "Node", False, ("no",)),
         Resource("namespaces", "", "v1", "Namespace", False, ("ns",)),
         Resource("podgroups", "scheduling.k8s.io", "v1beta1", "PodGroup", True),
+        Resource("compositepodgroups", "scheduling.k8s.io", "v1alpha3", "CompositePodGroup", True),
         Resource("podgroups", _PLUGINS, "v1alpha1", "PodGroup", True, own_table=f"podgroups.{_PLUGINS}"),
         Resource("leaderworkersets", "leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet", True),
         Resource("events", "", "v1", "Event", True, ("ev",)),

@@ -157,7 +157,7 @@ class BoundMembers:
             for key in keys
         }
         try:
-            found = await self._read(namespace)
+            found = self._cache.store.members_in_trees(await self._read(namespace))
         except ClusterError as error:
             self._log.warning("could not read the bound pods", namespace=namespace, problem=str(error))
             found, before = {}, {key: self._gone(key) for key in keys}

@@ -37,7 +37,7 @@ from extender.gangs.gang import (
     difference,
     gang_minimum,
     is_incomplete,
-    lacks_pod_group,
+    lacking_object,
     may_terminate,
     placed_members,
 )
@@ -150,8 +150,9 @@ class GangAdmission:
             return Reason(Code.INVALID, (invalid,))
         minimum = gang_minimum(membership, snapshot)
         if not minimum:
-            lacks = lacks_pod_group(membership, snapshot) and self._is_served(key.source)
-            return Reason(Code.GANG_UNKNOWN, (key.name,)) if lacks else None
+            lacks = lacking_object(membership, snapshot)
+            waits = membership.lacks or (lacks and self._is_served(key.source))
+            return Reason(Code.GANG_UNKNOWN, (lacks,)) if waits else None
         if minimum > MAX_TOGETHER:
             return Reason(Code.GANG_TOO_LARGE, (key.name, str(MAX_TOGETHER)))
         if is_incomplete(membership, minimum, snapshot):

@@ -10,7 +10,7 @@ from asyncio import CancelledError
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
-from extender.api.pod_groups import GroupKey, GroupSource, Membership
+from extender.api.pod_groups import IN_TREE, GroupKey, Membership
 from extender.api.pods import Pod
 from extender.base.berth_errors import BerthError
 from extender.base.text_limits import one_line
@@ -42,7 +42,7 @@ class GangBarrier:
         if planned != node and forming.committed:
             self._gangs.plans.leave(forming, pod.uid)
             return None
-        in_tree = forming.key.source is GroupSource.CORE and len(forming.arrived) < forming.quorum
+        in_tree = forming.key.source in IN_TREE and len(forming.arrived) < forming.quorum
         if planned != node and not in_tree:
             raise BindError(f"group {forming.key.name} is planned with pod {pod.key} on node {planned}")
         forming.arrive(pod.uid, node, self._clock())

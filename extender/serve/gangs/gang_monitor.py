@@ -11,7 +11,7 @@ from extender.api.pod_groups import GroupKey
 from extender.api.pods import Pod
 from extender.api.reasons import Code
 from extender.cache import ClusterCache
-from extender.gangs.gang import gang_minimum, is_incomplete, lacks_pod_group
+from extender.gangs.gang import gang_minimum, is_incomplete, lacking_object
 from extender.runtime.supervisor import Supervisor
 from extender.serve.filter import FilterSink
 from extender.serve.gangs.bound_members import BoundMembers, Members
@@ -156,7 +156,7 @@ class GangMonitor:
             self._admission.gone(key)
         elif member.membership is not None:
             was_unknown = waiting.reason.code is Code.GANG_UNKNOWN
-            if was_unknown and lacks_pod_group(member.membership, snapshot):
+            if was_unknown and lacking_object(member.membership, snapshot):
                 return
             minimum = gang_minimum(member.membership, snapshot)
             if was_unknown or not is_incomplete(member.membership, minimum, snapshot):

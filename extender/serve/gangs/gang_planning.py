@@ -20,6 +20,7 @@ from extender.gangs.gang_problem import (
     GangProblem,
     GangShortage,
     UnreadyMember,
+    claim_fault,
     gang_members,
     gang_problem,
     incomplete,
@@ -125,7 +126,14 @@ class GangPlanning:
         if is_replan:
             return Reason(Code.GANG_REFUSED, (gang.key.name, str(attempt.pod.key)))
         fault = self._fault(members)
-        return fault or no_room(gang, self._cache.snapshot(), self._filter_service.policy)
+        if fault is not None:
+            return fault
+        alone = replace(attempt, limited=False)
+
+        def has_room(uids: Collection[str]) -> bool:
+            return not isinstance(self._plan(gang, members.only(uids), alone), GangShortage)
+
+        return no_room(gang, self._cache.snapshot(), self._filter_service.policy, has_room)
 
     def _fault(self, members: GangMembers) -> Reason | None:
         """What is wrong with the claims of a member, if it is so on every node; the plan has updated the rankings."""
@@ -137,7 +145,7 @@ class GangPlanning:
             ranking = self._filter_service.rankings.peek(requirements) if first[requirements.key] is pod else None
             fault = ranking.fault() if ranking is not None else None
             if fault is not None:
-                return Reason(Code.INVALID, (f"pod {pod.key} of the group: {fault}",))
+                return Reason(Code.INVALID, (f"pod {pod.key} of the group: {claim_fault(pod, fault)}",))
         return None
 
     def _largest(

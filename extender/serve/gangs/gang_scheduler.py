@@ -13,7 +13,7 @@ from math import inf
 
 from extender.api.group_topology import group_topology
 from extender.api.node_names import has_all
-from extender.api.pod_groups import GroupKey, GroupSource, Membership
+from extender.api.pod_groups import IN_TREE, GroupKey, GroupSource, Membership
 from extender.api.pods import Pod
 from extender.api.reasons import Code, Reason
 from extender.base.deadline import Deadline, DeadlineExceeded
@@ -195,7 +195,7 @@ class GangScheduler:
 
     def _is_new_round(self, forming: FormingGang, pod: Pod) -> bool:
         """Whether the in-tree gang scheduling tries the group once more: it asks about all members before it binds."""
-        return forming.key.source is GroupSource.CORE and pod.uid in forming.answered and not forming.arrived
+        return forming.key.source in IN_TREE and pod.uid in forming.answered and not forming.arrived
 
     # -- plans -----------------------------------------------------------------------------------------------
 
@@ -323,7 +323,7 @@ class GangScheduler:
             forming = FormingGang(gang.key, planned, gang.missing, complete_since, since, deadline, progress_at=now)
             forming.minimum = gang.minimum
             # The in-tree gang scheduling binds right after its filter requests, and does not say that a round failed.
-            forming.doubtful = bool(self.admission.failures(gang.key)) or gang.key.source is GroupSource.CORE
+            forming.doubtful = bool(self.admission.failures(gang.key)) or gang.key.source in IN_TREE
             forming.doubtful |= planned.has_unschedulable(f"group {gang.key.name}")
             forming.rejected_with = str(waiting.reason) if waiting is not None else ""
             self.plans.add(forming)
@@ -348,7 +348,7 @@ class GangScheduler:
     def _no_plan(self, key: GroupKey, pod: Pod, names: Sequence[str], reason: Reason) -> FilterResult:
         snapshot, may_fit_later = self._cache.snapshot(), reason.code in _MAY_FIT_LATER
         version = snapshot.version if may_fit_later else -1
-        if key.source is GroupSource.CORE and len(names) < len(snapshot.node_infos):
+        if key.source in IN_TREE and len(names) < len(snapshot.node_infos):
             self.admission.go_on(key, reason, version, pod.uid)  # the next call may name another topology domain
         else:
             # Berth sees when a gang fits to which kube-scheduler offered all nodes. It cannot know other offers.
@@ -406,7 +406,7 @@ class GangScheduler:
         for node in (planned[uid] for uid in uids if uid in planned) if label else ():
             if domain is None or node not in domain.nodes:
                 where = f"in {label}={domain.name}" if domain is not None else f"in a domain of {label}"
-                return f"node {node} is not {where} any more, where the pods of group {forming.key.name} must be"
+                return f"node {node} is not {where}, where the pods of group {forming.key.name} must be"
         return left_part(forming.planned.parts, planned, uids, snapshot, policy)
 
     def follow_kube_scheduler(self, forming: FormingGang) -> None:

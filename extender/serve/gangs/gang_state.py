@@ -34,7 +34,7 @@ from itertools import islice
 from math import inf
 
 from extender.api.object_meta import ObjectKey
-from extender.api.pod_groups import GroupKey, GroupSource
+from extender.api.pod_groups import IN_TREE, GroupKey
 from extender.api.reasons import Code, Reason
 from extender.api.resource_claims import Claim
 from extender.gangs.gang_problem import GangPlan
@@ -363,7 +363,7 @@ class FormingGang:
         """
         own = (f"group {self.key.name}", self.rejected_with)
         is_own = any(known and known in message for known in own)
-        return bool(message) and not is_own and self.key.source is not GroupSource.CORE
+        return bool(message) and not is_own and self.key.source not in IN_TREE
 
     def settled_on(self, equivalence_key: str) -> Counter[str]:
         """The number of settled members with this equivalence key, by node."""

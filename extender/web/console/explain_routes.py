@@ -3,7 +3,7 @@ get."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from extender.api.documents import json_value
 from extender.api.fields import Json
 from extender.api.object_meta import ObjectKey
+from extender.api.pod_groups import GroupKey, GroupPolicy
 from extender.base.berth_errors import BerthError
 from extender.console import Console, ForkedCallFailed, TooManyQuestions, UnknownGroup, UnknownPod, WhatIf
 from extender.explain import Scenario, scenario_of
@@ -80,7 +81,8 @@ async def _groups(console: Console, key: ObjectKey, without: str, free: str) -> 
 
 async def _explained_body(console: Console, bodies: BodyReader, scope: Scope, receive: Receive) -> list[Json]:
     questions, body = console.questions, await bodies.read(scope, receive, _MAX_BODY)
-    question, policy, given = await questions.read(partial(_read, body))
+    known = dict(console.explainer.cache.store.group_policies)
+    question, policy, given = await questions.read(partial(_read, body, known))
     what_if = WhatIf(await _scenario(console, question.without, question.free), policy, question.narrate)
     if given is not None:
         return await questions.hypothetical(given, what_if)
@@ -111,14 +113,15 @@ def _response(answer: Answer) -> Response:
     return Response(answer.body, answer.status, media_type="application/json")
 
 
-def _read(body: bytes) -> tuple[Question, Policy | None, Hypothetical | None]:
+def _read(body: bytes, known: Mapping[GroupKey, GroupPolicy]) -> tuple[Question, Policy | None, Hypothetical | None]:
     """Parse a body: the question, its policy, and the hypothetical pods of its objects unless it names a pod.
 
-    Runs in a thread, as a body may be long. Raises ValidationError or BerthError.
+    `known` has the policies of groups in the cluster. Runs in a thread, as a body may be long. Raises ValidationError
+    or BerthError.
     """
     question = Question.model_validate(json_value(body, "body"))
     policy = load_policy(question.policy) if question.policy is not None else None
-    return question, policy, hypothetical(question.objects, _MAX_PODS) if question.pod is None else None
+    return question, policy, hypothetical(question.objects, known, _MAX_PODS) if question.pod is None else None
 
 
 def _words(text: str) -> list[str]:
