@@ -104,7 +104,7 @@ async def test_every_view_and_live_updates(tmp_path: Path) -> None:
         text = await opened(page, "default/train")
         assert "Bound to n2" in text
         assert "Berth, and first fit" in text
-        assert "371 of 371 GB/s" in text
+        assert "371 GB/s predicted, the best for this pod" in text
         assert "link" in text
         await page.run("openNode('n1')")
         text = await opened(page, "n1")
