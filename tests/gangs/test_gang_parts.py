@@ -300,3 +300,20 @@ def test_the_minimum_of_each_sub_group() -> None:
     running = bound(7, subgroup="ps")
     assert lacking_subgroup([*servers, *workers], running, 0) is None
     assert needed_members([*servers, *workers], running) == {"v-0", "w-0", "w-1"}
+
+
+def test_pods_that_run_without_an_index_are_counted() -> None:
+    running = [BoundMember(BoundPart("", None, True), node) for node in ("a0", "a1", "b0")]
+    assert parts_problem("job", sliced("job-x"), running, 4, LEVELS) == ""
+    problem = "pod annotation berth.dev/group-slice-size: 2 does not divide the 3 pods of group job"
+    assert parts_problem("job", sliced("job-x"), running[:2], 3, LEVELS) == problem
+
+
+def test_digits_of_a_generated_name_are_no_index() -> None:
+    (pod,) = sliced("job-x7t24")
+    assert pod.membership is not None
+    assert pod.membership.rank == 24
+    metadata = {"name": "job-x7t24", "generateName": "job-", "annotations": {"berth.dev/group": "job"}}
+    generated = decode_pod({"metadata": {**metadata, "namespace": "default"}, "spec": {}}).membership
+    assert generated is not None
+    assert generated.rank is None
