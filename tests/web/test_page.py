@@ -26,7 +26,7 @@ from tests.worlds.nic_worlds import claim_of
 from tests.worlds.process_worlds import free_port
 from tests.worlds.running_berth import berthing, claim, pod
 
-pytestmark = pytest.mark.skipif(not CHROMIUM, reason=f"no Chromium on the PATH: {', '.join(NAMES)}")
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason=f"install Chromium: PATH has no {', '.join(NAMES)}")
 FITS = "document.getElementById('view').scrollHeight <= document.getElementById('view').clientHeight"
 LIVE = "document.getElementById('link').textContent === 'live'"
 TEXT = "document.body.innerText"

@@ -15,7 +15,7 @@ from tests.worlds.browser import CHROMIUM, NAMES, Page, browsing
 from tests.worlds.explain_worlds import refused
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
 
-pytestmark = pytest.mark.skipif(not CHROMIUM, reason=f"no Chromium on the PATH: {', '.join(NAMES)}")
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason=f"install Chromium: PATH has no {', '.join(NAMES)}")
 LIVE = "document.getElementById('link').textContent === 'live'"
 FOUND = "[...document.querySelectorAll('#found button')].map(one => one.innerText)"
 IS_OPEN = "!document.getElementById('found').hidden"
