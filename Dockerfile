@@ -4,6 +4,7 @@ FROM docker.io/library/python:3.13-slim@sha256:7c61056e61ac89e852de05f3dc6fa51a6
 WORKDIR /src
 COPY pyproject.toml constraints.txt README.md ./
 COPY extender ./extender
+COPY examples ./examples
 RUN python -m venv /opt/build \
  && /opt/build/bin/pip install --no-cache-dir --require-hashes --no-deps --requirement constraints.txt \
  && /opt/build/bin/python -m build --wheel --no-isolation --outdir /dist . \

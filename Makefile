@@ -15,10 +15,16 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
+# One sentence instead of pip's complaints about packages.
+NEW_PYTHON = @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null || { \
+  echo "Berth needs Python 3.11 or newer, and $(PYTHON) is not. Name another: make PYTHON=python3.13" >&2; exit 2; }
+
+# pip is not quiet: the first set-up takes a minute.
 $(STAMP): pyproject.toml constraints.txt
+	$(NEW_PYTHON)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --require-hashes --no-deps --requirement constraints.txt
-	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	$(BIN)/pip install --disable-pip-version-check --require-hashes --no-deps --requirement constraints.txt
+	$(BIN)/pip install --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
 run: $(STAMP) ## run Berth on an embedded cluster with example workloads (ONCE=1: end after them)
@@ -38,6 +44,7 @@ chart: $(STAMP) ## write what the Helm chart takes from the manifests (needs kub
 
 SITE := build/site-venv
 docs: ## build the documents as a web site with search in build/site; fails for a broken link
+	$(NEW_PYTHON)
 	test -x $(SITE)/bin/mkdocs || { $(PYTHON) -m venv $(SITE) && \
 	  $(SITE)/bin/pip install --quiet --require-hashes --no-deps --requirement .ci/site-constraints.txt; }
 	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/python .ci/make_site.py
@@ -45,7 +52,9 @@ docs: ## build the documents as a web site with search in build/site; fails for 
 page-pictures: $(STAMP) ## write docs/img/page.png and page-pod.png (needs chromium)
 	$(BIN)/python .ci/make_page_pictures.py
 
-test: check ## run lint, format, types and all tests, on all cores
+test: ## run lint, format, types and all tests, on all cores (about 4 minutes on two)
+	@echo "make test takes about 4 minutes on two cores, and a minute more for the first set-up."
+	@$(MAKE) --no-print-directory check
 	$(BIN)/pytest --numprocesses auto --dist loadfile  # the tests of a file share what it sets up
 
 check: $(STAMP) ## run lint, format and types only
@@ -119,6 +128,7 @@ e2e: $(STAMP) ## run the tests against a real control plane and kubelet (BERTH_K
 	$(BIN)/pytest tests/e2e -s
 
 pins: ## pin every distribution and its hashes again, after a change of pyproject.toml
+	$(NEW_PYTHON)
 	$(PYTHON) -m venv build/pins
 	build/pins/bin/pip install --quiet pip-tools
 	build/pins/bin/pip-compile --quiet --generate-hashes --strip-extras --no-header --no-annotate --no-emit-index-url \

@@ -42,6 +42,7 @@ _MAX_PODS = 100_000
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 _RANK = re.compile(r"[0-9]{1,12}")
+_NO_INDEX = "-"  # in PART_ANNOTATION
 
 
 class SliceLayer(NamedTuple):
@@ -67,6 +68,7 @@ class AskedParts:
     required: Level | None = None  # of which all pods of the sub-group must have one domain
     minimum: int = 0  # pods of the sub-group without which the group must not run; 0 if the pod does not set it
     slices: tuple[SliceLayer, ...] = ()  # the largest first
+    first: int = 0  # the index at which slice 0 begins
     around: tuple[GroupAround, ...] = ()  # the sub-groups that this one is in, the outermost first
     minimums: tuple[tuple[str, int], ...] = ()  # the number of pods that each PodGroup of a tree needs, by its path
 
@@ -212,10 +214,11 @@ class GroupMark(NamedTuple):
 
 
 class BoundPart(NamedTuple):
-    """The sub-group of a pod, and its index among the pods with slices; None for a pod in no slice."""
+    """The sub-group of a pod, whether it is in a slice, and its index there; None if it is in no slice or has none."""
 
     subgroup: str
     rank: int | None
+    in_slice: bool
 
     def is_in(self, subgroup: str) -> bool:
         """Whether the part is this sub-group, or in it."""
@@ -223,12 +226,13 @@ class BoundPart(NamedTuple):
 
     def __str__(self) -> str:
         """As the annotation PART_ANNOTATION of the pod's claims."""
-        return f"{self.subgroup}/{'' if self.rank is None else self.rank}"
+        index = _NO_INDEX if self.rank is None else self.rank
+        return f"{self.subgroup}/{index if self.in_slice else ''}"
 
 
 def bound_part_of(text: str) -> BoundPart | None:
     """The value of PART_ANNOTATION; None if it is not valid, because tenants can write it."""
     subgroup, slash, rank = text.rpartition("/")
-    if not slash or (rank and not _RANK.fullmatch(rank)):
+    if not slash or (rank not in ("", _NO_INDEX) and not _RANK.fullmatch(rank)):
         return None
-    return BoundPart(subgroup, int(rank) if rank else None)
+    return BoundPart(subgroup, int(rank) if _RANK.fullmatch(rank) else None, bool(rank))

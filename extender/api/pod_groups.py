@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from extender.api.group_parts import (
     FOREIGN_PARTS,
     NO_PARTS,
     OWN_PARTS,
+    REPLICATED_JOB,
     AskedParts,
     BoundPart,
     asked_parts,
@@ -35,6 +36,7 @@ _LWS_GROUP = "leaderworkerset.sigs.k8s.io/group-index"
 _LWS_EXCLUSIVE = "leaderworkerset.sigs.k8s.io/exclusive-topology"
 _PARENT = "parentCompositePodGroupName"
 _JOB_INDEX = "jobset.sigs.k8s.io/job-global-index"
+_JOB_INDEX_IN_REPLICATED_JOB = "jobset.sigs.k8s.io/job-index"
 # Labels and annotations that have the pod's index in its group; the first that a pod has counts.
 _RANKS = (
     "batch.kubernetes.io/job-completion-index",
@@ -105,6 +107,7 @@ class Membership:
     timeout_seconds: float = 0.0  # how long the members may wait for each other at bind; 0 if the pod does not set it
     problem: str = ""  # which annotation is invalid, with its value; '' if none
     owner: str = ""  # name of the object that has the GroupPolicy: the group's, or the LeaderWorkerSet's
+    pod_uid: str = ""  # pods without an index may be alike in all else
     lacks: str = ""  # a group of the tree of groups that does not exist, and that the gang needs; '' for none
 
     @property
@@ -117,7 +120,8 @@ class Membership:
         """The value of PART_ANNOTATION for the claims of the pod; '' if its part restricts no plan."""
         if not self.parts.constrain:
             return ""
-        return str(BoundPart(self.parts.subgroup, self.rank if self.parts.slices else None))
+        in_slice = bool(self.parts.slices)
+        return str(BoundPart(self.parts.subgroup, self.rank if in_slice else None, in_slice))
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,11 +213,12 @@ def membership_of(metadata: Json, scheduling_group: str) -> Membership | None:
         return Membership(
             key,
             _minimum(source, notes),
-            _rank(labels, notes, metadata.get("name") or ""),
+            _rank(labels, notes, metadata),
             asked_topology(notes_of_group(notes, labels)),
-            asked_parts(notes, labels, name),
+            _parts(labels, notes, name),
             _timeout(notes),
             owner=str(labels.get(_LWS_NAME) or "") if source is GroupSource.LEADER_WORKER_SET else name,
+            pod_uid=str(metadata.get("uid") or ""),
         )
     except ValueError as error:
         return Membership(GroupKey(namespace, source, cut(name)), problem=str(error))
@@ -266,14 +271,30 @@ def _minimum(source: GroupSource, notes: Mapping[str, object]) -> int:
     return int(text)
 
 
-def _rank(labels: Mapping[str, object], notes: Mapping[str, object], name: str) -> int | None:
+def _rank(labels: Mapping[str, object], notes: Mapping[str, object], metadata: Json) -> int | None:
+    """The pod's index. The digits of a name that the API server has completed are random."""
     for key in _RANKS:
         found = _number(labels.get(key, notes.get(key)))
         if found is not None:
             job = _number(labels.get(_JOB_INDEX))
             return found + (job or 0) * JOB_STRIDE
-    end = re.search(r"[0-9]{1,9}$", name)
+    name = metadata.get("name")
+    end = re.search(r"[0-9]{1,9}$", name) if type(name) is str and not metadata.get("generateName") else None
     return int(end.group()) if end is not None else None
+
+
+def _parts(labels: Mapping[str, object], notes: Mapping[str, object], group: str) -> AskedParts:
+    """The parts of a pod, with the index at which their slices begin. Raises ValueError."""
+    found = asked_parts(notes, labels, group)
+    if not found.slices:
+        return found
+    first, pods, size = 0, _number(notes.get(_LWS_SIZE)), found.slices[0].size
+    if pods is not None and pods % size and (pods - 1) % size == 0:
+        first = 1  # the leader, of index 0, is in no slice
+    job, own = _number(labels.get(_JOB_INDEX)), _number(labels.get(_JOB_INDEX_IN_REPLICATED_JOB))
+    if job is not None and own is not None and found.subgroup == labels.get(REPLICATED_JOB):
+        first = max(job - own, 0) * JOB_STRIDE
+    return replace(found, first=first)
 
 
 def _number(text: object) -> int | None:

@@ -143,7 +143,7 @@ def _measured(node_info: NodeInfo, pod: str, uid: str, results: Iterable[Result]
         links,
         is_joined(graph, gpus),
         gbps,
-        max(product_gbps(node_info, count), gbps) if count > 1 else 0.0,
+        max(product_gbps(node_info, gpus), gbps) if count > 1 else 0.0,
         now,
         near,
         pairs,

@@ -64,7 +64,7 @@ def assess_command(
     replay: Annotated[bool, typer.Option(help="Replay the running pods with Berth and without it.")] = True,
     output: Output = "table",
 ) -> None:
-    """Say what Berth would do on a cluster, with nothing installed there.
+    """Say what Berth would do on a cluster where it is not installed.
 
     It only lists objects: nodes, pods, slices, claims, classes and taint rules. The share of --fail-below is the
     predicted bandwidth of all pods with several GPUs, divided by that of the best sets of their nodes. Exit code 1

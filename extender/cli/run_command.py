@@ -36,6 +36,7 @@ from extender.sandbox import (
     Report,
     Row,
     Scheduler,
+    carried_examples,
     carried_machines,
     expectation,
     listening,
@@ -80,7 +81,7 @@ def run_command(
         bool,
         typer.Option(help="End when the examples are placed. Exit code 0 if all are where their files expect them."),
     ] = False,
-    examples: Annotated[Path, typer.Option(help="Folder of example workloads.")] = Path("examples"),
+    examples: Annotated[Path | None, typer.Option(help="Folder of example workloads. Default: those of Berth.")] = None,
     listen: Annotated[
         str, typer.Option(help="The address for kube-scheduler.", metavar="HOST:PORT")
     ] = "127.0.0.1:8888",
@@ -95,7 +96,7 @@ def run_command(
     """
     set_up_logging("error")  # the table shows the result, and /v1/explain every decision
     try:
-        code = asyncio.run(_run(examples, (listen, console), api_port, once=once))
+        code = asyncio.run(_run(examples or carried_examples(), (listen, console), api_port, once=once))
     except WireError as error:
         if "in use" not in error.problem:
             raise
@@ -134,7 +135,7 @@ async def _run(examples: Path, listen: tuple[str, str], api_port: int, *, once: 
         gangs = gang_report.rows(expectations, rows)
         _print_report(console, rows, gangs, large_jobs(fleet_stats(snapshot)))
         if once:
-            console.print("", "`make run` keeps it running; docs/tutorial-your-own-pod.md is next.", sep="\n")
+            console.print("", "Without --once it keeps running; docs/tutorial-your-own-pod.md is next.", sep="\n")
             return 0 if all(row.is_good for row in rows) and all(gang.is_good for gang in gangs) else 1
         with TemporaryDirectory(prefix="berth-") as folder:
             kubeconfig = write_kubeconfig(Path(folder), api_url)

@@ -136,7 +136,7 @@ def _by_constraint(question: GangQuestion) -> Iterator[GangNearMiss]:
 
 
 def _by_minimum(question: GangQuestion, shortage: GangShortage) -> Iterator[GangNearMiss]:
-    """The gang with a smaller minimum. A minimum below 2 is not tried: it makes no gang.
+    """The gang with a smaller minimum that its slices allow. A minimum below 2 is not tried: it makes no gang.
 
     Nor is one where sub-groups have minimums of their own, whose sum it cannot be below.
     """
@@ -147,7 +147,9 @@ def _by_minimum(question: GangQuestion, shortage: GangShortage) -> Iterator[Gang
     sizes = [
         size
         for size in range(1, len(pods))
-        if size + gang.placed.total() > 1 and 0 < len(pods[:size]) - needing[:size].count(None) <= shortage.room
+        if size + gang.placed.total() > 1
+        and 0 < size - needing[:size].count(None) <= shortage.room
+        and not replace(gang, minimum=gang.minimum - len(pods) + size).problem(question.policy.group_levels)
     ]
     for size in reversed(sizes[-_MAX_SIZES:]):
         if isinstance(question.plan(question.problem(size)), GangPlan):

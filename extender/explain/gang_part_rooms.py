@@ -58,11 +58,14 @@ def part_rooms(
 
 
 def lacking_parts(parts: Iterable[ExplainedPart], when: str) -> Iterator[str]:
-    """The first part that has no room even alone, as a sentence; nothing if each has room alone. `when` is a word."""
-    lacking = next((one for one in parts if one.room < one.pods), None)
+    """The smallest part that has no room even alone, as a sentence; nothing if each has room. `when` is a word.
+
+    A larger one can lack room because of the parts in it.
+    """
+    lacking = min((one for one in parts if one.room < one.pods), key=lambda one: (one.pods, -one.room), default=None)
     if lacking is not None:
         needs = f"{lacking.part} needs {counted(lacking.pods, 'pod')} in one {_word(lacking.level)}"
-        most = f"the most room is in {lacking.domain}, for {lacking.room}" if lacking.room else "none has room for one"
+        most = f"the most room is in {lacking.domain}, for {lacking.room}" if lacking.room else "none has room"
         yield f"{needs}: {when} {most}"
 
 

@@ -16,7 +16,7 @@ from extender.gangs.domains import Domain, Domains, natural
 from extender.gangs.gang_units import Placed
 from extender.gangs.node_rooms import NodeRooms
 
-MAX_LOOKED_AT = 10_000  # nodes of all choices: some 10 ms
+MAX_LOOKED_AT = 10_000  # nodes of all choices, for each kind of member: some 10 ms
 
 _Path = tuple[str, ...]
 """The sub-domains around a node, the farthest first, and the node; or the first few of them."""
@@ -37,7 +37,7 @@ class FewerDomains:
         self._fits = fits
         self._place = place
         self._left = MAX_LOOKED_AT
-        self._looks = max(len(one.units) if one.grows else 1 for one in rooms)  # at each node, to place all
+        self._looks = sum(len(one.units) if one.grows else 1 for one in rooms)  # at each node, to place all
 
     def plan(self, domain: Domain, placed: list[Placed]) -> list[Placed]:
         """The units in as few sub-domains as were found, in the order of the rooms. `placed` is a plan in the domain.

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from extender.allocation import Snapshot
 from extender.gangs.domains import NODE, Domain, Domains, natural
 from extender.gangs.fewer_domains import FewerDomains
-from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage
+from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage, with_absent_members
 from extender.gangs.gang_search import MAX_STEPS, GangSearch, GaveUp, Steps, local_nodes, packed
 from extender.gangs.gang_trial import GangMemory, GangTrial
 from extender.gangs.gang_units import Placed, UnitPlacement, equal_units, member_placements
@@ -42,15 +42,33 @@ def plan_gang(
     The caller keeps `rankings` (those of filter) and `memory` between calls, both for one sequence of snapshots. Then a
     call that raises DeadlineExceeded leaves its evaluations there, and a later one gets further. It keeps nothing else:
     a plan that takes longer than the deadline although all evaluations are known is never found. `steps` limits the
-    search for other devices than the preferred ones. Members that share a claim get equal devices for it.
+    search for other devices than the preferred ones. Members that share a claim get equal devices for it. If possible,
+    each slice has room for its members that do not exist yet.
     """
     if not problem.members:
         return GangPlan({}, "", "")
+    rankings = RankingCache() if rankings is None else rankings
+    memory = GangMemory() if memory is None else memory
+    whole = with_absent_members(problem)
+    if whole is not problem:
+        found = _plan(whole, snapshot, context, rankings, memory, steps)
+        if isinstance(found, GangPlan):
+            own = {member.uid: found.placements[member.uid] for member in problem.members}
+            return replace(found, placements=own)
+    return _plan(problem, snapshot, context, rankings, memory, steps)
+
+
+def _plan(
+    problem: GangProblem,
+    snapshot: Snapshot,
+    context: EvaluationContext,
+    rankings: RankingCache,
+    memory: GangMemory,
+    steps: int,
+) -> GangPlan | GangShortage:
     found = equal_units(problem.members)
     if len(found) > MAX_DIFFERENT:
         return GangShortage(len(problem.members), 0, "", "", gave_up=True)
-    rankings = RankingCache() if rankings is None else rankings
-    memory = GangMemory() if memory is None else memory
     rooms = [NodeRooms(units, snapshot, context, rankings, memory) for units in found]
     # First members with a single possible node, then the largest, then those with fewer possible nodes.
     rooms.sort(key=lambda one: (not one.pinned and len(one.most) > 1, -one.size, len(one.most)))

@@ -8,11 +8,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from extender.api.fields import Json, inner
-from extender.api.group_parts import FOREIGN_PARTS, OWN_PARTS, SUBGROUP_MIN, AskedParts
+from extender.api.group_parts import FOREIGN_PARTS, OWN_PARTS, SLICE_SIZE, SUBGROUP, SUBGROUP_MIN, AskedParts
 from extender.api.group_topology import (
     FOREIGN_TOPOLOGY,
     ONE_NODE,
     OWN_TOPOLOGY,
+    SLICE_LEVEL,
+    SUBGROUP_REQUIRED,
     AskedTopology,
     Level,
     group_topology,
@@ -41,6 +43,12 @@ from extender.policy import Policy
 
 _LEVELS = Policy().group_levels
 _KNOWN_LEVELS = "levels are the labels of group_levels in the policy; this check knows only those of the default policy"
+# A fault of the first annotation is no fault of the others.
+_MEANINGLESS_WITHOUT = {
+    SLICE_SIZE: (SLICE_LEVEL,),
+    SLICE_LEVEL: (SLICE_SIZE,),
+    SUBGROUP: (SUBGROUP_REQUIRED, SUBGROUP_MIN),
+}
 # The controller makes all pods of such a group from one object, so the files have all of them.
 _OF_ONE_OBJECT = (GroupSource.JOB, GroupSource.JOB_SET, GroupSource.LEADER_WORKER_SET)
 
@@ -128,7 +136,8 @@ def _members(location: str, obj: Json, trees: GroupTrees) -> Iterator[_Member]:
             faulty = membership.problem.removeprefix("pod annotation ").partition(":")[0]
             if faulty not in OWN_ANNOTATIONS or not membership.key.name:
                 break
-            notes.pop(faulty)
+            for annotation in (faulty, *_MEANINGLESS_WITHOUT.get(faulty, ())):
+                notes.pop(annotation, None)
 
 
 def _of_group(key: GroupKey, members: list[_Member], policy: GroupPolicy | None) -> Iterator[LintFinding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -39,7 +40,7 @@ class _Source(NamedTuple):
 
     pod: Json  # with the name of the object
     pods: int | None = 1  # None if the object does not say
-    first: int | None = None  # index of the first pod among the pods of the object; None if the object is a Pod
+    first: int | None = None  # index of the first pod; None if the object is a Pod
 
     def made(self, count: int) -> Iterator[Json]:
         """Yield `count` pods of the template. A Pod yields itself, once."""
@@ -165,14 +166,16 @@ def _alike(obj: Json) -> int:
 
 
 def _sources(obj: Json) -> Iterator[_Source]:
+    """The templates of an object. Each role counts its pods from 0; a LeaderWorkerSet counts those of both roles."""
     namespace, name = _key(obj)
-    first = 0
+    firsts = Counter[str]()
     for template in pod_templates(obj):
         made = f"{name}-{template.role}" if template.role else name
         metadata = {**(template.pod.get("metadata") or {}), "namespace": namespace, "name": made}
         pod = {**template.pod, "metadata": metadata}
-        yield _Source(pod) if obj.get("kind") == "Pod" else _Source(pod, template.pods, first)
-        first += template.pods or 0
+        counter = name if obj.get("kind") == "LeaderWorkerSet" else made
+        yield _Source(pod) if obj.get("kind") == "Pod" else _Source(pod, template.pods, firsts[counter])
+        firsts[counter] += template.pods or 0
 
 
 def _hypothetical(obj: Json, known: _Claims, trees: GroupTrees) -> HypotheticalPod:

@@ -1,4 +1,4 @@
-"""A cluster in one process: a subset of the API server, a claim controller, a scheduler, and fleets of machine files.
+"""A cluster in one process: a subset of the API server, two controllers, a scheduler, and fleets of machine files.
 
 Production code has no branch for the sandbox: Berth talks to it over HTTP as to any cluster.
 """
@@ -12,6 +12,7 @@ from extender.sandbox.examples import (
     PlacedGpus,
     Report,
     Row,
+    carried_examples,
     expectation,
     load_examples,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "Row",
     "Scheduler",
     "backoff_seconds",
+    "carried_examples",
     "carried_machines",
     "expectation",
     "fabric_slice",

@@ -53,6 +53,11 @@ class Expectation:
         return bool(self.pending) and any(self.pending in reason for reason in reasons)
 
 
+def carried_examples() -> Path:
+    """The folder of the examples that the package has."""
+    return Path(__file__).with_name("examples")
+
+
 def load_examples(folder: Path) -> list[tuple[str, list[Json]]]:
     """Return (file name, objects) of every example, in name order. Raises WireError that names file and field."""
     must_exist(folder)

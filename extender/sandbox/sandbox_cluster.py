@@ -17,6 +17,7 @@ from extender.sandbox.apiserver.api_server import ApiServer
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.versioned_store import ObjectStore
 from extender.sandbox.controllers import ClaimController
+from extender.sandbox.job_controller import JobController
 from extender.sandbox.machine_fleets import MachineNode, machine_objects
 from extender.sandbox.machines import GPU_DRIVER, NIC_DRIVER, Machine
 from extender.sockets import listen_on
@@ -62,6 +63,7 @@ class Cluster:
         self.store = ObjectStore()
         self.api = ApiServer(self.store, bookmark_seconds=bookmark_seconds)
         self.controller = ClaimController(self.api.registry)
+        self.jobs = JobController(self.api.registry)
         self.apply({"kind": "Namespace", "metadata": {"name": "default"}})
         for one in DEVICE_CLASSES:
             self.apply(one)

@@ -26,6 +26,7 @@ from extender.scheduling.evaluate import (
 from extender.scheduling.gang_parts import (
     BoundMember,
     GangPart,
+    absent_members,
     bound_parts,
     lacking_subgroup,
     needed_members,
@@ -73,6 +74,7 @@ __all__ = [
     "Unschedulable",
     "UsableNodes",
     "Use",
+    "absent_members",
     "attributes_like",
     "beside_own",
     "best_nodes",

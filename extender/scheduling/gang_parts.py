@@ -2,21 +2,25 @@
 
 A gang is a tree. A sub-group is a part with the level that its pods ask for. A slice is a part of a number of pods with
 neighbouring indices, and has smaller slices as its parts. A member that is in no part is anywhere in the gang's domain.
+
+A pod with an index has its slice, whichever other pods exist. Pods without an index are all alike: new ones take the
+free places of the slices that run, then new slices.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from extender.allocation import Snapshot
-from extender.api.group_parts import SUBGROUP_MIN, AskedParts, BoundPart, GroupAround, SliceLayer, bound_part_of
-from extender.api.group_topology import Level, level_label
+from extender.api.group_parts import SUBGROUP_MIN, AskedParts, BoundPart, GroupAround, bound_part_of
+from extender.api.group_topology import ONE_NODE, Level, level_label
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import JOB_STRIDE, GroupKey
 from extender.api.pods import Pod
+from extender.scheduling.domain_uses import path_labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,7 @@ class GangPart:
     members: tuple[str, ...]  # UIDs of those to place, in the order of their index, with those of its parts
     placed: Mapping[str, int] = field(default_factory=dict)  # node to number of members that are bound there
     parts: tuple[GangPart, ...] = ()
+    absent: int = 0  # members of a slice that do not exist, besides those absent in `parts`
 
 
 class BoundMember(NamedTuple):
@@ -55,8 +60,12 @@ class _Entry(NamedTuple):
     """A member that is in a slice: one to place, or a bound one."""
 
     rank: int | None
-    uid: str  # '' if it is bound
-    node: str  # '' if it is to be placed
+    uid: str = ""  # '' if it is bound
+    node: str = ""  # '' if it is to be placed
+
+
+_Place = tuple[int, _Entry]
+"""A member with its position in the order by which slices are cut. Absent members keep their positions free."""
 
 
 def rank_order(pod: Pod) -> tuple[bool, int, ObjectKey]:
@@ -65,16 +74,18 @@ def rank_order(pod: Pod) -> tuple[bool, int, ObjectKey]:
     return rank is None, rank or 0, pod.key
 
 
-def parts_of(pods: Sequence[Pod], bound: Sequence[BoundMember], levels: Sequence[str]) -> tuple[GangPart, ...]:
+def parts_of(
+    pods: Sequence[Pod], bound: Sequence[BoundMember], levels: Sequence[str], snapshot: Snapshot
+) -> tuple[GangPart, ...]:
     """The parts of a gang, by its waiting pods in rank order. The policy has `levels`.
 
     What has a `parts_problem` is left out.
     """
-    return tuple(_parts_in(0, pods, bound, levels))
+    return tuple(_parts_in(0, pods, bound, levels, snapshot))
 
 
 def _parts_in(
-    depth: int, pods: Sequence[Pod], bound: Sequence[BoundMember], levels: Sequence[str]
+    depth: int, pods: Sequence[Pod], bound: Sequence[BoundMember], levels: Sequence[str], snapshot: Snapshot
 ) -> Iterator[GangPart]:
     """The parts of the pods of one sub-group, which is in `depth` others."""
     inner: dict[GroupAround, list[Pod]] = {}
@@ -83,12 +94,12 @@ def _parts_in(
             inner.setdefault(around, []).append(pod)
     for around, members in inner.items():
         own = [one for one in bound if one.part.is_in(around.name)]
-        parts = tuple(_parts_in(depth + 1, members, own, levels))
+        parts = tuple(_parts_in(depth + 1, members, own, levels, snapshot))
         yield from _subgroup(around.name, _label(around.level, levels), members, own, parts)
     for subgroup, members in _by_subgroup([pod for pod in pods if len(_parts(pod).around) == depth]).items():
         own = [one for one in bound if one.part.subgroup == subgroup]
         asked = _asked(members)
-        slices = tuple(_slices(subgroup, asked.slices, members, own, levels))
+        slices = tuple(_slices(asked, members, own, levels, snapshot))
         yield from _subgroup(subgroup, _label(asked.required, levels), members, own, slices)
 
 
@@ -123,20 +134,19 @@ def _asked(pods: Sequence[Pod]) -> AskedParts:
 
 
 def _slices(
-    subgroup: str,
-    layers: Sequence[SliceLayer],
-    pods: Sequence[Pod],
-    bound: Sequence[BoundMember],
-    levels: Sequence[str],
+    asked: AskedParts, pods: Sequence[Pod], bound: Sequence[BoundMember], levels: Sequence[str], snapshot: Snapshot
 ) -> Iterator[GangPart]:
+    layers = [(layer.size, label) for layer in asked.slices if (label := _label(layer.level, levels))]
     if not layers:
         return
-    entries = [_Entry(_rank(pod), pod.uid, "") for pod in pods if _parts(pod).slices]
-    entries += [_Entry(one.part.rank, "", one.node) for one in bound if one.part.rank is not None]
-    entries.sort(key=lambda one: (one.rank is None, one.rank or 0))  # stable: the pods are in rank order
-    of_whom = f" of sub-group {subgroup}" if subgroup else ""
-    labels = [(layer.size, label) for layer in layers if (label := _label(layer.level, levels))]
-    yield from _cut(dict(_indexed(entries, layers[0].size)), labels, "slice ", of_whom)
+    entries = [_Entry(_rank(pod), pod.uid) for pod in pods if _parts(pod).slices]
+    entries += [_Entry(one.part.rank, node=one.node) for one in bound if one.part.in_slice]
+    places = _indexed([one for one in entries if one.rank is not None], asked.first, layers[0][0])
+    names_of = [_names_of(level, levels, snapshot) for _, level in layers]
+    loose = _seated([one for one in entries if one.rank is None], [size for size, _ in layers], names_of)
+    start = max((position for position, _ in places), default=-1) // layers[0][0] + 1
+    places += [(start * layers[0][0] + position, entry) for position, entry in loose]
+    yield from _cut(places, layers, "slice ", f" of sub-group {asked.subgroup}" if asked.subgroup else "")
 
 
 def _label(level: Level | None, levels: Sequence[str]) -> str:
@@ -150,43 +160,79 @@ def _rank(pod: Pod) -> int | None:
     return pod.membership.rank if pod.membership is not None else None
 
 
-def _indexed(entries: Sequence[_Entry], size: int) -> Iterator[tuple[int, _Entry]]:
-    """The entries with the index by which they are cut: their position, or their rank while some of them do not exist.
-
-    So a pod keeps its slice while another one is missing.
-    """
-    ranks = [one.rank for one in entries if one.rank is not None]
-    if len(entries) % size == 0 or len(ranks) < len(entries):
-        yield from enumerate(entries)
-        return
-    first, width = min(ranks) // JOB_STRIDE, max(rank % JOB_STRIDE for rank in ranks) + 1
-    values = [(rank // JOB_STRIDE - first) * width + rank % JOB_STRIDE for rank in ranks]
-    least = 0 if min(values) < size else min(values)
-    seen = set[int]()
-    for value, entry in zip(values, entries, strict=True):
-        index = value - least
-        while index in seen:  # two pods of one index: the next free one
-            index += 1
-        seen.add(index)
-        yield index, entry
+def _names_of(level: str, levels: Sequence[str], snapshot: Snapshot) -> Mapping[str, str] | None:
+    """Node to domain of a level; None if each node is a domain."""
+    return None if level == ONE_NODE else snapshot.domains(path_labels(level, levels)).name_of
 
 
-def _cut(
-    entries: Mapping[int, _Entry], layers: Sequence[tuple[int, str]], prefix: str, suffix: str
-) -> Iterator[GangPart]:
+def _indexed(entries: Sequence[_Entry], first: int, size: int) -> list[_Place]:
+    """Members with an index. No Job of a JobSet is split over two slices that have pods of other Jobs."""
+    ranks = [max((one.rank or 0) - first, 0) for one in entries]
+    width = _job_size(ranks)
+    together = max(size // width, 1)  # Jobs in one slice
+    stride = -(-width // size) * size  # positions of the slices of one Job, or of these Jobs
+    return [
+        (job // together * stride + job % together * width + index, entry)
+        for (job, index), entry in zip((divmod(rank, JOB_STRIDE) for rank in ranks), entries, strict=True)
+    ]
+
+
+def _job_size(ranks: Iterable[int]) -> int:
+    """The number of pods of a Job, by the largest index."""
+    return max((rank % JOB_STRIDE + 1 for rank in ranks), default=1)
+
+
+def _seated(
+    entries: Sequence[_Entry], sizes: Sequence[int], names_of: Sequence[Mapping[str, str] | None]
+) -> Iterator[_Place]:
+    """Members without an index. Those that run in one domain are in the same slices, those to place fill the rest."""
+    slices = _filled([one for one in entries if one.node], sizes, names_of)
+    seats = [seat for one in slices for seat in one]
+    new = iter([one for one in entries if not one.node])
+    yield from ((at, found) for at, seat in enumerate(seats) if (found := seat or next(new, None)) is not None)
+    yield from enumerate(new, len(seats))
+
+
+def _filled(
+    entries: Sequence[_Entry], sizes: Sequence[int], names_of: Sequence[Mapping[str, str] | None]
+) -> list[list[_Entry | None]]:
+    """The slices of bound members. Each has as many seats as its size; None is a free one."""
+    if not sizes:
+        return [[entry] for entry in entries]
+    by_domain: dict[str, list[_Entry]] = {}
+    for entry in entries:
+        name_of = names_of[0]
+        by_domain.setdefault(entry.node if name_of is None else name_of.get(entry.node, ""), []).append(entry)
+    found: list[list[_Entry | None]] = []
+    for _, own in sorted(by_domain.items()):
+        inner = _filled(own, sizes[1:], names_of[1:])
+        number = sizes[0] // (sizes[1] if len(sizes) > 1 else 1)  # of inner slices in a slice
+        for start in range(0, len(inner), number):
+            seats = [seat for one in inner[start : start + number] for seat in one]
+            found.append(seats + [None] * (sizes[0] - len(seats)))
+    return found
+
+
+def _cut(places: Sequence[_Place], layers: Sequence[tuple[int, str]], prefix: str, suffix: str) -> Iterator[GangPart]:
     """The slices of the first layer that have members to place, with those of the next layers as their parts."""
     if not layers:
         return
     size, level = layers[0]
-    slices: dict[int, dict[int, _Entry]] = {}
-    for index, entry in entries.items():
-        slices.setdefault(index // size, {})[index % size] = entry
-    for number, own in sorted(slices.items()):
-        members = tuple(entry.uid for _, entry in sorted(own.items()) if entry.uid)
+    slices: dict[int, list[_Place]] = {}
+    for position, entry in sorted(places, key=lambda place: place[0]):
+        slices.setdefault(position // size, []).append((position % size, entry))
+    for number, own in slices.items():
+        members = tuple(entry.uid for _, entry in own if entry.uid)
         if members:
-            placed = Counter(entry.node for entry in own.values() if entry.node)
+            placed = Counter(entry.node for _, entry in own if entry.node)
             inner = tuple(_cut(own, layers[1:], f"{prefix}{number}.", suffix))
-            yield GangPart(f"{prefix}{number}{suffix}", level, members, placed, inner)
+            absent = max(size - len(own) - sum(map(absent_members, inner)), 0)
+            yield GangPart(f"{prefix}{number}{suffix}", level, members, placed, inner, absent)
+
+
+def absent_members(part: GangPart) -> int:
+    """How many members of a part, with those of its parts, do not exist."""
+    return part.absent + sum(map(absent_members, part.parts))
 
 
 # -- sub-groups with a minimum of their own -------------------------------------------------------------------------
@@ -246,23 +292,51 @@ def parts_problem(
         return different
     for subgroup, members in _by_subgroup(pods).items():
         asked = _asked(members)
+        whom = f"sub-group {subgroup} of group {group}" if subgroup else f"group {group}"
         try:
             for level in (asked.required, *(layer.level for layer in asked.slices)):
                 level_label(level, levels)
         except ValueError as error:
             return str(error)
         if asked.slices:
-            sliced = sum(bool(_parts(pod).slices) for pod in members)
-            sliced += sum(one.part.subgroup == subgroup and one.part.rank is not None for one in bound)
-            whom = f"sub-group {subgroup} of group {group}" if subgroup else f"group {group}"
-            size = asked.slices[0]
-            needed = _needed(sliced, len(pods) + len(bound), minimum, asked.minimum or _minimum_around(asked))
-            if needed % size.size:
-                return f"pod annotation {size.annotation}: {size.size} does not divide the {needed} pods of {whom}"
+            own = [pod for pod in members if _parts(pod).slices]
+            run = [one.part.rank for one in bound if one.part.subgroup == subgroup and one.part.in_slice]
+            needed = _needed(
+                len(own) + len(run), len(pods) + len(bound), minimum, asked.minimum or _minimum_around(asked)
+            )
+            problem = _cut_problem(own, run, needed, whom)
+            if problem:
+                return f"pod annotation {asked.slices[0].annotation}: {problem}"
     together = sum(_asked_minimum(members) for members in _by_subgroup(pods).values())
     if together > minimum:
         text = f"the minimums of the sub-groups of group {group} ({SUBGROUP_MIN}) are {together} pods together"
         return f"{text}, and its own minimum is {minimum}"
+    return ""
+
+
+def _cut_problem(pods: Sequence[Pod], bound: Sequence[int | None], needed: int, whom: str) -> str:
+    """Why the pods of a sub-group cannot be cut into slices; '' if they can.
+
+    `bound` has the indices of the bound ones. Of all of them, `needed` surely run together.
+    """
+    asked, by_index = _asked(pods), dict[int | None, Pod]()
+    size = asked.slices[0].size
+    if needed % size:
+        return f"{size} does not divide the {needed} pods of {whom}"
+    for pod in pods:
+        index = _rank(pod)
+        other = by_index.setdefault(index, pod)
+        if other is not pod and index is not None:
+            return f"{other.key} and {pod.key} of {whom} have the same index, {index % JOB_STRIDE}"
+    if None in by_index and len(by_index) > 1:
+        pod = next(pod for index, pod in by_index.items() if index is not None)
+        return f"{by_index[None].key} of {whom} has no index, but {pod.key} has one"
+    ranks = sorted([index - asked.first for index in (*by_index, *bound) if index is not None])
+    width = _job_size(ranks)
+    if ranks == list(range(1, needed + 1)) and size > 1 and not bound:
+        return f"slices begin with index 0, but the pods of {whom} have the indices 1 to {needed}"
+    if len(ranks) == needed and ranks[-1] >= JOB_STRIDE and width % size and size % width:
+        return f"slices of {size} pods are neither parts of a Job of {width} pods of {whom} nor several such Jobs"
     return ""
 
 

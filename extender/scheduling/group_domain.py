@@ -108,7 +108,7 @@ def _own_part_domains(membership: Membership, snapshot: Snapshot, policy: Policy
     """The domains of the parts of a waiting pod that run."""
     pods = sorted(snapshot.members.get(membership.key, {}).values(), key=rank_order)
     uid = next((pod.uid for pod in pods if pod.membership == membership), "")
-    parts = parts_of(pods, tuple(bound_parts(membership.key, snapshot)), policy.group_levels)
+    parts = parts_of(pods, tuple(bound_parts(membership.key, snapshot)), policy.group_levels, snapshot)
     for part, domain in part_domains(parts, snapshot, policy):
         if uid in part.members:
             yield domain

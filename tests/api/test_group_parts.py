@@ -32,7 +32,14 @@ def test_the_parts_that_a_pod_asks_for(title: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "part", [BoundPart("", 7), BoundPart("workers", 1_000_003), BoundPart("leader", None), BoundPart("m/g", 1)]
+    "part",
+    [
+        BoundPart("", 7, True),
+        BoundPart("workers", 1_000_003, True),
+        BoundPart("w", None, True),
+        BoundPart("l", None, False),
+        BoundPart("m/g", 1, True),
+    ],
 )
 def test_a_claim_keeps_the_part_of_its_pod(part: BoundPart) -> None:
     assert bound_part_of(str(part)) == part

@@ -53,10 +53,13 @@ async def kubectl(tmp_path: Path) -> AsyncIterator[Kubectl]:
     group = {"apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup", "metadata": {"name": "g"}}
     core_group = {**group, "apiVersion": "scheduling.k8s.io/v1beta1"}
     deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": {}}
+    template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "pause"}]}}
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}}
+    job["spec"] = {"parallelism": 2, "completions": 2, "completionMode": "Indexed", "template": template}
     for name, objects in (
         ("own", [claim("own"), pod("own", "own")]), ("changed", [changed]), ("wrong", [wrong]),
         ("misspelt", [misspelt]), ("list", [items]), ("bad-list", [{**items, "items": [misspelt]}]),
-        ("groups", [core_group, group]), ("deployment", [deployment]),
+        ("groups", [core_group, group]), ("deployment", [deployment]), ("job", [job]),
     ):  # fmt: skip
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump_all(objects))
     async with cluster.serving() as url:
@@ -93,6 +96,12 @@ SESSION = (
     ("get podgroups.scheduling.x-k8s.io -o name", 0, "podgroup.scheduling.x-k8s.io/g"),
     ("delete -f groups.yaml", 0, 'podgroup.scheduling.k8s.io "g" deleted'),
     ("apply -f deployment.yaml", 1, 'no matches for kind "Deployment" in version "apps/v1"'),
+    ("apply -f job.yaml", 0, "job.batch/j created"),
+    ("apply -f job.yaml", 0, "job.batch/j unchanged"),
+    ("get jobs", 0, "NAME STATUS COMPLETIONS AGE j Running 0/2"),
+    ("get pods -l job-name=j -o name", 0, "pod/j-0-"),
+    ("delete -f job.yaml", 0, 'job.batch "j" deleted'),
+    ("get pods -l job-name=j", 0, "No resources found"),
     ("apply --server-side -f own.yaml", 1, "use kubectl apply without --server-side"),
     ("create -f own.yaml", 1, 'pods "own" already exists'),
     ("get pods -o wide", 0, "NAME READY STATUS RESTARTS AGE NODE NOMINATED NODE own 0/1 Pending 0"),

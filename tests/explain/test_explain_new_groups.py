@@ -147,7 +147,7 @@ def test_the_example_of_a_jobset_with_slices(tmp_path: Path, fleet: list[Json]) 
 def test_leaders_and_workers_are_members_of_one_gang(tmp_path: Path, fleet: list[Json]) -> None:
     found = group_of(tmp_path, fleet, job_set(3))
     names = [one["pod"] for one in found["plan"]]
-    assert names == ["default/llm-lead-0", "default/llm-work-1", "default/llm-work-2", "default/llm-work-3"]
+    assert names == ["default/llm-lead-0", "default/llm-work-0", "default/llm-work-1", "default/llm-work-2"]
 
 
 def test_a_new_gang_without_room_names_the_domain_with_most_room_and_a_near_miss(

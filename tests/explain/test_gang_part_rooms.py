@@ -52,3 +52,19 @@ def test_a_gang_that_fits_without_its_slices() -> None:
     members(world, 4, **SLICES)
     found = explained(world)
     assert found.misses[0].sentence == "fits without its slices and sub-groups, across the cluster"
+
+
+def test_slices_in_slices_name_the_smaller_one() -> None:
+    world = racks("a:2 b:2")
+    members(world, 4, **{**SLICES, "slice-size": "4,2", "slice-level": "rack,node"})
+    said = explained(world).sentence
+    assert "slice 0.0 needs 2 pods in one node: even then the most room is in a0, for 1" in said
+    assert "none has room" not in said
+
+
+def test_only_a_minimum_of_whole_slices_is_advised() -> None:
+    """Three racks of 3 nodes have room for 8 pods, but a minimum of 8 is no multiple of 3."""
+    world = racks("a:3 b:3 c:2")
+    members(world, 9, **{**SLICES, "slice-size": "3"})
+    said = [one.sentence for one in explained(world).misses]
+    assert any("fits with a minimum of 6 instead of 9 members" in one for one in said), said

@@ -16,14 +16,17 @@ from extender.scheduling import (
     parts_of,
     parts_problem,
 )
-from tests.worlds.gang_worlds import CLIQUE, RACK, SPINE
+from tests.worlds.gang_worlds import CLIQUE, RACK, SPINE, GangWorld
 
 LEVELS = (CLIQUE, RACK, SPINE)
+NO_NODES = GangWorld().cache.snapshot()
 
 
-def pods(names: str, labels: Mapping[str, str] | None = None, **notes: str) -> list[Pod]:
-    """Pods of the group `job`; keywords are annotations, with '_' for '-'."""
-    annotations = {f"berth.dev/{key.replace('_', '-')}": value for key, value in notes.items()}
+def pods(
+    names: str, labels: Mapping[str, str] | None = None, others: Mapping[str, str] | None = None, **notes: str
+) -> list[Pod]:
+    """Pods of the group `job`; keywords and `others` are annotations, those of Berth with '_' for '-'."""
+    annotations = {f"berth.dev/{key.replace('_', '-')}": value for key, value in notes.items()} | dict(others or {})
     found = []
     for name in names.split():
         own = {"berth.dev/group": "job", **annotations}
@@ -40,11 +43,11 @@ def tree(parts: Sequence[GangPart]) -> list[object]:
 
 
 def sliced(names: str, **notes: str) -> list[Pod]:
-    return pods(names, None, group_slice_size="2", group_slice_level="rack", **notes)
+    return pods(names, None, None, group_slice_size="2", group_slice_level="rack", **notes)
 
 
 def test_slices_have_neighbouring_indices() -> None:
-    assert tree(parts_of(sliced("w-0 w-1 w-2 w-3"), (), LEVELS)) == [
+    assert tree(parts_of(sliced("w-0 w-1 w-2 w-3"), (), LEVELS, NO_NODES)) == [
         ["slice 0", RACK, "w-0 w-1"],
         ["slice 1", RACK, "w-2 w-3"],
     ]
@@ -52,22 +55,45 @@ def test_slices_have_neighbouring_indices() -> None:
 
 def test_slices_in_slices() -> None:
     every = pods("w-0 w-1 w-2 w-3 w-4 w-5 w-6 w-7", group_slice_size="4,2", group_slice_level="rack,node")
-    assert tree(parts_of(every, (), LEVELS)) == [
+    assert tree(parts_of(every, (), LEVELS, NO_NODES)) == [
         ["slice 0", RACK, "w-0 w-1 w-2 w-3", [["slice 0.0", "node", "w-0 w-1"], ["slice 0.1", "node", "w-2 w-3"]]],
         ["slice 1", RACK, "w-4 w-5 w-6 w-7", [["slice 1.0", "node", "w-4 w-5"], ["slice 1.1", "node", "w-6 w-7"]]],
     ]
 
 
 def test_a_leader_without_slices_is_in_none() -> None:
-    found = parts_of([*pods("w-0"), *sliced("w-1 w-2 w-3 w-4")], (), LEVELS)
-    assert tree(found) == [["slice 0", RACK, "w-1 w-2"], ["slice 1", RACK, "w-3 w-4"]]
+    found = parts_of([*pods("leader"), *sliced("w-0 w-1 w-2 w-3")], (), LEVELS, NO_NODES)
+    assert tree(found) == [["slice 0", RACK, "w-0 w-1"], ["slice 1", RACK, "w-2 w-3"]]
+
+
+def lws(indices: Sequence[int], size: int) -> list[Pod]:
+    """Workers of a LeaderWorkerSet of `size` pods with the leader, in slices of 2."""
+    notes = {"leaderworkerset.sigs.k8s.io/size": str(size)}
+    found = []
+    for index in indices:
+        labels = {"leaderworkerset.sigs.k8s.io/worker-index": str(index)}
+        found += pods(f"v-{index}", labels, notes, group_slice_size="2", group_slice_level="rack")
+    return found
+
+
+def test_the_workers_of_a_leader_that_is_in_no_slice_count_from_one() -> None:
+    """Whichever of them exist: 6 workers and the leader are 7 pods, which slices of 2 do not divide."""
+    assert [part.members for part in parts_of(lws([1, 2, 4], 7), (), LEVELS, NO_NODES)] == [("v-1", "v-2"), ("v-4",)]
+    (part,) = parts_of(lws([6], 7), bound(1, 3, 4, 5), LEVELS, NO_NODES)
+    assert dict(part.placed) == {"n5": 1}
+    assert parts_problem("job", lws([1, 2, 3, 4, 5, 6], 7), (), 7, LEVELS) == ""
+
+
+def test_the_leader_of_a_leader_worker_set_can_be_in_a_slice() -> None:
+    found = parts_of(lws([0, 1, 2, 3], 4), (), LEVELS, NO_NODES)
+    assert [part.members for part in found] == [("v-0", "v-1"), ("v-2", "v-3")]
 
 
 def test_sub_groups_with_slices_of_their_own() -> None:
     leader = pods("l-0", subgroup="leader", subgroup_required="node")
     workers = sliced("w-0 w-1 w-2 w-3", subgroup="workers", subgroup_required="spine")
     others = pods("x-0 x-1", subgroup="others")
-    assert tree(parts_of([*leader, *workers, *others], (), LEVELS)) == [
+    assert tree(parts_of([*leader, *workers, *others], (), LEVELS, NO_NODES)) == [
         ["sub-group leader", "node", "l-0"],
         [
             "sub-group workers",
@@ -82,42 +108,102 @@ def test_sub_groups_with_slices_of_their_own() -> None:
 
 
 def test_the_jobs_of_a_replicated_job_are_cut_in_their_order() -> None:
-    """Pod 0 and 1 of job 1 come before pod 0 and 1 of job 2; jobs of other replicated jobs are between them."""
+    """Pod 0 and 1 of job 1 come before pod 0 and 1 of job 2; job 0 is of another replicated job."""
     every = []
-    for job in (3, 1):
+    for job in (2, 1):
         for index in (1, 0):
             labels = {
                 "jobset.sigs.k8s.io/replicatedjob-name": "workers",
                 "jobset.sigs.k8s.io/job-global-index": str(job),
+                "jobset.sigs.k8s.io/job-index": str(job - 1),
                 "batch.kubernetes.io/job-completion-index": str(index),
             }
             every += pods(f"js-{job}-{index}-x", labels, group_slice_size="2", group_slice_level="rack")
     every.sort(key=lambda pod: pod.membership.rank or 0 if pod.membership else 0)
-    assert tree(parts_of(every, (), LEVELS)) == [
+    assert tree(parts_of(every, (), LEVELS, NO_NODES)) == [
         ["slice 0 of sub-group workers", RACK, "js-1-0-x js-1-1-x"],
-        ["slice 1 of sub-group workers", RACK, "js-3-0-x js-3-1-x"],
+        ["slice 1 of sub-group workers", RACK, "js-2-0-x js-2-1-x"],
     ]
 
 
 def bound(*ranks: int, subgroup: str = "") -> list[BoundMember]:
     """Bound members of these indices, each on a node of its own."""
-    return [BoundMember(BoundPart(subgroup, rank), f"n{rank}") for rank in ranks]
+    return [BoundMember(BoundPart(subgroup, rank, True), f"n{rank}") for rank in ranks]
 
 
 def test_a_new_pod_returns_to_its_slice() -> None:
-    (part,) = parts_of(sliced("w-3"), bound(0, 1, 2), LEVELS)
+    (part,) = parts_of(sliced("w-3"), bound(0, 1, 2), LEVELS, NO_NODES)
     assert (part.name, part.members, dict(part.placed)) == ("slice 1", ("w-3",), {"n2": 1})
 
 
 def test_a_pod_keeps_its_slice_while_another_one_does_not_exist() -> None:
     """Pod w-1 does not exist yet: by position, w-4 would be in the slice of w-2 and w-3."""
-    (part,) = parts_of(sliced("w-4"), bound(0, 2, 3, 5), LEVELS)
+    (part,) = parts_of(sliced("w-4"), bound(0, 2, 3, 5), LEVELS, NO_NODES)
     assert (part.members, dict(part.placed)) == (("w-4",), {"n5": 1})
 
 
-def test_two_pods_with_one_index_are_in_one_slice_or_the_next() -> None:
-    found = parts_of(sliced("w-2 v-2 w-3"), bound(0, 1), LEVELS)
-    assert sorted(uid for part in found for uid in part.members) == ["v-2", "w-2", "w-3"]
+def test_a_position_is_no_index() -> None:
+    """As many pods exist as two slices have, but not those of two whole slices."""
+    found = parts_of(sliced("w-0 w-2 w-3 w-5"), (), LEVELS, NO_NODES)
+    assert [part.members for part in found] == [("w-0",), ("w-2", "w-3"), ("w-5",)]
+
+
+def test_a_new_pod_beside_an_old_one_that_has_its_index() -> None:
+    """A Job can create a new pod while the old one, n3, terminates."""
+    (part,) = parts_of(sliced("w-3"), bound(2, 3), LEVELS, NO_NODES)
+    assert dict(part.placed) == {"n2": 1, "n3": 1}
+
+
+def jobs(*pods_of_job: int, size: int) -> list[Pod]:
+    """The pods of the Jobs of a replicated job."""
+    found = []
+    for job, number in enumerate(pods_of_job):
+        for index in range(number):
+            labels = {
+                "jobset.sigs.k8s.io/replicatedjob-name": "w",
+                "jobset.sigs.k8s.io/job-global-index": str(job + 5),
+                "jobset.sigs.k8s.io/job-index": str(job),
+                "batch.kubernetes.io/job-completion-index": str(index),
+            }
+            found += pods(f"w-{job}-{index}", labels, group_slice_size=str(size), group_slice_level="rack")
+    return found
+
+
+def test_no_job_is_split_over_slices_with_pods_of_other_jobs() -> None:
+    def cut(*pods_of_job: int, size: int) -> list[str]:
+        return [" ".join(part.members) for part in parts_of(jobs(*pods_of_job, size=size), (), LEVELS, NO_NODES)]
+
+    assert cut(4, 4, size=2) == ["w-0-0 w-0-1", "w-0-2 w-0-3", "w-1-0 w-1-1", "w-1-2 w-1-3"]
+    assert cut(3, 2, size=2) == ["w-0-0 w-0-1", "w-0-2", "w-1-0 w-1-1"]
+    assert cut(2, 2, 2, 2, size=4) == ["w-0-0 w-0-1 w-1-0 w-1-1", "w-2-0 w-2-1 w-3-0 w-3-1"]
+    assert cut(0, 0, 2, 1, size=4) == ["w-2-0 w-2-1 w-3-0"]
+
+
+def test_pods_without_an_index_fill_the_slices_that_run() -> None:
+    """Racks a and b lack a pod of a slice each, rack c none. A new pod takes the place in a, the next one that in b."""
+    world = GangWorld()
+    for name in ("a0", "a1", "a2", "b0", "c0", "c1"):
+        world.add_node(name, labels={RACK: name[0]})
+    running = [BoundMember(BoundPart("", None, True), node) for node in ("a0", "b0", "c0", "a1", "a2", "c1")]
+    found = parts_of(sliced("job-x job-y job-z job-v"), running, LEVELS, world.cache.snapshot())
+    assert [(part.members, dict(part.placed)) for part in found] == [
+        (("job-x",), {"a2": 1}),
+        (("job-y",), {"b0": 1}),
+        (("job-z", "job-v"), {}),
+    ]
+
+
+def test_slices_in_slices_of_pods_without_an_index() -> None:
+    """Slices of 4 in a rack, in slices of 2 on a node. One pod lacks on a0; b has half a slice."""
+    world = GangWorld()
+    for name in ("a0", "a1", "b0"):
+        world.add_node(name, labels={RACK: name[0]})
+    running = [BoundMember(BoundPart("", None, True), node) for node in ("a0", "a1", "a1", "b0", "b0")]
+    new = pods("job-x job-y job-z", group_slice_size="4,2", group_slice_level="rack,node")
+    first, second = parts_of(new, running, LEVELS, world.cache.snapshot())
+    assert (first.members, dict(first.placed)) == (("job-x",), {"a0": 1, "a1": 2})
+    assert [(part.members, dict(part.placed)) for part in first.parts] == [(("job-x",), {"a0": 1})]
+    assert [(part.members, dict(part.placed)) for part in second.parts] == [(("job-y", "job-z"), {})]
 
 
 PROBLEMS = {
@@ -137,6 +223,32 @@ PROBLEMS = {
         "pod annotation berth.dev/group-slice-size: 2 does not divide the 3 pods of sub-group workers of group job",
     ),
     "a leader is not counted": ([*pods("l-0"), *sliced("w-0 w-1")], 3, ""),
+    "indices that begin with 1": (
+        sliced("w-1 w-2 w-3 w-4"),
+        4,
+        (
+            "pod annotation berth.dev/group-slice-size: slices begin with index 0, "
+            "but the pods of group job have the indices 1 to 4"
+        ),
+    ),
+    "two pods with one index": (
+        sliced("v-0 w-0 w-1 v-1"),
+        4,
+        "pod annotation berth.dev/group-slice-size: default/v-0 and default/w-0 of group job have the same index, 0",
+    ),
+    "a pod without an index": (
+        sliced("w-0 w-x"),
+        2,
+        "pod annotation berth.dev/group-slice-size: default/w-x of group job has no index, but default/w-0 has one",
+    ),
+    "slices that end within a Job": (
+        jobs(3, 3, 3, 3, size=4),
+        12,
+        (
+            "pod annotation berth.dev/group-slice-size: slices of 4 pods are neither parts of a Job of 3 pods "
+            "of sub-group w of group job nor several such Jobs"
+        ),
+    ),
     "pods beyond the minimum": (sliced("w-0 w-1 w-2"), 2, ""),
     "a level that does not exist": (
         pods("w-0 w-1", group_slice_size="2", group_slice_level="row"),
@@ -188,3 +300,20 @@ def test_the_minimum_of_each_sub_group() -> None:
     running = bound(7, subgroup="ps")
     assert lacking_subgroup([*servers, *workers], running, 0) is None
     assert needed_members([*servers, *workers], running) == {"v-0", "w-0", "w-1"}
+
+
+def test_pods_that_run_without_an_index_are_counted() -> None:
+    running = [BoundMember(BoundPart("", None, True), node) for node in ("a0", "a1", "b0")]
+    assert parts_problem("job", sliced("job-x"), running, 4, LEVELS) == ""
+    problem = "pod annotation berth.dev/group-slice-size: 2 does not divide the 3 pods of group job"
+    assert parts_problem("job", sliced("job-x"), running[:2], 3, LEVELS) == problem
+
+
+def test_digits_of_a_generated_name_are_no_index() -> None:
+    (pod,) = sliced("job-x7t24")
+    assert pod.membership is not None
+    assert pod.membership.rank == 24
+    metadata = {"name": "job-x7t24", "generateName": "job-", "annotations": {"berth.dev/group": "job"}}
+    generated = decode_pod({"metadata": {**metadata, "namespace": "default"}, "spec": {}}).membership
+    assert generated is not None
+    assert generated.rank is None

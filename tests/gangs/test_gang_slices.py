@@ -15,6 +15,7 @@ from tests.worlds.gang_pods import (
     RACK,
     answer_once_read,
     bind_all,
+    delete,
     die,
     gets_a_node,
     member,
@@ -138,6 +139,50 @@ async def test_a_pod_beyond_the_minimum_follows_its_slice() -> None:
         b.cluster.add_node("c1", carried_machines()["a100-pcie-8-bridged"], {RACK: "c"})
         await b.settled()
         await eventually(lambda: gets_a_node(b, "p5"), "the pod follows its slice")
+
+
+async def test_a_late_pod_has_room_beside_its_slice() -> None:
+    """The first four pods are of three slices. Each slice has a rack with room for both of its pods."""
+    async with racks({"a": 2, "b": 2, "c": 2}) as b:
+        for i in (0, 2, 3, 5):
+            member(b, f"p{i}", minimum=4, **SLICES)
+        await b.settled()
+        nodes = await planned(b, "p0", "p2", "p3", "p5")
+        assert {pod: node[0] for pod, node in nodes.items()} == {"p0": "a", "p2": "b", "p3": "b", "p5": "c"}
+        assert await bind_all(b, nodes) == [""] * 4
+        for late, rack in (("p4", "c"), ("p1", "a")):
+            member(b, late, minimum=4, **SLICES)
+            await b.settled()
+            (node,) = (await answer_once_read(b, late))["NodeNames"]
+            assert node[0] == rack
+            assert await b.bind(late, node) == ""
+
+
+async def test_slices_without_room_for_absent_pods_are_placed() -> None:
+    async with racks({"a": 2, "b": 2}) as b:
+        for i in (0, 2, 3, 5):
+            member(b, f"p{i}", minimum=4, **SLICES)
+        await b.settled()
+        nodes = await planned(b, "p0", "p2", "p3", "p5")
+        assert nodes["p2"][0] == nodes["p3"][0] != nodes["p0"][0] == nodes["p5"][0]
+
+
+async def test_a_new_pod_without_an_index_takes_the_place_of_a_dead_one() -> None:
+    """Pods of a Job whose names end at random. Rack a has a free node, too, and its slice is whole."""
+    async with racks({"a": 2, "b": 2}) as b:
+        for name in ("job-b", "job-c", "job-d", "job-f"):
+            member(b, name, minimum=4, **SLICES)
+        await b.settled()
+        nodes = await planned(b, "job-b", "job-c", "job-d", "job-f")
+        assert [node[0] for node in nodes.values()] == ["a", "a", "b", "b"]
+        assert await bind_all(b, nodes) == [""] * 4
+        delete(b, "pods", "job-d")
+        delete(b, "resourceclaims", "job-d-gpus")
+        b.cluster.add_node("a9", carried_machines()["a100-pcie-8-bridged"], {RACK: "a"})
+        member(b, "job-a", minimum=4, **SLICES)
+        await b.settled()
+        assert (await answer_once_read(b, "job-a"))["NodeNames"] == [nodes["job-d"]]
+        assert await b.bind("job-a", nodes["job-d"]) == ""
 
 
 def replicated(b: Berthing, job: str, index: int, gpus: int, minimum: int = 3, **notes: Any) -> None:

@@ -61,7 +61,7 @@ HOLDS = {
     "client_ca": "policy",
     "page_token_file": "policy",
 }
-WRITTEN = {"picture_file"}  # files that a command writes
+WRITTEN = {"picture_file", "save", "html"}  # files that a command writes
 
 
 VALUES = ("", "x", "é\n", "-1", "²", "9" * 400, "nan", "a/b/c", "/", "\n", "[bold]x", "\u001b[0m", "n\u0000")

@@ -20,16 +20,7 @@ from tests.worlds.eventually import HANG_SECONDS
 from tests.worlds.source_code import FILES, imports
 
 ROOT = Path(__file__).resolve().parents[2]
-RUN_ONCE = (
-    "run",
-    "--once",
-    "--listen",
-    "127.0.0.1:0",
-    "--console",
-    "127.0.0.1:0",
-    "--examples",
-    str(ROOT / "examples"),
-)
+RUN_ONCE = ("run", "--once", "--listen", "127.0.0.1:0", "--console", "127.0.0.1:0")
 
 
 def built(folder: Path) -> Path:

@@ -275,6 +275,22 @@ def test_an_invalid_member_is_the_only_finding_about_its_group(tmp_path: Path) -
     assert out.endswith("\n1 finding\n"), "not that one pod is missing"
 
 
+@pytest.mark.parametrize(
+    ("notes", "problem"),
+    [
+        ({SIZE: "0", LEVEL: "rack"}, "'0' is not 1 to 3 numbers of pods"),
+        ({SIZE: "2,4", LEVEL: "rack,node"}, "slices of 4 pods do not divide those of 2"),
+        ({SIZE: "2", LEVEL: "the rack"}, "'the rack' is neither a node label nor the name of a level"),
+        ({"berth.dev/subgroup": "g", "berth.dev/subgroup-min": "1"}, "'g' is the name of the group itself"),
+    ],
+)
+def test_one_fault_of_a_part_is_one_finding(tmp_path: Path, notes: Json, problem: str) -> None:
+    """The other annotation of the pair has no fault."""
+    _, out, *_ = lint(tmp_path, pod("a", {**GANG, **notes}))
+    assert problem in out
+    assert out.endswith("\n1 finding\n")
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_groups_and_annotations(tmp_path: Path, name: str) -> None:
     objects, errors, words = CASES[name]

@@ -26,7 +26,7 @@ from tests.worlds.nic_worlds import claim_of
 from tests.worlds.process_worlds import free_port
 from tests.worlds.running_berth import berthing, claim, pod
 
-pytestmark = pytest.mark.skipif(not CHROMIUM, reason=f"no Chromium on the PATH: {', '.join(NAMES)}")
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason=f"install Chromium: PATH has no {', '.join(NAMES)}")
 FITS = "document.getElementById('view').scrollHeight <= document.getElementById('view').clientHeight"
 LIVE = "document.getElementById('link').textContent === 'live'"
 TEXT = "document.body.innerText"
@@ -104,7 +104,7 @@ async def test_every_view_and_live_updates(tmp_path: Path) -> None:
         text = await opened(page, "default/train")
         assert "Bound to n2" in text
         assert "Berth, and first fit" in text
-        assert "371 of 371 GB/s" in text
+        assert "371 GB/s predicted, the best for this pod" in text
         assert "link" in text
         await page.run("openNode('n1')")
         text = await opened(page, "n1")

@@ -15,7 +15,7 @@ from tests.worlds.browser import CHROMIUM, NAMES, Page, browsing
 from tests.worlds.explain_worlds import refused
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
 
-pytestmark = pytest.mark.skipif(not CHROMIUM, reason=f"no Chromium on the PATH: {', '.join(NAMES)}")
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason=f"install Chromium: PATH has no {', '.join(NAMES)}")
 LIVE = "document.getElementById('link').textContent === 'live'"
 FOUND = "[...document.querySelectorAll('#found button')].map(one => one.innerText)"
 IS_OPEN = "!document.getElementById('found').hidden"
@@ -141,3 +141,21 @@ async def test_the_picture_of_the_tab_is_one_of_the_page(tmp_path: Path) -> None
         assert await page.run("document.querySelector('link[rel=icon]').getAttribute('href')") == "/icon.svg"
         reply = await b.client.get("/icon.svg")
         assert (reply.status_code, reply.headers["content-type"]) == (200, "image/svg+xml; charset=utf-8")
+
+
+async def test_texts_for_screen_readers_are_not_drawn_on_a_wide_screen() -> None:
+    """They were far to the left of a form at the right edge: within a screen of 1,920 pixels."""
+    async with shown({"n1": "t4-4"}) as (_, page):
+        for width in (420, 1280, 1920, 2560):
+            await page.size(width, 900)
+            widths = "[...document.querySelectorAll('.hidden, .skip')].map(e => e.getBoundingClientRect().width)"
+            assert max(await page.run(widths)) <= 1, width
+
+
+async def test_a_console_that_hangs_looks_dead() -> None:
+    """A stopped process keeps its connections, so the page looked live for half a minute."""
+    async with shown({"n1": "t4-4"}) as (_, page):
+        await page.run("window.fetch = () => new Promise(() => {})")
+        await page.until("asked < Infinity")
+        await page.until("(asked -= 1000, answered -= 1000, !document.getElementById('dead').hidden)")
+        assert await page.run("document.getElementById('link').textContent") == "not connected"

@@ -12,7 +12,7 @@ import pytest
 
 from tests.worlds.eventually import HANG_SECONDS
 
-NEEDS_OPENSSL = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+NEEDS_OPENSSL = pytest.mark.skipif(shutil.which("openssl") is None, reason="install openssl: there is none on the PATH")
 _NEW_KEY = ("-nodes", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")  # a key of RSA takes 0.1 s
 
 

@@ -18,8 +18,9 @@ from extender.api.protobuf import PROTOBUF
 from extender.api_schema import field_faults
 from extender.sandbox.apiserver import claim_bytes
 from extender.sandbox.apiserver.kubectl_documents import OPENAPI_V2, OPENAPI_V2_TYPE, document_at, table_of
+from extender.sandbox.apiserver.object_rules import check_object
 from extender.sandbox.apiserver.registry import RESOURCES, Registry, Resource
-from extender.sandbox.apiserver.status_errors import ApiError, gone
+from extender.sandbox.apiserver.status_errors import ApiError, gone, not_found
 from extender.sandbox.apiserver.validation import check_readable
 from extender.sandbox.apiserver.versioned_store import Change, Json, Key, ObjectStore, Watcher
 
@@ -132,6 +133,9 @@ class ApiServer:
             warnings += check_fields(resource, body, request.query, is_patch=method == "PATCH")
         if request.query.get("fieldValidation") in ("Strict", "Warn") and method in ("POST", "PUT"):
             check_readable(resource.kind, body)
+            check_object(resource.name, resource.kind, body)
+            if resource.namespaced and self.store.get("namespaces", ("", key[0])) is None:
+                raise not_found("namespaces", key[0])
         if method == "POST" and request.subresource == "binding":
             registry.bind(key, body)
             return 201, {"kind": "Status", "apiVersion": "v1", "status": "Success"}

@@ -189,6 +189,16 @@ def _pod_status(pod: Json) -> str:
     return str(status.get("reason") or status.get("phase") or _UNKNOWN)
 
 
+def _job_status(job: Json) -> str:
+    conditions = (job.get("status") or {}).get("conditions") or []
+    return next((c["type"] for c in conditions if c.get("status") == "True"), "Running")
+
+
+def _job_completions(job: Json) -> str:
+    spec, done = job.get("spec") or {}, (job.get("status") or {}).get("succeeded") or 0
+    return f"{done}/{spec.get('completions') or 1}"
+
+
 def _node_status(node: Json) -> str:
     conditions = (node.get("status") or {}).get("conditions") or []
     ready = next((c["status"] == "True" for c in conditions if c.get("type") == "Ready"), None)
@@ -220,6 +230,10 @@ _COLUMNS = {
         _Column("Restarts", lambda _: "0"),
         _Column("Node", _at("spec", "nodeName"), wide=True),
         _Column("Nominated Node", _at("status", "nominatedNodeName"), wide=True),
+    ),
+    "Job": (
+        _Column("Status", _job_status),
+        _Column("Completions", _job_completions),
     ),
     "Node": (
         _Column("Status", _node_status),

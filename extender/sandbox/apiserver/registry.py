@@ -55,6 +55,7 @@ RESOURCES = {
         Resource("pods", "", "v1", "Pod", True, ("po",)),
         Resource("nodes", "", "v1", "Node", False, ("no",)),
         Resource("namespaces", "", "v1", "Namespace", False, ("ns",)),
+        Resource("jobs", "batch", "v1", "Job", True),
         Resource("podgroups", "scheduling.k8s.io", "v1beta1", "PodGroup", True),
         Resource("compositepodgroups", "scheduling.k8s.io", "v1alpha3", "CompositePodGroup", True),
         Resource("podgroups", _PLUGINS, "v1alpha1", "PodGroup", True, own_table=f"podgroups.{_PLUGINS}"),
@@ -70,6 +71,7 @@ RESOURCES = {
         Resource("resourceclaimtemplates", *_DRA, "ResourceClaimTemplate", True),
     )
 }
+_WITH_STATUS = ("pods", "resourceclaims", "jobs")  # only the subresource writes it
 # The lists that a strategic merge patch merges, with the field that identifies an item (patchMergeKey in the Go types).
 # A list of strings has none. All other lists are replaced.
 _MERGE_KEYS = {
@@ -125,7 +127,7 @@ class Registry:
         metadata |= {"name": name, "uid": str(uuid.uuid4()), "creationTimestamp": now_rfc3339(), "generation": 1}
         stored = {"apiVersion": resource.api_version, "kind": resource.kind, **obj, "metadata": metadata}
         validation.check_spec(resource.name, stored)
-        if resource.name in ("pods", "resourceclaims"):
+        if resource.name in _WITH_STATUS:
             stored["status"] = {"phase": "Pending"} if resource.name == "pods" else {}
         return self._stored(resource, key, stored)
 
@@ -214,7 +216,7 @@ class Registry:
         else:
             written = {**new, "metadata": metadata, "apiVersion": old["apiVersion"], "kind": old["kind"]}
             validation.check_immutable(resource.name, old, written)
-            if "status" in old and resource.name in ("pods", "resourceclaims"):
+            if "status" in old and resource.name in _WITH_STATUS:
                 written["status"] = old["status"]
         if _same(written, old):
             return old

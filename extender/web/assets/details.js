@@ -113,7 +113,10 @@ function boundParts(found) {
   const gap = margin < .0005 ? "as good" : `${margin.toFixed(3)} behind`;
   const devices = counted(chosen.devices.length + chosen.reused.length, "device");
   const behind = second ? [" · runner-up ", link("node", second), `, ${gap}`] : [];
-  const ring = chosen.ring_gbps ? ` · ${chosen.ring_gbps.toFixed(0)} of ${gbps(chosen.best_gbps)} predicted` : "";
+  const isBest = chosen.ring_gbps > .999 * chosen.best_gbps;
+  const rate = isBest ? `${predicted(chosen.ring_gbps)}, the best for this pod`
+    : `${chosen.ring_gbps.toFixed(0)} of ${predicted(chosen.best_gbps)}`;
+  const ring = chosen.ring_gbps ? ` · ${rate}` : "";
   const told = el("p", {}, `${was} to `, link("node", chosen.node), " ", age(at), ` ago: ${devices}${ring}`, ...behind);
   return [told, ...(found.sets ? [setFigures(found.sets)] : []), ...pairParts(chosen),
     el("h3", { textContent: "Why this node" }), scoreTable([chosen])];

@@ -77,7 +77,8 @@ function take(update) {
 
 // The page asks for changes while somebody sees it, and keeps no connection: a browser has six for all its tabs.
 const PAUSE = 800, LATE = 5000; // milliseconds between two questions; without an answer until the page says so
-let answered = Date.now(), wake = () => {};
+const HUNG = 10000; // milliseconds without an answer to a question
+let answered = Date.now(), asked = Infinity, wake = () => {};
 
 function alive() {
   answered = Date.now();
@@ -87,8 +88,9 @@ function alive() {
 }
 
 function late(problem) {
-  // A TypeError of fetch means that nothing answers; its text differs between browsers.
-  $("link").textContent = problem instanceof TypeError ? "not connected" : problem.message;
+  // A TypeError of fetch means that nothing answers, a TimeoutError that it hangs; their texts differ between browsers.
+  const isSilent = problem instanceof TypeError || problem.name === "TimeoutError";
+  $("link").textContent = isSilent ? "not connected" : problem.message;
   $("link").className = "";
   if (Date.now() - answered < LATE || !$("token").hidden) return;
   $("dead").textContent = "The console does not answer. "
@@ -101,16 +103,19 @@ async function start() {
   for (let isRouted = false; ;) {
     try {
       if (!document.hidden) {
+        asked = Date.now();
         take(await ask(`/v1/fleet?since=${fleet.cursor}`));
         alive();
         if (!isRouted) route();
         isRouted = true;
       }
     } catch (problem) { late(problem); }
+    asked = Infinity;
     await new Promise((resolve) => { wake = resolve; setTimeout(resolve, PAUSE); });
   }
 }
 
+setInterval(() => { if (Date.now() - asked > HUNG) late(new TypeError()); }, 1000);
 document.addEventListener("visibilitychange", () => wake());
 $("search").oninput = $("search").onfocus = find;
 $("find").onsubmit = (event) => { event.preventDefault(); $("found").querySelector("button")?.click(); };
