@@ -122,6 +122,16 @@ async def test_every_view_and_live_updates(tmp_path: Path) -> None:
         )
 
 
+async def test_what_only_is_lacking_is_not_what_would_help() -> None:
+    async with berthing({"n1": "t4-4"}) as b, browsing(str(b.client.base_url)) as page:
+        await page.until(LIVE)
+        await b.create(claim_of("p", 5), pod("p", "p"))
+        await page.run("openPod('default/p')")
+        text = await opened(page, "default/p")
+        assert "no node has 5 free devices for request gpu; 1 node has 4" in text.partition("What stands in the way")[2]
+        assert "What would help" not in text
+
+
 async def test_pairs_of_devices_and_the_places_of_a_node(tmp_path: Path) -> None:
     async with berthing({"n1": "hgx-h100-8"}) as b, browsing(str(b.client.base_url)) as page:
         await page.until(LIVE)
