@@ -129,7 +129,7 @@ def term_for(term: str, dialect: Dialect, device: Device, driver: str, deadline:
     """
     try:
         text, function = _left(term, Work())
-        if function == _CONSTANT_IN:
+        if function in (_CONSTANT_IN, "_!=_"):  # the value of a device is what != excludes
             return ""
         value = evaluated(compile_value(text, dialect).value, device, driver, deadline)
         found = _comparison(text, _OPERATORS.get(function, "=="), value)
