@@ -1,13 +1,15 @@
 """The HTTP client of the commands that ask a console: at a URL, on this machine, or in a cluster.
 
-`--server` or $BERTH_SERVER names a URL. Without one, `berth` asks 127.0.0.1:8889 if something answers there, which is
-`berth run`; else the console of the cluster to which the kubeconfig leads. `kubectl berth` never asks this machine: a
-sandbox must not answer for the cluster of the context. A reply that does not have Berth's shape raises an error; no
-command prints it.
+`--server` names a URL; `--kubeconfig`, `--context` or `--berth-namespace` name the console of a cluster. Without these,
+$BERTH_SERVER names a URL: it is no envvar of the option, because what is typed wins. Else `berth` asks 127.0.0.1:8889
+if something answers there, which is `berth run`; else the console of the cluster to which the kubeconfig leads.
+`kubectl berth` never asks this machine: a sandbox must not answer for the cluster of the context. A reply that does not
+have Berth's shape raises an error; no command prints it.
 """
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 from collections.abc import Mapping
@@ -30,8 +32,7 @@ NAMESPACE = "berth-system"
 Server = Annotated[
     str,
     typer.Option(
-        envvar="BERTH_SERVER",
-        help=f"The URL of the console. Default: {SERVER} (not kubectl berth), else the cluster's.",
+        help=f"The URL of the console. Default: $BERTH_SERVER, {SERVER} (not kubectl berth), or the cluster's."
     ),
 ]
 Token = Annotated[
@@ -103,10 +104,16 @@ def console_of(server: str, token: str, kubeconfig: Path | None, context: str, b
     """The client of the console that these options name. Raises BerthError."""
     if not (token.isascii() and token.isprintable()):
         raise WireError("--token", "must be visible ASCII characters")
-    of_cluster = kubeconfig is not None or context or berth_namespace != NAMESPACE
-    is_plugin = Path(sys.argv[0]).name.startswith("kubectl")
-    if not server and not of_cluster and not is_plugin and _listens(SERVER):
-        server = SERVER
+    of_cluster = [("--kubeconfig", kubeconfig), ("--context", context)]
+    of_cluster += [("--berth-namespace", berth_namespace if berth_namespace != NAMESPACE else "")]
+    typed = [f"{option} {one_line(str(value))}" for option, value in of_cluster if value]
+    if server and typed:
+        raise WireError("--server", f"does not go with {typed[0]}: each names a console")
+    if not server and not typed:
+        server = os.environ.get("BERTH_SERVER", "")
+        is_plugin = Path(sys.argv[0]).name.startswith("kubectl")
+        if not server and not is_plugin and _listens(SERVER):
+            server = SERVER
     if server:
         return ConsoleClient(_Url(parse_url(server, "--server"), token))
     from extender.cli.installed_console import InstalledConsole  # the client of the API server

@@ -34,7 +34,7 @@ from extender.cli.console_client import (
     console_of,
 )
 from extender.cli.console_replies import DecisionReply, ScoredNodeReply
-from extender.cli.explained_names import Named, explained
+from extender.cli.explained_names import NODE_KINDS, Named, explained, freed, without_kind
 from extender.cli.object_files import checked_files, policy_of, policy_text
 from extender.cli.options import AllNamespaces, Context, Namespace, Watch, WideOutput, check_namespace
 from extender.cli.output import WATCH_SECONDS, Screen, say, say_value, table_screen
@@ -60,6 +60,7 @@ class ExplanationReply(BaseModel):
     best: list[ScoredNodeReply] = []
     unschedulable: list[UnschedulableNodes] = []
     misses: list[str] = []
+    facts: list[str] = []
     terms: list[str] = []
     failing: list[str] = []
     narration: list[str] = []
@@ -84,10 +85,13 @@ Files = Annotated[
 ]
 Without = Annotated[
     list[str] | None,
-    typer.Option(metavar="NODE", help="Explain as if this node did not exist.", autocompletion=node_names),
+    typer.Option(
+        metavar="NODE", help="Explain as if this node did not exist; node/NAME, too.", autocompletion=node_names
+    ),
 ]
 Free = Annotated[
-    list[str] | None, typer.Option(metavar="NAMESPACE/POD", help="Explain as if the devices of this pod were free.")
+    list[str] | None,
+    typer.Option(metavar="[NAMESPACE/]POD", help="Explain as if the devices of this pod were free; pod/NAME, too."),
 ]
 
 
@@ -123,12 +127,17 @@ def explain_command(
     check_namespace(namespace, everywhere=all_namespaces)
     if watch and snapshot is not None:
         raise WireError("--watch", "does not go with --snapshot: the file does not change")
-    what_if: Json = {"without": without or [], "free": free or []}
+    what_if: Json = {"without": [without_kind(name, NODE_KINDS) for name in without or ()]}
     target = explained(words or [], namespace, has_file=bool(file))
     if target is not None and target.is_group and (policy is not None or narrate):
         raise WireError("explain group", "takes no -f, --policy or --narrate")
     objects = [obj for _, obj in checked_files(file)] if file else []
-    question: Json = {"objects": _placed(objects, namespace), **what_if, "narrate": narrate}
+    question: Json = {
+        "objects": _placed(objects, namespace),
+        **what_if,
+        "free": freed(free or (), namespace),
+        "narrate": narrate,
+    }
     if snapshot is not None:
         decided_by = policy_of(policy) if policy is not None else None
         answer = partial(_answer_of_file, snapshot, target, decided_by, question)
@@ -136,7 +145,7 @@ def explain_command(
         text = policy_text(policy) if policy is not None else None
         console = console_of(server, token, kubeconfig, context, berth_namespace)
         within = "" if all_namespaces else namespace or console.namespace
-        question |= {"objects": _placed(objects, within), "policy": text}
+        question |= {"objects": _placed(objects, within), "free": freed(free or (), within), "policy": text}
         answer = partial(_ask, console, target, question, within)
     found = _answer_or_kind(answer, target)
     _show_all(found, output, narrated=bool(narrate))
@@ -289,8 +298,8 @@ def _show(found: ExplanationReply, output: str) -> None:
         _show_sentence(console, sentence, found.outcome)
     else:
         console.print(sentence, style=_style(found.outcome))
-    for miss in found.misses[1:]:
-        console.print(f"  or: {miss}")
+    if found.misses:
+        _show_misses(console, found)
     if found.gang:
         console.print(f"all about its group: berth explain group {found.gang}")
     if found.alone:
@@ -305,6 +314,17 @@ def _show(found: ExplanationReply, output: str) -> None:
         _print_indented(console, [_first_fit(found.sets)])
     if decision is not None and output == "wide":
         console.print(_best([decision.chosen]))
+
+
+def _show_misses(console: Screen, found: ExplanationReply) -> None:
+    """Print what would help beside the first miss, which is in the sentence, and then what only is lacking."""
+    first, *others = found.misses
+    before = "or: " if first not in found.facts else "what would help: "
+    for miss in others:
+        if miss not in found.facts:
+            console.print(f"  {before}{miss}")
+            before = "or: "
+    _print_indented(console, [miss for miss in others if miss in found.facts])
 
 
 def _show_nodes(console: Screen, found: ExplanationReply, rows: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from extender.api.object_meta import ObjectKey
@@ -10,14 +10,20 @@ from extender.base.berth_errors import BerthError, WireError
 from extender.base.text_limits import one_line, shown
 
 _PODS = ("pod", "pods", "po")
-_GROUPS = ("group", "groups")
+_GROUPS = ("group", "groups", "gang", "gangs", "pg", "podgroup", "podgroups")
 _WORKLOADS = (
     "deploy", "deployment", "deployments", "sts", "statefulset", "statefulsets", "rs", "replicaset", "replicasets",
     "ds", "daemonset", "daemonsets", "job", "jobs", "cj", "cronjob", "cronjobs", "jobset", "jobsets", "lws",
     "leaderworkerset", "leaderworkersets",
 )  # fmt: skip
-_NODES = ("no", "node", "nodes")
-_CLAIMS = ("claim", "claims", "resourceclaim", "resourceclaims")
+NODE_KINDS = ("node", "nodes", "no")
+CLAIM_KINDS = ("claim", "claims", "resourceclaim", "resourceclaims", "resourceclaim.resource.k8s.io")
+_OTHERS = (
+    "svc", "service", "services", "ns", "namespace", "namespaces", "cm", "configmap", "configmaps", "secret", "secrets",
+    "pvc", "persistentvolumeclaim", "pv", "persistentvolume", "sa", "serviceaccount", "ing", "ingress", "deviceclass",
+    "resourceslice", "resourceclaimtemplate",
+)  # fmt: skip
+_KINDS = (*_WORKLOADS, *NODE_KINDS, *CLAIM_KINDS, *_OTHERS)
 
 
 class Named(NamedTuple):
@@ -69,7 +75,9 @@ def _named(words: Sequence[str], namespace: str) -> Named:
     if not rest:  # one word: NAME, NAMESPACE/NAME, KIND/NAME
         first, slash, last = kind.partition("/")
         kind, rest = (first, [last]) if slash and first in _PODS + _GROUPS else ("pod", [kind])
-    elif kind in (*_WORKLOADS, *_NODES, *_CLAIMS):
+        if slash and "." in first and first not in CLAIM_KINDS:  # such as deployments.apps, and no namespace
+            raise _wrong_kind(first, last)
+    elif kind in _KINDS:
         raise _wrong_kind(kind, rest[0])
     is_group = kind in _GROUPS
     parts = rest[0].split("/")
@@ -79,15 +87,30 @@ def _named(words: Sequence[str], namespace: str) -> Named:
         return Named(is_group, namespace, parts[0])
     if namespace:
         raise WireError("--namespace", f"does not go with a name that has a namespace, is {shown(namespace)}")
-    may_be_kind = parts[0] in (*_WORKLOADS, *_NODES, *_CLAIMS) and not is_group
+    may_be_kind = parts[0] in _KINDS and not is_group
     return Named(is_group, parts[0], parts[1], parts[0] if may_be_kind else "")
 
 
 def _wrong_kind(kind: str, name: str) -> BerthError:
     name = one_line(name)
+    kind = one_line(kind)
     ways = "name one of its pods (kubectl get pods lists them), or give its manifest with -f FILE"
-    if kind in _NODES:
+    if kind in _OTHERS:
+        ways = "kubectl get pods lists the pods"
+    if kind in NODE_KINDS:
         ways = f"berth nodes {name} shows the node"
-    if kind in _CLAIMS:
+    if kind in CLAIM_KINDS:
         ways = f"name a pod that uses the claim; berth claims {name} lists it"
     return BerthError(f"explain takes a pod or a group, not {kind} {name}: {ways}")
+
+
+def without_kind(name: str, kinds: Collection[str]) -> str:
+    """The name of KIND/NAME for one of these kinds; anything else as it is."""
+    kind, slash, rest = name.partition("/")
+    return rest if slash and kind in kinds else name
+
+
+def freed(names: Iterable[str], namespace: str) -> list[str]:
+    """The pods of --free as NAMESPACE/NAME; a bare name or pod/NAME is a pod of this namespace, or of default."""
+    found = (without_kind(name, _PODS) for name in names)
+    return [name if "/" in name else f"{namespace or 'default'}/{name}" for name in found]

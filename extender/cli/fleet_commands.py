@@ -18,7 +18,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from extender.api.fields import Json
-from extender.base.text_limits import counted
+from extender.base.text_limits import counted, one_line
 from extender.cli.completion_command import node_names
 from extender.cli.console_client import (
     NAMESPACE,
@@ -30,14 +30,13 @@ from extender.cli.console_client import (
     console_of,
 )
 from extender.cli.console_replies import ClaimReply, FleetChangeReply, FleetReply, NodeDetailReply
+from extender.cli.explained_names import CLAIM_KINDS, NODE_KINDS, without_kind
 from extender.cli.options import AllNamespaces, Context, ListOutput, Namespace, Watch, check_namespace
 from extender.cli.output import WATCH_SECONDS, say, say_value, table_screen
 
 _COLOURS = {"f": "green", "u": "blue", "h": "yellow", "d": "red", "x": "magenta"}
 _TOP_PODS, _TOP_DECISIONS = 10, 12
 _DATA = ("json", "yaml")
-_NODE_KINDS = ("node", "nodes", "no")
-_CLAIM_KINDS = ("claim", "claims", "resourceclaim", "resourceclaims", "resourceclaim.resource.k8s.io")
 
 
 def nodes_command(
@@ -64,10 +63,13 @@ def nodes_command(
     Example: berth nodes h100 --output wide;  berth nodes node-17
     """
     console = console_of(server, token, kubeconfig, context, berth_namespace)
-    parts = [_without_kind(name, _NODE_KINDS) for name in names or ()]
+    parts = [without_kind(name, NODE_KINDS) for name in names or ()]
     fleet = console.ask("/v1/fleet", FleetReply)
     rows = _named_nodes(fleet, parts)
-    _show_nodes(console, rows, parts, output)
+    if not rows and parts:
+        say(f"berth: no node has {' or '.join(map(one_line, parts))} in its name", err=True)
+    if rows or not parts or output in _DATA:
+        _show_nodes(console, rows, parts, output)
     if watch:
         _watch_nodes(console, fleet, parts, output)
     if not rows:
@@ -131,16 +133,19 @@ def claims_command(
     check_namespace(namespace, everywhere=all_namespaces)
     console = console_of(server, token, kubeconfig, context, berth_namespace)
     within = "" if all_namespaces else namespace or console.namespace
-    wanted = {_without_kind(name, _CLAIM_KINDS) for name in names or ()}
+    wanted = {without_kind(name, CLAIM_KINDS) for name in names or ()}
 
     def found() -> list[Json]:
         rows = console.ask("/v1/claims", list[ClaimReply])
         return [one for one in rows if _is_wanted(one["claim"], within, wanted)]
 
     rows = found()
-    _show_claims(rows, output)
-    if not rows and output != "name" and within:
-        say(f"berth: no claim in namespace {within}; -A lists all namespaces", err=True)
+    if rows or output in _DATA:
+        _show_claims(rows, output)
+    if not rows:
+        place, more = (f" in namespace {within}", "; -A lists all namespaces") if within else ("", "")
+        named = f" has the name {' or '.join(map(one_line, sorted(wanted)))}" if wanted else ""
+        say(f"berth: no claim{place}{named}{more}", err=True)
     if watch:
         _watch_claims(found, rows, output)
     if not rows and wanted:
@@ -217,12 +222,6 @@ def top_command(
         while True:
             time.sleep(seconds)
             live.update(_top(client.ask("/v1/fleet", FleetReply), pods))
-
-
-def _without_kind(name: str, kinds: Collection[str]) -> str:
-    """The name of KIND/NAME for one of these kinds; anything else as it is."""
-    kind, slash, rest = name.partition("/")
-    return rest if slash and kind in kinds else name
 
 
 def _allocator(claim: Json) -> str:

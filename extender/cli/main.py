@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import sys
 import traceback
@@ -47,6 +48,9 @@ _COMMANDS = {
     "serve": ("serve_command", "serve_command", _RUN),
     "completion": ("completion_command", "completion_command", _OTHER),
 }
+_OWN_OPTIONS = ("-h", "--help", "--version")  # of berth itself, not of a command
+_FLAGS = ("-A", "--all-namespaces", "-w", "--watch")  # options without a value that may stand before the command
+_HAS_VALUE = re.compile("--[^=]+=|-[a-zA-Z].")  # an option with its value in the same word
 _USAGE_BYTES = 1024
 _COMPLETION = "_BERTH_COMPLETE"  # set by the script of `berth completion`
 
@@ -59,10 +63,11 @@ class _Commands(TyperGroup):
         order = list(_COMMANDS)
         return sorted(super().list_commands(ctx), key=lambda name: order.index(name) if name in order else len(order))
 
-    def main(self, *args: Any, **extra: Any) -> NoReturn:
+    def main(self, args: Sequence[str] | None = None, *more: Any, **extra: Any) -> NoReturn:
         """Run the command that the arguments name, and exit. Raises BerthError."""
+        words = _as_typer_reads(sys.argv[1:] if args is None else args)
         try:
-            code = super().main(*args, **{**extra, "standalone_mode": False})
+            code = super().main(words, *more, **{**extra, "standalone_mode": False})
         except typer.TyperException as error:
             from extender.policy import in_plain_words  # pydantic takes 6 MiB, which the node agent does without
 
@@ -71,6 +76,16 @@ class _Commands(TyperGroup):
                 sys.exit(2)
             raise BerthError(one_line(f"{message.rstrip('.')}{_value(error)}", _USAGE_BYTES)) from error
         sys.exit(code)
+
+
+def _as_typer_reads(words: Sequence[str]) -> list[str]:
+    """The words with what kubectl takes, too: options before the command, and -o=json."""
+    first = 0  # the position of the command
+    while first < len(words) and words[first].startswith("-") and words[first] not in _OWN_OPTIONS:
+        first += 1 if words[first] in _FLAGS or _HAS_VALUE.match(words[first]) else 2
+    if first < len(words) and words[first] in _COMMANDS:
+        words = [words[first], *words[:first], *words[first + 1 :]]
+    return [re.sub("^(-[a-zA-Z])=", "\\1", word) for word in words]
 
 
 def _value(error: typer.TyperException) -> str:

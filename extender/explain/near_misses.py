@@ -60,12 +60,14 @@ class NearMiss:
 
     `of_group`: a pod of a group must end. Its group cannot run without it, so such a near miss comes last.
     `is_tried`: the pod fits with this change; the others say what is lacking. So such a near miss comes first.
+    `is_fact`: it says only what is lacking, and names no change.
     """
 
     cost: int
     sentence: str
     of_group: bool = False
     is_tried: bool = False
+    is_fact: bool = False
 
     @property
     def rank(self) -> int:
@@ -101,8 +103,16 @@ class Refusal:
     ignores_identity: bool
 
 
-def near_misses(refusal: Refusal) -> tuple[tuple[str, ...], list[TermStats]]:
-    """The near misses as sentences, the cheapest first, and the terms of selectors. Raises DeadlineExceeded."""
+class Found(NamedTuple):
+    """Near misses as sentences, the cheapest first; those of them that are facts; and the terms of selectors."""
+
+    misses: tuple[str, ...]
+    facts: tuple[str, ...]
+    terms: list[TermStats]
+
+
+def near_misses(refusal: Refusal) -> Found:
+    """The near misses of a pod. Raises DeadlineExceeded."""
     samples = refusal.samples if refusal.ignores_identity else None
     terms = selector_stats(refusal.requirements, refusal.snapshot, samples, refusal.context)
     released = _Releases(refusal).near_misses()
@@ -113,10 +123,11 @@ def near_misses(refusal: Refusal) -> tuple[tuple[str, ...], list[TermStats]]:
         *released,
         *_by_devices(refusal),
         # Terms that no device passes, and terms that fail on devices without an attribute.
-        *(NearMiss(0, term.sentence()) for term in terms if term.fails and term.asked),
+        *(NearMiss(0, one.sentence(), is_fact=not one.has_advice) for one in terms if one.fails and one.asked),
     ]
     found.sort(key=lambda one: (helps and not one.cost, one.rank, one.cost))
-    return tuple(dict.fromkeys(one.sentence for one in found)), terms
+    sentences, facts = dict.fromkeys(one.sentence for one in found), [one.sentence for one in found if one.is_fact]
+    return Found(tuple(sentences), tuple(dict.fromkeys(facts)), terms)
 
 
 # -- claims and the devices that they hold -------------------------------------------------------------------------
@@ -191,12 +202,21 @@ def _results(claims: Iterable[Claim]) -> list[Result]:
 
 
 def _held_by(claim: Claim, usable: frozenset[DeviceId]) -> str:
-    """Those of the usable devices that a claim holds (if none, all), as 'gpu-0, gpu-1, held by training/llm-0'."""
+    """Those of the usable devices that a claim holds (if none, all), as 'gpu-0, gpu-1, held by pod training/llm-0'.
+
+    A claim that is reserved for several pods, for none or for a PodGroup is named itself.
+    """
     results = _results([claim])
     devices = [r.device.device for r in [r for r in results if r.device in usable] or results]
     more = f" and {len(devices) - _MAX_NAMED} more" if len(devices) > _MAX_NAMED else ""
     group = f" of group {name_on_claims(claim.group)}" if claim.group else ""
-    return f"{', '.join(devices[:_MAX_NAMED])}{more}, held by {claim.key}{group}"
+    return f"{', '.join(devices[:_MAX_NAMED])}{more}, held by {_holder(claim)}{group}"
+
+
+def _holder(claim: Claim) -> str:
+    if len(claim.reserved_for) == 1 and claim.reserved_for[0].resource == "pods":
+        return f"pod {claim.key.namespace}/{claim.reserved_for[0].name}"
+    return f"claim {claim.key}"
 
 
 # -- by the end of claims ------------------------------------------------------------------------------------------
@@ -249,7 +269,8 @@ class _Releases:
                 proves = False
                 break
         if proves and not self._found:
-            return [NearMiss(0, "freeing devices does not help: it would not fit with all of them free either")]
+            sentence = "freeing devices does not help: it would not fit with all of them free either"
+            return [NearMiss(0, sentence, is_fact=True)]
         # A shared claim may be in the way on several nodes: the end of some claims may suffice on another node.
         least = [one for keys, one in self._found if not any(others < keys for others, _ in self._found)]
         return sorted(least, key=lambda one: (one.of_group, one.cost, one.sentence))[:_MAX_FOUND]
@@ -405,12 +426,12 @@ def _missing_devices(
     most = max(free, default=0)
     if most and most < option.count:
         wanted = f"{option.count} free devices for request {option.name}"
-        return NearMiss(option.count - most, f"no node has {wanted}; {_nodes(free[most])} {most}")
+        return NearMiss(option.count - most, f"no node has {wanted}; {_nodes(free[most])} {most}", is_fact=True)
     if requirements.intent.topology == "required" and option.count > 1:
         joined = max(linked, default=0)
         if joined < option.count:
-            wanted = f"{option.count} free GPUs that links join"
-            return NearMiss(option.count - joined, f"no node has {wanted}; {_nodes(linked[joined])} {joined}")
+            lacking = f"no node has {option.count} free matching GPUs that links join"
+            return NearMiss(option.count - joined, f"{lacking}; {_nodes(linked[joined])} {joined}", is_fact=True)
     return None
 
 
@@ -449,7 +470,7 @@ def _by_devices(refusal: Refusal) -> list[NearMiss]:
             most = max((have[own].value for have, own in offered if own in have), default=None)
             if most is not None and amount > most:
                 wanted = f"request {option.name} asks for {readable(amount.nanos)} of {name}"
-                misses.append(NearMiss(0, f"{wanted}; the largest device has {readable(most.nanos)}"))
+                misses.append(NearMiss(0, f"{wanted}; the largest device has {readable(most.nanos)}", is_fact=True))
     for claim, spec in enumerate(specs):
         asked = {name: found for (of, name), found in matching.items() if of == claim}
         for constraint in (one for one in spec.constraints if one.attribute):
@@ -475,4 +496,6 @@ def _without_attribute(attribute: str, covered: Mapping[str, Sampled], *, lists:
         if devices:
             of = f" for request {name}" if name else ""
             hint = attributes_like(attribute, (one.device for one in devices))
-            yield NearMiss(0, f"0 of {counted(sum(devices.values()), 'device')}{of} have {attribute}{hint}")
+            yield NearMiss(
+                0, f"0 of {counted(sum(devices.values()), 'device')}{of} have {attribute}{hint}", is_fact=not hint
+            )

@@ -31,8 +31,8 @@ from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.base.text_limits import counted, one_line, shown
 from extender.explain.crowded_cliques import clique_misses, why_last
 from extender.explain.fleet_rows import product
-from extender.explain.near_misses import EquivalentNodes, Refusal, holders_of_usable, near_misses, options_of
-from extender.explain.selector_stats import NodeSample, TermStats
+from extender.explain.near_misses import EquivalentNodes, Found, Refusal, holders_of_usable, near_misses, options_of
+from extender.explain.selector_stats import NodeSample
 from extender.policy import Policy
 from extender.scheduling import (
     EvaluationContext,
@@ -87,6 +87,7 @@ class Explanation:
     best: tuple[ScoredNode, ...] = ()
     unschedulable: tuple[UnschedulableNodes, ...] = ()  # by reason, see _AllUnschedulable.by_reason
     misses: tuple[str, ...] = ()  # near misses, the cheapest first
+    facts: tuple[str, ...] = ()  # those of the misses that only say what is lacking
     terms: tuple[str, ...] = ()  # selector terms with device counts
     failing: tuple[str, ...] = ()  # those of the terms that no device passes, or that have no value on some
     narration: tuple[str, ...] = ()  # the search on one node, if the caller requested it
@@ -192,7 +193,8 @@ def _explanation(question: _Question) -> Explanation:
         sentence = _fits(name, nodes, fitting, best) + _leaves(excluded, nodes)
         sentence += why_last(best, *ranked, statuses)
         return Explanation(name, "fits", sentence, nodes, fitting, tuple(best), reasons)
-    misses, stats = _what_would_help(question, unschedulable, excluded) if unschedulable.classes else ((), [])
+    missed = _what_would_help(question, unschedulable, excluded) if unschedulable.classes else Found((), (), [])
+    misses, facts, stats = missed
     terms, failing = (tuple(one.sentence() for one in some) for some in (stats, [one for one in stats if one.fails]))
     # Nodes that only another ComputeDomain keeps from the pod say most, even if others are more.
     kept = excluded.get(Code.CLIQUE, ())
@@ -201,7 +203,9 @@ def _explanation(question: _Question) -> Explanation:
         reasons = tuple(sorted(reasons, key=lambda one: one.code != Code.CLIQUE.name))
         misses = (*clique_misses(kept, question.requirements, snapshot), *misses)
     sentence = _refused(name, reasons, misses, unschedulable)
-    return Explanation(name, "refused", sentence, nodes, 0, (), reasons, misses, terms, failing)
+    if misses and any(one.renamed is not None and one.sentence() == misses[0] for one in stats):
+        sentence = f"pod {name} fits nowhere: {misses[0]}"  # the reasons of nodes only follow from it
+    return Explanation(name, "refused", sentence, nodes, 0, (), reasons, misses, facts, terms, failing)
 
 
 def _scored(question: _Question, node: str, placement: Placement) -> ScoredNode:
@@ -355,8 +359,8 @@ def _with_causes(one: _NodesByReason, question: _Question) -> UnschedulableNodes
 
 def _what_would_help(
     question: _Question, unschedulable: _AllUnschedulable, excluded: Mapping[Code, list[str]]
-) -> tuple[tuple[str, ...], list[TermStats]]:
-    """The near misses, the cheapest first, and the terms of selectors. Raises DeadlineExceeded."""
+) -> Found:
+    """Raises DeadlineExceeded."""
     refusal = Refusal(
         question.pod,
         question.requirements,

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 
 from extender.allocation import NodeInfo, Snapshot
+from extender.api.quantity import parse_quantity
 from extender.api.resource_slices import Device, Slice
 from extender.base.text_limits import counted, one_line
 from extender.cel import CelError, CompileError
 from extender.cel.dra import Selector, evaluated
-from extender.cel.dra.terms import left_side, observed_value, term_for
-from extender.scheduling import EvaluationContext, PodRequirements, attributes_like
+from extender.cel.dra.terms import constants_of, left_side, observed_value, term_for
+from extender.scheduling import EvaluationContext, PodRequirements, attributes_like, similar_attributes
 
 _MAX_SHOWN = 3
+_CLOSE = 0.8  # the least ratio of difflib by which a text without a model is a mistyped one
+_SIZE = re.compile("[0-9]+[kmgt]i?b")  # such as 80gb, which many products have
 _MAX_VALUES = 256  # distinct values that are counted
 _DEFAULTS = {"string": '""', "int": "0", "bool": "false", "version": 'semver("0.0.0")'}  # by type of attribute, in CEL
 
@@ -34,7 +39,9 @@ class TermStats:
     similar: str = ""  # attributes of the devices with the names of those that none publishes, as text
     problem: str = ""  # the compile error; then no device was evaluated
     examples: dict[str, tuple[Device, str]] = field(default_factory=dict)  # value to its first device, and the driver
-    remedy: str = ""  # a term that matches the devices with the most frequent of these values
+    wanted: list[str] = field(default_factory=list)  # what the term compares these values with
+    remedy: str = ""  # a term that matches the devices with the nearest of these values, if that is near
+    renamed: tuple[str, str, str] | None = None  # attribute that no device has, the one they have, the term with it
     lacking: tuple[str, str] | None = None  # the first device on which the term fails, and the path that it lacks
     defaults: dict[str, str] = field(default_factory=dict)  # path to a neutral value of the type that devices have
 
@@ -42,7 +49,11 @@ class TermStats:
         """The result as a sentence for users."""
         if self.problem:
             return f"{self.source}: `{one_line(self.term)}` does not compile: {one_line(self.problem)}"
-        most = self.most_frequent()
+        if self.renamed is not None:
+            absent, known, term = (one_line(text) for text in self.renamed)
+            none = f"none of {counted(self.asked, 'device')} has the attribute {absent}"
+            return f"{self.source}: {none}; they have {known}: write `{term}`"
+        most = self.nearest()
         others = ", ".join(f"{counted(count, 'has', 'have')} {one_line(value)}" for value, count in most)
         asked = counted(self.asked, "device")
         missing = [name for name, count in self.published.items() if not count]
@@ -60,14 +71,22 @@ class TermStats:
             found += f": {self._default(*self.lacking)}"
         return found
 
-    def most_frequent(self) -> list[tuple[str, int]]:
-        """The values of devices that did not pass, the most frequent first, with their numbers."""
-        return sorted(self.instead.items(), key=lambda one: (-one[1], one[0]))[:_MAX_SHOWN]
+    def nearest(self) -> list[tuple[str, int]]:
+        """Values of devices that did not pass with their numbers: the nearest first, of equally near the most frequent
+        first."""
+        return sorted(self.instead.items(), key=lambda one: (_distance(self.wanted, one[0]), -one[1], one[0]))[
+            :_MAX_SHOWN
+        ]
 
     @property
     def fails(self) -> bool:
         """Whether no device passes the term, or it has no value on some. A term that no device reached does not."""
         return bool(self.problem or (self.asked and (self.failed or not self.passed)))
+
+    @property
+    def has_advice(self) -> bool:
+        """Whether the sentence says what to write instead."""
+        return bool(self.remedy or self.renamed or self.similar or self.lacking)
 
     def _default(self, device: str, path: str) -> str:
         """How the term can allow for devices that lack the attribute or capacity of this path."""
@@ -142,13 +161,84 @@ def _passing(finding: TermStats, devices: Devices, context: EvaluationContext) -
     term = _Term(finding, selector, _reads(selector), context)
     left = {key: term.count(key, some) for key, some in devices.items()}
     if not finding.passed and finding.instead:
-        device, driver = finding.examples[finding.most_frequent()[0][0]]
-        finding.remedy = term_for(finding.term, context.masks.dialect, device, driver, context.deadline)
+        finding.wanted = constants_of(finding.term)
+        nearest = finding.nearest()[0][0]
+        device, driver = finding.examples[nearest]
+        remedy = term_for(finding.term, context.masks.dialect, device, driver, context.deadline)
+        finding.remedy = remedy if " == " not in remedy or _is_near(finding.wanted, nearest) else ""
     for path, _ in term.reads or ():
         kind, _, name = path.partition(":")
         if kind == "attributes" and not finding.published.get(name.rpartition("/")[2]):
-            finding.similar = attributes_like(name, (device for some in devices.values() for device in some))
+            known = [device for some in devices.values() for device in some]
+            finding.similar = attributes_like(name, known)
+            if not finding.passed and finding.renamed is None:
+                finding.renamed = _renamed(finding.term, name, known, context)
     return left
+
+
+def _renamed(
+    term: str, name: str, devices: Iterable[Device], context: EvaluationContext
+) -> tuple[str, str, str] | None:
+    """The short name of an attribute that no device has, that of a similar one in its domain, and the term with it."""
+    domain, _, short = name.rpartition("/")
+    for full in similar_attributes(name, devices):
+        of, _, known = full.rpartition("/")
+        changed, count = re.subn(rf"\b{re.escape(short)}\b", known, term)
+        if (
+            of == domain
+            and count == 1
+            and not isinstance(context.masks.selector(changed, context.deadline), CompileError)
+        ):
+            return short, known, changed
+    return None
+
+
+# -- which of the values is meant ----------------------------------------------------------------------------------
+
+
+def _words(text: str) -> list[str]:
+    return re.findall("[a-z0-9]+", text.casefold())
+
+
+def _model(text: str) -> str:
+    """The word by which a product differs from others, such as 't4' of 'Tesla T4'; '' without one."""
+    return next((one for one in _words(text) if not one.isalpha() and not _SIZE.fullmatch(one)), "")
+
+
+def _nanos(text: str) -> int | None:
+    try:
+        return parse_quantity(text).nanos
+    except ValueError:
+        return None
+
+
+def _is_near(wanted: Iterable[str], value: str) -> bool:
+    """Whether a user who wrote one of the wanted texts or amounts can mean this value, as observed_value shows it."""
+    for one in wanted:
+        if not value.startswith("'"):
+            amount, own = _nanos(one), _nanos(value)
+            if amount is not None and own is not None and abs(own - amount) * 10 <= abs(amount):
+                return True
+        elif model := _model(one):
+            if model in _words(value):
+                return True
+        elif one and (one.casefold() in value.casefold() or _likeness(one, value) >= _CLOSE):
+            return True
+    return False
+
+
+def _likeness(wanted: str, value: str) -> float:
+    return SequenceMatcher(None, wanted.casefold(), value.strip("'").casefold(), autojunk=False).ratio()
+
+
+def _distance(wanted: Sequence[str], value: str) -> tuple[bool, float]:
+    """Sorts values by their nearness to what a term wants."""
+    if not wanted:
+        return False, 0
+    if value.startswith("'"):
+        return not _is_near(wanted, value), -max(_likeness(one, value) for one in wanted)
+    amount, own = _nanos(wanted[0]), _nanos(value)
+    return False, abs(own - amount) if amount is not None and own is not None else 0
 
 
 def _sources(requirements: PodRequirements) -> Iterator[tuple[str, list[str]]]:

@@ -49,7 +49,7 @@ from extender.scheduling.shortlist import (
     scores,
     shortlist,
 )
-from extender.scheduling.unschedulable_reason import attributes_like
+from extender.scheduling.unschedulable_reason import attributes_like, similar_attributes
 
 __all__ = [
     "MAX_CLIQUE",
@@ -102,4 +102,5 @@ __all__ = [
     "running_domain",
     "scores",
     "shortlist",
+    "similar_attributes",
 ]

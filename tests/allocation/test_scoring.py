@@ -220,7 +220,7 @@ async def test_only_partitions_of_fabric_manager_are_taken() -> None:
         await ask(b, "four", 4)
         found = await why(b, "four")
         assert "no partition of 4 GPUs is free" in found["sentence"], found
-        assert found["misses"] == ["fits on n1 if gpu-0, gpu-2, held by default/p0, were free"]
+        assert found["misses"] == ["fits on n1 if gpu-0, gpu-2, held by pod default/p0, were free"]
     async with berthing({"n1": H100}) as b:
         await change(b, gpu_slice("n1", carried_machines()[H100])["metadata"]["name"], edit)
         assert failed(await ask(b, "three", 3)) == {"n1": "the node has no partition of 3 GPUs"}

@@ -252,6 +252,18 @@ async def test_the_plugin_never_asks_this_machine(world: World, monkeypatch: pyt
     assert (code, out) == (0, "node/n1\nnode/n2\n"), "nothing answers on this machine"
 
 
+async def test_what_is_typed_wins_over_the_environment(world: World) -> None:
+    """With BERTH_SERVER of a sandbox, `--context prod` once told about the sandbox."""
+    env = {"BERTH_SERVER": "http://127.0.0.1:9"}
+    for words in (["--context", "prod"], ["--kubeconfig", str(world.kubeconfig)]):
+        assert await world.run("nodes", "-o", "name", *words, env=env) == (0, "node/n1\nnode/n2\n", "")
+    code, _, err = await world.run("nodes", "--berth-namespace", "none", env=env)
+    assert (code, "in namespace none of context prod" in err) == (2, True)
+    assert "http://127.0.0.1:9 does not answer" in (await world.run("nodes", env=env))[2]
+    code, _, err = await world.run("nodes", "--server", "http://127.0.0.1:9", "--context", "prod")
+    assert (code, err) == (2, "berth: --server: does not go with --context prod: each names a console")
+
+
 @NEEDS_OPENSSL
 async def test_pages_with_tls_are_asked_with_the_authority_of_the_user(world: World, tmp_path: Path) -> None:
     """The components mtls and separate: the certificate has the name localhost, as docs/install.md says."""

@@ -19,6 +19,7 @@ from extender.cli.main import commands
 from extender.cli.output import Screen, table_screen
 from tests.worlds.commands import berth, berth_beside
 from tests.worlds.eventually import eventually
+from tests.worlds.explain_worlds import run_pod
 from tests.worlds.process_starter import ROOT
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
 
@@ -35,11 +36,16 @@ WAYS = "name one of its pods (kubectl get pods lists them), or give its manifest
     ("job/x", f"explain takes a pod or a group, not job x: {WAYS}"),
     ("node/n1", "explain takes a pod or a group, not node n1: berth nodes n1 shows the node"),
     ("claim/c", "explain takes a pod or a group, not claim c: name a pod that uses the claim; berth claims c lists it"),
+    ("svc/x", "explain takes a pod or a group, not svc x: kubectl get pods lists the pods"),
+    ("ns/x", "explain takes a pod or a group, not ns x: kubectl get pods lists the pods"),
+    ("deployments.apps/x", f"explain takes a pod or a group, not deployments.apps x: {WAYS}"),
     ("p -n Bad_Name", "--namespace: must be the name of a namespace, is 'Bad_Name'"),
     ("p -n a -A", "--all-namespaces: does not go with --namespace a"),
     ("a/p -n b", "--namespace: does not go with a name that has a namespace, is 'b'"),
     ("p --snapshot f -w", "--watch: does not go with --snapshot: the file does not change"),
     ("group g", ("NAMESPACE/NAME: must name one group, is 'g': the namespace is missing: "
+                "write berth explain group NAMESPACE/g")),
+    ("podgroup/g", ("NAMESPACE/NAME: must name one group, is 'g': the namespace is missing: "
                 "write berth explain group NAMESPACE/g")),
     ("group/g", ("NAMESPACE/NAME: must name one group, is 'g': the namespace is missing: "
                 "write berth explain group NAMESPACE/g")),
@@ -73,6 +79,44 @@ async def test_names_and_forms_of_output() -> None:
         top = (await ask(b, "top", "--once", "-n", "job"))[1]
         assert ("job/p" in top, "default/p" in top) == (True, False)
         assert yaml.safe_load((await ask(b, "policy", "status", "-o", "yaml"))[1])["problem"] == ""
+
+
+async def test_what_is_printed_can_be_typed_again() -> None:
+    async with berthing({"n1": "t4-4", "n2": "t4-4"}) as b:
+        for name in ("a", "b"):
+            await run_pod(b, name, [claim(f"{name}-gpus", 4)])
+        await run_pod(b, "p", [claim("p-gpus", 4)])
+        _, out, _ = await ask(b, "explain", "p")
+        holder = re.findall("held by (pod default/[ab]),", out)[0]
+        for free in (holder.replace("pod ", ""), "pod/a", "a", "po/b"):
+            code, out, _ = await ask(b, "explain", "p", "--free", free, "-o=json")
+            assert (code, json.loads(out)["outcome"]) == (0, "fits"), free
+        code, out, _ = await ask(b, "explain", "p", "--free", "a", "--free", "b", "--without", "node/n1", "-o", "json")
+        assert [one["node"] for one in json.loads(out)["best"]] == ["n2"]
+        for kind in ("pg", "gang", "podgroup"):
+            assert "no pod that waits" in (await ask(b, "explain", f"{kind}/x", "-n", "default"))[2]
+
+
+async def test_options_may_stand_before_the_command() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(claim("c", 1))
+        await b.settled()
+        name = "resourceclaim.resource.k8s.io/c\n"
+        for words in ("-n default claims -o name", "--namespace=default -o=name claims", "-A claims c -o=name"):
+            assert await ask(b, *words.split()) == (0, name, ""), words
+        assert await ask(b, "-n", "top", "claims") == (
+            0, "", "berth: no claim in namespace top; -A lists all namespaces\n"
+        )  # fmt: skip
+        assert "Usage: berth [OPTIONS] COMMAND" in berth(["-h", "claims"])[1]
+
+
+async def test_a_name_that_matches_nothing_is_said_in_one_sentence() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        assert await ask(b, "nodes", "nope") == (1, "", "berth: no node has nope in its name\n")
+        assert await ask(b, "claims", "claim/nope") == (1, "", "berth: no claim has the name nope\n")
+        assert await ask(b, "claims", "nope", "-n", "a") == (
+            1, "", "berth: no claim in namespace a has the name nope; -A lists all namespaces\n"
+        )  # fmt: skip
 
 
 async def test_a_watch_prints_what_changes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -187,7 +187,7 @@ def check_nvlink(said: dict[str, list[str]]) -> None:
     assert "by PCIe, predicted ring 10 GB/s" in crowded[0]
     waiting, placed = said["berth explain pod default/train-v100"]
     assert "fits nowhere" in waiting
-    assert "held by default/running-dgx1-v100-1" in waiting
+    assert "held by pod default/running-dgx1-v100-1" in waiting
     assert "fits" in said["berth explain pod default/train-v100 --free default/train-four-b"][0]
     assert "was bound to" in placed
     assert "predicted 80 GB/s, the best for this pod" in placed

@@ -37,9 +37,9 @@ async def test_near_misses_name_the_claim_whose_devices_are_needed() -> None:
         assert found["nodes"] == 2
         assert [(g["code"], g["nodes"]) for g in found["unschedulable"]] == [("IN_USE", 2)]
         assert found["unschedulable"][0]["causes"][0].startswith("gpu-0, gpu-1")
-        assert "held by default/big-" in found["unschedulable"][0]["causes"][0]
+        assert "held by pod default/big-" in found["unschedulable"][0]["causes"][0]
         assert any(
-            m.startswith("fits on n1 if gpu-0, gpu-1") and "held by default/big-" in m for m in found["misses"]
+            m.startswith("fits on n1 if gpu-0, gpu-1") and "held by pod default/big-" in m for m in found["misses"]
         ), found["misses"]
         again = await why(b, "late", free="default/big-0")
         assert again["outcome"] == "fits"
@@ -115,7 +115,8 @@ async def test_too_few_on_one_node_and_no_nvlink_set() -> None:
         )
         await run_pod(b, "q", [claim("q", 4)], {"berth.dev/topology": "required"})
         assert any(
-            m == "no node has 4 free GPUs that links join; 2 nodes have 2" for m in (await why(b, "q"))["misses"]
+            m == "no node has 4 free matching GPUs that links join; 2 nodes have 2"
+            for m in (await why(b, "q"))["misses"]
         )
 
 
@@ -202,7 +203,9 @@ def test_what_if_for_a_job_from_a_server_and_from_a_snapshot(tmp_path: Path) -> 
     )
     stuck = ["explain", "pod", "default/stuck", "--snapshot", str(cluster_dump)]
     table = CliRunner(env={"COLUMNS": "200"}).invoke(cli, stuck).output
-    assert "n1: gpu-0, gpu-1, gpu-2, gpu-3 and 2 more, held by default/a" in table, "a device is beside its own node"
+    assert "n1: gpu-0, gpu-1, gpu-2, gpu-3 and 2 more, held by pod default/a" in table, (
+        "a device is beside its own node"
+    )
     freed = CliRunner().invoke(cli, [*stuck, "--free", "default/a"])
     assert freed.exit_code == 0
     assert "fits on" in freed.output
@@ -254,7 +257,7 @@ async def test_one_event_when_the_reason_changes() -> None:
         assert event["regarding"]["name"] == "p"
         assert event["reason"] == "NotPlaced"
         assert "matching devices are in use" in event["note"]
-        assert "held by default/a" in event["note"]
+        assert "held by pod default/a" in event["note"]
         await refused(b, "p", "0/2 nodes are available: 2 in use.")
         await run_pod(b, "q", [claim("q", 2)])
         await refused(b, "q", "0/1 nodes are available: 1 in use.")

@@ -20,7 +20,8 @@ def test_the_end_of_the_pods_of_a_shared_claim_helps(consumers: tuple[str, ...])
     objects = [*fleet({"n1": "g0 k0", "n2": "k0"}), held("sh", "n2", "k0", *consumers)]
     asked = [claim("own", "g"), pod("want", "own", "sh")]
     found = explained(objects, asked)
-    assert "fits on n1 if k0, held by default/sh, were free" in found["sentence"]
+    holder = "pod default/oth" if consumers else "claim default/sh"
+    assert f"fits on n1 if k0, held by {holder}, were free" in found["sentence"]
     if consumers:
         assert explained(objects, asked, ["default/oth"])["outcome"] == "fits"
 
@@ -35,7 +36,7 @@ def test_of_shared_claims_only_those_in_the_way_are_named() -> None:
     ]
     asked = [claim("own", "g"), pod("want", "own", "sh", "near")]
     found = explained(objects, asked)
-    assert "fits on n1 if k0, held by default/sh; g0, held by default/busy, were free" in found["sentence"]
+    assert "fits on n1 if k0, held by pod default/oth; g0, held by pod default/job, were free" in found["sentence"]
     assert explained(objects, asked, ["default/job"])["outcome"] == "refused"
 
 

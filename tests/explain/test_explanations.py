@@ -62,7 +62,7 @@ def test_the_end_of_the_pod_itself_is_no_advice() -> None:
     asked = asking({})
     asked[-1]["spec"]["resourceClaims"].append({"name": "own", "resourceClaimName": "own"})
     found = texts(explained(objects, asked))
-    assert "fits on n1 if g1, held by default/other, were free" in found
+    assert "fits on n1 if g1, held by pod default/other, were free" in found
     assert "default/own" not in found
 
 
@@ -126,7 +126,7 @@ def test_the_remedy_for_a_missing_attribute_helps(kind: str, value: Json, term: 
 def freed(found: Json) -> list[list[str]]:
     """The claims that each near miss by release names, as pods."""
     misses = [miss for miss in found["misses"] if miss.startswith("fits on") and "and more," not in miss]
-    return [re.findall(r"held by (default/held-\d+)", miss) for miss in misses]
+    return [re.findall(r"held by pod (default/held-\d+)", miss) for miss in misses]
 
 
 def share_a_claim(objects: list[Json], asked: list[Json], rng: random.Random) -> list[str]:

@@ -48,7 +48,7 @@ def test_a_domain_offers_pods_without_a_group_first_and_a_gang_counts_once() -> 
     assert (miss.pods, len(miss.holders)) == (2, 2)
 
 
-def test_the_explanation_of_a_pod_names_claims_of_gangs_last_and_with_the_gang() -> None:
+def test_the_explanation_of_a_pod_names_pods_of_gangs_last_and_with_the_gang() -> None:
     world = racked("a1", "b1")
     job(world, ("a1", 0), ("a1", 4))
     occupy(world, "large", "b1", 0, 7)
@@ -59,5 +59,5 @@ def test_the_explanation_of_a_pod_names_claims_of_gangs_last_and_with_the_gang()
     found = explain(asked, snapshot, POLICY, world.evaluator.evaluation_context(snapshot))
     freed = [text for text in found.misses if text.startswith("fits on")]
     assert ["b1" in text for text in freed] == [True, False], freed
-    assert "held by default/large-gpus, were free" in freed[0]
-    assert "held by default/llm-0-gpus of group llm, were free" in freed[1]
+    assert "held by pod default/large, were free" in freed[0]
+    assert "held by pod default/llm-0 of group llm, were free" in freed[1]

@@ -44,7 +44,7 @@ async def test_what_would_help_helps_when_it_is_done() -> None:
     async with berthing({"v1": "dgx1-v100", "t1": "t4-4"}) as b:
         await run_pod(b, "holder", [claim("holder", 6, V100)])
         await run_pod(b, "waits", [claim("waits", 4, V100)])
-        assert "held by default/holder, were free" in (await why(b, "waits"))["misses"][0]
+        assert "held by pod default/holder, were free" in (await why(b, "waits"))["misses"][0]
         assert (await why(b, "waits", free="default/holder"))["outcome"] == "fits"
 
 
@@ -71,6 +71,37 @@ async def test_the_expression_to_copy_matches(term: str) -> None:
         lines = [line.strip() for line in (await shown(b, "default/p")).splitlines()]
         assert f"fails  {failing}" in lines
         assert any(line.startswith("passes ") and "matches 8 of 8" in line for line in lines)
+
+
+async def test_only_changes_are_told_as_changes() -> None:
+    """That 3 of the T4 nodes have no links was told as 'or:' and under 'What would help'."""
+    async with berthing({"t1": "t4-4", "h1": "hgx-h100-8"}) as b:
+        term = f"device.attributes['{DRIVER}'].productName.contains('T4')"
+        await run_pod(b, "p", [claim("p", 2, term)], {"berth.dev/topology": "required"})
+        found = await why(b, "p")
+        facts = [
+            "freeing devices does not help: it would not fit with all of them free either",
+            "no node has 2 free matching GPUs that links join; 2 nodes have 0",
+        ]
+        assert [found["facts"], set(facts) <= set(found["misses"])] == [facts, True], found
+        out = await shown(b, "default/p")
+        assert ("or: " in out, "what would help: " in out) == (False, False)
+        assert f"  {facts[1]}\n" in out
+
+
+async def test_a_change_behind_a_fact_is_told_as_one() -> None:
+    async with berthing({"v1": "dgx1-v100", "v2": "dgx1-v100"}) as b:
+        await run_pod(b, "holder", [claim("holder", 6, V100)])
+        await run_pod(b, "other", [claim("other", 6, V100)])
+        await run_pod(b, "p", [claim("p", 4)])
+        found = await why(b, "p")
+        (fact,) = found["facts"]
+        assert fact == "no node has 4 free devices for request gpu; 2 nodes have 2"
+        lines = [line.strip() for line in (await shown(b, "default/p")).splitlines()]
+        assert [line for line in lines if line.startswith("or: ")] == [
+            f"or: {miss}" for miss in found["misses"][1:] if miss != fact
+        ]
+        assert fact in lines
 
 
 async def test_the_best_bandwidth_is_called_the_best_and_first_fit_is_beside_it() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
+
 from extender.api.quantity import Quantity, readable
 from extender.api.resource_slices import Device
 from extender.api.semver import Semver
@@ -21,6 +24,7 @@ _OPERATORS = {
     "_<_": "<=", "_<=_": "<=", "isLessThan": "<=", "_>_": ">=", "_>=_": ">=", "isGreaterThan": ">=",
 }  # fmt: skip
 _CONSTANT_IN = "constant in"  # instead of the function of a term that looks for a constant in a device's list
+_MAX_CONSTANTS = 16  # of a term, to which the values of devices are compared
 _SHOWN_WEIGHT = 100  # of a value that is shown; the largest attribute has 65
 _TESTS = frozenset(
     {"compareTo", "isGreaterThan", "isLessThan", "startsWith", "endsWith", "contains", "matches", "includes"}
@@ -93,6 +97,29 @@ def _left(term: str, work: Work) -> tuple[str, str]:
         # The default in place of an attribute that a device lacks is no value of the device.
         text = f"{term[: term.rindex(tree.function, 0, tree.offset)]}value()"
     return text, function
+
+
+def constants_of(term: str) -> list[str]:
+    """The texts and numbers with which a term compares its left side, as text; [] for one that does not parse."""
+    try:
+        with Compiling(term):
+            tree = parse(term, Work())
+    except CompileError:
+        return []
+    return list(islice(_constants(tree), _MAX_CONSTANTS))
+
+
+def _constants(tree: ast.Node) -> Iterator[str]:
+    if isinstance(tree, ast.Literal) and isinstance(tree.value, str | int) and not isinstance(tree.value, bool):
+        yield str(tree.value)
+    elif isinstance(tree, ast.ListLiteral):
+        for item in tree.items:
+            yield from _constants(item)
+    elif isinstance(tree, ast.Call) and (tree.function in _COMPARISONS or tree.function in _TESTS):
+        for part in tree.parts:
+            yield from _constants(part)
+    elif isinstance(tree, ast.Call) and tree.function in ("quantity", "semver"):
+        yield from _constants(tree.args[0])
 
 
 def term_for(term: str, dialect: Dialect, device: Device, driver: str, deadline: Deadline = NO_DEADLINE) -> str:

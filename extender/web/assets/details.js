@@ -139,8 +139,11 @@ const openPod = (pod) => open(pod, async () => {
   if (sentence) parts.push(el("p", { className: "lead" }, soft(sentence)));
   if (found.gang) parts.push(el("p", {}, "All about its group: ", link("group", found.gang)));
   if (found.decision) parts.push(...boundParts(found));
-  const advice = found.misses?.map((miss) => miss.replace(`group ${found.gang} `, ""));
+  const facts = found.facts || [];
+  const advice = found.misses?.filter((miss) => !facts.includes(miss))
+    .map((miss) => miss.replace(`group ${found.gang} `, ""));
   if (advice?.length) section(`What would help${found.gang ? " its group" : ""}`, bullets(advice, "advice"));
+  if (facts.length) section("What stands in the way", bullets(facts));
   if (found.alone) section("If it were in no group", el("p", {}, soft(found.alone)));
   if (found.best?.length) parts.push(...pairParts(found.best[0]));
   if (found.best?.length) section("Best nodes", scoreTable(found.best));
