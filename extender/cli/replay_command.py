@@ -59,7 +59,7 @@ def replay_command(
 
     Berth decides with the code of berth serve. Without it, pods go to the first node that fits, or to the emptiest one.
 
-    Example: berth replay examples/replay/jobs.csv --nodes 4xhgx-h100-8
+    Example: berth replay examples/replay/jobs.csv --nodes 4xhgx-h100-8,8xgb200-nvl72-tray/4
     """
     set_up_logging("error")  # each bind of each replay would write a line
     read = read_jobs(jobs, TRACES)
