@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+# As in a shell: `make test` tells the makes that it starts how deep they are.
+ENV = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
 SAYS_ITS_VERSION = "import sys\nsys.version_info = {version}\nexec(sys.argv[2])\n"
 
 
@@ -27,7 +30,7 @@ def test_a_wrong_python_is_named_before_anything_else(tmp_path: Path, target: st
     old = python(tmp_path / "python3.10", (3, 10, 13))
     for interpreter in (str(old), str(tmp_path / "absent")):
         command = ["make", target, f"PYTHON={interpreter}"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, cwd=tmp_path, env=ENV, capture_output=True, text=True, check=False)
         sentence, *rest = done.stderr.splitlines()
         name = f"{interpreter} is not. Name another: make PYTHON=python3.13"
         assert sentence == f"Berth needs Python 3.11 or newer, and {name}"
@@ -35,6 +38,7 @@ def test_a_wrong_python_is_named_before_anything_else(tmp_path: Path, target: st
         assert done.stdout == ""
         assert not (tmp_path / ".venv").exists()
     new = python(tmp_path / "python3.11", (3, 11, 0))
-    done = subprocess.run(["make", target, f"PYTHON={new}"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    command = ["make", target, f"PYTHON={new}"]
+    done = subprocess.run(command, cwd=tmp_path, env=ENV, capture_output=True, text=True, check=False)
     assert "needs Python" not in done.stderr
     assert done.stdout  # it goes on, to make an environment
