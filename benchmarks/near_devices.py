@@ -38,7 +38,7 @@ def half_full(nodes: int) -> NicFleet:
 
 
 def cost(fleet: NicFleet, asking: PodRequirements) -> float:
-    """CPU milliseconds until all nodes are ranked for requirements that nobody had before."""
+    """CPU milliseconds until all nodes are ranked for requirements that no earlier pod had."""
     snapshot = fleet.cache.snapshot()
     ranking = RankingCache().get_or_create(asking)
     context = Evaluator(Features()).evaluation_context(snapshot)

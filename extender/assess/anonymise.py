@@ -1,6 +1,6 @@
 """Snapshots that may leave a company: names become numbers, and all that an assessment does not read is left out.
 
-Every object is built anew from a list of fields, so that a field which nobody thought of is not in the result. One name
+Every object is built anew from a list of fields, so that an unlisted field is not in the result. One name
 has one number in the whole file. DeviceClasses keep their names and expressions, which decide what fits.
 """
 

@@ -140,7 +140,7 @@ def _count(one: ProductState, states: str) -> None:
     counts = Counter("s" if state.isdigit() else state for state in states)
     one.gpus += len(states)
     for code, name in STATES.items():
-        if name != "held":  # nobody holds devices in what was read
+        if name != "held":  # a snapshot file has no holds
             setattr(one, name, getattr(one, name) + counts[code])
 
 

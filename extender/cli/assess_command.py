@@ -68,7 +68,7 @@ def assess_command(
 
     It only lists objects: nodes, pods, slices, claims, classes and taint rules. The share of --fail-below is the
     predicted bandwidth of all pods with several GPUs, divided by that of the best sets of their nodes. Exit code 1
-    also if there are such pods, but nobody knows the links of any.
+    also if there are such pods, but the links of all of them are unknown.
 
     Example: berth assess --kubeconfig ~/.kube/config --html assessment.html
     """

@@ -82,7 +82,7 @@ def _names(context: typer.Context, incomplete: str, names_of: Callable[[ConsoleC
     def ask() -> None:
         given = context.params
         texts = [str(given.get(name) or "") for name in ("server", "token", "context")]
-        with suppress(Exception):  # whatever is wrong, a shell is no place to tell it
+        with suppress(Exception):  # an error text would appear among the completed words
             console = console_of(
                 texts[0], texts[1], given.get("kubeconfig"), texts[2], given.get("berth_namespace") or NAMESPACE
             )

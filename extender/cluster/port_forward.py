@@ -63,6 +63,7 @@ class PortForward:
                 await self._receive(remote, writer)
             finally:
                 sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
                 await remote.close()
         except ClusterError as error:
             self.problem = error

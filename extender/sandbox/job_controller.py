@@ -1,6 +1,6 @@
 """The part of kube-controller-manager that runs Jobs: their pods, and their status.
 
-Source: pkg/controller/job. The sandbox runs no containers, so a pod ends when somebody writes its phase.
+Source: pkg/controller/job. The sandbox runs no containers, so a pod ends when a user writes its phase.
 """
 
 from __future__ import annotations
