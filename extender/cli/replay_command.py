@@ -26,6 +26,7 @@ from extender.replay import (
     Outcome,
     Placement,
     Task,
+    columns_of,
     fleet_of,
     picture,
     placement_of,
@@ -42,10 +43,17 @@ _HOUR = 3600.0
 def replay_command(
     jobs: Annotated[Path, typer.Argument(help="File of jobs: JSON Lines, CSV, or a published trace.")],
     *,
+    columns: Annotated[
+        str,
+        typer.Option(
+            help="Columns of a CSV file of any form, such as arrival=submitted,duration=hours*3600,gpus=gpu_num.",
+            metavar="FIELD=COLUMN,…",
+        ),
+    ] = "",
     nodes: Annotated[
         str,
         typer.Option(
-            help="Nodes of machine files, such as 42xhgx-h100-8,36xgb200-nvl72-tray/18; or a node list of openb.",
+            help="Nodes of machine files, such as 42xhgx-h100-8,36xgb200-nvl72-tray/18; or a published list of nodes.",
             metavar="NODES",
         ),
     ] = "",
@@ -62,7 +70,7 @@ def replay_command(
     Example: berth replay examples/replay/jobs.csv --nodes 4xhgx-h100-8,8xgb200-nvl72-tray/4
     """
     set_up_logging("error")  # each bind of each replay would write a line
-    read = read_jobs(jobs, TRACES)
+    read = read_jobs(jobs, TRACES, columns_of(columns) if columns else None)
     placements = _placements(policy or [])
     fleet = _fleet(nodes, snapshot, read)
     outcomes = _run([Task(fleet, read, one, seed) for one in placements], len(read))

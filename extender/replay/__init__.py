@@ -10,7 +10,7 @@ from extender.replay.outcome import NO_GPU, SIZES, Outcome
 from extender.replay.parallel import Task, run_side_by_side
 from extender.replay.picture import picture
 from extender.replay.placements import Placement, placement_of
-from extender.replay.published_traces import TRACES, read_nodes
+from extender.replay.published_traces import TRACES, columns_of, read_nodes
 from extender.replay.replay import run_replay
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Outcome",
     "Placement",
     "Task",
+    "columns_of",
     "fleet_of",
     "picture",
     "placement_of",
