@@ -250,20 +250,16 @@ async def _played(
 ) -> None:
     """Play the jobs until `stop`; with `once` also until no job is to arrive, to end or about to start."""
     clock, calls = asyncio.get_running_loop().time, 0
-    quiet_since, playing = clock(), asyncio.ensure_future(player.run())
-    try:
-        while not stop.is_set():
-            await asyncio.sleep(_POLL_SECONDS)
-            tell()
-            if playing.done():
-                playing.result()
-            made = sum(scheduler.calls.values())
-            if made != calls or player.has_events or not scheduler.idle:
-                calls, quiet_since = made, clock()
-            elif once and (not player.waiting() or clock() - quiet_since > _QUIET_SECONDS):
-                return
-    finally:
-        playing.cancel()
+    quiet_since = clock()
+    while not stop.is_set():
+        player.create_due()
+        await asyncio.sleep(_POLL_SECONDS)
+        tell()
+        made = sum(scheduler.calls.values())
+        if made != calls or player.has_events or not scheduler.idle:
+            calls, quiet_since = made, clock()
+        elif once and (not player.waiting() or clock() - quiet_since > _QUIET_SECONDS):
+            return
 
 
 def _progress(player: JobPlayer) -> str:

@@ -52,12 +52,10 @@ class JobPlayer:
         self._begin = asyncio.get_running_loop().time()
         cluster.store.listen(lambda change: self._changed(change.obj) if change.resource == "pods" else None)
 
-    async def run(self) -> None:
-        """Create all jobs. They may run on at the end. Raises WireError that names the job."""
-        clock = asyncio.get_running_loop().time
-        self._begin = clock()
-        for job in self._jobs:
-            await asyncio.sleep(max(self._begin + job.arrival / self._speed - clock(), 0.0))
+    def create_due(self) -> None:
+        """Create the jobs whose time has come. Callers call it again and again. Raises WireError that names the job."""
+        now = self.progress.at
+        while self._arrived < len(self._jobs) and (job := self._jobs[self._arrived]).arrival <= now:
             try:
                 self._create(job)
             except ApiError as error:
