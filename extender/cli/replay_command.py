@@ -72,7 +72,7 @@ def replay_command(
     set_up_logging("error")  # each bind of each replay would write a line
     read = read_jobs(jobs, TRACES, columns_of(columns) if columns else None)
     placements = _placements(policy or [])
-    fleet = _fleet(nodes, snapshot, read)
+    fleet = named_fleet(nodes, snapshot, read)
     outcomes = _run([Task(fleet, read, one, seed) for one in placements], len(read))
     if picture_file is not None:
         _write(picture_file, picture(outcomes))
@@ -88,7 +88,8 @@ def _placements(policies: Sequence[Path]) -> list[Placement]:
     return [*(berth or [placement_of("berth")]), placement_of("first fit"), placement_of("emptiest node")]
 
 
-def _fleet(nodes: str, snapshot: Path | None, jobs: Sequence[Job]) -> Fleet:
+def named_fleet(nodes: str, snapshot: Path | None, jobs: Sequence[Job]) -> Fleet:
+    """The fleet of --nodes and --snapshot. Raises WireError that names the option or the file."""
     if not nodes and snapshot is None:
         raise WireError("--nodes", "is missing: give --nodes, --snapshot, or both")
     shared = any(0 < job.gpus < 1 for job in jobs)
@@ -170,10 +171,11 @@ def _wait(outcome: Outcome, size: str) -> str:
     if size not in outcome.waits:
         return "-"
     _, mean, longest = outcome.waits[size]
-    return f"{_time(mean)} ({_time(longest)})"
+    return f"{time_text(mean)} ({time_text(longest)})"
 
 
-def _time(seconds: float) -> str:
+def time_text(seconds: float) -> str:
+    """A time in words, such as 12 min."""
     if seconds < _MINUTE:
         return f"{seconds:.0f} s"
     return f"{seconds / _MINUTE:.0f} min" if seconds < _HOUR else f"{seconds / _HOUR:.1f} h"

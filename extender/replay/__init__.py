@@ -5,6 +5,7 @@
 
 from extender.replay.fleets import Fleet, fleet_of
 from extender.replay.job_files import MAX_JOBS, read_jobs
+from extender.replay.job_player import JobPlayer
 from extender.replay.jobs import Job
 from extender.replay.outcome import NO_GPU, SIZES, Outcome
 from extender.replay.parallel import Task, run_side_by_side
@@ -20,6 +21,7 @@ __all__ = [
     "TRACES",
     "Fleet",
     "Job",
+    "JobPlayer",
     "Outcome",
     "Placement",
     "Task",
