@@ -114,6 +114,38 @@ def test_pods_without_devices_spread_as_least_allocated_spreads_them() -> None:
         assert node["b"] == node["c"] != node["a"]
 
 
+def test_pods_go_only_to_nodes_that_their_spec_admits() -> None:
+    machine, taint = carried_machines()["t4-4"], {"key": "team", "value": "a", "effect": "NoSchedule"}
+    objects = [one for name in ("n1", "n2", "n3") for one in machine_objects(MachineNode(name, machine, {"of": name}))]
+    next(one for one in objects if one["metadata"]["name"] == "n1")["spec"] = {"taints": [taint]}
+    expression = {"key": "of", "operator": "In", "values": ["n3"]}
+    affinity = {
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    }
+    tolerations = [{"key": "team", "operator": "Exists"}]
+    jobs = [
+        Job("plain", 0, gpus=1),
+        Job("tolerant", 1, gpus=4, spec={"nodeSelector": {"of": "n1"}, "tolerations": tolerations}),
+        Job("affine", 2, gpus=1, spec={"affinity": {"nodeAffinity": affinity}}),
+        Job("cores", 3, cpu=1, spec={"nodeSelector": {"of": "n3"}}),
+        Job("gang", 4, pods=2, gpus=1, spec={"nodeSelector": {"of": "n3"}}),
+        Job("nowhere", 5, gpus=1, spec={"nodeSelector": {"of": "n1"}}),
+    ]
+    for rule in ("berth", "first fit", "emptiest node"):
+        found = run_replay(fleet_of([], [*objects, *DEVICE_CLASSES]), jobs, placement_of(rule))
+        nodes = {name: {pod.node for pod in job.pods} for name, job in found.started_jobs.items()}
+        assert nodes.pop("plain") <= {"n2", "n3"}, rule
+        assert nodes == {"tolerant": {"n1"}, "affine": {"n3"}, "cores": {"n3"}, "gang": {"n3"}}, rule
+        assert found.never == {"nowhere": "node selector, node affinity, a taint or a cordon excludes the node"}, rule
+
+
+def test_pods_of_a_higher_priority_come_first() -> None:
+    jobs = [Job("runs", 0, 100, gpus=4), *(Job(f"j{i}", 1 + i, 10, gpus=4, spec={"priority": i % 3}) for i in range(6))]
+    for rule in ("berth", "first fit"):
+        found = replayed(jobs, "1xt4-4", rule).started_jobs
+        assert sorted(found, key=lambda name: found[name].at) == ["runs", "j2", "j5", "j1", "j4", "j0", "j3"]
+
+
 def test_parts_of_a_gpu_are_shared() -> None:
     jobs = [Job(f"part-{i}", i, HOUR, gpus=0.4) for i in range(4)] + [Job("whole", 5, HOUR, gpus=3)]
     found = replayed(jobs, "1xt4-4")
