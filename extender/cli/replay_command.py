@@ -14,7 +14,7 @@ from rich.table import Table
 from extender.base.berth_errors import WireError
 from extender.cli.logs import set_up_logging
 from extender.cli.object_files import documents, policy_of
-from extender.cli.options import Output
+from extender.cli.options import Output, needs
 from extender.cli.output import Screen, say, say_json, table_screen
 from extender.files import name_of
 from extender.replay import (
@@ -27,6 +27,7 @@ from extender.replay import (
     Placement,
     Task,
     columns_of,
+    emptied,
     fleet_of,
     picture,
     placement_of,
@@ -58,6 +59,9 @@ def replay_command(
         ),
     ] = "",
     snapshot: Annotated[Path | None, typer.Option(help="Nodes and devices of a file of berth snapshot.")] = None,
+    is_emptied: Annotated[
+        bool, typer.Option("--emptied", help="Without the pods and the claims of --snapshot that have devices.")
+    ] = False,
     policy: Annotated[list[Path] | None, typer.Option(help="A policy of Berth to compare. May be repeated.")] = None,
     seed: Annotated[int, typer.Option(help="Decides between equal nodes. Equal seeds give equal results.")] = 1,
     picture_file: Annotated[Path | None, typer.Option("--picture", help="Draw the result into this SVG file.")] = None,
@@ -72,7 +76,8 @@ def replay_command(
     set_up_logging("error")  # each bind of each replay would write a line
     read = read_jobs(jobs, TRACES, columns_of(columns) if columns else None)
     placements = _placements(policy or [])
-    fleet = named_fleet(nodes, snapshot, read)
+    needs(snapshot, "--snapshot", ("--emptied", is_emptied))
+    fleet = named_fleet(nodes, snapshot, read, is_emptied=is_emptied)
     outcomes = _run([Task(fleet, read, one, seed) for one in placements], len(read))
     if picture_file is not None:
         _write(picture_file, picture(outcomes))
@@ -88,14 +93,15 @@ def _placements(policies: Sequence[Path]) -> list[Placement]:
     return [*(berth or [placement_of("berth")]), placement_of("first fit"), placement_of("emptiest node")]
 
 
-def named_fleet(nodes: str, snapshot: Path | None, jobs: Sequence[Job]) -> Fleet:
+def named_fleet(nodes: str, snapshot: Path | None, jobs: Sequence[Job], *, is_emptied: bool = False) -> Fleet:
     """The fleet of --nodes and --snapshot. Raises WireError that names the option or the file."""
     if not nodes and snapshot is None:
         raise WireError("--nodes", "is missing: give --nodes, --snapshot, or both")
     shared = any(0 < job.gpus < 1 for job in jobs)
     is_list = nodes.endswith(".csv")
     machines = read_nodes(Path(nodes)) if is_list else parse_nodes(nodes) if nodes else []
-    return fleet_of(machines, documents(snapshot) if snapshot is not None else (), shared=shared)
+    objects = documents(snapshot) if snapshot is not None else ()
+    return fleet_of(machines, emptied(objects) if is_emptied else objects, shared=shared)
 
 
 def _run(tasks: Sequence[Task], jobs: int) -> list[Outcome]:

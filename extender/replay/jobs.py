@@ -103,7 +103,7 @@ class Job:
         found: Json = {"deviceClassName": GPU_CLASS, "count": max(int(self.gpus), 1)}
         conditions = []
         if self.product:
-            words = self.product.replace(".", "[.]")
+            words = re.sub("[- ]", "[- ]", self.product.replace(".", "[.]"))  # labels of nodes have no spaces
             conditions.append(f"device.attributes['{GPU_CLASS}'].productName.matches(r'\\b({words})\\b')")
         if self.memory:
             least = f"device.capacity['{GPU_CLASS}'].memory.compareTo(quantity('{self.memory}')) >= 0"
