@@ -23,12 +23,14 @@ from extender.replay import (
     TRACES,
     Fleet,
     Job,
+    LargeShape,
     Outcome,
     Placement,
     Task,
     columns_of,
     emptied,
     fleet_of,
+    large_shape,
     picture,
     placement_of,
     read_jobs,
@@ -63,6 +65,13 @@ def replay_command(
         bool, typer.Option("--emptied", help="Without the pods and the claims of --snapshot that have devices.")
     ] = False,
     policy: Annotated[list[Path] | None, typer.Option(help="A policy of Berth to compare. May be repeated.")] = None,
+    large: Annotated[
+        str,
+        typer.Option(
+            help="A large job, such as 8 or 4x8: how long would its pods find joined GPUs in one domain?",
+            metavar="[PODSx]GPUS",
+        ),
+    ] = "",
     seed: Annotated[int, typer.Option(help="Decides between equal nodes. Equal seeds give equal results.")] = 1,
     picture_file: Annotated[Path | None, typer.Option("--picture", help="Draw the result into this SVG file.")] = None,
     output: Output = "table",
@@ -78,13 +87,14 @@ def replay_command(
     placements = _placements(policy or [])
     needs(snapshot, "--snapshot", ("--emptied", is_emptied))
     fleet = named_fleet(nodes, snapshot, read, is_emptied=is_emptied)
-    outcomes = _run([Task(fleet, read, one, seed) for one in placements], len(read))
+    shape = large_shape(large) if large else None
+    outcomes = _run([Task(fleet, read, one, seed, shape) for one in placements], len(read))
     if picture_file is not None:
         _write(picture_file, picture(outcomes))
     if output == "json":
         say_json({"jobs": len(read), "seed": seed, "outcomes": [one.as_json() for one in outcomes]})
         return
-    _print(outcomes)
+    _print(outcomes, shape)
 
 
 def _placements(policies: Sequence[Path]) -> list[Placement]:
@@ -143,7 +153,7 @@ _ROWS = (
 )
 
 
-def _print(outcomes: Sequence[Outcome]) -> None:
+def _print(outcomes: Sequence[Outcome], large: LargeShape | None) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("")
     for one in outcomes:
@@ -152,6 +162,8 @@ def _print(outcomes: Sequence[Outcome]) -> None:
         cells = [row.cell(one) for one in outcomes]
         if set(cells) != {"-"}:
             table.add_row(row.name, *cells)
+    if large is not None:
+        table.add_row(f"time in which {large} GPUs find a place", *(_percent(one.large_place) for one in outcomes))
     table.add_row("mean wait (longest) of jobs with")
     for size in (NO_GPU, *(name for _, name in SIZES)):
         if any(size in one.waits for one in outcomes):

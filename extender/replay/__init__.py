@@ -7,6 +7,7 @@ from extender.replay.fleets import Fleet, emptied, fleet_of
 from extender.replay.job_files import MAX_JOBS, read_jobs
 from extender.replay.job_player import JobPlayer
 from extender.replay.jobs import SPEC_FIELDS, Job
+from extender.replay.large_shapes import LargeShape, large_shape
 from extender.replay.outcome import NO_GPU, SIZES, Outcome
 from extender.replay.parallel import Task, run_side_by_side
 from extender.replay.picture import picture
@@ -23,12 +24,14 @@ __all__ = [
     "Fleet",
     "Job",
     "JobPlayer",
+    "LargeShape",
     "Outcome",
     "Placement",
     "Task",
     "columns_of",
     "emptied",
     "fleet_of",
+    "large_shape",
     "picture",
     "placement_of",
     "plain_name",

@@ -17,6 +17,7 @@ import structlog
 from extender.base.berth_errors import BerthError
 from extender.replay.fleets import Fleet
 from extender.replay.jobs import Job
+from extender.replay.large_shapes import LargeShape
 from extender.replay.outcome import Outcome
 from extender.replay.placements import Placement
 from extender.replay.replay import run_replay
@@ -32,6 +33,7 @@ class Task:
     jobs: Sequence[Job]
     placement: Placement
     seed: int
+    large: LargeShape | None = None
 
 
 def run_side_by_side(tasks: Sequence[Task], progress: Callable[[int], None] = lambda _: None) -> list[Outcome]:
@@ -101,7 +103,7 @@ def _run(task: Task, pipe: Connection) -> None:
             told = arrived
 
     try:
-        pipe.send(run_replay(task.fleet, task.jobs, task.placement, task.seed, progress))
+        pipe.send(run_replay(task.fleet, task.jobs, task.placement, task.seed, progress, task.large))
     except KeyboardInterrupt:
         return
     except BerthError as error:

@@ -18,6 +18,7 @@ from extender.api.resource_claims import Claim, decode_claim
 from extender.cache import ClusterCache
 from extender.replay.fleets import Fleet
 from extender.replay.jobs import Job
+from extender.replay.large_shapes import LargeShape
 from extender.replay.node_room import Amounts
 from extender.replay.outcome import MAX_NAMED, Meter, Outcome, PlacedPod, placed_pod
 from extender.replay.placements import Placement, placing_of
@@ -55,25 +56,35 @@ def run_replay(
     placement: Placement,
     seed: int = 1,
     progress: Callable[[int], None] = lambda _: None,
+    large: LargeShape | None = None,
 ) -> Outcome:
     """Replay the jobs, which are in the order of their arrival. `progress` is told how many have arrived.
 
+    `large` is the job for which places are looked for while others run.
+
     Raises WireError for an object of the fleet that cannot be read.
     """
-    return in_virtual_time(Replay(fleet, jobs, placement, seed, progress).run())
+    return in_virtual_time(Replay(fleet, jobs, placement, seed, progress, large).run())
 
 
 class Replay:
     """See run_replay. `run` must run in a VirtualLoop."""
 
     def __init__(
-        self, fleet: Fleet, jobs: Sequence[Job], placement: Placement, seed: int, progress: Callable[[int], None]
+        self,
+        fleet: Fleet,
+        jobs: Sequence[Job],
+        placement: Placement,
+        seed: int,
+        progress: Callable[[int], None],
+        large: LargeShape | None,
     ) -> None:
         self._fleet = fleet
         self._jobs = jobs
         self._placement = placement
         self._seed = seed
         self._progress = progress
+        self._large = large
         self._pending = 0  # events to come
         self._ended = asyncio.Event()
         self._runs: dict[str, _Run] = {}  # by name of the job
@@ -99,7 +110,7 @@ class Replay:
         until = self._jobs[-1].arrival or max(durations, default=1.0)
         snapshot = self.decisions.cache.snapshot()
         self._nodes = {name: node_info.node for name, node_info in snapshot.node_infos.items()}
-        self._meter = Meter(snapshot, self._placement.policy.group_levels, until)
+        self._meter = Meter(snapshot, self._placement.policy.group_levels, until, self._large)
         self.decisions.start()
         supervisor.start("kube-scheduler", self._scheduler.run)
         supervisor.spawn("samples", self._samples(until))

@@ -10,7 +10,8 @@ from unittest.mock import patch
 
 import pytest
 
-from extender.replay import Job, fleet_of, placement_of, run_replay
+from extender.base.berth_errors import WireError
+from extender.replay import Job, fleet_of, large_shape, placement_of, run_replay
 from extender.replay.placements import BerthPlacing
 from extender.sandbox import DEVICE_CLASSES, MachineNode, carried_machines, machine_objects, parse_nodes
 from tests.worlds.replay_worlds import placed, placed_in_sandbox, replayed
@@ -163,6 +164,37 @@ def test_the_share_of_allocated_gpus_is_the_mean_over_time() -> None:
     assert len(found.samples) > 50
     assert found.samples[0].at == 0
     assert found.samples[-1].at == pytest.approx(200)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "shape", "share"),
+    [
+        ("1xhgx-h100-8", 4, "4", 1.0),
+        ("1xhgx-h100-8", 5, "4", 0.5),
+        ("1xhgx-h100-8", 5, "3x1", 1.0),
+        ("2xhgx-h100-8", 4, "3x4", 1.0),
+        ("2xhgx-h100-8", 4, "2x8", 0.5),
+        ("1xa100-pcie-8-bridged", 2, "3x2", 1.0),  # three bridged pairs
+        ("1xa100-pcie-8-bridged", 1, "4x2", 0.5),
+        ("1xt4-4", 1, "2", 0.0),  # without links
+        ("4xgb200-nvl72-tray/2", 4, "2x4", 1.0),  # of two cliques, the other one
+        ("4xgb200-nvl72-tray/2", 4, "3x4", 0.0),  # a clique has two
+    ],
+)
+def test_a_large_job_finds_a_place_while_others_leave_one(nodes: str, gpus: int, shape: str, share: float) -> None:
+    """One job takes GPUs for half of the time."""
+    jobs = [Job("half", 0, 50, gpus=gpus), Job("end", 100, cpu=1)]
+    fleet = fleet_of(parse_nodes(nodes))
+    found = run_replay(fleet, jobs, placement_of("berth"), large=large_shape(shape))
+    assert found.large_place == pytest.approx(share, abs=0.05)
+    assert math.isnan(replayed(jobs, nodes).large_place)
+
+
+@pytest.mark.parametrize("text", ["0", "8x", "4x99", "abc", "0x8", "-1", "99999x1"])
+def test_shapes_that_are_none(text: str) -> None:
+    with pytest.raises(WireError) as raised:
+        large_shape(text)
+    assert str(raised.value) == f"--large: must be GPUS or PODSxGPUS, such as 8 or 4x8, is '{text}'"
 
 
 def test_a_snapshot_keeps_what_runs() -> None:
