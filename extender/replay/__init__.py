@@ -8,11 +8,12 @@ from extender.replay.job_files import MAX_JOBS, read_jobs
 from extender.replay.job_player import JobPlayer
 from extender.replay.jobs import Job
 from extender.replay.outcome import NO_GPU, SIZES, Outcome
-from extender.replay.parallel import Task, run_side_by_side
+from extender.replay.parallel import Task, measured_side_by_side, run_side_by_side
 from extender.replay.picture import picture
 from extender.replay.placements import Placement, placement_of
 from extender.replay.published_traces import TRACES, columns_of, read_nodes
 from extender.replay.replay import run_replay
+from extender.replay.svg import line, svg, text
 
 __all__ = [
     "MAX_JOBS",
@@ -27,10 +28,14 @@ __all__ = [
     "Task",
     "columns_of",
     "fleet_of",
+    "line",
+    "measured_side_by_side",
     "picture",
     "placement_of",
     "read_jobs",
     "read_nodes",
     "run_replay",
     "run_side_by_side",
+    "svg",
+    "text",
 ]
