@@ -90,7 +90,7 @@ def replay_command(
     shape = large_shape(large) if large else None
     outcomes = _run([Task(fleet, read, one, seed, shape) for one in placements], len(read))
     if picture_file is not None:
-        _write(picture_file, picture(outcomes))
+        write_text(picture_file, picture(outcomes))
     if output == "json":
         say_json({"jobs": len(read), "seed": seed, "outcomes": [one.as_json() for one in outcomes]})
         return
@@ -122,7 +122,8 @@ def _run(tasks: Sequence[Task], jobs: int) -> list[Outcome]:
         return run_side_by_side(tasks, lambda more: bar.advance(task, more))
 
 
-def _write(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
+    """Write a file. Raises WireError that names it."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

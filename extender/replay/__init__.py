@@ -9,11 +9,12 @@ from extender.replay.job_player import JobPlayer
 from extender.replay.jobs import SPEC_FIELDS, Job
 from extender.replay.large_shapes import LargeShape, large_shape
 from extender.replay.outcome import NO_GPU, SIZES, Outcome
-from extender.replay.parallel import Task, run_side_by_side
+from extender.replay.parallel import Task, measured_side_by_side, run_side_by_side
 from extender.replay.picture import picture
 from extender.replay.placements import Placement, placement_of
 from extender.replay.published_traces import TRACES, columns_of, plain_name, read_nodes
 from extender.replay.replay import run_replay
+from extender.replay.svg import line, svg, text
 
 __all__ = [
     "MAX_JOBS",
@@ -32,6 +33,8 @@ __all__ = [
     "emptied",
     "fleet_of",
     "large_shape",
+    "line",
+    "measured_side_by_side",
     "picture",
     "placement_of",
     "plain_name",
@@ -39,4 +42,6 @@ __all__ = [
     "read_nodes",
     "run_replay",
     "run_side_by_side",
+    "svg",
+    "text",
 ]

@@ -45,7 +45,7 @@ LAYERS = [  # from below; docs/architecture.md draws them
     {"entry"},
     {"agent", "sandbox"},
     {"replay"},
-    {"assess"},
+    {"assess", "tune"},
     {"cli"},
     {"__main__"},
 ]
