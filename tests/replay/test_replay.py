@@ -147,6 +147,20 @@ def test_pods_of_a_higher_priority_come_first() -> None:
         assert sorted(found, key=lambda name: found[name].at) == ["runs", "j2", "j5", "j1", "j4", "j0", "j3"]
 
 
+@pytest.mark.parametrize("gpus", [4, 0.6], ids=["whole", "parts"])
+def test_pods_without_devices_go_where_gpus_are_in_use(gpus: float) -> None:
+    """Else the last jobs would find GPUs without CPU: LeastAllocated alone prefers the idle node."""
+    pods = 1 if gpus == 4 else 4
+    jobs = [
+        *(Job(f"first-{i}", 0, gpus=gpus) for i in range(pods)),
+        *(Job(f"plain-{i}", 1 + i, cpu=30_000) for i in range(4)),  # a node has 128 cores
+        *(Job(f"last-{i}", 9, gpus=gpus, cpu=120_000 // pods) for i in range(pods)),
+    ]
+    berth, least_allocated = (replayed(jobs, "2xt4-4", rule) for rule in ("berth", "emptiest node"))
+    assert berth.started == len(jobs)
+    assert least_allocated.started < len(jobs)
+
+
 def test_parts_of_a_gpu_are_shared() -> None:
     jobs = [Job(f"part-{i}", i, HOUR, gpus=0.4) for i in range(4)] + [Job("whole", 5, HOUR, gpus=3)]
     found = replayed(jobs, "1xt4-4")
