@@ -132,8 +132,9 @@ class ApiServer:
         if method in ("POST", "PUT", "PATCH") and not request.subresource:
             check_identity(resource, request.namespace, request.name, body)
             warnings += check_fields(resource, body, request.query, is_patch=method == "PATCH")
-        is_in_namespace = resource.namespaced and method == "POST" and not request.subresource
-        if is_in_namespace and self.store.get("namespaces", ("", key[0])) is None:
+        is_of_user = request.query.get("fieldValidation") in ("Strict", "Warn")
+        in_namespace = is_of_user and resource.namespaced and method == "POST"
+        if in_namespace and self.store.get("namespaces", ("", key[0])) is None:
             raise not_found("namespaces", key[0])
         if method == "POST" and request.subresource == "binding":
             registry.bind(key, body)
