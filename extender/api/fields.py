@@ -145,13 +145,8 @@ def many(obj: Json, key: str, path: str, read: Callable[[Json, str], T]) -> tupl
     return tuple(found)
 
 
-def strings(obj: Json, key: str, path: str) -> tuple[str, ...]:
-    """The list of strings obj[key]. Raises WireError."""
-    return tuple(string_list(obj, key, path))
-
-
-def string_list(obj: Json, key: str, path: str) -> list[str]:
-    """The list of strings obj[key] without a copy, for long lists. Raises WireError."""
+def strings(obj: Json, key: str, path: str) -> list[str]:
+    """The list of strings obj[key], not a copy: it may be long. Raises WireError."""
     items: list[str] = get(obj, key, list, path, [])
     try:
         "".join(items)  # the fastest check that all items are strings

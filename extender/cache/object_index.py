@@ -115,7 +115,7 @@ class ObjectIndex:
         """
         old = self.claims.get(key)
         if old is not None and (new is None or new.uid != old.uid):
-            self._slices.touch_pools(self._allocated_devices.drop((CLAIM, old.uid)))
+            self._slices.touch_pools(self._allocated_devices.put((CLAIM, old.uid), ()))
             self.allocated_at.pop(old.uid, None)
             self._key_of.pop(old.uid, None)
         set_or_drop(self.claims, key, new)

@@ -335,7 +335,7 @@ def decode_case(obj: Json) -> Case:
             known[name] = known.get(name, 0) + nanos
     return Case(
         str(obj.get("name", "")),
-        strings(obj, "features", ""),
+        tuple(strings(obj, "features", "")),
         decode_node(inner(obj, "node", "")),
         list(slices),
         {c.name: c for c in classes},

@@ -21,8 +21,7 @@ from extender.allocation.nodes import (
     live_use,
     uses_of,
 )
-from extender.allocation.nodes.allocated import consumption_of
-from extender.allocation.nodes.node_info import NodeInfo, Snapshot
+from extender.allocation.nodes.node_info import NodeInfo, Snapshot, consumption_of
 from extender.api.gpu_topology import Fabric
 from extender.api.resource_claims import Result
 from extender.api.resource_slices import Device, DeviceId, PoolKey
