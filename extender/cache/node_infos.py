@@ -53,7 +53,6 @@ from extender.api.resource_slices import Device, DeviceId, PoolKey, Slice
 from extender.cache.allocated_devices import AllocatedDevices
 from extender.cache.slice_index import TOO_MANY, NodeSlices, SliceIndex, set_or_drop
 from extender.topology.agent_slices import MAX_NODE_GPUS
-from extender.topology.sets import Graphs
 from extender.topology.sources import choose_fabric, live_fabric
 from extender.vendors import GPU, driver_of, parent_of, whole_identity
 
@@ -98,7 +97,6 @@ class NodeInfoBuilder:
         self._features = features
         self._slices = slices
         self._allocated_devices = allocated_devices
-        self._graphs = Graphs()
         self._shared_pools: KnownPools = WeakValueDictionary()
         self._known_slices = KnownSlices()
         self._hardware: dict[str, _Hardware] = {}
@@ -321,7 +319,7 @@ class NodeInfoBuilder:
             fabric: Fabric | None = known.fabric
         else:
             reported = self._agent_fabric(node, live, driver, devices, frozenset() if gpus else _parents(found))
-            fabric = choose_fabric(reported, driver, devices, self._graphs)
+            fabric = choose_fabric(reported, driver, devices)
         if fabric is None:
             return None, ()
         bits = {whole_identity(device, driver): bit for bit, device in gpus.items()}
