@@ -101,6 +101,12 @@ def string(obj: Json, key: str, path: str) -> str:
     raise wrong(f"{path}.{key}", str, value)
 
 
+def word(obj: Json, key: str, path: str, most: int) -> str:
+    """The string obj[key] in at most `most` bytes, or ''. Raises WireError."""
+    value = string(obj, key, path)
+    return value if 4 * len(value) <= most else cut(value, most)  # a character has at most 4 bytes
+
+
 def inner(obj: Json, key: str, path: str) -> Json:
     """The object obj[key], or an empty one. Raises WireError."""
     value = obj.get(key)

@@ -17,7 +17,7 @@ import orjson
 from cachetools import LRUCache
 
 from extender.api.claim_specs import ClaimSpec, Config, decode_claim_spec, decode_config, encode_config
-from extender.api.fields import Json, dumped, flag, get, inner, many, need, present, quantities, string, strings
+from extender.api.fields import Json, dumped, flag, get, inner, many, need, present, quantities, string, strings, word
 from extender.api.group_parts import PART_ANNOTATION, GroupMark
 from extender.api.nodes import (
     NodeSelector,
@@ -291,43 +291,37 @@ def _result_or_device(obj: Json, path: str) -> Result:
 
 
 def _claim(obj: Json, metadata: Json, key: ObjectKey, uid: str) -> Claim:
-    status = inner(obj, "status", "")
-    annotations = inner(metadata, "annotations", "metadata")
+    status, annotations = inner(obj, "status", ""), inner(metadata, "annotations", "metadata")
+    finalizers = strings(metadata, "finalizers", "metadata")  # all of them: Berth writes the list again with its own
+    if sum(map(len, finalizers)) + len(finalizers) > _MAX_FINALIZERS:
+        raise WireError("metadata.finalizers", f"has more than {_MAX_FINALIZERS} characters")
+    owner, owner_uid, owner_name = _controller(metadata)
     return Claim(
         key,
         uid,
         string(metadata, "resourceVersion", "metadata"),
+        allocator=word(annotations, ALLOCATOR_ANNOTATION, "metadata.annotations", _WORD_BYTES),
+        group=word(annotations, GROUP_ANNOTATION, "metadata.annotations", _WORD_BYTES),
+        part=word(annotations, PART_ANNOTATION, "metadata.annotations", _WORD_BYTES),
+        extended=annotations.get(EXTENDED_CLAIM_ANNOTATION) == "true",
+        finalizers=tuple(finalizers),
+        deleting=metadata.get("deletionTimestamp") is not None,
+        owner_pod_uid=owner_uid if owner == "Pod" else "",
+        owner_group=Consumer.of_pod_group(owner_uid, owner_name) if owner == "PodGroup" and owner_uid else None,
         spec=SPECS.decode(dumped(inner(obj, "spec", ""), "spec", orjson.OPT_SORT_KEYS)),
         allocation=_allocation(status) if status.get("allocation") is not None else None,
         reserved_for=many(status, "reservedFor", "status", _consumer),
         devices=many(status, "devices", "status", _device_status),
-        finalizers=_finalizers(metadata),
-        deleting=metadata.get("deletionTimestamp") is not None,
-        owner_pod_uid=_controller(metadata, "Pod")[0],
-        owner_group=Consumer.of_pod_group(*group) if (group := _controller(metadata, "PodGroup"))[0] else None,
-        allocator=cut(string(annotations, ALLOCATOR_ANNOTATION, "metadata.annotations"), _WORD_BYTES),
-        group=cut(string(annotations, GROUP_ANNOTATION, "metadata.annotations"), _WORD_BYTES),
-        part=cut(string(annotations, PART_ANNOTATION, "metadata.annotations"), _WORD_BYTES),
-        extended=annotations.get(EXTENDED_CLAIM_ANNOTATION) == "true",
     )
 
 
-def _finalizers(metadata: Json) -> tuple[str, ...]:
-    """All finalizers: Berth writes the list again with its own. Raises WireError if they are too long."""
-    found = strings(metadata, "finalizers", "metadata")
-    if sum(map(len, found)) + len(found) > _MAX_FINALIZERS:
-        raise WireError("metadata.finalizers", f"has more than {_MAX_FINALIZERS} characters")
-    return tuple(found)
-
-
-def _controller(metadata: Json, kind: str) -> tuple[str, str]:
-    """UID and name of the controlling owner if it has this kind, else both ''."""
+def _controller(metadata: Json) -> tuple[str, str, str]:
+    """Kind, UID and name of the controlling owner, each '' without one; of a pod or PodGroup only."""
+    path = "metadata.ownerReferences"
     for owner in get(metadata, "ownerReferences", list, "metadata", []):
-        if isinstance(owner, dict) and owner.get("controller") and owner.get("kind") == kind:
-            path = "metadata.ownerReferences"
-            uid, name = string(owner, "uid", path), string(owner, "name", path)
-            return cut(uid, _WORD_BYTES), cut(name, _WORD_BYTES)
-    return "", ""
+        if isinstance(owner, dict) and owner.get("controller") and owner.get("kind") in ("Pod", "PodGroup"):
+            return owner["kind"], word(owner, "uid", path, _WORD_BYTES), word(owner, "name", path, _WORD_BYTES)
+    return "", "", ""
 
 
 def _allocation(status: Json) -> Allocation:
