@@ -26,6 +26,7 @@ from extender.replay import (
     Outcome,
     Placement,
     Task,
+    columns_of,
     fleet_of,
     picture,
     placement_of,
@@ -42,10 +43,17 @@ _HOUR = 3600.0
 def replay_command(
     jobs: Annotated[Path, typer.Argument(help="File of jobs: JSON Lines, CSV, or a published trace.")],
     *,
+    columns: Annotated[
+        str,
+        typer.Option(
+            help="Columns of a CSV file of any form, such as arrival=submitted,duration=hours*3600,gpus=gpu_num.",
+            metavar="FIELD=COLUMN,…",
+        ),
+    ] = "",
     nodes: Annotated[
         str,
         typer.Option(
-            help="Nodes of machine files, such as 42xhgx-h100-8,36xgb200-nvl72-tray/18; or a node list of openb.",
+            help="Nodes of machine files, such as 42xhgx-h100-8,36xgb200-nvl72-tray/18; or a published list of nodes.",
             metavar="NODES",
         ),
     ] = "",
@@ -62,9 +70,9 @@ def replay_command(
     Example: berth replay examples/replay/jobs.csv --nodes 4xhgx-h100-8,8xgb200-nvl72-tray/4
     """
     set_up_logging("error")  # each bind of each replay would write a line
-    read = read_jobs(jobs, TRACES)
+    read = read_jobs(jobs, TRACES, columns_of(columns) if columns else None)
     placements = _placements(policy or [])
-    fleet = _fleet(nodes, snapshot, read)
+    fleet = named_fleet(nodes, snapshot, read)
     outcomes = _run([Task(fleet, read, one, seed) for one in placements], len(read))
     if picture_file is not None:
         _write(picture_file, picture(outcomes))
@@ -80,7 +88,8 @@ def _placements(policies: Sequence[Path]) -> list[Placement]:
     return [*(berth or [placement_of("berth")]), placement_of("first fit"), placement_of("emptiest node")]
 
 
-def _fleet(nodes: str, snapshot: Path | None, jobs: Sequence[Job]) -> Fleet:
+def named_fleet(nodes: str, snapshot: Path | None, jobs: Sequence[Job]) -> Fleet:
+    """The fleet of --nodes and --snapshot. Raises WireError that names the option or the file."""
     if not nodes and snapshot is None:
         raise WireError("--nodes", "is missing: give --nodes, --snapshot, or both")
     shared = any(0 < job.gpus < 1 for job in jobs)
@@ -162,10 +171,11 @@ def _wait(outcome: Outcome, size: str) -> str:
     if size not in outcome.waits:
         return "-"
     _, mean, longest = outcome.waits[size]
-    return f"{_time(mean)} ({_time(longest)})"
+    return f"{time_text(mean)} ({time_text(longest)})"
 
 
-def _time(seconds: float) -> str:
+def time_text(seconds: float) -> str:
+    """A time in words, such as 12 min."""
     if seconds < _MINUTE:
         return f"{seconds:.0f} s"
     return f"{seconds / _MINUTE:.0f} min" if seconds < _HOUR else f"{seconds / _HOUR:.1f} h"

@@ -5,12 +5,13 @@
 
 from extender.replay.fleets import Fleet, fleet_of
 from extender.replay.job_files import MAX_JOBS, read_jobs
+from extender.replay.job_player import JobPlayer
 from extender.replay.jobs import Job
 from extender.replay.outcome import NO_GPU, SIZES, Outcome
 from extender.replay.parallel import Task, run_side_by_side
 from extender.replay.picture import picture
 from extender.replay.placements import Placement, placement_of
-from extender.replay.published_traces import TRACES, read_nodes
+from extender.replay.published_traces import TRACES, columns_of, read_nodes
 from extender.replay.replay import run_replay
 
 __all__ = [
@@ -20,9 +21,11 @@ __all__ = [
     "TRACES",
     "Fleet",
     "Job",
+    "JobPlayer",
     "Outcome",
     "Placement",
     "Task",
+    "columns_of",
     "fleet_of",
     "picture",
     "placement_of",

@@ -7,6 +7,7 @@ fields and the columns have the same names. `FIELDS` lists them; docs/replay.md 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -18,6 +19,10 @@ from extender.api.pods import SCHEDULER
 
 NAMESPACE = "default"
 GPU_CLASS, NIC_CLASS = "gpu.nvidia.com", "dranet.net"
+MAX_PODS = 4096  # of a job
+MAX_GPUS = 32  # of a pod: devices of one claim
+MAX_SECONDS = 1e10  # some 300 years
+PRODUCT_WORDS = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 ._|-]{0,198}[A-Za-z0-9])?")
 WHOLE_MIB = 1000  # MiB of each GPU in a fleet whose GPUs are shared: a share is a part of it, whatever the product
 
 
@@ -83,10 +88,8 @@ class Job:
         found: Json = {"deviceClassName": GPU_CLASS, "count": max(int(self.gpus), 1)}
         conditions = []
         if self.product:
-            words = " || ".join(
-                f"device.attributes['{GPU_CLASS}'].productName.contains('{word}')" for word in self.product.split("|")
-            )
-            conditions.append(f"({words})")
+            words = self.product.replace(".", "[.]")
+            conditions.append(f"device.attributes['{GPU_CLASS}'].productName.matches(r'\\b({words})\\b')")
         if self.memory:
             least = f"device.capacity['{GPU_CLASS}'].memory.compareTo(quantity('{self.memory}')) >= 0"
             conditions.append(least)

@@ -137,7 +137,7 @@ class Meter:
 
     def started(self, job: Job, now: float, pods: Sequence[PlacedPod], snapshot: Snapshot) -> None:
         """All pods of a job have a node."""
-        wait = now - job.arrival
+        wait = max(now - job.arrival, 0.0)  # times are sums of fractions
         self._jobs[job.name] = StartedJob(now, wait, tuple(pods))
         self._waits.setdefault(size_of(job), []).append(wait)
         self._pods += [pod for pod in pods if pod.gpus > 1 or pod.pairs]
