@@ -3,7 +3,6 @@
 PodRequirements and requirements_of are exported by `extender.scheduling`.
 """
 
-from extender.scheduling.requirements.extended_resources import class_of_resource, special_claim, unprovided_resource
 from extender.scheduling.requirements.pod_requirements import (
     ADMIN_LABEL,
     SPECIAL_NAME,
@@ -11,10 +10,13 @@ from extender.scheduling.requirements.pod_requirements import (
     Readiness,
     Skip,
     UnschedulableAndUnresolvable,
+    class_of_resource,
     leftover_claims,
     needs_reservation,
     readiness,
+    special_claim,
     too_many_claims,
+    unprovided_resource,
 )
 
 __all__ = [
