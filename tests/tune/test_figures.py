@@ -11,9 +11,10 @@ import pytest
 from extender.policy import Policy, Weights
 from extender.replay import Job, Outcome, fleet_of, placement_of, run_replay
 from extender.sandbox import parse_nodes
-from extender.tune.aims import AIMS, MAX_DRAWS, Figures, decisions_of, figures_of, frontier, interval
+from extender.tune import AIMS, MAX_DRAWS, Tuning, interval
+from extender.tune.aims import Figures, decisions_of, figures_of, frontier
 from extender.tune.candidates import Trial, changed, chosen, combinations, single_changes, weights_that_matter
-from extender.tune.tuning import Tuning, resampled
+from extender.tune.tuning import resampled
 
 GBPS = AIMS["bandwidth"]
 
