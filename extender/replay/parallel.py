@@ -18,6 +18,7 @@ import structlog
 from extender.base.berth_errors import BerthError
 from extender.replay.fleets import Fleet
 from extender.replay.jobs import Job
+from extender.replay.large_shapes import LargeShape
 from extender.replay.outcome import Outcome
 from extender.replay.placements import Placement
 from extender.replay.replay import run_replay
@@ -34,6 +35,7 @@ class Task:
     jobs: Sequence[Job]
     placement: Placement
     seed: int
+    large: LargeShape | None = None
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ def _run(task: Task, measure: Callable[[Task, Outcome], object], pipe: Connectio
             told = arrived
 
     try:
-        outcome = run_replay(task.fleet, task.jobs, task.placement, task.seed, progress)
+        outcome = run_replay(task.fleet, task.jobs, task.placement, task.seed, progress, task.large)
         pipe.send(_Result(measure(task, outcome)))
     except KeyboardInterrupt:
         return
