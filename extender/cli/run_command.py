@@ -100,21 +100,15 @@ def run_command(
         bool,
         typer.Option(
             help="End when the examples are placed, or the jobs are over. "
-            "Exit code 0 if all are where their files expect them, or all jobs started."
+            "Exit code 0 if all are where their files expect them, or started."
         ),
     ] = False,
-    examples: Annotated[
-        Path | None, typer.Option(help="Folder of example workloads. Default: those of Berth, on its own fleet.")
-    ] = None,
-    nodes: Annotated[
-        str, typer.Option(help="Your own fleet, as in berth replay, such as 4xhgx-h100-8.", metavar="NODES")
-    ] = "",
-    policy: Annotated[Path | None, typer.Option(help="The policy file. Default: the default policy.")] = None,
-    jobs: Annotated[
-        Path | None, typer.Option(help="File of jobs as in berth replay, which arrive and end in place of examples.")
-    ] = None,
+    examples: Annotated[Path | None, typer.Option(help="Folder of example workloads. Default: those of Berth.")] = None,
+    nodes: Annotated[str, typer.Option(help="Your own fleet, see berth replay.", metavar="NODES")] = "",
+    policy: Annotated[Path | None, typer.Option(help="The policy file.")] = None,
+    jobs: Annotated[Path | None, typer.Option(help="Play this file of jobs, see berth replay.")] = None,
     speed: Annotated[
-        float | None, typer.Option(help=f"Seconds of the file of jobs that pass in a second. Default: {_SPEED:.0f}.")
+        float | None, typer.Option(help=f"Seconds of the jobs in a second. Default: {_SPEED:.0f}.")
     ] = None,
     listen: Annotated[
         str, typer.Option(help="The address for kube-scheduler.", metavar="HOST:PORT")

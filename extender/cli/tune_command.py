@@ -28,30 +28,28 @@ _LEAST_DRAWS = 5
 
 
 def tune_command(
-    jobs: Annotated[Path, typer.Argument(help="File of jobs, as in berth replay.")],
+    jobs: Annotated[Path, typer.Argument(help="See berth replay.")],
     *,
     aim: Annotated[
         Literal["bandwidth", "utilisation", "large-jobs"],
-        typer.Option(help="The mean ring bandwidth, the GPUs allocated, or the wait of jobs with more than 4 GPUs."),
+        typer.Option(help="Ring bandwidth, GPUs allocated, or the wait of jobs with more than 4 GPUs."),
     ],
-    nodes: Annotated[str, typer.Option(help="The fleet, as in berth replay.", metavar="NODES")] = "",
-    snapshot: Annotated[Path | None, typer.Option(help="Nodes and devices of a file of berth snapshot.")] = None,
-    policy: Annotated[Path | None, typer.Option(help="The policy to improve. Default: the default policy.")] = None,
-    draws: Annotated[
-        int, typer.Option(min=_LEAST_DRAWS, max=MAX_DRAWS, help="Draws of the jobs on which the candidate is judged.")
-    ] = 10,
-    seed: Annotated[int, typer.Option(help="Decides what is drawn. Equal seeds give equal results.")] = 1,
+    nodes: Annotated[str, typer.Option(help="See berth replay.", metavar="NODES")] = "",
+    snapshot: Annotated[Path | None, typer.Option(help="See berth replay.")] = None,
+    policy: Annotated[Path | None, typer.Option(help="The present policy. Default: the default one.")] = None,
+    draws: Annotated[int, typer.Option(min=_LEAST_DRAWS, max=MAX_DRAWS, help="Draws that judge the candidate.")] = 10,
+    seed: Annotated[int, typer.Option(help="Equal seeds give equal results.")] = 1,
     write_policy: Annotated[
-        Path | None, typer.Option(help="Write the better policy into this file; none is written if none is better.")
+        Path | None, typer.Option(help="Write the better policy, if there is one, into this file.")
     ] = None,
     picture_file: Annotated[
-        Path | None, typer.Option("--picture", help="Draw the frontier into this SVG file.")
+        Path | None, typer.Option("--picture", help="Draw aim against aim into this SVG file.")
     ] = None,
     output: Output = "table",
 ) -> None:
-    """Find the weights of the policy that serve an aim best, by replays of your jobs.
+    """Find the weights that serve an aim best, by replays of your jobs.
 
-    It recommends a change only if it is better beyond noise.
+    A change is recommended only if it is better beyond noise.
 
     Example: berth tune examples/replay/two-products.csv --nodes 2xa100-pcie-8-bridged,3xhgx-h100-8 --aim large-jobs
     """
@@ -138,6 +136,8 @@ def _mean(found: Tuning, aim: Aim) -> float:
 
 def _verdict(aim: Aim, found: Tuning) -> str:
     change = found.judged_change(aim)
+    if _is_none(change):
+        return ""
     if change.is_above_zero or change.is_below_zero:
         return ", better" if change.is_above_zero == (aim.sign > 0) else ", worse"
     return ", no difference beyond noise" if change.draws else ""
@@ -151,5 +151,11 @@ def _change(aim: Aim, change: Interval) -> str:
     """Such as '-36.5 min (-67.7 to -5.3)'; the interval is in brackets."""
     if not change.draws:
         return "-"
+    if _is_none(change):
+        return "none"
     mean, low, high = (value * aim.scale for value in change[:3])
     return f"{mean:+,.1f}{aim.change_unit} ({low:+,.1f} to {high:+,.1f})"
+
+
+def _is_none(change: Interval) -> bool:
+    return change[:3] == (0, 0, 0)
