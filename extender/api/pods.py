@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from extender.api.fields import Json, dumped, get, inner, many, need, string, string_map
+from extender.api.fields import Json, dumped, get, inner, many, need, string, string_map, word
 from extender.api.nodes import (
     NodeSelector,
     PreferredTerm,
@@ -154,7 +154,7 @@ def decode_pod(obj: Json) -> Pod:
         containers=containers or (),
         annotations=_annotations(metadata, is_bound=bool(node_name)),
         node_name=node_name,
-        scheduler=cut(string(spec, "schedulerName", "spec"), _WORD_BYTES),
+        scheduler=word(spec, "schedulerName", "spec", _WORD_BYTES),
         phase=string(status, "phase", "status"),
         deleting=metadata.get("deletionTimestamp") is not None,
         extended_claim=string(extended, "resourceClaimName", "status.extendedResourceClaimStatus"),

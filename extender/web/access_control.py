@@ -1,7 +1,7 @@
-"""Rejects requests by their headers: protection against other web sites in a user's browser, and against other pods.
+"""Rejects requests for the pages by their headers: protection against other web sites in a user's browser.
 
-The verbs are for kube-scheduler alone, which sends application/json and no Origin. The pages are for their own origin.
-The Host header exposes a page of another site whose name resolves to this address (DNS rebinding).
+The pages are for their own origin. The Host header exposes a page of another site whose name resolves to this address
+(DNS rebinding).
 """
 
 from __future__ import annotations
@@ -15,21 +15,10 @@ from pathlib import Path
 
 from extender.base.berth_errors import WireError
 from extender.files import read_mounted
-from extender.web.asgi import TEXT, Answer, Scope, header, problem
+from extender.web.asgi import TEXT, Answer, Scope, header, is_json, not_json, problem
 
 MAX_TOKEN_BYTES = 4096  # bytes of the token file
 _HOST = re.compile(r"(?:\[([0-9a-f.]*:[0-9a-f:.]*)\]|([^][:@/\s]+))(?::[0-9]{0,5})?")  # [IPv6], or a name or IPv4; port
-
-
-def rejection_by_verbs(scope: Scope) -> Answer | None:
-    """The error answer to a request that cannot come from kube-scheduler; None if it can."""
-    kind = b""
-    for name, value in scope["headers"]:
-        if name == b"origin":
-            return problem(403, "the extender's verbs are not for web pages: the request has an Origin")
-        if name == b"content-type":
-            kind = value
-    return None if _is_json(kind) else _not_json()
 
 
 class Access:
@@ -55,8 +44,8 @@ class Access:
         origin = header(scope, b"origin")
         if origin and origin.partition(b"://")[2].lower() != host.lower():
             return problem(403, "the Origin of the request is another site")
-        if scope["method"] == "POST" and not _is_json(header(scope, b"content-type")):
-            return _not_json()
+        if scope["method"] == "POST" and not is_json(header(scope, b"content-type")):
+            return not_json()
         return None if open_to_all or not self._needs_token else self._rejection_by_token(scope)
 
     def _rejection_by_token(self, scope: Scope) -> Answer | None:
@@ -87,14 +76,6 @@ class Access:
         found = _address(name)
         everywhere = self._address is not None and self._address.is_unspecified
         return found is not None and (everywhere or found == self._address or found.is_loopback)
-
-
-def _is_json(content_type: bytes) -> bool:
-    return content_type == b"application/json" or content_type.partition(b";")[0].strip().lower() == b"application/json"
-
-
-def _not_json() -> Answer:
-    return problem(415, "the Content-Type of the request must be application/json")
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
