@@ -193,13 +193,10 @@ def _end(found: list[Json]) -> None:
 
 
 def _ask(console: ConsoleClient, target: Named | None, question: Json, within: str) -> list[Json]:
-    """The console's answer. A name without namespace is that of a pod `within` the namespace, else of any."""
+    """The console's answer. A name without namespace is searched `within` the namespace, then in all."""
     if target is not None and not target.namespace and within:
-        own = target._replace(namespace=within)
-        if target.is_group:
-            return _ask_group(console, own.group_key, question)
         try:
-            return _ask(console, own, question, "")
+            return _ask(console, target._replace(namespace=within), question, "")
         except NotKnown as error:
             with suppress(NotKnown):  # such as: the name is ambiguous
                 return _ask(console, target, question, "")
@@ -221,8 +218,9 @@ def _ask_group(console: ConsoleClient, key: ObjectKey, what_if: Json) -> list[Js
 def _answer_of_file(snapshot: Path, target: Named | None, policy: Policy | None, question: Json) -> list[Json]:
     if target is not None and target.is_group:
         cache, bound = load_groups(snapshot)
-        scenario = _scenario(cache, question)
-        return _offline_explainer(cache).groups(target.group_key, scenario, bound, seconds=inf)
+        scenario, explainer = _scenario(cache, question), _offline_explainer(cache)
+        key = target.group_key if target.namespace else explainer.named_group(target.name)
+        return explainer.groups(key, scenario, bound, seconds=inf)
     return _offline(load_dump(snapshot), target.text if target is not None else None, policy, question)
 
 
