@@ -71,6 +71,7 @@ class ExplanationReply(BaseModel):
 
 
 _REPLY: TypeAdapter[ExplanationReply | GangExplanation] = TypeAdapter(ExplanationReply | GangExplanation)
+Attempts = Callable[[str], str]  # of a pod, NAMESPACE/NAME, to the text about them
 Words = Annotated[
     list[str] | None,
     typer.Argument(
@@ -138,6 +139,7 @@ def explain_command(
         "free": freed(free or (), namespace),
         "narrate": narrate,
     }
+    attempts: Attempts = _unknown_attempts
     if snapshot is not None:
         decided_by = policy_of(policy) if policy is not None else None
         answer = partial(_answer_of_file, snapshot, target, decided_by, question)
@@ -147,12 +149,19 @@ def explain_command(
         within = "" if all_namespaces else namespace or console.namespace
         question |= {"objects": _placed(objects, within), "free": freed(free or (), within), "policy": text}
         answer = partial(_ask, console, target, question, within)
+        attempts = console.attempts if target is not None else attempts
     found = _answer_or_kind(answer, target)
-    _show_all(found, output, narrated=bool(narrate))
+    show = partial(_show_all, output=output, narrated=bool(narrate), attempts=attempts)
+    show(found)
     _tell_classes(question["objects"])
     if watch:
-        _watch(answer, found, lambda changed: _show_all(changed, output, narrated=bool(narrate)))
+        _watch(answer, found, show)
     _end(found)
+
+
+def _unknown_attempts(_: str) -> str:
+    """The attempts of a pod whose Events cannot be read: it does not exist, or comes from a file."""
+    return ""
 
 
 def _placed(objects: list[Json], namespace: str) -> list[Json]:
@@ -245,7 +254,7 @@ def _scenario(cache: ClusterCache, what_if: Json) -> Scenario:
     return scenario_of(cache.snapshot(), what_if["without"], what_if["free"], "--without")
 
 
-def _show_all(found: list[Json], output: str, *, narrated: bool) -> None:
+def _show_all(found: list[Json], output: str, *, narrated: bool, attempts: Attempts) -> None:
     """Print explanations of groups and of pods. Facts about all pods of a group are printed once."""
     is_data = output in ("json", "yaml")
     for explanation in found if is_data else ():
@@ -261,7 +270,7 @@ def _show_all(found: list[Json], output: str, *, narrated: bool) -> None:
             members = [pod for pod in pods if pod.gang == one.group]
             _show_members(members, one.outcome, output, narrated=narrated)
         elif one.gang not in groups:
-            _show(one, output)
+            _show(one, output, attempts)
     for pod in pods if narrated else ():
         if not pod.narration:
             say(f"berth: --narrate has no effect: no node was searched for pod {pod.pod}", err=True)
@@ -288,7 +297,7 @@ def _show_members(members: list[ExplanationReply], outcome: str, output: str, *,
         _print_indented(console, one.narration)
 
 
-def _show(found: ExplanationReply, output: str) -> None:
+def _show(found: ExplanationReply, output: str, attempts: Attempts) -> None:
     """Print the explanation of a pod as a table."""
     console, decision = table_screen(), found.decision
     sentence = found.sentence if decision is None else _decided(found.pod, decision)
@@ -298,6 +307,7 @@ def _show(found: ExplanationReply, output: str) -> None:
         console.print(sentence, style=_style(found.outcome))
     if found.misses:
         _show_misses(console, found)
+    _print_indented(console, filter(None, [attempts(found.pod) if decision is None else ""]))
     if found.gang:
         console.print(f"all about its group: berth explain group {found.gang}")
     if found.alone:
