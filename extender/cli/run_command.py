@@ -72,6 +72,7 @@ GROUP_LEVELS = Policy().group_levels
 _SETTLE_SECONDS = 30.0  # limit of one wait for the scheduler
 _POLL_SECONDS = 0.05
 _QUIET_SECONDS = 10.0  # a pod that waits without a new attempt for so long is not about to be placed
+_TUTORIAL = "docs/tutorial-your-own-pod.md of the repository"  # an installed wheel has no documents
 _PIPE_WIDTH = 120  # columns without a terminal: pipes and CI logs report 80, which would fold reasons
 
 
@@ -135,7 +136,7 @@ async def _run(examples: Path, listen: tuple[str, str], api_port: int, *, once: 
         gangs = gang_report.rows(expectations, rows)
         _print_report(console, rows, gangs, large_jobs(fleet_stats(snapshot)))
         if once:
-            console.print("", "Without --once it keeps running; docs/tutorial-your-own-pod.md is next.", sep="\n")
+            console.print("", f"Without --once it runs on. Next: {_TUTORIAL}", sep="\n")
             return 0 if all(row.is_good for row in rows) and all(gang.is_good for gang in gangs) else 1
         with TemporaryDirectory(prefix="berth-") as folder:
             kubeconfig = write_kubeconfig(Path(folder), api_url)
@@ -179,8 +180,8 @@ def _print_next_steps(console: Screen, page: str, kubeconfig: Path, pod: str) ->
         ("", "kubectl get pods -o wide"),
         *([] if which("berth") else [("berth", f"export PATH={Path(sys.executable).parent}:$PATH")]),
         ("why a pod waits", f"berth explain pod default/{pod}{server}"),
-        ("your own pod", "docs/tutorial-your-own-pod.md"),
-        ("four joined GPUs", "docs/tutorial-nvlink.md"),
+        ("your own pod", _TUTORIAL),
+        ("four joined GPUs", "docs/tutorial-nvlink.md there"),
         ("the end", "Ctrl-C"),
     )
     console.print("", "Next, in a second terminal:", sep="\n")
