@@ -47,7 +47,8 @@ class ClusterReading:
     claims: dict[ObjectKey, Json] = field(default_factory=dict)  # as they were read
     fleet: list[Json] = field(default_factory=list)  # the objects that a replay needs, as they were read
     others: list[Json] = field(default_factory=list)  # pods on nodes without devices: they use CPU and memory
-    requests: dict[str, Json] = field(default_factory=dict)  # UID of a bound pod with devices to the pod as it was read
+    requests: dict[str, Json] = field(default_factory=dict)  # by UID: the pods with devices, as they were read
+    ended: list[Pod] = field(default_factory=list)  # those that may have had devices
     lacking: list[str] = field(default_factory=list)  # a sentence for each kind that lacks
     unreadable: list[str] = field(default_factory=list)
     kinds: set[str] = field(default_factory=set)
@@ -141,12 +142,11 @@ class _Reader:
         if not pod.node_name:
             # As if Berth were asked to place it: the explainer says why no node fits, not whose pod it is.
             found.cache.apply_pod(pod.uid, replace(pod, scheduler=SCHEDULER))
-        elif not pod.ended and pod.concerns_berth:
-            found.requests[pod.uid] = obj
-        elif not pod.ended:
+        elif not pod.ended and not pod.concerns_berth:
             found.others.append(obj)
-        if pod.concerns_berth and not pod.ended:
-            found.pods.append(pod)
+        if pod.concerns_berth:
+            found.requests[pod.uid] = obj
+            (found.ended if pod.ended else found.pods).append(pod)
 
     def finish(self) -> None:
         """Without any Node object, the nodes are those that slices name."""

@@ -102,6 +102,7 @@ PAGE_FILE_HELP = (
     "Without a token Berth serves them on loopback only."
 )
 HOST_HELP = "A further host name of the pages, such as that of a Service. May be repeated."
+DOCS_HELP = "Where your copy of the documentation is. The page links to it; without an address it has no such link."
 Output = Annotated[Literal["table", "json"], typer.Option("-o", "--output", help="How to print.")]
 WideOutput = Annotated[Literal["table", "wide", "json", "yaml"], typer.Option("-o", "--output", help="How to print.")]
 ListOutput = Annotated[

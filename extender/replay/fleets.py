@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from extender.api.fields import Json, get, inner, many, need, quantity
+from extender.api.pods import may_need_devices
 from extender.api.quantity import NANO
 from extender.base.berth_errors import WireError
 from extender.cache import ClusterCache
@@ -82,6 +83,13 @@ def fleet_of(machines: Sequence[MachineNode], snapshot: Iterable[Json] = (), *, 
         if not kinds[kind]:
             raise WireError("the fleet", f"has no {kind}: give --nodes, or a snapshot that `berth snapshot` made")
     return Fleet(objects, used)
+
+
+def emptied(objects: Iterable[Json]) -> Iterator[Json]:
+    """The objects of a snapshot without the claims, and without the pods that may need devices."""
+    for obj in objects:
+        if obj.get("kind") != "ResourceClaim" and not (obj.get("kind") == "Pod" and may_need_devices(obj)):
+            yield obj
 
 
 def _shareable(obj: Json) -> Json:

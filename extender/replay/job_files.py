@@ -15,13 +15,14 @@ from typing import Any
 import orjson
 
 from extender.api.fields import Json
+from extender.api.pods import decode_pod
 from extender.api.quantity import NANO, parse_quantity
 from extender.api.resource_claims import decode_claim
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import one_line, shown
 from extender.files import name_of, read_file
 from extender.replay.csv_tables import Row, table_of
-from extender.replay.jobs import MAX_GPUS, MAX_PODS, MAX_SECONDS, PRODUCT_WORDS, Job
+from extender.replay.jobs import MAX_GPUS, MAX_PODS, MAX_SECONDS, PRODUCT_WORDS, SPEC_FIELDS, Job
 from extender.replay.published_traces import TRACES, Trace, job_of
 
 MAX_JOBS = 200_000
@@ -29,7 +30,7 @@ MAX_BYTES = 256 << 20
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,180}[a-z0-9])?")
 _LEVEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,315}")
 _FIELDS = tuple(one.name for one in fields(Job))
-_CSV_FIELDS = tuple(name for name in _FIELDS if name != "claim")
+_CSV_FIELDS = tuple(name for name in _FIELDS if name not in ("claim", "spec"))
 _HOW = (
     f"published traces that are read as they are: {', '.join(one.name for one in TRACES)}; for any other CSV file give "
     "--columns arrival=COLUMN,duration=COLUMN,gpus=COLUMN"
@@ -184,6 +185,11 @@ def _is_read(name: str, value: object) -> bool:
 
 def _problem(job: Job) -> str:
     """What is wrong with the fields of a job together; '' if nothing is."""
+    if job.spec is not None:
+        try:
+            decode_pod(job.pod(job.name, plain=True))
+        except WireError as error:
+            return str(error)
     if job.claim is not None:
         if job.gpus or job.nics or job.memory or job.product:
             return "has a claim and also gpus, nics, memory or product"
@@ -258,6 +264,16 @@ def _claim(value: object) -> Json:
     return value
 
 
+def _spec(value: object) -> Json:
+    """What limits the nodes of a pod, and its priority. Affinity to other pods is left out: a replay has no labels."""
+    if not isinstance(value, dict) or not value.keys() <= set(SPEC_FIELDS):
+        raise ValueError
+    affinity, priority = value.get("affinity") or {}, value.get("priority") or 0
+    if not isinstance(affinity, dict) or not affinity.keys() <= {"nodeAffinity"} or type(priority) is not int:
+        raise ValueError
+    return value
+
+
 _READERS: dict[str, Callable[[object], Any]] = {
     "name": _text(_NAME),
     "arrival": _number(0, MAX_SECONDS),
@@ -273,6 +289,7 @@ _READERS: dict[str, Callable[[object], Any]] = {
     "group_required": _text(_LEVEL),
     "group_preferred": _text(_LEVEL),
     "claim": _claim,
+    "spec": _spec,
 }
 _WANTED = {
     "name": "lower-case letters, digits, '-' and '.'",
@@ -289,4 +306,5 @@ _WANTED = {
     "group_required": "a level, such as rack or clique",
     "group_preferred": "a level, such as rack or clique",
     "claim": "an object: the spec of a ResourceClaim",
+    "spec": "an object with nodeSelector, affinity.nodeAffinity, tolerations or priority, of the spec of a Pod",
 }

@@ -18,6 +18,7 @@ from extender.api.pod_groups import MINIMUM, GroupSource
 from extender.api.pods import SCHEDULER
 
 NAMESPACE = "default"
+SPEC_FIELDS = ("nodeSelector", "affinity", "tolerations", "priority")
 GPU_CLASS, NIC_CLASS = "gpu.nvidia.com", "dranet.net"
 MAX_PODS = 4096  # of a job
 MAX_GPUS = 32  # of a pod: devices of one claim
@@ -48,6 +49,7 @@ class Job:
     group_required: str = ""  # the level in one domain of which all pods must be
     group_preferred: str = ""
     claim: Json | None = field(default=None, compare=False)  # the spec of each pod's claim, in place of GPUs and NICs
+    spec: Json | None = field(default=None, compare=False)  # SPEC_FIELDS of each pod: the nodes that it may use
 
     @property
     def is_gang(self) -> bool:
@@ -67,10 +69,23 @@ class Job:
         return float(sum(one.get("count") or 1 for one in exact if one.get("deviceClassName") == GPU_CLASS))
 
     @property
+    def priority(self) -> int:
+        """Pods of a higher priority are placed first."""
+        return int((self.spec or {}).get("priority") or 0)
+
+    @cached_property
     def shape(self) -> tuple[object, ...]:
         """Jobs of one shape differ only in name and times."""
         asked = self.gpus, self.nics, self.memory, self.product, self.cpu, self.ram
-        return self.pods, *asked, self.topology, self.group_required, self.group_preferred, repr(self.claim)
+        return (
+            self.pods,
+            *asked,
+            self.topology,
+            self.group_required,
+            self.group_preferred,
+            repr(self.claim),
+            repr(self.spec),
+        )
 
     @cached_property
     def claim_spec(self) -> Json | None:
@@ -88,7 +103,7 @@ class Job:
         found: Json = {"deviceClassName": GPU_CLASS, "count": max(int(self.gpus), 1)}
         conditions = []
         if self.product:
-            words = self.product.replace(".", "[.]")
+            words = re.sub("[- ]", "[- ]", self.product.replace(".", "[.]"))  # labels of nodes have no spaces
             conditions.append(f"device.attributes['{GPU_CLASS}'].productName.matches(r'\\b({words})\\b')")
         if self.memory:
             least = f"device.capacity['{GPU_CLASS}'].memory.compareTo(quantity('{self.memory}')) >= 0"
@@ -113,6 +128,7 @@ class Job:
             "kind": "Pod",
             "metadata": {"namespace": NAMESPACE, "name": name, "annotations": notes},
             "spec": {
+                **(self.spec or {}),
                 "schedulerName": SCHEDULER,
                 "resourceClaims": claims,
                 "containers": [{"name": "main", "resources": {"requests": self.requests}}],

@@ -11,6 +11,7 @@ from extender.scheduling.decision import (
     parse_decision,
     runner_up_text,
 )
+from extender.scheduling.deviceless import DevicelessScores
 from extender.scheduling.domain_uses import DomainUses, Use, path_labels
 from extender.scheduling.equivalence import ignores_identity
 from extender.scheduling.evaluate import (
@@ -61,6 +62,7 @@ __all__ = [
     "BoundMember",
     "CollectedDomain",
     "Decision",
+    "DevicelessScores",
     "DomainUses",
     "EvaluationContext",
     "Evaluator",

@@ -132,7 +132,7 @@ class Decisions:
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> list[tuple[str, int]]:
         """See FilterService.prioritize."""
-        if self._watches.not_ready or not pod.may_need_devices:
+        if self._watches.not_ready:
             return [(name, 0) for name in names]
         return self.filter_service.prioritize(self.cache.store.in_tree(pod), names)
 

@@ -34,6 +34,7 @@ from extender.cache import ClusterCache
 from extender.policy import Policy
 from extender.scheduling import (
     CollectedDomain,
+    DevicelessScores,
     EvaluationContext,
     Evaluator,
     FilterStatus,
@@ -231,6 +232,7 @@ class FilterService:
         self.evaluations = evaluations if evaluations is not None else Evaluations(clock, remembered_pods)
         self._deleted_pods: LRUCache[str, None] = LRUCache(remembered_pods)  # by UID
         self.policy_generation = 0
+        self._deviceless = DevicelessScores()
         self._collected: CollectedDomain | None = None
         self.policy_problem = ""  # why Berth does not use the newest policy file; empty if it does
         self.use_policy(policy)
@@ -412,6 +414,8 @@ class FilterService:
             return scores(known, names)
         snapshot = self._cache.snapshot()
         requirements = requirements_of(pod, snapshot, self.policy)
+        if isinstance(requirements, Skip):
+            return self._deviceless.of(names, snapshot)
         if isinstance(requirements, PodRequirements):
             ranking = self.rankings.get_or_create(requirements)
             if self.update_ranking(pod, requirements, ranking, snapshot):

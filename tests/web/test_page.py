@@ -99,7 +99,7 @@ async def test_every_view_and_live_updates(tmp_path: Path) -> None:
         await page.run("document.querySelector('#waiting button').click()")
         text = await opened(page, "default/late")
         assert "What would help" in text
-        assert "held by pod default/train" in text
+        assert ("held by pod default/train" in text, text.count("fits on n2 if")) == (True, 1)
         await page.run("document.querySelector('#decisions button').click()")
         text = await opened(page, "default/train")
         assert "Bound to n2" in text

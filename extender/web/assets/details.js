@@ -100,11 +100,12 @@ function setFigures(sets) {
     : [one("chosen", "Berth"), one("first_fit", "First fit on this node")]));
 }
 
-// The sentence without the first advice, which follows as a list.
+// The sentence without the first advice, which is in a list below it.
 function withoutAdvice(sentence, misses) {
-  const cuts = [...sentence.matchAll(/; /g)].map((found) => found.index);
-  const cut = cuts.find((at) => misses?.[0]?.endsWith(sentence.slice(at + 2).replace(/^it /, "")));
-  return cut ? sentence.slice(0, cut) : sentence;
+  const first = misses?.[0];
+  if (!first) return sentence;
+  const clauses = [`; ${first}`, `; it ${first.replace(/^group \S+ /, "")}`, `: ${first}`];
+  return clauses.reduce((left, clause) => left.replace(clause, ""), sentence);
 }
 
 function boundParts(found) {
