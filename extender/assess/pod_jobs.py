@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -18,7 +17,7 @@ from extender.api.quantity import NANO, parse_quantity
 from extender.api.resource_claims import Claim, Result
 from extender.assess.cluster_reading import ClusterReading
 from extender.assess.fleet_state import plugin_requests
-from extender.replay import SPEC_FIELDS, Job, plain_name
+from extender.replay import SPEC_FIELDS, Job, cel_text, plain_name
 from extender.vendors import GPU, PLUGIN_RESOURCES, driver_of
 
 _PLUGIN = "nvidia.com/gpu"  # whose GPUs are those of machine files
@@ -162,8 +161,10 @@ def _of_product(spec: Json, node_info: NodeInfo, results: Iterable[Result]) -> J
         for name in driver.product:
             if isinstance(attributes.get(name), str):
                 domain, _, short = name.rpartition("/")
-                of = f"device.attributes[{_quoted(domain)}]"
-                wanted[result.request] = f"{_quoted(short)} in {of} && {of}.{short} == {_quoted(str(attributes[name]))}"
+                of = f"device.attributes[{cel_text(domain)}]"
+                wanted[result.request] = (
+                    f"{cel_text(short)} in {of} && {of}.{short} == {cel_text(str(attributes[name]))}"
+                )
                 break
     devices = inner(spec, "devices", "spec")
     return {
@@ -184,11 +185,6 @@ def _selecting(request: Json, wanted: Mapping[str, str]) -> Json:
 
 def _narrowed(request: Json, expression: str) -> Json:
     return {**request, "selectors": [*(request.get("selectors") or ()), {"cel": {"expression": expression}}]}
-
-
-def _quoted(text: str) -> str:
-    """A CEL string, which has the escapes of JSON."""
-    return json.dumps(text)
 
 
 def _merged(specs: Sequence[Json]) -> Json:
