@@ -16,7 +16,7 @@ import kubernetes
 import orjson
 from kubernetes.client import models
 
-from extender.api.fields import Json, amount, get, quantity, string, string_list
+from extender.api.fields import Json, amount, get, quantity, string, strings
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import shown
 
@@ -192,7 +192,7 @@ def rule_faults(obj: Json) -> Iterator[FieldFault]:
 
 
 def _of_references(one: Json, known: Collection[str], where: str) -> Iterator[FieldFault]:
-    names = string_list(one, "requests", where)
+    names = strings(one, "requests", where)
     for position, name in enumerate(names):
         at = f"{where}.requests[{position}]"
         if name not in known:

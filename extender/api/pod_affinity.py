@@ -110,7 +110,7 @@ def _term(obj: Json, path: str, labels: Mapping[str, str]) -> PodTerm:
     return PodTerm(
         string(obj, "topologyKey", path),
         _selector(obj, "labelSelector", path, same + other),
-        strings(obj, "namespaces", path),
+        tuple(strings(obj, "namespaces", path)),
         _selector(obj, "namespaceSelector", path),
     )
 
@@ -142,4 +142,4 @@ def _selector(obj: Json, key: str, path: str, added: tuple[Requirement, ...] = (
 
 
 def _requirement(obj: Json, path: str) -> Requirement:
-    return Requirement(string(obj, "key", path), string(obj, "operator", path), strings(obj, "values", path))
+    return Requirement(string(obj, "key", path), string(obj, "operator", path), tuple(strings(obj, "values", path)))

@@ -115,6 +115,6 @@ AllNamespaces = Annotated[bool, typer.Option("-A", "--all-namespaces", help="In 
 Watch = Annotated[bool, typer.Option("-w", "--watch", help="Go on, and print what changes, until Ctrl-C.")]
 Kubeconfig = Annotated[
     Path | None,
-    typer.Option(help="The kubeconfig of the cluster. Default: $KUBECONFIG, ~/.kube/config, or the pod's account."),
+    typer.Option(help="Default: $KUBECONFIG, ~/.kube/config, or the pod's account."),
 ]
-Context = Annotated[str, typer.Option(help="The context of the kubeconfig. Default: the current one.")]
+Context = Annotated[str, typer.Option(help="Default: the current context.")]

@@ -16,7 +16,7 @@ from extender.api.pods import Pod
 from extender.api.resource_claims import FINALIZER, Allocation, Claim, Consumer
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient, NotFound, Writer
-from extender.runtime.cache_tasks import HoldExpirer, WatchProgress
+from extender.runtime.informers import HoldExpirer, WatchProgress
 from extender.runtime.supervisor import Supervisor
 
 _IDENTITY = "berth-replay"

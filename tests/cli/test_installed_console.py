@@ -17,8 +17,7 @@ import yaml
 from aiohttp import WSMsgType, web
 
 from extender.entry.listening import Tls
-from extender.web.access_control import Access
-from extender.web.console.console_app import ConsoleApp
+from extender.web.console.console_app import Access, ConsoleApp
 from tests.worlds.certificates import NEEDS_OPENSSL, certificate
 from tests.worlds.commands import berth_beside
 from tests.worlds.eventually import eventually

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterator
 
-from extender.api.fields import Json, get, string, string_list
+from extender.api.fields import Json, get, string, strings
 from extender.api_schema import is_label, is_subdomain
 from extender.base.text_limits import cut
 
@@ -39,7 +39,7 @@ def of_metadata(kind: str, metadata: Json, path: str = "metadata") -> Faults:
         yield from of_subdomain(name, f"{path}.name")
     yield from of_labels(get(metadata, "labels", dict, path, {}), f"{path}.labels")
     yield from of_annotations(get(metadata, "annotations", dict, path, {}), f"{path}.annotations")
-    for position, finalizer in enumerate(string_list(metadata, "finalizers", path)):
+    for position, finalizer in enumerate(strings(metadata, "finalizers", path)):
         where = f"{path}.finalizers[{position}]"
         yield from of_label_key(finalizer, where)
         if "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS:
