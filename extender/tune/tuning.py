@@ -7,6 +7,7 @@ luckiest, too, so the candidate is judged against the present policy on draws th
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -128,7 +129,7 @@ def tune(
 ) -> Tuning:
     """Tune the weights of `policy` for an aim, and judge the candidate on `draws` draws. Equal seeds, equal results.
 
-    Raises WireError if the jobs have nothing that the aim measures.
+    Raises WireError if there is nothing that the aim measures.
     """
     if not any(map(aim.needs, jobs)):
         raise WireError(f"--aim {aim.name}", aim.lacks)
@@ -140,6 +141,8 @@ def tune(
     singles = runner.that_decide_otherwise(singles, jobs)
     runner.expect((1 + len(singles) + _MOST_COMBINATIONS) * SEARCH_DRAWS + 2 * draws)
     before, *found = runner.figures([(), *singles], first)
+    if all(math.isnan(one[aim.name]) for one in before):
+        raise WireError(f"--aim {aim.name}", aim.unknown)
     trials = [Trial(*one) for one in zip(singles, found, strict=True)]
     together = list(combinations(aim, before, trials))
     trials += [Trial(*one) for one in zip(together, runner.figures(together, first), strict=True)]
