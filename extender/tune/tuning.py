@@ -133,7 +133,8 @@ def tune(
     """
     if not any(map(aim.needs, jobs)):
         raise WireError(f"--aim {aim.name}", aim.lacks)
-    drawn = [resampled(jobs, random.Random(f"{seed}/{one}")) for one in range(SEARCH_DRAWS + draws)]  # noqa: S311 - no secret
+    generators = [random.Random(f"{seed}/{one}") for one in range(SEARCH_DRAWS + draws)]  # noqa: S311 - no secrets
+    drawn = [resampled(jobs, one) for one in generators]
     first, others = drawn[:SEARCH_DRAWS], drawn[SEARCH_DRAWS:]
     singles = single_changes(policy.weights, weights_that_matter(jobs))
     runner = _Runner(fleet, policy, seed, progress)
