@@ -13,7 +13,7 @@ import asyncio
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
 from types import FrameType
@@ -46,8 +46,9 @@ class CallPath:
             file = code.co_filename.removeprefix(_ROOT)
             if not file.startswith("sandbox/"):
                 self.calls.append((file, code.co_qualname))
-                if asyncio.current_task() not in {None, *self._earlier}:
-                    self.own.append(self.calls[-1])
+                with suppress(RuntimeError):  # a child that answers a question has no event loop
+                    if asyncio.current_task() not in {None, *self._earlier}:
+                        self.own.append(self.calls[-1])
 
     @property
     def row(self) -> str:

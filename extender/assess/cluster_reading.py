@@ -15,9 +15,10 @@ from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import group_policy_of
 from extender.api.pods import SCHEDULER, Pod, decode_pod
 from extender.base.berth_errors import WireError
-from extender.base.text_limits import one_line, shown
+from extender.base.text_limits import one_line
 from extender.cache import ClusterCache
 from extender.cluster import WatchedResource
+from extender.replay import version_problem
 from extender.runtime.informers import watched_resources
 from extender.vendors import PLUGIN_RESOURCES
 
@@ -33,7 +34,6 @@ NEEDED = {
 _OF_GROUPS = "what it says of waiting groups is not known"
 _OPTIONAL_IN_FILES = ("DeviceTaintRule", "ResourceClaim")  # a cluster may well have none
 _REPLAYED = ("Node", "ResourceSlice", "DeviceClass", "DeviceTaintRule")
-_GROUP = "resource.k8s.io"
 _MAX_NAMED = 8  # unreadable objects
 
 
@@ -89,7 +89,8 @@ class _Reader:
     def add(self, number: int, obj: Json) -> None:
         """Read one object. Raises WireError for a version that Berth does not read."""
         kind = str(obj.get("kind"))
-        self._check_version(number, kind, obj)
+        if problem := version_problem(obj):
+            raise WireError(f"{self._where}, object {number}, {kind}", problem)
         try:
             for key, policy in group_policy_of(obj).items():
                 self._found.cache.apply_group_policy(key, policy)
@@ -106,15 +107,6 @@ class _Reader:
             notes.append(text)
         elif len(notes) == _MAX_NAMED:
             notes.append("and more objects that cannot be read")
-
-    def _check_version(self, number: int, kind: str, obj: Json) -> None:
-        group, _, version = str(obj.get("apiVersion") or "").partition("/")
-        if group == _GROUP and kind in NEEDED and kind != "DeviceTaintRule" and version != "v1":
-            raise WireError(
-                f"{self._where}, object {number}",
-                f"{kind} has version {shown(version)}, Berth reads v1: "
-                f"kubectl get {kind.lower()}s.v1.{_GROUP} -A -o json writes it",
-            )
 
     def _apply(self, kind: str, obj: Json) -> None:
         found, metadata = self._found, get(obj, "metadata", dict, "", {})

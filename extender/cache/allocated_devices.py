@@ -174,9 +174,7 @@ class Channels:
 
     def put_results(self, holder: Hashable, domain: str, results: Iterable[Result]) -> None:
         """Replace the devices of a holder. The driver names its pools after their nodes."""
-        nodes = {r.device.pool for r in results if r.device.driver == COMPUTE_DOMAIN_DRIVER}
-        if nodes or holder in self._held:
-            self._put(holder, domain, nodes)
+        self._put(holder, domain, {r.device.pool for r in results if r.device.driver == COMPUTE_DOMAIN_DRIVER})
 
     def put_node(self, name: str, new: Node | None) -> None:
         """Replace a node; None deletes it."""

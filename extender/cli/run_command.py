@@ -78,6 +78,7 @@ NODES_PER_CLIQUE = {"gb200-nvl72-tray": 4}  # machines whose NVLinks reach other
 _SETTLE_SECONDS = 30.0  # limit of one wait for the scheduler
 _POLL_SECONDS = 0.05
 _QUIET_SECONDS = 10.0  # a pod that waits without a new attempt for so long is not about to be placed
+_TUTORIAL = "docs/tutorial-your-own-pod.md of the repository"  # an installed wheel has no documents
 _PIPE_WIDTH = 120  # columns without a terminal: pipes and CI logs report 80, which would fold reasons
 _SPEED, _MAX_SPEED = 60.0, 1e6  # seconds of a file of jobs in a second
 _NAMED = 10  # jobs that wait, with their reasons
@@ -192,7 +193,7 @@ async def _place_examples(
     """Place the examples, and return the exit code."""
     cluster, app, scheduler, console, api_url, page = running
     if not workloads:
-        console.print("No workloads: create pods as docs/tutorial-your-own-pod.md shows, or give --jobs.")
+        console.print(f"No workloads: create pods as {_TUTORIAL} shows, or give --jobs.")
     expectations = await _place(cluster, scheduler, workloads, console)
     snapshot = app.service.cache.snapshot()
     rows = Report(cluster.store, snapshot).rows(expectations, scheduler.pending())
@@ -201,7 +202,7 @@ async def _place_examples(
     gangs = gang_report.rows(expectations, rows)
     _print_report(console, rows, gangs, large_jobs(fleet_stats(snapshot)))
     if once:
-        console.print("", "Without --once it keeps running; docs/tutorial-your-own-pod.md is next.", sep="\n")
+        console.print("", f"Without --once it runs on. Next: {_TUTORIAL}", sep="\n")
         return 0 if all(row.is_good for row in rows) and all(gang.is_good for gang in gangs) else 1
     with TemporaryDirectory(prefix="berth-") as folder:
         kubeconfig = write_kubeconfig(Path(folder), api_url)
@@ -304,8 +305,8 @@ def _print_next_steps(console: Screen, page: str, kubeconfig: Path, pod: str) ->
         ("", "kubectl get pods -o wide"),
         *([] if which("berth") else [("berth", f"export PATH={Path(sys.executable).parent}:$PATH")]),
         ("why a pod waits", f"berth explain pod default/{pod}{server}"),
-        ("your own pod", "docs/tutorial-your-own-pod.md"),
-        ("four joined GPUs", "docs/tutorial-nvlink.md"),
+        ("your own pod", _TUTORIAL),
+        ("four joined GPUs", "docs/tutorial-nvlink.md there"),
         ("the end", "Ctrl-C"),
     )
     console.print("", "Next, in a second terminal:", sep="\n")

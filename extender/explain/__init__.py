@@ -20,7 +20,7 @@ from extender.explain.fleet_rows import (
     product,
     totals,
 )
-from extender.explain.gang_explanation import explain_gang, explain_jobs, groups_named
+from extender.explain.gang_explanation import explain_gang, explain_jobs, groups_named, namespaces_with_group
 from extender.explain.gang_question import GangExplanation, PlannerCaches
 from extender.explain.place_constraints import unmet_places
 from extender.explain.pod_explanation import Explanation, UnschedulableNodes, explain, no_devices, other_scheduler
@@ -53,6 +53,7 @@ __all__ = [
     "groups_named",
     "large_jobs",
     "letters",
+    "namespaces_with_group",
     "no_devices",
     "node_detail",
     "node_row",

@@ -3,7 +3,7 @@
 `run_replay` is the engine: a fleet, jobs by time, and a placement make an Outcome.
 """
 
-from extender.replay.fleets import Fleet, emptied, fleet_of
+from extender.replay.fleets import Fleet, emptied, fleet_of, version_problem
 from extender.replay.job_files import MAX_JOBS, read_jobs
 from extender.replay.job_player import JobPlayer
 from extender.replay.jobs import SPEC_FIELDS, Job
@@ -44,4 +44,5 @@ __all__ = [
     "run_side_by_side",
     "svg",
     "text",
+    "version_problem",
 ]

@@ -36,7 +36,7 @@ def test_every_example_lands_as_its_file_says() -> None:
     assert joined in " ".join(out.split())
     assert re.search(r"pair-a +│ .*\d━\d.* 240 │ #━1 2━# ○━○ ○━○ .* 20 *$", out, re.MULTILINE)
     assert "Whole in one domain: Berth 2 of 2 gangs, first fit 0 of 2." in out
-    assert out.rstrip().endswith("Without --once it keeps running; docs/tutorial-your-own-pod.md is next.")
+    assert out.rstrip().endswith("Without --once it runs on. Next: docs/tutorial-your-own-pod.md of the repository")
     assert "… never-fits" in out  # it waits, as its file says
     assert drawing.picture(coloured) == drawing.FILE.read_text(), "docs/img/run.svg is stale: make picture"
 

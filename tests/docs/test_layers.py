@@ -198,7 +198,7 @@ def test_files_stay_short() -> None:
 # Modules below 80 lines that one other module imports, each with its reason.
 SMALL = {
     "replay/virtual_time.py": "the clock of a replay, which knows nothing of jobs and nodes",
-    "replay/svg.py": "the pictures of `berth replay` and `berth tune` are drawn with it, the latter through the face",
+    "replay/svg.py": "the pictures of `berth replay` and `berth tune` are drawn with it",
     "web/console/console_metrics.py": "a list that the recipe for a metric names, as serve_metrics.py",
 }
 

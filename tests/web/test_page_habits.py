@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from extender.sandbox import listening
-from extender.web.access_control import Access
-from extender.web.console.console_app import ConsoleApp
+from extender.web.console.console_app import Access, ConsoleApp
 from tests.worlds.browser import CHROMIUM, NAMES, Page, browsing
 from tests.worlds.explain_worlds import refused
 from tests.worlds.running_berth import Berthing, berthing, claim, pod

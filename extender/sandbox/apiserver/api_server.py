@@ -113,7 +113,8 @@ class ApiServer:
         method, resource, key = request.method, request.resource, request.key
         is_protobuf = request.content_type.startswith(PROTOBUF)
         if is_protobuf and (method, resource.kind) != ("PUT", "ResourceClaim"):  # kubectl create namespace and the like
-            problem = "the sandbox reads no protobuf: write the object as YAML and apply it"
+            ways = "add --dry-run=client -o yaml | kubectl apply -f -"
+            problem = f"the sandbox reads no protobuf: write the object as YAML and apply it, or {ways}"
             raise ApiError(415, "UnsupportedMediaType", problem)
         check = self._check_of(request)
         if request.content_type == _JSON_PATCH and method == "PATCH" and "dryRun" not in request.query:
