@@ -12,7 +12,7 @@ from extender.replay.outcome import NO_GPU, SIZES, Outcome
 from extender.replay.parallel import Task, measured_side_by_side, run_side_by_side
 from extender.replay.picture import picture
 from extender.replay.placements import Placement, placement_of
-from extender.replay.published_traces import TRACES, columns_of, plain_name, read_nodes
+from extender.replay.published_traces import TRACES, plain_name, read_nodes
 from extender.replay.replay import run_replay
 from extender.replay.svg import line, svg, text
 
@@ -30,7 +30,6 @@ __all__ = [
     "Placement",
     "Task",
     "cel_text",
-    "columns_of",
     "emptied",
     "fleet_of",
     "large_shape",

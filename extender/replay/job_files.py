@@ -24,7 +24,7 @@ from extender.base.text_limits import one_line, shown
 from extender.files import name_of, read_file
 from extender.replay.csv_tables import table_of
 from extender.replay.jobs import MAX_GPUS, MAX_PODS, MAX_SECONDS, PRODUCT_WORDS, SPEC_FIELDS, Job
-from extender.replay.published_traces import TRACES, Trace, job_of, philly_job
+from extender.replay.published_traces import TRACES, Trace, columns_of, job_of, philly_job
 
 MAX_JOBS = 200_000
 MAX_BYTES = 256 << 20
@@ -40,8 +40,8 @@ _HOW = (
 _OBJECTS = "has Kubernetes objects, not jobs: berth assess FILE --jobs JOBS makes jobs of pods"
 
 
-def read_jobs(path: Path, traces: Sequence[Trace], columns: Trace | None = None) -> list[Job]:
-    """The jobs of a file, by arrival, the first one at 0 s. `columns`: the only form that the file may have.
+def read_jobs(path: Path, traces: Sequence[Trace], columns: str = "") -> list[Job]:
+    """The jobs of a file, by arrival, the first one at 0 s. `columns` names those of a CSV file, see columns_of.
 
     Otherwise the columns of a CSV file tell which of `traces` it is, or whether it is of our own form. Raises WireError
     that names the line.
@@ -53,8 +53,8 @@ def read_jobs(path: Path, traces: Sequence[Trace], columns: Trace | None = None)
         raise WireError(where, f"is not UTF-8 at byte {error.start}") from None
     if not text.strip():
         raise WireError(where, "is empty")
-    if columns is not None:
-        jobs = list(_of_columns(text, where, columns))
+    if columns:
+        jobs = list(_of_columns(text, where, columns_of(columns)))
     else:
         jobs = list(_of_json(text, where) if text.lstrip()[:1] in ("{", "[") else _of_csv(text, where, traces))
     if not jobs:
