@@ -219,7 +219,7 @@ async def _play(running: _Running, world: _World, *, once: bool) -> int:
     cluster, _, scheduler, console, api_url, page = running
     last = world.jobs[-1].arrival
     console.print(
-        f"{counted(len(world.jobs), 'job')} arrive within {time_text(last)}; at --speed {world.speed:g} this takes "
+        f"{counted(len(world.jobs), 'job')} arrive within {time_text(last)}; at --speed {world.speed:.10g} this takes "
         f"{time_text(last / world.speed)}.",
         highlight=False,
     )
