@@ -30,6 +30,8 @@ NEEDED = {
     "DeviceTaintRule": "taints that rules add to devices are not known",
 }
 """The six kinds, each with what its lack means."""
+BUDGET = "PodDisruptionBudget"  # of which berth defrag asks
+_MEANS = {BUDGET: "which pods they protect is not known, and kubectl delete does not ask them"}
 _OF_GROUPS = "what it says of waiting groups is not known"
 _OPTIONAL_IN_FILES = ("DeviceTaintRule", "ResourceClaim")  # a cluster may well have none
 _REPLAYED = ("Node", "ResourceSlice", "DeviceClass", "DeviceTaintRule")
@@ -48,6 +50,8 @@ class ClusterReading:
     fleet: list[Json] = field(default_factory=list)  # the objects that a replay needs, as they were read
     others: list[Json] = field(default_factory=list)  # pods on nodes without devices: they use CPU and memory
     requests: dict[str, Json] = field(default_factory=dict)  # UID of a bound pod with devices to the pod as it was read
+    waiting: dict[str, Json] = field(default_factory=dict)  # the same of pods without a node
+    budgets: list[Json] = field(default_factory=list)  # PodDisruptionBudgets
     lacking: list[str] = field(default_factory=list)  # a sentence for each kind that lacks
     unreadable: list[str] = field(default_factory=list)
     kinds: set[str] = field(default_factory=set)
@@ -68,7 +72,7 @@ def reading_of(objects: Iterable[Json], refused: Mapping[str, str], where: str) 
         why = f": {problems}" if problems else ": `berth assess --save FILE` makes such a file"
         raise WireError(where, f"has no Node and no ResourceSlice{why}")
     for kind in (*NEEDED, *(kind for kind in refused if kind not in NEEDED)):
-        meaning = NEEDED.get(kind, _OF_GROUPS)
+        meaning = NEEDED.get(kind) or _MEANS.get(kind, _OF_GROUPS)
         if kind in refused:
             found.lacking.append(f"{kind}s could not be listed ({one_line(refused[kind], 256)}): {meaning}")
         elif kind not in found.kinds and kind not in _OPTIONAL_IN_FILES:
@@ -92,7 +96,10 @@ class _Reader:
         try:
             for key, policy in group_policy_of(obj).items():
                 self._found.cache.apply_group_policy(key, policy)
-            if kind in self._kinds:
+            if kind == BUDGET:
+                self._found.budgets.append(obj)
+                self._found.kinds.add(kind)
+            elif kind in self._kinds:
                 self._apply(kind, obj)
                 self._found.kinds.add(kind)
         except WireError as error:
@@ -141,6 +148,7 @@ class _Reader:
         if not pod.node_name:
             # As if Berth were asked to place it: the explainer says why no node fits, not whose pod it is.
             found.cache.apply_pod(pod.uid, replace(pod, scheduler=SCHEDULER))
+            found.waiting[pod.uid] = obj
         elif not pod.ended and pod.concerns_berth:
             found.requests[pod.uid] = obj
         elif not pod.ended:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from extender.allocation import NodeInfo, Snapshot
+from extender.allocation.nodes import PoolDevice
 from extender.api.fields import Json, inner
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_annotations import TOPOLOGY_ANNOTATION
@@ -193,21 +194,25 @@ def _of_product(spec: Json, node_info: NodeInfo, results: Iterable[Result]) -> J
     """The spec with selectors for the products that the pod has: a replay leaves out its node selectors."""
     wanted = dict[str, str]()  # by name of the request
     for result in results:
-        bit, driver = node_info.inventory.index.get(result.device), driver_of(result.device.driver)
-        if bit is None or driver.kind != GPU:
-            continue
-        attributes = node_info.inventory.devices[bit].device.attributes
-        for name in driver.product:
-            if isinstance(attributes.get(name), str):
-                domain, _, short = name.rpartition("/")
-                of = f"device.attributes[{_quoted(domain)}]"
-                wanted[result.request] = f"{_quoted(short)} in {of} && {of}.{short} == {_quoted(str(attributes[name]))}"
-                break
+        bit = node_info.inventory.index.get(result.device)
+        if bit is not None and (found := product_expression(node_info.inventory.devices[bit])):
+            wanted[result.request] = found
     devices = inner(spec, "devices", "spec")
     return {
         **spec,
         "devices": {**devices, "requests": [_selecting(one, wanted) for one in devices.get("requests") or ()]},
     }
+
+
+def product_expression(gpu: PoolDevice) -> str:
+    """The CEL expression that GPUs of the same product meet; '' for other devices, or without a product."""
+    driver, attributes = driver_of(gpu.id.driver), gpu.device.attributes
+    for name in driver.product if driver.kind == GPU else ():
+        if isinstance(attributes.get(name), str):
+            domain, _, short = name.rpartition("/")
+            of = f"device.attributes[{_quoted(domain)}]"
+            return f"{_quoted(short)} in {of} && {of}.{short} == {_quoted(str(attributes[name]))}"
+    return ""
 
 
 def _selecting(request: Json, wanted: Mapping[str, str]) -> Json:

@@ -12,6 +12,7 @@ from extender.replay.picture import picture
 from extender.replay.placements import Placement, placement_of
 from extender.replay.published_traces import TRACES, read_nodes
 from extender.replay.replay import run_replay
+from extender.replay.restart_proof import Proof, prove
 
 __all__ = [
     "MAX_JOBS",
@@ -22,10 +23,12 @@ __all__ = [
     "Job",
     "Outcome",
     "Placement",
+    "Proof",
     "Task",
     "fleet_of",
     "picture",
     "placement_of",
+    "prove",
     "read_jobs",
     "read_nodes",
     "run_replay",

@@ -13,12 +13,12 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
 from extender.api.object_meta import ObjectKey
+from extender.api.pod_amounts import Amounts
 from extender.api.pods import Pod, decode_pod
 from extender.api.resource_claims import Claim, decode_claim
 from extender.cache import ClusterCache
 from extender.replay.fleets import Fleet
 from extender.replay.jobs import Job
-from extender.replay.node_room import Amounts
 from extender.replay.outcome import MAX_NAMED, Meter, Outcome, PlacedPod, placed_pod
 from extender.replay.placements import Placement, placing_of
 from extender.replay.virtual_api import VirtualApi, VirtualWatches
@@ -175,7 +175,7 @@ class Replay:
             run.pods[uid] = pod, claim
             self._run_of[uid] = run
             created.append(Waiting(pod, run.of(gangs=berth), job.shape, requests, berth and job.is_gang))
-            self._api.create(pod, claim)
+            self._api.create(pod, [claim] if claim is not None else [])
         for waiting in created:
             self._scheduler.add(waiting)
 
