@@ -14,10 +14,9 @@ from itertools import count
 from extender.allocation import Snapshot
 from extender.allocation.what_if import hypothetical_snapshot, with_devices_allocated
 from extender.api.nodes import Node
-from extender.api.object_meta import ObjectKey
 from extender.api.pod_amounts import NO_LIMIT, Amounts
 from extender.api.pods import Pod
-from extender.api.resource_claims import Claim, Result
+from extender.api.resource_claims import Result
 from extender.defrag.restarts import Asked, Restart, again
 from extender.explain import Scenario, apply_scenario, with_new_group
 from extender.gangs.gang import Gang, gang_minimum, gang_of
