@@ -68,7 +68,7 @@ def reading_of(objects: Iterable[Json], refused: Mapping[str, str], where: str) 
         reader.add(number, obj)
     reader.finish()
     if not found.kinds & {"Node", "ResourceSlice"}:
-        problems = "; ".join([*refused.values(), *found.unreadable[:1]])
+        problems = "; ".join(one_line(text, 256) for text in (*refused.values(), *found.unreadable[:1]))
         why = f": {problems}" if problems else ": `berth assess --save FILE` makes such a file"
         raise WireError(where, f"has no Node and no ResourceSlice{why}")
     for kind in (*NEEDED, *(kind for kind in refused if kind not in NEEDED)):

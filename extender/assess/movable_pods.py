@@ -5,12 +5,13 @@ Pods that share a claim go together, and so do all pods of a group; a Job or a J
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import TypeVar
 
 from extender.allocation import Snapshot
-from extender.api.fields import Json, inner, many, string, string_map
+from extender.api.fields import Json, inner, integer, many, string, string_map
 from extender.api.pod_affinity import LabelSelector, label_selector
 from extender.api.pod_amounts import Amounts, allocatable_of, requests_of
 from extender.api.pod_groups import GroupKey, GroupSource, jobs_of
@@ -18,9 +19,11 @@ from extender.api.pods import SCHEDULER, Pod, decode_pod
 from extender.api.resource_claims import Claim
 from extender.assess.cluster_reading import ClusterReading
 from extender.assess.gang_spread import group_of
+from extender.base.berth_errors import WireError
 from extender.defrag import Restart
 from extender.vendors import GPU, driver_of
 
+T = TypeVar("T")
 _HOUR = 3600.0
 _SERVES = "ReplicaSet"  # its pods lose nothing but the time of their start
 _KINDS = {GroupSource.JOB_SET: "JobSet", GroupSource.JOB: "Job"}
@@ -150,23 +153,22 @@ class _Movable:
     # -- what they leave -------------------------------------------------------------------------------------
 
     def _add_amounts(self) -> None:
-        left = {obj["metadata"]["name"]: allocatable_of(obj) for obj in self._reading.fleet if obj["kind"] == "Node"}
+        nodes = [obj for obj in self._reading.fleet if obj["kind"] == "Node"]
+        left = {obj["metadata"]["name"]: read(obj, allocatable_of) for obj in nodes}
         for obj in (*self._reading.others, *self._reading.requests.values()):
             name = str(obj["spec"]["nodeName"])
             if name in left:
-                left[name] = left[name].minus(requests_of(obj))
+                left[name] = left[name].minus(read(obj, requests_of))
         self._found.left = left
 
     # -- budgets ---------------------------------------------------------------------------------------------
 
     def _read_budgets(self) -> Iterator[_Budget]:
         for obj in self._reading.budgets:
-            metadata, spec, status = (inner(obj, field, "") for field in ("metadata", "spec", "status"))
-            namespace = string(metadata, "namespace", "metadata")
-            name = f"{namespace}/{string(metadata, 'name', 'metadata')}"
-            allowed = status.get("disruptionsAllowed")
-            self._found.budgets[name] = allowed if isinstance(allowed, int) else 0
-            yield _Budget(name, namespace, label_selector(spec, "selector", "spec"))
+            budget = read(obj, _budget)
+            allowed = read(obj, lambda one: integer(inner(one, "status", ""), "disruptionsAllowed", "status"))
+            self._found.budgets[budget.name] = allowed
+            yield budget
 
     def _protecting(self, pod: Pod) -> Iterator[str]:
         labels = string_map(inner(self._objects[pod.uid], "metadata", ""), "labels", "metadata")
@@ -209,7 +211,7 @@ class _Movable:
             ", ".join(sorted({" ".join(owner) for owner in owners.values()})),
             len(pods) > 1,
             budgets,
-            {pod.uid: requests_of(self._objects[pod.uid]) for pod in pods},
+            {pod.uid: read(self._objects[pod.uid], requests_of) for pod in pods},
         )
         return self._found.restarts.append(restart)
 
@@ -246,6 +248,21 @@ class _Movable:
         if priority_of(obj) > self._terms.priority:
             return f"they have a priority above {self._terms.priority}"
         return ""
+
+
+def read(obj: Json, what: Callable[[Json], T]) -> T:
+    """A part of an object. Raises WireError that names the object."""
+    try:
+        return what(obj)
+    except WireError as error:
+        where = f"{obj.get('kind')} {(obj.get('metadata') or {}).get('name')}"
+        raise WireError(f"{where}: {error.path}", error.problem) from error
+
+
+def _budget(obj: Json) -> _Budget:
+    metadata = inner(obj, "metadata", "")
+    namespace, name = (string(metadata, field, "metadata") for field in ("namespace", "name"))
+    return _Budget(f"{namespace}/{name}", namespace, label_selector(inner(obj, "spec", ""), "selector", "spec"))
 
 
 def _has_devices(claim: Claim) -> bool:

@@ -9,6 +9,7 @@ from shlex import quote
 
 from extender.allocation import Features, Snapshot
 from extender.api.fields import Json
+from extender.api.pods import Pod
 from extender.assess.cluster_reading import ClusterReading
 from extender.assess.movable_pods import Movable
 from extender.assess.wanted_pods import Wanted
@@ -91,7 +92,8 @@ def advise_restarts(
     elif advice.verdict is Verdict.ADVICE:
         nodes = _proof_nodes(advice, snapshot)
         fleet = fleet_of((), (*_staying(reading, snapshot, advice, nodes), *_own_claims(reading, wanted)))
-        proof = prove(fleet, wanted.asked, advice.restarts, advice.cordoned, policy, snapshot.group_policies)
+        groups, own = snapshot.group_policies, [pod for pod in reading.pods if pod.node_name and _is_of(pod, wanted)]
+        proof = prove(fleet, wanted.asked, advice.restarts, advice.cordoned, policy, groups, own)
         found.moves = [_move(one, proof) for one in advice.restarts]
         found.cordon = sorted(advice.cordoned)
         found.commands = list(commands(found.cordon, advice.restarts))
@@ -100,6 +102,10 @@ def advise_restarts(
 
 
 # -- the proof -------------------------------------------------------------------------------------------------------
+
+
+def _is_of(pod: Pod, wanted: Wanted) -> bool:
+    return pod.membership is not None and pod.membership.key == wanted.group
 
 
 def _proof_nodes(advice: Advice, snapshot: Snapshot) -> frozenset[str]:

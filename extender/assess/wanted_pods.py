@@ -14,7 +14,7 @@ from extender.api.pod_annotations import TOPOLOGY_ANNOTATION
 from extender.api.pod_groups import MINIMUM, GroupKey, GroupPolicy, GroupSource
 from extender.api.pods import SCHEDULER, Pod
 from extender.assess.cluster_reading import ClusterReading
-from extender.assess.movable_pods import priority_of
+from extender.assess.movable_pods import priority_of, read
 from extender.assess.replayed_pods import product_expression
 from extender.base.berth_errors import WireError
 from extender.defrag import Asked
@@ -140,7 +140,7 @@ def wanted_group(reading: ClusterReading, snapshot: Snapshot, key: ObjectKey) ->
 
 def _waiting(reading: ClusterReading, pods: Sequence[Pod], text: str) -> Wanted:
     objects = {pod.uid: reading.waiting[pod.uid] for pod in pods}
-    asked = {uid: requests_of(obj) for uid, obj in objects.items()}
+    asked = {uid: read(obj, requests_of) for uid, obj in objects.items()}
     membership = pods[0].membership
     return Wanted(
         Asked(text, tuple(pods), requests=asked, is_new=False),
@@ -176,7 +176,7 @@ def _new(
     pods: Sequence[HypotheticalPod], objects: Iterable[Json], text: str, policies: Mapping[GroupKey, GroupPolicy]
 ) -> Wanted:
     """Pods that do not exist yet. Each asks for as much CPU and memory as the largest of their templates."""
-    each = [requests_of(one.pod) for obj in objects for one in pod_templates(obj)]
+    each = [read(one.pod, requests_of) for obj in objects for one in pod_templates(obj)]
     largest = Amounts(max(one.cpu for one in each), max(one.ram for one in each), 1)
     found = tuple(replace(one.pod, scheduler=SCHEDULER) for one in pods)
     claims = {claim.key: claim for one in pods for claim in one.claims}

@@ -38,7 +38,7 @@ from extender.cli.cluster_objects import from_cluster, from_files
 from extender.cli.explained_names import explained
 from extender.cli.logs import set_up_logging
 from extender.cli.object_files import checked_files, policy_of
-from extender.cli.options import Context, Kubeconfig, Namespace, check_namespace
+from extender.cli.options import Context, Kubeconfig, check_namespace
 from extender.cli.output import Screen, say, say_json, table_screen
 from extender.lint import one_sentence
 from extender.policy import Policy
@@ -66,6 +66,7 @@ Priority = Annotated[
     typer.Option(help="Restart no pods above this priority. Default: that of the waiting pod, otherwise 0."),
 ]
 AllSchedulers = Annotated[bool, typer.Option("--all-schedulers", help="Restart pods of other schedulers, too.")]
+InNamespace = Annotated[str, typer.Option("-n", "--namespace", help="That of the pod or the group. Default: default.")]
 Snapshots = Annotated[
     list[Path] | None,
     typer.Option(help="Files of berth snapshot, or lists of kubectl get -o json, in place of the cluster."),
@@ -85,7 +86,7 @@ def defrag_command(
     device_class: ClassName = "gpu.nvidia.com",
     priority: Priority = None,
     all_schedulers: AllSchedulers = False,
-    namespace: Namespace = "",
+    namespace: InNamespace = "",
     snapshot: Snapshots = None,
     policy: Annotated[Path | None, typer.Option(help="The policy of Berth. Default: every default.")] = None,
     seconds: Seconds = _SECONDS,
@@ -149,8 +150,9 @@ def _wanted(
     """The pods for which room is to be made, one or a gang at a time."""
     snapshot = reading.cache.snapshot()
     if words:
-        named = explained(words, namespace or "default", has_file=False)
+        named = explained(words, namespace, has_file=False)
         assert named is not None
+        named = named if named.namespace else named._replace(namespace="default")
         yield (wanted_group if named.is_group else wanted_pod)(reading, snapshot, named.group_key)
     elif file:
         yield wanted_objects([obj for _, obj in checked_files(list(file))], snapshot)

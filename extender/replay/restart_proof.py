@@ -49,10 +49,14 @@ def prove(
     cordoned: Iterable[str],
     policy: Policy,
     groups: Mapping[GroupKey, GroupPolicy],
+    bound: Sequence[Pod] = (),
 ) -> Proof:
-    """Place the wanted pods and those that are restarted. `fleet` has what stays, with its claims."""
+    """Place the wanted pods and those that are restarted. `fleet` has what stays, with its claims.
+
+    `bound` are the pods of the wanted group that have nodes already.
+    """
     try:
-        return in_virtual_time(_Restarts(fleet, wanted, restarts, frozenset(cordoned), policy, groups).run())
+        return in_virtual_time(_Restarts(fleet, wanted, restarts, frozenset(cordoned), policy, groups, bound).run())
     except (BerthError, RuntimeError, ValueError) as error:
         return Proof(problem=str(error))
 
@@ -68,12 +72,14 @@ class _Restarts:
         cordoned: frozenset[str],
         policy: Policy,
         groups: Mapping[GroupKey, GroupPolicy],
+        bound: Sequence[Pod],
     ) -> None:
         self._fleet = fleet
         self._asked = [wanted, *map(again, restarts)]
         self._cordoned = cordoned
         self._policy = policy
         self._groups = {**groups, **wanted.policies}
+        self._bound_before = bound
         self._nodes: dict[str, str] = {}
 
     async def run(self) -> Proof:
@@ -84,6 +90,8 @@ class _Restarts:
         decisions = Decisions(self._api, self._watches(supervisor), self._policy, loop.time, supervisor, wall_clock)
         self._cache = decisions.cache
         self._fleet.apply(self._cache)
+        for pod in self._bound_before:
+            self._api.know_bound(pod)
         for key, group in self._groups.items():
             self._cache.apply_group_policy(key, group)
         placing = _Selecting(decisions, self._api, len(self._fleet.room().names), self._policy)

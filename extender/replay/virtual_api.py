@@ -64,6 +64,10 @@ class VirtualApi(Writer):
         self._cache.apply_pod(pod.uid, pod)
         self._shown("pods")
 
+    def know_bound(self, pod: Pod) -> None:
+        """A pod is bound already."""
+        self._pods[pod.key] = pod
+
     def delete(self, pod: Pod, claim: ObjectKey | None) -> None:
         """Delete a pod and its claim, with its allocation."""
         if not self._pods.pop(pod.key).node_name:

@@ -150,6 +150,24 @@ def test_a_question_that_is_none(words: list[str], message: str, tmp_path: Path)
     assert err.count("\n") == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "path", "value", "message"),
+    [
+        ("guard", ("spec", "selector"), 5, "PodDisruptionBudget guard: spec.selector: must be an object, is 5"),
+        ("guard", ("status", "disruptionsAllowed"), "x", "status.disruptionsAllowed: must be an integer, is 'x'"),
+        ("bare", ("spec", "containers"), [{"resources": {"requests": {"cpu": "many"}}}], "Pod bare: cpu: "),
+    ],
+)
+def test_an_object_that_cannot_be_read_is_named(
+    name: str, path: tuple[str, str], value: object, message: str, tmp_path: Path
+) -> None:
+    objects = objects_of_case(next(case for case in CASES if "budgets" in case))
+    next(one for one in objects if one["metadata"]["name"] == name)[path[0]][path[1]] = value
+    code, out, err = berth(["defrag", "--gpus", "8", "--snapshot", str(snapshot_file(tmp_path, objects))])
+    assert (code, out) == (2, "")
+    assert message in err
+
+
 async def test_a_cluster_is_read(tmp_path: Path) -> None:
     async with berthing({"n1": "dgx1-v100"}) as b:
         await b.settled()

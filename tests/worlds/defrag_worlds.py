@@ -33,13 +33,16 @@ def running(
     scheduler: str = SCHEDULER,
     labels: Json | None = None,
     group: str = "",
+    minimum: str = "2",
     count: int = 0,
 ) -> list[Json]:
     """A pod with GPUs on a node and its claim; a waiting pod without a node, for `count` GPUs."""
     pod, claim = pod_objects(name, count or len(gpus), node, gpus)
     pod["metadata"] |= {"creationTimestamp": started, "labels": labels or {}}
     if group:
-        pod["metadata"]["annotations"] = {"berth.dev/group": group, "berth.dev/group-min": "2"}
+        pod["metadata"]["annotations"] = {"berth.dev/group": group, "berth.dev/group-min": minimum}
+        if node:  # as Berth marks it
+            claim["metadata"]["annotations"] = {"berth.dev/group": group}
     if owner:
         reference = {"apiVersion": "apps/v1", "kind": owner, "name": f"{name}-owner", "uid": "o", "controller": True}
         pod["metadata"]["ownerReferences"] = [reference]
