@@ -27,6 +27,7 @@ _SPOKEN = {  # attributes whose text says what a device is; texts of all others 
     "pciBusID", "pciAddress", "pciAddr", "pcieRoot", "computePartition", "memoryPartition", "pciVendor", "pciDevice",
     "linkType", "links", "distances",
 }  # fmt: skip
+_OWNERS = ("ReplicaSet", "StatefulSet", "Job", "DaemonSet", "Node")
 _AMOUNTS = ("cpu", "memory", "pods", *PLUGIN_RESOURCES)
 _DEVICE = ("name", "capacity", "consumesCounters", "allNodes", "allowMultipleAllocations")
 _REQUEST = ("deviceClassName", "selectors", "allocationMode", "count", "adminAccess", "capacity")
@@ -135,8 +136,17 @@ class _Names:
         namespace, metadata = given.get("namespace"), self.metadata(obj, "pod")
         metadata["labels"] = self._labels(_of(given, "labels"))
         metadata["annotations"] = self._annotations(_of(given, "annotations"))
+        metadata["ownerReferences"] = [
+            {
+                "kind": one["kind"] if one.get("kind") in _OWNERS else "Owner",
+                "name": self._named("owner", namespace, one.get("name")),
+                **_picked(one, ("controller",)),
+            }
+            for one in given.get("ownerReferences") or ()
+        ]
         claims = [self._entry(namespace, one) for one in spec.get("resourceClaims") or ()]
-        made: Json = {"containers": [self._container(one) for one in spec.get("containers") or ()]}
+        containers = [self._container(one) for one in spec.get("containers") or ()]
+        made: Json = {**_picked(spec, ("priority",)), "containers": containers}
         if claims:
             made["resourceClaims"] = claims
         if spec.get("nodeName"):
@@ -150,7 +160,7 @@ class _Names:
         return {"metadata": metadata, "spec": made, "status": self._pod_status(namespace, status)}
 
     def _pod_status(self, namespace: object, status: Json) -> Json:
-        found = _picked(status, ("phase",))
+        found = _picked(status, ("phase", "startTime"))
         found["resourceClaimStatuses"] = [
             {
                 "name": self.of("entry", one.get("name")),

@@ -45,7 +45,7 @@ class Terms:
     """Whose pods stay: those above the priority, those of `group`, and those of other schedulers unless `all_`."""
 
     now: datetime
-    priority: int
+    priority: int | None  # None: no priority is above it
     group: GroupKey | None = None
     all_schedulers: bool = False
 
@@ -91,9 +91,12 @@ class _Movable:
         self._snapshot = snapshot
         self._terms = terms
         self._found = Movable()
-        self._budgets = list(self._read_budgets())
+        self._budgets: dict[str, list[_Budget]] = {}  # by namespace
+        for budget in self._read_budgets():
+            self._budgets.setdefault(budget.namespace, []).append(budget)
         self._pods: dict[str, Pod] = {pod.uid: pod for pod in reading.pods if pod.node_name}
         self._objects: dict[str, Json] = dict(reading.requests)
+        self._amounts: dict[object, Amounts] = {}  # what each bound pod requests, by UID
         self._unions: dict[Hashable, Hashable] = {}
 
     def run(self) -> Movable:
@@ -156,9 +159,10 @@ class _Movable:
         nodes = [obj for obj in self._reading.fleet if obj["kind"] == "Node"]
         left = {obj["metadata"]["name"]: read(obj, allocatable_of) for obj in nodes}
         for obj in (*self._reading.others, *self._reading.requests.values()):
-            name = str(obj["spec"]["nodeName"])
+            name, uid = str(obj["spec"]["nodeName"]), (obj.get("metadata") or {}).get("uid")
+            self._amounts[uid] = amounts = read(obj, requests_of)
             if name in left:
-                left[name] = left[name].minus(read(obj, requests_of))
+                left[name] = left[name].minus(amounts)
         self._found.left = left
 
     # -- budgets ---------------------------------------------------------------------------------------------
@@ -172,8 +176,8 @@ class _Movable:
 
     def _protecting(self, pod: Pod) -> Iterator[str]:
         labels = string_map(inner(self._objects[pod.uid], "metadata", ""), "labels", "metadata")
-        for one in self._budgets:
-            if one.namespace == pod.key.namespace and one.selector is not None and one.selector.matches(labels):
+        for one in self._budgets.get(pod.key.namespace, ()):
+            if one.selector is not None and one.selector.matches(labels):
                 yield one.name
 
     # -- one restart -----------------------------------------------------------------------------------------
@@ -211,7 +215,7 @@ class _Movable:
             ", ".join(sorted({" ".join(owner) for owner in owners.values()})),
             len(pods) > 1,
             budgets,
-            {pod.uid: read(self._objects[pod.uid], requests_of) for pod in pods},
+            {pod.uid: self._amounts[pod.uid] for pod in pods},
         )
         return self._found.restarts.append(restart)
 
@@ -245,7 +249,7 @@ class _Movable:
             return "no controller owns them, so nothing creates them again"
         if pod.scheduler != SCHEDULER and not self._terms.all_schedulers:
             return OTHER_SCHEDULER
-        if priority_of(obj) > self._terms.priority:
+        if self._terms.priority is not None and priority_of(obj) > self._terms.priority:
             return f"they have a priority above {self._terms.priority}"
         return ""
 

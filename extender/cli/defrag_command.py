@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,6 +15,7 @@ from rich.table import Table
 from extender.assess import (
     BUDGET,
     ClusterReading,
+    Movable,
     Move,
     RestartAdvice,
     Shape,
@@ -109,11 +111,10 @@ def defrag_command(
     reading = reading_of(*objects)
     now = time_of(reading) if snapshot else datetime.now(UTC)
     decided_by = policy_of(policy) if policy is not None else Policy()
+    terms = Terms(now, priority, None, all_schedulers)
     with Screen(stderr=True).status("searching"):
-        found = [
-            _advice(reading, one, now, priority, decided_by, seconds, all_schedulers=all_schedulers)
-            for one in _wanted(reading, words, file, shape, namespace)
-        ]
+        wanted = _wanted(reading, words, file, shape, namespace)
+        found = list(_advice(reading, wanted, terms, decided_by, seconds))
     _show(found, reading, output, of_files=bool(snapshot))
     if not any(one.is_proved or one.verdict == "fits" for one in found):
         raise typer.Exit(1)
@@ -164,20 +165,17 @@ def _wanted(
 
 
 def _advice(
-    reading: ClusterReading,
-    wanted: Wanted,
-    now: datetime,
-    priority: int | None,
-    policy: Policy,
-    seconds: float,
-    *,
-    all_schedulers: bool,
-) -> RestartAdvice:
-    snapshot = reading.cache.snapshot()
-    check_wanted(wanted, snapshot, policy)
-    above = wanted.priority if priority is None else priority
-    movable = movable_pods(reading, snapshot, Terms(now, above, wanted.group, all_schedulers))
-    return advise_restarts(reading, wanted, movable, policy, Deadline(seconds, time.monotonic))
+    reading: ClusterReading, wanted: Iterable[Wanted], terms: Terms, policy: Policy, seconds: float
+) -> Iterator[RestartAdvice]:
+    """The advice for each. Without a priority, that of the wanted pods is the limit."""
+    snapshot, known = reading.cache.snapshot(), dict[Terms, Movable]()
+    for one in wanted:
+        check_wanted(one, snapshot, policy)
+        priority = one.priority if terms.priority is None else terms.priority
+        own = replace(terms, priority=priority, group=one.group)
+        if own not in known:
+            known[own] = movable_pods(reading, snapshot, own)
+        yield advise_restarts(reading, one, known[own], policy, Deadline(seconds, time.monotonic))
 
 
 # -- output ----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.assess import Shape
+from extender.assess import Shape, anonymised
 from extender.base.deadline import Deadline
 from extender.defrag import Verdict, advise
 from extender.sandbox import write_kubeconfig
@@ -52,6 +52,15 @@ def test_no_set_of_restarts_is_cheaper(seed: int) -> None:
         cost = found.cost if found.verdict is Verdict.ADVICE else float("inf")
         assert cost <= 1.1 * least
         assert found.is_cheapest
+
+
+@pytest.mark.parametrize("case", CASES[:6], ids=lambda case: case["name"])
+def test_a_snapshot_without_names_has_the_same_advice(case: Json, tmp_path: Path) -> None:
+    path = str(snapshot_file(tmp_path, list(anonymised(objects_of_case(case)))))
+    _, out, err = berth(["defrag", *case["ask"], "--snapshot", path, "--output", "json"])
+    (found,) = json.loads(out)["advice"]
+    assert (len(found["moves"]), found["is_proved"]) == (len(case["restarts"]), True), err
+    assert found["cost"] == case.get("cost", found["cost"])
 
 
 def test_a_search_that_ends_early_says_so() -> None:
