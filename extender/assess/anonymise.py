@@ -124,12 +124,10 @@ class _Names:
     def node(self, obj: Json) -> Json:
         metadata = self.metadata(obj, "node")
         metadata["labels"] = self._labels(_of(obj, "metadata", "labels"))
-        spec = _picked(_of(obj, "spec"), ("unschedulable",))
-        return {
-            "metadata": metadata,
-            "spec": spec,
-            "status": {"allocatable": _picked(_of(obj, "status", "allocatable"), _AMOUNTS)},
-        }
+        spec, status = _picked(_of(obj, "spec"), ("unschedulable",)), _of(obj, "status")
+        conditions = [_picked(one, ("lastHeartbeatTime",)) for one in status.get("conditions") or ()]
+        offered = _picked(_of(status, "allocatable"), _AMOUNTS)
+        return {"metadata": metadata, "spec": spec, "status": {"allocatable": offered, "conditions": conditions}}
 
     def pod(self, obj: Json) -> Json:
         given, spec, status = _of(obj, "metadata"), _of(obj, "spec"), _of(obj, "status")
