@@ -125,7 +125,7 @@ def cli() -> str:
     return "\n".join([*_command("berth", command), last]).rstrip("\n") + "\n"
 
 
-HEAD = ("argument or option", "default", "meaning")
+HEAD = ("argument", "default", "meaning")
 
 
 def _command(name: str, command: Any) -> Iterator[str]:

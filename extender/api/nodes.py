@@ -163,7 +163,7 @@ def _term(obj: Json, path: str) -> Term:
 
 
 def _requirement(obj: Json, path: str) -> Requirement:
-    return Requirement(need(obj, "key", path), need(obj, "operator", path), strings(obj, "values", path))
+    return Requirement(need(obj, "key", path), need(obj, "operator", path), tuple(strings(obj, "values", path)))
 
 
 def encode_node_selector(selector: NodeSelector) -> Json:

@@ -110,7 +110,7 @@ def _term(obj: Json, path: str, labels: Mapping[str, str]) -> PodTerm:
     return PodTerm(
         string(obj, "topologyKey", path),
         label_selector(obj, "labelSelector", path, same + other),
-        strings(obj, "namespaces", path),
+        tuple(strings(obj, "namespaces", path)),
         label_selector(obj, "namespaceSelector", path),
     )
 
@@ -143,4 +143,4 @@ def label_selector(obj: Json, key: str, path: str, added: tuple[Requirement, ...
 
 
 def _requirement(obj: Json, path: str) -> Requirement:
-    return Requirement(string(obj, "key", path), string(obj, "operator", path), strings(obj, "values", path))
+    return Requirement(string(obj, "key", path), string(obj, "operator", path), tuple(strings(obj, "values", path)))

@@ -5,6 +5,7 @@ from extender.assess.assessment import Assessment, assess
 from extender.assess.cluster_reading import BUDGET, ClusterReading, reading_of
 from extender.assess.html_page import html_page
 from extender.assess.movable_pods import Movable, Terms, movable_pods, time_of
+from extender.assess.pod_jobs import job_lines
 from extender.assess.restart_advice import Move, RestartAdvice, advise_restarts
 from extender.assess.texts import HEADS, gang_cells, headline, product_cells, replay_cells, set_cells
 from extender.assess.wanted_pods import (
@@ -35,6 +36,7 @@ __all__ = [
     "gang_cells",
     "headline",
     "html_page",
+    "job_lines",
     "largest_shapes",
     "movable_pods",
     "product_cells",

@@ -15,9 +15,10 @@ from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import group_policy_of
 from extender.api.pods import SCHEDULER, Pod, decode_pod
 from extender.base.berth_errors import WireError
-from extender.base.text_limits import one_line, shown
+from extender.base.text_limits import one_line
 from extender.cache import ClusterCache
 from extender.cluster import WatchedResource
+from extender.replay import version_problem
 from extender.runtime.informers import watched_resources
 from extender.vendors import PLUGIN_RESOURCES
 
@@ -35,7 +36,6 @@ _MEANS = {BUDGET: "which pods they protect is not known, and kubectl delete does
 _OF_GROUPS = "what it says of waiting groups is not known"
 _OPTIONAL_IN_FILES = ("DeviceTaintRule", "ResourceClaim")  # a cluster may well have none
 _REPLAYED = ("Node", "ResourceSlice", "DeviceClass", "DeviceTaintRule")
-_GROUP = "resource.k8s.io"
 _MAX_NAMED = 8  # unreadable objects
 
 
@@ -49,8 +49,8 @@ class ClusterReading:
     claims: dict[ObjectKey, Json] = field(default_factory=dict)  # as they were read
     fleet: list[Json] = field(default_factory=list)  # the objects that a replay needs, as they were read
     others: list[Json] = field(default_factory=list)  # pods on nodes without devices: they use CPU and memory
-    requests: dict[str, Json] = field(default_factory=dict)  # UID of a bound pod with devices to the pod as it was read
-    waiting: dict[str, Json] = field(default_factory=dict)  # the same of pods without a node
+    requests: dict[str, Json] = field(default_factory=dict)  # by UID: the pods with devices, as they were read
+    ended: list[Pod] = field(default_factory=list)  # those that may have had devices
     budgets: list[Json] = field(default_factory=list)  # PodDisruptionBudgets
     lacking: list[str] = field(default_factory=list)  # a sentence for each kind that lacks
     unreadable: list[str] = field(default_factory=list)
@@ -92,7 +92,8 @@ class _Reader:
     def add(self, number: int, obj: Json) -> None:
         """Read one object. Raises WireError for a version that Berth does not read."""
         kind = str(obj.get("kind"))
-        self._check_version(number, kind, obj)
+        if problem := version_problem(obj):
+            raise WireError(f"{self._where}, object {number}, {kind}", problem)
         try:
             for key, policy in group_policy_of(obj).items():
                 self._found.cache.apply_group_policy(key, policy)
@@ -112,15 +113,6 @@ class _Reader:
             notes.append(text)
         elif len(notes) == _MAX_NAMED:
             notes.append("and more objects that cannot be read")
-
-    def _check_version(self, number: int, kind: str, obj: Json) -> None:
-        group, _, version = str(obj.get("apiVersion") or "").partition("/")
-        if group == _GROUP and kind in NEEDED and kind != "DeviceTaintRule" and version != "v1":
-            raise WireError(
-                f"{self._where}, object {number}",
-                f"{kind} has version {shown(version)}, Berth reads v1: "
-                f"kubectl get {kind.lower()}s.v1.{_GROUP} -A -o json writes it",
-            )
 
     def _apply(self, kind: str, obj: Json) -> None:
         found, metadata = self._found, get(obj, "metadata", dict, "", {})
@@ -148,13 +140,11 @@ class _Reader:
         if not pod.node_name:
             # As if Berth were asked to place it: the explainer says why no node fits, not whose pod it is.
             found.cache.apply_pod(pod.uid, replace(pod, scheduler=SCHEDULER))
-            found.waiting[pod.uid] = obj
-        elif not pod.ended and pod.concerns_berth:
-            found.requests[pod.uid] = obj
-        elif not pod.ended:
+        elif not pod.ended and not pod.concerns_berth:
             found.others.append(obj)
-        if pod.concerns_berth and not pod.ended:
-            found.pods.append(pod)
+        if pod.concerns_berth:
+            found.requests[pod.uid] = obj
+            (found.ended if pod.ended else found.pods).append(pod)
 
     def finish(self) -> None:
         """Without any Node object, the nodes are those that slices name."""

@@ -60,8 +60,13 @@ def time_of(reading: ClusterReading) -> datetime:
     return max(_times(reading), default=datetime.fromisoformat("1970-01-01T00:00:00+00:00"))
 
 
+def running_of(reading: ClusterReading) -> list[Json]:
+    """The pods with devices that have a node and have not ended, as they were read."""
+    return [reading.requests[pod.uid] for pod in reading.pods if pod.node_name]
+
+
 def _times(reading: ClusterReading) -> Iterator[datetime]:
-    for obj in (*reading.requests.values(), *reading.waiting.values(), *reading.fleet):
+    for obj in (*reading.requests.values(), *reading.fleet):
         status = obj.get("status") or {}
         conditions = (one.get("lastHeartbeatTime") for one in status.get("conditions") or ())
         for text in ((obj.get("metadata") or {}).get("creationTimestamp"), status.get("startTime"), *conditions):
@@ -158,7 +163,7 @@ class _Movable:
     def _add_amounts(self) -> None:
         nodes = [obj for obj in self._reading.fleet if obj["kind"] == "Node"]
         left = {obj["metadata"]["name"]: read(obj, allocatable_of) for obj in nodes}
-        for obj in (*self._reading.others, *self._reading.requests.values()):
+        for obj in (*self._reading.others, *running_of(self._reading)):
             name, uid = str(obj["spec"]["nodeName"]), (obj.get("metadata") or {}).get("uid")
             self._amounts[uid] = amounts = read(obj, requests_of)
             if name in left:

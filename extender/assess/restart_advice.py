@@ -11,7 +11,7 @@ from extender.allocation import Features, Snapshot
 from extender.api.fields import Json
 from extender.api.pods import Pod
 from extender.assess.cluster_reading import ClusterReading
-from extender.assess.movable_pods import Movable
+from extender.assess.movable_pods import Movable, running_of
 from extender.assess.wanted_pods import Wanted
 from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.base.text_limits import counted
@@ -129,7 +129,7 @@ def _staying(reading: ClusterReading, snapshot: Snapshot, advice: Advice, nodes:
     pools = {pool.key for name in nodes for pool in snapshot.node_infos[name].inventory.pools}
     for key in {claim.key for pool in pools for claim in snapshot.claims_on(pool)} - freed:
         yield reading.claims[key]
-    for obj in (*reading.others, *reading.requests.values()):
+    for obj in (*reading.others, *running_of(reading)):
         if obj["spec"]["nodeName"] in nodes and (obj.get("metadata") or {}).get("uid") not in ended:
             yield obj
 

@@ -15,7 +15,7 @@ from extender.api.pod_groups import MINIMUM, GroupKey, GroupPolicy, GroupSource
 from extender.api.pods import SCHEDULER, Pod
 from extender.assess.cluster_reading import ClusterReading
 from extender.assess.movable_pods import priority_of, read
-from extender.assess.replayed_pods import product_expression
+from extender.assess.pod_jobs import product_expression
 from extender.base.berth_errors import WireError
 from extender.defrag import Asked
 from extender.explain import groups_named, product
@@ -139,7 +139,7 @@ def wanted_group(reading: ClusterReading, snapshot: Snapshot, key: ObjectKey) ->
 
 
 def _waiting(reading: ClusterReading, pods: Sequence[Pod], text: str) -> Wanted:
-    objects = {pod.uid: reading.waiting[pod.uid] for pod in pods}
+    objects = {pod.uid: reading.requests[pod.uid] for pod in pods}
     asked = {uid: read(obj, requests_of) for uid, obj in objects.items()}
     membership = pods[0].membership
     return Wanted(

@@ -14,11 +14,13 @@ from extender.api.fields import Json
 from extender.assess import (
     HEADS,
     Assessment,
+    ClusterReading,
     anonymised,
     assess,
     gang_cells,
     headline,
     html_page,
+    job_lines,
     product_cells,
     reading_of,
     replay_cells,
@@ -46,6 +48,10 @@ def assess_command(
     anonymise: Annotated[
         bool, typer.Option("--anonymise", help="Names in the file of --save become numbers; secrets are left out.")
     ] = False,
+    jobs: Annotated[
+        Path | None,
+        typer.Option(help="Write the pods with devices into this file of jobs, for berth replay, with their names."),
+    ] = None,
     html: Annotated[Path | None, typer.Option(help="Write the assessment with pictures into this HTML file.")] = None,
     fail_below: Annotated[
         float | None,
@@ -73,6 +79,8 @@ def assess_command(
     if save is not None:
         _save(save, objects, anonymise=anonymise)
     reading = reading_of(objects, refused, where)
+    if jobs is not None:
+        _write_jobs(jobs, reading)
     with Screen(stderr=True).status("assessing"):
         found = assess(reading, replays=replay)
     if html is not None:
@@ -103,6 +111,16 @@ def _judge(found: Assessment, least: float) -> None:
 def _save(path: Path, objects: Iterable[Json], *, anonymise: bool) -> None:
     items = list(anonymised(objects) if anonymise else objects)
     _write(path, orjson.dumps({"apiVersion": "v1", "kind": "List", "items": items}, option=orjson.OPT_INDENT_2))
+
+
+def _write_jobs(path: Path, reading: ClusterReading) -> None:
+    lines, left_out = job_lines(reading, reading.cache.snapshot())
+    _write(path, b"".join(orjson.dumps(line) + b"\n" for line in lines))
+    if left_out:
+        say(
+            f"berth: {counted(left_out, 'pod is', 'pods are')} not in {name_of(path)}: shared or unknown claims",
+            err=True,
+        )
 
 
 def _write(path: Path, content: bytes) -> None:

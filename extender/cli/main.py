@@ -47,6 +47,7 @@ _COMMANDS = {
     "replay": ("replay_command", "replay_command", _RUN),
     "run": ("run_command", "run_command", _RUN),
     "serve": ("serve_command", "serve_command", _RUN),
+    "tune": ("tune_command", "tune_command", _RUN),
     "completion": ("completion_command", "completion_command", _OTHER),
 }
 _OWN_OPTIONS = ("-h", "--help", "--version")  # of berth itself, not of a command

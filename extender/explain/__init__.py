@@ -20,7 +20,7 @@ from extender.explain.fleet_rows import (
     product,
     totals,
 )
-from extender.explain.gang_explanation import explain_gang, explain_jobs, groups_named
+from extender.explain.gang_explanation import explain_gang, explain_jobs, groups_named, namespaces_with_group
 from extender.explain.gang_question import (
     GangExplanation,
     GangQuestion,
@@ -70,6 +70,7 @@ __all__ = [
     "groups_named",
     "large_jobs",
     "letters",
+    "namespaces_with_group",
     "no_devices",
     "node_detail",
     "node_row",

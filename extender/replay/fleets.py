@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from extender.api.fields import Json, get, inner, need
 from extender.api.pod_amounts import Amounts, allocatable_of, requests_of
+from extender.api.pods import may_need_devices
 from extender.base.berth_errors import WireError
+from extender.base.text_limits import shown
 from extender.cache import ClusterCache
 from extender.replay.jobs import GPU_CLASS, WHOLE_MIB
 from extender.replay.node_room import NodeRoom
@@ -41,6 +43,8 @@ class Fleet:
         for obj in self.objects:
             metadata = get(obj, "metadata", dict, "", {})
             name = need(metadata, "name", ".metadata")
+            if problem := version_problem(obj):
+                raise WireError(f"{obj['kind']} {name}", problem)
             namespace = metadata.get("namespace")
             try:
                 apply[_PLURALS[obj["kind"]]](f"{namespace}/{name}" if namespace else name, obj)
@@ -79,6 +83,22 @@ def fleet_of(machines: Sequence[MachineNode], snapshot: Iterable[Json] = (), *, 
         if not kinds[kind]:
             raise WireError("the fleet", f"has no {kind}: give --nodes, or a snapshot that `berth snapshot` made")
     return Fleet(objects, used)
+
+
+def version_problem(obj: Json) -> str:
+    """Why Berth does not read the version of an object of DRA; '' if it does."""
+    kind, (group, _, version) = obj.get("kind"), str(obj.get("apiVersion") or "").partition("/")
+    if group != "resource.k8s.io" or kind not in _PLURALS or kind == "DeviceTaintRule" or version == "v1":
+        return ""
+    written = f"kubectl get {_PLURALS[kind]}.v1.{group} -A -o json writes it"
+    return f"has version {shown(version)}, Berth reads v1: {written}"
+
+
+def emptied(objects: Iterable[Json]) -> Iterator[Json]:
+    """The objects of a snapshot without the claims, and without the pods that may need devices."""
+    for obj in objects:
+        if obj.get("kind") != "ResourceClaim" and not (obj.get("kind") == "Pod" and may_need_devices(obj)):
+            yield obj
 
 
 def _shareable(obj: Json) -> Json:

@@ -97,7 +97,8 @@ class InTreePlacing:
         snapshot = self._decisions.cache.snapshot()
         requirements = requirements_of(pod, snapshot, self._decisions.filter_service.policy)
         if isinstance(requirements, Skip):
-            return Offer({names[0]: 0}) if names else Offer(reasons=tally({}, names, self._nodes))
+            equal = names[:1] if self._score is _first else names  # LeastAllocated chooses among all
+            return Offer(dict.fromkeys(equal, 0), {} if names else tally({}, names, self._nodes))
         if not isinstance(requirements, PodRequirements):
             return Offer(reasons={str(requirements): len(names)})
         ranking = self._decisions.filter_service.rankings.get_or_create(requirements)

@@ -24,7 +24,7 @@ from extender.replay.placements import placement_of, placing_of
 from extender.replay.virtual_api import VirtualApi, VirtualWatches
 from extender.replay.virtual_scheduler import Offer, Placing, VirtualScheduler, Waiting
 from extender.replay.virtual_time import in_virtual_time, wall_clock
-from extender.runtime.cache_tasks import HoldExpirer
+from extender.runtime.informers import HoldExpirer
 from extender.runtime.supervisor import Supervisor
 from extender.scheduling import may_run
 from extender.serve import Decisions

@@ -24,7 +24,7 @@ from extender.api.resource_claims import (
 )
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient, NotFound, Writer
-from extender.runtime.cache_tasks import HoldExpirer, WatchProgress
+from extender.runtime.informers import HoldExpirer, WatchProgress
 from extender.runtime.supervisor import Supervisor
 
 _IDENTITY = "berth-replay"

@@ -11,6 +11,7 @@ from extender.scheduling.decision import (
     parse_decision,
     runner_up_text,
 )
+from extender.scheduling.deviceless import DevicelessScores
 from extender.scheduling.domain_uses import DomainUses, Use, path_labels
 from extender.scheduling.equivalence import ignores_identity
 from extender.scheduling.evaluate import (
@@ -35,7 +36,6 @@ from extender.scheduling.gang_parts import (
     parts_problem,
     rank_order,
 )
-from extender.scheduling.group_domain import left_part, outside_domain, part_domains, running_domain
 from extender.scheduling.node_ranking import NodeRanking, NodesOfStatus, RankingCache
 from extender.scheduling.node_selection import NO_PREFERENCE, NodePreference, SelectedNodes, UsableNodes, may_run
 from extender.scheduling.requirements.pod_requirements import PodRequirements, requirements_of
@@ -45,7 +45,11 @@ from extender.scheduling.shortlist import (
     CollectedDomain,
     best_nodes,
     in_cliques,
+    left_part,
+    outside_domain,
+    part_domains,
     proximity_of,
+    running_domain,
     scores,
     shortlist,
 )
@@ -58,6 +62,7 @@ __all__ = [
     "BoundMember",
     "CollectedDomain",
     "Decision",
+    "DevicelessScores",
     "DomainUses",
     "EvaluationContext",
     "Evaluator",

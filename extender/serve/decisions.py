@@ -17,7 +17,7 @@ from extender.api.resource_claims import Claim
 from extender.cache import ClusterCache
 from extender.cluster import WallClock, Writer, utc_now
 from extender.policy import Policy
-from extender.runtime.cache_tasks import CacheRefresh
+from extender.runtime.informers import CacheRefresh
 from extender.runtime.supervisor import Supervisor
 from extender.scheduling import Evaluator
 from extender.serve.bind import Binder, WatchedClaims
@@ -132,7 +132,7 @@ class Decisions:
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> list[tuple[str, int]]:
         """See FilterService.prioritize."""
-        if self._watches.not_ready or not pod.may_need_devices:
+        if self._watches.not_ready:
             return [(name, 0) for name in names]
         return self.filter_service.prioritize(self.cache.store.in_tree(pod), names)
 

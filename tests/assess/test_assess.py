@@ -217,7 +217,10 @@ OLD = {"apiVersion": "resource.k8s.io/v1beta1", "kind": "ResourceSlice", "metada
         ("{", "is not"),
         ("", "is empty"),
         (json.dumps(GPU_CLASS), "has no Node and no ResourceSlice"),
-        (json.dumps(OLD), "object 1: ResourceSlice has version 'v1beta1', Berth reads v1"),
+        (
+            json.dumps(OLD),
+            "object 1, ResourceSlice: has version 'v1beta1', Berth reads v1: kubectl get resourceslices.v1",
+        ),
     ],
     ids=["no JSON", "empty", "no fleet", "another version"],
 )

@@ -159,6 +159,29 @@ async def test_best_node_gets_ten_and_order_follows_what_was_asked(annotations: 
         assert all(score < 10 for score in found.values())
 
 
+async def test_pods_without_devices_leave_the_cpu_beside_free_gpus() -> None:
+    """Else the next pod would find these GPUs, but not the CPU that it asks for beside them."""
+    async with berthing({"full": "t4-4", "used": "t4-4", "idle": "t4-4"}) as b:
+        b.cluster.apply(node_object("plain", carried_machines()["t4-4"], {}))  # no ResourceSlice names this node
+        b.cluster.apply(claim("four", 4))
+        b.cluster.apply(claim("one", 1))
+        b.cluster.apply(pod("p", "four"))
+        b.cluster.apply(pod("q", "one"))
+        await b.create(pod("web"))
+        assert await b.bind("p", "full") == ""
+        assert await b.bind("q", "used") == ""
+        names = ["full", "used", "idle", "plain"]
+        assert await b.prioritize("web", names) == {"full": 2, "used": 1, "idle": 0, "plain": 2}
+        assert (await b.filter("web", names))["NodeNames"] == names
+
+        b.cluster.apply(claim("three", 3))
+        await b.create(pod("r", "three"))
+        assert await b.bind("r", "used") == ""
+        b.cluster.api.registry.delete(RESOURCES["", "nodes"], ("", "plain"))
+        await b.settled()
+        assert await b.prioritize("web", names) == {"full": 2, "used": 2, "idle": 0, "plain": 0}
+
+
 async def test_annotations_filter_by_topology_and_bandwidth() -> None:
     async with berthing({"pcie": "l40s-8-pix", "bridged": "a100-pcie-8-bridged"}) as b:
         b.cluster.apply(claim("c", 2))

@@ -10,7 +10,8 @@ from unittest.mock import patch
 
 import pytest
 
-from extender.replay import Job, fleet_of, placement_of, run_replay
+from extender.base.berth_errors import WireError
+from extender.replay import Job, fleet_of, large_shape, placement_of, run_replay
 from extender.replay.placements import BerthPlacing
 from extender.sandbox import DEVICE_CLASSES, MachineNode, carried_machines, machine_objects, parse_nodes
 from tests.worlds.replay_worlds import placed, placed_in_sandbox, replayed
@@ -114,6 +115,52 @@ def test_pods_without_devices_spread_as_least_allocated_spreads_them() -> None:
         assert node["b"] == node["c"] != node["a"]
 
 
+def test_pods_go_only_to_nodes_that_their_spec_admits() -> None:
+    machine, taint = carried_machines()["t4-4"], {"key": "team", "value": "a", "effect": "NoSchedule"}
+    objects = [one for name in ("n1", "n2", "n3") for one in machine_objects(MachineNode(name, machine, {"of": name}))]
+    next(one for one in objects if one["metadata"]["name"] == "n1")["spec"] = {"taints": [taint]}
+    expression = {"key": "of", "operator": "In", "values": ["n3"]}
+    affinity = {
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    }
+    tolerations = [{"key": "team", "operator": "Exists"}]
+    jobs = [
+        Job("plain", 0, gpus=1),
+        Job("tolerant", 1, gpus=4, spec={"nodeSelector": {"of": "n1"}, "tolerations": tolerations}),
+        Job("affine", 2, gpus=1, spec={"affinity": {"nodeAffinity": affinity}}),
+        Job("cores", 3, cpu=1, spec={"nodeSelector": {"of": "n3"}}),
+        Job("gang", 4, pods=2, gpus=1, spec={"nodeSelector": {"of": "n3"}}),
+        Job("nowhere", 5, gpus=1, spec={"nodeSelector": {"of": "n1"}}),
+    ]
+    for rule in ("berth", "first fit", "emptiest node"):
+        found = run_replay(fleet_of([], [*objects, *DEVICE_CLASSES]), jobs, placement_of(rule))
+        nodes = {name: {pod.node for pod in job.pods} for name, job in found.started_jobs.items()}
+        assert nodes.pop("plain") <= {"n2", "n3"}, rule
+        assert nodes == {"tolerant": {"n1"}, "affine": {"n3"}, "cores": {"n3"}, "gang": {"n3"}}, rule
+        assert found.never == {"nowhere": "node selector, node affinity, a taint or a cordon excludes the node"}, rule
+
+
+def test_pods_of_a_higher_priority_come_first() -> None:
+    jobs = [Job("runs", 0, 100, gpus=4), *(Job(f"j{i}", 1 + i, 10, gpus=4, spec={"priority": i % 3}) for i in range(6))]
+    for rule in ("berth", "first fit"):
+        found = replayed(jobs, "1xt4-4", rule).started_jobs
+        assert sorted(found, key=lambda name: found[name].at) == ["runs", "j2", "j5", "j1", "j4", "j0", "j3"]
+
+
+@pytest.mark.parametrize("gpus", [4, 0.6], ids=["whole", "parts"])
+def test_pods_without_devices_go_where_gpus_are_in_use(gpus: float) -> None:
+    """Else the last jobs would find GPUs without CPU: LeastAllocated alone prefers the idle node."""
+    pods = 1 if gpus == 4 else 4
+    jobs = [
+        *(Job(f"first-{i}", 0, gpus=gpus) for i in range(pods)),
+        *(Job(f"plain-{i}", 1 + i, cpu=30_000) for i in range(4)),  # a node has 128 cores
+        *(Job(f"last-{i}", 9, gpus=gpus, cpu=120_000 // pods) for i in range(pods)),
+    ]
+    berth, least_allocated = (replayed(jobs, "2xt4-4", rule) for rule in ("berth", "emptiest node"))
+    assert berth.started == len(jobs)
+    assert least_allocated.started < len(jobs)
+
+
 def test_parts_of_a_gpu_are_shared() -> None:
     jobs = [Job(f"part-{i}", i, HOUR, gpus=0.4) for i in range(4)] + [Job("whole", 5, HOUR, gpus=3)]
     found = replayed(jobs, "1xt4-4")
@@ -131,6 +178,37 @@ def test_the_share_of_allocated_gpus_is_the_mean_over_time() -> None:
     assert len(found.samples) > 50
     assert found.samples[0].at == 0
     assert found.samples[-1].at == pytest.approx(200)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "shape", "share"),
+    [
+        ("1xhgx-h100-8", 4, "4", 1.0),
+        ("1xhgx-h100-8", 5, "4", 0.5),
+        ("1xhgx-h100-8", 5, "3x1", 1.0),
+        ("2xhgx-h100-8", 4, "3x4", 1.0),
+        ("2xhgx-h100-8", 4, "2x8", 0.5),
+        ("1xa100-pcie-8-bridged", 2, "3x2", 1.0),  # three bridged pairs
+        ("1xa100-pcie-8-bridged", 1, "4x2", 0.5),
+        ("1xt4-4", 1, "2", 0.0),  # without links
+        ("4xgb200-nvl72-tray/2", 4, "2x4", 1.0),  # of two cliques, the other one
+        ("4xgb200-nvl72-tray/2", 4, "3x4", 0.0),  # a clique has two
+    ],
+)
+def test_a_large_job_finds_a_place_while_others_leave_one(nodes: str, gpus: int, shape: str, share: float) -> None:
+    """One job takes GPUs for half of the time."""
+    jobs = [Job("half", 0, 50, gpus=gpus), Job("end", 100, cpu=1)]
+    fleet = fleet_of(parse_nodes(nodes))
+    found = run_replay(fleet, jobs, placement_of("berth"), large=large_shape(shape))
+    assert found.large_place == pytest.approx(share, abs=0.05)
+    assert math.isnan(replayed(jobs, nodes).large_place)
+
+
+@pytest.mark.parametrize("text", ["0", "8x", "4x99", "abc", "0x8", "-1", "99999x1"])
+def test_shapes_that_are_none(text: str) -> None:
+    with pytest.raises(WireError) as raised:
+        large_shape(text)
+    assert str(raised.value) == f"--large: must be GPUS or PODSxGPUS, such as 8 or 4x8, is '{text}'"
 
 
 def test_a_snapshot_keeps_what_runs() -> None:

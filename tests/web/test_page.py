@@ -99,7 +99,7 @@ async def test_every_view_and_live_updates(tmp_path: Path) -> None:
         await page.run("document.querySelector('#waiting button').click()")
         text = await opened(page, "default/late")
         parts = ("What would help", "held by pod default/train", "berth defrag pod late -n default")
-        assert [words for words in parts if words not in text] == []
+        assert [text.count(words) for words in (*parts, "fits on n2 if")] == [1, 2, 1, 1]
         await page.run("document.querySelector('#decisions button').click()")
         text = await opened(page, "default/train")
         assert "Bound to n2" in text

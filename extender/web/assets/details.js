@@ -107,11 +107,12 @@ function restartParts(kind, name) {
   return [el("code", { className: "command", textContent: command }), told];
 }
 
-// The sentence without the first advice, which follows as a list.
+// The sentence without the first advice, which is in a list below it.
 function withoutAdvice(sentence, misses) {
-  const cuts = [...sentence.matchAll(/; /g)].map((found) => found.index);
-  const cut = cuts.find((at) => misses?.[0]?.endsWith(sentence.slice(at + 2).replace(/^it /, "")));
-  return cut ? sentence.slice(0, cut) : sentence;
+  const first = misses?.[0];
+  if (!first) return sentence;
+  const clauses = [`; ${first}`, `; it ${first.replace(/^group \S+ /, "")}`, `: ${first}`];
+  return clauses.reduce((left, clause) => left.replace(clause, ""), sentence);
 }
 
 function boundParts(found) {
@@ -151,7 +152,8 @@ const openPod = (pod) => open(pod, async () => {
     .map((miss) => miss.replace(`group ${found.gang} `, ""));
   if (advice?.length) section(`What would help${found.gang ? " its group" : ""}`, bullets(advice, "advice"));
   if (facts.length) section("What stands in the way", bullets(facts));
-  const mayHelp = found.outcome === "refused" && !facts.some((fact) => fact.startsWith("freeing devices does not help"));
+  const isVain = facts.some((fact) => fact.startsWith("freeing devices does not help"));
+  const mayHelp = found.outcome === "refused" && !isVain;
   if (mayHelp && !found.gang) section("What to restart", ...restartParts("pod", pod));
   if (found.alone) section("If it were in no group", el("p", {}, soft(found.alone)));
   if (found.best?.length) parts.push(...pairParts(found.best[0]));
