@@ -30,7 +30,7 @@ $(STAMP): pyproject.toml constraints.txt
 run: $(STAMP) ## run Berth on an embedded cluster with example workloads (ONCE=1: end after them)
 	$(BIN)/berth run $(if $(ONCE),--once)
 
-picture: $(STAMP) ## draw the pictures of docs/img: `make run`, the diagrams, and those of docs/replay.md and docs/tune.md
+picture: $(STAMP) ## draw the pictures of docs/img: `make run`, the diagrams, a replay and a tuning
 	$(BIN)/python .ci/make_run_picture.py
 	PYTHONPATH=. $(BIN)/python .ci/make_diagrams.py
 	$(BIN)/berth replay examples/replay/jobs.csv --picture docs/img/replay.svg \

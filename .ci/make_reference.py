@@ -267,7 +267,7 @@ def _shape(adapter: TypeAdapter[Any], shapes: dict[str, Any]) -> str:
 
 
 def _model(name: str, schema: dict[str, Any]) -> str:
-    """The fields with their meanings; without any, the fields of each type in one row."""
+    """The fields with their meanings; without any, the fields of each type in one line."""
     fields = schema["properties"]
     about = wrapped(schema.get("description", ""))
     if any("description" in one for one in fields.values()):
@@ -277,7 +277,10 @@ def _model(name: str, schema: dict[str, Any]) -> str:
         of_type: dict[str, list[str]] = {}
         for field, one in fields.items():
             of_type.setdefault(_type(one), []).append(f"`{field}`")
-        text = table(("type", "fields"), ((kind, ", ".join(names)) for kind, names in of_type.items()))
+        lines = (f"* {kind}: {', '.join(names)}" for kind, names in of_type.items())
+        text = "".join(
+            textwrap.fill(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False) + "\n" for line in lines
+        )
     return f"\n### {_short(name)}\n\n" + (f"{about}\n\n" if about else "") + text
 
 

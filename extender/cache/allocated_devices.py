@@ -319,6 +319,10 @@ class Reservations:
                 self.in_flight[claim_uid] = new.pod_uid
         return touched
 
+    def release(self, claim_uids: Iterable[str]) -> set[PoolKey]:
+        """End the holds of these claims; what a bind writes stays."""
+        return set[PoolKey]().union(*(self.apply(ReservationEvent.RELEASE, uid) for uid in claim_uids))
+
     @contextmanager
     def without_holds(self, node: str, kept: Container[str] = ()) -> Iterator[set[PoolKey]]:
         """While the context lasts, the devices held on a node count as free. No reservation changes. See `held_on`."""

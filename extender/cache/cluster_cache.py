@@ -115,7 +115,7 @@ class ClusterCache:
     def apply_pod(self, uid: str, new: Pod | None) -> None:
         """Apply a pod by UID. A bound, deleted, terminating or ended pod loses its holds."""
         if new is None or new.node_name or new.deleting or new.ended:
-            self._freed(self._released(self.reservations.held_by(uid)))
+            self._freed(self.reservations.release(self.reservations.held_by(uid)))
         before = self.store.pods.get(uid)
         self.store.put_pod(uid, new)
         for listener in self.listeners:
@@ -163,18 +163,18 @@ class ClusterCache:
         If so, the caller must call `freed` after the filter request.
         """
         held = self.reservations.held_by(pod_uid)
-        return bool(held) and self._touch(self._released(held))
+        return bool(held) and self._touch(self.reservations.release(held))
 
     def release_claim(self, claim_uid: str) -> None:
         """End the hold of a claim before its bind, which may choose another node on the newest snapshot."""
-        self._freed(self._released([claim_uid]))
+        self._freed(self.reservations.release([claim_uid]))
 
     def release_node(self, node: str, kept: Container[str] = ()) -> None:
         """End the holds on a node, except those of the pods `kept`, by UID.
 
         A bind takes precedence over holds that may never be used.
         """
-        self._freed(self._released(self.reservations.held_on(node, kept)))
+        self._freed(self.reservations.release(self.reservations.held_on(node, kept)))
 
     @contextmanager
     def without_holds(self, node: str, kept: Container[str] = ()) -> Iterator[Snapshot]:
@@ -190,9 +190,6 @@ class ClusterCache:
         """Tell the listeners about the devices that `release` freed."""
         for listener in self.listeners:
             listener.freed()
-
-    def _released(self, claim_uids: list[str]) -> set[PoolKey]:
-        return set[PoolKey]().union(*(self.reservations.apply(ReservationEvent.RELEASE, uid) for uid in claim_uids))
 
     def _freed(self, pools: set[PoolKey]) -> None:
         if self._touch(pools):

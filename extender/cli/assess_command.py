@@ -50,7 +50,7 @@ def assess_command(
     ] = False,
     jobs: Annotated[
         Path | None,
-        typer.Option(help="Write the pods with devices into this file of jobs, for berth replay, with their names."),
+        typer.Option(help="Write the pods with devices into this file of jobs, for berth replay."),
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Write the assessment with pictures into this HTML file.")] = None,
     fail_below: Annotated[

@@ -128,14 +128,13 @@ def explain_command(
     check_namespace(namespace, everywhere=all_namespaces)
     if watch and snapshot is not None:
         raise WireError("--watch", "does not go with --snapshot: the file does not change")
-    what_if: Json = {"without": [without_kind(name, NODE_KINDS) for name in without or ()]}
     target = explained(words or [], namespace, has_file=bool(file))
     if target is not None and target.is_group and (policy is not None or narrate):
         raise WireError("explain group", "takes no -f, --policy or --narrate")
     objects = [obj for _, obj in checked_files(file)] if file else []
     question: Json = {
         "objects": _placed(objects, namespace),
-        **what_if,
+        "without": [without_kind(name, NODE_KINDS) for name in without or ()],
         "free": freed(free or (), namespace),
         "narrate": narrate,
     }

@@ -49,7 +49,7 @@ def replay_command(
     columns: Annotated[
         str,
         typer.Option(
-            help="Columns of a CSV file of any form, such as arrival=submitted,duration=hours*3600,gpus=gpu_num.",
+            help="Columns of any CSV file, such as arrival=submitted,duration=hours*3600,gpus=gpu_num.",
             metavar="FIELD=COLUMN,…",
         ),
     ] = "",
@@ -62,13 +62,13 @@ def replay_command(
     ] = "",
     snapshot: Annotated[Path | None, typer.Option(help="Nodes and devices of a file of berth snapshot.")] = None,
     is_emptied: Annotated[
-        bool, typer.Option("--emptied", help="Without the pods and the claims of --snapshot that have devices.")
+        bool, typer.Option("--emptied", help="Without the pods of --snapshot that have devices.")
     ] = False,
     policy: Annotated[list[Path] | None, typer.Option(help="A policy of Berth to compare. May be repeated.")] = None,
     large: Annotated[
         str,
         typer.Option(
-            help="A large job, such as 8 or 4x8: how long would its pods find joined GPUs in one domain?",
+            help="A large job, such as 4x8: how long would its pods find joined GPUs in one domain?",
             metavar="[PODSx]GPUS",
         ),
     ] = "",

@@ -119,7 +119,7 @@ def run_command(
     ] = "127.0.0.1:8889",
     api_port: Annotated[int, typer.Option(help="The port of the sandbox's API server; 0 takes a free one.")] = 0,
 ) -> None:
-    """Run Berth on an embedded cluster, and place example workloads or play your jobs.
+    """Run an embedded cluster with example workloads, or your jobs.
 
     Example: berth run --once
     """

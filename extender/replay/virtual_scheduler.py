@@ -54,7 +54,7 @@ class Placing(Protocol):
 
 @dataclass(slots=True)
 class Waiting:
-    """A pod without a node. `ready_at` is the end of its back-off."""
+    """A pod without a node. `ready_at` is the end of its back-off, `number` its place in the queue."""
 
     pod: Pod
     of: Hashable  # its class
@@ -63,6 +63,7 @@ class Waiting:
     in_gang: bool
     ready_at: float = 0.0
     failures: int = 0
+    number: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict)
     priority: int = 0
     nodes: frozenset[str] | None = None  # that its constraints admit; None: all
@@ -78,9 +79,8 @@ class VirtualScheduler:
         self._supervisor = supervisor
         self._seed = seed
         self._classes: dict[Hashable, dict[str, Waiting]] = {}
-        self._first: dict[Hashable, tuple[int, int]] = {}  # class to its place in the queue
         self._number = 0
-        self._due: list[tuple[tuple[int, int], Hashable]] = []
+        self._due: list[tuple[tuple[int, int], Hashable]] = []  # classes, each with the place of its first pod
         self._is_due: set[Hashable] = set()
         self._refused: set[Hashable] = set()  # shapes that were rejected since devices became free
         self._wake = asyncio.Event()
@@ -99,11 +99,9 @@ class VirtualScheduler:
 
     def add(self, waiting: Waiting) -> None:
         """A pod was created, or its bind failed."""
-        equals = self._classes.setdefault(waiting.of, {})
-        equals[waiting.pod.uid] = waiting
-        if waiting.of not in self._first:
-            self._number += 1
-            self._first[waiting.of] = -waiting.priority, self._number
+        self._number += 1
+        waiting.number = self._number
+        self._classes.setdefault(waiting.of, {})[waiting.pod.uid] = waiting
         self._make_due(waiting.of)
 
     def remove(self, uid: str, of: Hashable) -> None:
@@ -131,7 +129,8 @@ class VirtualScheduler:
     def _make_due(self, of: Hashable) -> None:
         if of not in self._is_due:
             self._is_due.add(of)
-            heappush(self._due, (self._first[of], of))
+            first = next(iter(self._classes[of].values()))
+            heappush(self._due, ((-first.priority, first.number), of))
         self._wake.set()
 
     def _take(self, uid: str, of: Hashable) -> None:
@@ -139,7 +138,6 @@ class VirtualScheduler:
         equals.pop(uid, None)
         if not equals:
             self._classes.pop(of, None)
-            self._first.pop(of, None)
 
     async def _try(self, of: Hashable) -> None:
         """Try the first pod of a class, and the class again if it gets a node."""

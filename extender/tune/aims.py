@@ -24,7 +24,8 @@ MAX_DRAWS = len(_T) + 1
 
 
 class Aim(NamedTuple):
-    """A figure of replays. `sign` is 1 if more is better, else -1. `lacks` says that no job has what it `needs`.
+    """A figure of replays. `sign` is 1 if more is better, else -1. `lacks` says that no job has what it `needs`,
+    `unknown` why no draw has a value.
 
     People read it times `scale`, in `unit`; a change of it in `change_unit`.
     """
@@ -36,6 +37,7 @@ class Aim(NamedTuple):
     unit: str
     change_unit: str
     lacks: str
+    unknown: str
     needs: Callable[[Job], bool]
     of: Callable[[Sequence[Job], Outcome], float]
 
@@ -72,8 +74,9 @@ AIMS = {
             unit=" GB/s",
             change_unit=" GB/s",
             lacks="no pod of the jobs has several GPUs",
+            unknown="no pod with several GPUs got a node whose links are known",
             needs=lambda job: job.pod_gpus > 1,
-            of=lambda _, outcome: outcome.ring_gbps,
+            of=lambda _, outcome: outcome.ring_gbps or math.nan,
         ),
         Aim(
             name="utilisation",
@@ -83,6 +86,7 @@ AIMS = {
             unit="%",
             change_unit=" points",
             lacks="no job has GPUs",
+            unknown="the fleet has no GPUs",
             needs=lambda job: job.pod_gpus > 0,
             of=lambda _, outcome: outcome.allocated,
         ),
@@ -94,6 +98,7 @@ AIMS = {
             unit=" min",
             change_unit=" min",
             lacks=f"no job has more than {LARGE_GPUS} GPUs",
+            unknown=f"too few jobs have more than {LARGE_GPUS} GPUs: no draw has one",
             needs=is_large,
             of=large_wait,
         ),

@@ -7,6 +7,7 @@ luckiest, too, so the candidate is judged against the present policy on draws th
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -128,11 +129,12 @@ def tune(
 ) -> Tuning:
     """Tune the weights of `policy` for an aim, and judge the candidate on `draws` draws. Equal seeds, equal results.
 
-    Raises WireError if the jobs have nothing that the aim measures.
+    Raises WireError if there is nothing that the aim measures.
     """
     if not any(map(aim.needs, jobs)):
         raise WireError(f"--aim {aim.name}", aim.lacks)
-    drawn = [resampled(jobs, random.Random(f"{seed}/{one}")) for one in range(SEARCH_DRAWS + draws)]  # noqa: S311 - no secret
+    generators = [random.Random(f"{seed}/{one}") for one in range(SEARCH_DRAWS + draws)]  # noqa: S311 - no secrets
+    drawn = [resampled(jobs, one) for one in generators]
     first, others = drawn[:SEARCH_DRAWS], drawn[SEARCH_DRAWS:]
     singles = single_changes(policy.weights, weights_that_matter(jobs))
     runner = _Runner(fleet, policy, seed, progress)
@@ -140,6 +142,8 @@ def tune(
     singles = runner.that_decide_otherwise(singles, jobs)
     runner.expect((1 + len(singles) + _MOST_COMBINATIONS) * SEARCH_DRAWS + 2 * draws)
     before, *found = runner.figures([(), *singles], first)
+    if all(math.isnan(one[aim.name]) for one in before):
+        raise WireError(f"--aim {aim.name}", aim.unknown)
     trials = [Trial(*one) for one in zip(singles, found, strict=True)]
     together = list(combinations(aim, before, trials))
     trials += [Trial(*one) for one in zip(together, runner.figures(together, first), strict=True)]

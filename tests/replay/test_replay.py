@@ -54,6 +54,12 @@ def test_jobs_run_and_wait_for_exactly_their_time() -> None:
         assert round(found["third"].wait) == 148
 
 
+def test_the_pod_that_waits_longest_is_first_whatever_its_shape() -> None:
+    jobs = [Job("run", 0, 100, gpus=4), Job("a", 1, 100, gpus=4), Job("b", 2, 100, gpus=3), Job("c", 3, 100, gpus=4)]
+    found = replayed(jobs, "1xt4-4").started_jobs
+    assert {name: round(job.at) for name, job in found.items()} == {"run": 0, "a": 100, "b": 200, "c": 300}
+
+
 def test_a_job_ends_while_the_next_arrival_is_far_away() -> None:
     jobs = [
         Job("a", 0, 100, gpus=4),

@@ -95,6 +95,14 @@ def test_equal_seeds_give_equal_json(pairs: str) -> None:
     assert worse["change"]["large-jobs"] == {"mean": None, "low": None, "high": None, "draws": 0}
 
 
+def test_an_aim_that_no_draw_measures_is_refused(tmp_path: Path) -> None:
+    jobs = tmp_path / "jobs.csv"
+    jobs.write_text("arrival,gpus\n0,8\n")
+    code, _, err = berth(["tune", str(jobs), "--nodes", "1xt4-4", "--aim", "bandwidth"])
+    message = "--aim bandwidth: no pod with several GPUs got a node whose links are known"
+    assert (code, err) == (2, f"berth: {message}")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
