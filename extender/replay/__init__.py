@@ -14,6 +14,7 @@ from extender.replay.picture import picture
 from extender.replay.placements import Placement, placement_of
 from extender.replay.published_traces import TRACES, plain_name, read_nodes
 from extender.replay.replay import run_replay
+from extender.replay.restart_proof import Proof, prove
 from extender.replay.svg import line, svg, text
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "LargeShape",
     "Outcome",
     "Placement",
+    "Proof",
     "Task",
     "cel_text",
     "emptied",
@@ -38,6 +40,7 @@ __all__ = [
     "picture",
     "placement_of",
     "plain_name",
+    "prove",
     "read_jobs",
     "read_nodes",
     "run_replay",

@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from extender.api.fields import Json, get, inner, many, need, quantity
+from extender.api.fields import Json, get, inner, need
+from extender.api.pod_amounts import Amounts, allocatable_of, requests_of
 from extender.api.pods import may_need_devices
-from extender.api.quantity import NANO
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import shown
 from extender.cache import ClusterCache
 from extender.replay.jobs import GPU_CLASS, NIC_CLASS, WHOLE_MIB
-from extender.replay.node_room import Amounts, NodeRoom
+from extender.replay.node_room import NodeRoom
 from extender.runtime.informers import watched_resources
 from extender.sandbox import DEVICE_CLASSES, MachineNode, machine_objects
 from extender.vendors import GPU, NIC, driver_of
@@ -28,7 +28,6 @@ _PLURALS = {
     "Namespace": "namespaces",
 }
 _OF_CLASS = {GPU_CLASS: (GPU, GPU_CLASS), NIC_CLASS: (NIC, "dra.net")}  # kind of devices, driver
-_NO_LIMIT = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Fleet:
     """
 
     objects: Sequence[Json]
-    used: Mapping[str, Counter[str]]  # by node: cpu, memory, pods
+    used: Mapping[str, Amounts]  # by node
 
     def apply(self, cache: ClusterCache) -> None:
         """Apply all objects. Raises WireError that names the object."""
@@ -61,10 +60,8 @@ class Fleet:
         for obj in self.objects:
             if obj["kind"] == "Node":
                 name = obj["metadata"]["name"]
-                offered, used = inner(inner(obj, "status", ""), "allocatable", "status"), self.used.get(name, Counter())
-                all_ = [_amount(offered[one], one) if one in offered else _NO_LIMIT for one in _FACTORS]
-                total[name] = Amounts(*all_)
-                left[name] = Amounts(*(has - used[one] for has, one in zip(all_, _FACTORS, strict=True)))
+                total[name] = allocatable_of(obj)
+                left[name] = total[name].minus(self.used.get(name, Amounts()))
         return NodeRoom(total, left)
 
 
@@ -73,12 +70,12 @@ def fleet_of(machines: Sequence[MachineNode], snapshot: Iterable[Json] = (), *, 
 
     Raises WireError if it has no node or no devices.
     """
-    given, used = list[Json](), dict[str, Counter[str]]()
+    given, used = list[Json](), dict[str, Amounts]()
     for obj in snapshot:
         if obj.get("kind") in _PLURALS:
             given.append(obj)
         elif obj.get("kind") == "Pod" and (node := inner(obj, "spec", "").get("nodeName")) and not _ended(obj):
-            used.setdefault(node, Counter()).update(_requests(obj))
+            used[node] = used.get(node, Amounts()).plus(requests_of(obj))
     classes = {obj["metadata"]["name"] for obj in given if obj["kind"] == "DeviceClass"}
     objects = list[Json]()
     for node in machines:
@@ -148,26 +145,5 @@ def _shareable(obj: Json) -> Json:
     return {**obj, "spec": {**obj["spec"], "devices": devices}}
 
 
-_FACTORS = {"cpu": 1000, "memory": 1, "pods": 1}
-
-
-def _amount(value: object, name: str) -> int:
-    return quantity(value, name).nanos * _FACTORS[name] // NANO
-
-
 def _ended(pod: Json) -> bool:
     return inner(pod, "status", "").get("phase") in ("Succeeded", "Failed")
-
-
-def _requests(pod: Json) -> Counter[str]:
-    """What the containers of a pod request, and its place on the node."""
-    found = Counter({"pods": 1})
-    for requests in many(inner(pod, "spec", ""), "containers", "spec", _container_requests):
-        for name in ("cpu", "memory"):
-            if name in requests:
-                found[name] += _amount(requests[name], name)
-    return found
-
-
-def _container_requests(container: Json, path: str) -> Json:
-    return inner(inner(container, "resources", path), "requests", f"{path}.resources")
