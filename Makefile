@@ -30,11 +30,13 @@ $(STAMP): pyproject.toml constraints.txt
 run: $(STAMP) ## run Berth on an embedded cluster with example workloads (ONCE=1: end after them)
 	$(BIN)/berth run $(if $(ONCE),--once)
 
-picture: $(STAMP) ## draw the pictures of docs/img: `make run`, the diagrams, and the replay of docs/replay.md
+picture: $(STAMP) ## draw the pictures of docs/img: `make run`, the diagrams, a replay and a tuning
 	$(BIN)/python .ci/make_run_picture.py
 	PYTHONPATH=. $(BIN)/python .ci/make_diagrams.py
 	$(BIN)/berth replay examples/replay/jobs.csv --picture docs/img/replay.svg \
 	  --nodes 2xa100-pcie-8-bridged,2xhgx-h100-8,8xgb200-nvl72-tray/4
+	$(BIN)/berth tune examples/replay/two-products.csv --picture docs/img/tune.svg \
+	  --nodes 2xa100-pcie-8-bridged,3xhgx-h100-8 --aim large-jobs
 
 reference: $(STAMP) ## write the parts of docs/ that list policy, reasons, metrics, commands and the HTTP API
 	$(BIN)/python .ci/make_reference.py

@@ -1,9 +1,9 @@
 """How many functions and files each request passes through, in a process with serve, the console and a small cluster.
 
 `sys.setprofile` notes each function of `extender` that is entered, except the sandbox, lambdas and comprehensions. A
-file visit is a step from one file to another. `own` counts the functions of the tasks that began with the request; the
-others are of watches and background tasks, which the request wakes. A count does not depend on the machine's speed, but
-a background task may run in one measurement and not in the next.
+file visit is a step from one file to another. The counts with `own` are of the tasks that began with the request; the
+others are of watches and background tasks, too, which the request wakes. A count does not depend on the machine's
+speed, but a background task may run in one measurement and not in the next.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import asyncio
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
 from types import FrameType
@@ -27,16 +27,17 @@ from tests.worlds.running_berth import Berthing, berthing, claim, pod
 _ROOT = f"{Path(extender.__file__).parent}/"
 _NODES = {"n1": "a100-pcie-8-bridged", "n2": "t4-4", "n3": "a100-pcie-8-bridged"}
 _SELECTOR = "device.attributes['gpu.nvidia.com'].productName.contains('A100')"
+_COLUMNS = ("calls", "functions", "files", "visits", "own functions", "own files", "own visits")
 _QUIET_SECONDS = 0.2  # until the tasks that an earlier request woke rest again
 
 
 class CallPath:
-    """The functions that one request entered, in order, as (file, qualified name)."""
+    """The functions that one request entered, in order, as (file, qualified name); `own` has those of its own tasks."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.calls: list[tuple[str, str]] = []
-        self.own: set[tuple[str, str]] = set()
+        self.own: list[tuple[str, str]] = []
         self._earlier = asyncio.all_tasks()
 
     def note(self, frame: FrameType, event: str, _: Any) -> None:
@@ -45,16 +46,27 @@ class CallPath:
             file = code.co_filename.removeprefix(_ROOT)
             if not file.startswith("sandbox/"):
                 self.calls.append((file, code.co_qualname))
-                if asyncio.current_task() not in {None, *self._earlier}:
-                    self.own.add(self.calls[-1])
+                with suppress(RuntimeError):  # a child that answers a question has no event loop
+                    if asyncio.current_task() not in {None, *self._earlier}:
+                        self.own.append(self.calls[-1])
 
     @property
     def row(self) -> str:
-        visits = [file for file, _ in groupby(file for file, _ in self.calls)]
-        packages = {file.split("/")[0] for file in visits}
-        calls, own, visited = self.calls, len(self.own), len(visits)
-        counts = len(calls), len(set(calls)), own, len(set(visits)), visited, len(packages)
-        return f"{self.name:28}" + "".join(f"{count:>10}" for count in counts)
+        counts = len(self.calls), *_sizes(self.calls), *_sizes(self.own)
+        return f"{self.name:28}" + "".join(f"{count:>14}" for count in counts)
+
+    @property
+    def functions(self) -> str:
+        """Each function with the number of its calls; + marks those that only other tasks enter."""
+        own = set(self.own)
+        counts = Counter(self.calls).items()
+        return "\n".join(f"{' ' if call in own else '+'} {':'.join(call)} x{count}" for call, count in counts)
+
+
+def _sizes(calls: list[tuple[str, str]]) -> tuple[int, int, int]:
+    """The number of functions, of files and of file visits."""
+    visits = [file for file, _ in groupby(file for file, _ in calls)]
+    return len(set(calls)), len(set(visits)), len(visits)
 
 
 @contextmanager
@@ -74,8 +86,7 @@ async def follow(name: str, request: Awaitable[Any], show: bool) -> Any:
         answer = await request
     print(path.row)
     if show:
-        for (file, function), calls in Counter(path.calls).items():
-            print(f"  {file}:{function} x{calls}")
+        print(path.functions)
     return answer
 
 
@@ -133,7 +144,7 @@ async def change_slice(b: Berthing) -> None:
 
 
 async def measure(show: bool) -> None:
-    print(f"{'':28}{'calls':>10}{'functions':>10}{'own':>10}{'files':>10}{'visits':>10}{'packages':>10}")
+    print(f"{'':28}" + "".join(f"{column:>14}" for column in _COLUMNS))
     async with berthing(_NODES) as b:
         await requests(b, show)
 

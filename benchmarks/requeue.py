@@ -14,7 +14,7 @@ import time
 
 from benchmarks.fleet import Fleet
 from extender.api.pods import Pod
-from extender.runtime.cache_tasks import CacheRefresh
+from extender.runtime.informers import CacheRefresh
 from extender.serve.evaluations import Evaluations
 from extender.serve.wake import Requeuer
 

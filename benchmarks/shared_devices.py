@@ -16,7 +16,7 @@ from functools import partial
 
 from benchmarks.fleet import GPU_DRIVER, Fleet
 from extender.api.pods import Pod, decode_pod
-from extender.runtime.cache_tasks import CacheRefresh
+from extender.runtime.informers import CacheRefresh
 
 NET = "net.example.com"
 CLAIMS = 7

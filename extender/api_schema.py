@@ -16,7 +16,7 @@ import kubernetes
 import orjson
 from kubernetes.client import models
 
-from extender.api.fields import Json, amount, get, quantity, string, string_list
+from extender.api.fields import Json, amount, get, quantity, string, strings
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import shown
 
@@ -53,6 +53,7 @@ _MOST = {
     "bindingFailureConditions": 4,
 }  # fmt: skip
 _MOST_PARAMETERS, _MOST_TEXT, _MOST_VALUES, _MOST_DOMAIN = 10 * 1024, 64, 32, 63
+_BINDING = ("bindingConditions", "bindingFailureConditions")
 _MAX_LISTED = 8  # fields of an object that a correction lists
 _REMEMBERED = 4096  # types of the client and their fields; it has about 1,000
 
@@ -191,7 +192,7 @@ def rule_faults(obj: Json) -> Iterator[FieldFault]:
 
 
 def _of_references(one: Json, known: Collection[str], where: str) -> Iterator[FieldFault]:
-    names = string_list(one, "requests", where)
+    names = strings(one, "requests", where)
     for position, name in enumerate(names):
         at = f"{where}.requests[{position}]"
         if name not in known:
@@ -341,6 +342,12 @@ def _of_slice(spec: Json) -> Iterator[FieldFault]:
         yield FieldFault("spec", f"exactly one of {', '.join(_NODES)} is required", "delete others" if nodes else "")
     if not pool.get("name") or not all(map(is_subdomain, str(pool["name"]).split("/"))):
         yield _invalid("spec.pool.name", pool.get("name"), "must be DNS subdomains")
+    if (generation := get(pool, "generation", int, "spec.pool", 0)) < 0:
+        yield _invalid("spec.pool.generation", generation, "must be greater than or equal to zero")
+    if (node := string(spec, "nodeName", "spec")) and not is_subdomain(node):
+        yield _invalid("spec.nodeName", node, "a lowercase RFC 1123 subdomain is required", "name the node")
+    if spec.get("nodeSelector") is not None:
+        yield from _of_node_selector(get(spec, "nodeSelector", dict, "spec", {}), "spec.nodeSelector")
     count = pool.get("resourceSliceCount")
     if type(count) is not int or count < 1:
         yield _invalid("spec.pool.resourceSliceCount", count, "must be greater than zero")
@@ -350,6 +357,13 @@ def _of_slice(spec: Json) -> Iterator[FieldFault]:
     yield from _duplicates(devices)
     for device, where in devices:
         yield from _of_device(device, where)
+
+
+def _of_node_selector(selector: Json, where: str) -> Iterator[FieldFault]:
+    count = len(get(selector, "nodeSelectorTerms", list, where, []))
+    if count != 1:
+        problem = f"Invalid value: {count} terms: must have exactly one node selector term"
+        yield FieldFault(f"{where}.nodeSelectorTerms", problem, "write one term with all expressions")
 
 
 def _of_device(device: Json, where: str) -> Iterator[FieldFault]:
@@ -366,6 +380,13 @@ def _of_device(device: Json, where: str) -> Iterator[FieldFault]:
         yield from _of_attribute(value, f"{where}.attributes[{name}]")
     for taint, at in _objects(device, "taints", where):
         yield from _of_taint(taint, at)
+    for consumed, at in _objects(device, "consumesCounters", where):
+        if not consumed.get("counters"):
+            yield FieldFault(f"{at}.counters", "Required value", "write the amount of each counter")
+    given = [bool(device.get(field)) for field in _BINDING]
+    if given[0] != given[1]:
+        missing, present = _BINDING if given[1] else reversed(_BINDING)
+        yield FieldFault(f"{where}.{missing}", f"is required to use {present}", f"write {missing}, too")
     shares = device.get("allowMultipleAllocations") is True
     for name, value in capacity.items():
         policy = value.get("requestPolicy") if isinstance(value, dict) else None

@@ -20,8 +20,7 @@ from extender.allocation.choose import FastPath, Preference, choose
 from extender.allocation.constraints import UNREADABLE, attribute_values
 from extender.allocation.device_rules import Features, blocking_taint, consumption, fits, has_room, refusal, tolerates
 from extender.allocation.nodes.node_info import FleetBaseline, NodeInfo, Snapshot
-from extender.allocation.problem import CAUSES, Allowed, CauseRecorder, Pick, Problem, Selection, Solution
-from extender.allocation.result import allocations
+from extender.allocation.problem import CAUSES, Allowed, CauseRecorder, Pick, Problem, Selection, Solution, allocations
 from extender.allocation.search import Search
 from extender.allocation.selection import derived_value, select
 

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from extender.allocation.nodes import AllocatedState, CounterKey, Inventory, PoolDevice
-from extender.allocation.nodes.allocated import memberships
+from extender.allocation.nodes.node_info import memberships
 from extender.allocation.problem import Observer
 from extender.api.resource_slices import CounterUse
 from extender.base.bits import members

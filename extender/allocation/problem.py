@@ -1,19 +1,25 @@
-"""Input and output of the search. It tells an observer why a request cannot have a device."""
+"""Input and output of the search: a problem, its solution, and the allocations that bind writes for it.
+
+The search tells an observer why a request cannot have a device.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
 from extender.allocation.constraints import UNREADABLE, TypedSet
-from extender.allocation.device_rules import Features
+from extender.allocation.device_rules import Features, published
 from extender.allocation.nodes import UNUSED, AllocatedState, Inventory, Partitions, PoolDevice
-from extender.api.claim_specs import ClaimSpec, DeviceRequest
+from extender.api.claim_specs import ClaimSpec, Config, DeviceRequest
 from extender.api.device_classes import DeviceClass
+from extender.api.nodes import NodeSelector, Requirement, Term
 from extender.api.quantity import Quantity
-from extender.base.bits import union
+from extender.api.resource_claims import Allocation, Result
+
+Classes = Callable[[str], DeviceClass | None]  # by name
 
 
 class Observer:
@@ -73,7 +79,7 @@ class Problem:
     select: Callable[[str, DeviceRequest], Selection]
     taken: int  # mask of devices that cannot be allocated exclusively
     features: Features = field(default_factory=Features)
-    classes: Callable[[str], DeviceClass | None] = lambda _: None  # by name
+    classes: Classes = lambda _: None
     # The value of a CEL expression on a device, for an attribute that a request derives. Raises InvalidClaim.
     derive: Callable[[str, PoolDevice], TypedSet] = lambda *_: UNREADABLE
     # The sets of GPUs that a claim can have; None: all sets, as in the reference.
@@ -114,7 +120,11 @@ class Solution(NamedTuple):
     @property
     def taken(self) -> int:
         """Mask of the devices that the pod gets, without those that it only watches by admin access."""
-        return union([1 << pick.bit for claim in self.picks for pick in claim if not pick.request.admin_access])
+        found = 0
+        for claim in self.picks:
+            for pick in claim:
+                found |= 0 if pick.request.admin_access else 1 << pick.bit
+        return found
 
     @property
     def mask(self) -> int:
@@ -124,3 +134,79 @@ class Solution(NamedTuple):
             for pick in claim:
                 found |= 1 << pick.bit
         return found
+
+
+# -- from a solution to status.allocation of the claims --------------------------------------------------------
+
+
+def allocations(
+    problem: Problem, solution: Solution, node_name: str, classes: Classes, new_share: Callable[[], str]
+) -> list[Allocation]:
+    """One allocation per claim. `new_share` returns a new share ID (a lower-case UUID)."""
+    found = []
+    for spec, picks, chosen in zip(problem.specs, solution.picks, solution.alternatives, strict=True):
+        devices = [problem.inventory.devices[pick.bit] for pick in picks]
+        requests = [request.alternatives[i] for request, i in zip(spec.requests, chosen, strict=True)]
+        results = tuple(_result(pick, device, new_share) for pick, device in zip(picks, devices, strict=True))
+        config = tuple(config_entries(spec, requests, classes, problem.features))
+        found.append(Allocation(results, config, node_selector(devices, node_name)))
+    return found
+
+
+def _result(pick: Pick, pool_device: PoolDevice, new_share: Callable[[], str]) -> Result:
+    request, device = pick.request, pool_device.device
+    consumed = published(device, pool_device.id.driver, pick.consumed) if pick.consumed else None
+    return Result(
+        request.name,
+        pool_device.id,
+        admin_access=request.admin_access,
+        tolerations=request.tolerations,
+        share_id=new_share() if pick.consumed is not None else "",
+        consumed=consumed,
+        binding_conditions=device.binding_conditions,
+        binding_failure_conditions=device.binding_failure_conditions,
+        skip_node_operations=pool_device.slice.skip_node_operations,
+    )
+
+
+def config_entries(
+    spec: ClaimSpec, requests: Sequence[DeviceRequest], classes: Classes, features: Features
+) -> Iterator[Config]:
+    """The config entries of the allocation for the chosen form of each request: of each class once, then the claim's.
+
+    As in 1.37, an entry that covers all requests names none. In 1.36 it names them, and an entry of the claim is
+    repeated for each request.
+    """
+    users: dict[str, list[str]] = {}
+    for request in requests:
+        users.setdefault(request.class_name, []).append(request.name)
+    for class_name, names in users.items():
+        class_ = classes(class_name)
+        covers_all = features.config_once and len(names) == len(requests)
+        for config in class_.config if class_ is not None else ():
+            yield replace(config, requests=() if covers_all else tuple(names), source="FromClass")
+    for config in spec.config:
+        entry = replace(config, source="FromClaim")
+        covered = sum(config.covers(request.name) for request in requests)
+        if not config.requests or (features.config_once and covered == len(requests)):
+            yield replace(entry, requests=())
+        else:
+            yield from [entry] * (min(covered, 1) if features.config_once else covered)
+
+
+def node_selector(devices: list[PoolDevice], node_name: str) -> NodeSelector | None:
+    """The nodes that can use the allocation: this node, the nodes that all slices select, or all nodes (None)."""
+    expressions: dict[Requirement, None] = {}  # each once, in order
+    fields: dict[Requirement, None] = {}
+    for pool_device in devices:
+        selection = pool_device.device.selection if pool_device.slice.per_device else pool_device.slice.selection
+        if selection.node_name or pool_device.device.binds_to_node:
+            only = Requirement("metadata.name", "In", (node_name,))
+            return NodeSelector((Term(fields=(only,)),))
+        if selection.selector is not None and selection.selector.terms:
+            first = selection.selector.terms[0]
+            expressions |= dict.fromkeys(first.expressions)
+            fields |= dict.fromkeys(first.fields)
+    if not expressions and not fields:
+        return None
+    return NodeSelector((Term(tuple(expressions), tuple(fields)),))

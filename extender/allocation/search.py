@@ -27,8 +27,8 @@ from extender.allocation.problem import (
     Problem,
     Selection,
     Solution,
+    config_entries,
 )
-from extender.allocation.result import config_entries
 from extender.api.claim_specs import DeviceRequest
 from extender.api.quantity import Quantity
 from extender.api.resource_claims import MAX_CONFIG, MAX_RESULTS

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from extender.allocation.constraints import TypedSet, values_of
 from extender.allocation.device_rules import Features
 from extender.allocation.nodes import Inventory, PoolDevice
-from extender.allocation.problem import Selection
+from extender.allocation.problem import Classes, Selection
 from extender.api.claim_specs import DeviceRequest
 from extender.api.device_classes import DeviceClass
 from extender.api.resource_slices import Device
@@ -22,7 +21,6 @@ from extender.cel.dra import COST_LIMIT, Masks, compile_value, evaluated
 # the limit of one selector for them.
 _DERIVED_UNITS = COST_LIMIT // 32
 _ERROR_BYTES = 256  # of a CEL error, which can quote user input
-Classes = Callable[[str], DeviceClass | None]
 
 
 def _find_class(claim: str, request: DeviceRequest, classes: Classes) -> DeviceClass:

@@ -1,27 +1,19 @@
-"""The spec of a ResourceClaim (resource.k8s.io/v1): requests, constraints, and parameters for drivers.
-
-Thousands of claims from one template share one decoded spec, see SpecCache.
-"""
+"""The spec of a ResourceClaim (resource.k8s.io/v1): requests, constraints, and parameters for drivers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import orjson
-from cachetools import LRUCache
 
 from extender.api.fields import Json, amount, dumped, flag, get, inner, many, need, present, quantities, string, strings
 from extender.api.nodes import Toleration, decode_toleration
 from extender.api.quantity import Quantity
 from extender.base.berth_errors import WireError
-from extender.base.text_limits import cut, decoded_bytes
+from extender.base.text_limits import cut
 
 MAX_ALTERNATIVES = 512  # of all requests of one pod's claims; a request without alternatives counts as one
-_SPEC_BYTES = 8 << 20  # estimated size of all specs in the cache: about 3,000 usual ones
-_MAX_SPEC = 128 * 1024  # bytes of one spec as JSON: real ones have less than 10 KiB, but a tenant's may have 1.4 MB
-_MAX_DECODED = 2 * _MAX_SPEC  # estimated size of one spec with its JSON; short texts take ten times as much decoded
-_SPEC_OBJECT_BYTES = 2048  # estimated size of one decoded spec without its text
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,42 +86,6 @@ class ClaimSpec:
     domains: tuple[tuple[str, str], ...] = ()  # (driver, `domainID` in the claim's parameters for it)
     content: bytes = b""
     estimated_bytes: int = 0  # of memory, for the JSON and its decoded texts
-
-
-class SpecCache:
-    """Decoded specs by JSON content. Their estimated bytes are limited; a spec above the limit is decoded each time."""
-
-    def __init__(self, limit_bytes: int = _SPEC_BYTES) -> None:
-        self._known: LRUCache[bytes, ClaimSpec] = LRUCache(limit_bytes, getsizeof=_spec_bytes)
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    @property
-    def content_bytes(self) -> int:
-        """Bytes of the JSON content of all specs in the cache."""
-        return sum(map(len, self._known))
-
-    def decode(self, content: bytes) -> ClaimSpec:
-        """The spec of this JSON text. Raises WireError, also if the text is too long."""
-        if len(content) > _MAX_SPEC:
-            raise WireError("spec", f"has {len(content)} bytes; Berth reads {_MAX_SPEC} bytes of a claim at most")
-        known = self._known.get(content)
-        if known is None:
-            size = decoded_bytes(content)
-            if size > _MAX_DECODED:
-                raise WireError("spec", f"takes more than {_MAX_DECODED} bytes of memory: it has too many texts")
-            known = replace(decode_claim_spec(orjson.loads(content), "spec"), content=content, estimated_bytes=size)
-            if _spec_bytes(known) <= self._known.maxsize:
-                self._known[content] = known
-        return known
-
-
-def _spec_bytes(spec: ClaimSpec) -> int:
-    return spec.estimated_bytes + _SPEC_OBJECT_BYTES
-
-
-SPECS = SpecCache()
 
 
 def decode_claim_spec(spec: Json, path: str) -> ClaimSpec:
@@ -209,7 +165,7 @@ def decode_selector(obj: Json, path: str) -> str:
 
 
 def _constraint(obj: Json, path: str) -> Constraint:
-    requests = strings(obj, "requests", path)
+    requests = tuple(strings(obj, "requests", path))
     match, distinct = string(obj, "matchAttribute", path), string(obj, "distinctAttribute", path)
     if match and distinct:
         return Constraint("both", requests=requests)
@@ -220,7 +176,7 @@ def decode_config(obj: Json, path: str) -> Config:
     """The parameters for a driver, of a class, a claim or an allocation. Raises WireError."""
     opaque = obj.get("opaque")
     source = string(obj, "source", path)
-    requests = strings(obj, "requests", path)
+    requests = tuple(strings(obj, "requests", path))
     if type(opaque) is not dict:
         return Config("", "", requests, source, known=False)
     parameters = dumped(opaque.get("parameters"), f"{path}.opaque.parameters").decode()

@@ -124,16 +124,11 @@ def _split_names(body: bytes) -> tuple[bytes, slice] | None:
 def decode_bind(body: bytes) -> ExtenderBindingArgs:
     """Decode a bind request. Raises WireError."""
     found = _object(body)
-    key = ObjectKey(_name(found, "PodNamespace"), _name(found, "PodName"))
+    key = ObjectKey(need(found, "PodNamespace", ""), need(found, "PodName", ""))
+    for field, name in zip(("PodNamespace", "PodName"), key, strict=True):
+        if not is_object_name(name):
+            raise WireError(field, f"{shown(name)} is not the name of an object")
     return ExtenderBindingArgs(key, need(found, "PodUID", ""), need(found, "Node", ""))
-
-
-def _name(found: Json, field: str) -> str:
-    """Raises WireError."""
-    name = need(found, field, "")
-    if not is_object_name(name):
-        raise WireError(field, f"{shown(name)} is not the name of an object")
-    return name
 
 
 def encode_filter(args: ExtenderArgs, names: Iterable[str], failed: dict[str, str]) -> bytes:

@@ -101,6 +101,12 @@ def string(obj: Json, key: str, path: str) -> str:
     raise wrong(f"{path}.{key}", str, value)
 
 
+def word(obj: Json, key: str, path: str, most: int) -> str:
+    """The string obj[key] in at most `most` bytes, or ''. Raises WireError."""
+    value = string(obj, key, path)
+    return value if 4 * len(value) <= most else cut(value, most)  # a character has at most 4 bytes
+
+
 def inner(obj: Json, key: str, path: str) -> Json:
     """The object obj[key], or an empty one. Raises WireError."""
     value = obj.get(key)
@@ -145,13 +151,8 @@ def many(obj: Json, key: str, path: str, read: Callable[[Json, str], T]) -> tupl
     return tuple(found)
 
 
-def strings(obj: Json, key: str, path: str) -> tuple[str, ...]:
-    """The list of strings obj[key]. Raises WireError."""
-    return tuple(string_list(obj, key, path))
-
-
-def string_list(obj: Json, key: str, path: str) -> list[str]:
-    """The list of strings obj[key] without a copy, for long lists. Raises WireError."""
+def strings(obj: Json, key: str, path: str) -> list[str]:
+    """The list of strings obj[key], not a copy: it may be long. Raises WireError."""
     items: list[str] = get(obj, key, list, path, [])
     try:
         "".join(items)  # the fastest check that all items are strings

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any, Self
+from weakref import WeakValueDictionary
 
 
 class Source(Enum):
@@ -24,7 +26,12 @@ DISTANCES = ("X", "PIX", "PXB", "PHB", "NODE", "SYS")
 UNKNOWN_DISTANCE = len(DISTANCES)
 
 
-@dataclass(frozen=True, slots=True)
+# Equal graphs are one object, as machines of one kind have equal ones: a table by graph compares identities.
+_INTERCONNECTS: WeakValueDictionary[tuple[object, ...], Any] = WeakValueDictionary()
+_GRAPHS: WeakValueDictionary[tuple[object, ...], Any] = WeakValueDictionary()
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Interconnect:
     """The part of a graph that decides the bandwidth of rings. It lacks the places of the GPUs (distances, NUMA nodes).
 
@@ -35,19 +42,18 @@ class Interconnect:
     switch_links: tuple[int, ...]
     link_gbps: float
     pcie_gbps: float
-    _hash: int = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash((self.links, self.switch_links, self.link_gbps, self.pcie_gbps)))
+    def __new__(
+        cls, links: tuple[tuple[int, ...], ...], switch_links: tuple[int, ...], link_gbps: float, pcie_gbps: float
+    ) -> Self:
+        key = (links, switch_links, link_gbps, pcie_gbps)
+        found: Self = _INTERCONNECTS.setdefault(key, object.__new__(cls))
+        return found
 
-    def __hash__(self) -> int:
-        # Stored, because every lookup in the caches of GPU sets needs it.
-        return self._hash
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Graph:
-    """The GPUs of one machine by position 0..n-1, and their connections. Equal machines share one object.
+    """The GPUs of one machine by position 0..n-1, and their connections.
 
     links[i][j] is the number of working NVLinks from i to j; switch_links[i] is the number from i into an NVSwitch.
     """
@@ -58,16 +64,24 @@ class Graph:
     pcie_gbps: float  # bandwidth of a ring that NVLink does not close
     distance: tuple[tuple[int, ...], ...]  # position in DISTANCES
     numa: tuple[int, ...]
-    interconnect: Interconnect = field(init=False, repr=False, compare=False)
-    _hash: int = field(init=False, repr=False, compare=False)
+    interconnect: Interconnect = field(init=False, repr=False)
+
+    def __new__(
+        cls,
+        links: tuple[tuple[int, ...], ...],
+        switch_links: tuple[int, ...],
+        link_gbps: float,
+        pcie_gbps: float,
+        distance: tuple[tuple[int, ...], ...],
+        numa: tuple[int, ...],
+    ) -> Self:
+        key = (links, switch_links, link_gbps, pcie_gbps, distance, numa)
+        found: Self = _GRAPHS.setdefault(key, object.__new__(cls))
+        return found
 
     def __post_init__(self) -> None:
         interconnect = Interconnect(self.links, self.switch_links, self.link_gbps, self.pcie_gbps)
         object.__setattr__(self, "interconnect", interconnect)
-        object.__setattr__(self, "_hash", hash((interconnect, self.distance, self.numa)))
-
-    def __hash__(self) -> int:
-        return self._hash
 
     @property
     def size(self) -> int:

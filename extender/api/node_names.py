@@ -8,7 +8,7 @@ from typing import overload
 
 import orjson
 
-from extender.api.fields import Json, string_list
+from extender.api.fields import Json, strings
 from extender.base.berth_errors import WireError
 
 _NEAR = 8192  # bytes before and after the last offset of a name; kube-scheduler's workers reorder some hundred names
@@ -18,7 +18,7 @@ _MOST = 4096  # names whose offset is stored
 
 def checked_names(head: Json) -> list[str]:
     """The list NodeNames of a decoded request. Raises WireError, also if it has more than MAX_NAMES names."""
-    names = string_list(head, "NodeNames", "")
+    names = strings(head, "NodeNames", "")
     if len(names) > MAX_NAMES:
         raise WireError("NodeNames", f"has {len(names)} names, of at most {MAX_NAMES}")
     return names

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from extender.api.fields import Json, dumped, get, inner, many, need, string, string_map
+from extender.api.fields import Json, dumped, get, inner, many, need, string, string_map, word
 from extender.api.nodes import (
     NodeSelector,
     PreferredTerm,
@@ -154,7 +154,7 @@ def decode_pod(obj: Json) -> Pod:
         containers=containers or (),
         annotations=_annotations(metadata, is_bound=bool(node_name)),
         node_name=node_name,
-        scheduler=cut(string(spec, "schedulerName", "spec"), _WORD_BYTES),
+        scheduler=word(spec, "schedulerName", "spec", _WORD_BYTES),
         phase=string(status, "phase", "status"),
         deleting=metadata.get("deletionTimestamp") is not None,
         extended_claim=string(extended, "resourceClaimName", "status.extendedResourceClaimStatus"),
@@ -176,6 +176,14 @@ def decode_pod(obj: Json) -> Pod:
         has_own_nodes=(read and not nodes_are_known) or (membership is not None and _has_own_nodes(spec)),
         problem=_LARGE_CONTAINERS if containers is None else problem,
     )
+
+
+def with_constraints(pod: Pod, obj: Json) -> Pod:
+    """The pod with its constraints on nodes, also if it has neither devices nor a group. Raises WireError."""
+    if pod.constraints_are_known:
+        return pod
+    selectors, tolerations, known = _constraints(inner(obj, "spec", ""))
+    return replace(pod, node_selectors=selectors, tolerations=tolerations, constraints_are_known=known)
 
 
 def decode_bound_pod(obj: Json) -> Pod:

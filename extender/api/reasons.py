@@ -108,7 +108,7 @@ class Code(Enum):
     )
     NODE_CONSTRAINTS = (
         "node selector, node affinity, a taint or a cordon excludes the node",
-        "Only explanations have this reason: kube-scheduler checks these before it asks Berth.",
+        "Only explanations and replays have this reason: kube-scheduler checks these before it asks Berth.",
     )
     ELSEWHERE = (
         "claim is allocated for other nodes",

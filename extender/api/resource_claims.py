@@ -1,5 +1,7 @@
 """ResourceClaims (resource.k8s.io/v1): what is allocated and reserved, and the parts of a claim that Berth writes.
 
+Thousands of claims from one template share one decoded spec, see SpecCache.
+
 A claim whose spec or status has a field that Berth cannot read still holds its devices: it is decoded with a `problem`.
 """
 
@@ -7,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple, TypeVar
 
 import orjson
+from cachetools import LRUCache
 
-from extender.api.claim_specs import SPECS, ClaimSpec, Config, decode_config, encode_config
-from extender.api.fields import Json, dumped, flag, get, inner, many, need, present, quantities, string, strings
+from extender.api.claim_specs import ClaimSpec, Config, decode_claim_spec, decode_config, encode_config
+from extender.api.fields import Json, dumped, flag, get, inner, many, need, present, quantities, string, strings, word
 from extender.api.group_parts import PART_ANNOTATION, GroupMark
 from extender.api.nodes import (
     NodeSelector,
@@ -28,9 +31,9 @@ from extender.api.object_meta import ObjectKey, key_of
 from extender.api.quantity import Quantity
 from extender.api.resource_slices import DeviceId, own_name
 from extender.base.berth_errors import WireError
-from extender.base.text_limits import REASON_BYTES, cut
+from extender.base.text_limits import REASON_BYTES, cut, decoded_bytes
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 MAX_RESULTS = 32  # resource.k8s.io AllocationResultsMaxSize
 MAX_CONFIG = 64  # entries of an allocation; resource.k8s.io has no name for it
 MAX_CONSUMERS = 256  # of one claim: ResourceClaimReservedForMaxSize of resource.k8s.io
@@ -44,6 +47,10 @@ GENERATED_PREFIX = 58  # characters of metadata.generateName that the API server
 _GENERATED_SUFFIX = 5  # characters that the API server appends
 _MAX_FINALIZERS = 4096  # characters of all finalizers
 _WORD_BYTES = 512  # of a UID, name or annotation that a tenant may write; a longer one is cut, so it names nothing
+_SPEC_BYTES = 8 << 20  # estimated size of all specs in the cache: about 3,000 usual ones
+_MAX_SPEC = 128 * 1024  # bytes of one spec as JSON: real ones have less than 10 KiB, but a tenant's may have 1.4 MB
+_MAX_DECODED = 2 * _MAX_SPEC  # estimated size of one spec with its JSON; short texts take ten times as much decoded
+_SPEC_OBJECT_BYTES = 2048  # estimated size of one decoded spec without its text
 _REQUIRED_FIELDS = 4  # number of required fields of an allocation result; most results have no other
 
 
@@ -192,6 +199,42 @@ class Reservation(NamedTuple):
     deadline: float  # end of the hold, in seconds of the service's clock; infinite during a bind
 
 
+class SpecCache:
+    """Decoded specs by JSON content. Their estimated bytes are limited; a spec above the limit is decoded each time."""
+
+    def __init__(self, limit_bytes: int = _SPEC_BYTES) -> None:
+        self._known: LRUCache[bytes, ClaimSpec] = LRUCache(limit_bytes, getsizeof=_spec_bytes)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    @property
+    def content_bytes(self) -> int:
+        """Bytes of the JSON content of all specs in the cache."""
+        return sum(map(len, self._known))
+
+    def decode(self, content: bytes) -> ClaimSpec:
+        """The spec of this JSON text. Raises WireError, also if the text is too long."""
+        if len(content) > _MAX_SPEC:
+            raise WireError("spec", f"has {len(content)} bytes; Berth reads {_MAX_SPEC} bytes of a claim at most")
+        known = self._known.get(content)
+        if known is None:
+            size = decoded_bytes(content)
+            if size > _MAX_DECODED:
+                raise WireError("spec", f"takes more than {_MAX_DECODED} bytes of memory: it has too many texts")
+            known = replace(decode_claim_spec(orjson.loads(content), "spec"), content=content, estimated_bytes=size)
+            if _spec_bytes(known) <= self._known.maxsize:
+                self._known[content] = known
+        return known
+
+
+def _spec_bytes(spec: ClaimSpec) -> int:
+    return spec.estimated_bytes + _SPEC_OBJECT_BYTES
+
+
+SPECS = SpecCache()
+
+
 def decode_claim(obj: Json) -> Claim:
     """Decode a ResourceClaim. If spec or status is not readable, `problem` names the field.
 
@@ -229,10 +272,10 @@ def _inner_or_empty(obj: Json, key: str) -> Json:
     return value if type(value) is dict else {}
 
 
-def _readable_items(obj: Json, key: str, read: Callable[[Json, str], T]) -> tuple[T, ...]:
+def _readable_items(obj: Json, key: str, read: Callable[[Json, str], _T]) -> tuple[_T, ...]:
     """The items of a list that `read` accepts."""
     items = obj.get(key)
-    found: list[T] = []
+    found: list[_T] = []
     for item in items if type(items) is list else ():
         with suppress(WireError):
             found += many({key: [item]}, key, "", read)
@@ -248,43 +291,37 @@ def _result_or_device(obj: Json, path: str) -> Result:
 
 
 def _claim(obj: Json, metadata: Json, key: ObjectKey, uid: str) -> Claim:
-    status = inner(obj, "status", "")
-    annotations = inner(metadata, "annotations", "metadata")
+    status, annotations = inner(obj, "status", ""), inner(metadata, "annotations", "metadata")
+    finalizers = strings(metadata, "finalizers", "metadata")  # all of them: Berth writes the list again with its own
+    if sum(map(len, finalizers)) + len(finalizers) > _MAX_FINALIZERS:
+        raise WireError("metadata.finalizers", f"has more than {_MAX_FINALIZERS} characters")
+    owner, owner_uid, owner_name = _controller(metadata)
     return Claim(
         key,
         uid,
         string(metadata, "resourceVersion", "metadata"),
+        allocator=word(annotations, ALLOCATOR_ANNOTATION, "metadata.annotations", _WORD_BYTES),
+        group=word(annotations, GROUP_ANNOTATION, "metadata.annotations", _WORD_BYTES),
+        part=word(annotations, PART_ANNOTATION, "metadata.annotations", _WORD_BYTES),
+        extended=annotations.get(EXTENDED_CLAIM_ANNOTATION) == "true",
+        finalizers=tuple(finalizers),
+        deleting=metadata.get("deletionTimestamp") is not None,
+        owner_pod_uid=owner_uid if owner == "Pod" else "",
+        owner_group=Consumer.of_pod_group(owner_uid, owner_name) if owner == "PodGroup" and owner_uid else None,
         spec=SPECS.decode(dumped(inner(obj, "spec", ""), "spec", orjson.OPT_SORT_KEYS)),
         allocation=_allocation(status) if status.get("allocation") is not None else None,
         reserved_for=many(status, "reservedFor", "status", _consumer),
         devices=many(status, "devices", "status", _device_status),
-        finalizers=_finalizers(metadata),
-        deleting=metadata.get("deletionTimestamp") is not None,
-        owner_pod_uid=_controller(metadata, "Pod")[0],
-        owner_group=Consumer.of_pod_group(*group) if (group := _controller(metadata, "PodGroup"))[0] else None,
-        allocator=cut(string(annotations, ALLOCATOR_ANNOTATION, "metadata.annotations"), _WORD_BYTES),
-        group=cut(string(annotations, GROUP_ANNOTATION, "metadata.annotations"), _WORD_BYTES),
-        part=cut(string(annotations, PART_ANNOTATION, "metadata.annotations"), _WORD_BYTES),
-        extended=annotations.get(EXTENDED_CLAIM_ANNOTATION) == "true",
     )
 
 
-def _finalizers(metadata: Json) -> tuple[str, ...]:
-    """All finalizers: Berth writes the list again with its own. Raises WireError if they are too long."""
-    found = strings(metadata, "finalizers", "metadata")
-    if sum(map(len, found)) + len(found) > _MAX_FINALIZERS:
-        raise WireError("metadata.finalizers", f"has more than {_MAX_FINALIZERS} characters")
-    return found
-
-
-def _controller(metadata: Json, kind: str) -> tuple[str, str]:
-    """UID and name of the controlling owner if it has this kind, else both ''."""
+def _controller(metadata: Json) -> tuple[str, str, str]:
+    """Kind, UID and name of the controlling owner, each '' without one; of a pod or PodGroup only."""
+    path = "metadata.ownerReferences"
     for owner in get(metadata, "ownerReferences", list, "metadata", []):
-        if isinstance(owner, dict) and owner.get("controller") and owner.get("kind") == kind:
-            path = "metadata.ownerReferences"
-            uid, name = string(owner, "uid", path), string(owner, "name", path)
-            return cut(uid, _WORD_BYTES), cut(name, _WORD_BYTES)
-    return "", ""
+        if isinstance(owner, dict) and owner.get("controller") and owner.get("kind") in ("Pod", "PodGroup"):
+            return owner["kind"], word(owner, "uid", path, _WORD_BYTES), word(owner, "name", path, _WORD_BYTES)
+    return "", "", ""
 
 
 def _allocation(status: Json) -> Allocation:
@@ -313,9 +350,9 @@ def _result(obj: Json, path: str) -> Result:
         tolerations=many(obj, "tolerations", path, decode_toleration),
         share_id=string(obj, "shareID", path),
         consumed=quantities(obj, "consumedCapacity", path) or None,
-        binding_conditions=strings(obj, "bindingConditions", path),
-        binding_failure_conditions=strings(obj, "bindingFailureConditions", path),
-        skip_node_operations=strings(obj, "skipNodeOperations", path),
+        binding_conditions=tuple(strings(obj, "bindingConditions", path)),
+        binding_failure_conditions=tuple(strings(obj, "bindingFailureConditions", path)),
+        skip_node_operations=tuple(strings(obj, "skipNodeOperations", path)),
     )
 
 

@@ -295,7 +295,7 @@ class SliceDecoder:
                 devices=devices,
                 counter_sets=many(spec, "sharedCounters", "spec", _counter_set),
                 resource_version=version,
-                skip_node_operations=strings(spec, "skipNodeOperations", "spec"),
+                skip_node_operations=tuple(strings(spec, "skipNodeOperations", "spec")),
             )
         except WireError as error:
             node = spec.get("nodeName")
@@ -314,8 +314,8 @@ class SliceDecoder:
             selection=decode_selection(obj, path),
             binds_to_node=flag(obj, "bindsToNode", path),
             taints=many(obj, "taints", path, decode_taint),
-            binding_conditions=strings(obj, "bindingConditions", path),
-            binding_failure_conditions=strings(obj, "bindingFailureConditions", path),
+            binding_conditions=tuple(strings(obj, "bindingConditions", path)),
+            binding_failure_conditions=tuple(strings(obj, "bindingFailureConditions", path)),
             allow_multiple=flag(obj, "allowMultipleAllocations", path),
             node_allocatable=next((name for name in _NODE_ALLOCATABLE if inner(obj, name, path)), ""),
         )
@@ -425,7 +425,7 @@ def _optional_amount(obj: Json, key: str, path: str) -> Quantity | None:
 
 def _counter_use(obj: Json, path: str) -> CounterUse:
     counters = tuple(sorted(_counters(obj, path).items()))
-    return CounterUse(intern(need(obj, "counterSet", path)), counters, strings(obj, "compatibilityGroups", path))
+    return CounterUse(intern(need(obj, "counterSet", path)), counters, tuple(strings(obj, "compatibilityGroups", path)))
 
 
 def _counters(obj: Json, path: str) -> dict[str, int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from extender.api.fields import Json
@@ -21,12 +22,16 @@ _TOPOLOGY = {*Policy().group_levels, *CLIQUE_LABELS, "topology.kubernetes.io/zon
 _PRODUCTS = set(PLUGIN_RESOURCES.values()) - {""}
 _GROUPS = {source.value for source in GroupSource}
 _ASKED = {MINIMUM, TIMEOUT, *ANNOTATION_READERS, *READ_ANNOTATIONS}
+_HOSTNAME = "kubernetes.io/hostname"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_COUNT = re.compile(r"[0-9]{1,6}")
 _PLAIN = re.compile(r"[0-9.]{1,12}[A-Za-z]{0,2}|required|preferred|product|none|true|false")  # values without a name
 _SPOKEN = {  # attributes whose text says what a device is; texts of all others become numbers
     "type", "productName", "model", "brand", "architecture", "family", "driver", "profile", "partitionProfile",
     "pciBusID", "pciAddress", "pciAddr", "pcieRoot", "computePartition", "memoryPartition", "pciVendor", "pciDevice",
     "linkType", "links", "distances",
 }  # fmt: skip
+_OWNERS = ("ReplicaSet", "StatefulSet", "Job", "DaemonSet", "Node")
 _AMOUNTS = ("cpu", "memory", "pods", *PLUGIN_RESOURCES)
 _DEVICE = ("name", "capacity", "consumesCounters", "allNodes", "allowMultipleAllocations")
 _REQUEST = ("deviceClassName", "selectors", "allocationMode", "count", "adminAccess", "capacity")
@@ -34,7 +39,8 @@ _REQUEST = ("deviceClassName", "selectors", "allocationMode", "count", "adminAcc
 
 def anonymised(objects: Iterable[Json]) -> Iterator[Json]:
     """The objects without names and secrets. Equal input gives equal output. Malformed objects are left out."""
-    names = _Names()
+    given = list(objects)
+    names = _Names(_selected_labels(given))
     build: Mapping[str, Callable[[Json], Json]] = {
         "Node": names.node,
         "Pod": names.pod,
@@ -46,13 +52,26 @@ def anonymised(objects: Iterable[Json]) -> Iterator[Json]:
         "PodGroup": names.pod_group,
         "LeaderWorkerSet": names.worker_set,
     }
-    for obj in objects:
+    for obj in given:
         if (kind := obj.get("kind")) in build:
             try:
                 built = build[str(kind)](obj)
             except (AttributeError, KeyError, TypeError):
                 continue  # a field has another form, which no API server stores
             yield {"apiVersion": obj.get("apiVersion"), "kind": kind, **built}
+
+
+def _selected_labels(objects: Iterable[Json]) -> set[str]:
+    """The labels by which pods select nodes. Malformed pods select none."""
+    found = set[str]()
+    for obj in objects:
+        if obj.get("kind") == "Pod":
+            with suppress(AttributeError, KeyError, TypeError):
+                spec = _of(obj, "spec")
+                terms = _of(spec, "affinity", "nodeAffinity", _REQUIRED).get("nodeSelectorTerms") or ()
+                conditions = [one for term in terms for one in term.get("matchExpressions") or ()]
+                found |= {*_of(spec, "nodeSelector"), *(one["key"] for one in conditions)}
+    return found
 
 
 def _picked(obj: Json, fields: Iterable[str]) -> Json:
@@ -71,9 +90,10 @@ def _last(name: str) -> str:
 
 
 class _Names:
-    """The numbers of names, by kind of name."""
+    """The numbers of names, by kind of name. `selected` are the labels by which pods select nodes."""
 
-    def __init__(self) -> None:
+    def __init__(self, selected: set[str]) -> None:
+        self._selected = selected
         self._known: dict[tuple[str, str], str] = {}
         self._counts: dict[str, int] = {}
 
@@ -113,6 +133,49 @@ class _Names:
                 found[label] = value
         return found
 
+    def _selected_label(self, label: str, value: str) -> tuple[str, str]:
+        """A label of a node, or one that a pod selects."""
+        if label in _PRODUCTS:
+            return label, value
+        if label in _TOPOLOGY:
+            return label, self.of(_last(label), value)
+        if label == _HOSTNAME:
+            return label, self.of("node", value)
+        # Operators Gt and Lt compare numbers, which are no names.
+        return self.of("label", label), value if _COUNT.fullmatch(value) else self.of("value", value)
+
+    def _nodes_of(self, spec: Json) -> Json:
+        """What limits the nodes of a pod, and its priority."""
+        found = _picked(spec, ("priority",))
+        if selector := _of(spec, "nodeSelector"):
+            found["nodeSelector"] = dict(self._selected_label(*one) for one in selector.items())
+        if terms := _of(spec, "affinity", "nodeAffinity", _REQUIRED).get("nodeSelectorTerms"):
+            required = {"nodeSelectorTerms": [self._term(one) for one in terms]}
+            found["affinity"] = {"nodeAffinity": {_REQUIRED: required}}
+        if tolerations := spec.get("tolerations"):
+            found["tolerations"] = [self._taint(one) for one in tolerations]
+        return found
+
+    def _term(self, given: Json) -> Json:
+        found: Json = {}
+        for field, named in (("matchExpressions", None), ("matchFields", _HOSTNAME)):
+            if conditions := given.get(field):
+                found[field] = [self._condition(one, named or one["key"]) for one in conditions]
+        return found
+
+    def _condition(self, given: Json, label: str) -> Json:
+        """`label` says what the values are: a field of a node has the names that the label of its host has."""
+        values = [self._selected_label(label, value)[1] for value in given.get("values") or ()]
+        key = given["key"] if label == _HOSTNAME else self._selected_label(label, "")[0]
+        return {"key": key, "operator": given["operator"], "values": values}
+
+    def _taint(self, given: Json) -> Json:
+        """A taint of a node or a toleration. Keys of Kubernetes and of vendors are no names of users."""
+        key = str(given.get("key") or "")
+        known = key.startswith(("node.kubernetes.io/", "nvidia.com/", "amd.com/"))
+        found = {"key": key if known else self.of("taint", key), "value": self.of("value", given.get("value"))}
+        return {name: text for name, text in found.items() if text} | _picked(given, ("operator", "effect"))
+
     def _annotations(self, given: Json) -> Json:
         found = {name: value for name, value in given.items() if name in _ASKED and _PLAIN.fullmatch(str(value))}
         group = given.get(GroupSource.BERTH.value)
@@ -122,21 +185,31 @@ class _Names:
 
     def node(self, obj: Json) -> Json:
         metadata = self.metadata(obj, "node")
-        metadata["labels"] = self._labels(_of(obj, "metadata", "labels"))
-        spec = _picked(_of(obj, "spec"), ("unschedulable",))
-        return {
-            "metadata": metadata,
-            "spec": spec,
-            "status": {"allocatable": _picked(_of(obj, "status", "allocatable"), _AMOUNTS)},
-        }
+        labels = _of(obj, "metadata", "labels")
+        selected = (one for one in labels.items() if one[0] in self._selected)
+        metadata["labels"] = self._labels(labels) | dict(self._selected_label(*one) for one in selected)
+        spec, status = _picked(_of(obj, "spec"), ("unschedulable",)), _of(obj, "status")
+        if taints := _of(obj, "spec").get("taints"):
+            spec["taints"] = [self._taint(one) for one in taints]
+        conditions = [_picked(one, ("lastHeartbeatTime",)) for one in status.get("conditions") or ()]
+        offered = _picked(_of(status, "allocatable"), _AMOUNTS)
+        return {"metadata": metadata, "spec": spec, "status": {"allocatable": offered, "conditions": conditions}}
 
     def pod(self, obj: Json) -> Json:
         given, spec, status = _of(obj, "metadata"), _of(obj, "spec"), _of(obj, "status")
         namespace, metadata = given.get("namespace"), self.metadata(obj, "pod")
         metadata["labels"] = self._labels(_of(given, "labels"))
         metadata["annotations"] = self._annotations(_of(given, "annotations"))
+        metadata["ownerReferences"] = [
+            {
+                "kind": one["kind"] if one.get("kind") in _OWNERS else "Owner",
+                "name": self._named("owner", namespace, one.get("name")),
+                **_picked(one, ("controller",)),
+            }
+            for one in given.get("ownerReferences") or ()
+        ]
         claims = [self._entry(namespace, one) for one in spec.get("resourceClaims") or ()]
-        made: Json = {"containers": [self._container(one) for one in spec.get("containers") or ()]}
+        made = {"containers": [self._container(one) for one in spec.get("containers") or ()], **self._nodes_of(spec)}
         if claims:
             made["resourceClaims"] = claims
         if spec.get("nodeName"):
@@ -150,7 +223,7 @@ class _Names:
         return {"metadata": metadata, "spec": made, "status": self._pod_status(namespace, status)}
 
     def _pod_status(self, namespace: object, status: Json) -> Json:
-        found = _picked(status, ("phase",))
+        found = _picked(status, ("phase", "startTime"))
         found["resourceClaimStatuses"] = [
             {
                 "name": self.of("entry", one.get("name")),

@@ -15,9 +15,10 @@ from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import group_policy_of
 from extender.api.pods import SCHEDULER, Pod, decode_pod
 from extender.base.berth_errors import WireError
-from extender.base.text_limits import one_line, shown
+from extender.base.text_limits import one_line
 from extender.cache import ClusterCache
 from extender.cluster import WatchedResource
+from extender.replay import version_problem
 from extender.runtime.informers import watched_resources
 from extender.vendors import PLUGIN_RESOURCES
 
@@ -30,10 +31,11 @@ NEEDED = {
     "DeviceTaintRule": "taints that rules add to devices are not known",
 }
 """The six kinds, each with what its lack means."""
+BUDGET = "PodDisruptionBudget"  # of which berth defrag asks
+_MEANS = {BUDGET: "which pods they protect is not known, and kubectl delete does not ask them"}
 _OF_GROUPS = "what it says of waiting groups is not known"
 _OPTIONAL_IN_FILES = ("DeviceTaintRule", "ResourceClaim")  # a cluster may well have none
 _REPLAYED = ("Node", "ResourceSlice", "DeviceClass", "DeviceTaintRule")
-_GROUP = "resource.k8s.io"
 _MAX_NAMED = 8  # unreadable objects
 
 
@@ -47,7 +49,9 @@ class ClusterReading:
     claims: dict[ObjectKey, Json] = field(default_factory=dict)  # as they were read
     fleet: list[Json] = field(default_factory=list)  # the objects that a replay needs, as they were read
     others: list[Json] = field(default_factory=list)  # pods on nodes without devices: they use CPU and memory
-    requests: dict[str, Json] = field(default_factory=dict)  # UID of a bound pod with devices to the pod as it was read
+    requests: dict[str, Json] = field(default_factory=dict)  # by UID: the pods with devices, as they were read
+    ended: list[Pod] = field(default_factory=list)  # those that may have had devices
+    budgets: list[Json] = field(default_factory=list)  # PodDisruptionBudgets
     lacking: list[str] = field(default_factory=list)  # a sentence for each kind that lacks
     unreadable: list[str] = field(default_factory=list)
     kinds: set[str] = field(default_factory=set)
@@ -64,11 +68,11 @@ def reading_of(objects: Iterable[Json], refused: Mapping[str, str], where: str) 
         reader.add(number, obj)
     reader.finish()
     if not found.kinds & {"Node", "ResourceSlice"}:
-        problems = "; ".join([*refused.values(), *found.unreadable[:1]])
+        problems = "; ".join(one_line(text, 256) for text in (*refused.values(), *found.unreadable[:1]))
         why = f": {problems}" if problems else ": `berth assess --save FILE` makes such a file"
         raise WireError(where, f"has no Node and no ResourceSlice{why}")
     for kind in (*NEEDED, *(kind for kind in refused if kind not in NEEDED)):
-        meaning = NEEDED.get(kind, _OF_GROUPS)
+        meaning = NEEDED.get(kind) or _MEANS.get(kind, _OF_GROUPS)
         if kind in refused:
             found.lacking.append(f"{kind}s could not be listed ({one_line(refused[kind], 256)}): {meaning}")
         elif kind not in found.kinds and kind not in _OPTIONAL_IN_FILES:
@@ -88,11 +92,15 @@ class _Reader:
     def add(self, number: int, obj: Json) -> None:
         """Read one object. Raises WireError for a version that Berth does not read."""
         kind = str(obj.get("kind"))
-        self._check_version(number, kind, obj)
+        if problem := version_problem(obj):
+            raise WireError(f"{self._where}, object {number}, {kind}", problem)
         try:
             for key, policy in group_policy_of(obj).items():
                 self._found.cache.apply_group_policy(key, policy)
-            if kind in self._kinds:
+            if kind == BUDGET:
+                self._found.budgets.append(obj)
+                self._found.kinds.add(kind)
+            elif kind in self._kinds:
                 self._apply(kind, obj)
                 self._found.kinds.add(kind)
         except WireError as error:
@@ -105,15 +113,6 @@ class _Reader:
             notes.append(text)
         elif len(notes) == _MAX_NAMED:
             notes.append("and more objects that cannot be read")
-
-    def _check_version(self, number: int, kind: str, obj: Json) -> None:
-        group, _, version = str(obj.get("apiVersion") or "").partition("/")
-        if group == _GROUP and kind in NEEDED and kind != "DeviceTaintRule" and version != "v1":
-            raise WireError(
-                f"{self._where}, object {number}",
-                f"{kind} has version {shown(version)}, Berth reads v1: "
-                f"kubectl get {kind.lower()}s.v1.{_GROUP} -A -o json writes it",
-            )
 
     def _apply(self, kind: str, obj: Json) -> None:
         found, metadata = self._found, get(obj, "metadata", dict, "", {})
@@ -141,12 +140,11 @@ class _Reader:
         if not pod.node_name:
             # As if Berth were asked to place it: the explainer says why no node fits, not whose pod it is.
             found.cache.apply_pod(pod.uid, replace(pod, scheduler=SCHEDULER))
-        elif not pod.ended and pod.concerns_berth:
-            found.requests[pod.uid] = obj
-        elif not pod.ended:
+        elif not pod.ended and not pod.concerns_berth:
             found.others.append(obj)
-        if pod.concerns_berth and not pod.ended:
-            found.pods.append(pod)
+        if pod.concerns_berth:
+            found.requests[pod.uid] = obj
+            (found.ended if pod.ended else found.pods).append(pod)
 
     def finish(self) -> None:
         """Without any Node object, the nodes are those that slices name."""

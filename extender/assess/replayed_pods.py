@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from extender.allocation import NodeInfo, Snapshot
-from extender.api.fields import Json, inner
+from extender.allocation import Snapshot
+from extender.api.fields import Json
 from extender.api.object_meta import ObjectKey
-from extender.api.pod_annotations import TOPOLOGY_ANNOTATION
 from extender.api.pod_groups import GroupKey
 from extender.api.pods import Pod
-from extender.api.quantity import NANO, parse_quantity
-from extender.api.resource_claims import Result
 from extender.assess.cluster_reading import ClusterReading
 from extender.assess.gang_spread import GangSpread
+from extender.assess.pod_jobs import by_age, claims_of, pod_job
 from extender.assess.pod_sets import PodSet
 from extender.base.berth_errors import BerthError
 from extender.replay import Job, Outcome, Task, fleet_of, placement_of, run_side_by_side
-from extender.vendors import GPU, driver_of
 
 _MAX_NODES = 256  # that are replayed: the work grows with the product of nodes and pods
 _SEED = 1
@@ -132,13 +128,13 @@ class _Choice:
 
     def jobs(self) -> list[Job]:
         """A job for each pod, or for each kind of pods of a group, by age."""
-        parts: dict[tuple[GroupKey | str, str], list[tuple[Pod, Job]]] = {}
+        parts: dict[tuple[GroupKey | str, Hashable], list[tuple[Pod, Job]]] = {}
         groups_elsewhere = {
             pod.membership.key
             for pod in self._reading.pods
             if pod.membership is not None and pod.node_name and pod.node_name not in self._nodes
         }
-        for pod in sorted(self._reading.pods, key=lambda pod: (pod.created, pod.key)):
+        for pod in by_age(self._reading.pods):
             if pod.node_name not in self._nodes or pod.deleting:
                 continue
             group = pod.membership.key if pod.membership is not None and pod.membership.key.name else None
@@ -146,7 +142,7 @@ class _Choice:
             if job is None:
                 self.left_out += 1
                 continue
-            parts.setdefault((group or pod.uid, repr(job.claim)), []).append((pod, job))
+            parts.setdefault((group or pod.uid, job.shape), []).append((pod, job))
         found = []
         for number, members in enumerate(parts.values()):
             self.chosen |= {pod.uid for pod, _ in members}
@@ -155,22 +151,11 @@ class _Choice:
 
     def _job(self, pod: Pod) -> Job | None:
         """One pod as a job; None without claims of its own, whose specs are known."""
-        extended = {ObjectKey(pod.key.namespace, pod.extended_claim)} if pod.extended_claim else set()
-        keys = sorted(pod.claim_keys | extended)
-        claims = [self._snapshot.claims.get(key) for key in keys]
-        own = [claim for claim in claims if claim is not None and [one.uid for one in claim.reserved_for] == [pod.uid]]
-        specs = [inner(self._reading.claims[claim.key], "spec", "") for claim in own if claim.allocation is not None]
-        if not specs or len(specs) < len(keys):
+        found = pod_job(pod, self._reading, self._snapshot)
+        if found is None or found.claim is None:
             return None
-        self._claims.update(keys)
-        node_info = self._snapshot.node_infos[pod.node_name]
-        given = [claim.allocation.results for claim in own if claim.allocation is not None]
-        specs = [_of_product(spec, node_info, results) for spec, results in zip(specs, given, strict=True)]
-        spec = specs[0] if len(specs) == 1 else _merged(specs)
-        cpu, ram = _requests(self._reading.requests.get(pod.uid, {}))
-        several = sum(len(claim.allocation.results) for claim in own if claim.allocation is not None) > 1
-        wish = pod.annotations.get(TOPOLOGY_ANNOTATION, "preferred" if several else "")
-        return Job(pod.key.name, 0.0, cpu=cpu, ram=ram, topology=wish, claim=spec)
+        self._claims.update(claims_of(pod))
+        return found
 
     def fleet(self) -> Iterable[Json]:
         """The nodes and their slices, all classes, and what pods that are not replayed use."""
@@ -187,70 +172,3 @@ class _Choice:
         for obj in (*self._reading.others, *self._reading.requests.values()):
             if (obj.get("metadata") or {}).get("uid") not in self.chosen:
                 yield obj
-
-
-def _of_product(spec: Json, node_info: NodeInfo, results: Iterable[Result]) -> Json:
-    """The spec with selectors for the products that the pod has: a replay leaves out its node selectors."""
-    wanted = dict[str, str]()  # by name of the request
-    for result in results:
-        bit, driver = node_info.inventory.index.get(result.device), driver_of(result.device.driver)
-        if bit is None or driver.kind != GPU:
-            continue
-        attributes = node_info.inventory.devices[bit].device.attributes
-        for name in driver.product:
-            if isinstance(attributes.get(name), str):
-                domain, _, short = name.rpartition("/")
-                of = f"device.attributes[{_quoted(domain)}]"
-                wanted[result.request] = f"{_quoted(short)} in {of} && {of}.{short} == {_quoted(str(attributes[name]))}"
-                break
-    devices = inner(spec, "devices", "spec")
-    return {
-        **spec,
-        "devices": {**devices, "requests": [_selecting(one, wanted) for one in devices.get("requests") or ()]},
-    }
-
-
-def _selecting(request: Json, wanted: Mapping[str, str]) -> Json:
-    """The request with the selector of its name. Of alternatives, the one that was allocated gets it."""
-    name = request["name"]
-    if name in wanted and request.get("exactly"):
-        return {**request, "exactly": _narrowed(request["exactly"], wanted[name])}
-    options = request.get("firstAvailable") or ()
-    narrowed = [_narrowed(one, wanted[of]) if (of := f"{name}/{one['name']}") in wanted else one for one in options]
-    return {**request, **({"firstAvailable": narrowed} if narrowed else {})}
-
-
-def _narrowed(request: Json, expression: str) -> Json:
-    return {**request, "selectors": [*(request.get("selectors") or ()), {"cel": {"expression": expression}}]}
-
-
-def _quoted(text: str) -> str:
-    """A CEL string, which has the escapes of JSON."""
-    return json.dumps(text)
-
-
-def _merged(specs: Sequence[Json]) -> Json:
-    """The specs of several claims of one pod as one. Each claim's requests get its number in their names."""
-    requests, constraints = list[Json](), list[Json]()
-    for number, spec in enumerate(specs):
-        devices = inner(spec, "devices", "spec")
-        asked = devices.get("requests") or []
-        requests += [{**one, "name": f"c{number}-{one['name']}"} for one in asked]
-        constraints += [_renamed(one, number, devices) for one in devices.get("constraints") or []]
-    return {"devices": {"requests": requests, **({"constraints": constraints} if constraints else {})}}
-
-
-def _renamed(constraint: Json, number: int, devices: Json) -> Json:
-    """The constraint about the renamed requests. Without names it is about all requests of its claim."""
-    names = constraint.get("requests") or [one["name"] for one in devices.get("requests") or ()]
-    return {**constraint, "requests": [f"c{number}-{name}" for name in names]}
-
-
-def _requests(pod: Json) -> tuple[int, int]:
-    """(CPU in thousandths of a core, memory in bytes) that the containers of a pod request."""
-    cpu = ram = 0
-    for container in (pod.get("spec") or {}).get("containers") or ():
-        asked: Mapping[str, object] = (container.get("resources") or {}).get("requests") or {}
-        cpu += parse_quantity(str(asked.get("cpu", 0))).nanos * 1000 // NANO
-        ram += parse_quantity(str(asked.get("memory", 0))).nanos // NANO
-    return cpu, ram

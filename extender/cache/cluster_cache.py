@@ -18,14 +18,11 @@ from extender.api.pod_groups import GroupKey, GroupPolicy
 from extender.api.pods import Pod
 from extender.api.resource_claims import Claim, Reservation, ReservationState, Result
 from extender.api.resource_slices import PoolKey, Slice, TaintRule
-from extender.cache.allocated_devices import CLAIM, AllocatedDevices, Holder
-from extender.cache.channels import Channels
+from extender.cache.allocated_devices import CLAIM, AllocatedDevices, Channels, Holder, ReservationEvent, Reservations
 from extender.cache.fleet_baseline import FleetBaselineCounter, RequestMixEstimator
-from extender.cache.node_info_builder import NodeInfoBuilder
-from extender.cache.node_infos import NodeInfos
+from extender.cache.node_infos import NodeInfoBuilder, NodeInfos
 from extender.cache.object_index import ObjectIndex
-from extender.cache.reservations import ReservationEvent, Reservations
-from extender.cache.slice_index import LINKS_TOO_OFTEN, SliceIndex
+from extender.cache.slice_index import ALL_NODES, LINKS_TOO_OFTEN, SliceIndex
 from extender.cache.timers import FailedNodes, TimerKind, Timers
 
 _MAX_REMEMBERED_CHANGES = 4096  # changed nodes in the log; a ranking that is further behind reads all nodes
@@ -69,7 +66,7 @@ class ClusterCache:
         self._changes, self._gains = ChangeLog(known_since=0), ChangeLog(known_since=0)
         self._gained: set[str] = set()  # nodes that gained room in the current rebuild
         self._remembered_changes = remembered_changes
-        self._version = 0
+        self.version = 0  # of the last snapshot, or of a later `rebuild`
         self._failed = FailedNodes(self.timers)
         self.failed_nodes = self._failed.problems  # node to the error of the last build
         self._extended_resources: dict[str, str] = {}
@@ -118,7 +115,7 @@ class ClusterCache:
     def apply_pod(self, uid: str, new: Pod | None) -> None:
         """Apply a pod by UID. A bound, deleted, terminating or ended pod loses its holds."""
         if new is None or new.node_name or new.deleting or new.ended:
-            self._freed(self._released(self.reservations.held_by(uid)))
+            self._freed(self.reservations.release(self.reservations.held_by(uid)))
         before = self.store.pods.get(uid)
         self.store.put_pod(uid, new)
         for listener in self.listeners:
@@ -166,18 +163,18 @@ class ClusterCache:
         If so, the caller must call `freed` after the filter request.
         """
         held = self.reservations.held_by(pod_uid)
-        return bool(held) and self._touch(self._released(held))
+        return bool(held) and self._touch(self.reservations.release(held))
 
     def release_claim(self, claim_uid: str) -> None:
         """End the hold of a claim before its bind, which may choose another node on the newest snapshot."""
-        self._freed(self._released([claim_uid]))
+        self._freed(self.reservations.release([claim_uid]))
 
     def release_node(self, node: str, kept: Container[str] = ()) -> None:
         """End the holds on a node, except those of the pods `kept`, by UID.
 
         A bind takes precedence over holds that may never be used.
         """
-        self._freed(self._released(self.reservations.held_on(node, kept)))
+        self._freed(self.reservations.release(self.reservations.held_on(node, kept)))
 
     @contextmanager
     def without_holds(self, node: str, kept: Container[str] = ()) -> Iterator[Snapshot]:
@@ -193,9 +190,6 @@ class ClusterCache:
         """Tell the listeners about the devices that `release` freed."""
         for listener in self.listeners:
             listener.freed()
-
-    def _released(self, claim_uids: list[str]) -> set[PoolKey]:
-        return set[PoolKey]().union(*(self.reservations.apply(ReservationEvent.RELEASE, uid) for uid in claim_uids))
 
     def _freed(self, pools: set[PoolKey]) -> None:
         if self._touch(pools):
@@ -248,11 +242,6 @@ class ClusterCache:
         return self._snapshot
 
     @property
-    def version(self) -> int:
-        """The version of the last snapshot, or of a later `rebuild`."""
-        return self._version
-
-    @property
     def agent_problems(self) -> Mapping[str, tuple[str, ...]]:
         """Contradictions in the data of node agents and drivers, by node, as of the last snapshot."""
         found = dict.fromkeys(self.slices.link_changes.waiting, (LINKS_TOO_OFTEN,))
@@ -262,8 +251,14 @@ class ClusterCache:
 
     @property
     def backlog(self) -> int:
-        """How many slices and nodes the next snapshot must compute again."""
-        return self.slices.backlog(self.store.nodes)
+        """The most slices and nodes that the next snapshot must compute again.
+
+        A slice with new taints may mark each node.
+        """
+        slices, to_taint = self.slices, len(self.slices.to_taint)
+        if to_taint or ALL_NODES in slices.dirty:
+            return to_taint + len(self.store.nodes)
+        return len(slices.dirty) + len(slices.dirty_use)
 
     def rebuild(self, most: int) -> None:
         """Compute up to `most` slices or nodes of the backlog again, so that the next snapshot has less to do."""
@@ -280,7 +275,8 @@ class ClusterCache:
         dirty, used, pools = self.slices.take_dirty_nodes(self.store.nodes)
         if not dirty and not used and not pools:
             return
-        used |= self._node_infos.nodes_to_build(pools)
+        if pools:
+            used |= self._node_infos.nodes_to_build(pools)
         dirty.update(used & self.failed_nodes.keys())
         changed = dirty | used
         for name in dirty:
@@ -295,9 +291,9 @@ class ClusterCache:
 
     def _note(self, changed: Collection[str]) -> None:
         """Note the nodes that changed in the logs, as a new version."""
-        self._version += 1
+        self.version += 1
         for log, nodes in ((self._changes, changed), (self._gains, self._gained)):
-            log.note(self._version, nodes, self._remembered_changes)
+            log.note(self.version, nodes, self._remembered_changes)
         self._gained.clear()
 
     def _rebuild_node(self, name: str, *, only_use: bool) -> None:
@@ -314,7 +310,8 @@ class ClusterCache:
         except Exception as error:  # noqa: BLE001 - a fault in one node's objects must not stop the other nodes
             self._failed.failed(name, error)
             return
-        self._failed.built(name)
+        if name in self.failed_nodes:
+            self._failed.built(name)
         node_infos.put(name, new)
         if old is None or new.gained(old):
             self._gained.add(name)
@@ -323,7 +320,7 @@ class ClusterCache:
     def _new_snapshot(self) -> Snapshot:
         store = self.store
         return Snapshot(
-            self._version,
+            self.version,
             self._node_infos,
             store.classes,
             store.claims,

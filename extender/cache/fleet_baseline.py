@@ -59,7 +59,7 @@ class RequestMixEstimator:
 
     def mix(self, most_memory: int) -> RequestMix:
         """The expected request mix; the same object until it changes. `most_memory` is in bytes, of the largest GPU."""
-        if self._changed and len(self._claims) >= _MIN_CLAIMS:
+        if self._changed and self._counts.total() >= _MIN_CLAIMS:
             self._changed = False
             self._refresh(most_memory)
         return self._mix

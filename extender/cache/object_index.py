@@ -115,11 +115,12 @@ class ObjectIndex:
         """
         old = self.claims.get(key)
         if old is not None and (new is None or new.uid != old.uid):
-            self._slices.touch_pools(self._allocated_devices.drop((CLAIM, old.uid)))
+            self._slices.touch_pools(self._allocated_devices.put((CLAIM, old.uid), ()))
             self.allocated_at.pop(old.uid, None)
             self._key_of.pop(old.uid, None)
         set_or_drop(self.claims, key, new)
-        self._index_special(key, old, new)
+        if any(one is not None and one.extended for one in (old, new)):
+            self._index_special(key, old, new)
         self._index_group(old, new)
         if new is not None and (new.allocation is not None or new.extended) and not new.reserved_for:
             self.without_consumer.add(key)

@@ -61,7 +61,7 @@ class SliceIndex:
         self.published: dict[str, Slice] = {}  # by name, without the taints of rules that the other indexes have
         self.deleted: set[str] = set()  # names of slices that changed or were deleted, until the caller clears it
         self.rules: dict[str, TaintRule] = {}
-        self._to_taint: dict[str, None] = {}  # names of the slices that a changed rule may match
+        self.to_taint: dict[str, None] = {}  # names of the slices that a changed rule may match
         self.pools = PoolSlices()
         self.by_node: dict[str, NodeSlices] = {}
         self.shared = SharedSlices()
@@ -181,7 +181,7 @@ class SliceIndex:
         set_or_drop(self.rules, name, new)
         for rule in (old, new):
             if rule is not None:
-                self._to_taint.update(dict.fromkeys(self._slices_of(rule)))
+                self.to_taint.update(dict.fromkeys(self._slices_of(rule)))
 
     def _slices_of(self, rule: TaintRule) -> Iterable[str]:
         """Names of the slices of the rule's driver and pool."""
@@ -225,18 +225,13 @@ class SliceIndex:
             if "" in nodes:
                 self.dirty_pools.add(key)
 
-    def backlog(self, nodes: Collection[str]) -> int:
-        """The most slices and nodes that must be computed again. A slice with new taints may mark each of `nodes`."""
-        everything = ALL_NODES in self.dirty or self._to_taint
-        return len(self._to_taint) + (len(nodes) if everything else len(self.dirty) + len(self.dirty_use))
-
     def take_dirty_nodes(self, nodes: Collection[str]) -> tuple[set[str], set[str], set[PoolKey]]:
         """Return and clear the marks: nodes to build again, nodes where only the use changed, and `dirty_pools`.
 
         `nodes` are all nodes.
         """
-        if self._to_taint:
-            self.compute_taints(len(self._to_taint))
+        if self.to_taint:
+            self.compute_taints(len(self.to_taint))
         dirty, used, pools = self._all_dirty(nodes), self.dirty_use, self.dirty_pools
         self.dirty, self.dirty_use, self.dirty_pools = set(), set(), set()
         return dirty, used - dirty, pools
@@ -256,8 +251,8 @@ class SliceIndex:
 
     def compute_taints(self, most: int) -> int:
         """Compute the taints of up to `most` slices after a change of rules; returns how many are left."""
-        for name in list(islice(self._to_taint, most)):
-            del self._to_taint[name]
+        for name in list(islice(self.to_taint, most)):
+            del self.to_taint[name]
             before = self._effective(name)
             if before is None or _is_of_agent(before):
                 continue
@@ -267,7 +262,7 @@ class SliceIndex:
                 self._remove(before)
                 self._add(now)
                 self.dirty |= self.nodes_of([now.pool])
-        return len(self._to_taint)
+        return len(self.to_taint)
 
 
 def set_or_drop(table: dict[Any, Any], key: object, new: object | None) -> None:

@@ -45,7 +45,6 @@ from extender.policy import Policy
 from extender.scheduling import may_run
 from extender.scheduling.requirements import ADMIN_LABEL, class_of_resource, special_claim
 from extender.topology.preference import ByTopology
-from extender.topology.sets import Graphs
 from extender.topology.sources import choose_fabric, live_fabric
 from extender.vendors import whole_identity
 
@@ -177,7 +176,7 @@ def _preference(found: DecodedObjects, node: Node, problem: Problem) -> Preferen
     devices = list(gpus.values())
     live = found.fabric.get(node.name)
     agent_fabric, _ = live_fabric(live, driver, devices, lambda _: "") if live is not None else (None, ())
-    fabric = choose_fabric(agent_fabric, driver, devices, Graphs()) if gpus else None
+    fabric = choose_fabric(agent_fabric, driver, devices) if gpus else None
     bits = {whole_identity(device, driver): bit for bit, device in gpus.items()}
     positions = tuple(bits.get(gpu.uuid, -1) for gpu in fabric.gpus) if fabric is not None else ()
     node_info = NodeInfo(
@@ -335,7 +334,7 @@ def decode_case(obj: Json) -> Case:
             known[name] = known.get(name, 0) + nanos
     return Case(
         str(obj.get("name", "")),
-        strings(obj, "features", ""),
+        tuple(strings(obj, "features", "")),
         decode_node(inner(obj, "node", "")),
         list(slices),
         {c.name: c for c in classes},

@@ -67,6 +67,8 @@ class _Route(Protocol):
         self, method: str, path: str, content: bytes | None, headers: Mapping[str, str], seconds: float
     ) -> httpx.Response: ...
 
+    def attempts(self, namespace: str, pod: str) -> str: ...
+
 
 class ConsoleClient:
     """Asks one console. `namespace` is the default namespace of the context that leads to it; '' without a context."""
@@ -98,6 +100,10 @@ class ConsoleClient:
                 "--server", f"{address}{path} does not answer as Berth does; is `berth console` there?"
             ) from error
         return found
+
+    def attempts(self, pod: str) -> str:
+        """How often kube-scheduler did not place the pod NAMESPACE/NAME; '' if this way shows no Events."""
+        return self._route.attempts(*pod.split("/"))
 
 
 def console_of(server: str, token: str, kubeconfig: Path | None, context: str, berth_namespace: str) -> ConsoleClient:
@@ -152,6 +158,10 @@ class _Url:
             reason = one_line(str(error)) or type(error).__name__
             address = one_line(self.address)
             raise WireError("--server", f"{address} does not answer ({reason}); is `berth console` there?") from error
+
+    def attempts(self, _namespace: str, _pod: str) -> str:
+        """The console may not read Events, and a URL leads to no API server."""
+        return ""
 
 
 def _rejected(address: str, token_from: str) -> str:

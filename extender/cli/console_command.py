@@ -9,7 +9,16 @@ import typer
 
 from extender.api.object_meta import ObjectKey
 from extender.cli.logs import Form, Level, set_up_logging
-from extender.cli.options import HOST_HELP, PAGE_FILE_HELP, Kubeconfig, parse_key, parse_listen, parse_tls
+from extender.cli.options import (
+    DOCS_HELP,
+    HOST_HELP,
+    PAGE_FILE_HELP,
+    Kubeconfig,
+    parse_key,
+    parse_listen,
+    parse_tls,
+    parse_url,
+)
 from extender.entry.console_process import serve_console
 from extender.entry.listening import Pages
 
@@ -34,6 +43,7 @@ def console_command(
     page_token_file: Annotated[Path | None, typer.Option(help=PAGE_FILE_HELP)] = None,
     page_host: Annotated[list[str] | None, typer.Option(help=HOST_HELP, metavar="NAME")] = None,
     cluster_name: Annotated[str, typer.Option(help="The name of the cluster, which the page shows.")] = "",
+    docs_url: Annotated[str | None, typer.Option(help=DOCS_HELP, metavar="URL")] = None,
     log_level: Annotated[Level, typer.Option(help="The lowest level that is logged.")] = "info",
     log_format: Annotated[Form, typer.Option(help="auto: pretty on a terminal, JSON elsewhere.")] = "auto",
 ) -> None:
@@ -45,6 +55,7 @@ def console_command(
     """
     set_up_logging(log_level, log_format)
     tls = parse_tls(tls_cert, tls_key, None, None)
-    pages = Pages(parse_listen(listen), page_token_file, tuple(page_host or ()), tls, cluster_name)
+    docs = parse_url(docs_url, "--docs-url") if docs_url is not None else ""
+    pages = Pages(parse_listen(listen), page_token_file, tuple(page_host or ()), tls, cluster_name, docs)
     shown_at = ObjectKey(*parse_key(policy_configmap, "--policy-configmap")) if policy_configmap is not None else None
     serve_console(kubeconfig, pages, policy, shown_at)

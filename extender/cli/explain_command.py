@@ -71,6 +71,7 @@ class ExplanationReply(BaseModel):
 
 
 _REPLY: TypeAdapter[ExplanationReply | GangExplanation] = TypeAdapter(ExplanationReply | GangExplanation)
+Attempts = Callable[[str], str]  # of a pod, NAMESPACE/NAME, to the text about them
 Words = Annotated[
     list[str] | None,
     typer.Argument(
@@ -127,17 +128,17 @@ def explain_command(
     check_namespace(namespace, everywhere=all_namespaces)
     if watch and snapshot is not None:
         raise WireError("--watch", "does not go with --snapshot: the file does not change")
-    what_if: Json = {"without": [without_kind(name, NODE_KINDS) for name in without or ()]}
     target = explained(words or [], namespace, has_file=bool(file))
     if target is not None and target.is_group and (policy is not None or narrate):
         raise WireError("explain group", "takes no -f, --policy or --narrate")
     objects = [obj for _, obj in checked_files(file)] if file else []
     question: Json = {
         "objects": _placed(objects, namespace),
-        **what_if,
+        "without": [without_kind(name, NODE_KINDS) for name in without or ()],
         "free": freed(free or (), namespace),
         "narrate": narrate,
     }
+    attempts: Attempts = _unknown_attempts
     if snapshot is not None:
         decided_by = policy_of(policy) if policy is not None else None
         answer = partial(_answer_of_file, snapshot, target, decided_by, question)
@@ -147,12 +148,19 @@ def explain_command(
         within = "" if all_namespaces else namespace or console.namespace
         question |= {"objects": _placed(objects, within), "free": freed(free or (), within), "policy": text}
         answer = partial(_ask, console, target, question, within)
+        attempts = console.attempts if target is not None else attempts
     found = _answer_or_kind(answer, target)
-    _show_all(found, output, narrated=bool(narrate))
+    show = partial(_show_all, output=output, narrated=bool(narrate), attempts=attempts)
+    show(found)
     _tell_classes(question["objects"])
     if watch:
-        _watch(answer, found, lambda changed: _show_all(changed, output, narrated=bool(narrate)))
+        _watch(answer, found, show)
     _end(found)
+
+
+def _unknown_attempts(_: str) -> str:
+    """The attempts of a pod whose Events cannot be read: it does not exist, or comes from a file."""
+    return ""
 
 
 def _placed(objects: list[Json], namespace: str) -> list[Json]:
@@ -193,13 +201,10 @@ def _end(found: list[Json]) -> None:
 
 
 def _ask(console: ConsoleClient, target: Named | None, question: Json, within: str) -> list[Json]:
-    """The console's answer. A name without namespace is that of a pod `within` the namespace, else of any."""
+    """The console's answer. A name without namespace is searched `within` the namespace, then in all."""
     if target is not None and not target.namespace and within:
-        own = target._replace(namespace=within)
-        if target.is_group:
-            return _ask_group(console, own.group_key, question)
         try:
-            return _ask(console, own, question, "")
+            return _ask(console, target._replace(namespace=within), question, "")
         except NotKnown as error:
             with suppress(NotKnown):  # such as: the name is ambiguous
                 return _ask(console, target, question, "")
@@ -221,8 +226,9 @@ def _ask_group(console: ConsoleClient, key: ObjectKey, what_if: Json) -> list[Js
 def _answer_of_file(snapshot: Path, target: Named | None, policy: Policy | None, question: Json) -> list[Json]:
     if target is not None and target.is_group:
         cache, bound = load_groups(snapshot)
-        scenario = _scenario(cache, question)
-        return _offline_explainer(cache).groups(target.group_key, scenario, bound, seconds=inf)
+        scenario, explainer = _scenario(cache, question), _offline_explainer(cache)
+        key = target.group_key if target.namespace else explainer.named_group(target.name)
+        return explainer.groups(key, scenario, bound, seconds=inf)
     return _offline(load_dump(snapshot), target.text if target is not None else None, policy, question)
 
 
@@ -247,7 +253,7 @@ def _scenario(cache: ClusterCache, what_if: Json) -> Scenario:
     return scenario_of(cache.snapshot(), what_if["without"], what_if["free"], "--without")
 
 
-def _show_all(found: list[Json], output: str, *, narrated: bool) -> None:
+def _show_all(found: list[Json], output: str, *, narrated: bool, attempts: Attempts) -> None:
     """Print explanations of groups and of pods. Facts about all pods of a group are printed once."""
     is_data = output in ("json", "yaml")
     for explanation in found if is_data else ():
@@ -263,7 +269,7 @@ def _show_all(found: list[Json], output: str, *, narrated: bool) -> None:
             members = [pod for pod in pods if pod.gang == one.group]
             _show_members(members, one.outcome, output, narrated=narrated)
         elif one.gang not in groups:
-            _show(one, output)
+            _show(one, output, attempts)
     for pod in pods if narrated else ():
         if not pod.narration:
             say(f"berth: --narrate has no effect: no node was searched for pod {pod.pod}", err=True)
@@ -290,7 +296,7 @@ def _show_members(members: list[ExplanationReply], outcome: str, output: str, *,
         _print_indented(console, one.narration)
 
 
-def _show(found: ExplanationReply, output: str) -> None:
+def _show(found: ExplanationReply, output: str, attempts: Attempts) -> None:
     """Print the explanation of a pod as a table."""
     console, decision = table_screen(), found.decision
     sentence = found.sentence if decision is None else _decided(found.pod, decision)
@@ -300,6 +306,7 @@ def _show(found: ExplanationReply, output: str) -> None:
         console.print(sentence, style=_style(found.outcome))
     if found.misses:
         _show_misses(console, found)
+    _print_indented(console, filter(None, [attempts(found.pod) if decision is None else ""]))
     if found.gang:
         console.print(f"all about its group: berth explain group {found.gang}")
     if found.alone:

@@ -41,12 +41,8 @@ class Named(NamedTuple):
 
     @property
     def group_key(self) -> ObjectKey:
-        """The key of a group. Raises WireError without a namespace."""
-        if not self.namespace:
-            name = one_line(self.name)
-            problem = f"the namespace is missing: write berth explain group NAMESPACE/{name}"
-            raise WireError("NAMESPACE/NAME", f"must name one group, is {shown(self.name)}: {problem}")
-        return ObjectKey(self.namespace, self.name)
+        """The key of a group. Its namespace is '-', which the console knows, if none is given."""
+        return ObjectKey(self.namespace or "-", self.name)
 
     def of_wrong_kind(self) -> BerthError | None:
         """What to name instead; None if the words can only name a pod or a group."""

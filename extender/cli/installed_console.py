@@ -18,7 +18,7 @@ import httpx
 
 from extender.api.fields import Json
 from extender.base.berth_errors import BerthError
-from extender.base.text_limits import error_line, one_line
+from extender.base.text_limits import counted, error_line, one_line
 from extender.cluster import (
     ApiClient,
     ClusterError,
@@ -104,6 +104,22 @@ class InstalledConsole:
                     self._pod = None  # it may be gone
                     raise self._unreachable(pod, forward.problem or error) from error
 
+    def attempts(self, namespace: str, pod: str) -> str:
+        """How often kube-scheduler did not place a pod, by its Events: '8 attempts, 11:29 to 11:31 UTC'.
+
+        '' without such Events, which an API server keeps for an hour, or if the user may not list them.
+        """
+        return asyncio.run(self._attempts(namespace, pod))
+
+    async def _attempts(self, namespace: str, pod: str) -> str:
+        path = f"/api/v1/namespaces/{quote(namespace, safe='')}/events"
+        about = f"involvedObject.kind=Pod,involvedObject.name={pod},reason=FailedScheduling"
+        async with ApiClient(self._credentials) as client:
+            try:
+                return _attempts_of((await client.get(path, {"fieldSelector": about}))["items"])
+            except ClusterError:
+                return ""
+
     def _unreachable(self, pod: _Pod, error: Exception) -> BerthError:
         if isinstance(error, Forbidden):  # a WebSocket is opened with GET; newer API servers want both verbs
             return BerthError(f"your account may not get and create pods/portforward in {self.place}")
@@ -145,6 +161,24 @@ class InstalledConsole:
         except (KeyError, ValueError) as error:
             raise BerthError(f"{asked}: it has no ASCII text under the key {_KEY}") from error
         return token
+
+
+def _attempts_of(events: list[Json]) -> str:
+    """The attempts in Events of v1. One Event stands for a series; its fields depend on the API that wrote it."""
+    count, times = 0, list[str]()
+    for event in events:
+        series, began = event.get("series") or {}, event.get("eventTime") or event.get("firstTimestamp")
+        count += series.get("count") or event.get("count") or 1
+        last = series.get("lastObservedTime") or event.get("lastTimestamp") or began
+        times += [str(time) for time in (began, last) if time]
+    if not times:
+        return ""
+    found = counted(count, "attempt")
+    first, last = (f"{time[:10]} {time[11:16]}" for time in (min(times), max(times)))
+    if first == last:
+        return f"{found}, {first[11:]} UTC"
+    is_one_day = first[:10] == last[:10]
+    return f"{found}, {first[11:]} to {last[11:]} UTC" if is_one_day else f"{found}, {first} to {last} UTC"
 
 
 def _is_ready(pod: Json) -> bool:

@@ -102,6 +102,7 @@ PAGE_FILE_HELP = (
     "Without a token Berth serves them on loopback only."
 )
 HOST_HELP = "A further host name of the pages, such as that of a Service. May be repeated."
+DOCS_HELP = "Where your copy of the documentation is. The page links to it; without an address it has no such link."
 Output = Annotated[Literal["table", "json"], typer.Option("-o", "--output", help="How to print.")]
 WideOutput = Annotated[Literal["table", "wide", "json", "yaml"], typer.Option("-o", "--output", help="How to print.")]
 ListOutput = Annotated[
@@ -114,6 +115,13 @@ AllNamespaces = Annotated[bool, typer.Option("-A", "--all-namespaces", help="In 
 Watch = Annotated[bool, typer.Option("-w", "--watch", help="Go on, and print what changes, until Ctrl-C.")]
 Kubeconfig = Annotated[
     Path | None,
-    typer.Option(help="The kubeconfig of the cluster. Default: $KUBECONFIG, ~/.kube/config, or the pod's account."),
+    typer.Option(help="Default: $KUBECONFIG, ~/.kube/config, or the pod's account."),
 ]
-Context = Annotated[str, typer.Option(help="The context of the kubeconfig. Default: the current one.")]
+Context = Annotated[str, typer.Option(help="Default: the current context.")]
+Columns = Annotated[
+    str,
+    typer.Option(
+        help="Columns of any CSV file of jobs, such as arrival=submitted,duration=hours*3600,gpus=gpu_num.",
+        metavar="FIELD=COLUMN,…",
+    ),
+]

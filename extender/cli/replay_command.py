@@ -14,7 +14,7 @@ from rich.table import Table
 from extender.base.berth_errors import WireError
 from extender.cli.logs import set_up_logging
 from extender.cli.object_files import documents, policy_of
-from extender.cli.options import Output
+from extender.cli.options import Columns, Output, needs
 from extender.cli.output import Screen, say, say_json, table_screen
 from extender.files import name_of
 from extender.replay import (
@@ -23,10 +23,13 @@ from extender.replay import (
     TRACES,
     Fleet,
     Job,
+    LargeShape,
     Outcome,
     Placement,
     Task,
+    emptied,
     fleet_of,
+    large_shape,
     picture,
     placement_of,
     read_jobs,
@@ -42,15 +45,26 @@ _HOUR = 3600.0
 def replay_command(
     jobs: Annotated[Path, typer.Argument(help="File of jobs: JSON Lines, CSV, or a published trace.")],
     *,
+    columns: Columns = "",
     nodes: Annotated[
         str,
         typer.Option(
-            help="Nodes of machine files, such as 42xhgx-h100-8,36xgb200-nvl72-tray/18; or a node list of openb.",
+            help="Nodes of machine files, such as 42xhgx-h100-8,36xgb200-nvl72-tray/18; or a published list of nodes.",
             metavar="NODES",
         ),
     ] = "",
     snapshot: Annotated[Path | None, typer.Option(help="Nodes and devices of a file of berth snapshot.")] = None,
+    is_emptied: Annotated[
+        bool, typer.Option("--emptied", help="Without the pods of --snapshot that have devices.")
+    ] = False,
     policy: Annotated[list[Path] | None, typer.Option(help="A policy of Berth to compare. May be repeated.")] = None,
+    large: Annotated[
+        str,
+        typer.Option(
+            help="A large job, such as 4x8: how long would its pods find joined GPUs in one domain?",
+            metavar="[PODSx]GPUS",
+        ),
+    ] = "",
     seed: Annotated[int, typer.Option(help="Decides between equal nodes. Equal seeds give equal results.")] = 1,
     picture_file: Annotated[Path | None, typer.Option("--picture", help="Draw the result into this SVG file.")] = None,
     output: Output = "table",
@@ -62,16 +76,18 @@ def replay_command(
     Example: berth replay examples/replay/jobs.csv --nodes 4xhgx-h100-8,8xgb200-nvl72-tray/4
     """
     set_up_logging("error")  # each bind of each replay would write a line
-    read = read_jobs(jobs, TRACES)
+    read = read_jobs(jobs, TRACES, columns)
     placements = _placements(policy or [])
-    fleet = _fleet(nodes, snapshot, read)
-    outcomes = _run([Task(fleet, read, one, seed) for one in placements], len(read))
+    needs(snapshot, "--snapshot", ("--emptied", is_emptied))
+    fleet = named_fleet(nodes, snapshot, read, is_emptied=is_emptied)
+    shape = large_shape(large) if large else None
+    outcomes = _run([Task(fleet, read, one, seed, shape) for one in placements], len(read))
     if picture_file is not None:
-        _write(picture_file, picture(outcomes))
+        write_text(picture_file, picture(outcomes))
     if output == "json":
         say_json({"jobs": len(read), "seed": seed, "outcomes": [one.as_json() for one in outcomes]})
         return
-    _print(outcomes)
+    _print(outcomes, shape)
 
 
 def _placements(policies: Sequence[Path]) -> list[Placement]:
@@ -80,13 +96,15 @@ def _placements(policies: Sequence[Path]) -> list[Placement]:
     return [*(berth or [placement_of("berth")]), placement_of("first fit"), placement_of("emptiest node")]
 
 
-def _fleet(nodes: str, snapshot: Path | None, jobs: Sequence[Job]) -> Fleet:
+def named_fleet(nodes: str, snapshot: Path | None, jobs: Sequence[Job], *, is_emptied: bool = False) -> Fleet:
+    """The fleet of --nodes and --snapshot. Raises WireError that names the option or the file."""
     if not nodes and snapshot is None:
         raise WireError("--nodes", "is missing: give --nodes, --snapshot, or both")
     shared = any(0 < job.gpus < 1 for job in jobs)
     is_list = nodes.endswith(".csv")
     machines = read_nodes(Path(nodes)) if is_list else parse_nodes(nodes) if nodes else []
-    return fleet_of(machines, documents(snapshot) if snapshot is not None else (), shared=shared)
+    objects = documents(snapshot) if snapshot is not None else ()
+    return fleet_of(machines, emptied(objects) if is_emptied else objects, shared=shared)
 
 
 def _run(tasks: Sequence[Task], jobs: int) -> list[Outcome]:
@@ -97,7 +115,8 @@ def _run(tasks: Sequence[Task], jobs: int) -> list[Outcome]:
         return run_side_by_side(tasks, lambda more: bar.advance(task, more))
 
 
-def _write(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
+    """Write a file. Raises WireError that names it."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -128,7 +147,7 @@ _ROWS = (
 )
 
 
-def _print(outcomes: Sequence[Outcome]) -> None:
+def _print(outcomes: Sequence[Outcome], large: LargeShape | None) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("")
     for one in outcomes:
@@ -137,6 +156,8 @@ def _print(outcomes: Sequence[Outcome]) -> None:
         cells = [row.cell(one) for one in outcomes]
         if set(cells) != {"-"}:
             table.add_row(row.name, *cells)
+    if large is not None:
+        table.add_row(f"time in which {large} GPUs find a place", *(_percent(one.large_place) for one in outcomes))
     table.add_row("mean wait (longest) of jobs with")
     for size in (NO_GPU, *(name for _, name in SIZES)):
         if any(size in one.waits for one in outcomes):
@@ -162,10 +183,11 @@ def _wait(outcome: Outcome, size: str) -> str:
     if size not in outcome.waits:
         return "-"
     _, mean, longest = outcome.waits[size]
-    return f"{_time(mean)} ({_time(longest)})"
+    return f"{time_text(mean)} ({time_text(longest)})"
 
 
-def _time(seconds: float) -> str:
+def time_text(seconds: float) -> str:
+    """A time in words, such as 12 min."""
     if seconds < _MINUTE:
         return f"{seconds:.0f} s"
     return f"{seconds / _MINUTE:.0f} min" if seconds < _HOUR else f"{seconds / _HOUR:.1f} h"

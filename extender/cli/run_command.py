@@ -1,14 +1,17 @@
-"""`berth run`: starts the sandbox cluster and Berth in one process, and places the example workloads."""
+"""`berth run`: starts the sandbox cluster and Berth in one process, and places example workloads or plays jobs."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from shutil import which
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.table import Column, Table
@@ -19,12 +22,15 @@ from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted
 from extender.cli.console_client import SERVER
 from extender.cli.logs import set_up_logging
-from extender.cli.options import PORTS, parse_listen
+from extender.cli.object_files import policy_of
+from extender.cli.options import PORTS, Columns, needs, parse_listen
 from extender.cli.output import Screen
+from extender.cli.replay_command import named_fleet, time_text
 from extender.entry.all_in_one import both
 from extender.explain import LargeJob, fleet_stats, large_jobs
 from extender.gangs.gang import gang_minimum
 from extender.policy import Policy
+from extender.replay import TRACES, Fleet, Job, JobPlayer, read_jobs
 from extender.sandbox import (
     ApiError,
     Cluster,
@@ -43,6 +49,7 @@ from extender.sandbox import (
     load_examples,
     write_kubeconfig,
 )
+from extender.web.serve_app import ServeApp
 
 Json = dict[str, Any]
 # Number of nodes per machine. The fleet is mixed, so that the choice of the node matters as much as of the devices.
@@ -68,20 +75,43 @@ BUSY = {
     "hgx-b200-8-degraded-1": (7,),
 }
 NODES_PER_CLIQUE = {"gb200-nvl72-tray": 4}  # machines whose NVLinks reach other nodes
-GROUP_LEVELS = Policy().group_levels
 _SETTLE_SECONDS = 30.0  # limit of one wait for the scheduler
 _POLL_SECONDS = 0.05
 _QUIET_SECONDS = 10.0  # a pod that waits without a new attempt for so long is not about to be placed
+_TUTORIAL = "docs/tutorial-your-own-pod.md of the repository"  # an installed wheel has no documents
 _PIPE_WIDTH = 120  # columns without a terminal: pipes and CI logs report 80, which would fold reasons
+_SPEED, _MAX_SPEED = 60.0, 1e6  # seconds of a file of jobs in a second
+_NAMED = 10  # jobs that wait, with their reasons
+
+
+@dataclass(frozen=True)
+class _World:
+    """What a run has. `fleet` is None for the built-in one; then `examples` are placed, unless there are jobs."""
+
+    fleet: Fleet | None
+    policy: Policy
+    examples: Path | None
+    jobs: Sequence[Job]
+    speed: float
 
 
 def run_command(
     *,
     once: Annotated[
         bool,
-        typer.Option(help="End when the examples are placed. Exit code 0 if all are where their files expect them."),
+        typer.Option(
+            help="End when the examples are placed, or the jobs are over. "
+            "Exit code 0 if all are where their files expect them, or started."
+        ),
     ] = False,
     examples: Annotated[Path | None, typer.Option(help="Folder of example workloads. Default: those of Berth.")] = None,
+    nodes: Annotated[str, typer.Option(help="Your own fleet, see berth replay.", metavar="NODES")] = "",
+    policy: Annotated[Path | None, typer.Option(help="The policy file.")] = None,
+    jobs: Annotated[Path | None, typer.Option(help="Play this file of jobs, see berth replay.")] = None,
+    columns: Columns = "",
+    speed: Annotated[
+        float | None, typer.Option(help=f"Seconds of the jobs in a second. Default: {_SPEED:.0f}.")
+    ] = None,
     listen: Annotated[
         str, typer.Option(help="The address for kube-scheduler.", metavar="HOST:PORT")
     ] = "127.0.0.1:8888",
@@ -90,13 +120,22 @@ def run_command(
     ] = "127.0.0.1:8889",
     api_port: Annotated[int, typer.Option(help="The port of the sandbox's API server; 0 takes a free one.")] = 0,
 ) -> None:
-    """Run Berth on an embedded cluster and place the example workloads.
+    """Run an embedded cluster with example workloads, or your jobs.
 
     Example: berth run --once
     """
     set_up_logging("error")  # the table shows the result, and /v1/explain every decision
+    needs(jobs, "--jobs", ("--speed", speed is not None), ("--columns", columns))
+    if jobs is not None and examples is not None:
+        raise WireError("--jobs", "does not go with --examples: give one of them")
+    if speed is not None and not 0 < speed <= _MAX_SPEED:  # also for NaN
+        raise WireError("--speed", f"must be a number above 0, at most {_MAX_SPEED:.0f}, is {speed:g}")
+    read = read_jobs(jobs, TRACES, columns) if jobs is not None else []
+    fleet = named_fleet(nodes, None, read) if nodes else None
+    chosen = policy_of(policy) if policy is not None else Policy()
+    world = _World(fleet, chosen, examples or (None if nodes else carried_examples()), read, speed or _SPEED)
     try:
-        code = asyncio.run(_run(examples or carried_examples(), (listen, console), api_port, once=once))
+        code = asyncio.run(_run(world, (listen, console), api_port, once=once))
     except WireError as error:
         if "in use" not in error.problem:
             raise
@@ -105,21 +144,39 @@ def run_command(
     raise typer.Exit(code)
 
 
-async def _run(examples: Path, listen: tuple[str, str], api_port: int, *, once: bool) -> int:
+class _Running(NamedTuple):
+    """The parts of a run."""
+
+    cluster: Cluster
+    app: ServeApp
+    scheduler: Scheduler
+    console: Screen
+    api_url: str
+    page: str
+
+
+async def _run(world: _World, listen: tuple[str, str], api_port: int, *, once: bool) -> int:
     console = Screen()
     if not console.is_terminal:
         console.width = max(console.width, _PIPE_WIDTH)
-    verbs, pages = parse_listen(listen[0]), parse_listen(listen[1], "--console")
     if not 0 <= api_port < PORTS:
         raise WireError("--api-port", f"must be a port below {PORTS}, is {api_port}")
-    workloads = load_examples(examples)
+    workloads = load_examples(world.examples) if world.examples is not None and not world.jobs else []
+    async with _running(world, listen, api_port, console) as running:
+        if world.jobs:
+            return await _play(running, world, once=once)
+        return await _place_examples(running, world, workloads, once=once)
+
+
+@asynccontextmanager
+async def _running(world: _World, listen: tuple[str, str], api_port: int, console: Screen) -> AsyncIterator[_Running]:
+    """The cluster with its fleet, Berth and the scheduler."""
+    verbs, pages = parse_listen(listen[0]), parse_listen(listen[1], "--console")
     cluster = Cluster()
-    _add_fleet(cluster)
-    nodes, held = sum(FLEET.values()), sum(map(len, BUSY.values()))
-    console.print(f"A crowded fleet: {nodes} nodes of {len(FLEET)} kinds; other pods hold {held} GPUs.\n")
+    console.print(f"{_add_fleet(cluster, world.fleet)}\n")
     async with (
         cluster.serving(port=api_port) as api_url,
-        both(api_url) as (app, console_app),
+        both(api_url, world.policy) as (app, console_app),
         listening(app, *verbs) as url,
         listening(console_app, *pages, "--console") as page,
     ):
@@ -128,34 +185,104 @@ async def _run(examples: Path, listen: tuple[str, str], api_port: int, *, once: 
                 await asyncio.sleep(_POLL_SECONDS)
         scheduler = Scheduler(cluster.store, url)
         app.service.supervisor.start("sandbox-scheduler", scheduler.run)
-        expectations = await _place(cluster, scheduler, workloads, console)
-        snapshot = app.service.cache.snapshot()
-        rows = Report(cluster.store, snapshot).rows(expectations, scheduler.pending())
-        gang_report = GangReport(cluster.store, lambda group: gang_minimum(group, snapshot) > 0, GROUP_LEVELS)
-        gangs = gang_report.rows(expectations, rows)
-        _print_report(console, rows, gangs, large_jobs(fleet_stats(snapshot)))
-        if once:
-            console.print("", "Without --once it keeps running; docs/tutorial-your-own-pod.md is next.", sep="\n")
-            return 0 if all(row.is_good for row in rows) and all(gang.is_good for gang in gangs) else 1
-        with TemporaryDirectory(prefix="berth-") as folder:
-            kubeconfig = write_kubeconfig(Path(folder), api_url)
-            waiting = next((row.pod for row in rows if row.berth is None), rows[0].pod if rows else "POD")
-            stop = _stop_event()
-            _print_next_steps(console, page, kubeconfig, waiting)
-            await stop.wait()
-        return 0
+        yield _Running(cluster, app, scheduler, console, api_url, page)
 
 
-def _add_fleet(cluster: Cluster) -> None:
-    """Add the nodes of FLEET to the cluster, and the pods that hold the GPUs in BUSY."""
+async def _place_examples(
+    running: _Running, world: _World, workloads: list[tuple[str, list[Json]]], *, once: bool
+) -> int:
+    """Place the examples, and return the exit code."""
+    cluster, app, scheduler, console, api_url, page = running
+    if not workloads:
+        console.print(f"No workloads: create pods as {_TUTORIAL} shows, or give --jobs.")
+    expectations = await _place(cluster, scheduler, workloads, console)
+    snapshot = app.service.cache.snapshot()
+    rows = Report(cluster.store, snapshot).rows(expectations, scheduler.pending())
+    levels = world.policy.group_levels
+    gang_report = GangReport(cluster.store, lambda group: gang_minimum(group, snapshot) > 0, levels)
+    gangs = gang_report.rows(expectations, rows)
+    _print_report(console, rows, gangs, large_jobs(fleet_stats(snapshot)))
+    if once:
+        console.print("", f"Without --once it runs on. Next: {_TUTORIAL}", sep="\n")
+        return 0 if all(row.is_good for row in rows) and all(gang.is_good for gang in gangs) else 1
+    with TemporaryDirectory(prefix="berth-") as folder:
+        kubeconfig = write_kubeconfig(Path(folder), api_url)
+        waiting = next((row.pod for row in rows if row.berth is None), rows[0].pod if rows else "POD")
+        stop = _stop_event()
+        _print_next_steps(console, page, kubeconfig, waiting)
+        await stop.wait()
+    return 0
+
+
+async def _play(running: _Running, world: _World, *, once: bool) -> int:
+    """Play the jobs, and return the exit code: 1 if a job did not start."""
+    cluster, _, scheduler, console, api_url, page = running
+    last = world.jobs[-1].arrival
+    console.print(
+        f"{counted(len(world.jobs), 'job')} arrive within {time_text(last)}; at --speed {world.speed:.10g} this takes "
+        f"{time_text(last / world.speed)}.",
+        highlight=False,
+    )
+    player = JobPlayer(cluster, world.jobs, world.speed)
+    with TemporaryDirectory(prefix="berth-") as folder:
+        stop = _stop_event()
+        if not once:
+            _print_next_steps(console, page, write_kubeconfig(Path(folder), api_url), f"{world.jobs[0].name}-0")
+            console.print()
+        with console.status("") as status:
+            await _played(player, scheduler, stop, lambda: status.update(_progress(player)), once=once)
+    console.print(_progress(player), style="bold", highlight=False)
+    waiting, pending = player.waiting(), scheduler.pending()
+    for job, pod in list(waiting.items())[:_NAMED]:
+        reasons = "; ".join(sorted(pending.get(pod, {}))) or "not tried yet"
+        console.print(f"{job} waits: {reasons}", highlight=False)
+    if len(waiting) > _NAMED:
+        console.print(f"and {len(waiting) - _NAMED:,} more", highlight=False)
+    return 1 if waiting else 0
+
+
+async def _played(
+    player: JobPlayer, scheduler: Scheduler, stop: asyncio.Event, tell: Callable[[], None], *, once: bool
+) -> None:
+    """Play the jobs until `stop`; with `once` also until no job is to arrive, to end or about to start."""
+    clock, calls = asyncio.get_running_loop().time, 0
+    quiet_since = clock()
+    while not stop.is_set():
+        player.create_due()
+        await asyncio.sleep(_POLL_SECONDS)
+        tell()
+        made = sum(scheduler.calls.values())
+        if made != calls or player.has_events or not scheduler.idle:
+            calls, quiet_since = made, clock()
+        elif once and (not player.waiting() or clock() - quiet_since > _QUIET_SECONDS):
+            return
+
+
+def _progress(player: JobPlayer) -> str:
+    now = player.progress
+    return (
+        f"After {time_text(now.at)} of the jobs' time {now.arrived:,} of {counted(now.jobs, 'job')} arrived: "
+        f"{now.waiting:,} wait, {now.running:,} run, {now.ended:,} ended."
+    )
+
+
+def _add_fleet(cluster: Cluster, fleet: Fleet | None) -> str:
+    """Add the objects of a fleet; or the nodes of FLEET, and the pods that hold the GPUs in BUSY. Describe them."""
+    if fleet is not None:
+        own = [obj for obj in fleet.objects if obj["kind"] != "DeviceClass"]  # the cluster has the classes
+        for obj in own:
+            cluster.apply(obj)
+        return f"Your fleet: {counted(sum(obj['kind'] == 'Node' for obj in own), 'node')}."
     machines = carried_machines()
     for kind, count in FLEET.items():
         for number in range(1, count + 1):
             nodes = NODES_PER_CLIQUE.get(kind)
-            labels = {GROUP_LEVELS[0]: f"nvl72-{(number - 1) // nodes + 1}"} if nodes else {}
+            labels = {Policy().group_levels[0]: f"nvl72-{(number - 1) // nodes + 1}"} if nodes else {}
             cluster.add_node(f"{kind}-{number}", machines[kind], labels)
     for node, gpus in BUSY.items():
         cluster.occupy(node, gpus)
+    nodes, held = sum(FLEET.values()), sum(map(len, BUSY.values()))
+    return f"A crowded fleet: {nodes} nodes of {len(FLEET)} kinds; other pods hold {held} GPUs."
 
 
 def _print_report(console: Screen, rows: list[Row], gangs: list[GangRow], large: list[LargeJob]) -> None:
@@ -179,8 +306,8 @@ def _print_next_steps(console: Screen, page: str, kubeconfig: Path, pod: str) ->
         ("", "kubectl get pods -o wide"),
         *([] if which("berth") else [("berth", f"export PATH={Path(sys.executable).parent}:$PATH")]),
         ("why a pod waits", f"berth explain pod default/{pod}{server}"),
-        ("your own pod", "docs/tutorial-your-own-pod.md"),
-        ("four joined GPUs", "docs/tutorial-nvlink.md"),
+        ("your own pod", _TUTORIAL),
+        ("four joined GPUs", "docs/tutorial-nvlink.md there"),
         ("the end", "Ctrl-C"),
     )
     console.print("", "Next, in a second terminal:", sep="\n")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from extender.api.documents import json_value
-from extender.api.fields import Json, inner, many, need, string, string_list
+from extender.api.fields import Json, inner, many, need, string, strings
 from extender.api.resource_slices import Device, SliceDecoder
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted, shown
@@ -76,7 +76,7 @@ def dialect_of(as_new: str | None) -> Dialect:
 
 def answer(case: Json, where: str) -> Json:
     """Return the answer to one case: `name`, `match`, `compile_error`, `runtime_error`. Raises WireError."""
-    gates = string_list(case, "features", where)
+    gates = strings(case, "features", where)
     dialect = Dialect(
         stored=case.get("environment") != "NewExpressions",
         list_types="DRAListTypeAttributes" in gates,

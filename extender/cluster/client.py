@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -15,14 +16,20 @@ from typing import Any, Self, TypeVar
 
 import aiohttp
 import orjson
+import structlog
 from aiohttp import ClientWebSocketResponse
 
 from extender.api.fields import Json, lenient_loads
 from extender.api.protobuf import PROTOBUF
 from extender.base.text_limits import error_line, one_line
-from extender.cluster.api_errors import Gone, NotServed, TooLong, Unavailable, error_for
-from extender.cluster.credentials import Credentials, TokenCache
+from extender.cluster.api_errors import ClusterError, Gone, NotServed, TooLong, Unavailable, error_for
+from extender.cluster.credentials import Credentials
 
+_REFRESH_SECONDS = 30.0  # between two reads of the token; the client checks files and expiry on every read
+_USABLE_SECONDS = 240.0  # age limit of a read token; the client renews a token five minutes before it expires
+_HUNG_SECONDS = 60.0  # a read that takes longer is given up
+_MAX_HUNG = 4  # reads given up that still block a thread
+_PATIENCE_SECONDS = 15.0  # time-out of a request that waits for a token
 _T = TypeVar("_T")
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
@@ -34,6 +41,66 @@ _READ_BYTES = 256 * 1024  # of a watch that are read at once: many events, when 
 _MAX_LINE = 10 << 20  # bytes of an event: an object has up to 1.5 MiB in etcd, and JSON escapes `<` as six bytes
 _MAX_BYTES = 32 << 20  # of a response; an object has at most 1.5 MiB in etcd, and six times as much in JSON
 _CONNECTIONS = 64  # concurrent requests; the API server's default limit for mutations is 200
+
+
+class TokenCache:
+    """The token of requests. A thread reads a new token before the old one expires, one read at a time.
+
+    Requests use the old token until the read ends. After a minute another read begins beside one that hangs.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], str | None],
+        clock: Callable[[], float] = time.monotonic,
+        patience_seconds: float = _PATIENCE_SECONDS,
+    ) -> None:
+        self._read = read
+        self._clock = clock
+        self._patience_seconds = patience_seconds
+        self._token: str | None = None
+        self._usable_until = float("-inf")
+        self._due = float("-inf")
+        self._reading: asyncio.Future[str | None] | None = None
+        self._began = float("-inf")
+        self._hung: set[asyncio.Future[str | None]] = set()
+        self._log = structlog.get_logger("berth.credentials")
+
+    async def get(self) -> str | None:
+        """The token, or None if requests need no token. Raises ClusterError if no token is available."""
+        now = self._clock()
+        usable = now < self._usable_until
+        if self._reading is not None and now - self._began >= _HUNG_SECONDS and len(self._hung) < _MAX_HUNG:
+            self._hung.add(self._reading)
+            self._reading = None
+            self._log.warning("a credential plugin hangs; it is started again", seconds=round(now - self._began))
+        if self._reading is None and (now >= self._due or not usable):
+            self._began = now
+            self._reading = asyncio.get_running_loop().run_in_executor(None, self._read)
+            self._reading.add_done_callback(self._done)
+        if usable or self._reading is None:
+            return self._token
+        try:
+            async with asyncio.timeout(self._patience_seconds):
+                return await asyncio.shield(self._reading)
+        except TimeoutError:
+            raise ClusterError(
+                f"no credentials within {self._patience_seconds:.0f} s; a credential plugin may hang"
+            ) from None
+
+    def _done(self, reading: asyncio.Future[str | None]) -> None:
+        self._hung.discard(reading)
+        if self._reading is reading:
+            self._reading = None
+        if reading.cancelled():
+            return
+        now = self._clock()
+        self._due = now + _REFRESH_SECONDS
+        error = reading.exception()
+        if error is None:
+            self._token, self._usable_until = reading.result(), now + _USABLE_SECONDS
+        else:
+            self._log.warning("credentials cannot be refreshed", problem=str(error))
 
 
 class ApiClient:

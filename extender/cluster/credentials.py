@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import ssl
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-
-import structlog
 
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import one_line, shown
@@ -18,14 +14,9 @@ from extender.cluster.api_errors import ClusterError
 from extender.cluster.tls import is_token, tls_context
 from extender.files import read_mounted
 
-_REFRESH_SECONDS = 30.0  # between two reads of the token; the client checks files and expiry on every read
-_USABLE_SECONDS = 240.0  # age limit of a read token; the client renews a token five minutes before it expires
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _MAX_TOKEN = 64 * 1024  # bytes
 _DEFAULT = "~/.kube/config"
-_HUNG_SECONDS = 60.0  # a read that takes longer is given up
-_MAX_HUNG = 4  # reads given up that still block a thread
-_PATIENCE_SECONDS = 15.0  # time-out of a request that waits for a token
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,63 +92,3 @@ def _account_token() -> str:
     if not is_token(found):
         raise ClusterError("cannot read the token: it is not printable ASCII text")
     return f"Bearer {found}"
-
-
-class TokenCache:
-    """The token of requests. A thread reads a new token before the old one expires, one read at a time.
-
-    Requests use the old token until the read ends. After a minute another read begins beside one that hangs.
-    """
-
-    def __init__(
-        self,
-        read: Callable[[], str | None],
-        clock: Callable[[], float] = time.monotonic,
-        patience_seconds: float = _PATIENCE_SECONDS,
-    ) -> None:
-        self._read = read
-        self._clock = clock
-        self._patience_seconds = patience_seconds
-        self._token: str | None = None
-        self._usable_until = float("-inf")
-        self._due = float("-inf")
-        self._reading: asyncio.Future[str | None] | None = None
-        self._began = float("-inf")
-        self._hung: set[asyncio.Future[str | None]] = set()
-        self._log = structlog.get_logger("berth.credentials")
-
-    async def get(self) -> str | None:
-        """The token, or None if requests need no token. Raises ClusterError if no token is available."""
-        now = self._clock()
-        usable = now < self._usable_until
-        if self._reading is not None and now - self._began >= _HUNG_SECONDS and len(self._hung) < _MAX_HUNG:
-            self._hung.add(self._reading)
-            self._reading = None
-            self._log.warning("a credential plugin hangs; it is started again", seconds=round(now - self._began))
-        if self._reading is None and (now >= self._due or not usable):
-            self._began = now
-            self._reading = asyncio.get_running_loop().run_in_executor(None, self._read)
-            self._reading.add_done_callback(self._done)
-        if usable or self._reading is None:
-            return self._token
-        try:
-            async with asyncio.timeout(self._patience_seconds):
-                return await asyncio.shield(self._reading)
-        except TimeoutError:
-            raise ClusterError(
-                f"no credentials within {self._patience_seconds:.0f} s; a credential plugin may hang"
-            ) from None
-
-    def _done(self, reading: asyncio.Future[str | None]) -> None:
-        self._hung.discard(reading)
-        if self._reading is reading:
-            self._reading = None
-        if reading.cancelled():
-            return
-        now = self._clock()
-        self._due = now + _REFRESH_SECONDS
-        error = reading.exception()
-        if error is None:
-            self._token, self._usable_until = reading.result(), now + _USABLE_SECONDS
-        else:
-            self._log.warning("credentials cannot be refreshed", problem=str(error))

@@ -140,15 +140,15 @@ class Writer:
         annotations = {ALLOCATOR_ANNOTATION: self.identity, GROUP_ANNOTATION: mark.group or None}
         if mark.part or claim.part:
             annotations[PART_ANNOTATION] = mark.part or None
-        return await self._metadata(claim, {"finalizers": list(finalizers), "annotations": annotations})
+        return await self._merge(claim, {"finalizers": list(finalizers), "annotations": annotations})
 
     async def take_over(self, claim: Claim) -> Claim:
         """Become the allocator of another process's allocation, so that the other process cannot deallocate it."""
-        return await self._metadata(claim, {"annotations": {ALLOCATOR_ANNOTATION: self.identity}})
+        return await self._merge(claim, {"annotations": {ALLOCATOR_ANNOTATION: self.identity}})
 
     async def announce_release(self, claim: Claim) -> Claim:
         """Announce that an allocation ends: with an allocator that no bind writes, not even one of this process."""
-        return await self._metadata(claim, {"annotations": {ALLOCATOR_ANNOTATION: self.releasing_identity}})
+        return await self._merge(claim, {"annotations": {ALLOCATOR_ANNOTATION: self.releasing_identity}})
 
     async def allocate(self, claim: Claim, allocation: Allocation, consumer: Consumer) -> Claim:
         """Write the allocation and the consumer in one request.
@@ -217,7 +217,8 @@ class Writer:
         }
         path = f"{_GROUP}/namespaces/{pod.key.namespace}/resourceclaims"
         answer = await self._client.post(path, body)
-        name = str(_metadata_of(answer).get("name"))
+        metadata = answer.get("metadata")
+        name = str(metadata.get("name") if isinstance(metadata, dict) else None)
         if not name.startswith(special_claim_prefix(pod.key.name)[:GENERATED_PREFIX]):
             raise Unavailable(f"POST {path}: the answer is another object")
         return _decoded(answer, ObjectKey(pod.key.namespace, name), decode_claim)
@@ -239,7 +240,7 @@ class Writer:
         if claim.allocation is not None or claim.reserved_for:
             claim = await self.deallocate(claim)
         if FINALIZER in claim.finalizers:
-            claim = await self._metadata(claim, {"finalizers": [f for f in claim.finalizers if f != FINALIZER]})
+            claim = await self._merge(claim, {"finalizers": [f for f in claim.finalizers if f != FINALIZER]})
         await self._client.delete(claim_path(claim.key), {"preconditions": _guard(claim)})
 
     async def touch_class(self, name: str, annotation: str, value: str) -> None:
@@ -274,21 +275,19 @@ class Writer:
         path = f"/api/v1/namespaces/{pod.key.namespace}/pods/{pod.key.name}/status"
         _shown(await self._client.patch(path, body, MERGE_PATCH), pod.key, pod.uid)
 
-    async def _metadata(self, claim: Claim, change: Json) -> Claim:
-        return await self._keeping_bytes(claim, "", {"metadata": {**_guard(claim), **change}})
-
     async def _consumers(self, claim: Claim, consumers: Iterable[Consumer]) -> Claim:
-        status = {"reservedFor": [*map(encode_consumer, consumers)] or None}
-        return await self._keeping_bytes(claim, "status", {"metadata": _guard(claim), "status": status})
+        return await self._merge(claim, {}, {"reservedFor": [*map(encode_consumer, consumers)] or None})
 
-    async def _keeping_bytes(self, claim: Claim, sub: str, body: Json) -> Claim:
-        """Merge `body` into a claim whose spec, or allocation, the API server must find unchanged byte for byte.
+    async def _merge(self, claim: Claim, metadata: Json, status: Json | None = None) -> Claim:
+        """Merge metadata into a claim whose spec the API server must find unchanged byte for byte, or a status into
+        one whose allocation it must find so.
 
         A patch makes the server write its object as JSON without blanks and with `&`, `<` and `>` escaped, read it
         again, and compare. It rejects its own text where a client stored opaque parameters in another form. Protobuf
         keeps the bytes.
         """
-        path = claim_path(claim.key, sub)
+        body: Json = {"metadata": {**_guard(claim), **metadata}} | ({} if status is None else {"status": status})
+        path = claim_path(claim.key, "" if status is None else "status")
         try:
             answer = await self._client.patch(path, body, MERGE_PATCH)
         except Invalid:
@@ -305,16 +304,12 @@ def _guard(claim: Claim) -> Json:
     return {"uid": claim.uid, "resourceVersion": claim.resource_version}
 
 
-def _metadata_of(answer: Json) -> Json:
-    metadata = answer.get("metadata")
-    return metadata if isinstance(metadata, dict) else {}
-
-
 def _shown(answer: Json, key: ObjectKey, uid: str = "") -> Json:
     """The answer to a request about one object. Raises Unavailable if it shows another object, or none."""
-    metadata = _metadata_of(answer)
-    shown = metadata.get("uid")
-    is_other = (metadata.get("namespace"), metadata.get("name")) != (key.namespace, key.name)
+    metadata = answer.get("metadata")
+    found = metadata if isinstance(metadata, dict) else {}
+    shown = found.get("uid")
+    is_other = (found.get("namespace"), found.get("name")) != (key.namespace, key.name)
     if is_other or not isinstance(shown, str) or not shown or uid not in ("", shown):
         raise Unavailable(f"the answer to a request about {key} shows another object")
     return answer

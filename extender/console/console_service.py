@@ -24,8 +24,7 @@ from extender.console.explainer import Explainer
 from extender.console.fleet_overview import FleetOverview, FleetSampler
 from extender.console.questions import Questions
 from extender.policy import Policy
-from extender.runtime.cache_tasks import CacheRefresh
-from extender.runtime.informers import Informers
+from extender.runtime.informers import CacheRefresh, Informers
 from extender.runtime.supervisor import Supervisor
 from extender.scheduling import Evaluator
 

@@ -36,6 +36,7 @@ from extender.explain import (
     explain_gang,
     explain_jobs,
     groups_named,
+    namespaces_with_group,
     no_devices,
     other_scheduler,
     with_new_group,
@@ -129,6 +130,15 @@ class Explainer:
         if len(found) > 1:
             raise UnknownPod(f"pod name {shown(text)} is ambiguous: {', '.join(map(str, found))}")
         return found[0] if found else ObjectKey("default", text)
+
+    def named_group(self, name: str) -> ObjectKey:
+        """The group of this name in any namespace. Raises UnknownGroup unless exactly one namespace has one."""
+        found = [ObjectKey(namespace, name) for namespace in namespaces_with_group(self.cache.snapshot(), name)]
+        if len(found) > 1:
+            raise UnknownGroup(f"group name {shown(name)} is ambiguous: {', '.join(map(str, found))}")
+        if not found:
+            raise UnknownGroup(_UNKNOWN.format(one_line(name)))
+        return found[0]
 
     def waiting_pod(self, key: ObjectKey) -> Pod | None:
         """The pod of this name that waits."""

@@ -155,6 +155,7 @@ class FleetOverview:
         clock: Callable[[], float],
     ) -> None:
         self.cluster = ""  # its name, if the console has been told
+        self.docs = ""  # the URL of the documentation, if it has been told
         self._cache = cache
         self._history = history
         self._explainer = explainer
@@ -198,7 +199,7 @@ class FleetOverview:
         for name in self._rows.keys() - snapshot.node_infos.keys():
             del self._rows[name]
         known = {"version": snapshot.version, "remembered_since": self._history.since, "totals": totals(rows)}
-        known |= {"cluster": self.cluster, "release": __version__}
+        known |= {"cluster": self.cluster, "docs": self.docs, "release": __version__}
         times = self._times(snapshot, whole=True, since=-inf)
         return {**times, **known, "nodes": rows, "decisions": self._decisions(0), **self._lists()}
 

@@ -24,8 +24,7 @@ from extender.policy import Policy
 from extender.runtime.policy_file import read_policy, reloaded_policy
 from extender.runtime.supervisor import DaemonThreads, Supervisor
 from extender.sockets import listen_on
-from extender.web.access_control import MAX_TOKEN_BYTES, Access
-from extender.web.console.console_app import ConsoleApp
+from extender.web.console.console_app import MAX_TOKEN_BYTES, Access, ConsoleApp
 from extender.web.http_limits import PAGES, RejectionLog
 from extender.web.http_server import Server
 
@@ -74,7 +73,7 @@ def open_pages(pages: Pages, option: str) -> list[socket.socket]:
 
 def pages_server(console: Console, pages: Pages, rejections: RejectionLog) -> Server:
     """The server of a running console."""
-    console.overview.cluster = pages.cluster
+    console.overview.cluster, console.overview.docs = pages.cluster, pages.docs
     app = ConsoleApp(console, Access(pages.address[0], pages.hosts, pages.token), rejections=rejections)
     return server(app, pages.address, PAGES, pages.tls, rejections)
 

@@ -58,6 +58,7 @@ class Pages:
     hosts: tuple[str, ...] = ()  # more host names that requests may have
     tls: Tls | None = None
     cluster: str = ""  # the name of the cluster that the page shows
+    docs: str = ""  # the URL of the documentation to which the page links
 
 
 class ServerEnded(BerthError):

@@ -186,6 +186,21 @@ def groups_named(snapshot: Snapshot, namespace: str, name: str) -> dict[GroupKey
     return found
 
 
+def namespaces_with_group(snapshot: Snapshot, name: str) -> list[str]:
+    """The namespaces that have a group, or a Job or JobSet, of this name, in order."""
+    found = {pod.key.namespace for pod in snapshot.pods.values() if _is_of(pod, name)}
+    for namespace in {namespace for namespace, _ in snapshot.group_claims} - found:
+        if any(snapshot.claims_of_group(GroupKey(namespace, source, name)) for source in GroupSource):
+            found.add(namespace)
+    return sorted(found)
+
+
+def _is_of(pod: Pod, name: str) -> bool:
+    membership = pod.membership
+    groups = (membership.key.name, membership.owner, pod.group) if membership is not None else ()
+    return name in groups or any(key.name == name for key in pod.jobs)
+
+
 def explain_jobs(snapshot: Snapshot, namespace: str, name: str) -> list[GangExplanation]:
     """The explanations of the Jobs and JobSets of this name whose pods name no group."""
     found: dict[GroupKey, list[Pod]] = {}

@@ -14,10 +14,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
+from itertools import islice
 from types import MappingProxyType
 
 from extender.allocation import CAUSES, CauseRecorder, NodeInfo, Snapshot
@@ -29,12 +31,13 @@ from extender.base.berth_errors import InvalidClaim, WireError
 from extender.base.bits import members
 from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.base.text_limits import counted, one_line, shown
-from extender.explain.crowded_cliques import clique_misses, why_last
 from extender.explain.fleet_rows import product
 from extender.explain.near_misses import EquivalentNodes, Found, Refusal, holders_of_usable, near_misses, options_of
 from extender.explain.selector_stats import NodeSample
 from extender.policy import Policy
 from extender.scheduling import (
+    MAX_CLIQUE,
+    Best,
     EvaluationContext,
     FilterStatus,
     NodeRanking,
@@ -46,12 +49,15 @@ from extender.scheduling import (
     Unschedulable,
     beside_own,
     best_nodes,
+    crowded_text,
     evaluate,
+    in_cliques,
     may_run,
     outside_domain,
     requirements_of,
 )
 from extender.scheduling.requirements import Pending, Skip, UnschedulableAndUnresolvable, unprovided_resource
+from extender.vendors import CLIQUE_LABEL, compute_domain
 
 _MAX_EXAMPLES = 3  # node names per reason
 _MAX_BEST = 5
@@ -499,3 +505,68 @@ def _matched(node_info: NodeInfo, requirements: PodRequirements, context: Evalua
                 lines.append(f"request {option.name}: {label} {names or 'nothing'}")
         lines += [selection.explain(bit) for bit in members(selection.error)[:3]]
     return lines
+
+
+# -- NVLink cliques in which other ComputeDomains have channels ------------------------------------------------
+# By the policy `compute_domains`, their nodes come after all others (`prefer`), or the pod may not use them
+# (`require`).
+
+
+_MAX_CLIQUES = 3  # named in one explanation
+_MAX_SEARCHED = 64  # cliques whose claims are read
+_MAX_CLAIMS = 4  # named for one clique
+
+
+def why_last(
+    best: Sequence[ScoredNode],
+    ranking: NodeRanking,
+    requirements: PodRequirements,
+    snapshot: Snapshot,
+    allowed: AbstractSet[str],
+    newer: Mapping[str, FilterStatus],
+) -> str:
+    """The words about a node with a better score than the best one, which comes last; '' without one."""
+    crowded = in_cliques(requirements.crowded_cliques(snapshot), snapshot)
+    if not best or not crowded or best[0].node in crowded:
+        return ""
+    last: Best = best_nodes(ranking, requirements, snapshot, allowed & crowded, 1, newer)
+    if not last or last[0][1].score <= best[0].score:
+        return ""
+    clique = one_line(snapshot.node_infos[last[0][0]].node.labels[CLIQUE_LABEL])
+    return f"; {last[0][0]} has a better score, but {crowded_text(clique)}: its nodes come last"
+
+
+def clique_misses(nodes: Iterable[str], requirements: PodRequirements, snapshot: Snapshot) -> tuple[str, ...]:
+    """What must end in each clique, so that the pod may use the nodes; they would fit. The fewest claims come first.
+
+    The claims of other namespaces are not named.
+    """
+    by_clique = defaultdict[str, list[str]](list)
+    for name in sorted(nodes):
+        by_clique[snapshot.node_infos[name].node.labels[CLIQUE_LABEL]].append(name)
+    found = []
+    for clique, names in islice(sorted(by_clique.items()), _MAX_SEARCHED):
+        own, others = _claims_of_others(clique, requirements, snapshot)
+        listed = [*own[:_MAX_CLAIMS], *([f"{len(own) - _MAX_CLAIMS} more"] if len(own) > _MAX_CLAIMS else [])]
+        whose = [f"{'claim' if len(own) == 1 else 'claims'} {', '.join(listed)}"] if own else []
+        whose += [f"{counted(others, 'claim')} of other namespaces"] if others else []
+        held = f", which has channels for {' and '.join(whose)}," if whose else ""
+        more = f" and {counted(len(names) - 1, 'more node')}" if len(names) > 1 else ""
+        where = f"{names[0]}{more} of NVLink clique {one_line(clique)}"
+        text = f"fits on {where} once the other ComputeDomain{held} ends"
+        found.append((bool(others), len(own) + others, text))
+    return tuple(text for _, _, text in sorted(found)[:_MAX_CLIQUES])
+
+
+def _claims_of_others(clique: str, requirements: PodRequirements, snapshot: Snapshot) -> tuple[list[str], int]:
+    """The claims of other ComputeDomains in a clique: names of those in the pod's namespace, the number of others."""
+    claims = {
+        claim.key: claim
+        for name in islice(sorted(in_cliques([clique], snapshot)), MAX_CLIQUE)
+        if name in snapshot.node_infos
+        for pool in snapshot.node_infos[name].inventory.pools
+        for claim in snapshot.claims_on(pool.key)
+        if compute_domain(claim.spec) not in ("", requirements.compute_domain)
+    }
+    own = sorted(str(key) for key in claims if key.namespace == requirements.namespace)
+    return own, len(claims) - len(own)

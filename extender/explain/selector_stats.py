@@ -179,17 +179,20 @@ def _passing(finding: TermStats, devices: Devices, context: EvaluationContext) -
 def _renamed(
     term: str, name: str, devices: Iterable[Device], context: EvaluationContext
 ) -> tuple[str, str, str] | None:
-    """The short name of an attribute that no device has, that of a similar one in its domain, and the term with it."""
+    """An attribute that no device has, a similar one that they have, and the term with it. Both names are short if the
+    domain is the same."""
     domain, _, short = name.rpartition("/")
+    read = rf"(device\.attributes\[)([\"']){re.escape(domain)}\2\]\.{re.escape(short)}\b"
     for full in similar_attributes(name, devices):
         of, _, known = full.rpartition("/")
-        changed, count = re.subn(rf"\b{re.escape(short)}\b", known, term)
-        if (
-            of == domain
-            and count == 1
-            and not isinstance(context.masks.selector(changed, context.deadline), CompileError)
-        ):
-            return short, known, changed
+        if of == domain:
+            changed, count = re.subn(rf"\b{re.escape(short)}\b", known, term)
+            found = short, known, changed
+        else:
+            changed, count = re.subn(read, rf"\g<1>\g<2>{of}\g<2>].{known}", term)
+            found = name, full, changed
+        if count == 1 and not isinstance(context.masks.selector(changed, context.deadline), CompileError):
+            return found
     return None
 
 

@@ -3,7 +3,13 @@
 `berth lint`, explain and the sandbox read manifests. `berth serve` does not load this package.
 """
 
-from extender.manifests.decoded_objects import DecodedObjects, decoded_objects
+from extender.manifests.decoded_objects import (
+    DecodedObjects,
+    checked,
+    decoded_objects,
+    objects_of_part,
+    objects_or_faults,
+)
 from extender.manifests.hypothetical_pods import (
     Hypothetical,
     HypotheticalGroup,
@@ -12,7 +18,6 @@ from extender.manifests.hypothetical_pods import (
     hypothetical_pods,
     is_device_class,
 )
-from extender.manifests.object_lists import checked, objects_of_part, objects_or_faults
 from extender.manifests.pod_templates import PodTemplate, pod_templates
 
 __all__ = [

@@ -1,12 +1,17 @@
-"""Decodes the objects of files for the offline commands, and makes the claims of the templates that pods use."""
+"""Decodes the objects of files for the offline commands, and makes the claims of the templates that pods use.
+
+`objects_of_part` expands lists, and `checked` reads the fields that all kinds share; the decoders check all others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from extender.api.device_classes import DeviceClass, decode_class
-from extender.api.fields import Json, get
+from extender.api.documents import DocumentPart, values_of
+from extender.api.fields import Json, get, inner, string, wrong
 from extender.api.nodes import Node, decode_node
 from extender.api.object_meta import ObjectKey, decode_labels
 from extender.api.pods import Pod, decode_pod
@@ -15,6 +20,87 @@ from extender.api.resource_slices import DeviceId, Slice, SliceDecoder, TaintRul
 from extender.base.berth_errors import WireError
 from extender.cache import tainted
 from extender.topology.agent_slices import DRIVER as FABRIC_DRIVER
+
+_NAMES = {str: "text", bool: "a boolean", int: "a number", float: "a number", list: "a list"}
+
+
+def objects_of_part(part: DocumentPart) -> Iterator[Json]:
+    """The objects of one document. Raises WireError, which names the document."""
+    for found in _found(part, checked):
+        if isinstance(found, WireError):
+            raise found
+        yield found
+
+
+def objects_or_faults(part: DocumentPart) -> Iterator[Json | WireError]:
+    """The objects of one document, and one fault for each value that is no Kubernetes object.
+
+    Labels and annotations are not checked. Raises WireError if the document cannot be read.
+    """
+    return _found(part, _shaped)
+
+
+def _found(part: DocumentPart, check: Callable[[Any, str], Json]) -> Iterator[Json | WireError]:
+    for value in values_of(part):
+        try:
+            items = _items(value)
+        except WireError as error:
+            yield _in_part(part, error)
+            continue
+        for item, path in items:
+            try:
+                if not path:
+                    _check_kind(item)
+                yield check(item, path)
+            except WireError as error:
+                yield _in_part(part, error)
+
+
+def _in_part(part: DocumentPart, error: WireError) -> WireError:
+    separator = ": " if error.path else " "
+    return WireError(f"{part.where}{separator}{error.path}".rstrip(), error.problem)
+
+
+def _items(value: Any) -> list[tuple[Any, str]]:
+    """(item, path) of the items of a List, (value, '') of any other value, nothing for null. Raises WireError."""
+    kind = value.get("kind") if type(value) is dict else None
+    if type(kind) is not str or not kind.endswith("List"):
+        return [] if value is None else [(value, "")]
+    return [(item, f".items[{position}]") for position, item in enumerate(get(value, "items", list, "", []))]
+
+
+def _check_kind(value: Any) -> None:
+    if type(value) is not dict:
+        raise WireError("", f"holds {_NAMES[type(value)]} where a Kubernetes object is expected")
+    if type(value.get("kind")) is not str or not value["kind"]:  # no content in it: the file may hold secrets
+        raise WireError("kind", "is missing: this is no Kubernetes object")
+
+
+def checked(obj: Any, path: str) -> Json:
+    """The object itself. Raises WireError if a field that all kinds share has the wrong type."""
+    found = _shaped(obj, path)
+    for name in ("labels", "annotations"):
+        for key, value in ((found.get("metadata") or {}).get(name) or {}).items():
+            if type(value) is not str:
+                raise wrong(f"{path}.metadata.{name}[{key}]", str, value)
+    return found
+
+
+def _shaped(obj: Any, path: str) -> Json:
+    if type(obj) is not dict:
+        raise wrong(path, dict, obj)
+    for name in ("kind", "apiVersion"):
+        string(obj, name, path)
+    for name in ("spec", "status"):
+        inner(obj, name, path)
+    metadata, where = inner(obj, "metadata", path), f"{path}.metadata"
+    for name in ("name", "generateName", "namespace", "uid", "resourceVersion"):
+        string(metadata, name, where)
+    for name in ("labels", "annotations"):
+        inner(metadata, name, where)
+    found: Json = obj
+    return found
+
 
 _TEMPLATE = "ResourceClaimTemplate"
 _ORDER = {"Pod": 1, _TEMPLATE: 2}  # after all other kinds

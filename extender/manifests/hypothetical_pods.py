@@ -19,7 +19,7 @@ from extender.api.pods import MAX_CLAIMS, Pod, decode_pod
 from extender.api.resource_claims import Claim, decode_claim
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import one_line, shown
-from extender.manifests.object_lists import checked
+from extender.manifests.decoded_objects import checked
 from extender.manifests.pod_templates import pod_templates
 
 _HYPOTHETICAL_UID = "imagined"

@@ -5,43 +5,46 @@ Every fault is one sentence that names the line.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from extender.api.fields import Json
+from extender.api.pods import decode_pod
 from extender.api.quantity import NANO, parse_quantity
 from extender.api.resource_claims import decode_claim
 from extender.base.berth_errors import WireError
-from extender.base.text_limits import shown
+from extender.base.text_limits import one_line, shown
 from extender.files import name_of, read_file
-from extender.replay.jobs import Job
+from extender.replay.csv_tables import table_of
+from extender.replay.jobs import MAX_GPUS, MAX_PODS, MAX_SECONDS, PRODUCT_WORDS, SPEC_FIELDS, Job
+from extender.replay.published_traces import TRACES, Trace, columns_of, job_of, philly_job
 
 MAX_JOBS = 200_000
 MAX_BYTES = 256 << 20
-_MAX_PODS = 4096  # of a job
-_MAX_GPUS = 32  # of a pod: devices of one claim
-_MAX_SECONDS = 1e10  # some 300 years
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,180}[a-z0-9])?")
-_WORDS = re.compile(r"[A-Za-z0-9 ._|-]{1,200}")
+_PHILLY_START = 4096  # characters of a file in which the first job names its attempts
 _LEVEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,315}")
 _FIELDS = tuple(one.name for one in fields(Job))
-_CSV_FIELDS = tuple(name for name in _FIELDS if name != "claim")
+_CSV_FIELDS = tuple(name for name in _FIELDS if name not in ("claim", "spec"))
+_HOW = (
+    f"published traces that are read as they are: {', '.join(one.name for one in TRACES)}, Philly; for any other CSV "
+    "file give --columns arrival=COLUMN,duration=COLUMN,gpus=COLUMN"
+)
+_OBJECTS = "has Kubernetes objects, not jobs: berth assess FILE --jobs JOBS makes jobs of pods"
 
-Row = Mapping[str, Any]
 
+def read_jobs(path: Path, traces: Sequence[Trace], columns: str = "") -> list[Job]:
+    """The jobs of a file, by arrival, the first one at 0 s. `columns` names those of a CSV file, see columns_of.
 
-def read_jobs(path: Path, traces: Sequence[Trace] = ()) -> list[Job]:
-    """The jobs of a file, by arrival, the first one at 0 s. `traces` are other forms, which their columns name.
-
-    Raises WireError that names the line.
+    Otherwise the columns of a CSV file tell which of `traces` it is, or whether it is of our own form. Raises WireError
+    that names the line.
     """
     where = name_of(path)
     try:
@@ -50,7 +53,10 @@ def read_jobs(path: Path, traces: Sequence[Trace] = ()) -> list[Job]:
         raise WireError(where, f"is not UTF-8 at byte {error.start}") from None
     if not text.strip():
         raise WireError(where, "is empty")
-    jobs = list(_of_json(text, where) if text.lstrip()[:1] in ("{", "[") else _of_csv(text, where, traces))
+    if columns:
+        jobs = list(_of_columns(text, where, columns_of(columns)))
+    else:
+        jobs = list(_of_json(text, where) if text.lstrip()[:1] in ("{", "[") else _of_csv(text, where, traces))
     if not jobs:
         raise WireError(where, "has no jobs")
     names = set[str]()
@@ -62,49 +68,59 @@ def read_jobs(path: Path, traces: Sequence[Trace] = ()) -> list[Job]:
     return [replace(job, arrival=job.arrival - first) for job in jobs]
 
 
-class Trace:
-    """A published form of traces: `columns` it must have, and what makes a job of a row.
-
-    `convert` returns None for a row that is no job. Its rows may come in any order.
-    """
-
-    def __init__(self, name: str, columns: frozenset[str], convert: Callable[[Row, int], Job | None]) -> None:
-        self.name, self.columns, self.convert = name, columns, convert
-
-
 def _of_json(text: str, where: str) -> Iterator[Job]:
+    if text.startswith("[") and '"attempts"' in text[:_PHILLY_START]:
+        yield from _of_philly(text, where)
+        return
     before = -math.inf
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         place = f"{where}: line {number}"
         try:
             row = orjson.loads(line)
         except orjson.JSONDecodeError as error:
+            if line.strip() in ("{", "["):
+                raise WireError(place, "is part of a longer value: write each job in one line, as jq -c does") from None
             raise WireError(place, f"is not JSON: {error.msg} at character {error.pos + 1}") from error
         if not isinstance(row, dict):
             raise WireError(place, "must be a JSON object")
+        if "kind" in row:
+            raise WireError(place, _OBJECTS)
         before = _in_order(job := _job(row, number, place, _FIELDS), before, place)
         yield job
 
 
 def _of_csv(text: str, where: str, traces: Sequence[Trace]) -> Iterator[Job]:
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    try:
-        header = [name.strip() for name in next(reader, [])]
-        trace = next((one for one in traces if one.columns <= set(header)), None)
-        if trace is None:
-            _check_columns(header, where, traces)
-            yield from _own_rows(_rows(reader, header, where), where)
-        else:
-            yield from _converted(_rows(reader, header, where), trace, where)
-    except csv.Error as error:
-        raise WireError(f"{where}: line {reader.line_num}", f"is not CSV: {error}") from error
+    header, rows = table_of(text, where)
+    trace = next((one for one in traces if not one.lacking(header)), None)
+    if trace is not None:
+        yield from _converted(rows, partial(job_of, trace), f"{where}: line")
+        return
+    _check_columns(header, f"{where}: line 1")
+    before = -math.inf
+    for number, row in rows:
+        place = f"{where}: line {number}"
+        given = {name: value for name, value in row.items() if value}
+        before = _in_order(job := _job(given, number, place, _CSV_FIELDS), before, place)
+        yield job
 
 
-def _check_columns(header: Sequence[str], where: str, traces: Sequence[Trace]) -> None:
-    place = f"{where}: line 1"
-    known = f"the columns are {', '.join(_CSV_FIELDS)}; or those of {' or '.join(one.name for one in traces)}"
+def _of_columns(text: str, where: str, columns: Trace) -> Iterator[Job]:
+    header, rows = table_of(text, where)
+    for name in columns.lacking(header):
+        raise WireError(
+            f"{where}: line 1", f"has no column {shown(name)}, which --columns names: it has {_few(header)}"
+        )
+    return _converted(rows, partial(job_of, columns), f"{where}: line")
+
+
+def _few(header: Sequence[str]) -> str:
+    return one_line(", ".join(header), 256)
+
+
+def _check_columns(header: Sequence[str], place: str) -> None:
+    known = f"the columns are {', '.join(_CSV_FIELDS)}; {_HOW}"
     for name in header:
         if name not in _CSV_FIELDS:
             raise WireError(place, f"has a column {shown(name)}; {known}")
@@ -114,36 +130,27 @@ def _check_columns(header: Sequence[str], where: str, traces: Sequence[Trace]) -
         raise WireError(place, f"has no column arrival; {known}")
 
 
-def _rows(reader: Iterator[list[str]], header: Sequence[str], where: str) -> Iterator[tuple[int, Row]]:
-    for values in reader:
-        number = getattr(reader, "line_num", 0)
-        if not values:
-            continue
-        if len(values) != len(header):
-            raise WireError(f"{where}: line {number}", f"has {len(values)} values for {len(header)} columns")
-        yield number, {name: value.strip() for name, value in zip(header, values, strict=True)}
+def _of_philly(text: str, where: str) -> Iterator[Job]:
+    try:
+        values = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise WireError(f"{where}: line {error.lineno}", f"is not JSON: {error.msg}") from error
+    yield from _converted(enumerate(values, 1), philly_job, f"{where}: job")
 
 
-def _own_rows(rows: Iterable[tuple[int, Row]], where: str) -> Iterator[Job]:
-    before = -math.inf
+def _converted(rows: Iterable[tuple[int, Any]], convert: Callable[[Any, int], Job | None], where: str) -> Iterator[Job]:
+    """The jobs of rows in any order. `where` and the number of a row are its place."""
+    jobs = dict[str, Job]()
     for number, row in rows:
-        place = f"{where}: line {number}"
-        given = {name: value for name, value in row.items() if value}
-        before = _in_order(job := _job(given, number, place, _CSV_FIELDS), before, place)
-        yield job
-
-
-def _converted(rows: Iterable[tuple[int, Row]], trace: Trace, where: str) -> Iterator[Job]:
-    jobs = list[Job]()
-    for number, row in rows:
-        _check_number(number, f"{where}: line {number}")
+        _check_number(number, f"{where} {number}")
         try:
-            job = trace.convert(row, number)
+            job = convert(row, number)
         except ValueError as error:
-            raise WireError(f"{where}: line {number}", str(error)) from error
+            raise WireError(f"{where} {number}", str(error)) from error
         if job is not None:
-            jobs.append(job)
-    yield from sorted(jobs, key=lambda job: job.arrival)
+            name = job.name if job.name not in jobs else f"{job.name}-{number}"
+            jobs[name] = replace(job, name=name)
+    yield from sorted(jobs.values(), key=lambda job: job.arrival)
 
 
 def _in_order(job: Job, before: float, place: str) -> float:
@@ -163,7 +170,7 @@ def _check_number(number: int, place: str) -> None:
 # -- one job -------------------------------------------------------------------------------------------------------
 
 
-def _job(row: Row, number: int, place: str, known: Sequence[str]) -> Job:
+def _job(row: Mapping[str, Any], number: int, place: str, known: Sequence[str]) -> Job:
     """The job of a line. Raises WireError that names the line and the field."""
     _check_number(number, place)
     for name in row:
@@ -192,6 +199,11 @@ def _is_read(name: str, value: object) -> bool:
 
 def _problem(job: Job) -> str:
     """What is wrong with the fields of a job together; '' if nothing is."""
+    if job.spec is not None:
+        try:
+            decode_pod(job.pod(job.name, plain=True))
+        except WireError as error:
+            return str(error)
     if job.claim is not None:
         if job.gpus or job.nics or job.memory or job.product:
             return "has a claim and also gpus, nics, memory or product"
@@ -226,14 +238,14 @@ def _whole(least: int, most: int) -> Callable[[object], int]:
 
 
 def _duration(value: object) -> float:
-    found = _number(0, _MAX_SECONDS)(value)
+    found = _number(0, MAX_SECONDS)(value)
     if not found:
         raise ValueError
     return found
 
 
 def _gpus(value: object) -> float:
-    found = _number(0, _MAX_GPUS)(value)
+    found = _number(0, MAX_GPUS)(value)
     if found > 1 and found != int(found):
         raise ValueError
     return found
@@ -243,10 +255,7 @@ def _amount(factor: int) -> Callable[[object], int]:
     """A quantity of Kubernetes, as a multiple of 1/factor."""
 
     def read(value: object) -> int:
-        try:
-            found = parse_quantity(str(value)).nanos * factor // NANO
-        except WireError:
-            found = -1
+        found = parse_quantity(str(value)).nanos * factor // NANO
         if not 0 <= found < 1 << 62:
             raise ValueError
         return found
@@ -269,29 +278,40 @@ def _claim(value: object) -> Json:
     return value
 
 
+def _spec(value: object) -> Json:
+    """What limits the nodes of a pod, and its priority. Affinity to other pods is left out: a replay has no labels."""
+    if not isinstance(value, dict) or not value.keys() <= set(SPEC_FIELDS):
+        raise ValueError
+    affinity, priority = value.get("affinity") or {}, value.get("priority") or 0
+    if not isinstance(affinity, dict) or not affinity.keys() <= {"nodeAffinity"} or type(priority) is not int:
+        raise ValueError
+    return value
+
+
 _READERS: dict[str, Callable[[object], Any]] = {
     "name": _text(_NAME),
-    "arrival": _number(0, _MAX_SECONDS),
+    "arrival": _number(0, MAX_SECONDS),
     "duration": _duration,
-    "pods": _whole(1, _MAX_PODS),
+    "pods": _whole(1, MAX_PODS),
     "gpus": _gpus,
-    "nics": _whole(0, _MAX_GPUS),
+    "nics": _whole(0, MAX_GPUS),
     "memory": _amount(1),
-    "product": _text(_WORDS),
+    "product": _text(PRODUCT_WORDS),
     "cpu": _amount(1000),
     "ram": _amount(1),
     "topology": _text(re.compile("required|preferred|none")),
     "group_required": _text(_LEVEL),
     "group_preferred": _text(_LEVEL),
     "claim": _claim,
+    "spec": _spec,
 }
 _WANTED = {
     "name": "lower-case letters, digits, '-' and '.'",
     "arrival": "a number of seconds, 0 or more",
     "duration": "a number of seconds above 0",
-    "pods": f"a whole number from 1 to {_MAX_PODS}",
-    "gpus": f"a whole number up to {_MAX_GPUS}, or a share of one GPU such as 0.5",
-    "nics": f"a whole number up to {_MAX_GPUS}",
+    "pods": f"a whole number from 1 to {MAX_PODS}",
+    "gpus": f"a whole number up to {MAX_GPUS}, or a share of one GPU such as 0.5",
+    "nics": f"a whole number up to {MAX_GPUS}",
     "memory": "a quantity such as 40Gi",
     "product": "words of a product's name, separated by |",
     "cpu": "a quantity such as 8 or 500m",
@@ -300,4 +320,5 @@ _WANTED = {
     "group_required": "a level, such as rack or clique",
     "group_preferred": "a level, such as rack or clique",
     "claim": "an object: the spec of a ResourceClaim",
+    "spec": "an object with nodeSelector, affinity.nodeAffinity, tolerations or priority, of the spec of a Pod",
 }

@@ -7,6 +7,7 @@ fields and the columns have the same names. `FIELDS` lists them; docs/replay.md 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -17,7 +18,12 @@ from extender.api.pod_groups import MINIMUM, GroupSource
 from extender.api.pods import SCHEDULER
 
 NAMESPACE = "default"
+SPEC_FIELDS = ("nodeSelector", "affinity", "tolerations", "priority")
 GPU_CLASS, NIC_CLASS = "gpu.nvidia.com", "dranet.net"
+MAX_PODS = 4096  # of a job
+MAX_GPUS = 32  # of a pod: devices of one claim
+MAX_SECONDS = 1e10  # some 300 years
+PRODUCT_WORDS = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 ._|-]{0,198}[A-Za-z0-9])?")
 WHOLE_MIB = 1000  # MiB of each GPU in a fleet whose GPUs are shared: a share is a part of it, whatever the product
 
 
@@ -43,6 +49,7 @@ class Job:
     group_required: str = ""  # the level in one domain of which all pods must be
     group_preferred: str = ""
     claim: Json | None = field(default=None, compare=False)  # the spec of each pod's claim, in place of GPUs and NICs
+    spec: Json | None = field(default=None, compare=False)  # SPEC_FIELDS of each pod: the nodes that it may use
 
     @property
     def is_gang(self) -> bool:
@@ -62,10 +69,23 @@ class Job:
         return float(sum(one.get("count") or 1 for one in exact if one.get("deviceClassName") == GPU_CLASS))
 
     @property
+    def priority(self) -> int:
+        """Pods of a higher priority are placed first."""
+        return int((self.spec or {}).get("priority") or 0)
+
+    @cached_property
     def shape(self) -> tuple[object, ...]:
         """Jobs of one shape differ only in name and times."""
         asked = self.gpus, self.nics, self.memory, self.product, self.cpu, self.ram
-        return self.pods, *asked, self.topology, self.group_required, self.group_preferred, repr(self.claim)
+        return (
+            self.pods,
+            *asked,
+            self.topology,
+            self.group_required,
+            self.group_preferred,
+            repr(self.claim),
+            repr(self.spec),
+        )
 
     @cached_property
     def claim_spec(self) -> Json | None:
@@ -83,12 +103,11 @@ class Job:
         found: Json = {"deviceClassName": GPU_CLASS, "count": max(int(self.gpus), 1)}
         conditions = []
         if self.product:
-            words = " || ".join(
-                f"device.attributes['{GPU_CLASS}'].productName.contains('{word}')" for word in self.product.split("|")
-            )
-            conditions.append(f"({words})")
+            words = re.sub("[-_ ]", "[-_ ]", self.product.replace(".", "[.]"))  # labels of nodes have no spaces
+            whole = f"(^|[^A-Za-z0-9])({words})([^A-Za-z0-9]|$)"
+            conditions.append(f"device.attributes[device.driver].productName.matches(r'{whole}')")
         if self.memory:
-            least = f"device.capacity['{GPU_CLASS}'].memory.compareTo(quantity('{self.memory}')) >= 0"
+            least = f"device.capacity[device.driver].memory.compareTo(quantity('{self.memory}')) >= 0"
             conditions.append(least)
         if conditions:
             found["selectors"] = [{"cel": {"expression": " && ".join(conditions)}}]
@@ -110,6 +129,7 @@ class Job:
             "kind": "Pod",
             "metadata": {"namespace": NAMESPACE, "name": name, "annotations": notes},
             "spec": {
+                **(self.spec or {}),
                 "schedulerName": SCHEDULER,
                 "resourceClaims": claims,
                 "containers": [{"name": "main", "resources": {"requests": self.requests}}],

@@ -17,6 +17,7 @@ from extender.api.quantity import NANO
 from extender.api.resource_claims import Result
 from extender.explain import fleet_stats, large_jobs
 from extender.replay.jobs import Job
+from extender.replay.large_shapes import LargeShape, has_place
 from extender.topology.affinity import nearest, pairs_of
 from extender.topology.score_parts import product_gbps
 from extender.topology.sets import bandwidth, is_joined
@@ -74,13 +75,17 @@ def _whole_device(node_info: NodeInfo, result: Result) -> int | None:
 
 
 class Sample(NamedTuple):
-    """The fleet at one time, in seconds. GPUs; `large` are those that the largest joined job would still find."""
+    """The fleet at one time, in seconds. GPUs; `large` are those that the largest joined job would still find.
+
+    `has_place`: whether the job of --large would find a place.
+    """
 
     at: float
     allocated: float
     waiting: float
     stranded: float
     large: int
+    has_place: bool
 
 
 @dataclass(frozen=True)
@@ -103,6 +108,7 @@ class Outcome:
     held: float  # of it, by pods of gangs that do not run yet
     stranded: float  # mean GPUs that are free and of no use to the typical job
     large: float  # mean GPUs that the largest joined job would still find
+    large_place: float  # share of the time in which the job of --large would find a place
     failures: int  # times that a gang was half placed and gave up
     never: Mapping[str, str]  # the first jobs that never started, and why
     samples: Sequence[Sample] = field(repr=False)
@@ -122,11 +128,12 @@ class Outcome:
 class Meter:
     """Collects what an Outcome has. `levels` are the group levels of the policy, the nearest first."""
 
-    def __init__(self, snapshot: Snapshot, levels: Sequence[str], until: float) -> None:
+    def __init__(self, snapshot: Snapshot, levels: Sequence[str], until: float, large: LargeShape | None) -> None:
         stats = fleet_stats(snapshot).values()
         self.gpus = sum(one.gpus for one in stats)
         self._levels = levels
         self._until = until
+        self._large = large
         self._jobs: dict[str, StartedJob] = {}
         self._pods: list[PlacedPod] = []
         self._gangs: list[int] = []
@@ -137,7 +144,7 @@ class Meter:
 
     def started(self, job: Job, now: float, pods: Sequence[PlacedPod], snapshot: Snapshot) -> None:
         """All pods of a job have a node."""
-        wait = now - job.arrival
+        wait = max(now - job.arrival, 0.0)  # times are sums of fractions
         self._jobs[job.name] = StartedJob(now, wait, tuple(pods))
         self._waits.setdefault(size_of(job), []).append(wait)
         self._pods += [pod for pod in pods if pod.gpus > 1 or pod.pairs]
@@ -155,7 +162,8 @@ class Meter:
         stats = fleet_stats(snapshot)
         large = next((one.gpus for one in large_jobs(stats)), 0)
         stranded = sum(one.stranded for one in stats.values())
-        self._samples.append(Sample(now, self._in_use, waiting, stranded, large))
+        place = self._large is not None and has_place(self._large, snapshot, self._levels)
+        self._samples.append(Sample(now, self._in_use, waiting, stranded, large, place))
 
     def outcome(self, placement: str, jobs: int, now: float, failures: int, never: Mapping[str, str]) -> Outcome:
         """The figures at the end."""
@@ -179,6 +187,7 @@ class Meter:
             held=self._time_share(self._held_area),
             stranded=self._mean([one.stranded for one in self._samples]),
             large=self._mean([one.large for one in self._samples]),
+            large_place=math.nan if self._large is None else self._mean([one.has_place for one in self._samples]),
             failures=failures,
             never=never,
             samples=tuple(self._samples),

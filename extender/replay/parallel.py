@@ -11,17 +11,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from typing import Generic, TypeVar
 
 import structlog
 
 from extender.base.berth_errors import BerthError
 from extender.replay.fleets import Fleet
 from extender.replay.jobs import Job
+from extender.replay.large_shapes import LargeShape
 from extender.replay.outcome import Outcome
 from extender.replay.placements import Placement
 from extender.replay.replay import run_replay
 
 _STEPS = 200  # how often a replay tells its progress
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,14 @@ class Task:
     jobs: Sequence[Job]
     placement: Placement
     seed: int
+    large: LargeShape | None = None
+
+
+@dataclass(frozen=True)
+class _Result(Generic[T]):
+    """What a process ends with."""
+
+    value: T
 
 
 def run_side_by_side(tasks: Sequence[Task], progress: Callable[[int], None] = lambda _: None) -> list[Outcome]:
@@ -39,14 +50,21 @@ def run_side_by_side(tasks: Sequence[Task], progress: Callable[[int], None] = la
 
     Raises the first BerthError of a replay, also if its process was killed.
     """
-    outcomes: dict[int, Outcome] = {}
+    return measured_side_by_side(tasks, _whole, progress)
+
+
+def measured_side_by_side(
+    tasks: Sequence[Task], measure: Callable[[Task, Outcome], T], progress: Callable[[int], None]
+) -> list[T]:
+    """What `measure` makes of each outcome, within the process of its replay. See run_side_by_side."""
+    results: dict[int, T] = {}
     waiting = list(enumerate(tasks))[::-1]
     running: dict[Connection, int] = {}
     with _processes() as start:
         while waiting or running:
             while waiting and len(running) < (os.cpu_count() or 1):
                 number, task = waiting.pop()
-                running[start(task)] = number
+                running[start(task, measure)] = number
             for ready in wait(list(running)):
                 assert isinstance(ready, Connection), "only pipes are waited for"
                 try:
@@ -56,23 +74,28 @@ def run_side_by_side(tasks: Sequence[Task], progress: Callable[[int], None] = la
                     raise BerthError(f"the process of the replay of {name} ended: was the memory enough?") from None
                 if isinstance(found, BaseException):
                     raise found
-                if isinstance(found, Outcome):
-                    outcomes[running.pop(ready)] = found
+                if isinstance(found, _Result):
+                    results[running.pop(ready)] = found.value
+                    ready.close()
                 else:
                     progress(found)
-    return [outcomes[number] for number in range(len(tasks))]
+    return [results[number] for number in range(len(tasks))]
+
+
+def _whole(_: Task, outcome: Outcome) -> Outcome:
+    return outcome
 
 
 @contextmanager
-def _processes() -> Iterator[Callable[[Task], Connection]]:
+def _processes() -> Iterator[Callable[[Task, Callable[[Task, Outcome], object]], Connection]]:
     """Starts processes, and ends those that still run."""
     started = list[BaseProcess]()
     # A fork has the jobs and the fleet at once. Elsewhere it is not safe, and they are sent.
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
 
-    def start(task: Task) -> Connection:
+    def start(task: Task, measure: Callable[[Task, Outcome], object]) -> Connection:
         ours, theirs = context.Pipe(duplex=False)
-        process = context.Process(target=_run, args=(task, theirs), daemon=True)
+        process = context.Process(target=_run, args=(task, measure, theirs), daemon=True)
         process.start()
         started.append(process)
         theirs.close()
@@ -86,8 +109,8 @@ def _processes() -> Iterator[Callable[[Task], Connection]]:
             process.join()
 
 
-def _run(task: Task, pipe: Connection) -> None:
-    """The work of a process: numbers of arrived jobs, and then the outcome or an error."""
+def _run(task: Task, measure: Callable[[Task, Outcome], object], pipe: Connection) -> None:
+    """The work of a process: numbers of arrived jobs, and then the result or an error."""
     if not structlog.is_configured():  # a process that is no fork: each bind would write a line
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     every, told, parent = max(len(task.jobs) // _STEPS, 1), 0, os.getppid()
@@ -101,7 +124,8 @@ def _run(task: Task, pipe: Connection) -> None:
             told = arrived
 
     try:
-        pipe.send(run_replay(task.fleet, task.jobs, task.placement, task.seed, progress))
+        outcome = run_replay(task.fleet, task.jobs, task.placement, task.seed, progress, task.large)
+        pipe.send(_Result(measure(task, outcome)))
     except KeyboardInterrupt:
         return
     except BerthError as error:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Callable, Iterator, Sequence
 
 from extender.replay.outcome import NO_GPU, SIZES, Outcome, Sample
+from extender.replay.svg import line, svg, text
 
 _COLOURS = ("#15803d", "#2563eb", "#b45309", "#6b7280", "#7c3aed", "#be123c")
-_INK, _GREY = "#1f2937", "#d1d5db"
 _WIDTH, _LEFT, _PLOT = 920, 60, 800  # of the picture, left of a plot, of a plot
 _HEIGHT, _STEP = 130, 190  # of a plot, and from one to the next
 _TOP = 70
@@ -42,19 +41,14 @@ def picture(outcomes: Sequence[Outcome]) -> str:
     for number, (name, of) in enumerate(_TIMES):
         parts += _lines(name, outcomes, of, _TOP + (2 + number) * _STEP)
     height = _TOP + (2 + len(_TIMES)) * _STEP
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" font-family="sans-serif" '
-        f'font-size="12" fill="{_INK}"><rect width="{_WIDTH}" height="{height}" fill="white"/>\n'
-        + "\n".join(parts)
-        + "\n</svg>\n"
-    )
+    return svg(_WIDTH, height, parts)
 
 
 def _legend(outcomes: Sequence[Outcome]) -> Iterator[str]:
     x = float(_LEFT)
     for number, one in enumerate(outcomes):
         yield f'<rect x="{x:g}" y="18" width="12" height="12" fill="{_colour(number)}"/>'
-        yield _text(x + 18, 29, one.placement)
+        yield text(x + 18, 29, one.placement)
         x += 60 + 7.5 * len(one.placement)
 
 
@@ -68,13 +62,13 @@ def _bars(
     """Groups of bars, one for each placement; a group without any value is left out."""
     groups = [(name, values) for name, values in groups if not all(map(math.isnan, values))]
     most = max((value for _, values in groups for value in values if not math.isnan(value)), default=0.0) or 1.0
-    yield _text(_LEFT, top - 10, title, "font-weight='bold'")
-    yield _line(_LEFT, top + _HEIGHT, _LEFT + _PLOT, top + _HEIGHT)
+    yield text(_LEFT, top - 10, title, "font-weight='bold'")
+    yield line(_LEFT, top + _HEIGHT, _LEFT + _PLOT, top + _HEIGHT)
     for position, (name, values) in enumerate(groups):
         space = _PLOT / len(groups)
         width = min(space * 0.8 / len(outcomes), 60.0)
         x = _LEFT + position * space
-        yield _text(x, top + _HEIGHT + 16, name)
+        yield text(x, top + _HEIGHT + 16, name)
         for number, value in enumerate(values):
             if math.isnan(value):
                 continue
@@ -83,7 +77,7 @@ def _bars(
                 f'<rect x="{at:.1f}" y="{top + _HEIGHT - height:.1f}" width="{width - 2:.1f}" height="{height:.1f}" '
                 f'fill="{_colour(number)}"/>'
             )
-            yield _text(at, top + _HEIGHT - height - 3, shown(value), "font-size='10'")
+            yield text(at, top + _HEIGHT - height - 3, shown(value), "font-size='10'")
 
 
 def _lines(title: str, outcomes: Sequence[Outcome], of: Callable[[Sample], float], top: int) -> Iterator[str]:
@@ -91,12 +85,12 @@ def _lines(title: str, outcomes: Sequence[Outcome], of: Callable[[Sample], float
     samples = [sample for one in outcomes for sample in one.samples]
     end = max((one.at for one in samples), default=0.0) or 1.0
     most = max(map(of, samples), default=0.0) or 1.0
-    yield _text(_LEFT, top - 10, title, "font-weight='bold'")
-    yield _line(_LEFT, top + _HEIGHT, _LEFT + _PLOT, top + _HEIGHT)
-    yield _line(_LEFT, top, _LEFT + _PLOT, top)
-    yield _text(_LEFT - 6, top + 4, f"{most:,.0f}", "text-anchor='end'")
-    yield _text(_LEFT - 6, top + _HEIGHT + 4, "0", "text-anchor='end'")
-    yield _text(_LEFT + _PLOT, top + _HEIGHT + 16, f"{end / _HOUR:,.1f} h", "text-anchor='end'")
+    yield text(_LEFT, top - 10, title, "font-weight='bold'")
+    yield line(_LEFT, top + _HEIGHT, _LEFT + _PLOT, top + _HEIGHT)
+    yield line(_LEFT, top, _LEFT + _PLOT, top)
+    yield text(_LEFT - 6, top + 4, f"{most:,.0f}", "text-anchor='end'")
+    yield text(_LEFT - 6, top + _HEIGHT + 4, "0", "text-anchor='end'")
+    yield text(_LEFT + _PLOT, top + _HEIGHT + 16, f"{end / _HOUR:,.1f} h", "text-anchor='end'")
     for number, one in enumerate(outcomes):
         points = " ".join(
             f"{_LEFT + _PLOT * sample.at / end:.1f},{top + _HEIGHT * (1 - of(sample) / most):.1f}"
@@ -105,22 +99,9 @@ def _lines(title: str, outcomes: Sequence[Outcome], of: Callable[[Sample], float
         yield f'<polyline points="{points}" fill="none" stroke="{_colour(number)}" stroke-width="1.5"/>'
 
 
-def _hours(outcome: Outcome, size: str) -> float:
-    """The mean wait of the jobs of a size."""
-    return outcome.waits[size][1] / _HOUR if size in outcome.waits else math.nan
-
-
 def _colour(number: int) -> str:
     return _COLOURS[number % len(_COLOURS)]
 
 
 def _percent(value: float) -> str:
     return f"{value:.0%}"
-
-
-def _line(x1: float, y1: float, x2: float, y2: float) -> str:
-    return f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" stroke="{_GREY}"/>'
-
-
-def _text(x: float, y: float, words: str, more: str = "") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" {more}>{html.escape(words)}</text>'

@@ -1,114 +1,337 @@
-"""Traces that others published, as jobs of a replay. The columns of a file say which trace it is.
+"""Traces that others published, as jobs of a replay. TRACES is a table of their columns: a file's header tells which.
 
-* openb: Alibaba's cluster-trace-gpu-v2023 (FGD, USENIX ATC 2023), the pod lists.
-* dlrm: Alibaba's cluster-trace-gpu-v2025 (Prism, NSDI 2025), instances of recommendation models with GPUs and RDMA.
+* PAI: Alibaba's cluster-trace-gpu-v2020 (NSDI 2022), the table of tasks, with its header file before it.
+* openb: Alibaba's cluster-trace-gpu-v2023 (FGD, USENIX ATC 2023), the lists of pods.
+* DLRM: Alibaba's cluster-trace-gpu-v2025 (Prism, NSDI 2025), instances of recommendation models with GPUs and RDMA.
+* spot: Alibaba's cluster-trace-v2026-spot-gpu (GFS, ASPLOS 2026), the jobs.
+* Philly (ATC 2019, Microsoft): the list of jobs, which is JSON and so has a function in place of columns.
+* Helios (SC 2021, SenseTime) and Acme (NSDI 2024, Shanghai AI Lab): the jobs of Slurm and of Kubernetes.
 
-The node lists of openb are fleets. They say the products of the GPUs, but not what joins them.
-
-Pods that run when the trace begins arrive at 0 s; those that run when it ends have no end.
+The lists of nodes of three of them are fleets. They name the products of the GPUs, but not what joins them.
 """
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import math
 import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
+from extender.api.quantity import NANO, parse_quantity
 from extender.base.berth_errors import WireError
+from extender.base.text_limits import shown
 from extender.files import name_of, read_file
-from extender.replay.job_files import Row, Trace
-from extender.replay.jobs import Job
+from extender.replay.csv_tables import Row, table_of
+from extender.replay.jobs import MAX_GPUS, MAX_PODS, MAX_SECONDS, PRODUCT_WORDS, Job
 from extender.sandbox import MachineNode, unlinked_machine
 
-_MIB, _GIB = 1 << 20, 1 << 30
-_MOST = 1e12
-_MOST_GPUS = 16  # of a node
+_MIB, _GIB = 2.0**20, 2.0**30
+_MOST = 1e18
+_MISSING = {"", "nan", "none", "null", "na", "n/a", r"\n"}
 
 
-def _openb(row: Row, number: int) -> Job | None:
-    """`gpu_milli` is the share of a GPU, in thousandths, if the pod has one. `gpu_spec` names products."""
-    gpus, milli = _number(row, "num_gpu"), _number(row, "gpu_milli")
-    share = milli / 1000 if gpus == 1 and milli < 1000 else gpus  # noqa: PLR2004 - thousandths of a GPU
-    return Job(
-        _name(row["name"], number),
-        *_times(row, "creation_time", "deletion_time"),
-        gpus=share,
-        product=row.get("gpu_spec", ""),
-        cpu=round(_number(row, "cpu_milli")),
-        ram=round(_number(row, "memory_mib") * _MIB),
-    )
+class Column(NamedTuple):
+    """A column, and how many units of its field one of it is: seconds, GPUs, cores, bytes."""
+
+    name: str
+    unit: float = 1.0
 
 
-def _dlrm(row: Row, number: int) -> Job | None:
-    """CN instances need no devices of a GPU node. `rdma_request` is a percentage of a NIC, which is one NIC here."""
-    if row["role"] == "CN":
-        return None
-    return Job(
-        _name(row["instance_sn"], number),
-        *_times(row, "creation_time", "deletion_time"),
-        gpus=_number(row, "gpu_request"),
-        nics=int(_number(row, "rdma_request") > 0),
-        cpu=round(_number(row, "cpu_request") * 1000),
-        ram=round(_number(row, "memory_request") * _GIB),
-    )
+@dataclass(frozen=True)
+class Trace:
+    """A form of traces: the columns by field. The fields are those of Job, and these.
+
+    `end` is a time like `arrival`; `share` is the part of a GPU that a pod with one GPU has; `all_gpus` and `all_cpu`
+    are those of all pods of the job. A share of a NIC is one NIC.
+    """
+
+    name: str
+    columns: Mapping[str, Column]
+    only: tuple[str, str] | None = None  # the rows with this value in this column are jobs
+    is_cut: bool = False  # a row without an arrival ran when the trace began, one without an end when it ended
+    may_lack: Collection[str] = ("end", "product", "ram")  # fields whose columns some files of this form do not have
+
+    def lacking(self, header: Collection[str]) -> list[str]:
+        """The columns that a file of this form has, and this header has not."""
+        needed = [one.name for field, one in self.columns.items() if field not in self.may_lack]
+        return [name for name in needed if name not in header]
 
 
 TRACES = (
-    Trace("openb", frozenset({"name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "creation_time"}), _openb),
-    Trace("dlrm", frozenset({"instance_sn", "role", "gpu_request", "rdma_request", "creation_time"}), _dlrm),
+    Trace(
+        "PAI",
+        {
+            "name": Column("job_name"),
+            "arrival": Column("start_time"),
+            "end": Column("end_time"),
+            "pods": Column("inst_num"),
+            "gpus": Column("plan_gpu", 0.01),
+            "cpu": Column("plan_cpu", 0.01),
+            "ram": Column("plan_mem", _GIB),
+            "product": Column("gpu_type"),
+        },
+    ),
+    Trace(
+        "openb",
+        {
+            "name": Column("name"),
+            "arrival": Column("creation_time"),
+            "end": Column("deletion_time"),
+            "gpus": Column("num_gpu"),
+            "share": Column("gpu_milli", 0.001),
+            "cpu": Column("cpu_milli", 0.001),
+            "ram": Column("memory_mib", _MIB),
+            "product": Column("gpu_spec"),
+        },
+        is_cut=True,
+    ),
+    Trace(
+        "DLRM",
+        {
+            "name": Column("instance_sn"),
+            "arrival": Column("creation_time"),
+            "end": Column("deletion_time"),
+            "gpus": Column("gpu_request"),
+            "nics": Column("rdma_request", 0.01),
+            "cpu": Column("cpu_request"),
+            "ram": Column("memory_request", _GIB),
+        },
+        only=("role", "HN"),  # the others, CN, need no device of a GPU node
+        is_cut=True,
+    ),
+    Trace(
+        "spot",
+        {
+            "name": Column("job_name"),
+            "arrival": Column("submit_time"),
+            "duration": Column("duration"),
+            "pods": Column("worker_num"),
+            "gpus": Column("gpu_request"),
+            "cpu": Column("cpu_request"),
+            "product": Column("gpu_model"),
+        },
+    ),
+    Trace(
+        "Helios or Acme",
+        {
+            "name": Column("job_id"),
+            "arrival": Column("submit_time"),
+            "duration": Column("duration"),
+            "pods": Column("node_num"),
+            "all_gpus": Column("gpu_num"),
+            "all_cpu": Column("cpu_num"),
+            "ram": Column("mem_per_pod_GB", _GIB),
+        },
+    ),
 )
-
-
-_NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
-_VRAM = 16 * _GIB  # of each GPU: openb does not say it
+_NODES: Sequence[Mapping[str, Column]] = (
+    {
+        "name": Column("machine"),
+        "cpu": Column("cap_cpu"),
+        "ram": Column("cap_mem", _GIB),
+        "gpus": Column("cap_gpu"),
+        "product": Column("gpu_type"),
+    },
+    {
+        "name": Column("sn"),
+        "cpu": Column("cpu_milli", 0.001),
+        "ram": Column("memory_mib", _MIB),
+        "gpus": Column("gpu"),
+        "product": Column("model"),
+    },
+    {
+        "name": Column("node_name"),
+        "cpu": Column("cpu_num"),
+        "gpus": Column("gpu_capacity_num"),
+        "product": Column("gpu_model"),
+    },
+)
+_VRAM = 16 << 30  # of each GPU: the lists do not say it
 _MAX_NODE_BYTES = 16 << 20
+_MOST_NODE_GPUS = 16
+
+
+_GIVEN = (
+    "name", "arrival", "duration", "end", "pods", "gpus", "all_gpus", "share", "nics", "memory", "product", "cpu",
+    "all_cpu", "ram",
+)  # fmt: skip
+
+
+def columns_of(text: str) -> Trace:
+    """The form that --columns names: FIELD=COLUMN[*FACTOR],…. Raises WireError."""
+    found = dict[str, Column]()
+    for part in text.split(","):
+        field, equals, source = part.strip().partition("=")
+        name, times, factor = source.partition("*")
+        if not equals or not name or (times and not re.fullmatch(r"\d{1,12}(\.\d{1,12})?", factor)):
+            raise WireError("--columns", f"must be FIELD=COLUMN or FIELD=COLUMN*FACTOR, with commas, is {shown(part)}")
+        if field not in _GIVEN:
+            raise WireError("--columns", f"{shown(field)} is no field; the fields are {', '.join(_GIVEN)}")
+        found[field] = Column(name, float(factor or 1))
+    if "arrival" not in found:
+        raise WireError("--columns", "names no column for arrival")
+    return Trace("--columns", found, is_cut=True, may_lack=())
+
+
+def job_of(trace: Trace, row: Mapping[str, str], number: int) -> Job | None:
+    """The job of a row in line `number`; None if it is none. Raises ValueError that names the column and the value."""
+    if trace.only is not None and row[trace.only[0]] != trace.only[1]:
+        return None
+    cells = _Cells(row, trace.columns)
+    arrival, duration = _times(cells, is_cut=trace.is_cut)
+    pods = max(cells.whole("pods", MAX_PODS), 1) if cells.has("pods") else 1
+    gpus, cpu = cells.amount("gpus"), cells.amount("cpu")
+    if "all_gpus" in trace.columns:
+        gpus = cells.amount("all_gpus") / pods
+    if "all_cpu" in trace.columns:
+        cpu = cells.amount("all_cpu") / pods
+    if gpus == 1 and cells.has("share"):
+        gpus = min(cells.amount("share"), 1.0)
+    gpus = gpus if gpus < 1 else math.ceil(gpus)  # GPUs of pods that are not equal
+    if gpus > MAX_GPUS:
+        name = trace.columns["gpus" if "gpus" in trace.columns else "all_gpus"].name
+        raise ValueError(f"{name} {shown(row[name])} is more than {MAX_GPUS} GPUs for a pod")
+    job = Job(
+        plain_name(cells.text("name")) or f"job-{number}",
+        arrival,
+        duration,
+        pods=pods,
+        gpus=gpus,
+        nics=math.ceil(cells.amount("nics")),
+        memory=round(cells.amount("memory")),
+        product=cells.product if gpus else "",
+        cpu=round(cpu * 1000),
+        ram=round(cells.amount("ram")),
+    )
+    return job if arrival >= 0 and (gpus or job.nics or job.cpu or job.ram) else None
+
+
+def _times(cells: _Cells, *, is_cut: bool) -> tuple[float, float]:
+    """(arrival, duration) in seconds; an arrival below 0 if the job never ran."""
+    arrival = cells.time("arrival") if cells.has("arrival") else 0.0 if is_cut else -1.0
+    if cells.has("duration"):
+        duration = cells.number("duration", MAX_SECONDS)
+    elif cells.has("end"):
+        end = cells.time("end")
+        if end < arrival:
+            names = cells.column("end"), cells.column("arrival")
+            raise ValueError(f"{names[0]} {end:g} is before {names[1]} {arrival:g}")
+        duration = end - arrival
+    else:
+        return (arrival if is_cut else -1.0), math.inf
+    return arrival, max(duration, 1.0)  # a pod that ended within the second of its creation
+
+
+def philly_job(given: Any, number: int) -> Job | None:
+    """A job of Philly (ATC 2019, Microsoft), of its JSON list of jobs; None if it never ran. Raises ValueError.
+
+    It runs for the time of all its attempts, on as many servers as in the last one, with the most GPUs of one.
+    """
+    try:
+        attempts = [one for one in given["attempts"] if one["start_time"] and one["detail"]]
+        servers = attempts[-1]["detail"] if attempts else []
+        if not servers:
+            return None
+        spans = [_date(one["end_time"]) - _date(one["start_time"]) for one in attempts if one["end_time"]]
+        ends, gpus = bool(attempts[-1]["end_time"]), max(len(one["gpus"]) for one in servers)
+        name, arrival = plain_name(given["jobid"]) or f"job-{number}", _date(given["submitted_time"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError("has no jobid, submitted_time, and attempts with start_time, end_time and detail") from error
+    if not 0 < gpus <= MAX_GPUS or len(servers) > MAX_PODS:
+        raise ValueError(f"has {gpus} GPUs on each of {len(servers)} servers")
+    return Job(name, arrival, max(sum(spans), 1.0) if ends else math.inf, pods=len(servers), gpus=gpus)
+
+
+def _date(text: str) -> float:
+    """Seconds of a date and time without a zone. Raises ValueError."""
+    return datetime.datetime.fromisoformat(text).replace(tzinfo=datetime.UTC).timestamp()
+
+
+class _Cells:
+    """The values of a row by field. All raise ValueError that names the column and the value."""
+
+    def __init__(self, row: Mapping[str, str], columns: Mapping[str, Column]) -> None:
+        self._row = row
+        self._columns = columns
+
+    def column(self, field: str) -> str:
+        return self._columns[field].name
+
+    def text(self, field: str) -> str:
+        """The text of a field; '' if the row has none."""
+        value = self._row.get(self._columns[field].name, "") if field in self._columns else ""
+        return "" if value.lower() in _MISSING else value
+
+    @property
+    def product(self) -> str:
+        found = self.text("product")
+        if found and not PRODUCT_WORDS.fullmatch(found):
+            raise ValueError(f"{self.column('product')} must be words separated by |, is {shown(found)}")
+        return found
+
+    def has(self, field: str) -> bool:
+        return bool(self.text(field))
+
+    def amount(self, field: str) -> float:
+        """A number or a quantity, 0 if the row has none."""
+        return self.number(field) if self.has(field) else 0.0
+
+    def number(self, field: str, most: float = _MOST) -> float:
+        name, unit = self._columns[field]
+        try:
+            found = parse_quantity(self._row[name]).nanos / NANO * unit
+        except (ValueError, OverflowError):
+            found = -1.0
+        if not 0 <= found <= most:
+            what = "a number of at least 0," if most == _MOST else f"a time, or seconds up to {most / unit:g},"
+            raise ValueError(f"{name} must be {what} is {shown(self._row[name])}")
+        return found
+
+    def whole(self, field: str, most: int) -> int:
+        found = self.number(field)
+        if found != int(found) or found > most:
+            raise ValueError(f"{self.column(field)} must be a whole number up to {most}, is {shown(self.text(field))}")
+        return int(found)
+
+    def time(self, field: str) -> float:
+        """Seconds, also of a date and time. One without a zone is UTC."""
+        try:
+            return self.number(field, MAX_SECONDS)
+        except ValueError:
+            with contextlib.suppress(ValueError):
+                found = datetime.datetime.fromisoformat(self.text(field))
+                return (found if found.tzinfo else found.replace(tzinfo=datetime.UTC)).timestamp()
+            raise
 
 
 def read_nodes(path: Path) -> list[MachineNode]:
-    """The nodes of a node list of openb. Raises WireError that names the line."""
+    """The nodes of a published list. Raises WireError that names the line."""
     where = name_of(path)
-    lines = read_file(path, _MAX_NODE_BYTES).decode("utf-8", "replace").splitlines()
-    if not lines or tuple(lines[0].split(",")) != _NODE_COLUMNS:
-        raise WireError(f"{where}: line 1", f"must be {','.join(_NODE_COLUMNS)}: a node list of openb")
-    return [_node(line, f"{where}: line {number}") for number, line in enumerate(lines[1:], 2) if line]
+    header, rows = table_of(read_file(path, _MAX_NODE_BYTES).decode("utf-8-sig", "replace"), where)
+    columns = next((one for one in _NODES if {column.name for column in one.values()} <= set(header)), None)
+    if columns is None:
+        known = " or ".join(",".join(column.name for column in one.values()) for one in _NODES)
+        raise WireError(f"{where}: line 1", f"a list of nodes must have the columns {known}")
+    return list(_nodes(rows, columns, where))
 
 
-def _node(line: str, place: str) -> MachineNode:
-    values = line.split(",")
-    if len(values) != len(_NODE_COLUMNS):
-        raise WireError(place, f"has {len(values)} values for {len(_NODE_COLUMNS)} columns")
-    row = dict(zip(_NODE_COLUMNS, values, strict=True))
-    try:
-        cpu, ram, gpus = (int(_number(row, name)) for name in ("cpu_milli", "memory_mib", "gpu"))
-    except ValueError as error:
-        raise WireError(place, str(error)) from error
-    if gpus > _MOST_GPUS:
-        raise WireError(place, f"gpu must be at most {_MOST_GPUS}, is {gpus}")
-    machine = unlinked_machine(row["model"], gpus, _VRAM)
-    return MachineNode(_name(row["sn"], 0), machine, {}, {"cpu": f"{cpu}m", "memory": f"{ram}Mi"})
+def _nodes(rows: Iterator[Row], columns: Mapping[str, Column], where: str) -> Iterator[MachineNode]:
+    for line, row in rows:
+        cells = _Cells(row, columns)
+        try:
+            gpus = cells.whole("gpus", _MOST_NODE_GPUS)
+            cpu, ram = round(cells.amount("cpu") * 1000), round(cells.amount("ram"))
+        except ValueError as error:
+            raise WireError(f"{where}: line {line}", str(error)) from error
+        offered = {"cpu": f"{cpu}m", **({"memory": str(ram)} if "ram" in columns else {})}
+        name = plain_name(cells.text("name")) or f"node-{line}"
+        yield MachineNode(name, unlinked_machine(cells.text("product"), gpus, _VRAM), {}, offered)
 
 
-def _number(row: Row, name: str) -> float:
-    """Raises ValueError that names the column and the value."""
-    try:
-        found = float(row[name])
-    except (ValueError, KeyError):
-        found = -1.0
-    if not 0 <= found < _MOST:
-        raise ValueError(f"{name} must be a number of at least 0, is {row.get(name, '')!r}")
-    return found
-
-
-def _times(row: Row, created: str, deleted: str) -> tuple[float, float]:
-    """(arrival, duration) in seconds. Raises ValueError."""
-    arrival = _number(row, created) if row[created] else 0.0
-    if not row.get(deleted):
-        return arrival, math.inf
-    end = _number(row, deleted)
-    if end < arrival:
-        raise ValueError(f"{deleted} {end:g} is before {created} {arrival:g}")
-    return arrival, max(end - arrival, 1.0)  # a pod that ended within the second of its creation
-
-
-def _name(text: str, number: int) -> str:
-    return re.sub(r"[^a-z0-9-]+", "-", text.lower()).strip("-")[:180] or f"job-{number}"
+def plain_name(text: str) -> str:
+    """A name for an object of Kubernetes; '' if no character can stay."""
+    return re.sub(r"[^a-z0-9-]+", "-", text.lower()).strip("-")[:180]

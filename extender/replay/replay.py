@@ -13,19 +13,21 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
 from extender.api.object_meta import ObjectKey
-from extender.api.pods import Pod, decode_pod
+from extender.api.pod_amounts import Amounts
+from extender.api.pods import Pod, decode_pod, with_constraints
 from extender.api.resource_claims import Claim, decode_claim
 from extender.cache import ClusterCache
 from extender.replay.fleets import Fleet
 from extender.replay.jobs import Job
-from extender.replay.node_room import Amounts
+from extender.replay.large_shapes import LargeShape
 from extender.replay.outcome import MAX_NAMED, Meter, Outcome, PlacedPod, placed_pod
 from extender.replay.placements import Placement, placing_of
 from extender.replay.virtual_api import VirtualApi, VirtualWatches
 from extender.replay.virtual_scheduler import VirtualScheduler, Waiting
 from extender.replay.virtual_time import in_virtual_time, wall_clock
-from extender.runtime.cache_tasks import HoldExpirer
+from extender.runtime.informers import HoldExpirer
 from extender.runtime.supervisor import Supervisor
+from extender.scheduling import UsableNodes
 from extender.serve import Decisions
 
 PATIENCE_SECONDS = 600.0  # how long pods of a half placed gang wait for the last one, without Berth
@@ -54,25 +56,35 @@ def run_replay(
     placement: Placement,
     seed: int = 1,
     progress: Callable[[int], None] = lambda _: None,
+    large: LargeShape | None = None,
 ) -> Outcome:
     """Replay the jobs, which are in the order of their arrival. `progress` is told how many have arrived.
 
+    `large` is the job for which places are looked for while others run.
+
     Raises WireError for an object of the fleet that cannot be read.
     """
-    return in_virtual_time(Replay(fleet, jobs, placement, seed, progress).run())
+    return in_virtual_time(Replay(fleet, jobs, placement, seed, progress, large).run())
 
 
 class Replay:
     """See run_replay. `run` must run in a VirtualLoop."""
 
     def __init__(
-        self, fleet: Fleet, jobs: Sequence[Job], placement: Placement, seed: int, progress: Callable[[int], None]
+        self,
+        fleet: Fleet,
+        jobs: Sequence[Job],
+        placement: Placement,
+        seed: int,
+        progress: Callable[[int], None],
+        large: LargeShape | None,
     ) -> None:
         self._fleet = fleet
         self._jobs = jobs
         self._placement = placement
         self._seed = seed
         self._progress = progress
+        self._large = large
         self._pending = 0  # events to come
         self._ended = asyncio.Event()
         self._runs: dict[str, _Run] = {}  # by name of the job
@@ -80,6 +92,7 @@ class Replay:
         self._failures = 0
         self._waiting_gpus = 0.0
         self._templates: dict[Hashable, Claim] = {}  # by shape of the job
+        self._usable = UsableNodes()
 
     async def run(self) -> Outcome:
         """Replay all jobs, and return what was found."""
@@ -95,7 +108,9 @@ class Replay:
         self._scheduler = VirtualScheduler(self._api, placing, room, supervisor, self._seed)
         durations = [one.duration for one in self._jobs if one.duration < math.inf]
         until = self._jobs[-1].arrival or max(durations, default=1.0)
-        self._meter = Meter(self.decisions.cache.snapshot(), self._placement.policy.group_levels, until)
+        snapshot = self.decisions.cache.snapshot()
+        self._nodes = {name: node_info.node for name, node_info in snapshot.node_infos.items()}
+        self._meter = Meter(snapshot, self._placement.policy.group_levels, until, self._large)
         self.decisions.start()
         supervisor.start("kube-scheduler", self._scheduler.run)
         supervisor.spawn("samples", self._samples(until))
@@ -166,16 +181,19 @@ class Replay:
         self._runs[job.name] = run
         self._waiting_gpus += job.all_gpus
         requests = Amounts(job.cpu, job.ram, 1)
-        created = []
-        for name in job.pod_names(run.attempt):
+        created, nodes = list[Waiting](), None
+        for number, name in enumerate(job.pod_names(run.attempt)):
             uid = f"uid-{name}"
             obj = job.pod(name, plain=not berth)
             obj["metadata"] |= {"uid": uid, "resourceVersion": "1"}
             pod, claim = decode_pod(obj), self._claim(job, name)
             run.pods[uid] = pod, claim
             self._run_of[uid] = run
-            created.append(Waiting(pod, run.of(gangs=berth), job.shape, requests, berth and job.is_gang))
-            self._api.create(pod, claim)
+            if not number:  # the others have the same constraints
+                nodes = self._usable.of((with_constraints(pod, obj),), self._nodes, 0).get(uid)
+            of, in_gang = run.of(gangs=berth), berth and job.is_gang
+            created.append(Waiting(pod, of, job.shape, requests, in_gang, priority=job.priority, nodes=nodes))
+            self._api.create(pod, [claim] if claim is not None else [])
         for waiting in created:
             self._scheduler.add(waiting)
 

@@ -1,4 +1,4 @@
-"""The queue and the cycles of kube-scheduler in a replay: one pod at a time, the longest waiting first.
+"""The queue and the cycles of kube-scheduler in a replay: one pod at a time, by priority, the longest waiting first.
 
 A rejected pod is tried again when devices may have become free. If it is rejected again, so would be pods of the same
 shape, and they are not asked; likewise gangs. The members of a gang are a class of their own in the queue, and all
@@ -14,14 +14,17 @@ from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import Protocol
 
+from extender.api.pod_amounts import Amounts
 from extender.api.pods import Pod
+from extender.api.reasons import Code
 from extender.base.berth_errors import BerthError
-from extender.replay.node_room import Amounts, NodeRoom
+from extender.replay.node_room import NodeRoom
 from extender.replay.virtual_api import VirtualApi
 from extender.runtime.supervisor import Supervisor
 from extender.sandbox import backoff_seconds, tie_breaker
 
 NO_ROOM = "Insufficient cpu, memory or pods"
+FORBIDDEN = Code.NODE_CONSTRAINTS.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,8 @@ class Waiting:
     failures: int = 0
     number: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict)
+    priority: int = 0
+    nodes: frozenset[str] | None = None  # that its constraints admit; None: all
 
 
 class VirtualScheduler:
@@ -75,7 +80,7 @@ class VirtualScheduler:
         self._seed = seed
         self._classes: dict[Hashable, dict[str, Waiting]] = {}
         self._number = 0
-        self._due: list[tuple[int, Hashable]] = []  # classes, each with the place of its first pod
+        self._due: list[tuple[tuple[int, int], Hashable]] = []  # classes, each with the place of its first pod
         self._is_due: set[Hashable] = set()
         self._refused: set[Hashable] = set()  # shapes that were rejected since devices became free
         self._wake = asyncio.Event()
@@ -125,7 +130,7 @@ class VirtualScheduler:
         if of not in self._is_due:
             self._is_due.add(of)
             first = next(iter(self._classes[of].values()))
-            heappush(self._due, (first.number, of))
+            heappush(self._due, ((-first.priority, first.number), of))
         self._wake.set()
 
     def _take(self, uid: str, of: Hashable) -> None:
@@ -140,7 +145,7 @@ class VirtualScheduler:
         waiting = next((one for one in self._classes.get(of, {}).values() if one.ready_at <= now), None)
         if waiting is None or waiting.shape in self._refused:
             return
-        offer = self._placing.offer(waiting.pod, self._room.with_room(waiting.requests))
+        offer = self._placing.offer(waiting.pod, self._named(waiting))
         if offer.error:
             self._failed(waiting)
         elif not offer.scores:
@@ -155,6 +160,11 @@ class VirtualScheduler:
             self._in_flight += 1
             await self._start_bind(waiting, node)
 
+    def _named(self, waiting: Waiting) -> Sequence[str]:
+        """The nodes for which kube-scheduler asks its extender."""
+        names = self._room.with_room(waiting.requests)
+        return names if waiting.nodes is None else [name for name in names if name in waiting.nodes]
+
     def _chosen(self, scores: Mapping[str, int], waiting: Waiting) -> str:
         """The best node."""
         best = max(scores.values())
@@ -164,10 +174,14 @@ class VirtualScheduler:
     def _reject(self, waiting: Waiting, offer: Offer) -> None:
         """No node. A gang is told, as the condition of a pod tells it: serve ends the plans of such members."""
         waiting.reasons = offer.reasons
+        if waiting.nodes is not None:
+            forbidden = len(self._room.names) - len(waiting.nodes)
+            found = {**offer.reasons, NO_ROOM: offer.reasons.get(NO_ROOM, 0) - forbidden, FORBIDDEN: forbidden}
+            waiting.reasons = {reason: count for reason, count in found.items() if count > 0}
         if offer.lasting:
             self._refused.add(waiting.shape)
         if waiting.in_gang:
-            counts = ", ".join(sorted(f"{number} {reason}" for reason, number in offer.reasons.items()))
+            counts = ", ".join(sorted(f"{number} {reason}" for reason, number in waiting.reasons.items()))
             text = f"0/{len(self._room.names)} nodes are available: {counts}."
             if text != waiting.pod.unschedulable:
                 waiting.pod = replace(waiting.pod, unschedulable=text, tried=True)

@@ -44,6 +44,8 @@ _ARCHITECTURES = (
     ("H200", "Hopper", "9.0.0"),
     ("B200", "Blackwell", "10.0.0"),
 )
+_BRANDS = (("V100", "Tesla"), ("P100", "Tesla"), ("RTX A6000", "NvidiaRTX"), ("RTX 8000", "QuadroRTX"))  # of NVML
+_WITHOUT_HMM = ("Pascal", "Volta", "Unknown")  # GPUs on which the open kernel modules do not run
 
 
 class Nic(BaseModel, frozen=True):
@@ -237,15 +239,20 @@ def node_object(name: str, machine: Machine, labels: dict[str, str]) -> Json:
 
 
 def gpu_slice(name: str, machine: Machine) -> Json:
-    """Return the ResourceSlice of the NVIDIA driver: one device per GPU, without NVLink."""
+    """Return the ResourceSlice of the NVIDIA driver: one device per GPU, without NVLink.
+
+    It has the attributes of release 0.5, which added the NUMA node. What the machine file does not know is left out.
+    """
     family, compute = next(((f, c) for word, f, c in _ARCHITECTURES if word in machine.product), ("Unknown", "1.0.0"))
+    brand = next((name for word, name in _BRANDS if word in machine.product), "Nvidia")
+    addressing = "ATS" if "GB200" in machine.product else "" if family in _WITHOUT_HMM else "HMM"
     devices = []
     for i, reading in enumerate(machine.readings):
         attributes: Json = {
             "type": {"string": "gpu"},
             "uuid": {"string": gpu_uuid(name, i)},
             "productName": {"string": machine.product},
-            "brand": {"string": "Nvidia"},
+            "brand": {"string": brand},
             "architecture": {"string": family},
             "cudaComputeCapability": {"version": compute},
             "driverVersion": {"version": "580.65.6"},
@@ -253,8 +260,12 @@ def gpu_slice(name: str, machine: Machine) -> Json:
         }
         if reading.pci_bus_id:
             attributes["resource.kubernetes.io/pciBusID"] = {"string": reading.pci_bus_id}
+        if addressing:
+            attributes["addressingMode"] = {"string": addressing}
         if reading.pcie_root:
             attributes["resource.kubernetes.io/pcieRoot"] = {"string": reading.pcie_root}
+        if reading.numa is not None:
+            attributes["resource.kubernetes.io/numaNode"] = {"int": reading.numa}
         capacity = {"memory": {"value": f"{machine.memory_bytes >> 20}Mi"}}
         devices.append({"name": f"gpu-{i}", "attributes": attributes, "capacity": capacity})
     return _slice(f"00000-{GPU_DRIVER}-{name}", GPU_DRIVER, name, devices)

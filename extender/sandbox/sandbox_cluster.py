@@ -77,6 +77,11 @@ class Cluster:
         namespace = (obj.get("metadata") or {}).get("namespace") or "default"
         return self.api.registry.create(resource, namespace, obj)
 
+    def delete_pod(self, namespace: str, name: str) -> None:
+        """Delete a pod, if it is there, and with it the claims that it owns."""
+        if self.store.get("pods", (namespace, name)) is not None:
+            self.api.registry.delete(RESOURCES["", "pods"], (namespace, name))
+
     def add_node(self, name: str, machine: Machine, labels: Mapping[str, str] | None = None) -> None:
         """Add a node with the slices of its GPUs and NICs, and the agent's fabric slice."""
         for obj in machine_objects(MachineNode(name, machine, labels or {})):

@@ -20,10 +20,13 @@ import orjson
 
 from extender.api.device_classes import IMPLICIT_RESOURCE_PREFIX
 from extender.api.fields import Json
-from extender.api.pods import decode_pod
+from extender.api.nodes import decode_node
+from extender.api.pods import Pod, decode_pod, with_constraints
 from extender.api.quantity import NANO, parse_quantity
+from extender.api.reasons import Code
 from extender.base.berth_errors import WireError
 from extender.sandbox.apiserver.versioned_store import Change, ObjectStore
+from extender.scheduling import may_run
 
 _FILTER_SECONDS, _BIND_SECONDS = 5.0, 30.0  # the httpTimeout values of scheduler-config/
 _BACKOFF_SECONDS = (1.0, 10.0)  # podInitialBackoffSeconds, podMaxBackoffSeconds
@@ -174,7 +177,7 @@ class Scheduler:
     # -- the extender's verbs --------------------------------------------------------------------------------
 
     async def _place(self, session: aiohttp.ClientSession, pod: Json, waiting: _Waiting) -> str | None:
-        names, waiting.reasons = self._with_resources(pod)
+        names, waiting.reasons = self._feasible(pod)
         if not names:
             return None
         self._start = (self._start + 1) % len(names)
@@ -203,11 +206,13 @@ class Scheduler:
             return str(feasible[0])
         return await self._prioritized(session, {**args, "NodeNames": feasible}, feasible)
 
-    def _with_resources(self, pod: Json) -> tuple[list[str], dict[str, int]]:
-        """The nodes that have the pod's extended resources, as NodeResourcesFit finds them; the reasons of the others.
+    def _feasible(self, pod: Json) -> tuple[list[str], dict[str, int]]:
+        """The nodes that the pod's constraints admit and that have its extended resources; the reasons of the others.
 
-        A node that does not offer a resource at all leaves it to the DeviceClass that provides it.
+        As NodeAffinity, TaintToleration and NodeResourcesFit find them. A node that does not offer a resource at all
+        leaves it to the DeviceClass that provides it.
         """
+        constrained = _constrained(pod)
         asked, provided = _scalars(pod), set[str]()
         for class_ in self._store.all("deviceclasses") if asked else ():
             explicit = (class_.get("spec") or {}).get("extendedResourceName")
@@ -215,6 +220,9 @@ class Scheduler:
         names, reasons = list[str](), dict[str, str]()
         for node in self._store.all("nodes"):
             name, offers = node["metadata"]["name"], (node.get("status") or {}).get("allocatable") or {}
+            if constrained is not None and not may_run(constrained, decode_node(node)):
+                reasons[name] = Code.NODE_CONSTRAINTS.text
+                continue
             for resource, amount in asked.items():
                 offered = parse_quantity(str(offers.get(resource, 0))).nanos // NANO
                 if (offered or resource not in provided) and amount > offered - self._used(name, resource, offered):
@@ -289,6 +297,14 @@ def tie_breaker(scores: Mapping[str, int], seed: int, pod: str) -> str:
     best = max(scores.values())
     by_pod = random.Random(f"{seed}/{pod}")  # noqa: S311 - no secret
     return by_pod.choice(sorted(name for name, score in scores.items() if score == best))
+
+
+def _constrained(obj: Json) -> Pod | None:
+    """The pod with its constraints on nodes; None for one that a real API server would refuse."""
+    try:
+        return with_constraints(decode_pod(obj), obj)
+    except WireError:
+        return None
 
 
 def _scalars(pod: Json) -> Counter[str]:

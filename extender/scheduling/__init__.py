@@ -36,7 +36,6 @@ from extender.scheduling.gang_parts import (
     parts_problem,
     rank_order,
 )
-from extender.scheduling.group_domain import left_part, outside_domain, part_domains, running_domain
 from extender.scheduling.node_ranking import NodeRanking, NodesOfStatus, RankingCache
 from extender.scheduling.node_selection import NO_PREFERENCE, NodePreference, SelectedNodes, UsableNodes, may_run
 from extender.scheduling.requirements.pod_requirements import PodRequirements, requirements_of
@@ -46,7 +45,11 @@ from extender.scheduling.shortlist import (
     CollectedDomain,
     best_nodes,
     in_cliques,
+    left_part,
+    outside_domain,
+    part_domains,
     proximity_of,
+    running_domain,
     scores,
     shortlist,
 )

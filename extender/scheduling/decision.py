@@ -58,6 +58,8 @@ class ScoredNode:
         """The node with the score and devices of this placement. Raises DeadlineExceeded."""
         gpus = node_info.positions(placement.solution.taken)
         source = node_info.fabric.source.value if node_info.fabric is not None else ""
+        claims = (*requirements.allocated_claims, *requirements.promised_claims)
+        reused = (claim.allocation.results for claim in claims if claim.allocation is not None)
         best = max(product_gbps(node_info, gpus), placement.ring_gbps)
         return cls(
             node_info.node.name,
@@ -67,9 +69,9 @@ class ScoredNode:
             best if placement.ring_gbps else 0.0,
             source,
             placement.parts,
-            requirements.allocated_devices,
+            tuple(str(result.device) for results in reused for result in results),
             *_pairs(node_info, placement, requirements, context),
-            one_line(requirements.shared_clique(node_info.node, snapshot)),
+            one_line(requirements.shared_clique(node_info.node, snapshot)) if requirements.compute_domain else "",
         )
 
     def annotation(self, runner_up: str, margin: float) -> str:
@@ -81,8 +83,8 @@ class ScoredNode:
             return ""
         found = [f"score {self.score:.3f}", f"devices {', '.join(self.all_devices)}"]
         found += [f"{part.name} {part.value:.2f}: {part.sentence}" for part in self.parts]
-        pairs = DevicePairs(self.pairs, self.more_pairs, self.network).text()
-        found += [f"{_PAIRS}{pairs}"] if pairs else []
+        if self.pairs:
+            found.append(_PAIRS + DevicePairs(self.pairs, self.more_pairs, self.network).text())
         found += [crowded_text(self.clique)] if self.clique else []
         return "; ".join([*found, *([runner_up_text(runner_up, margin)] if runner_up else [])])
 

@@ -10,18 +10,23 @@ one state.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, NamedTuple
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.api.group_topology import ONE_NODE
 from extender.api.label_domains import Path, path_of
 from extender.api.nodes import Node
-from extender.scheduling.place_tree import Key, PlaceTree, in_order
 from extender.vendors import CLIQUE_LABELS
 
+Key = tuple[Any, ...]
+"""Two numbers for each level, the nearest first, and then (sizes, name) of a place: names differ, so keys do."""
+
+_Path = tuple[Hashable, ...]
 _LEAST_CHANGES = 1024  # that are noted for trees which follow later
 
 
@@ -85,10 +90,89 @@ class _Place:
         return tuple(domain.free if domain is not None else 0 for domain in self.domains)
 
 
+class _Branch:
+    """Children with their keys."""
+
+    def __init__(self) -> None:
+        self.order: list[tuple[Key, Any]] = []
+        self._keys: dict[Hashable, Key] = {}
+
+    def put(self, child: Hashable, key: Key | None) -> None:
+        """Set the key of a child; None removes it."""
+        old = self._keys.get(child)
+        if old == key:
+            return
+        if old is not None:
+            del self.order[bisect_left(self.order, (old,))]
+            del self._keys[child]
+        if key is not None:
+            insort(self.order, (key, child))
+            self._keys[child] = key
+
+
+class _PlaceTree:
+    """Places in their order, as a tree of domains: a change moves only the branches in which it happened.
+
+    The key of a place is a number list: the use of its nearest domain, then of the next one, and so on, then the sizes
+    of these domains, and its name last. A pod changes the use of a spine, and so the keys of all places in it, but not
+    their order. So each branch orders its children by what lies within, and a branch gets the use of its own domain
+    only among its siblings.
+    """
+
+    def __init__(self) -> None:
+        self.branches: dict[_Path, _Branch] = {}  # by the domains from the farthest one; () for all
+
+    def update(self, place: _Place, *, present: bool) -> None:
+        """Add or remove a place, and note the use of the domains around it."""
+        use, sizes, path = place.use, place.sizes, place.parents
+        child: Hashable = place
+        key: Key | None = (*use[:2], (sizes[:1], place.name)) if present else None
+        for depth in range(len(path), -1, -1):
+            branch = self.branches.get(path[:depth])
+            if branch is None and key is not None:
+                branch = self.branches[path[:depth]] = _Branch()
+            if branch is not None:
+                branch.put(child, key)
+                if not branch.order:
+                    del self.branches[path[:depth]]
+            child, level = path[:depth], len(path) - depth + 1
+            first = branch.order[0][0] if branch is not None and branch.order else None
+            key = None
+            if first is not None:
+                inner, name = first[-1]
+                last = (inner + sizes[level : level + 1], name)
+                key = (*first[:-1], *use[2 * level : 2 * level + 2], last)
+
+
+def _in_order(trees: Iterable[_PlaceTree]) -> Iterator[_Place]:
+    """The places of several trees, the first ones first. A place in two trees comes twice."""
+    heap: list[tuple[Key, int, _PlaceTree, _Branch, int, Key, Key]] = []
+    number = count()
+
+    def push(tree: _PlaceTree, branch: _Branch, position: int, use: Key, sizes: Key) -> None:
+        """`use` and `sizes` are those of the domains around the branch."""
+        if position < len(branch.order):
+            key = branch.order[position][0]
+            inner, name = key[-1]
+            heappush(heap, ((*key[:-1], *use, inner + sizes, name), next(number), tree, branch, position, use, sizes))
+
+    for tree in trees:
+        if () in tree.branches:
+            push(tree, tree.branches[()], 0, (), ())
+    while heap:
+        _, _, tree, branch, position, use, sizes = heappop(heap)
+        key, child = branch.order[position]
+        push(tree, branch, position + 1, use, sizes)
+        if isinstance(child, tuple):
+            push(tree, tree.branches[child], 0, (*key[-3:-1], *use), key[-1][0][-1:] + sizes)
+        else:
+            yield child
+
+
 class _Tree(NamedTuple):
     """The places with nodes in one state."""
 
-    places: PlaceTree[_Place]
+    places: _PlaceTree
     changes: int  # how many changes of places it has followed
 
 
@@ -193,7 +277,7 @@ class DomainUses:
                 name: (self.around(name), self._nodes[name].place.name, name) for name in found if name not in without
             }
             return min(key, key=key.__getitem__, default=None)
-        for place in in_order([self._tree(state) for state in states & self._in_state.keys()]):
+        for place in _in_order([self._tree(state) for state in states & self._in_state.keys()]):
             names = [
                 name
                 for state in place.states.keys() & states
@@ -204,12 +288,12 @@ class DomainUses:
                 return min(names)
         return None
 
-    def _tree(self, state: int) -> PlaceTree[_Place]:
+    def _tree(self, state: int) -> _PlaceTree:
         """The places with nodes in a state, in the order of now."""
         places, known = self._in_state[state], self._trees.get(state)
         missed = self._changes - known.changes if known is not None else 0
         if known is None or missed > min(len(self._changed), len(places)):
-            tree, changed = PlaceTree[_Place](), list(places)
+            tree, changed = _PlaceTree(), list(places)
         else:
             tree, changed = known.places, self._changed[len(self._changed) - missed :]
         for place in dict.fromkeys(changed):

@@ -53,7 +53,7 @@ from extender.base.fair_lru import FairLRU
 from extender.cel.dra import Masks
 from extender.policy import Policy
 from extender.scheduling.node_selection import SelectedNodes
-from extender.scheduling.requirements.pod_requirements import IdentityKey, PodRequirements
+from extender.scheduling.requirements.pod_requirements import PodRequirements
 from extender.scheduling.unschedulable_reason import unschedulable_reason
 from extender.topology.preference import ByTopology
 from extender.topology.score_parts import DeviceChoice, ScorePart, achieved_gbps, parts, total
@@ -395,9 +395,8 @@ def placement_key(node_info: NodeInfo, requirements: PodRequirements, path: Fast
     If no GPU of the fabric matches, the score reads only `own_in_use` of the node's use. So nodes of one hardware share
     the choice among the devices of a pool that all of them reach.
     """
-    policy = IdentityKey(requirements.policy)  # comparing policies by value would take a tenth of the time
     (_, request, free, least_memory), *_ = path.asked
-    asked = free, request.count, least_memory, requirements.intent, policy
+    asked = free, request.count, least_memory, requirements.intent, requirements.policy
     if not node_info.positions(free):
         return node_info.state.hardware_signature, node_info.own_in_use, *asked
     return node_info.state.own_signature, *asked

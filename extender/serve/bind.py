@@ -32,8 +32,8 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, KeysView
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, KeysView
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -55,24 +55,33 @@ from extender.cluster import (
     Unavailable,
     WallClock,
     Writer,
+    seconds_since,
     utc_now,
 )
-from extender.runtime.cache_tasks import WatchProgress
+from extender.policy import Policy
+from extender.runtime.informers import WatchProgress
 from extender.runtime.supervisor import Supervisor
 from extender.scheduling import PodRequirements, ScoredNode, Unschedulable, in_cliques, requirements_of
 from extender.scheduling.requirements import (
     Pending,
+    Readiness,
     Skip,
     UnschedulableAndUnresolvable,
     class_of_resource,
+    readiness,
 )
-from extender.serve.binding_cycle import BindError, BindingCycle, BindOutcomeUnknown, BindPending, pod_group_of
+from extender.serve.binding_cycle import (
+    BindError,
+    BindingCycle,
+    BindOutcomeUnknown,
+    BindPending,
+    ConditionsFailed,
+    pod_group_of,
+)
 from extender.serve.claims import FRESH_SECONDS, ClaimWrites, NewAllocations
-from extender.serve.driver_waits import DriverWaits
-from extender.serve.filter import FilterService
+from extender.serve.filter import FilterService, RunnerUp
 from extender.serve.gangs.gang_barrier import GangBarrier
 from extender.serve.gangs.gang_state import FormingGang
-from extender.serve.remembered_pods import RunnerUp
 from extender.serve.telemetry import SpanFactory, no_span
 from extender.serve.undo import IN_FLIGHT_GRACE_SECONDS, Undo
 from extender.serve.write_barrier import WriteBarrier
@@ -217,7 +226,7 @@ class Binder:
                 return
             if pod.node_name:
                 raise BindError(f"pod {key} is bound to node {pod.node_name} already")
-            if pod.concerns_berth and (not_ready := self._watches.not_ready_text):
+            if (not_ready := self._watches.not_ready_text) and pod.concerns_berth:
                 raise BindError(not_ready)
         membership = pod.membership
         if membership is None:
@@ -293,7 +302,12 @@ class Binder:
         Holds of other pods on shared claims end: this bind came first, and the binds of the other pods will find the
         claims allocated. Raises BindError after 20 s.
         """
-        while promised := [claim for claim in self._claims_of(pod) if self._is_promised(claim, pod)]:
+        reserved = self._cache.reservations.by_claim
+        while promised := [
+            claim
+            for claim in self._claims_of(pod)
+            if claim.allocation is None and (found := reserved.get(claim.uid)) is not None and found.pod_uid != pod.uid
+        ]:
             for claim in promised:
                 if not await self._progress.wait_for(partial(self._is_not_written, claim.uid), _MAX_OTHER_SECONDS):
                     raise BindError(str(Reason(Code.CLAIM_IN_FLIGHT, (str(claim.key),))))
@@ -303,11 +317,6 @@ class Binder:
     def _claims_of(self, pod: Pod) -> list[Claim]:
         """The pod's claims, as far as the cache has them, by name: an error always names the same one."""
         return [claim for key in sorted(pod.claim_keys) if (claim := self._cache.store.claims.get(key)) is not None]
-
-    def _is_promised(self, claim: Claim, pod: Pod) -> bool:
-        """Whether a filter or bind request of another pod has chosen the devices of a claim."""
-        found = self._cache.reservations.by_claim.get(claim.uid)
-        return claim.allocation is None and found is not None and found.pod_uid != pod.uid
 
     def _is_not_written(self, claim_uid: str) -> bool:
         """Whether no bind writes the claim now."""
@@ -356,16 +365,16 @@ class Binder:
         if isinstance(status, Unschedulable):
             raise BindError(f"node {node}: {status.reason}")
         node_info = snapshot.node_infos[node]
-        mismatch = requirements.mismatch(node_info.node, snapshot)
-        if mismatch is not None:
+        if requirements.node_selectors and (mismatch := requirements.mismatch(node_info.node, snapshot)) is not None:
             raise BindError(f"node {node}: {Reason(mismatch)}")
         requirements = requirements.for_node(node_info.node)
         context = self._filter_service.evaluator.evaluation_context(snapshot)
         allocations = status.allocations(node_info, requirements, context, _new_share)
         chosen = ScoredNode.of(node_info, status, requirements, context, snapshot)
-        # The best other node of filter, but for those that came last because of another ComputeDomain in their clique.
-        crowded = requirements.crowded_cliques(snapshot) - {node_info.node.labels.get(CLIQUE_LABEL)}
-        last = in_cliques(crowded, snapshot)
+        last = frozenset[str]()  # the nodes that come last because of another ComputeDomain in their clique
+        if requirements.compute_domain:
+            own_clique = {node_info.node.labels.get(CLIQUE_LABEL)}
+            last = in_cliques(requirements.crowded_cliques(snapshot) - own_clique, snapshot)
         runner_up = self._filter_service.shortlist_scores.runner_up(cycle.pod.uid, node, last)
         return _Plan(requirements, allocations, chosen, decision_annotation(chosen, runner_up))
 
@@ -476,3 +485,98 @@ def _pause(error: ClusterError) -> float:
     if isinstance(error, TooMany):
         return error.retry_after
     return 0.0 if isinstance(error, Conflict) else IN_FLIGHT_GRACE_SECONDS
+
+
+# -- waits for drivers -----------------------------------------------------------------------------------------
+# A claim may have binding conditions (KEP-5007), and its pod is bound once they hold. A driver has no deadline, and
+# each bind that waits keeps an HTTP connection. So the number of such binds is limited, and one call waits at most
+# `binding_wait_seconds`. The others, and what takes longer, end with BindPending: the devices stay allocated, and
+# kube-scheduler calls again, until `binding_timeout_seconds` have passed since the allocation.
+
+
+@dataclass(frozen=True, slots=True)
+class WaitLimits:
+    """How many binds may wait for drivers at the same time. The others fail at once, and kube-scheduler calls again.
+
+    Members of a gang have slots of their own. A bind that waits for the bind of another pod, or for the write that
+    reserves a shared claim, needs no slot: it waits for answers of the API server, as all binds do.
+    """
+
+    total: int = 48  # with the slots of gangs, 16 below the connections to the verbs
+    namespace: int = 32
+
+
+class DriverWaits:
+    """The binds that wait for binding conditions now. `wall_clock` is compared with the time of an allocation."""
+
+    def __init__(
+        self, cache: ClusterCache, progress: WatchProgress, wall_clock: WallClock, limits: WaitLimits | None = None
+    ) -> None:
+        self._cache = cache
+        self._progress = progress
+        self._wall_clock = wall_clock
+        self._limits = limits or WaitLimits()
+        self._waiting: Counter[str] = Counter()  # binds by namespace
+        self._ended = False
+
+    def end(self) -> None:
+        """The process ends: from now on, a bind that would wait ends with BindPending."""
+        self._ended = True
+
+    async def wait(self, cycle: BindingCycle, claims: list[Claim], policy: Policy) -> bool:
+        """Wait until the drivers have met all binding conditions of the claims. Returns whether one had to be awaited.
+
+        Raises BindPending at the end of this call's time, or if too many wait; kube-scheduler then calls again. A
+        longer wait could send the Binding after kube-scheduler gave up the node. Raises ConditionsFailed if a driver
+        reports a failure, or at the end of `binding_timeout_seconds`.
+        """
+        end, waited = cycle.started + policy.binding_wait_seconds, False
+        for claim in claims:
+            if self._state(claim) is Readiness.READY:
+                continue
+            waited = True
+            stamp = claim.allocation.timestamp if claim.allocation is not None else ""
+            left = policy.binding_timeout_seconds - seconds_since(stamp, self._wall_clock)
+            seconds = min(left, end - asyncio.get_running_loop().time())
+            await self._wait_for(cycle, claim, seconds)
+            state = self._state(claim)
+            if state is Readiness.READY:
+                continue
+            if state is Readiness.WAITING and (self._ended or seconds < left):
+                raise BindPending(f"waiting for binding conditions of claim {claim.key}")
+            why = "are not met: binding timeout" if state is Readiness.WAITING else "failed"
+            raise ConditionsFailed(claim, f"binding conditions of claim {claim.key} {why}")
+        return waited
+
+    async def _wait_for(self, cycle: BindingCycle, claim: Claim, seconds: float) -> None:
+        """Raises BindPending at once if too many pods wait."""
+        decided = partial(self._is_decided, claim)
+        if decided() or seconds <= 0:
+            return
+        own = cycle.forming is not None and cycle.forming.has_slot(cycle.pod.uid)
+        with nullcontext(own) if own else self.slot(cycle.pod.key.namespace) as may_wait:
+            if not may_wait:
+                raise BindPending(f"too many pods wait for binding conditions, as those of claim {claim.key}")
+            await self._progress.wait_for(decided, seconds)
+
+    def _is_decided(self, claim: Claim) -> bool:
+        """Whether the drivers reported that the devices of a claim are ready or failed, or the process ends."""
+        return self._ended or self._state(claim) is not Readiness.WAITING
+
+    def _state(self, claim: Claim) -> Readiness:
+        return readiness(self._cache.store.claims.get(claim.key, claim))
+
+    @contextmanager
+    def slot(self, namespace: str) -> Iterator[bool]:
+        """A slot for one bind; False if there is none for its namespace."""
+        waiting, limits = self._waiting, self._limits
+        if waiting[namespace] >= limits.namespace or waiting.total() >= limits.total:
+            yield False
+            return
+        waiting[namespace] += 1
+        try:
+            yield True
+        finally:
+            waiting[namespace] -= 1
+            if not waiting[namespace]:
+                del waiting[namespace]

@@ -17,7 +17,7 @@ from extender.api.resource_claims import Claim
 from extender.cache import ClusterCache
 from extender.cluster import WallClock, Writer, utc_now
 from extender.policy import Policy
-from extender.runtime.cache_tasks import CacheRefresh
+from extender.runtime.informers import CacheRefresh
 from extender.runtime.supervisor import Supervisor
 from extender.scheduling import Evaluator
 from extender.serve.bind import Binder, WatchedClaims

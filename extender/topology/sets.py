@@ -42,8 +42,8 @@ class Measures:
     """Measures of sets of GPUs, with their caches.
 
     With graphs of up to 16 GPUs, all entries take at most 49 MiB: 16 MiB of ranked sets, 11 MiB of graphs, 22 MiB of
-    other results. An entry keeps its graph alive, so equal graphs share one object here, and one graph beyond `graphs`
-    empties all caches. Otherwise an agent with ever new slices could fill every entry with its own graph.
+    other results. An entry keeps its graph alive, so one graph beyond `graphs` empties all caches. Otherwise an agent
+    with ever new slices could fill every entry with its own graph.
     """
 
     def __init__(
@@ -54,8 +54,8 @@ class Measures:
         ranked_bytes: int = _MAX_RANKED_BYTES,
     ) -> None:
         self._most_graphs = graphs
-        self._graphs: dict[Graph, Graph] = {}
-        self._interconnects: dict[Interconnect, Interconnect] = {}
+        self._graphs: set[Graph] = set()
+        self._interconnects: set[Interconnect] = set()
         self._bandwidth = lru_cache(remembered)(ring.ring_gbps)
         self._links_inside = lru_cache(remembered)(ring.count_links_inside)
         self._inside = lru_cache(remembered)(self._quality_inside)
@@ -83,19 +83,19 @@ class Measures:
 
     def bandwidth(self, graph: Graph, mask: int) -> float:
         """Predicted bandwidth of an all-reduce over the set, per GPU, in GB/s; 0 for fewer than two GPUs."""
-        return self._bandwidth(self._shared_interconnect(graph), mask)
+        return self._bandwidth(self._noted_interconnect(graph), mask)
 
     def links_inside(self, graph: Graph, mask: int) -> int:
         """NVLinks between members of the set; links into a switch count once per member."""
-        return self._links_inside(self._shared_interconnect(graph), mask)
+        return self._links_inside(self._noted_interconnect(graph), mask)
 
     def quality(self, graph: Graph, mask: int, free: int) -> Quality:
         """The quality of taking the GPUs of `mask` out of the free GPUs `free`."""
-        return self._quality(self._shared_graph(graph), mask, free)
+        return self._quality(self._noted(graph), mask, free)
 
     def best_gbps(self, graph: Graph, free: int, count: int) -> float:
         """Bandwidth of the best ring of `count` GPUs out of `free`, in GB/s; 0 if there are too few."""
-        return self._best(self._shared_interconnect(graph), free, count)
+        return self._best(self._noted_interconnect(graph), free, count)
 
     def ranked(self, graph: Graph, free: int, count: int) -> tuple[int, ...]:
         """Masks of `count` GPUs out of `free`, the best first."""
@@ -111,7 +111,6 @@ class Measures:
             return ((sum(1 << i for i in members(free)[:count]),),) if 0 < count <= free.bit_count() else ()
         known = self._by_bandwidth.get((graph, free, count))
         if known is None:
-            graph = self._shared_graph(graph)
             known = self.in_groups(graph, free, self._sets(graph, free, count))
             if _bytes_of(known) <= self._by_bandwidth.maxsize:
                 self._by_bandwidth[graph, free, count] = known
@@ -119,28 +118,28 @@ class Measures:
 
     def in_groups(self, graph: Graph, free: int, sets: Iterable[int]) -> Groups:
         """The sets in groups of equal ring bandwidth, the best first."""
-        graph = self._shared_graph(graph)
+        graph = self._noted(graph)
         found = sorted([self._quality(graph, mask, free) for mask in sets])
         return tuple(tuple(one.mask for one in group) for _, group in groupby(found, lambda one: one.minus_ring_gbps))
 
-    def _shared_graph(self, graph: Graph) -> Graph:
-        known = self._graphs.get(graph)
-        if known is None:
+    def _noted(self, graph: Graph) -> Graph:
+        """The graph, of which results are kept from now on. One beyond the bound empties all caches."""
+        if graph not in self._graphs:
             if len(self._graphs) >= self._most_graphs:
                 self.clear()
-            self._shared_interconnect(graph)  # first, because it may empty the table of graphs, too
-            known = self._graphs[graph] = graph
-        return known
+            self._noted_interconnect(graph)  # first, because it may empty the table of graphs, too
+            self._graphs.add(graph)
+        return graph
 
-    def _shared_interconnect(self, graph: Graph) -> Interconnect:
-        known = self._interconnects.get(graph.interconnect)
-        if known is None:
+    def _noted_interconnect(self, graph: Graph) -> Interconnect:
+        """As `_noted`, for results that depend on the graph's interconnect alone."""
+        if graph.interconnect not in self._interconnects:
             if len(self._interconnects) >= self._most_graphs:
                 self.clear()
-            known = self._interconnects[graph.interconnect] = graph.interconnect
-        return known
+            self._interconnects.add(graph.interconnect)
+        return graph.interconnect
 
-    # -- with a graph of the table ---------------------------------------------------------------------------
+    # -- with a noted graph ----------------------------------------------------------------------------------
 
     def _quality(self, graph: Graph, mask: int, free: int) -> Quality:
         return Quality(*self._inside(graph, mask), -self._links_inside(graph.interconnect, free & ~mask), mask)
@@ -209,13 +208,3 @@ def largest_joined(graph: Graph, free: int, most: int) -> int:
         if any(is_joined(graph, mask) for mask in ranked(graph, free, count)[:1]):
             return count
     return 0
-
-
-class Graphs:
-    """Interns graphs. Equal machines share one object, and so the cached measures of that object."""
-
-    def __init__(self, limit: int = 1024) -> None:
-        self._known: LRUCache[Graph, Graph] = LRUCache(limit)
-
-    def intern(self, graph: Graph) -> Graph:
-        return self._known.setdefault(graph, graph)

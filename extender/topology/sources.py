@@ -10,7 +10,6 @@ from extender.api.resource_slices import Device, Slice, newest_slices
 from extender.base.text_limits import one_line
 from extender.topology.agent_slices import DRIVER, MAX_PROBLEMS, read_fabric
 from extender.topology.products import flat_graph, limits_of, pcie_gbps, pcie_generation, usual_graph
-from extender.topology.sets import Graphs
 from extender.vendors import first_attribute, numa_attributes, product_of, whole_identity
 
 # PXB, NODE and SYS of DISTANCES: the levels that pcieRoot and numaNode can distinguish.
@@ -62,14 +61,14 @@ def live_fabric(
     return replace(found, graph=graph), (*excess, *problems)[:MAX_PROBLEMS]
 
 
-def choose_fabric(live: Fabric | None, driver: str, gpus: Sequence[Device], graphs: Graphs) -> Fabric | None:
+def choose_fabric(live: Fabric | None, driver: str, gpus: Sequence[Device]) -> Fabric | None:
     """The fabric of a node with these whole GPUs of a driver, or None if it has none. `live` comes from the agent."""
     identities, names = ([read(gpu, driver) for gpu in gpus] for read in (whole_identity, product_of))
     is_one = len({*names}) <= 1
     if live is not None:
         known = dict(zip(identities, map(one_line, names), strict=True))
         products = () if is_one else tuple(known.get(gpu.uuid, live.product) for gpu in live.gpus)
-        return replace(live, graph=graphs.intern(live.graph), products=products)
+        return replace(live, products=products)
     if not gpus:
         return None
     # A ring is as slow as its slowest GPU.
@@ -82,7 +81,7 @@ def choose_fabric(live: Fabric | None, driver: str, gpus: Sequence[Device], grap
     graph = _with_numa(graph, identities, frozenset(identities), driver, gpus)
     states = tuple(GpuState(uuid or device.name) for uuid, device in zip(identities, gpus, strict=True))
     products = () if is_one else tuple(map(one_line, names))
-    return Fabric(graphs.intern(graph), states, source, product=one_line(product), products=products)
+    return Fabric(graph, states, source, product=one_line(product), products=products)
 
 
 def _within_limits(

@@ -52,6 +52,16 @@ def problem(status: int, text: str) -> Answer:
     return Answer(status, orjson.dumps({"error": cut(text, _PROBLEM_BYTES)}))
 
 
+def is_json(content_type: bytes) -> bool:
+    """Whether a Content-Type is JSON."""
+    return content_type == b"application/json" or content_type.partition(b";")[0].strip().lower() == b"application/json"
+
+
+def not_json() -> Answer:
+    """The answer to a request whose Content-Type is another one."""
+    return problem(415, "the Content-Type of the request must be application/json")
+
+
 class TooLarge(BerthError):
     """The body of a request exceeds its limit."""
 

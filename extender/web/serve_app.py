@@ -25,7 +25,6 @@ from extender.api.extender_v1 import (
 from extender.api.node_names import NameOffsets
 from extender.base.berth_errors import BerthError, WireError
 from extender.serve import Service, TracedService, Traces
-from extender.web.access_control import rejection_by_verbs
 from extender.web.asgi import (
     PROBES,
     TEXT,
@@ -36,6 +35,8 @@ from extender.web.asgi import (
     Send,
     TooLarge,
     TooManyBodies,
+    is_json,
+    not_json,
     probe,
     problem,
 )
@@ -68,6 +69,20 @@ class Probes:
         return Answer(
             404, b"berth serve has only the extender's verbs, probes and metrics; berth console has the rest", TEXT
         )
+
+
+def _rejection(scope: Scope) -> Answer | None:
+    """The error answer to a request that cannot come from kube-scheduler; None if it can.
+
+    kube-scheduler sends application/json and no Origin, as a page in a browser does.
+    """
+    kind = b""
+    for name, value in scope["headers"]:
+        if name == b"origin":
+            return problem(403, "the extender's verbs are not for web pages: the request has an Origin")
+        if name == b"content-type":
+            kind = value
+    return None if is_json(kind) else not_json()
 
 
 class ServeApp:
@@ -114,7 +129,7 @@ class ServeApp:
         method, path = scope["method"], scope["path"]
         if method != "POST":
             return problem(405, f"{path} takes POST, not {method}")
-        rejected = rejection_by_verbs(scope)
+        rejected = _rejection(scope)
         if rejected is not None:
             self._rejections.note("not from kube-scheduler", path=path, status=rejected.status)
             return rejected

@@ -20,7 +20,7 @@ from extender.sandbox.machines import gpu_uuid as made_up_uuid
 from extender.topology import ring
 from extender.topology.agent_slices import read_fabric
 from extender.topology.ring import MAX_MESH
-from extender.topology.sets import Graphs, bandwidth, best_gbps, ranked
+from extender.topology.sets import bandwidth, best_gbps, ranked
 from extender.topology.sources import choose_fabric, live_fabric
 from extender.vendors import whole_identity
 from tests.worlds.nic_worlds import device_slice
@@ -129,7 +129,7 @@ def live(machine: str) -> tuple[Fabric, tuple[str, ...]]:
         gpu for gpu in DECODER.decode(gpu_slice("n1", MACHINES[machine])).devices if whole_identity(gpu, GPU_DRIVER)
     ]
     said, problems = live_fabric(DECODER.decode(fabric_slice("n1", MACHINES[machine])), GPU_DRIVER, gpus, lambda _: "")
-    found = choose_fabric(said, GPU_DRIVER, gpus, Graphs())
+    found = choose_fabric(said, GPU_DRIVER, gpus)
     assert found is not None
     return found, problems
 

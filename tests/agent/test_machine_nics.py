@@ -1,4 +1,4 @@
-"""The NICs of the sandbox's machines: published as DRANET publishes them, and no GPUs for any count."""
+"""The sandbox's machines: GPUs and NICs as their drivers publish them; NICs are no GPUs for any count."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tests.worlds.shared_folder import SHARED, needs
 
 MACHINES = carried_machines()
 ROOT = "resource.kubernetes.io/pcieRoot"
+BUS = "resource.kubernetes.io/pciBusID"
 NIC = {"rdma": "mlx5_0", "vendor": "v", "product": "p", "pci_bus_id": "0000:18:00.0"}
 
 
@@ -28,6 +29,22 @@ def places(machine: str) -> tuple[list[Any], list[Any]]:
     gpus = [values(device) for device in gpu_slice("n", MACHINES[machine])["spec"]["devices"]]
     nics = [values(device) for device in nic_slice("n", MACHINES[machine])["spec"]["devices"]]
     return [gpu[ROOT] for gpu in gpus], [(nic.get(ROOT), nic["dra.net/numaNode"]) for nic in nics]
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_a_gpu_has_what_the_driver_of_its_vendor_publishes(machine: str) -> None:
+    """The attributes of gpu.nvidia.com for a whole GPU; older GPUs have no addressing mode."""
+    devices = gpu_slice("n", MACHINES[machine])["spec"]["devices"]
+    own = {"type", "uuid", "productName", "brand", "architecture", "cudaComputeCapability", "driverVersion"}
+    places = {f"resource.kubernetes.io/{name}" for name in ("pciBusID", "pcieRoot", "numaNode")}
+    for device in devices:
+        assert device["attributes"].keys() - {"addressingMode"} == own | places | {"cudaDriverVersion"}
+        assert device["capacity"].keys() == {"memory"}
+        domain = values(device)[BUS].split(":")[0]
+        assert values(device)[ROOT].startswith(f"pci{domain}:")
+    everything = (*devices, *nic_slice("n", MACHINES[machine])["spec"]["devices"])
+    buses = [found for one in map(values, everything) if (found := one.get(BUS) or one.get("dra.net/pciAddress"))]
+    assert len(set(buses)) == len(everything), "each device has an address of its own"
 
 
 def test_each_h100_has_a_nic_on_its_root() -> None:

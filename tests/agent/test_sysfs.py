@@ -12,10 +12,9 @@ import pynvml
 import pytest
 import yaml
 
-from extender.agent.reader import Reader
+from extender.agent.reader import Reader, Sysfs
 from extender.agent.reader_process import as_reading
 from extender.agent.slice_publisher import slice_body
-from extender.agent.sysfs import Sysfs
 from extender.api.gpu_topology import Fabric
 from extender.api.resource_slices import SliceDecoder
 from extender.sandbox import carried_machines, fabric_slice

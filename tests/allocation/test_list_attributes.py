@@ -29,7 +29,6 @@ from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import GPU_DRIVER, gpu_slice
 from extender.scheduling import EvaluationContext, Placement, PodRequirements, Unschedulable, evaluate, requirements_of
 from extender.scheduling.equivalence import Patterns, equivalence_key
-from extender.topology.sets import Graphs
 from extender.topology.sources import choose_fabric
 
 Json = dict[str, Any]
@@ -148,7 +147,7 @@ def test_a_gpu_takes_the_first_number_of_its_list_as_its_numa_node() -> None:
         near = [0, 1] if position < 4 else [1, 0]
         device["attributes"]["resource.kubernetes.io/numaNode"] = {"ints": near}
         device["attributes"]["resource.kubernetes.io/pcieRoot"] = {"strings": [f"pci{position}"]}
-    found = choose_fabric(None, GPU_DRIVER, SliceDecoder().decode(published).devices, Graphs())
+    found = choose_fabric(None, GPU_DRIVER, SliceDecoder().decode(published).devices)
     assert found is not None
     assert found.graph.numa == (0, 0, 0, 0, 1, 1, 1, 1)
 

@@ -7,6 +7,7 @@ import importlib
 import pkgutil
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from extender.api.quantity import parse_quantity
 from extender.api.request_mix import DEFAULT_MIX
 from extender.api.semver import parse_semver
 from extender.cel.dra import Dialect, compile_selector
-from extender.topology.sets import Graphs, Measures, ranked
+from extender.topology.sets import Measures, ranked
 
 
 def graph(size: int, gbps: float = 20.0) -> Graph:
@@ -26,14 +27,15 @@ def graph(size: int, gbps: float = 20.0) -> Graph:
     return Graph(links, (0,) * size, gbps, 10.0, links, (0,) * size)
 
 
-def test_graphs_are_bounded_and_equal_ones_are_one() -> None:
-    graphs = Graphs(limit=2)
-    first = graphs.intern(graph(4))
-    assert graphs.intern(graph(4)) is first
-    graphs.intern(graph(5))
-    graphs.intern(graph(6))
-    assert graphs.intern(graph(4)) is not first
-    assert graphs.intern(graph(4)) == first
+def test_equal_graphs_are_one_object_while_one_is_used() -> None:
+    first = graph(4, gbps=3.5)
+    other = replace(first, numa=(1,) * 4)
+    assert graph(4, gbps=3.5) is first is replace(other, numa=(0,) * 4)
+    assert (first.numa, other.numa) == ((0,) * 4, (1,) * 4)
+    assert other.interconnect is first.interconnect
+    before = kept_objects(Graph)
+    del first
+    assert kept_objects(Graph) == before - 1, "nothing keeps a graph that no node has"
 
 
 def test_ranked_sets_are_bounded_by_bytes() -> None:

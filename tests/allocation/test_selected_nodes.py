@@ -12,7 +12,7 @@ from extender.allocation import Features
 from extender.api.nodes import Node, NodeSelector, Requirement, Term, only_node
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
-from extender.api.resource_claims import Allocation, PodClaim, decode_claim
+from extender.api.resource_claims import PodClaim, decode_claim
 from extender.base.deadline import NO_DEADLINE, Deadline, DeadlineExceeded
 from extender.policy import Policy
 from extender.scheduling import Evaluator, PodRequirements, SelectedNodes, requirements_of
@@ -88,9 +88,7 @@ def test_the_results_are_bounded_and_those_of_one_namespace_do_not_replace_those
     evaluator = Evaluator(Features())
 
     def selected(namespace: str, node_selector: NodeSelector) -> SelectedNodes:
-        allocation = Allocation((), node_selector=node_selector)
-        claims = tuple(replace(allocated, allocation=allocation) for allocated in one.allocated_claims)
-        return evaluator.selected_nodes(replace(one, namespace=namespace, allocated_claims=claims))
+        return evaluator.selected_nodes(replace(one, namespace=namespace, claim_selectors=(node_selector,)))
 
     honest = selected("honest", selector("k0"))
     for n in range(30):

@@ -9,8 +9,7 @@ from weakref import ref
 import pytest
 
 from benchmarks.fleet import Fleet
-from extender.api.claim_specs import SpecCache
-from extender.api.resource_claims import ALLOCATOR_ANNOTATION, GROUP_ANNOTATION, decode_claim
+from extender.api.resource_claims import ALLOCATOR_ANNOTATION, GROUP_ANNOTATION, SpecCache, decode_claim
 from extender.api.resource_slices import Slice, SliceDecoder
 from extender.cel.dra import Masks, compile_selector
 from tests.worlds.running_berth import claim

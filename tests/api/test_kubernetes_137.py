@@ -33,7 +33,6 @@ from extender.scheduling import (
     evaluate,
     requirements_of,
 )
-from extender.topology.sets import Graphs
 from extender.topology.sources import choose_fabric, live_fabric
 from tests.worlds.running_berth import berthing, claim, pod
 
@@ -218,6 +217,6 @@ def test_the_standard_numa_node_is_read_where_the_agent_is_silent(
             device["attributes"]["numaNode"] = {"int": 0}
     gpus = decoder.decode(published).devices
     said = live_fabric(decoder.decode(live), GPU_DRIVER, gpus, lambda _: "")[0] if agent else None
-    found = choose_fabric(said, GPU_DRIVER, gpus, Graphs())
+    found = choose_fabric(said, GPU_DRIVER, gpus)
     assert found is not None
     assert found.graph.numa == wanted

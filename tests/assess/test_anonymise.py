@@ -8,11 +8,64 @@ from typing import Any
 
 import pytest
 
+from extender.api.nodes import decode_node
+from extender.api.pods import decode_pod
 from extender.assess import anonymised
+from extender.scheduling import may_run
 from tests.worlds.assessed_clusters import CASES, assessed, objects_of, snapshot_file
 
 Json = dict[str, Any]
 SECRET = "acme"
+
+
+def constrained() -> Json:
+    """What limits the nodes of a pod, with a name in each place."""
+    terms = [
+        {
+            "matchExpressions": [
+                {"key": f"{SECRET}.com/team", "operator": "In", "values": [SECRET]},
+                {"key": "generation", "operator": "Gt", "values": ["3"]},
+                {"key": "topology.kubernetes.io/rack", "operator": "NotIn", "values": [f"{SECRET}-other"]},
+            ],
+            "matchFields": [{"key": "metadata.name", "operator": "In", "values": [f"{SECRET}-n"]}],
+        }
+    ]
+    affinity = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    return {
+        "nodeSelector": {f"{SECRET}.com/team": SECRET, "kubernetes.io/hostname": f"{SECRET}-n"},
+        "affinity": {"nodeAffinity": affinity, "podAffinity": {SECRET: SECRET}},
+        "tolerations": [{"key": SECRET, "operator": "Equal", "value": SECRET, "effect": "NoSchedule"}],
+        "priority": 5,
+    }
+
+
+def test_pods_may_use_the_same_nodes() -> None:
+    labels = {f"{SECRET}.com/team": SECRET, "generation": "4", "topology.kubernetes.io/rack": "r"}
+    nodes = {
+        f"{SECRET}-n": {"machine": "t4-4", "labels": labels},
+        "no-team": {"machine": "t4-4", "labels": {**labels, f"{SECRET}.com/team": "b"}},
+        "old": {"machine": "t4-4", "labels": {**labels, "generation": "3"}},
+        "rack": {"machine": "t4-4", "labels": {**labels, "topology.kubernetes.io/rack": f"{SECRET}-other"}},
+        "tainted": {"machine": "t4-4", "labels": labels},
+    }
+    objects = objects_of({"nodes": nodes, "pods": [{"name": name, "count": 1} for name in ("all", "terms", "none")]})
+    taint = {"key": SECRET, "value": SECRET, "effect": "NoSchedule"}
+    of = {(one["kind"], one["metadata"]["name"]): one for one in objects}
+    of["Node", f"{SECRET}-n"]["spec"] = of["Node", "tainted"]["spec"] = {"taints": [taint]}
+    of["Pod", "all"]["spec"] |= constrained()
+    limits = constrained()
+    (required,) = limits["affinity"]["nodeAffinity"].values()
+    del limits["nodeSelector"], required["nodeSelectorTerms"][0]["matchFields"]
+    of["Pod", "terms"]["spec"] |= limits
+    assert SECRET not in json.dumps(list(anonymised(objects)))
+    assert usable(objects) == usable(list(anonymised(objects))) == [[1, 0, 0, 0, 0], [1, 0, 0, 0, 1], [0, 1, 1, 1, 0]]
+
+
+def usable(objects: list[Json]) -> list[list[int]]:
+    """For each pod, which nodes it may use, in the order of the file."""
+    nodes = [decode_node(one) for one in objects if one["kind"] == "Node"]
+    pods = [decode_pod(one) for one in objects if one["kind"] == "Pod"]
+    return [[int(may_run(pod, node)) for node in nodes] for pod in pods]
 
 
 def test_no_name_and_no_secret_is_left() -> None:
@@ -34,13 +87,15 @@ def test_no_name_and_no_secret_is_left() -> None:
         obj["metadata"]["annotations"] = {f"{SECRET}/note": SECRET, "berth.dev/decision": SECRET}
         if obj["kind"] == "Pod":
             obj["metadata"]["namespace"] = f"{SECRET}-ns"
-            obj["spec"]["nodeSelector"] = {"team": SECRET}
+            obj["metadata"]["ownerReferences"] = [{"kind": f"{SECRET}Job", "name": SECRET, "controller": True}]
+            obj["spec"] |= constrained()
             obj["spec"]["containers"][0] |= {"env": [{"name": "KEY", "value": SECRET}], "image": f"{SECRET}/image"}
             obj["status"]["conditions"] = [{"type": "PodScheduled", "message": SECRET}]
         elif obj["kind"] == "ResourceClaim":
             obj["metadata"]["namespace"] = f"{SECRET}-ns"
             obj["spec"]["devices"]["config"] = [{"opaque": {"parameters": {"key": SECRET}}}]
         elif obj["kind"] == "Node":
+            obj["spec"] = {"taints": [{"key": SECRET, "value": SECRET, "effect": "NoSchedule"}]}
             obj["status"]["addresses"] = [{"address": f"{SECRET}.example"}]
         elif obj["kind"] == "ResourceSlice":
             obj["spec"]["devices"][0]["attributes"]["serial"] = {"string": SECRET}

@@ -12,8 +12,8 @@ from extender.api.pods import decode_pod
 from extender.cache import ClusterCache
 from extender.cluster import utc_now
 from extender.policy import Policy
-from extender.runtime.cache_tasks import WatchProgress
-from extender.serve.driver_waits import DriverWaits, WaitLimits
+from extender.runtime.informers import WatchProgress
+from extender.serve.bind import DriverWaits, WaitLimits
 from extender.serve.gangs.gang_admission import SlotLimits
 from extender.web.http_limits import VERBS
 from tests.worlds.dra_worlds import CLAIMS, CONDITIONAL, asks, custom, place, report

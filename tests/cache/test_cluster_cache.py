@@ -17,10 +17,15 @@ from extender.api.pod_groups import GroupKey, GroupSource
 from extender.api.resource_claims import Allocation, Claim, Consumer, Reservation, ReservationState, Result
 from extender.api.resource_slices import DeviceId, PoolKey, Slice, SliceDecoder
 from extender.cache import ClusterCache
-from extender.cache.allocated_devices import AllocatedDevices
-from extender.cache.reservations import TRANSITIONS, InvalidTransition, ReservationEvent, Reservations
+from extender.cache.allocated_devices import (
+    TRANSITIONS,
+    AllocatedDevices,
+    InvalidTransition,
+    ReservationEvent,
+    Reservations,
+)
 from extender.cache.timers import TimerKind, Timers
-from extender.runtime.cache_tasks import HoldExpirer
+from extender.runtime.informers import HoldExpirer
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from tests.worlds.skipping_loop import in_virtual_time
@@ -169,9 +174,11 @@ def test_the_table_has_the_running_transitions(state: ReservationState, event: R
             reservations.apply(event, "c", NEW.get(event))
     else:
         reservations.apply(event, "c", NEW.get(event))
-    assert reservations.state("c") is (after or state)
-    assert bool(reservations.in_flight) is (reservations.state("c") is ReservationState.BINDING)
-    assert reservations.holds == (reservations.state("c") is ReservationState.HELD)
+    found = reservations.by_claim.get("c")
+    now = found.state if found is not None else ReservationState.NONE
+    assert now is (after or state)
+    assert bool(reservations.in_flight) is (now is ReservationState.BINDING)
+    assert reservations.holds == (now is ReservationState.HELD)
 
 
 @pytest.mark.parametrize("last", [None, Slice("s", PoolKey("d", "other"), 1, 1)])

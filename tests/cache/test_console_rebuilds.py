@@ -22,8 +22,7 @@ from extender.console import Console, ConsoleCluster, Questions, UnknownGroup, W
 from extender.console.decision_history import DecidedPod, DecisionReader
 from extender.explain import Scenario
 from extender.policy import Policy
-from extender.runtime.cache_tasks import CacheRefresh
-from extender.runtime.informers import Informers
+from extender.runtime.informers import CacheRefresh, Informers
 from extender.runtime.supervisor import Supervisor
 from extender.scheduling import Decision, Evaluator, ScoredNode
 from extender.web.console.console_app import routes

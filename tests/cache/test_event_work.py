@@ -49,7 +49,7 @@ def test_a_new_share_of_a_device_adds_to_the_sum_of_the_others() -> None:
     assert allocated.pool(POOL).shares == {"a": {"memory": from_int(300).nanos, SHARES: 300}}
     Counted.reads = 0
     allocated.put((CLAIM, "more"), [share("a", 300, Counted(memory=from_int(1)))])
-    allocated.drop((CLAIM, "7"))
+    allocated.put((CLAIM, "7"), ())
     assert allocated.pool(POOL).shares == {"a": {"memory": from_int(300).nanos, SHARES: 300}}
     assert Counted.reads == 2
 
@@ -75,7 +75,7 @@ def test_the_use_of_a_pool_is_what_its_holders_have(events: list[tuple[Holder, l
         assert allocated.pool(POOL) == use_of(now)
         every = {device for results in now.values() for device in devices_of(results)}
         claimed = {device for (kind, _), results in now.items() if kind == CLAIM for device in devices_of(results)}
-        assert allocated.only_held(POOL) == every - claimed
+        assert allocated.pool(POOL).held == every - claimed
         assert allocated.claims(POOL) == {uid for (kind, uid), results in now.items() if kind == CLAIM and results}
 
 

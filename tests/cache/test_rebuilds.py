@@ -13,7 +13,7 @@ from extender.api.object_meta import ObjectKey
 from extender.api.resource_claims import Allocation, Claim, Result
 from extender.api.resource_slices import DeviceId, TaintRule
 from extender.cache import ClusterCache
-from extender.runtime.cache_tasks import CacheRefresh
+from extender.runtime.informers import CacheRefresh
 from tests.worlds.cache_worlds import MOST, NODES, TIME_SLICE, CountingBuilder, many_nodes, shared_slice
 from tests.worlds.running_berth import berthing, claim, pod
 

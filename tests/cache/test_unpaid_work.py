@@ -15,7 +15,7 @@ from extender.api.pods import Pod, decode_pod
 from extender.api.resource_claims import PodClaim
 from extender.api.resource_slices import CounterSet, CounterUse, Device
 from extender.cache import ClusterCache
-from extender.runtime.cache_tasks import WatchProgress
+from extender.runtime.informers import WatchProgress
 from extender.serve.write_barrier import WriteBarrier
 from tests.worlds.evaluation_worlds import Fleet, allocated, apply, lines_of
 from tests.worlds.gang_worlds import SPINE

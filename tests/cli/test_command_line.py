@@ -255,7 +255,9 @@ def test_policy_check_says_which_products_an_entry_goes_with(tmp_path: Path) -> 
 def test_the_policy_of_the_manifests_is_good_and_the_default() -> None:
     path = str(ROOT / "manifests" / "base" / "policy.yaml")
     assert berth(["policy", "check", path]) == (0, f"{path}: good\n", "")
-    assert load_policy(berth(["policy", "show", path])[1]) == Policy(), "the manifest says what the default says"
+    assert load_policy(berth(["policy", "show", path])[1]).digest == Policy().digest, (
+        "the manifest says what the default says"
+    )
 
 
 def test_a_token_file_that_cannot_be_named_is_told(tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ from extender.explain.selector_stats import TermStats
 from extender.sandbox import Cluster, carried_machines, fabric_slice, listening, write_kubeconfig
 from extender.sandbox.machines import GPU_DRIVER, gpu_slice
 from extender.topology.agent_slices import fabric_of
-from extender.topology.sets import Graphs
 from extender.topology.sources import choose_fabric
 from tests.worlds.bad_values import honest
 from tests.worlds.commands import berth, berth_beside
@@ -214,6 +213,6 @@ def test_the_product_of_a_fabric_is_printable(*, by_agent: bool) -> None:
     readings = tuple(replace(one, product=product) for one in machine.readings)
     machine = replace(machine, product=product, readings=readings)
     devices = SliceDecoder().decode((fabric_slice if by_agent else gpu_slice)("n", machine)).devices
-    found = fabric_of(devices) if by_agent else choose_fabric(None, GPU_DRIVER, devices, Graphs())
+    found = fabric_of(devices) if by_agent else choose_fabric(None, GPU_DRIVER, devices)
     assert found is not None
     assert found.product == "Tesla\\x1b[2J\\u202e T4"

@@ -17,8 +17,7 @@ import yaml
 from aiohttp import WSMsgType, web
 
 from extender.entry.listening import Tls
-from extender.web.access_control import Access
-from extender.web.console.console_app import ConsoleApp
+from extender.web.console.console_app import Access, ConsoleApp
 from tests.worlds.certificates import NEEDS_OPENSSL, certificate
 from tests.worlds.commands import berth_beside
 from tests.worlds.eventually import eventually
@@ -60,6 +59,7 @@ class FakeApi:
     secret: str | None = "right"
     refused: str = ""  # the part of a path that the user may not read
     user_token: str = "user"
+    events: list[Json] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -75,6 +75,11 @@ class FakeApi:
             return web.json_response({"data": {"token": base64.b64encode(self.secret.encode()).decode()}})
         if request.path == f"{PODS}/berth-console-1/portforward":
             return await self._forward(request)
+        if request.path.endswith("/events"):
+            assert request.query["fieldSelector"] == (
+                "involvedObject.kind=Pod,involvedObject.name=llm,reason=FailedScheduling"
+            )
+            return web.json_response({"items": self.events})
         if request.path.endswith("/pods"):
             return web.json_response({"items": []})
         return refusal(404, "NotFound", f'{resource} "{request.path.rpartition("/")[2]}" not found')
@@ -192,6 +197,40 @@ async def test_names_have_the_namespace_of_the_context(world: World) -> None:
     assert "ambiguous: default/llm, training/llm" in await explained("llm", "-A")
     assert await explained("nosuch") == "berth: pod training/nosuch does not exist"
     assert (await explained("deploy/x")).startswith("berth: explain takes a pod or a group, not deploy x: name one of")
+
+
+BEGAN, ENDED = "2026-11-26T11:29:00.500000Z", "2026-11-26T11:31:59.000000Z"
+
+
+@pytest.mark.parametrize(
+    ("events", "told"),
+    [
+        ([], ""),
+        ([{"eventTime": BEGAN}], "1 attempt, 11:29 UTC"),
+        ([{"eventTime": BEGAN, "series": {"count": 8, "lastObservedTime": ENDED}}], "8 attempts, 11:29 to 11:31 UTC"),
+        ([{"firstTimestamp": BEGAN[:19] + "Z", "lastTimestamp": ENDED[:19] + "Z", "count": 8, "eventTime": None}],
+         "8 attempts, 11:29 to 11:31 UTC"),
+        ([{"eventTime": "2026-11-25T23:59:00.000000Z"}, {"eventTime": BEGAN, "series": None}],
+         "2 attempts, 2026-11-25 23:59 to 2026-11-26 11:29 UTC"),
+    ],
+)  # fmt: skip
+async def test_the_attempts_of_kube_scheduler_are_one_line(world: World, events: list[Json], told: str) -> None:
+    one = {**pod("llm", "none"), "metadata": {"name": "llm", "namespace": "training", "uid": "u"}}
+    world.berth.cluster.apply(one)
+    await eventually(lambda: world.berth.console.overview.fleet()["waiting"] == 1)
+    world.api.events = events
+    _, out, _ = await world.run("explain", "llm")
+    assert [line for line in out.splitlines() if "attempt" in line] == ([f"  {told}"] if told else [])
+
+
+async def test_without_the_right_to_list_events_explain_says_the_rest(world: World) -> None:
+    one = {**pod("llm", "none"), "metadata": {"name": "llm", "namespace": "training", "uid": "u"}}
+    world.berth.cluster.apply(one)
+    await eventually(lambda: world.berth.console.overview.fleet()["waiting"] == 1)
+    world.api.refused = "/events"
+    code, out, err = await world.run("explain", "llm")
+    assert (code, err) == (0, "")
+    assert out == "pod training/llm: claim training/none is not known yet\n"
 
 
 async def test_manifests_without_a_namespace_are_applied_in_that_of_the_context(world: World, tmp_path: Path) -> None:

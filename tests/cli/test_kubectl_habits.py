@@ -43,12 +43,6 @@ WAYS = "name one of its pods (kubectl get pods lists them), or give its manifest
     ("p -n a -A", "--all-namespaces: does not go with --namespace a"),
     ("a/p -n b", "--namespace: does not go with a name that has a namespace, is 'b'"),
     ("p --snapshot f -w", "--watch: does not go with --snapshot: the file does not change"),
-    ("group g", ("NAMESPACE/NAME: must name one group, is 'g': the namespace is missing: "
-                "write berth explain group NAMESPACE/g")),
-    ("podgroup/g", ("NAMESPACE/NAME: must name one group, is 'g': the namespace is missing: "
-                "write berth explain group NAMESPACE/g")),
-    ("group/g", ("NAMESPACE/NAME: must name one group, is 'g': the namespace is missing: "
-                "write berth explain group NAMESPACE/g")),
 ])  # fmt: skip
 async def test_what_cannot_be_explained_is_said_in_one_sentence(words: str, sentence: str) -> None:
     async with berthing({"n1": "t4-4"}) as b:

@@ -11,6 +11,7 @@ import termios
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
 import yaml
 from rich.text import Text
 
@@ -35,7 +36,7 @@ def test_every_example_lands_as_its_file_says() -> None:
     assert joined in " ".join(out.split())
     assert re.search(r"pair-a +│ .*\d━\d.* 240 │ #━1 2━# ○━○ ○━○ .* 20 *$", out, re.MULTILINE)
     assert "Whole in one domain: Berth 2 of 2 gangs, first fit 0 of 2." in out
-    assert out.rstrip().endswith("Without --once it keeps running; docs/tutorial-your-own-pod.md is next.")
+    assert out.rstrip().endswith("Without --once it runs on. Next: docs/tutorial-your-own-pod.md of the repository")
     assert "… never-fits" in out  # it waits, as its file says
     assert drawing.picture(coloured) == drawing.FILE.read_text(), "docs/img/run.svg is stale: make picture"
 
@@ -126,6 +127,66 @@ def test_a_folder_without_examples_is_an_error(tmp_path: Path) -> None:
     code, _, errors = berth_run_once("--examples", str(tmp_path))
     assert code == 2
     assert "holds no .yaml files" in errors
+
+
+def test_jobs_arrive_run_and_end_on_a_fleet_of_ones_own(tmp_path: Path) -> None:
+    jobs = tmp_path / "jobs.csv"
+    # The second job fits only after the first one has ended.
+    jobs.write_text("name,arrival,duration,pods,gpus,cpu\nfirst,0,600,1,4,\nsecond,60,600,2,2,\nthird,90,,1,,2\n")
+    code, out, errors = berth_run_once("--nodes", "1xt4-4", "--jobs", str(jobs), "--speed", "60")
+    assert (code, errors) == (0, "")
+    assert "Your fleet: 1 node." in out
+    assert "3 jobs arrive within 2 min; at --speed 60 this takes 2 s." in out
+    assert re.search(r"After 2\d min of the jobs' time 3 of 3 jobs arrived: 0 wait, 1 run, 2 ended\.", out)
+
+
+def test_a_job_that_does_not_start_fails_the_run_with_its_reason(tmp_path: Path) -> None:
+    jobs, policy = tmp_path / "jobs.jsonl", tmp_path / "policy.yaml"
+    jobs.write_text('{"name": "gang", "arrival": 0, "pods": 2, "gpus": 4, "group_required": "rack"}\n')
+    policy.write_text("group_levels: [example.com/pod]\n")
+    words = ("--nodes", "2xhgx-h100-8/2/2", "--jobs", str(jobs))
+    assert berth_run_once(*words)[0] == 0
+    code, out, _ = berth_run_once(*words, "--policy", str(policy))
+    assert code == 1
+    assert "1 wait, 0 run, 0 ended" in out
+    assert re.search("^gang waits: .*rack", out, re.MULTILINE)
+
+
+def test_a_fleet_without_jobs_is_empty() -> None:
+    code, out, _ = berth_run_once("--nodes", "2xhgx-h100-8")
+    assert code == 0
+    assert "Your fleet: 2 nodes." in out
+    assert "No workloads" in out
+    assert "The next large job still finds 8 x NVIDIA H100 80GB HBM3 on each of 2 nodes." in out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--jobs", "j.csv", "--examples", "."), "--jobs: does not go with --examples: give one of them"),
+        (("--speed", "60"), "--speed: goes with --jobs"),
+        (("--jobs", "j.csv", "--speed", "0"), "--speed: must be a number above 0, at most 1000000, is 0"),
+        (("--jobs", "j.csv", "--speed", "nan"), "--speed: must be a number above 0, at most 1000000, is nan"),
+        (("--nodes", "3xfoo"), "--nodes: knows no machine 'foo'"),
+        (("--jobs", "missing.csv"), "missing.csv: "),
+        (("--policy", "missing.yaml"), "missing.yaml: "),
+    ],
+)
+def test_unusable_options_are_one_sentence(options: tuple[str, ...], message: str) -> None:
+    code, _, errors = berth_run_once(*options)
+    assert code == 2
+    assert errors.startswith(f"berth: {message}")
+    assert "\n" not in errors
+
+
+def test_a_claim_that_no_api_server_takes_names_its_job(tmp_path: Path) -> None:
+    request = '{"name": "GPU_0", "exactly": {"deviceClassName": "gpu.nvidia.com"}}'
+    jobs = tmp_path / "jobs.jsonl"
+    jobs.write_text(f'{{"arrival": 0, "claim": {{"devices": {{"requests": [{request}]}}}}}}\n')
+    code, _, errors = berth_run_once("--nodes", "1xt4-4", "--jobs", str(jobs))
+    assert code == 2
+    assert errors.startswith("berth: job job-1: ")
+    assert "Invalid value: 'GPU_0'" in errors
 
 
 async def test_the_scheduler_of_a_run_is_supervised() -> None:

@@ -47,7 +47,7 @@ def refused(cluster: Cluster, change: dict, code: int, words: str, sub: str = "s
 
 def test_versions_guard_writes(cluster: Cluster) -> None:
     refused(cluster, {"metadata": {"resourceVersion": "1"}}, 409, "modified", "")
-    refused(cluster, {"metadata": {"uid": "other"}}, 409, "UID", "")
+    refused(cluster, {"metadata": {"uid": "other"}}, 422, "metadata.uid", "")
 
 
 def test_spec_and_allocation_are_immutable(cluster: Cluster) -> None:

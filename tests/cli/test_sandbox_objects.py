@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import httpx
+import orjson
 import pytest
-import yaml
 
 from extender.sandbox import Cluster
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.worlds.eventually import HANG_SECONDS
+from tests.worlds.refused_objects import RefusedObject, refused_objects
 
-CASES = yaml.safe_load((Path(__file__).parents[1] / "cases" / "refused_objects.yaml").read_text())
 STRICT = {"fieldValidation": "Strict"}
 RESOURCE_OF = {(resource.api_version, resource.kind): resource for resource in RESOURCES.values()}
+PODS, MERGE = "/api/v1/namespaces/default/pods", {"Content-Type": "application/merge-patch+json"}
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 TEMPLATE = {
     "apiVersion": "resource.k8s.io/v1",
@@ -66,14 +66,41 @@ def indexes(cluster: Cluster) -> list[str]:
     return [pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"] for pod in pods(cluster)]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["object"]["metadata"]["name"])
-async def test_an_object_is_refused_as_by_a_real_server(kubectl: httpx.AsyncClient, case: dict) -> None:
-    obj = case["object"]
-    resource = RESOURCE_OF[obj["apiVersion"], obj["kind"]]
-    within = f"namespaces/{obj['metadata'].get('namespace', 'default')}/" if resource.namespaced else ""
-    reply = await kubectl.post(f"{resource.root}/{within}{resource.name}", params=STRICT, json=obj)
-    assert case["refused"] in reply.json().get("message", "")
-    assert reply.is_success == (not case["refused"])
+@pytest.mark.parametrize("case", refused_objects(), ids=lambda case: case.name)
+async def test_an_object_is_refused_as_by_a_real_server(kubectl: httpx.AsyncClient, case: RefusedObject) -> None:
+    resource = RESOURCE_OF[case.obj["apiVersion"], case.obj["kind"]]
+    within = f"namespaces/{case.obj['metadata'].get('namespace', 'default')}/" if resource.namespaced else ""
+    url = f"{resource.root}/{within}{resource.name}"
+    reply = await kubectl.post(url, params=STRICT, json=case.obj)
+    if case.change is not None:
+        assert reply.status_code == 201
+        url, change = f"{url}/{case.obj['metadata']['name']}", orjson.dumps(case.change)
+        reply = await kubectl.patch(url, params=STRICT, content=change, headers=MERGE)
+    assert case.words in reply.json().get("message", "")
+    assert reply.is_success == (not case.words)
+
+
+@pytest.mark.parametrize("method", ["PATCH", "PUT"])
+async def test_an_old_fault_of_an_object_does_not_hinder_other_changes(
+    cluster: Cluster, kubectl: httpx.AsyncClient, method: str
+) -> None:
+    made = cluster.apply({"kind": "Pod", "metadata": {"name": "p", "labels": {"a b": "c"}}, "spec": {}})
+    made["metadata"]["labels"]["more"] = "d"
+    reply = await kubectl.request(method, f"{PODS}/p", content=orjson.dumps(made), headers=MERGE)
+    assert reply.json()["metadata"]["labels"] == {"a b": "c", "more": "d"}
+
+
+@pytest.mark.parametrize(
+    ("obj", "words"),
+    [
+        ({"kind": "Deployment", "metadata": {"name": "p"}}, "this path takes kind Pod of version v1"),
+        ({"metadata": {"name": "p", "namespace": "other"}}, "does not match the namespace sent on the request"),
+    ],
+)
+async def test_an_object_of_another_path_is_refused(kubectl: httpx.AsyncClient, obj: dict, words: str) -> None:
+    reply = await kubectl.post(PODS, json=obj)
+    assert (reply.status_code, reply.json()["reason"]) == (400, "BadRequest")
+    assert words in reply.json()["message"]
 
 
 async def test_a_job_makes_its_pods_with_claims_and_takes_them_with_it(

@@ -185,3 +185,20 @@ async def test_a_pod_waits_for_a_resource_that_no_node_and_no_class_provides() -
         await eventually(lambda: "default/second" in scheduler.pending(), scheduler.pending)
         asks("implicit", "deviceclass.resource.kubernetes.io/gpu.nvidia.com")
         await eventually(lambda: bound(cluster) == 2, "a DeviceClass provides the resource")
+
+
+async def test_pods_go_only_to_nodes_that_their_spec_admits() -> None:
+    """As NodeAffinity and TaintToleration, also for a pod without devices."""
+    cluster = cluster_with(0)
+    cluster.add_node("m", carried_machines()["t4-4"], {"of": "m"})
+    cluster.api.registry.patch(
+        RESOURCES["", "nodes"], ("", "n"), {"spec": {"unschedulable": True}}, "", strategic=False
+    )
+    for name, labels in (("any", {}), ("none", {"of": "n"})):
+        obj = pod(name)
+        cluster.apply({**obj, "spec": {**obj["spec"], "nodeSelector": labels}})
+    async with scheduling(cluster, Extender(cluster)) as scheduler:
+        await eventually(lambda: bound(cluster) == 1, "one pod is bound")
+        waits = {"default/none": {"node selector, node affinity, a taint or a cordon excludes the node": 2}}
+        await eventually(lambda: scheduler.pending() == waits, scheduler.pending)
+    assert cluster.store["pods", ("default", "any")]["spec"]["nodeName"] == "m"

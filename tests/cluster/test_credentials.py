@@ -27,7 +27,7 @@ from extender.cluster import (
     load_credentials,
 )
 from extender.cluster.api_errors import Gone, Invalid, Unexpected, error_for
-from extender.cluster.credentials import TokenCache
+from extender.cluster.client import TokenCache
 from extender.sandbox import listening
 from extender.web.asgi import Answer, Receive, Scope, Send
 from tests.worlds.certificates import NEEDS_OPENSSL, certificate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from extender.runtime.cache_tasks import WatchProgress
+from extender.runtime.informers import WatchProgress
 from tests.worlds.eventually import eventually
 
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from extender import __version__
-from extender.cache.reservations import TRANSITIONS
+from extender.cache.allocated_devices import TRANSITIONS
 from extender.policy import Policy, PolicyError, load_policy
 from extender.sandbox import load_examples
 from extender.web.console.console_metrics import METRICS as OF_CONSOLE
@@ -33,7 +33,7 @@ def test_life_cycle_is_drawn_from_the_table() -> None:
 
 def test_the_policy_to_tune_is_the_default() -> None:
     (block,) = re.findall(r"```yaml\n(weights.*?)```", (DOCS / "tune.md").read_text(), re.DOTALL)
-    assert load_policy(block) == Policy()
+    assert load_policy(block).digest == Policy().digest
 
 
 @pytest.mark.parametrize(

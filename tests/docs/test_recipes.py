@@ -43,6 +43,8 @@ NOT_IN_KEY = {
     "pending_claims": "their names and the contents of their specs are in the key",
     "allocated_claims": "callers of a ranking leave out the nodes that `mismatch` names, and then call `beside_own`",
     "promised_claims": "as allocated_claims",
+    "claim_selectors": "as allocated_claims",
+    "node_selectors": "as allocated_claims",
     "compute_domain": "as allocated_claims",
     "membership": "as allocated_claims: callers leave out the nodes that `outside_domain` names",
     "group": "proximity to the group is added to a ranking's score, for the pod that asks",

@@ -278,7 +278,7 @@ async def test_users_read_the_pairs_of_a_pod() -> None:
         _, out, _ = await berth_beside(["nodes", "n1", "--output", "json", *server])
         (row,) = orjson.loads(out)
         gpu = row["devices"][3]
-        assert (gpu["place"]["numa"], gpu["place"]["numa_from"]) == ([1], ["agent"])
+        assert (gpu["place"]["numa"], gpu["place"]["numa_from"]) == ([1], ["driver"])
         assert gpu["beside"][0]["devices"] == ["pci-0010-03-00-0", "pci-0012-03-00-0"]
         _, out, _ = await berth_beside(["nodes", "n", *server])
         assert "free beside it" not in out, "a part of a name lists no devices"

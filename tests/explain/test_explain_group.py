@@ -283,10 +283,31 @@ async def test_a_snapshot_file_has_the_groups_of_a_console(tmp_path: Path) -> No
         assert "hidden" not in path.read_text(), "templates have environments, too"
 
 
+async def test_a_name_without_namespace_is_that_of_one_group(tmp_path: Path) -> None:
+    async with berthing(NODES) as b:
+        await create_gang(b, 2, minimum=3)
+        asked = ["--server", str(b.client.base_url)]
+        for words in (["group", "job"], ["podgroup/job"], ["group", "job", "-A"]):
+            _, out, err = await berth_beside(["explain", *words, *asked])
+            assert "group default/job waits for 1 pod: 2 of at least 3 exist" in out, err
+        _, _, err = await berth_beside(["explain", "group", "absent", *asked])
+        assert "belongs to a group absent;" in err
+        other = pod("q", annotations={"berth.dev/group": "job", "berth.dev/group-min": "2"})
+        other["metadata"]["namespace"] = "other"
+        b.cluster.apply(other)
+        await b.settled()
+        ambiguous = "berth: group name 'job' is ambiguous: default/job, other/job"
+        assert (await berth_beside(["explain", "group", "job", *asked]))[1:] == ("", ambiguous)
+        _, out, _ = await berth_beside(["explain", "group", "job", "-n", "other", *asked])
+        assert "group other/job waits for 1 pod" in out
+        path = tmp_path / "snapshot.json"
+        path.write_bytes(await take_dump(write_kubeconfig(tmp_path, b.api)))
+        assert (await berth_beside(["explain", "group", "job", "--snapshot", str(path)]))[1:] == ("", ambiguous)
+
+
 async def test_wrong_words_of_the_command() -> None:
     for words, wanted in (
         (["group"], "must name one group"),
-        (["group", "job"], "the namespace is missing: write berth explain group NAMESPACE/job"),
         (["group", "a/b/c"], "must name one group"),
         (["group", "a/b", "c/d"], "must name one group"),
         (["group", "a/b", "--narrate", "n1"], "takes no -f, --policy or --narrate"),

@@ -7,7 +7,7 @@ from itertools import pairwise
 from extender.allocation import Features
 from extender.cache import ClusterCache
 from extender.console.fleet_overview import FleetSampler, FleetTrend, TrendPoint
-from extender.runtime.cache_tasks import CacheRefresh
+from extender.runtime.informers import CacheRefresh
 
 
 def test_a_full_trend_keeps_every_second_point_and_then_loses_the_oldest() -> None:

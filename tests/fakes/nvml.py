@@ -26,8 +26,8 @@ from typing import Any, NoReturn
 import pynvml
 
 from extender.agent import reader as agent_reader
+from extender.agent.reader import Sysfs
 from extender.agent.reader_process import ReadFailed, as_reading
-from extender.agent.sysfs import Sysfs
 from extender.api.gpu_topology import UNKNOWN_DISTANCE
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import Machine, gpu_uuid

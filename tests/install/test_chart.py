@@ -65,6 +65,17 @@ def test_a_value_changes_these_objects_only(case: dict) -> None:
         assert field(default[key], case["field"]) != case["value"]
 
 
+def test_alerts_link_to_the_documentation_if_its_address_is_known() -> None:
+    for docs, key, begins in (
+        ("", "page", "docs/"),
+        ("https://example.com/a", "runbook_url", "https://example.com/a/"),
+    ):
+        objects = objects_of_chart({"prometheus": {"enabled": True}, "docs": docs})
+        groups = objects["PrometheusRule", "berth"]["spec"]["groups"]
+        found = [rule["annotations"] for group in groups for rule in group["rules"]]
+        assert all({"page", "runbook_url"} & one.keys() == {key} and one[key].startswith(begins) for one in found)
+
+
 def field(tree: Any, path: list) -> object:
     """The value at a path; None if its last step is absent."""
     *steps, last = path

@@ -12,15 +12,16 @@ import yaml
 from extender.base.berth_errors import WireError
 from extender.policy import Policy
 from extender.replay import MAX_JOBS, TRACES, Job, fleet_of, placement_of, read_jobs, read_nodes, run_replay
+from extender.replay.published_traces import columns_of
 from extender.sandbox import parse_nodes
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases" / "replay_jobs.yaml").read_text())
 
 
-def read(folder: Path, text: str) -> list[Job]:
+def read(folder: Path, case: dict[str, Any]) -> list[Job]:
     path = folder / "jobs"
-    path.write_text(text)
-    return read_jobs(path, TRACES)
+    path.write_bytes(bytes.fromhex(case["bytes"]) if "bytes" in case else case["text"].encode())
+    return read_jobs(path, TRACES, case.get("columns", ""))
 
 
 def facts(job: Job) -> dict[str, Any]:
@@ -32,18 +33,34 @@ def facts(job: Job) -> dict[str, Any]:
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
 def test_cases(case: dict[str, Any], tmp_path: Path) -> None:
     if "jobs" in case:
-        assert [facts(job) for job in read(tmp_path, case["text"])] == case["jobs"]
+        assert [facts(job) for job in read(tmp_path, case)] == case["jobs"]
         return
     with pytest.raises(WireError) as raised:
-        read(tmp_path, case["text"])
+        read(tmp_path, case)
     assert f"{tmp_path / 'jobs'}: {case['wrong']}" in str(raised.value)
+    assert [words for words in case.get("also", ()) if words not in str(raised.value)] == []
     assert "\n" not in str(raised.value)
 
 
 def test_a_million_jobs_are_refused_with_the_limit(tmp_path: Path) -> None:
     lines = "\n".join(f"{number},1" for number in range(MAX_JOBS + 1))
     with pytest.raises(WireError, match=f"line {MAX_JOBS + 2}: a replay takes at most {MAX_JOBS} jobs"):
-        read(tmp_path, f"arrival,gpus\n{lines}")
+        read(tmp_path, {"text": f"arrival,gpus\n{lines}"})
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("gpus=n", "--columns: names no column for arrival"),
+        ("arrival=a,gpu=n", "--columns: 'gpu' is no field; the fields are name, arrival, duration, end, pods, gpus,"),
+        ("arrival", "--columns: must be FIELD=COLUMN or FIELD=COLUMN*FACTOR, with commas, is 'arrival'"),
+        ("arrival=a*-1", "--columns: must be FIELD=COLUMN or FIELD=COLUMN*FACTOR, with commas, is 'arrival=a*-1'"),
+    ],
+)
+def test_columns_that_are_none(text: str, wrong: str) -> None:
+    with pytest.raises(WireError) as raised:
+        columns_of(text)
+    assert str(raised.value).startswith(wrong)
 
 
 def test_nodes_of_machine_files() -> None:
@@ -70,7 +87,7 @@ def test_nodes_that_are_none(text: str, wrong: str) -> None:
     assert str(raised.value).startswith(wrong)
 
 
-def test_a_node_list_of_openb_is_a_fleet(tmp_path: Path) -> None:
+def test_a_published_list_of_nodes_is_a_fleet(tmp_path: Path) -> None:
     path = tmp_path / "nodes.csv"
     path.write_text("sn,cpu_milli,memory_mib,gpu,model\nn-1,64000,262144,2,P100\nn-2,96000,1024,0,\n")
     jobs = [
@@ -82,6 +99,12 @@ def test_a_node_list_of_openb_is_a_fleet(tmp_path: Path) -> None:
     found = run_replay(fleet_of(read_nodes(path)), jobs, placement_of("berth"))
     assert {name: job.pods[0].node for name, job in found.started_jobs.items()} == {"gpu": "n-1", "cores": "n-2"}
     assert found.never["more"] == "Insufficient cpu, memory or pods"
+    path.write_text('gpu_model,gpu_capacity_num,cpu_num,node_name\nA10,2,16,0\n"A10",1,32,1\n')  # the list of 2026
+    nodes = [(one.name, one.machine.product, len(one.machine.readings), one.allocatable) for one in read_nodes(path)]
+    assert nodes == [("0", "A10", 2, {"cpu": "16000m"}), ("1", "A10", 1, {"cpu": "32000m"})]
+    path.write_text("machine,gpus\n")
+    with pytest.raises(WireError, match="line 1: a list of nodes must have the columns machine,cap_cpu,"):
+        read_nodes(path)
     path.write_text("sn,cpu_milli,memory_mib,gpu,model\nn-1,many,262144,2,P100\n")
     with pytest.raises(WireError, match="line 2: cpu_milli must be a number of at least 0, is 'many'"):
         read_nodes(path)

@@ -10,10 +10,12 @@ from unittest.mock import patch
 
 import pytest
 
-from extender.replay import Job, fleet_of, placement_of, run_replay
+from extender.base.berth_errors import WireError
+from extender.replay import Job, fleet_of, large_shape, placement_of, run_replay
 from extender.replay.placements import BerthPlacing
 from extender.sandbox import DEVICE_CLASSES, MachineNode, carried_machines, machine_objects, parse_nodes
 from tests.worlds.replay_worlds import placed, placed_in_sandbox, replayed
+from tests.worlds.vendor_worlds import cpx, mi300x, node_and_slice
 
 HOUR = 3600.0
 MIXED = "2xa100-pcie-8-bridged,2xhgx-h100-8,4xgb200-nvl72-tray/2,1xt4-4"
@@ -120,6 +122,38 @@ def test_pods_without_devices_spread_as_least_allocated_spreads_them() -> None:
         assert node["b"] == node["c"] != node["a"]
 
 
+def test_pods_go_only_to_nodes_that_their_spec_admits() -> None:
+    machine, taint = carried_machines()["t4-4"], {"key": "team", "value": "a", "effect": "NoSchedule"}
+    objects = [one for name in ("n1", "n2", "n3") for one in machine_objects(MachineNode(name, machine, {"of": name}))]
+    next(one for one in objects if one["metadata"]["name"] == "n1")["spec"] = {"taints": [taint]}
+    expression = {"key": "of", "operator": "In", "values": ["n3"]}
+    affinity = {
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    }
+    tolerations = [{"key": "team", "operator": "Exists"}]
+    jobs = [
+        Job("plain", 0, gpus=1),
+        Job("tolerant", 1, gpus=4, spec={"nodeSelector": {"of": "n1"}, "tolerations": tolerations}),
+        Job("affine", 2, gpus=1, spec={"affinity": {"nodeAffinity": affinity}}),
+        Job("cores", 3, cpu=1, spec={"nodeSelector": {"of": "n3"}}),
+        Job("gang", 4, pods=2, gpus=1, spec={"nodeSelector": {"of": "n3"}}),
+        Job("nowhere", 5, gpus=1, spec={"nodeSelector": {"of": "n1"}}),
+    ]
+    for rule in ("berth", "first fit", "emptiest node"):
+        found = run_replay(fleet_of([], [*objects, *DEVICE_CLASSES]), jobs, placement_of(rule))
+        nodes = {name: {pod.node for pod in job.pods} for name, job in found.started_jobs.items()}
+        assert nodes.pop("plain") <= {"n2", "n3"}, rule
+        assert nodes == {"tolerant": {"n1"}, "affine": {"n3"}, "cores": {"n3"}, "gang": {"n3"}}, rule
+        assert found.never == {"nowhere": "node selector, node affinity, a taint or a cordon excludes the node"}, rule
+
+
+def test_pods_of_a_higher_priority_come_first() -> None:
+    jobs = [Job("runs", 0, 100, gpus=4), *(Job(f"j{i}", 1 + i, 10, gpus=4, spec={"priority": i % 3}) for i in range(6))]
+    for rule in ("berth", "first fit"):
+        found = replayed(jobs, "1xt4-4", rule).started_jobs
+        assert sorted(found, key=lambda name: found[name].at) == ["runs", "j2", "j5", "j1", "j4", "j0", "j3"]
+
+
 @pytest.mark.parametrize("gpus", [4, 0.6], ids=["whole", "parts"])
 def test_pods_without_devices_go_where_gpus_are_in_use(gpus: float) -> None:
     """Else the last jobs would find GPUs without CPU: LeastAllocated alone prefers the idle node."""
@@ -153,6 +187,37 @@ def test_the_share_of_allocated_gpus_is_the_mean_over_time() -> None:
     assert found.samples[-1].at == pytest.approx(200)
 
 
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "shape", "share"),
+    [
+        ("1xhgx-h100-8", 4, "4", 1.0),
+        ("1xhgx-h100-8", 5, "4", 0.5),
+        ("1xhgx-h100-8", 5, "3x1", 1.0),
+        ("2xhgx-h100-8", 4, "3x4", 1.0),
+        ("2xhgx-h100-8", 4, "2x8", 0.5),
+        ("1xa100-pcie-8-bridged", 2, "3x2", 1.0),  # three bridged pairs
+        ("1xa100-pcie-8-bridged", 1, "4x2", 0.5),
+        ("1xt4-4", 1, "2", 0.0),  # without links
+        ("4xgb200-nvl72-tray/2", 4, "2x4", 1.0),  # of two cliques, the other one
+        ("4xgb200-nvl72-tray/2", 4, "3x4", 0.0),  # a clique has two
+    ],
+)
+def test_a_large_job_finds_a_place_while_others_leave_one(nodes: str, gpus: int, shape: str, share: float) -> None:
+    """One job takes GPUs for half of the time."""
+    jobs = [Job("half", 0, 50, gpus=gpus), Job("end", 100, cpu=1)]
+    fleet = fleet_of(parse_nodes(nodes))
+    found = run_replay(fleet, jobs, placement_of("berth"), large=large_shape(shape))
+    assert found.large_place == pytest.approx(share, abs=0.05)
+    assert math.isnan(replayed(jobs, nodes).large_place)
+
+
+@pytest.mark.parametrize("text", ["0", "8x", "4x99", "abc", "0x8", "-1", "99999x1"])
+def test_shapes_that_are_none(text: str) -> None:
+    with pytest.raises(WireError) as raised:
+        large_shape(text)
+    assert str(raised.value) == f"--large: must be GPUS or PODSxGPUS, such as 8 or 4x8, is '{text}'"
+
+
 def test_a_snapshot_keeps_what_runs() -> None:
     """A claim of another scheduler holds two of four GPUs, and its pod 100 of 128 cores."""
     node, machine = "n", carried_machines()["t4-4"]
@@ -175,6 +240,36 @@ def test_a_snapshot_keeps_what_runs() -> None:
     found = run_replay(fleet, jobs, placement_of("berth"))
     assert set(found.started_jobs) == {"two"}
     assert found.started_jobs["two"].pods[0].devices == tuple(f"gpu.nvidia.com/n/gpu-{i}" for i in (2, 3))
+
+
+def test_gpus_and_nics_of_a_job_may_be_of_any_vendor() -> None:
+    """A snapshot of another vendor's cluster, whose classes have other names. Parts of GPUs are no GPUs."""
+    nic = {"name": "nic-0", "attributes": {"resource.kubernetes.io/pcieRoot": {"string": "pci0000:00"}}}
+    objects = node_and_slice("a", gpu_amd_com=[mi300x(0), mi300x(1), cpx(2)], gce_dra_net=[nic])
+    wishes = Job("both", 0, gpus=2, nics=1, product="MI325X|MI300X", memory=100 << 30)
+    jobs = [wishes, Job("third", 1, gpus=1), Job("nic", 2, nics=1)]
+    for rule in ("berth", "first fit"):
+        found = run_replay(fleet_of([], objects), jobs, placement_of(rule))
+        assert set(found.started_jobs) == {"both"}
+        drivers = {device.partition("/")[0] for device in found.started_jobs["both"].pods[0].devices}
+        assert drivers == {"gpu.amd.com", "gce.dra.net"}
+
+
+@pytest.mark.parametrize(
+    ("product", "fits"),
+    [
+        ("H100", True),
+        ("H100 80GB", True),
+        ("NVIDIA-H100-80GB-HBM3", True),
+        ("A100|H100", True),
+        ("H10", False),
+        ("100", False),
+        ("H.00", False),
+    ],
+)
+def test_a_product_is_whole_words(product: str, fits: bool) -> None:
+    found = replayed([Job("a", 0, gpus=1, product=product, memory=70 << 30)], "1xhgx-h100-8")
+    assert found.started == int(fits)
 
 
 def test_a_machine_fleet_and_a_snapshot_are_one_fleet() -> None:

@@ -54,6 +54,23 @@ def test_jobs_that_never_start_are_said(tmp_path: Path) -> None:
     assert "Berth: job-2 and 1 more never started: too few devices match request gpu" in out
 
 
+def test_the_time_in_which_a_large_job_finds_a_place_is_a_row(tmp_path: Path) -> None:
+    jobs = tmp_path / "jobs.csv"
+    jobs.write_text("submitted;hours;n\n2026-01-01T00:00:00Z;0.5;5\n2026-01-01T01:00:00Z;1;1\n")
+    words = [
+        "replay",
+        str(jobs),
+        "--columns",
+        "arrival=submitted,duration=hours*3600,gpus=n",
+        "--nodes",
+        "1xhgx-h100-8",
+    ]
+    code, out, err = berth([*words, "--large", "4"])
+    assert code == 0, err
+    row = next(line for line in out.splitlines() if line.startswith("time in which 1x4 GPUs find a place"))
+    assert row.split()[-3:] == ["50.0%", "50.0%", "50.0%"]
+
+
 def test_a_fleet_is_needed() -> None:
     code, _, err = berth(["replay", EXAMPLE])
     assert (code, err) == (2, "berth: --nodes: is missing: give --nodes, --snapshot, or both")
@@ -67,3 +84,15 @@ def test_a_fault_in_a_process_is_one_sentence(tmp_path: Path) -> None:
     code, _, err = berth(["replay", EXAMPLE, "--snapshot", str(objects)])
     assert code == 2
     assert err.startswith("berth: ResourceSlice s: ")
+
+
+def test_a_snapshot_of_another_version_is_one_sentence(tmp_path: Path) -> None:
+    objects = tmp_path / "snapshot.json"
+    node = {"kind": "Node", "apiVersion": "v1", "metadata": {"name": "n"}}
+    old = {"kind": "ResourceSlice", "apiVersion": "resource.k8s.io/v1beta1", "metadata": {"name": "s"}, "spec": {}}
+    objects.write_text(json.dumps({"kind": "List", "items": [node, old]}))
+    code, _, err = berth(["replay", EXAMPLE, "--snapshot", str(objects)])
+    assert code == 2
+    assert err.startswith(
+        "berth: ResourceSlice s: has version 'v1beta1', Berth reads v1: kubectl get resourceslices.v1."
+    )

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from extender.web.access_control import MAX_TOKEN_BYTES, Access
+from extender.web.console.console_app import MAX_TOKEN_BYTES, Access
 from tests.worlds.http_worlds import pages
 
 HOSTS = [

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from extender.sandbox import listening
-from extender.web.access_control import Access
-from extender.web.console.console_app import ConsoleApp
+from extender.web.console.console_app import Access, ConsoleApp
 from tests.worlds.browser import CHROMIUM, NAMES, Page, browsing
 from tests.worlds.explain_worlds import refused
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
@@ -45,6 +44,16 @@ async def test_search_results_drop_down_over_the_page_and_arrows_move_in_them() 
         await page.press("/")
         await page.run("document.getElementById('search').blur()")
         assert not await page.run(IS_OPEN)
+
+
+@pytest.mark.parametrize("docs", ["", "https://docs.example.com/berth"])
+async def test_the_page_links_to_the_documentation_if_it_knows_the_address(docs: str) -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        b.console.overview.docs = docs
+        async with browsing(str(b.client.base_url)) as page:
+            await page.until(LIVE)
+            assert await page.run("document.getElementById('docs').hidden") == (not docs)
+            assert (await page.run("document.getElementById('docs').getAttribute('href')") or "") == docs
 
 
 async def test_the_theme_that_a_person_chooses_stays() -> None:

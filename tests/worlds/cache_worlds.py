@@ -8,7 +8,7 @@ from extender.allocation import Features, NodeInfo
 from extender.api.nodes import Node, decode_node
 from extender.api.resource_slices import SliceDecoder
 from extender.cache import ClusterCache
-from extender.cache.node_info_builder import NodeInfoBuilder
+from extender.cache.node_infos import NodeInfoBuilder
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
 

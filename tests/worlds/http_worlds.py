@@ -11,8 +11,7 @@ from typing import Any
 from extender.entry.listening import Tls, server
 from extender.sandbox import running
 from extender.sockets import listen_on
-from extender.web.access_control import Access
-from extender.web.console.console_app import ConsoleApp
+from extender.web.console.console_app import Access, ConsoleApp
 from extender.web.http_limits import HttpLimits
 from extender.web.serve_app import Probes, ServeApp
 from tests.worlds.eventually import HANG_SECONDS

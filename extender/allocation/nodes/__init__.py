@@ -4,23 +4,28 @@ The cache builds it for its snapshots (slices -> pools -> inventory -> NodeInfo)
 `extender.allocation`.
 """
 
-from extender.allocation.nodes.allocated import (
-    SHARES,
-    UNUSED,
-    AllocatedState,
-    CounterKey,
-    PoolUse,
-    overdrawn_counters,
-)
 from extender.allocation.nodes.devices import (
     Interned,
     Interns,
     KnownSlices,
     PoolDevice,
 )
-from extender.allocation.nodes.inventory import Inventory, inventory
-from extender.allocation.nodes.node_info import ChangeLog, NodeState, PoolGroup, SharedUse, live_use, troubled, uses_of
-from extender.allocation.nodes.partitions import Partitions, partitions_of
+from extender.allocation.nodes.inventory import Inventory, Partitions, inventory, partitions_of
+from extender.allocation.nodes.node_info import (
+    SHARES,
+    UNUSED,
+    AllocatedState,
+    ChangeLog,
+    CounterKey,
+    NodeState,
+    PoolGroup,
+    PoolUse,
+    SharedUse,
+    live_use,
+    overdrawn_counters,
+    troubled,
+    uses_of,
+)
 from extender.allocation.nodes.places import NUMA_NODE, PCIE_ROOT, Nearness, Places, places_of, published_place
 from extender.allocation.nodes.pools import KnownPools, Pool, WholePool, gather
 

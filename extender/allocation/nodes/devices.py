@@ -49,11 +49,7 @@ class PoolDevice:
     device: Device
     slice: Slice
     pool: int  # position in Inventory.pools
-
-    @property
-    def memory_bytes(self) -> int:
-        """The total memory of the device; 0 if it is not known."""
-        return memory_bytes(self.device, self.id.driver)
+    memory_bytes: int  # the total memory; 0 if it is not known
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,10 +144,15 @@ def slice_devices(slice_: Slice, position: int, signatures: Interns) -> SliceDev
             named[name] = named.get(name, 0) | 1 << bit
     driver = slice_.pool.driver
     names = tuple(device.name for device in devices)
+    memory = [memory_bytes(device, driver) for device in devices]
+    kinds = tuple(_kind(device, total) for device, total in zip(devices, memory, strict=True))
     attributes = tuple((driver, *device.attributes.without_identity()) for device in devices)
     return SliceDevices(
         slice_,
-        tuple(PoolDevice(DeviceId(*slice_.pool, device.name), device, slice_, position) for device in devices),
+        tuple(
+            PoolDevice(DeviceId(*slice_.pool, device.name), device, slice_, position, total)
+            for device, total in zip(devices, memory, strict=True)
+        ),
         names,
         tuple(selections.items()),
         _mask_of(devices, is_simple),
@@ -159,17 +160,17 @@ def slice_devices(slice_: Slice, position: int, signatures: Interns) -> SliceDev
         _mask_of(devices, lambda device: bool(device.node_allocatable)),
         named,
         tuple((bit, found) for bit, device in enumerate(devices) if (found := whole_identity(device, driver))),
-        signatures.of(("hardware", tuple(_kind(device, driver) for device in devices))),
+        signatures.of(("hardware", kinds)),
         signatures.of(("attributes", attributes)),
         signatures.of(("names", names)),
     )
 
 
-def _kind(device: Device, driver: str) -> Hashable:
-    """The facts that search and scoring read from a device, without selectors and constraints."""
+def _kind(device: Device, memory: int) -> Hashable:
+    """The facts that search and scoring read from a device, without selectors and constraints. `memory` is in bytes."""
     return (
         device.capacity,
-        memory_bytes(device, driver),
+        memory,
         device.consumes,
         device.taints,
         device.binding_conditions,

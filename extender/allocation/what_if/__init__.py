@@ -2,11 +2,12 @@
 
 from extender.allocation.what_if.hypothetical import (
     hypothetical_snapshot,
+    problem_of,
+    usage_of,
     with_devices_allocated,
     with_devices_released,
     with_own_pools_released,
 )
-from extender.allocation.what_if.offline import problem_of, usage_of
 
 __all__ = [
     "hypothetical_snapshot",

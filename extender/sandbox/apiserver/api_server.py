@@ -18,10 +18,9 @@ from extender.api.protobuf import PROTOBUF
 from extender.api_schema import field_faults
 from extender.sandbox.apiserver import claim_bytes
 from extender.sandbox.apiserver.kubectl_documents import OPENAPI_V2, OPENAPI_V2_TYPE, document_at, table_of
-from extender.sandbox.apiserver.object_rules import check_object
-from extender.sandbox.apiserver.registry import RESOURCES, Registry, Resource
+from extender.sandbox.apiserver.object_rules import check_identity, check_object
+from extender.sandbox.apiserver.registry import RESOURCES, Check, Registry, Resource
 from extender.sandbox.apiserver.status_errors import ApiError, gone, not_found
-from extender.sandbox.apiserver.validation import check_readable
 from extender.sandbox.apiserver.versioned_store import Change, Json, Key, ObjectStore, Watcher
 
 _FIELDS = {"regarding": "involvedObject", "note": "message", "reportingController": "reportingComponent"}
@@ -114,12 +113,14 @@ class ApiServer:
         method, resource, key = request.method, request.resource, request.key
         is_protobuf = request.content_type.startswith(PROTOBUF)
         if is_protobuf and (method, resource.kind) != ("PUT", "ResourceClaim"):  # kubectl create namespace and the like
-            problem = "the sandbox reads no protobuf: write the object as YAML and apply it"
+            ways = "add --dry-run=client -o yaml | kubectl apply -f -"
+            problem = f"the sandbox reads no protobuf: write the object as YAML and apply it, or {ways}"
             raise ApiError(415, "UnsupportedMediaType", problem)
+        check = self._check_of(request)
         if request.content_type == _JSON_PATCH and method == "PATCH" and "dryRun" not in request.query:
             operations = _json_in(content, list, "a list")
             return 200, self.registry.patch(
-                resource, key, operations, request.subresource, strategic=False, by_json=True
+                resource, key, operations, request.subresource, strategic=False, by_json=True, check=check
             )
         strategic = method == "PATCH" and _is_strategic(request.content_type)
         body = (
@@ -130,24 +131,32 @@ class ApiServer:
         is_dry_run = "dryRun" in request.query or bool(body.get("dryRun"))
         registry = Registry(self.store.copy()) if is_dry_run else self.registry
         if method in ("POST", "PUT", "PATCH") and not request.subresource:
+            check_identity(resource, request.namespace, request.name, body)
             warnings += check_fields(resource, body, request.query, is_patch=method == "PATCH")
-        if request.query.get("fieldValidation") in ("Strict", "Warn") and method in ("POST", "PUT"):
-            check_readable(resource.kind, body)
-            check_object(resource.name, resource.kind, body)
-            if resource.namespaced and self.store.get("namespaces", ("", key[0])) is None:
-                raise not_found("namespaces", key[0])
+        is_of_user = request.query.get("fieldValidation") in ("Strict", "Warn")
+        in_namespace = is_of_user and resource.namespaced and method == "POST"
+        if in_namespace and self.store.get("namespaces", ("", key[0])) is None:
+            raise not_found("namespaces", key[0])
         if method == "POST" and request.subresource == "binding":
             registry.bind(key, body)
             return 201, {"kind": "Status", "apiVersion": "v1", "status": "Success"}
         if method == "POST" and not request.name:
-            return 201, registry.create(resource, key[0], body)
+            return 201, registry.create(resource, key[0], body, check)
         if method == "PUT":
-            return 200, registry.replace(resource, key, body, request.subresource)
+            return 200, registry.replace(resource, key, body, request.subresource, check)
         if method == "PATCH":
-            return 200, registry.patch(resource, key, body, request.subresource, strategic=strategic, by_json=True)
+            return 200, registry.patch(
+                resource, key, body, request.subresource, strategic=strategic, by_json=True, check=check
+            )
         if method == "DELETE" and request.name:
             return 200, registry.delete(resource, key, body.get("preconditions"))
         raise ApiError(405, "MethodNotAllowed", f"{method} is not supported here")
+
+    def _check_of(self, request: Request) -> Check:
+        """The check of an object that this request writes."""
+        namespace = self.store.get("namespaces", ("", request.key[0])) or {}
+        labels = (namespace.get("metadata") or {}).get("labels") or {}
+        return lambda old, new: check_object(request.resource, old, new, labels)
 
     def _list(self, request: Request) -> Json:
         """Return one page. A continue token has the version of the first page, so that the watch starts there."""
@@ -477,8 +486,13 @@ def _quoted(text: str) -> str:
 
 
 def _without_directives(value: Any) -> Any:
+    """A patch without its directives, and without null, which deletes a field."""
     if isinstance(value, list):
         return [_without_directives(item) for item in value]
     if not isinstance(value, dict):
         return value
-    return {key: _without_directives(inner) for key, inner in value.items() if not key.startswith(_DIRECTIVE)}
+    return {
+        key: _without_directives(inner)
+        for key, inner in value.items()
+        if inner is not None and not key.startswith(_DIRECTIVE)
+    }

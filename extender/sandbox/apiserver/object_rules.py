@@ -1,143 +1,204 @@
 """What kube-apiserver refuses in an object of a user, beyond the claims' rules that every write keeps.
 
-Source: pkg/apis/core/validation, pkg/apis/batch/validation. The sandbox has the rules that beginners meet.
+Source: pkg/apis/core/validation, pkg/apis/batch/validation, pkg/apis/resource/validation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 
 from extender.api.fields import Json, get, quantity, string
-from extender.api_schema import claim_spec, is_subdomain, request_options, rule_faults
+from extender.api_schema import claim_spec, is_label, rule_faults
 from extender.base.berth_errors import WireError
-from extender.base.text_limits import shown
 from extender.cel import CompileError
 from extender.cel.dra import Dialect, compile_selector
 from extender.lint import one_sentence
+from extender.sandbox.apiserver.metadata_rules import (
+    Faults,
+    invalid_value,
+    of_label_key,
+    of_label_value,
+    of_labels,
+    of_metadata,
+)
+from extender.sandbox.apiserver.pod_rules import EFFECTS, POLICIES, items, of_pod, of_pod_change, one_of
+from extender.sandbox.apiserver.registry import Resource
 from extender.sandbox.apiserver.status_errors import ApiError, invalid
+from extender.sandbox.apiserver.validation import ADMIN_LABEL, unreadable
 
-_POLICIES = ("Always", "OnFailure", "Never")
-_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
-_MODES = ("NonIndexed", "Indexed")
-_DRA = ("DeviceClass", "DeviceTaintRule", "ResourceClaim", "ResourceClaimTemplate", "ResourceSlice")
+_MODES, _REPLACEMENTS = ("NonIndexed", "Indexed"), ("Failed", "TerminatingOrFailed")
+_CLAIMS = ("ResourceClaim", "ResourceClaimTemplate")
+_DRA = (*_CLAIMS, "DeviceClass", "DeviceTaintRule", "ResourceSlice")
+_CONFIG_KEY = re.compile(r"[-._a-zA-Z0-9]+")
+_MOST_LABEL = 63
 _NEW = Dialect(stored=False)
-Faults = Iterator[tuple[str, str]]  # the field, and what is wrong with it
+# Fields that a write may not change, by kind.
+_IMMUTABLE = {
+    "Job": ("spec.completions", "spec.completionMode", "spec.selector"),
+    "ResourceSlice": ("spec.driver", "spec.pool.name", "spec.nodeName"),
+}
 
 
-def check_object(plural: str, kind: str, obj: Json) -> None:
-    """Raise ApiError with the first value of a new object that kube-apiserver refuses."""
-    metadata = obj.get("metadata") or {}
-    name = str(metadata.get("name") or metadata.get("generateName") or "")
+def check_object(resource: Resource, old: Json | None, new: Json, namespace_labels: Mapping[str, str]) -> None:
+    """Raise ApiError with the values of an object that kube-apiserver refuses.
+
+    `old` is the object before the write, None for a new one. What is wrong with it, too, does not count.
+    """
+    kind, metadata = resource.kind, new.get("metadata") or {}
     try:
-        found = next(_faults(kind, {**obj, "kind": kind}, str(metadata.get("name") or "")), None)
+        known = [] if old is None else _faults(kind, old, namespace_labels)
+        found = [fault for fault in _faults(kind, new, namespace_labels) if fault not in known]
+        if old is not None:
+            found += _of_change(kind, old, new)
     except WireError as error:
-        raise ApiError(400, "BadRequest", str(error)) from error
-    if found is not None:
-        raise invalid(plural, name, ": ".join(found))
+        handled = f'{kind} in version "{resource.version}" cannot be handled as a {kind}'
+        raise ApiError(400, "BadRequest", f"{handled}: {error}") from error
+    if found:
+        texts = [": ".join(fault) for fault in found]
+        name = str(metadata.get("name") or metadata.get("generateName") or "")
+        raise invalid(resource.qualified_kind, name, texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]")
 
 
-def _faults(kind: str, obj: Json, name: str) -> Faults:
-    if name and not is_subdomain(name):
-        yield "metadata.name", f"Invalid value: {shown(name)}: a lowercase RFC 1123 subdomain is required"
+def check_identity(resource: Resource, namespace: str, name: str, body: Json) -> None:
+    """Raise ApiError if an object is of another kind, namespace or name than the path of the request."""
+    version, kind = body.get("apiVersion", resource.api_version), body.get("kind", resource.kind)
+    if (version, kind) != (resource.api_version, resource.kind):
+        handled = f'{kind} in version "{version}" cannot be handled as a {resource.kind}'
+        problem = f"this path takes kind {resource.kind} of version {resource.api_version}"
+        raise ApiError(400, "BadRequest", f"{handled}: {problem}")
+    metadata = body.get("metadata") or {}
+    if namespace and metadata.get("namespace", namespace) != namespace:
+        problem = "the namespace of the provided object does not match the namespace sent on the request"
+        raise ApiError(400, "BadRequest", problem)
+    if name and metadata.get("name", name) != name:
+        problem = f"the name of the object ({metadata['name']}) does not match the name on the URL ({name})"
+        raise ApiError(400, "BadRequest", problem)
+
+
+def _faults(kind: str, obj: Json, namespace_labels: Mapping[str, str]) -> list[tuple[str, str]]:
+    obj = {**obj, "kind": kind}
+    found = unreadable(kind, obj)
+    return list(dict.fromkeys(_rule_faults(kind, obj, namespace_labels))) or ([found] if found is not None else [])
+
+
+def _rule_faults(kind: str, obj: Json, namespace_labels: Mapping[str, str]) -> Faults:
+    yield from of_metadata(kind, get(obj, "metadata", dict, "", {}))
     spec = get(obj, "spec", dict, "", {})
     if kind == "Pod":
-        yield from _of_pod(spec, "spec")
+        yield from of_pod(spec, "spec")
     elif kind == "Job":
-        yield from _of_job(spec)
+        yield from _of_job(obj, spec)
     elif kind == "Node":
-        for taint, where in _items(spec, "taints", "spec"):
-            yield from _one_of(taint, "effect", _EFFECTS, where)
+        for taint, where in items(spec, "taints", "metadata"):
+            yield from one_of(taint, "effect", EFFECTS, where)
+            yield from of_label_key(string(taint, "key", where), f"{where}.key")
+            yield from of_label_value(taint.get("value"), f"{where}.value")
+    elif kind == "ConfigMap":
+        for key in get(obj, "data", dict, "", {}):
+            if not _CONFIG_KEY.fullmatch(key):
+                yield f"data[{key}]", invalid_value(key, "a valid config key has letters, digits, '-', '_' and '.'")
     elif kind in _DRA:
-        yield from ((fault.path, fault.problem) for fault in rule_faults(obj) if fault.severity == "error")
-        yield from _of_selectors(kind, obj)
+        yield from _of_dra(kind, obj, spec, namespace_labels)
 
 
-def _of_job(spec: Json) -> Faults:
-    for field in ("parallelism", "completions", "backoffLimit"):
+def _of_change(kind: str, old: Json, new: Json) -> Faults:
+    if kind == "Pod":
+        yield from of_pod_change(get(old, "spec", dict, "", {}), get(new, "spec", dict, "", {}))
+    for path in _IMMUTABLE.get(kind, ()):
+        before, after = (_value_at(obj, path) for obj in (old, new))
+        if before != after:
+            yield path, invalid_value(after, "field is immutable")
+    if (
+        kind == "Job"
+        and not _value_at(old, "spec.suspend")
+        and _value_at(old, "spec.template") != _value_at(new, "spec.template")
+    ):
+        yield "spec.template", invalid_value(_value_at(new, "spec.template"), "field is immutable")
+
+
+def _value_at(obj: object, path: str) -> object:
+    for part in path.split("."):
+        obj = obj.get(part) if isinstance(obj, dict) else None
+    return obj
+
+
+def _of_job(job: Json, spec: Json) -> Faults:
+    for field in ("parallelism", "completions", "backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished"):
         count = get(spec, field, int, "spec", 0)
         if count < 0:
-            yield f"spec.{field}", f"Invalid value: {count}: must be greater than or equal to 0"
-    yield from _one_of(spec, "completionMode", _MODES, "spec")
-    if spec.get("completionMode") == "Indexed" and "parallelism" in spec and spec.get("completions") is None:
-        yield "spec.completions", "Required value: when completion mode is Indexed"
+            yield f"spec.{field}", invalid_value(count, "must be greater than or equal to 0")
+    yield from one_of(spec, "completionMode", _MODES, "spec")
+    yield from one_of(spec, "podReplacementPolicy", _REPLACEMENTS, "spec")
+    if spec.get("selector") is not None and not spec.get("manualSelector"):
+        yield "spec.selector", invalid_value(spec["selector"], "`selector` not auto-generated")
+    yield from _of_job_name(string(get(job, "metadata", dict, "", {}), "name", "metadata"), spec)
+    template = get(spec, "template", dict, "spec", {})
+    labels = get(get(template, "metadata", dict, "spec.template", {}), "labels", dict, "spec.template.metadata", {})
+    yield from of_labels(labels, "spec.template.labels")
     where = "spec.template.spec"
-    pod = get(get(spec, "template", dict, "spec", {}), "spec", dict, "spec.template", {})
-    yield from _of_pod(pod, where)
-    if pod.get("restartPolicy") not in _POLICIES[1:]:
-        yield f"{where}.restartPolicy", f"Required value: valid values: {', '.join(_POLICIES[1:])}"
+    pod = get(template, "spec", dict, "spec.template", {})
+    yield from of_pod(pod, where)
+    if pod.get("restartPolicy") not in POLICIES[1:]:
+        yield f"{where}.restartPolicy", f"Required value: valid values: {', '.join(POLICIES[1:])}"
 
 
-def _of_pod(spec: Json, path: str) -> Faults:
-    containers = _items(spec, "containers", path)
-    if not containers:
-        yield f"{path}.containers", "Required value"
-    claims = _items(spec, "resourceClaims", path)
-    for entry, where in claims:
-        if bool(entry.get("resourceClaimName")) == bool(entry.get("resourceClaimTemplateName")):
-            yield where, "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"
-    yield from _names(claims)
-    yield from _names(containers)
-    known = {entry.get("name") for entry, _ in claims}
-    for container, where in (*containers, *_items(spec, "initContainers", path)):
-        yield from _of_container(container, where, known)
-    yield from _one_of(spec, "restartPolicy", _POLICIES, path)
-    for toleration, where in _items(spec, "tolerations", path):
-        yield from _one_of(toleration, "operator", ("Equal", "Exists"), where)
-        yield from _one_of(toleration, "effect", _EFFECTS, where)
+def _of_job_name(name: str, spec: Json) -> Faults:
+    """A Job's name is a label of its pods, and begins the host name of each pod with an index."""
+    if len(name) > _MOST_LABEL:
+        yield "spec.template.labels", invalid_value(name, f"must be no more than {_MOST_LABEL} bytes")
+    if spec.get("completionMode") != "Indexed":
+        return
+    completions = get(spec, "completions", int, "spec", 0)
+    last = f"{name}-{completions - 1}"
+    if "parallelism" in spec and spec.get("completions") is None:
+        yield "spec.completions", "Required value: when completion mode is Indexed"
+    elif completions > 0 and not is_label(last):
+        yield "metadata.name", invalid_value(name, f"will not able to create pod with invalid DNS label: {last}")
 
 
-def _of_container(container: Json, path: str, known: set[object]) -> Faults:
-    if not string(container, "image", path):
-        yield f"{path}.image", "Required value"
-    where = f"{path}.resources"
-    resources = get(container, "resources", dict, path, {})
-    for claim, at in _items(resources, "claims", where):
-        if claim.get("name") not in known:
-            yield at, f"Not found: {shown(claim.get('name'))}: must be one of the names in pod.spec.resourceClaims"
-    limits = get(resources, "limits", dict, where, {})
-    for name, wanted in get(resources, "requests", dict, where, {}).items():
-        at = f"{where}.requests[{name}]"
-        if name in limits:
-            if quantity(wanted, at).nanos > quantity(limits[name], f"{where}.limits[{name}]").nanos:
-                yield at, f"Invalid value: {shown(wanted)}: must be less than or equal to limit of {limits[name]}"
-        elif "/" in name:
-            yield f"{where}.limits", f"Required value: Limit must be set for non overcommitable resources ({name})"
+def _of_dra(kind: str, obj: Json, spec: Json, namespace_labels: Mapping[str, str]) -> Faults:
+    options = list(_options(obj)) if kind in _CLAIMS else []
+    for option, where in options:
+        at = f"{where}.capacity"
+        _check_quantities(get(get(option, "capacity", dict, where, {}), "requests", dict, at, {}), f"{at}.requests")
+        if option.get("adminAccess") and namespace_labels.get(ADMIN_LABEL) != "true":
+            why = f"Forbidden: admin access to devices requires the `{ADMIN_LABEL}: true` label on the namespace"
+            yield f"{where}.adminAccess", why
+    if kind == "ResourceClaimTemplate":
+        made = get(spec, "metadata", dict, "spec", {})
+        yield from of_metadata(kind, {key: value for key, value in made.items() if key != "name"}, "spec.metadata")
+        for field in made.keys() - {"labels", "annotations"}:
+            yield f"spec.metadata.{field}", "Forbidden: cannot be set"
+    for device, where in items(spec, "devices", "spec") if kind == "ResourceSlice" else ():
+        capacity, at = get(device, "capacity", dict, where, {}), f"{where}.capacity"
+        _check_quantities({key: get(capacity, key, dict, at, {}).get("value") for key in capacity}, at)
+    yield from ((fault.path, fault.problem) for fault in rule_faults(obj) if fault.severity == "error")
+    for one, where in [(spec, "spec")] if kind == "DeviceClass" else options:
+        yield from _of_selectors(one, where)
 
 
-def _of_selectors(kind: str, obj: Json) -> Faults:
+def _options(obj: Json) -> Iterator[tuple[Json, str]]:
+    """The ways to serve each request of a claim or template, with their paths."""
+    spec, path = claim_spec(obj)
+    for request, where in items(get(spec, "devices", dict, path, {}), "requests", f"{path}.devices"):
+        if request.get("exactly") is not None:
+            yield get(request, "exactly", dict, where, {}), f"{where}.exactly"
+        yield from items(request, "firstAvailable", where)
+
+
+def _check_quantities(amounts: Json, path: str) -> None:
+    """Raise WireError for a value that is no quantity."""
+    for key, value in amounts.items():
+        quantity(value, f"{path}[{key}]")
+
+
+def _of_selectors(one: Json, where: str) -> Faults:
     """The expressions that do not compile."""
-    selecting = [("spec", get(obj, "spec", dict, "", {}))] if kind == "DeviceClass" else []
-    if kind in ("ResourceClaim", "ResourceClaimTemplate"):
-        spec, path = claim_spec(obj)
-        options = request_options(get(spec, "devices", dict, path, {}))
-        selecting = [(f"{path}.devices.requests[{name}]", option) for name, option in options]
-    for where, one in selecting:
-        for selector, at in _items(one, "selectors", where):
-            expression = string(get(selector, "cel", dict, at, {}), "expression", f"{at}.cel")
-            try:
-                compile_selector(expression, _NEW)
-            except CompileError as error:
-                problem = f"Invalid value: {shown(expression)}: compilation failed: {one_sentence(error)}"
-                yield f"{at}.cel.expression", problem
-
-
-def _names(items: list[tuple[Json, str]]) -> Faults:
-    seen: set[str] = set()
-    for item, where in items:
-        name = string(item, "name", where)
-        if not name:
-            yield f"{where}.name", "Required value"
-        elif name in seen:
-            yield f"{where}.name", f"Duplicate value: {shown(name)}"
-        seen.add(name)
-
-
-def _one_of(obj: Json, field: str, known: tuple[str, ...], path: str) -> Faults:
-    value = obj.get(field)
-    if value and value not in known:
-        yield f"{path}.{field}", f"Unsupported value: {shown(value)}: supported values: {', '.join(known)}"
-
-
-def _items(obj: Json, field: str, path: str) -> list[tuple[Json, str]]:
-    found = enumerate(get(obj, field, list, path, []))
-    return [(one, f"{path}.{field}[{position}]") for position, one in found if isinstance(one, dict)]
+    for selector, at in items(one, "selectors", where):
+        expression = string(get(selector, "cel", dict, at, {}), "expression", f"{at}.cel")
+        try:
+            compile_selector(expression, _NEW)
+        except CompileError as error:
+            problem = f"compilation failed: {one_sentence(error).removeprefix('compilation failed: ')}"
+            yield f"{at}.cel.expression", invalid_value(expression, problem)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 import re
 import uuid
 from collections.abc import Callable
@@ -41,6 +42,16 @@ class Resource:
     @property
     def api_version(self) -> str:
         return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def qualified_kind(self) -> str:
+        """As error messages have it: ResourceClaim.resource.k8s.io, Pod."""
+        return f"{self.kind}.{self.group}" if self.group else self.kind
+
+    @property
+    def qualified_name(self) -> str:
+        """As error messages have it: resourceclaims.resource.k8s.io, pods."""
+        return f"{self.name}.{self.group}" if self.group else self.name
 
     @property
     def root(self) -> str:
@@ -92,6 +103,13 @@ _MERGE_KEYS = {
     "volumeMounts": "mountPath",
     "volumes": "name",
 }
+Check = Callable[[Json | None, Json], None]  # of the object before a write, and of the one that it makes
+
+
+def _unchecked(_: Json | None, __: Json) -> None:
+    """The check of the sandbox's own writes."""
+
+
 _DELETED_STRINGS, _ORDER, _KEPT = "$deleteFromPrimitiveList/", "$setElementOrder/", "$retainKeys"
 
 
@@ -107,25 +125,27 @@ class Registry:
         self.prune: Callable[[str, Json], None] | None = None
         self._names = itertools.count(1)
 
-    def create(self, resource: Resource, namespace: str, obj: Json) -> Json:
+    def create(self, resource: Resource, namespace: str, obj: Json, check: Check = _unchecked) -> Json:
         metadata = dict(obj.get("metadata") or {})
         prefix = str(metadata.get("generateName") or "")
         if prefix and not _SUBDOMAIN.fullmatch(prefix.removesuffix("-")):
             raise invalid(
-                resource.name,
+                resource.qualified_kind,
                 prefix,
                 f"metadata.generateName: Invalid value: {prefix!r}: a lowercase RFC 1123 subdomain is required",
             )
         name = metadata.get("name") or self._generated(prefix)
         if not name:
-            raise invalid(resource.name, "", "metadata.name: Required value: name or generateName is required")
+            problem = "metadata.name: Required value: name or generateName is required"
+            raise invalid(resource.qualified_kind, "", problem)
         key = (namespace if resource.namespaced else "", name)
         if self.store.get(resource.table, key) is not None:
-            raise ApiError(409, "AlreadyExists", f'{resource.name} "{name}" already exists')
+            raise ApiError(409, "AlreadyExists", f'{resource.qualified_name} "{name}" already exists')
         if resource.namespaced:
             metadata["namespace"] = namespace
         metadata |= {"name": name, "uid": str(uuid.uuid4()), "creationTimestamp": now_rfc3339(), "generation": 1}
         stored = {"apiVersion": resource.api_version, "kind": resource.kind, **obj, "metadata": metadata}
+        check(None, stored)
         validation.check_spec(resource.name, stored)
         if resource.name in _WITH_STATUS:
             stored["status"] = {"phase": "Pending"} if resource.name == "pods" else {}
@@ -134,14 +154,14 @@ class Registry:
     def get(self, resource: Resource, key: Key) -> Json:
         found = self.store.get(resource.table, key)
         if found is None:
-            raise not_found(resource.name, key[1])
+            raise not_found(resource.qualified_name, key[1])
         return found
 
-    def replace(self, resource: Resource, key: Key, obj: Json, subresource: str) -> Json:
+    def replace(self, resource: Resource, key: Key, obj: Json, subresource: str, check: Check = _unchecked) -> Json:
         """PUT. A write to an object keeps its status, and a write to its status keeps the rest."""
         old = self.get(resource, key)
         self._guard(resource, old, obj.get("metadata") or {})
-        return self._write(resource, key, old, obj, subresource)
+        return self._write(resource, key, old, obj, subresource, check)
 
     def patch(
         self,
@@ -152,6 +172,7 @@ class Registry:
         *,
         strategic: bool,
         by_json: bool = False,
+        check: Check = _unchecked,
     ) -> Json:
         """PATCH, by merge patch, by strategic merge patch, or by JSON patch: a list of operations.
 
@@ -163,8 +184,8 @@ class Registry:
             new = json_patch(base, change)
         else:
             new = strategic_patch(base, change) if strategic else merge_patch(base, change)
-        self._guard(resource, old, new.get("metadata") or {})
-        return self._write(resource, key, old, new, subresource)
+        self._guard(resource, old, new.get("metadata") or {}, is_patch=True)
+        return self._write(resource, key, old, new, subresource, check)
 
     def delete(self, resource: Resource, key: Key, preconditions: Json | None = None) -> Json:
         """Mark an object with finalizers as deleted; remove others. `preconditions` are a uid and a resourceVersion."""
@@ -203,7 +224,7 @@ class Registry:
         bound["status"].pop("nominatedNodeName", None)
         self.store.put("pods", key, bound)
 
-    def _write(self, resource: Resource, key: Key, old: Json, new: Json, subresource: str) -> Json:
+    def _write(self, resource: Resource, key: Key, old: Json, new: Json, subresource: str, check: Check) -> Json:
         keep = {
             field: old["metadata"].get(field)
             for field in ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp")
@@ -215,6 +236,7 @@ class Registry:
                 validation.check_status(old, written, self._labels(key[0]))
         else:
             written = {**new, "metadata": metadata, "apiVersion": old["apiVersion"], "kind": old["kind"]}
+            check(old, written)
             validation.check_immutable(resource.name, old, written)
             if "status" in old and resource.name in _WITH_STATUS:
                 written["status"] = old["status"]
@@ -230,17 +252,23 @@ class Registry:
             self.prune(resource.name, obj)
         return self.store.put(resource.table, key, obj)
 
-    def _guard(self, resource: Resource, old: Json, metadata: Json) -> None:
-        """Raise ApiError if the uid or the resourceVersion in `metadata` is not the current one."""
+    def _guard(self, resource: Resource, old: Json, metadata: Json, *, is_patch: bool = False) -> None:
+        """Raise ApiError if the uid or the resourceVersion in `metadata` is not the current one.
+
+        The uid of a PUT or DELETE is a precondition; that of a patch is a value that cannot be changed.
+        """
         name, current = old["metadata"]["name"], old["metadata"]
-        if metadata.get("uid") and metadata["uid"] != current["uid"]:
-            raise conflict(resource.name, name, "Precondition failed: UID in precondition does not match")
         if metadata.get("resourceVersion") and metadata["resourceVersion"] != current["resourceVersion"]:
             raise conflict(
-                resource.name,
+                resource.qualified_name,
                 name,
                 "the object has been modified; please apply your changes to the latest version and try again",
             )
+        if metadata.get("uid") and metadata["uid"] != current["uid"]:
+            if is_patch:
+                why = f"metadata.uid: Invalid value: {json.dumps(metadata['uid'])}: field is immutable"
+                raise invalid(resource.qualified_kind, name, why)
+            raise conflict(resource.qualified_name, name, "Precondition failed: UID in precondition does not match")
 
     def _labels(self, namespace: str) -> dict[str, str]:
         found = self.store.get("namespaces", ("", namespace)) or {}

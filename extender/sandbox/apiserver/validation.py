@@ -1,6 +1,6 @@
 """Validates ResourceClaims, and what templates and pods say about them, as kube-apiserver 1.36 does.
 
-`check_readable` also refuses what Berth cannot read. Source of the other rules: pkg/apis/resource/validation.
+`unreadable` also finds what Berth cannot read. Source of the other rules: pkg/apis/resource/validation.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from typing import Any
 
 import orjson
 
@@ -22,9 +21,9 @@ from extender.api_schema import claim_faults
 from extender.base.berth_errors import WireError
 from extender.sandbox.apiserver.status_errors import ApiError, invalid
 
-_RESOURCE = "resourceclaims"
+_GROUP = "resource.k8s.io"
 _MAX_RESERVED, _MAX_RESULTS, _MAX_CONFIG, _MAX_CONDITIONS = 256, 32, 64, 4
-_IMMUTABLE = {"resourceclaims": "spec", "resourceclaimtemplates": "spec", "pods": "spec.resourceClaims"}
+_IMMUTABLE = ("resourceclaims", "resourceclaimtemplates")
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
@@ -40,22 +39,14 @@ def check_spec(resource: str, obj: Json) -> None:
     except WireError as error:
         raise ApiError(400, "BadRequest", str(error)) from error
     if fault is not None:
-        raise invalid(resource, obj["metadata"]["name"], f"{fault.path}: {fault.problem}")
+        raise invalid(f"{obj['kind']}.{_GROUP}", obj["metadata"]["name"], f"{fault.path}: {fault.problem}")
 
 
 def check_immutable(resource: str, old: Json, new: Json) -> None:
-    """Raise ApiError if a write changes an immutable field that belongs to claims."""
-    path = _IMMUTABLE.get(resource)
-    if path is not None and _value_at(old, path) != _value_at(new, path):
-        value = json.dumps(_value_at(new, path))
-        raise invalid(resource, new["metadata"]["name"], f"{path}: Invalid value: {value}: field is immutable")
-
-
-def _value_at(obj: Json, path: str) -> Any:
-    found: Any = obj
-    for part in path.split("."):
-        found = (found or {}).get(part)
-    return found
+    """Raise ApiError if a write changes the spec of a claim or of a template."""
+    if resource in _IMMUTABLE and old.get("spec") != new.get("spec"):
+        problem = f"spec: Invalid value: {json.dumps(new.get('spec'))}: field is immutable"
+        raise invalid(f"{new['kind']}.{_GROUP}", new["metadata"]["name"], problem)
 
 
 def check_status(old: Json, new: Json, namespace_labels: dict[str, str]) -> None:
@@ -144,7 +135,7 @@ def _check_result(new: Json, path: str, result: Json, known: set[str], namespace
 
 
 def _bad(claim: Json, field: str, why: str) -> ApiError:
-    return invalid(_RESOURCE, claim["metadata"]["name"], f"{field}: {why}")
+    return invalid(f"ResourceClaim.{_GROUP}", claim["metadata"]["name"], f"{field}: {why}")
 
 
 # -- whether Berth can read an object ------------------------------------------------------------------------
@@ -172,11 +163,12 @@ def decode(obj: Json) -> None:
         _DECODERS[kind](obj)
 
 
-def check_readable(kind: str, obj: Json) -> None:
-    """Raise ApiError if Berth cannot decode an object."""
+def unreadable(kind: str, obj: Json) -> tuple[str, str] | None:
+    """Return (field, problem) if Berth cannot decode an object."""
     metadata = obj.get("metadata") or {}
     name = str(metadata.get("name") or metadata.get("generateName") or "")
     try:
         decode({**obj, "kind": kind, "metadata": {**metadata, "name": name}})
     except WireError as error:
-        raise invalid(kind, name, f"{error.path.lstrip('.')}: {error.problem}") from error
+        return error.path.lstrip("."), error.problem
+    return None

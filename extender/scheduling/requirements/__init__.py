@@ -3,20 +3,20 @@
 PodRequirements and requirements_of are exported by `extender.scheduling`.
 """
 
-from extender.scheduling.requirements.claim_checks import (
+from extender.scheduling.requirements.pod_requirements import (
     ADMIN_LABEL,
+    SPECIAL_NAME,
+    Pending,
     Readiness,
+    Skip,
+    UnschedulableAndUnresolvable,
+    class_of_resource,
     leftover_claims,
     needs_reservation,
     readiness,
+    special_claim,
     too_many_claims,
-)
-from extender.scheduling.requirements.extended_resources import class_of_resource, special_claim, unprovided_resource
-from extender.scheduling.requirements.pod_requirements import (
-    SPECIAL_NAME,
-    Pending,
-    Skip,
-    UnschedulableAndUnresolvable,
+    unprovided_resource,
 )
 
 __all__ = [

@@ -6,28 +6,104 @@ again), UnschedulableAndUnresolvable (no node can serve the pod now, with the re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from enum import Enum
+from typing import Final, NamedTuple
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.api.claim_specs import ClaimSpec
-from extender.api.device_classes import DeviceClass
+from extender.api.claim_specs import MAX_ALTERNATIVES, ClaimSpec, DeviceRequest, Request
+from extender.api.device_classes import IMPLICIT_RESOURCE_PREFIX, DeviceClass
 from extender.api.nodes import Node, NodeSelector, lacks_label_or_has, only_node
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_annotations import PodIntent, intent_of
 from extender.api.pod_groups import GroupKey, GroupSource, Membership
-from extender.api.pods import Pod
+from extender.api.pods import MAX_CLAIMS, Container, Pod
 from extender.api.reasons import Code, Reason
-from extender.api.resource_claims import Allocation, Claim, Reservation, ReservationState
+from extender.api.resource_claims import Allocation, Claim, ReservationState, Result
 from extender.base.bits import union
 from extender.base.deadline import NO_DEADLINE, Deadline
 from extender.base.text_limits import cut
 from extender.policy import Policy
 from extender.scheduling.node_selection import SelectedNodes
-from extender.scheduling.requirements.claim_checks import leftover_claims, too_many_claims, unresolvable_reason
-from extender.scheduling.requirements.extended_resources import RequestMapping, class_of_resource, special_claim
 from extender.vendors import CLIQUE_LABEL, COMPUTE_DOMAIN_LABEL, compute_domain
+
+ADMIN_LABEL = "resource.kubernetes.io/admin-access"
+
+
+def too_many_claims(pod: Pod, claims: Iterable[Claim]) -> Reason | None:
+    """The reason for which Berth refuses a pod with so many claims, or with so many alternatives in these claims."""
+    if len(pod.claims) > MAX_CLAIMS:
+        return Reason(Code.TOO_MANY_CLAIMS, (f"{MAX_CLAIMS} claims",))
+    left = MAX_ALTERNATIVES
+    for claim in claims:  # the rest is not counted
+        left -= sum(len(request.alternatives) for request in claim.spec.requests)
+        if left < 0:
+            text = f"{MAX_ALTERNATIVES} device requests in its claims, all alternatives counted"
+            return Reason(Code.TOO_MANY_CLAIMS, (text,))
+    return None
+
+
+def leftover_claims(pod: Pod, snapshot: Snapshot) -> list[ObjectKey]:
+    """The special claims that earlier binds of the pod left. The pod's own claim list does not name them."""
+    special = snapshot.special_claims.get((pod.key.namespace, pod.uid), ())
+    return [key for key in special if not pod.names(key.name)]
+
+
+def unresolvable_reason(claim: Claim, pod: Pod, snapshot: Snapshot) -> Reason | None:
+    """Why no node can serve the pod with this claim; None if one may."""
+    if claim.problem:
+        return Reason(Code.INVALID, (f"claim {cut(str(claim.key))}: {claim.problem}",))
+    if claim.deleting and not claim.is_reserved_for(pod.uid):
+        return Reason(Code.INVALID, (f"claim {cut(str(claim.key))} is being deleted",))
+    if claim.allocation is None:
+        asks = any(a.admin_access for r in claim.spec.requests for a in r.alternatives)
+        if asks and snapshot.namespaces.get(claim.key.namespace, {}).get(ADMIN_LABEL) != "true":
+            return Reason(Code.ADMIN_ACCESS, (claim.key.namespace,))
+        return None
+    if not claim.reservations_left and needs_reservation(claim, pod):
+        return Reason(Code.CLAIM_FULL, (str(claim.key),))
+    return None
+
+
+def needs_reservation(claim: Claim, pod: Pod) -> bool:
+    """Whether a bind of the pod adds a consumer to the claim: not if it has the pod or the pod's PodGroup already."""
+    groups = (one.name for one in claim.reserved_for if one.resource == "podgroups")
+    return not (claim.is_reserved_for(pod.uid) or (pod.group and pod.group in groups))
+
+
+class Readiness(Enum):
+    """The state of a claim's allocated devices, by their binding conditions."""
+
+    READY = "ready"
+    WAITING = "waiting"
+    FAILED = "failed"
+
+
+def readiness(claim: Claim) -> Readiness:
+    """The state of all allocated devices of the claim.
+
+    FAILED: a failure condition of a device with binding conditions is true. READY: every binding condition of every
+    device is true, or the claim has no allocation. WAITING: all other cases.
+    """
+    if claim.allocation is None:
+        return Readiness.READY
+    waiting = False
+    for result in claim.allocation.results:
+        if not result.binding_conditions:
+            continue
+        true = _true_conditions(claim, result)
+        if true & set(result.binding_failure_conditions):
+            return Readiness.FAILED
+        waiting = waiting or not set(result.binding_conditions) <= true
+    return Readiness.WAITING if waiting else Readiness.READY
+
+
+def _true_conditions(claim: Claim, result: Result) -> set[str]:
+    for status in claim.devices:
+        if status.device == result.device and status.share_id == result.share_id:
+            return {name for name, value in status.conditions if value == "True"}
+    return set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +125,6 @@ class Skip:
 
 
 SKIP = Skip()
-
-
-class IdentityKey:
-    """A key part that compares an object by identity. It keeps the object alive, so its id is not reused."""
-
-    __slots__ = ("_hash", "_of")
-
-    def __init__(self, of: object) -> None:
-        self._of = of
-        self._hash = id(of)
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, IdentityKey) and other._of is self._of
 
 
 SPECIAL_NAME = "<extended-resources>"
@@ -108,6 +168,10 @@ class PodRequirements:
     group: Final[GroupKey | None] = None
     membership: Final[Membership | None] = None
     compute_domain: Final[str] = ""  # UID of the ComputeDomain whose channel the pod's claims request; '' for none
+    claim_selectors: Final[tuple[NodeSelector, ...]] = ()  # of the nodes of the allocated and promised claims
+    # These, and that of the ComputeDomain: a node must match all. The driver does not prepare a channel on a node that
+    # is labelled for another ComputeDomain.
+    node_selectors: Final[tuple[NodeSelector, ...]] = ()
     extended: Final[ExtendedResources | None] = None
     mappings: Final[tuple[RequestMapping, ...]] = ()  # of the special claim
 
@@ -157,16 +221,6 @@ class PodRequirements:
         """How many pods with usual claims take as much memory, see FairLRU."""
         return 1 + sum(len(claim.spec.content) for claim in self.claims) // 2048  # bytes of JSON
 
-    @property
-    def node_selectors(self) -> tuple[NodeSelector, ...]:
-        """The node selectors of the allocated and promised claims, and of the ComputeDomain. A node must match all.
-
-        The driver does not prepare a channel on a node that is labelled for another ComputeDomain.
-        """
-        if not self.compute_domain:
-            return self.claim_selectors
-        return (*self.claim_selectors, lacks_label_or_has(COMPUTE_DOMAIN_LABEL, self.compute_domain))
-
     def crowded_cliques(self, snapshot: Snapshot) -> frozenset[str]:
         """The NVLink cliques in which other ComputeDomains have channels, and the pod's has none yet."""
         own = self.compute_domain
@@ -175,19 +229,17 @@ class PodRequirements:
         return frozenset(clique for clique, domains in snapshot.compute_domains.items() if own not in domains)
 
     def shared_clique(self, node: Node, snapshot: Snapshot) -> str:
-        """The node's NVLink clique if another ComputeDomain than the pod's has channels in it, too; else ''.
+        """Of a pod with a ComputeDomain: the node's NVLink clique if another one has channels in it, too; else ''.
 
         The pod's own hold is a channel, so that its clique is no more one of `crowded_cliques` when it is bound.
         """
-        clique, own = node.labels.get(CLIQUE_LABEL, ""), self.compute_domain
-        if not own or self.policy.compute_domains == "ignore":
+        if self.policy.compute_domains == "ignore":
             return ""
+        clique, own = node.labels.get(CLIQUE_LABEL, ""), self.compute_domain
         return clique if any(one != own for one in snapshot.compute_domains.get(clique, ())) else ""
 
     def mismatch(self, node: Node, snapshot: Snapshot) -> Code | None:
-        """Why the pod must not use the node, whatever devices it has; None if it may."""
-        if not self.node_selectors:  # as for most pods
-            return None
+        """Why the pod must not use the node, whatever devices it has; None if it may, as all without node selectors."""
         return next((code for code, names in self.mismatches([node], snapshot).items() if names), None)
 
     def mismatches(
@@ -211,20 +263,6 @@ class PodRequirements:
             elif node.labels.get(CLIQUE_LABEL) in forbidden:
                 found[Code.CLIQUE].append(node.name)
         return found
-
-    @property
-    def claim_selectors(self) -> tuple[NodeSelector, ...]:
-        """The node selectors of the allocated and promised claims."""
-        claims = (*self.allocated_claims, *self.promised_claims)
-        found = (claim.allocation.node_selector for claim in claims if claim.allocation is not None)
-        return tuple(selector for selector in found if selector is not None)
-
-    @property
-    def allocated_devices(self) -> tuple[str, ...]:
-        """The devices of the allocated and promised claims, as driver/pool/device."""
-        claims = (*self.allocated_claims, *self.promised_claims)
-        found = (claim.allocation.results for claim in claims if claim.allocation is not None)
-        return tuple(str(result.device) for results in found for result in results)
 
     def devices_on(self, node_info: NodeInfo) -> int:
         """Mask of the devices that the allocated and promised claims have on a node, without those of admin access."""
@@ -310,12 +348,14 @@ def _requirements(
 ) -> PodRequirements | UnschedulableAndUnresolvable:
     pending, allocated, promised = dict[str, Claim](), list[Claim](), list[Claim]()
     for name, claim in claims.items():
+        found = snapshot.reservations.get(claim.uid)
         if claim.allocation is not None:
             allocated.append(claim)
-        elif (reserved := _promised(claim, pod, snapshot.reservations)) is not None:
-            promised.append(reserved)
-        else:
+        elif found is None or (found.state is ReservationState.HELD and found.pod_uid == pod.uid):
             pending[name] = claim
+        else:  # for another pod, or by a bind of this pod
+            expected = Allocation(found.results, node_selector=only_node(found.node))
+            promised.append(replace(claim, allocation=expected))
     names, specs = tuple(pending), tuple(claim.spec for claim in pending.values())
     classes = {name: snapshot.classes[name] for name in extended.values()}
     for claim in pending.values():
@@ -336,9 +376,12 @@ def _requirements(
         return UnschedulableAndUnresolvable(Reason(Code.INVALID, (str(error),)))
     asked = tuple((c.requests, c.init, c.sidecar) for c in pod.containers) if extended else ()
     contents = tuple(spec.content for spec in specs)
-    key = (names, contents, snapshot.classes_version, intent, IdentityKey(policy), asked)
+    key = (names, contents, snapshot.classes_version, intent, policy, asked)
     resources = ExtendedResources(pod, extended) if extended else None
-    domain = next((found for claim in claims.values() if (found := compute_domain(claim.spec))), "")
+    with_domains = (claim.spec for claim in claims.values() if claim.spec.domains)  # few claims have any
+    domain = next((uid for spec in with_domains if (uid := compute_domain(spec))), "")
+    used = (claim.allocation for claim in (*allocated, *promised))
+    selectors = tuple(one.node_selector for one in used if one is not None and one.node_selector is not None)
     group = GroupKey(pod.key.namespace, GroupSource.COMPUTE_DOMAIN, domain) if domain else None
     return PodRequirements(
         namespace=pod.key.namespace,
@@ -354,15 +397,106 @@ def _requirements(
         group=pod.membership.key if pod.membership is not None else group,
         membership=pod.membership,
         compute_domain=domain,
+        claim_selectors=selectors,
+        node_selectors=(*selectors, lacks_label_or_has(COMPUTE_DOMAIN_LABEL, domain)) if domain else selectors,
         extended=resources,
     )
 
 
-def _promised(claim: Claim, pod: Pod, reservations: Mapping[str, Reservation]) -> Claim | None:
-    """A pending claim with its expected allocation: reserved for another pod, or by a bind of this pod. Else None."""
-    found = reservations.get(claim.uid)
-    if found is None:
-        return None
-    if found.state is ReservationState.HELD and found.pod_uid == pod.uid:
-        return None
-    return replace(claim, allocation=Allocation(found.results, node_selector=only_node(found.node)))
+# -- extended resources ----------------------------------------------------------------------------------------
+# Those that a DeviceClass provides (KEP-5004), and the requests of the pod's special claim. Source: the in-tree plugin,
+# 1.36. The container index counts init containers first. Each long-lived container (regular or sidecar) gets its own
+# request. An init container that ends reuses the devices of later long-lived containers. If several init containers
+# need more devices than that, only the largest remainder becomes a request.
+
+
+class RequestMapping(NamedTuple):
+    """The request for one resource of one container (pod status, extendedResourceClaimStatus.requestMappings)."""
+
+    container: str
+    resource: str
+    request: str
+
+
+def special_claim(
+    containers: tuple[Container, ...], classes: dict[str, str]
+) -> tuple[ClaimSpec, tuple[RequestMapping, ...]]:
+    """The spec of the special claim for `classes` (resource name to DeviceClass name), and its request mappings."""
+    requests: list[DeviceRequest] = []
+    mappings: list[RequestMapping] = []
+    for resource in sorted(classes):
+        made, mapped = _one_resource(containers, resource, classes[resource])
+        requests += made
+        mappings += mapped
+    ordered = sorted(requests, key=lambda request: request.name)
+    return ClaimSpec(tuple(Request(request.name, (request,)) for request in ordered)), tuple(mappings)
+
+
+def _one_resource(
+    containers: tuple[Container, ...], resource: str, class_name: str
+) -> tuple[list[DeviceRequest], list[RequestMapping]]:
+    long_lived: dict[int, DeviceRequest] = {}
+    mappings: list[RequestMapping] = []
+    for index, container in enumerate(containers):
+        if container.init and not container.sidecar:
+            continue
+        count = dict(container.requests).get(resource, 0)
+        if count:
+            long_lived[index] = _request(index, container, resource, class_name, count)
+            mappings.append(RequestMapping(container.name, resource, long_lived[index].name))
+    init_requests, init_mappings = _init_requests(containers, resource, class_name, long_lived)
+    return [*init_requests, *long_lived.values()], mappings + init_mappings
+
+
+def _init_requests(
+    containers: tuple[Container, ...], resource: str, class_name: str, long_lived: dict[int, DeviceRequest]
+) -> tuple[list[DeviceRequest], list[RequestMapping]]:
+    """The request and the mappings of the init containers that end."""
+    remainders: list[DeviceRequest] = []
+    mappings: list[RequestMapping] = []
+    for index, container in enumerate(containers):
+        wanted = dict(container.requests).get(resource, 0) if container.init and not container.sidecar else 0
+        for later in sorted(i for i in long_lived if i >= index):
+            if wanted <= 0:
+                break
+            mappings.append(RequestMapping(container.name, resource, long_lived[later].name))
+            wanted -= long_lived[later].count
+        if wanted > 0:
+            remainders.append(_request(index, container, resource, class_name, wanted))
+            mappings.append(RequestMapping(container.name, resource, remainders[-1].name))
+    if not remainders:
+        return [], mappings
+    largest = max(remainders, key=lambda request: request.count)
+    names = {request.name for request in remainders}
+    return [largest], [
+        mapping._replace(request=largest.name) if mapping.request in names else mapping for mapping in mappings
+    ]
+
+
+def _request(index: int, container: Container, resource: str, class_name: str, count: int) -> DeviceRequest:
+    position = [name for name, _ in container.requests].index(resource)
+    return DeviceRequest(f"container-{index}-request-{position}", class_name, count=count)
+
+
+def class_of_resource(name: str, classes: Collection[str], resources: Mapping[str, str]) -> str | None:
+    """The name of the DeviceClass that provides an extended resource, by its explicit or implicit name.
+
+    `classes` are the names of all classes, `resources` those of the classes with an explicit name, by that name.
+    """
+    if name.startswith(IMPLICIT_RESOURCE_PREFIX):
+        implicit = name.removeprefix(IMPLICIT_RESOURCE_PREFIX)
+        return implicit if implicit in classes else None
+    return resources.get(name)
+
+
+def unprovided_resource(pod: Pod, snapshot: Snapshot) -> str:
+    """The first resource of the pod that no node offers and no DeviceClass provides, such as a misspelt one; or ''.
+
+    kube-scheduler refuses the pod before it asks Berth, unless its configuration leaves the resource to an extender.
+    """
+    asked = sorted({name for container in pod.containers for name, amount in container.requests if amount})
+    unknown = [name for name in asked if class_of_resource(name, snapshot.classes, snapshot.extended_resources) is None]
+    if not unknown:
+        return ""  # as nearly always: no node is read
+    offered = frozenset[str]().union(*(one.node.allocatable for one in snapshot.node_infos.values()))
+    return next((name for name in unknown if name not in offered), "")

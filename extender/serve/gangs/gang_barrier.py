@@ -14,7 +14,7 @@ from extender.api.pod_groups import IN_TREE, GroupKey, Membership
 from extender.api.pods import Pod
 from extender.base.berth_errors import BerthError
 from extender.base.text_limits import one_line
-from extender.runtime.cache_tasks import WatchProgress
+from extender.runtime.informers import WatchProgress
 from extender.serve.binding_cycle import BindError, BindOutcomeUnknown, BindPending, UnusableDevices
 from extender.serve.gangs.gang_scheduler import GangScheduler
 from extender.serve.gangs.gang_state import FormingGang

@@ -62,6 +62,7 @@ function take(update) {
   fleet.decisions = [...update.decisions, ...fleet.decisions.filter((d) => !fresh.has(d.pod))]
     .sort((a, b) => Date.parse(b.at) - Date.parse(a.at)).slice(0, 200);
   if (update.release) $("cluster").textContent = [update.release, update.cluster].filter(Boolean).join(" · ");
+  if (update.docs) { $("docs").href = update.docs; $("docs").hidden = false; }
   if (update.waiting !== undefined) {
     document.title = `${fleet.waiting ? `(${fleet.waiting}) ` : ""}Berth ${$("cluster").textContent}`;
   }

@@ -59,7 +59,9 @@ def router(console: Console) -> APIRouter:
 
     @routes.get("/group/{namespace}/{name}")
     async def explain_group(namespace: str, name: str, without: str = "", free: str = "") -> Response:
-        """Explain each group of this name, with the same what-if parameters."""
+        """Explain each group of this name, with the same what-if parameters. With `-` as its namespace, the name must
+        be that of groups in one namespace.
+        """
         return _response(await _answer(_groups(console, ObjectKey(namespace, name), without, free)))
 
     return routes
@@ -76,6 +78,8 @@ async def _pod(console: Console, key: ObjectKey, without: str, free: str) -> Jso
 
 
 async def _groups(console: Console, key: ObjectKey, without: str, free: str) -> list[Json]:
+    if key.namespace == "-":  # no name of a namespace
+        key = await console.questions.in_turn(lambda: console.explainer.named_group(key.name))
     return await console.questions.group(key, await _scenario(console, _words(without), _words(free)))
 
 

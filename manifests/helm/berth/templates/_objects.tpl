@@ -77,8 +77,10 @@ leave out the objects that the values switch off, and write the values into the 
 {{- else if eq $object.kind "PrometheusRule" }}
   {{- range $group := $object.spec.groups }}
     {{- range $group.rules }}
-      {{- $page := trimPrefix "docs" .annotations.runbook_url }}
-      {{- $_ := set .annotations "runbook_url" (print $context.Values.prometheus.docs $page) }}
+      {{- if $context.Values.docs }}
+        {{- $_ := set .annotations "runbook_url" (print $context.Values.docs (trimPrefix "docs" .annotations.page)) }}
+        {{- $_ := unset .annotations "page" }}
+      {{- end }}
     {{- end }}
   {{- end }}
 {{- else if hasPrefix "MutatingAdmissionPolicy" $object.kind }}
@@ -122,6 +124,9 @@ leave out the objects that the values switch off, and write the values into the 
 {{- $all := dict "kube-scheduler" .scheduler "berth" .serve "console" .console "agent" .agent }}
 {{- $settings := get $all $container.name }}
 {{- $_ := set $container "resources" $settings.resources }}
+{{- if and .docs (eq $container.name "console") }}
+  {{- $_ := set $container "args" (append $container.args (print "--docs-url=" .docs)) }}
+{{- end }}
 {{- if $settings.extraArgs }}{{ $_ := set $container "args" (concat $container.args $settings.extraArgs) }}{{ end }}
 {{- if .image.pullPolicy }}{{ $_ := set $container "imagePullPolicy" .image.pullPolicy }}{{ end }}
 {{- end }}

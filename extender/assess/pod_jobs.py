@@ -1,0 +1,207 @@
+"""Pods of a cluster as jobs of a replay: for the replay of berth assess, and as lines of a file of jobs."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+
+from extender.allocation import NodeInfo, Snapshot, tolerates
+from extender.allocation.nodes import PoolDevice
+from extender.api.fields import Json, inner, many
+from extender.api.nodes import Node, Toleration, encode_toleration
+from extender.api.object_meta import ObjectKey
+from extender.api.pod_amounts import requests_of
+from extender.api.pod_annotations import TOPOLOGY_ANNOTATION
+from extender.api.pods import Pod
+from extender.api.resource_claims import Claim, Result
+from extender.assess.cluster_reading import ClusterReading
+from extender.assess.fleet_state import plugin_requests
+from extender.replay import SPEC_FIELDS, Job, cel_text, plain_name
+from extender.vendors import GPU, PLUGIN_RESOURCES, driver_of
+
+_PLUGIN = "nvidia.com/gpu"  # whose GPUs are those of machine files
+
+
+def by_age(pods: Iterable[Pod]) -> list[Pod]:
+    """The oldest first."""
+    return sorted(pods, key=lambda pod: (pod.created, pod.key))
+
+
+def claims_of(pod: Pod) -> list[ObjectKey]:
+    """The claims of a pod, also that of its extended resources, in the order of their names."""
+    extended = {ObjectKey(pod.key.namespace, pod.extended_claim)} if pod.extended_claim else set()
+    return sorted(pod.claim_keys | extended)
+
+
+def pod_job(pod: Pod, reading: ClusterReading, snapshot: Snapshot) -> Job | None:
+    """One pod as a job, which arrives at 0 s; None if it shares a claim, or the spec of one is not known.
+
+    The job asks for the product that a running pod has. GPUs of a device plugin become GPUs of a DRA driver.
+    """
+    obj, node_info = reading.requests.get(pod.uid, {}), snapshot.node_infos.get(pod.node_name)
+    cpu, ram, _ = requests_of(obj)
+    spec = _spec(pod, inner(obj, "spec", ""), node_info.node if node_info is not None else None)
+    keys, plain = claims_of(pod), Job(pod.key.name, 0.0, cpu=cpu, ram=ram, spec=spec)
+    if not keys:
+        gpus, labels = plugin_requests(pod)[_PLUGIN], node_info.node.labels if node_info is not None else {}
+        product = labels.get(PLUGIN_RESOURCES[_PLUGIN], "")
+        return replace(plain, gpus=gpus, product=product, topology=_wish(pod, gpus)) if gpus else None
+    own = [claim for key in keys if (claim := snapshot.claims.get(key)) is not None and _is_own(claim, pod)]
+    if len(own) < len(keys):
+        return None
+    specs = [inner(reading.claims[claim.key], "spec", "") for claim in own]
+    given = [claim.allocation.results if claim.allocation is not None else () for claim in own]
+    if node_info is not None:
+        specs = [_of_product(one, node_info, results) for one, results in zip(specs, given, strict=True)]
+    asked = specs[0] if len(specs) == 1 else _merged(specs)
+    devices = sum(map(len, given)) or _counted(asked)
+    return replace(plain, claim=asked, topology=_wish(pod, devices))
+
+
+def _is_own(claim: Claim, pod: Pod) -> bool:
+    """Whether no other pod uses the claim. A pod that waits, or has ended, has no reservation."""
+    users = {one.uid for one in claim.reserved_for}
+    if pod.node_name and not pod.ended:
+        return claim.allocation is not None and users == {pod.uid}
+    return users <= {pod.uid}
+
+
+def _wish(pod: Pod, devices: int) -> str:
+    return pod.annotations.get(TOPOLOGY_ANNOTATION, "preferred" if devices > 1 else "")
+
+
+def _counted(claim: Json) -> int:
+    """The devices of the requests for a fixed count."""
+    exact = [one.get("exactly") or {} for one in inner(claim, "devices", "spec").get("requests") or ()]
+    return sum(one.get("count") or 1 for one in exact)
+
+
+def _spec(pod: Pod, given: Json, node: Node | None) -> Json | None:
+    """What limits the nodes of the pod; None if nothing does. It tolerates the taints that its own node has by now."""
+    found = {name: given[name] for name in SPEC_FIELDS if given.get(name)}
+    if (affinity := inner(given, "affinity", "spec").get("nodeAffinity")) is not None:
+        found["affinity"] = {"nodeAffinity": affinity}
+    else:
+        found.pop("affinity", None)
+    later = [
+        encode_toleration(Toleration(taint.key, "Exists", effect=taint.effect))
+        for taint in (node.taints if node is not None else ())
+        if not any(tolerates(one, taint) for one in pod.tolerations)
+    ]
+    if later:
+        found["tolerations"] = [*(found.get("tolerations") or ()), *later]
+    return found or None
+
+
+def job_lines(reading: ClusterReading, snapshot: Snapshot) -> tuple[list[Json], int]:
+    """The pods with devices as lines of a file of jobs, and how many of them cannot be jobs.
+
+    A job arrives when its first pod was created. It has an end if all of its pods have ended.
+    """
+    parts: dict[Hashable, list[tuple[Pod, Job]]] = {}
+    left_out = 0
+    for pod in by_age((*reading.pods, *reading.ended)):
+        if pod.deleting or not pod.may_need_devices:
+            continue
+        job = pod_job(pod, reading, snapshot)
+        if job is None:
+            left_out += 1
+            continue
+        group = pod.membership.key if pod.membership is not None and pod.membership.key.name else pod.uid
+        parts.setdefault((group, job.shape), []).append((pod, job))
+    times = {pod.uid: _times(reading.requests[pod.uid]) for members in parts.values() for pod, _ in members}
+    first = min((arrival for arrival, _ in times.values()), default=0.0)
+    lines = []
+    for number, members in enumerate(parts.values(), 1):
+        pod, job = members[0]
+        arrival = min(times[one.uid][0] for one, _ in members)
+        seconds = max(times[one.uid][1] for one, _ in members)
+        name = f"{plain_name(f'{pod.key.namespace}-{pod.key.name}')}-{number}"
+        lines.append(_line(replace(job, name=name, arrival=arrival - first, duration=seconds, pods=len(members))))
+    return sorted(lines, key=lambda line: line["arrival"]), left_out
+
+
+def _line(job: Job) -> Json:
+    """The fields that are not the default, as a file of jobs has them."""
+    found: Json = {one.name: getattr(job, one.name) for one in fields(job)}
+    found |= {"cpu": f"{job.cpu}m" if job.cpu else 0, "ram": str(job.ram) if job.ram else 0}
+    found["duration"] = None if math.isinf(job.duration) else job.duration
+    return {name: value for name, value in found.items() if value or name == "arrival"}
+
+
+def _times(pod: Json) -> tuple[float, float]:
+    """(creation, duration) in seconds; the duration of a pod that has not ended is infinity."""
+    status = inner(pod, "status", "")
+    created = _seconds(inner(pod, "metadata", "").get("creationTimestamp")) or 0.0
+    if status.get("phase") not in ("Succeeded", "Failed"):
+        return created, math.inf
+    states = many(status, "containerStatuses", "status", lambda one, path: inner(one, "state", path))
+    ends = [_seconds(inner(state, "terminated", "status").get("finishedAt")) for state in states]
+    started = _seconds(status.get("startTime")) or created
+    return created, max(max((end for end in ends if end is not None), default=started) - started, 1.0)
+
+
+def _seconds(time: object) -> float | None:
+    """A time of the API in seconds; None if it is none."""
+    try:
+        return datetime.datetime.fromisoformat(str(time)).replace(tzinfo=datetime.UTC).timestamp()
+    except ValueError:
+        return None
+
+
+def _of_product(spec: Json, node_info: NodeInfo, results: Iterable[Result]) -> Json:
+    """The spec with selectors for the products that the pod has: a replay leaves out its node selectors."""
+    wanted = dict[str, str]()  # by name of the request
+    for result in results:
+        bit = node_info.inventory.index.get(result.device)
+        if bit is not None and (found := product_expression(node_info.inventory.devices[bit])):
+            wanted[result.request] = found
+    devices = inner(spec, "devices", "spec")
+    return {
+        **spec,
+        "devices": {**devices, "requests": [_selecting(one, wanted) for one in devices.get("requests") or ()]},
+    }
+
+
+def product_expression(gpu: PoolDevice) -> str:
+    """The CEL expression that GPUs of the same product meet; '' for other devices, or without a product."""
+    driver, attributes = driver_of(gpu.id.driver), gpu.device.attributes
+    for name in driver.product if driver.kind == GPU else ():
+        if isinstance(attributes.get(name), str):
+            domain, _, short = name.rpartition("/")
+            of = f"device.attributes[{cel_text(domain)}]"
+            return f"{cel_text(short)} in {of} && {of}.{short} == {cel_text(str(attributes[name]))}"
+    return ""
+
+
+def _selecting(request: Json, wanted: Mapping[str, str]) -> Json:
+    """The request with the selector of its name. Of alternatives, the one that was allocated gets it."""
+    name = request["name"]
+    if name in wanted and request.get("exactly"):
+        return {**request, "exactly": _narrowed(request["exactly"], wanted[name])}
+    options = request.get("firstAvailable") or ()
+    narrowed = [_narrowed(one, wanted[of]) if (of := f"{name}/{one['name']}") in wanted else one for one in options]
+    return {**request, **({"firstAvailable": narrowed} if narrowed else {})}
+
+
+def _narrowed(request: Json, expression: str) -> Json:
+    return {**request, "selectors": [*(request.get("selectors") or ()), {"cel": {"expression": expression}}]}
+
+
+def _merged(specs: Sequence[Json]) -> Json:
+    """The specs of several claims of one pod as one. Each claim's requests get its number in their names."""
+    requests, constraints = list[Json](), list[Json]()
+    for number, spec in enumerate(specs):
+        devices = inner(spec, "devices", "spec")
+        asked = devices.get("requests") or []
+        requests += [{**one, "name": f"c{number}-{one['name']}"} for one in asked]
+        constraints += [_renamed(one, number, devices) for one in devices.get("constraints") or []]
+    return {"devices": {"requests": requests, **({"constraints": constraints} if constraints else {})}}
+
+
+def _renamed(constraint: Json, number: int, devices: Json) -> Json:
+    """The constraint about the renamed requests. Without names it is about all requests of its claim."""
+    names = constraint.get("requests") or [one["name"] for one in devices.get("requests") or ()]
+    return {**constraint, "requests": [f"c{number}-{name}" for name in names]}

@@ -1,0 +1,110 @@
+"""What kube-apiserver refuses in the metadata of every object: names, labels, annotations, finalizers, owners.
+
+Source: apimachinery, pkg/api/validation/objectmeta.go and pkg/util/validation.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+from extender.api.fields import Json, get, string, strings
+from extender.api_schema import is_label, is_subdomain
+from extender.base.text_limits import cut
+
+_NAME_PART = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_MOST_PART, _MOST_NAME, _MOST_ANNOTATIONS = 63, 253, 256 * 1024  # bytes
+_STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
+_WITH_LABELS_AS_NAMES = ("Namespace", "Service")
+Faults = Iterator[tuple[str, str]]  # the field, and what is wrong with it
+
+
+def quoted(value: object) -> str:
+    """A value as the API's messages have it: as JSON, of bounded length."""
+    return cut(json.dumps(value, ensure_ascii=False))
+
+
+def invalid_value(value: object, why: str) -> str:
+    """The words for a value that breaks a rule."""
+    return f"Invalid value: {quoted(value)}: {why}"
+
+
+def of_metadata(kind: str, metadata: Json, path: str = "metadata") -> Faults:
+    """Yield the faults of an object's metadata. Raises WireError for a value of a wrong type."""
+    name = string(metadata, "name", path)
+    if name and kind in _WITH_LABELS_AS_NAMES:
+        yield from of_label_name(name, f"{path}.name")
+    elif name:
+        yield from of_subdomain(name, f"{path}.name")
+    yield from of_labels(get(metadata, "labels", dict, path, {}), f"{path}.labels")
+    yield from of_annotations(get(metadata, "annotations", dict, path, {}), f"{path}.annotations")
+    for position, finalizer in enumerate(strings(metadata, "finalizers", path)):
+        where = f"{path}.finalizers[{position}]"
+        yield from of_label_key(finalizer, where)
+        if "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS:
+            why = "name is neither a standard finalizer name nor is it fully qualified"
+            yield where, invalid_value(finalizer, why)
+    for owner in get(metadata, "ownerReferences", list, path, []):
+        for field in ("apiVersion", "kind", "name", "uid"):
+            if isinstance(owner, dict) and not owner.get(field):
+                yield f"{path}.ownerReferences.{field}", invalid_value("", "must not be empty")
+
+
+def of_labels(labels: Json, path: str) -> Faults:
+    """The faults of labels, or of a selector by labels."""
+    for key, value in labels.items():
+        yield from of_label_key(key, path)
+        yield from of_label_value(value, path)
+
+
+def of_annotations(annotations: Json, path: str) -> Faults:
+    """The faults of annotations: of their keys, in which case does not matter, and of their size."""
+    for key in annotations:
+        yield from of_label_key(key, path, key.lower())
+    if sum(len(key.encode()) + len(str(value).encode()) for key, value in annotations.items()) > _MOST_ANNOTATIONS:
+        yield path, f"Too long: may not be more than {_MOST_ANNOTATIONS} bytes"
+
+
+def of_label_key(key: str, path: str, checked: str | None = None) -> Faults:
+    """The faults of a qualified name, as NAME or DOMAIN/NAME. `checked` stands for it if case does not matter."""
+    domain, slash, name = (key if checked is None else checked).rpartition("/")
+    if "/" in domain:
+        yield path, invalid_value(key, "a valid label key is NAME or DOMAIN/NAME")
+    elif slash and not is_subdomain(domain):
+        yield path, invalid_value(key, "prefix part must be a lowercase RFC 1123 subdomain")
+    elif not name:
+        yield path, invalid_value(key, "name part must be non-empty")
+    elif len(name) > _MOST_PART:
+        yield path, invalid_value(key, f"name part must be no more than {_MOST_PART} bytes")
+    elif not _NAME_PART.fullmatch(name):
+        why = "name part must consist of letters, digits, '-', '_' or '.', and start and end with a letter or digit"
+        yield path, invalid_value(key, why)
+
+
+def of_label_value(value: object, path: str) -> Faults:
+    """The faults of a label's value; values of another type than text are the schema's."""
+    if not isinstance(value, str) or not value:
+        return
+    if len(value) > _MOST_PART:
+        yield path, invalid_value(value, f"must be no more than {_MOST_PART} bytes")
+    elif not _NAME_PART.fullmatch(value):
+        why = "a valid label must consist of letters, digits, '-', '_' or '.', and start and end with a letter or digit"
+        yield path, invalid_value(value, why)
+
+
+def of_label_name(name: str, path: str) -> Faults:
+    """The faults of a name that must be a DNS label."""
+    if len(name) > _MOST_PART:
+        yield path, invalid_value(name, f"must be no more than {_MOST_PART} characters")
+    elif not is_label(name):
+        yield path, invalid_value(name, "a lowercase RFC 1123 label must have lower case letters, digits and '-' only")
+
+
+def of_subdomain(name: str, path: str) -> Faults:
+    """The faults of a name that must be a DNS subdomain."""
+    if len(name) > _MOST_NAME:
+        yield path, invalid_value(name, f"must be no more than {_MOST_NAME} characters")
+    elif not is_subdomain(name):
+        why = "a lowercase RFC 1123 subdomain must have lower case letters, digits, '-' and '.' only"
+        yield path, invalid_value(name, why)

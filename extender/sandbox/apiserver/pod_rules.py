@@ -1,0 +1,269 @@
+"""What kube-apiserver refuses in the spec of a pod, and in a change of it.
+
+Source: pkg/apis/core/validation. The sandbox has the rules that users of GPUs meet.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from extender.api.fields import Json, get, quantity, string
+from extender.base.text_limits import shown
+from extender.sandbox.apiserver.metadata_rules import (
+    Faults,
+    invalid_value,
+    of_label_key,
+    of_label_name,
+    of_label_value,
+    of_labels,
+    of_subdomain,
+    quoted,
+)
+
+POLICIES = ("Always", "OnFailure", "Never")
+EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_PULLS = ("Always", "IfNotPresent", "Never")
+_DNS = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
+_UNSATISFIABLE = ("DoNotSchedule", "ScheduleAnyway")
+_WITH_VALUES, _WITHOUT_VALUES, _NUMERIC = ("In", "NotIn"), ("Exists", "DoesNotExist"), ("Gt", "Lt")
+_NATIVE = ("cpu", "memory", "ephemeral-storage")
+_PORT_NAME = re.compile(r"(?=.{1,15}\Z)(?=.*[a-z])[a-z0-9]+(?:-[a-z0-9]+)*")
+_MOST_PORT, _MOST_SECONDS = 65535, 2**31 - 1
+_CHANGEABLE = ("activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds", "schedulingGates")
+_OF_GATED = ("nodeSelector", "affinity")  # may be narrowed while a gate is left
+_MUTABLE = (
+    "pod updates may change only `spec.containers[*].image`, `spec.initContainers[*].image`, "
+    "`spec.activeDeadlineSeconds`, `spec.tolerations` (additions) and `spec.terminationGracePeriodSeconds`"
+)
+
+
+def of_pod(spec: Json, path: str) -> Faults:
+    """Yield the faults of a pod's spec, or of that of a template. Raises WireError for a value of a wrong type."""
+    containers = items(spec, "containers", path)
+    if not containers:
+        yield f"{path}.containers", "Required value"
+    claims = items(spec, "resourceClaims", path)
+    yield from _of_claims(claims)
+    known = {entry.get("name") for entry, _ in claims}
+    volumes = {volume.get("name") for volume, _ in items(spec, "volumes", path)}
+    yield from _names(containers)
+    for container, where in (*containers, *items(spec, "initContainers", path)):
+        yield from _of_container(container, where, known)
+        for mount, at in items(container, "volumeMounts", where):
+            if mount.get("name") not in volumes:
+                yield f"{at}.name", f"Not found: {quoted(mount.get('name'))}"
+    yield from one_of(spec, "restartPolicy", POLICIES, path)
+    yield from one_of(spec, "dnsPolicy", _DNS, path)
+    yield from of_labels(get(spec, "nodeSelector", dict, path, {}), f"{path}.nodeSelector")
+    for toleration, where in items(spec, "tolerations", path):
+        yield from _of_toleration(toleration, where)
+    for gate, where in items(spec, "schedulingGates", path):
+        yield from of_label_key(string(gate, "name", where), where)
+    yield from _in_range(spec, "activeDeadlineSeconds", path, 1, _MOST_SECONDS)
+    if hostname := string(spec, "hostname", path):
+        yield from of_label_name(hostname, f"{path}.hostname")
+    yield from _of_affinity(get(spec, "affinity", dict, path, {}), f"{path}.affinity")
+    for constraint, where in items(spec, "topologySpreadConstraints", path):
+        yield from _of_spread(constraint, where)
+
+
+def of_pod_change(old: Json, new: Json) -> Faults:
+    """Yield what a write may not change in the spec of a pod that exists."""
+    gates = [{gate.get("name") for gate, _ in items(spec, "schedulingGates", "spec")} for spec in (old, new)]
+    if added := sorted(map(str, gates[1] - gates[0])):
+        why = f"Forbidden: only deletion is allowed, but found new scheduling gate '{added[0]}'"
+        yield "spec.schedulingGates[0].name", why
+    before, after = old.get("tolerations") or [], new.get("tolerations") or []
+    if any(toleration not in after for toleration in before):
+        yield "spec.tolerations", "Forbidden: existing toleration can not be modified except its tolerationSeconds"
+    free = (*_CHANGEABLE, *(_OF_GATED if gates[0] else ()))
+    kept = [_immutable(spec, free) for spec in (old, new)]
+    changed = sorted(field for field in kept[0].keys() | kept[1].keys() if kept[0].get(field) != kept[1].get(field))
+    if changed:
+        yield "spec", f"Forbidden: {_MUTABLE}, not {', '.join(f'`spec.{field}`' for field in changed)}"
+
+
+def _immutable(spec: Json, free: Sequence[str]) -> Json:
+    kept = {field: value for field, value in spec.items() if field not in free}
+    for field in ("containers", "initContainers"):
+        found = items(spec, field, "spec")
+        kept[field] = [{key: value for key, value in one.items() if key != "image"} for one, _ in found]
+    return kept
+
+
+def _of_claims(claims: list[tuple[Json, str]]) -> Faults:
+    for entry, where in claims:
+        fields = ("resourceClaimName", "resourceClaimTemplateName")
+        given = [field for field in fields if entry.get(field)]
+        if len(given) != 1:
+            yield where, "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"
+        for field in given:
+            yield from of_subdomain(string(entry, field, where), f"{where}.{field}")
+    yield from _names(claims)
+
+
+def _of_container(container: Json, path: str, known: set[object]) -> Faults:
+    if not string(container, "image", path):
+        yield f"{path}.image", "Required value"
+    yield from one_of(container, "imagePullPolicy", _PULLS, path)
+    for variable, where in items(container, "env", path):
+        if not string(variable, "name", where):
+            yield f"{where}.name", "Required value"
+    for port, where in items(container, "ports", path):
+        yield from _in_range(port, "containerPort", where, 1, _MOST_PORT)
+        name = string(port, "name", where)
+        if name and not _PORT_NAME.fullmatch(name):
+            why = "must be no more than 15 characters: lower case letters, at least one, digits and '-'"
+            yield f"{where}.name", invalid_value(name, why)
+    where = f"{path}.resources"
+    resources = get(container, "resources", dict, path, {})
+    seen: set[object] = set()
+    for claim, at in items(resources, "claims", where):
+        if claim.get("name") not in known:
+            yield at, f"Not found: {shown(claim.get('name'))}: must be one of the names in pod.spec.resourceClaims"
+        identity = claim.get("name"), claim.get("request")
+        if identity in seen:
+            yield at, f"Duplicate value: {quoted(claim.get('name'))}"
+        seen.add(identity)
+    yield from _of_resources(resources, where)
+
+
+def _of_resources(resources: Json, path: str) -> Faults:
+    limits, requests = (get(resources, field, dict, path, {}) for field in ("limits", "requests"))
+    for field, amounts in (("limits", limits), ("requests", requests)):
+        for name, value in amounts.items():
+            yield from _of_amount(name, value, f"{path}.{field}[{name}]")
+    for name, wanted in requests.items():
+        limit = limits.get(name)
+        if limit is None:
+            if "/" in name:
+                problem = f"Required value: Limit must be set for non overcommitable resources ({name})"
+                yield f"{path}.limits", problem
+            continue
+        asked, most = quantity(wanted, f"{path}.requests[{name}]"), quantity(limit, f"{path}.limits[{name}]")
+        if "/" in name and asked.nanos != most.nanos:
+            yield f"{path}.requests", invalid_value(str(wanted), f"must be equal to {name} limit of {limit}")
+        elif asked.nanos > most.nanos:
+            why = f"must be less than or equal to {name} limit of {limit}"
+            yield f"{path}.requests", invalid_value(str(wanted), why)
+
+
+def _of_amount(name: str, value: object, path: str) -> Faults:
+    found = quantity(value, path)
+    if "/" not in name and name not in _NATIVE and not name.startswith("hugepages-"):
+        yield path, invalid_value(name, "must be a standard resource type or fully qualified")
+    if found.nanos < 0:
+        yield path, invalid_value(str(value), "must be greater than or equal to 0")
+    elif "/" in name and found.nanos % 10**9:
+        yield path, invalid_value(str(value), "must be an integer")
+
+
+def _of_toleration(toleration: Json, where: str) -> Faults:
+    key, operator = string(toleration, "key", where), string(toleration, "operator", where)
+    if key:
+        yield from of_label_key(key, f"{where}.key")
+    yield from one_of(toleration, "operator", ("Equal", "Exists"), where)
+    yield from one_of(toleration, "effect", EFFECTS, where)
+    value = string(toleration, "value", where)
+    if operator == "Exists" and value:
+        yield f"{where}.operator", invalid_value(value, "value must be empty when `operator` is 'Exists'")
+    elif operator in ("", "Equal"):
+        yield from of_label_value(value, f"{where}.value")
+        if not key:
+            yield f"{where}.operator", invalid_value(operator, "operator must be Exists when `key` is empty")
+    effect = string(toleration, "effect", where)
+    if toleration.get("tolerationSeconds") is not None and effect != "NoExecute":
+        why = "effect must be 'NoExecute' when `tolerationSeconds` is set"
+        yield f"{where}.effect", invalid_value(effect, why)
+
+
+def _of_affinity(affinity: Json, path: str) -> Faults:
+    required, preferred = (f"{word}DuringSchedulingIgnoredDuringExecution" for word in ("required", "preferred"))
+    at = f"{path}.nodeAffinity"
+    nodes = get(affinity, "nodeAffinity", dict, path, {})
+    if nodes.get(required) is not None:
+        yield from of_node_selector(get(nodes, required, dict, at, {}), f"{at}.{required}")
+    for term, where in items(nodes, preferred, at):
+        yield from _of_node_term(get(term, "preference", dict, where, {}), f"{where}.preference")
+    for field in ("podAffinity", "podAntiAffinity"):
+        at, pods = f"{path}.{field}", get(affinity, field, dict, path, {})
+        weighted = [
+            (get(term, "podAffinityTerm", dict, where, {}), f"{where}.podAffinityTerm")
+            for term, where in items(pods, preferred, at)
+        ]
+        for term, where in (*items(pods, required, at), *weighted):
+            yield from _of_topology_key(term, where)
+
+
+def of_node_selector(selector: Json, path: str) -> Faults:
+    """Yield the faults of a NodeSelector."""
+    terms = items(selector, "nodeSelectorTerms", path)
+    if not terms:
+        yield f"{path}.nodeSelectorTerms", "Required value: must have at least one node selector term"
+    for term, where in terms:
+        yield from _of_node_term(term, where)
+
+
+def _of_node_term(term: Json, path: str) -> Faults:
+    for expression, where in items(term, "matchExpressions", path):
+        yield from of_label_key(string(expression, "key", where), f"{where}.key")
+        operator, count = expression.get("operator"), len(get(expression, "values", list, where, []))
+        if operator in _WITH_VALUES and not count:
+            yield f"{where}.values", "Required value: must be specified when `operator` is 'In' or 'NotIn'"
+        elif operator in _WITHOUT_VALUES and count:
+            why = "Forbidden: may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+            yield f"{where}.values", why
+        elif operator in _NUMERIC and count != 1:
+            yield f"{where}.values", "Required value: must be specified single value when `operator` is 'Lt' or 'Gt'"
+        elif operator not in (*_WITH_VALUES, *_WITHOUT_VALUES, *_NUMERIC):
+            yield f"{where}.operator", invalid_value(operator, "not a valid selector operator")
+
+
+def _of_spread(constraint: Json, where: str) -> Faults:
+    skew = get(constraint, "maxSkew", int, where, 0)
+    if skew < 1:
+        yield f"{where}.maxSkew", invalid_value(skew, "must be greater than zero")
+    yield from _of_topology_key(constraint, where)
+    yield from one_of(constraint, "whenUnsatisfiable", _UNSATISFIABLE, where)
+
+
+def _of_topology_key(obj: Json, where: str) -> Faults:
+    key = string(obj, "topologyKey", where)
+    if not key:
+        yield f"{where}.topologyKey", "Required value: can not be empty"
+    else:
+        yield from of_label_key(key, f"{where}.topologyKey")
+
+
+def _names(named: list[tuple[Json, str]]) -> Faults:
+    seen: set[str] = set()
+    for item, where in named:
+        name = string(item, "name", where)
+        if not name:
+            yield f"{where}.name", "Required value"
+            continue
+        yield from of_label_name(name, f"{where}.name")
+        if name in seen:
+            yield f"{where}.name", f"Duplicate value: {shown(name)}"
+        seen.add(name)
+
+
+def _in_range(obj: Json, field: str, path: str, least: int, most: int) -> Faults:
+    value = obj.get(field)
+    if type(value) is int and not least <= value <= most:
+        yield f"{path}.{field}", invalid_value(value, f"must be between {least} and {most}, inclusive")
+
+
+def one_of(obj: Json, field: str, known: Sequence[str], path: str) -> Faults:
+    """The fault of a field whose value is none of the known ones."""
+    value = obj.get(field)
+    if value and value not in known:
+        supported = ", ".join(map(quoted, known))
+        yield f"{path}.{field}", f"Unsupported value: {quoted(value)}: supported values: {supported}"
+
+
+def items(obj: Json, field: str, path: str) -> list[tuple[Json, str]]:
+    """The objects of a list, each with its path. Raises WireError if it is no list."""
+    found = enumerate(get(obj, field, list, path, []))
+    return [(one, f"{path}.{field}[{position}]") for position, one in found if isinstance(one, dict)]

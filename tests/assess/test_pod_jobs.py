@@ -1,0 +1,105 @@
+"""berth assess --jobs: the pods of a cluster as a file of jobs, and what its replays keep of their constraints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.worlds.assessed_clusters import objects_of, snapshot_file
+from tests.worlds.commands import berth
+
+Json = dict[str, Any]
+LABEL = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+
+
+def of_kind(objects: list[Json], kind: str) -> dict[str, Json]:
+    return {one["metadata"]["name"]: one for one in objects if one["kind"] == kind}
+
+
+def jobs_of(folder: Path, objects: list[Json]) -> tuple[list[Json], str]:
+    path = folder / "jobs.jsonl"
+    words = ["assess", str(snapshot_file(folder, objects)), "--no-replay", "--output", "json", "--jobs", str(path)]
+    code, _, err = berth(words)
+    assert code == 0, err
+    return [json.loads(line) for line in path.read_text().splitlines()], err
+
+
+def replayed(folder: Path, *words: str) -> Json:
+    code, out, err = berth(["replay", str(folder / "jobs.jsonl"), *words, "--output", "json"])
+    assert code == 0, err
+    found: Json = json.loads(out)["outcomes"][0]
+    return found
+
+
+def test_pods_become_jobs_that_are_replayed_on_their_own_nodes(tmp_path: Path) -> None:
+    pods = [
+        {"name": "one", "node": "a", "gpus": [3, 4]},
+        {"name": "g0", "node": "a", "gpus": [0], "group": "g"},
+        {"name": "g1", "node": "b", "gpus": [0], "group": "g"},
+        {"name": "done", "node": "b", "gpus": [1]},
+        {"name": "waits", "count": 8},
+    ]
+    objects = objects_of({"nodes": {"a": "hgx-h100-8", "b": "hgx-h100-8"}, "pods": pods})
+    of, claims = of_kind(objects, "Pod"), of_kind(objects, "ResourceClaim")
+    for minute, name in enumerate(("one", "g0", "g1", "done", "waits")):
+        of[name]["metadata"]["creationTimestamp"] = f"2026-01-01T00:{minute:02}:00Z"
+    terminated = {"terminated": {"finishedAt": "2026-01-01T01:00:00Z"}}
+    of["done"]["status"] = {
+        "phase": "Succeeded",
+        "startTime": "2026-01-01T00:10:00Z",
+        "containerStatuses": [{"state": terminated}],
+    }
+    claims["done"]["status"] = {}
+    lines, err = jobs_of(tmp_path, objects)
+    assert err == ""
+    found = {line["name"]: (line["arrival"], line.get("pods"), line.get("duration")) for line in lines}
+    assert found == {
+        "default-one-1": (0, 1, None),
+        "default-g0-2": (60, 2, None),
+        "default-done-3": (180, 1, 3000),
+        "default-waits-4": (240, 1, None),
+    }
+    snapshot = ["--snapshot", str(tmp_path / "snapshot.json")]
+    outcome = replayed(tmp_path, *snapshot, "--emptied")
+    assert outcome["started"] == 4
+    assert replayed(tmp_path, *snapshot)["started"] < 4, "what runs there keeps its devices"
+
+
+def test_pods_of_a_device_plugin_become_jobs_for_any_fleet(tmp_path: Path) -> None:
+    """The label has dashes where the driver's name of the product has spaces."""
+    node = {"machine": "hgx-h100-8", "labels": LABEL, "plugin": {"nvidia.com/gpu": "8"}}
+    pods = [{"name": "p", "node": "a", "count": 4, "plugin": {"nvidia.com/gpu": "4"}}]
+    lines, _ = jobs_of(tmp_path, objects_of({"nodes": {"a": node}, "pods": pods}))
+    assert [(line["gpus"], line["product"]) for line in lines] == [(4, LABEL["nvidia.com/gpu.product"])]
+    assert replayed(tmp_path, "--nodes", "1xa100-pcie-8-bridged,1xhgx-h100-8")["started"] == 1
+    assert replayed(tmp_path, "--nodes", "1xa100-pcie-8-bridged")["started"] == 0
+
+
+def test_a_pod_that_shares_its_claim_is_no_job_and_is_told(tmp_path: Path) -> None:
+    objects = objects_of({"nodes": {"a": "hgx-h100-8"}, "pods": [{"name": "p", "node": "a", "gpus": [0]}]})
+    other = {"resource": "pods", "name": "q", "uid": "uid-q"}
+    of_kind(objects, "ResourceClaim")["p"]["status"]["reservedFor"].append(other)
+    lines, err = jobs_of(tmp_path, objects)
+    assert lines == []
+    assert err.strip() == f"berth: 1 pod is not in {tmp_path / 'jobs.jsonl'}: shared or unknown claims"
+
+
+def test_a_replay_keeps_pods_from_nodes_that_their_spec_forbids(tmp_path: Path) -> None:
+    """Two of three nodes are for teams: the pods of a team select its node, other pods do not tolerate its taint."""
+    nodes = {name: {"machine": "dgx1-v100", "labels": {"team": name}} for name in ("a", "b", "c")}
+    pods = [{"name": f"a{i}", "node": "a", "gpus": [i]} for i in range(8)]
+    pods += [{"name": f"c{i}", "node": "c", "gpus": [i]} for i in range(8)]
+    objects = objects_of({"nodes": nodes, "pods": pods})
+    of = of_kind(objects, "Node")
+    of["b"]["spec"] = {"taints": [{"key": "team", "value": "b", "effect": "NoSchedule"}]}
+    of["c"]["spec"] = {"unschedulable": True}  # its pods run on
+    for name, pod in of_kind(objects, "Pod").items():
+        pod["spec"]["nodeSelector"] = {"team": name[0]}
+    path = snapshot_file(tmp_path, objects)
+    code, out, err = berth(["assess", str(path), "--output", "json"])
+    assert code == 0, err
+    assert [row["started"] for row in json.loads(out)["replay"]["rows"]] == [16, 16, 16, 16]
+    jobs_of(tmp_path, objects)
+    jobs = replayed(tmp_path, "--snapshot", str(path), "--emptied")["started_jobs"]
+    assert all(job["pods"][0]["node"] == name.removeprefix("default-")[0] for name, job in jobs.items())
