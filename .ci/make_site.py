@@ -26,7 +26,7 @@ GROUPS = {
         "tutorial-share-a-gpu",
         "kind",
     ),
-    "Use": ("concepts", "assess", "explain", "gangs", "near-devices", "quotas", "replay", "faq"),
+    "Use": ("concepts", "assess", "defrag", "explain", "gangs", "near-devices", "quotas", "replay", "faq"),
     "Run": ("install", "migrate", "tune", "troubleshoot", "compatibility", "limits", "performance", "quality"),
     "Look up": ("policy", "reasons", "metrics", "cli", "http-api", "cel", "allocation"),
     "Understand": ("architecture", "threat-model", "comparison", "README"),

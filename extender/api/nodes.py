@@ -214,7 +214,7 @@ def encode_toleration(toleration: Toleration) -> Json:
     return present(texts | {"effect": toleration.effect}) | found
 
 
-_CORDONED = Taint("node.kubernetes.io/unschedulable", effect="NoSchedule")
+CORDONED = Taint("node.kubernetes.io/unschedulable", effect="NoSchedule")
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,7 @@ def decode_node(obj: Json) -> Node:
     taints = tuple(taint for taint in every if taint.effect in _BLOCKING)
     soft = tuple(dict.fromkeys(taint for taint in every if taint.effect == "PreferNoSchedule"))
     if flag(spec, "unschedulable", "spec"):
-        taints += (_CORDONED,)
+        taints += (CORDONED,)
     return Node(need(metadata, "name", "metadata"), labels_of(metadata), scalars, tuple(dict.fromkeys(taints)), soft)
 
 

@@ -109,16 +109,16 @@ def _term(obj: Json, path: str, labels: Mapping[str, str]) -> PodTerm:
     other = _of_own(obj, "mismatchLabelKeys", path, "NotIn", labels)
     return PodTerm(
         string(obj, "topologyKey", path),
-        _selector(obj, "labelSelector", path, same + other),
+        label_selector(obj, "labelSelector", path, same + other),
         tuple(strings(obj, "namespaces", path)),
-        _selector(obj, "namespaceSelector", path),
+        label_selector(obj, "namespaceSelector", path),
     )
 
 
 def _spread(obj: Json, path: str, labels: Mapping[str, str]) -> SpreadConstraint:
     return SpreadConstraint(
         string(obj, "topologyKey", path),
-        _selector(obj, "labelSelector", path, _of_own(obj, "matchLabelKeys", path, "In", labels)),
+        label_selector(obj, "labelSelector", path, _of_own(obj, "matchLabelKeys", path, "In", labels)),
         integer(obj, "maxSkew", path),
         string(obj, "whenUnsatisfiable", path) == "DoNotSchedule",
         integer(obj, "minDomains", path) or 1,
@@ -132,7 +132,8 @@ def _of_own(obj: Json, key: str, path: str, operator: str, labels: Mapping[str, 
     return tuple(Requirement(name, operator, (labels[name],)) for name in strings(obj, key, path) if name in labels)
 
 
-def _selector(obj: Json, key: str, path: str, added: tuple[Requirement, ...] = ()) -> LabelSelector | None:
+def label_selector(obj: Json, key: str, path: str, added: tuple[Requirement, ...] = ()) -> LabelSelector | None:
+    """Decode a selector, with more requirements; None if the object has none. Raises WireError."""
     if obj.get(key) is None:
         return None
     own, where = inner(obj, key, path), f"{path}.{key}"

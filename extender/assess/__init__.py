@@ -2,23 +2,49 @@
 
 from extender.assess.anonymise import anonymised
 from extender.assess.assessment import Assessment, assess
-from extender.assess.cluster_reading import ClusterReading, reading_of
+from extender.assess.cluster_reading import BUDGET, ClusterReading, reading_of
 from extender.assess.html_page import html_page
+from extender.assess.movable_pods import Movable, Terms, movable_pods, time_of
 from extender.assess.pod_jobs import job_lines
+from extender.assess.restart_advice import Move, RestartAdvice, advise_restarts
 from extender.assess.texts import HEADS, gang_cells, headline, product_cells, replay_cells, set_cells
+from extender.assess.wanted_pods import (
+    Shape,
+    Wanted,
+    check_wanted,
+    largest_shapes,
+    wanted_group,
+    wanted_objects,
+    wanted_pod,
+)
 
 __all__ = [
+    "BUDGET",
     "HEADS",
     "Assessment",
     "ClusterReading",
+    "Movable",
+    "Move",
+    "RestartAdvice",
+    "Shape",
+    "Terms",
+    "Wanted",
+    "advise_restarts",
     "anonymised",
     "assess",
+    "check_wanted",
     "gang_cells",
     "headline",
     "html_page",
     "job_lines",
+    "largest_shapes",
+    "movable_pods",
     "product_cells",
     "reading_of",
     "replay_cells",
     "set_cells",
+    "time_of",
+    "wanted_group",
+    "wanted_objects",
+    "wanted_pod",
 ]

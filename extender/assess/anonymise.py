@@ -31,6 +31,7 @@ _SPOKEN = {  # attributes whose text says what a device is; texts of all others 
     "pciBusID", "pciAddress", "pciAddr", "pcieRoot", "computePartition", "memoryPartition", "pciVendor", "pciDevice",
     "linkType", "links", "distances",
 }  # fmt: skip
+_OWNERS = ("ReplicaSet", "StatefulSet", "Job", "DaemonSet", "Node")
 _AMOUNTS = ("cpu", "memory", "pods", *PLUGIN_RESOURCES)
 _DEVICE = ("name", "capacity", "consumesCounters", "allNodes", "allowMultipleAllocations")
 _REQUEST = ("deviceClassName", "selectors", "allocationMode", "count", "adminAccess", "capacity")
@@ -187,20 +188,26 @@ class _Names:
         labels = _of(obj, "metadata", "labels")
         selected = (one for one in labels.items() if one[0] in self._selected)
         metadata["labels"] = self._labels(labels) | dict(self._selected_label(*one) for one in selected)
-        spec = _picked(_of(obj, "spec"), ("unschedulable",))
+        spec, status = _picked(_of(obj, "spec"), ("unschedulable",)), _of(obj, "status")
         if taints := _of(obj, "spec").get("taints"):
             spec["taints"] = [self._taint(one) for one in taints]
-        return {
-            "metadata": metadata,
-            "spec": spec,
-            "status": {"allocatable": _picked(_of(obj, "status", "allocatable"), _AMOUNTS)},
-        }
+        conditions = [_picked(one, ("lastHeartbeatTime",)) for one in status.get("conditions") or ()]
+        offered = _picked(_of(status, "allocatable"), _AMOUNTS)
+        return {"metadata": metadata, "spec": spec, "status": {"allocatable": offered, "conditions": conditions}}
 
     def pod(self, obj: Json) -> Json:
         given, spec, status = _of(obj, "metadata"), _of(obj, "spec"), _of(obj, "status")
         namespace, metadata = given.get("namespace"), self.metadata(obj, "pod")
         metadata["labels"] = self._labels(_of(given, "labels"))
         metadata["annotations"] = self._annotations(_of(given, "annotations"))
+        metadata["ownerReferences"] = [
+            {
+                "kind": one["kind"] if one.get("kind") in _OWNERS else "Owner",
+                "name": self._named("owner", namespace, one.get("name")),
+                **_picked(one, ("controller",)),
+            }
+            for one in given.get("ownerReferences") or ()
+        ]
         claims = [self._entry(namespace, one) for one in spec.get("resourceClaims") or ()]
         made = {"containers": [self._container(one) for one in spec.get("containers") or ()], **self._nodes_of(spec)}
         if claims:
@@ -216,7 +223,7 @@ class _Names:
         return {"metadata": metadata, "spec": made, "status": self._pod_status(namespace, status)}
 
     def _pod_status(self, namespace: object, status: Json) -> Json:
-        found = _picked(status, ("phase",))
+        found = _picked(status, ("phase", "startTime"))
         found["resourceClaimStatuses"] = [
             {
                 "name": self.of("entry", one.get("name")),

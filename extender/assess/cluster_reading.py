@@ -31,6 +31,8 @@ NEEDED = {
     "DeviceTaintRule": "taints that rules add to devices are not known",
 }
 """The six kinds, each with what its lack means."""
+BUDGET = "PodDisruptionBudget"  # of which berth defrag asks
+_MEANS = {BUDGET: "which pods they protect is not known, and kubectl delete does not ask them"}
 _OF_GROUPS = "what it says of waiting groups is not known"
 _OPTIONAL_IN_FILES = ("DeviceTaintRule", "ResourceClaim")  # a cluster may well have none
 _REPLAYED = ("Node", "ResourceSlice", "DeviceClass", "DeviceTaintRule")
@@ -49,6 +51,7 @@ class ClusterReading:
     others: list[Json] = field(default_factory=list)  # pods on nodes without devices: they use CPU and memory
     requests: dict[str, Json] = field(default_factory=dict)  # by UID: the pods with devices, as they were read
     ended: list[Pod] = field(default_factory=list)  # those that may have had devices
+    budgets: list[Json] = field(default_factory=list)  # PodDisruptionBudgets
     lacking: list[str] = field(default_factory=list)  # a sentence for each kind that lacks
     unreadable: list[str] = field(default_factory=list)
     kinds: set[str] = field(default_factory=set)
@@ -65,11 +68,11 @@ def reading_of(objects: Iterable[Json], refused: Mapping[str, str], where: str) 
         reader.add(number, obj)
     reader.finish()
     if not found.kinds & {"Node", "ResourceSlice"}:
-        problems = "; ".join([*refused.values(), *found.unreadable[:1]])
+        problems = "; ".join(one_line(text, 256) for text in (*refused.values(), *found.unreadable[:1]))
         why = f": {problems}" if problems else ": `berth assess --save FILE` makes such a file"
         raise WireError(where, f"has no Node and no ResourceSlice{why}")
     for kind in (*NEEDED, *(kind for kind in refused if kind not in NEEDED)):
-        meaning = NEEDED.get(kind, _OF_GROUPS)
+        meaning = NEEDED.get(kind) or _MEANS.get(kind, _OF_GROUPS)
         if kind in refused:
             found.lacking.append(f"{kind}s could not be listed ({one_line(refused[kind], 256)}): {meaning}")
         elif kind not in found.kinds and kind not in _OPTIONAL_IN_FILES:
@@ -94,7 +97,10 @@ class _Reader:
         try:
             for key, policy in group_policy_of(obj).items():
                 self._found.cache.apply_group_policy(key, policy)
-            if kind in self._kinds:
+            if kind == BUDGET:
+                self._found.budgets.append(obj)
+                self._found.kinds.add(kind)
+            elif kind in self._kinds:
                 self._apply(kind, obj)
                 self._found.kinds.add(kind)
         except WireError as error:

@@ -40,7 +40,7 @@ def gang_spreads(
     Pods of a Job or a JobSet without a group count as one, too: `source` says so.
     """
     found: dict[GroupKey, list[PodSet]] = {}
-    groups = {pod.uid: key for pod in pods if (key := _group(pod)) is not None}
+    groups = {pod.uid: key for pod in pods if (key := group_of(pod)) is not None}
     for one in sets:
         if one.uid in groups:
             found.setdefault(groups[one.uid], []).append(one)
@@ -52,7 +52,8 @@ def gang_spreads(
     return sorted(spreads, key=lambda one: (-one.gpus, one.gang))
 
 
-def _group(pod: Pod) -> GroupKey | None:
+def group_of(pod: Pod) -> GroupKey | None:
+    """The group that a pod names, or its JobSet or Job; None if it has none."""
     if pod.membership is not None and pod.membership.key.name:
         return pod.membership.key
     return pod.jobs[0] if pod.jobs else None

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import datetime
-import json
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 
 from extender.allocation import NodeInfo, Snapshot, tolerates
+from extender.allocation.nodes import PoolDevice
 from extender.api.fields import Json, inner, many
 from extender.api.nodes import Node, Toleration, encode_toleration
 from extender.api.object_meta import ObjectKey
+from extender.api.pod_amounts import requests_of
 from extender.api.pod_annotations import TOPOLOGY_ANNOTATION
 from extender.api.pods import Pod
-from extender.api.quantity import NANO, parse_quantity
 from extender.api.resource_claims import Claim, Result
 from extender.assess.cluster_reading import ClusterReading
 from extender.assess.fleet_state import plugin_requests
-from extender.replay import SPEC_FIELDS, Job, plain_name
+from extender.replay import SPEC_FIELDS, Job, cel_text, plain_name
 from extender.vendors import GPU, PLUGIN_RESOURCES, driver_of
 
 _PLUGIN = "nvidia.com/gpu"  # whose GPUs are those of machine files
@@ -41,7 +41,7 @@ def pod_job(pod: Pod, reading: ClusterReading, snapshot: Snapshot) -> Job | None
     The job asks for the product that a running pod has. GPUs of a device plugin become GPUs of a DRA driver.
     """
     obj, node_info = reading.requests.get(pod.uid, {}), snapshot.node_infos.get(pod.node_name)
-    cpu, ram = _requests(obj)
+    cpu, ram, _ = requests_of(obj)
     spec = _spec(pod, inner(obj, "spec", ""), node_info.node if node_info is not None else None)
     keys, plain = claims_of(pod), Job(pod.key.name, 0.0, cpu=cpu, ram=ram, spec=spec)
     if not keys:
@@ -155,21 +155,25 @@ def _of_product(spec: Json, node_info: NodeInfo, results: Iterable[Result]) -> J
     """The spec with selectors for the products that the pod has: a replay leaves out its node selectors."""
     wanted = dict[str, str]()  # by name of the request
     for result in results:
-        bit, driver = node_info.inventory.index.get(result.device), driver_of(result.device.driver)
-        if bit is None or driver.kind != GPU:
-            continue
-        attributes = node_info.inventory.devices[bit].device.attributes
-        for name in driver.product:
-            if isinstance(attributes.get(name), str):
-                domain, _, short = name.rpartition("/")
-                of = f"device.attributes[{_quoted(domain)}]"
-                wanted[result.request] = f"{_quoted(short)} in {of} && {of}.{short} == {_quoted(str(attributes[name]))}"
-                break
+        bit = node_info.inventory.index.get(result.device)
+        if bit is not None and (found := product_expression(node_info.inventory.devices[bit])):
+            wanted[result.request] = found
     devices = inner(spec, "devices", "spec")
     return {
         **spec,
         "devices": {**devices, "requests": [_selecting(one, wanted) for one in devices.get("requests") or ()]},
     }
+
+
+def product_expression(gpu: PoolDevice) -> str:
+    """The CEL expression that GPUs of the same product meet; '' for other devices, or without a product."""
+    driver, attributes = driver_of(gpu.id.driver), gpu.device.attributes
+    for name in driver.product if driver.kind == GPU else ():
+        if isinstance(attributes.get(name), str):
+            domain, _, short = name.rpartition("/")
+            of = f"device.attributes[{cel_text(domain)}]"
+            return f"{cel_text(short)} in {of} && {of}.{short} == {cel_text(str(attributes[name]))}"
+    return ""
 
 
 def _selecting(request: Json, wanted: Mapping[str, str]) -> Json:
@@ -184,11 +188,6 @@ def _selecting(request: Json, wanted: Mapping[str, str]) -> Json:
 
 def _narrowed(request: Json, expression: str) -> Json:
     return {**request, "selectors": [*(request.get("selectors") or ()), {"cel": {"expression": expression}}]}
-
-
-def _quoted(text: str) -> str:
-    """A CEL string, which has the escapes of JSON."""
-    return json.dumps(text)
 
 
 def _merged(specs: Sequence[Json]) -> Json:
@@ -206,13 +205,3 @@ def _renamed(constraint: Json, number: int, devices: Json) -> Json:
     """The constraint about the renamed requests. Without names it is about all requests of its claim."""
     names = constraint.get("requests") or [one["name"] for one in devices.get("requests") or ()]
     return {**constraint, "requests": [f"c{number}-{name}" for name in names]}
-
-
-def _requests(pod: Json) -> tuple[int, int]:
-    """(CPU in thousandths of a core, memory in bytes) that the containers of a pod request."""
-    cpu = ram = 0
-    for container in (pod.get("spec") or {}).get("containers") or ():
-        asked: Mapping[str, object] = (container.get("resources") or {}).get("requests") or {}
-        cpu += parse_quantity(str(asked.get("cpu", 0))).nanos * 1000 // NANO
-        ram += parse_quantity(str(asked.get("memory", 0))).nanos // NANO
-    return cpu, ram

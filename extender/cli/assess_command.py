@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -29,15 +28,11 @@ from extender.assess import (
 )
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted
-from extender.cache import ClusterCache
+from extender.cli.cluster_objects import from_cluster, from_files
 from extender.cli.logs import set_up_logging
-from extender.cli.object_files import documents
 from extender.cli.options import Kubeconfig, Output, needs
 from extender.cli.output import Screen, say, say_json, table_screen
-from extender.cli.snapshot_command import list_kind
-from extender.cluster import ApiClient, ClusterError, load_credentials
 from extender.files import name_of
-from extender.runtime.informers import watched_resources
 
 _ROWS = 6  # of each table: all of it is one screen
 
@@ -80,7 +75,7 @@ def assess_command(
     """
     set_up_logging("error")  # each bind of the replay would write a line
     needs(save, "--save", ("--anonymise", anonymise))
-    objects, refused, where = _from_files(files) if files else _from_cluster(kubeconfig)
+    objects, refused, where = from_files(files) if files else from_cluster(kubeconfig)
     if save is not None:
         _save(save, objects, anonymise=anonymise)
     reading = reading_of(objects, refused, where)
@@ -110,31 +105,7 @@ def _judge(found: Assessment, least: float) -> None:
         raise typer.Exit(1)
 
 
-# -- reading and writing ---------------------------------------------------------------------------------------------
-
-
-def _from_files(files: Sequence[Path]) -> tuple[Iterable[Json], dict[str, str], str]:
-    objects = (obj for path in files for obj in documents(path))
-    return list(objects), {}, ", ".join(map(name_of, files))
-
-
-def _from_cluster(kubeconfig: Path | None) -> tuple[list[Json], dict[str, str], str]:
-    with Screen(stderr=True).status("reading the cluster"):
-        return *asyncio.run(_listed(kubeconfig)), "the cluster"
-
-
-async def _listed(kubeconfig: Path | None) -> tuple[list[Json], dict[str, str]]:
-    """The objects of all kinds that may be listed, and why each other one may not."""
-    refused = dict[str, str]()
-    objects = list[Json]()
-    async with ApiClient(load_credentials(kubeconfig)) as client:
-        for kind in watched_resources(ClusterCache()):
-            name = kind.list_kind.removesuffix("List")
-            try:
-                objects += await list_kind(client, kind)
-            except ClusterError as error:
-                refused[name] = str(error)
-    return objects, refused
+# -- writing -----------------------------------------------------------------------------------------------------------
 
 
 def _save(path: Path, objects: Iterable[Json], *, anonymise: bool) -> None:

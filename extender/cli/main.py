@@ -31,6 +31,7 @@ _ASK, _CHECK, _RUN, _OTHER = "Ask a cluster", "Check files and machines", "Run",
 _COMMANDS = {
     "assess": ("assess_command", "assess_command", _ASK),
     "claims": ("fleet_commands", "claims_command", _ASK),
+    "defrag": ("defrag_command", "defrag_command", _ASK),
     "doctor": ("doctor_command", "doctor_command", _ASK),
     "explain": ("explain_command", "explain_command", _ASK),
     "nodes": ("fleet_commands", "nodes_command", _ASK),

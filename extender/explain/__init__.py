@@ -21,10 +21,24 @@ from extender.explain.fleet_rows import (
     totals,
 )
 from extender.explain.gang_explanation import explain_gang, explain_jobs, groups_named, namespaces_with_group
-from extender.explain.gang_question import GangExplanation, PlannerCaches
+from extender.explain.gang_question import (
+    GangExplanation,
+    GangQuestion,
+    PlannerCaches,
+    free_devices,
+    widest_domains,
+)
+from extender.explain.near_misses import devices_for
 from extender.explain.place_constraints import unmet_places
 from extender.explain.pod_explanation import Explanation, UnschedulableNodes, explain, no_devices, other_scheduler
-from extender.explain.scenario import Scenario, apply_scenario, scenario_of, with_new_group, without_own_holds
+from extender.explain.scenario import (
+    Scenario,
+    apply_scenario,
+    only_nodes,
+    scenario_of,
+    with_new_group,
+    without_own_holds,
+)
 from extender.explain.selector_stats import failing_terms
 
 __all__ = [
@@ -35,6 +49,7 @@ __all__ = [
     "Finding",
     "FleetStats",
     "GangExplanation",
+    "GangQuestion",
     "LargeJob",
     "PlannerCaches",
     "Scenario",
@@ -43,12 +58,14 @@ __all__ = [
     "check_consistency",
     "claim_rows",
     "compare_sets",
+    "devices_for",
     "explain",
     "explain_gang",
     "explain_jobs",
     "failing_terms",
     "first_fit_devices",
     "fleet_stats",
+    "free_devices",
     "group_rows",
     "groups_named",
     "large_jobs",
@@ -57,11 +74,13 @@ __all__ = [
     "no_devices",
     "node_detail",
     "node_row",
+    "only_nodes",
     "other_scheduler",
     "product",
     "scenario_of",
     "totals",
     "unmet_places",
+    "widest_domains",
     "with_new_group",
     "without_own_holds",
 ]

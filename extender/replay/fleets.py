@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from extender.api.fields import Json, get, inner, many, need, quantity
+from extender.api.fields import Json, get, inner, need
+from extender.api.pod_amounts import Amounts, allocatable_of, requests_of
 from extender.api.pods import may_need_devices
-from extender.api.quantity import NANO
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import shown
 from extender.cache import ClusterCache
-from extender.replay.jobs import GPU_CLASS, WHOLE_MIB
-from extender.replay.node_room import Amounts, NodeRoom
+from extender.replay.jobs import GPU_CLASS, NIC_CLASS, WHOLE_MIB
+from extender.replay.node_room import NodeRoom
 from extender.runtime.informers import watched_resources
 from extender.sandbox import DEVICE_CLASSES, MachineNode, machine_objects
+from extender.vendors import GPU, NIC, driver_of
 
 _PLURALS = {
     "Node": "nodes",
@@ -25,7 +27,7 @@ _PLURALS = {
     "ResourceClaim": "resourceclaims",
     "Namespace": "namespaces",
 }
-_NO_LIMIT = 1 << 62
+_OF_CLASS = {GPU_CLASS: (GPU, GPU_CLASS), NIC_CLASS: (NIC, "dra.net")}  # kind of devices, driver
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Fleet:
     """
 
     objects: Sequence[Json]
-    used: Mapping[str, Counter[str]]  # by node: cpu, memory, pods
+    used: Mapping[str, Amounts]  # by node
 
     def apply(self, cache: ClusterCache) -> None:
         """Apply all objects. Raises WireError that names the object."""
@@ -58,10 +60,8 @@ class Fleet:
         for obj in self.objects:
             if obj["kind"] == "Node":
                 name = obj["metadata"]["name"]
-                offered, used = inner(inner(obj, "status", ""), "allocatable", "status"), self.used.get(name, Counter())
-                all_ = [_amount(offered[one], one) if one in offered else _NO_LIMIT for one in _FACTORS]
-                total[name] = Amounts(*all_)
-                left[name] = Amounts(*(has - used[one] for has, one in zip(all_, _FACTORS, strict=True)))
+                total[name] = allocatable_of(obj)
+                left[name] = total[name].minus(self.used.get(name, Amounts()))
         return NodeRoom(total, left)
 
 
@@ -70,14 +70,14 @@ def fleet_of(machines: Sequence[MachineNode], snapshot: Iterable[Json] = (), *, 
 
     Raises WireError if it has no node or no devices.
     """
-    given, used = list[Json](), dict[str, Counter[str]]()
+    given, used = list[Json](), dict[str, Amounts]()
     for obj in snapshot:
         if obj.get("kind") in _PLURALS:
             given.append(obj)
         elif obj.get("kind") == "Pod" and (node := inner(obj, "spec", "").get("nodeName")) and not _ended(obj):
-            used.setdefault(node, Counter()).update(_requests(obj))
+            used[node] = used.get(node, Amounts()).plus(requests_of(obj))
     classes = {obj["metadata"]["name"] for obj in given if obj["kind"] == "DeviceClass"}
-    objects = [one for one in DEVICE_CLASSES if one["metadata"]["name"] not in classes]
+    objects = list[Json]()
     for node in machines:
         objects += [_shareable(one) if shared else one for one in machine_objects(node)]
     objects += given
@@ -85,7 +85,35 @@ def fleet_of(machines: Sequence[MachineNode], snapshot: Iterable[Json] = (), *, 
     for kind in ("Node", "ResourceSlice"):
         if not kinds[kind]:
             raise WireError("the fleet", f"has no {kind}: give --nodes, or a snapshot that `berth snapshot` made")
+    slices = (obj for obj in objects if obj["kind"] == "ResourceSlice")
+    drivers = {str(inner(obj, "spec", "").get("driver")) for obj in slices}
+    objects += [_of_drivers(one, drivers) for one in DEVICE_CLASSES if one["metadata"]["name"] not in classes]
     return Fleet(objects, used)
+
+
+def _of_drivers(class_: Json, drivers: Iterable[str]) -> Json:
+    """A class that jobs name; if the fleet lacks its driver, for the whole devices of other drivers of this kind."""
+    kind, own = _OF_CLASS.get(class_["metadata"]["name"], ("", ""))
+    others = sorted(one for one in drivers if driver_of(one).kind == kind)
+    if not others or own in others:
+        return class_
+    expression = " || ".join(map(_whole_devices, others))
+    return {**class_, "spec": {"selectors": [{"cel": {"expression": expression}}]}}
+
+
+def _whole_devices(driver: str) -> str:
+    """A CEL expression for the devices of a driver that are no parts of others."""
+    found = [f"device.driver == {cel_text(driver)}"]
+    for name, values in driver_of(driver).whole:
+        domain, _, short = name.rpartition("/")
+        of = f"device.attributes[{cel_text(domain)}]"
+        found.append(f"(!({cel_text(short)} in {of}) || {of}.{short} in [{', '.join(map(cel_text, values))}])")
+    return f"({' && '.join(found)})"
+
+
+def cel_text(text: str) -> str:
+    """A CEL string, which has the escapes of JSON."""
+    return json.dumps(text)
 
 
 def version_problem(obj: Json) -> str:
@@ -117,26 +145,5 @@ def _shareable(obj: Json) -> Json:
     return {**obj, "spec": {**obj["spec"], "devices": devices}}
 
 
-_FACTORS = {"cpu": 1000, "memory": 1, "pods": 1}
-
-
-def _amount(value: object, name: str) -> int:
-    return quantity(value, name).nanos * _FACTORS[name] // NANO
-
-
 def _ended(pod: Json) -> bool:
     return inner(pod, "status", "").get("phase") in ("Succeeded", "Failed")
-
-
-def _requests(pod: Json) -> Counter[str]:
-    """What the containers of a pod request, and its place on the node."""
-    found = Counter({"pods": 1})
-    for requests in many(inner(pod, "spec", ""), "containers", "spec", _container_requests):
-        for name in ("cpu", "memory"):
-            if name in requests:
-                found[name] += _amount(requests[name], name)
-    return found
-
-
-def _container_requests(container: Json, path: str) -> Json:
-    return inner(inner(container, "resources", path), "requests", f"{path}.resources")

@@ -7,15 +7,8 @@ this score is at most 100: so it decides between nodes with equal points of Bert
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
-
-class Amounts(NamedTuple):
-    """CPU in thousandths of a core, memory in bytes, and pods."""
-
-    cpu: int = 0
-    ram: int = 0
-    pods: int = 0
+from extender.api.pod_amounts import Amounts
 
 
 class NodeRoom:

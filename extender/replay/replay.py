@@ -13,13 +13,13 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
 from extender.api.object_meta import ObjectKey
+from extender.api.pod_amounts import Amounts
 from extender.api.pods import Pod, decode_pod, with_constraints
 from extender.api.resource_claims import Claim, decode_claim
 from extender.cache import ClusterCache
 from extender.replay.fleets import Fleet
 from extender.replay.jobs import Job
 from extender.replay.large_shapes import LargeShape
-from extender.replay.node_room import Amounts
 from extender.replay.outcome import MAX_NAMED, Meter, Outcome, PlacedPod, placed_pod
 from extender.replay.placements import Placement, placing_of
 from extender.replay.virtual_api import VirtualApi, VirtualWatches
@@ -193,7 +193,7 @@ class Replay:
                 nodes = self._usable.of((with_constraints(pod, obj),), self._nodes, 0).get(uid)
             of, in_gang = run.of(gangs=berth), berth and job.is_gang
             created.append(Waiting(pod, of, job.shape, requests, in_gang, priority=job.priority, nodes=nodes))
-            self._api.create(pod, claim)
+            self._api.create(pod, [claim] if claim is not None else [])
         for waiting in created:
             self._scheduler.add(waiting)
 

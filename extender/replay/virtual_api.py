@@ -9,11 +9,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import cast
 
+from extender.api.claim_specs import ClaimSpec
 from extender.api.group_parts import GroupMark
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import GroupKey
 from extender.api.pods import Pod
-from extender.api.resource_claims import FINALIZER, Allocation, Claim, Consumer
+from extender.api.resource_claims import (
+    FINALIZER,
+    GENERATED_PREFIX,
+    Allocation,
+    Claim,
+    Consumer,
+    special_claim_prefix,
+)
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient, NotFound, Writer
 from extender.runtime.informers import HoldExpirer, WatchProgress
@@ -25,8 +33,8 @@ _IDENTITY = "berth-replay"
 class VirtualApi(Writer):
     """The objects of a replay, and the writes of serve to them.
 
-    It has the writes for claims and Bindings. The jobs of a replay need no others: they have no extended resources and
-    no objects of groups. `connect` comes before any use.
+    It has the writes for claims and Bindings, and no PodGroups: claims are reserved for their pods. `connect` comes
+    before any use.
     """
 
     def __init__(self, bound: Callable[[str, str], None], touched: Callable[[], None]) -> None:
@@ -34,7 +42,7 @@ class VirtualApi(Writer):
         super().__init__(cast("ApiClient", None), _IDENTITY)  # no method that is left needs a client
         self._bound = bound
         self._touched = touched
-        self._version = 0
+        self._version = self._special = 0
         self._pods: dict[ObjectKey, Pod] = {}
 
     def connect(self, cache: ClusterCache, applied: Callable[[str], None], progress: WatchProgress) -> None:
@@ -43,10 +51,11 @@ class VirtualApi(Writer):
 
     # -- the objects of jobs ---------------------------------------------------------------------------------
 
-    def create(self, pod: Pod, claim: Claim | None) -> None:
-        """Create a pod and its claim."""
-        if claim is not None:
-            self._store(claim)
+    def create(self, pod: Pod, claims: Iterable[Claim]) -> None:
+        """Create a pod and its claims. Two pods may share one."""
+        for claim in claims:
+            if claim.key not in self._cache.store.claims:
+                self._store(claim)
         self.put_pod(pod)
 
     def put_pod(self, pod: Pod) -> None:
@@ -54,6 +63,10 @@ class VirtualApi(Writer):
         self._pods[pod.key] = pod
         self._cache.apply_pod(pod.uid, pod)
         self._shown("pods")
+
+    def know_bound(self, pod: Pod) -> None:
+        """A pod is bound already."""
+        self._pods[pod.key] = pod
 
     def delete(self, pod: Pod, claim: ObjectKey | None) -> None:
         """Delete a pod and its claim, with its allocation."""
@@ -98,7 +111,23 @@ class VirtualApi(Writer):
         return found
 
     async def read_extended_resources(self) -> set[str]:
-        return set()
+        return set(self._cache.snapshot().extended_resources)
+
+    async def read_pod_group(self, _: ObjectKey) -> None:
+        return None
+
+    async def create_special_claim(self, pod: Pod, spec: ClaimSpec) -> Claim:
+        self._special += 1
+        key = ObjectKey(pod.key.namespace, f"{special_claim_prefix(pod.key.name)[:GENERATED_PREFIX]}{self._special:05}")
+        made = Claim(key, f"special-{self._special}", spec=spec, finalizers=(FINALIZER,), owner_pod_uid=pod.uid)
+        return self._store(replace(made, allocator=self.identity, extended=True))
+
+    async def map_special_claim(self, pod: Pod, claim: Claim, _: Iterable[tuple[str, str, str]]) -> None:
+        self.put_pod(replace(await self.read_pod(pod.key), extended_claim=claim.key.name))
+
+    async def delete_claim(self, claim: Claim) -> None:
+        self._cache.apply_claim(claim.key, None)
+        self._shown("resourceclaims")
 
     async def add_finalizer(self, claim: Claim, mark: GroupMark) -> Claim:
         finalizers = tuple(dict.fromkeys((*claim.finalizers, FINALIZER)))

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import Protocol
 
+from extender.api.pod_amounts import Amounts
 from extender.api.pods import Pod
 from extender.api.reasons import Code
 from extender.base.berth_errors import BerthError
-from extender.replay.node_room import Amounts, NodeRoom
+from extender.replay.node_room import NodeRoom
 from extender.replay.virtual_api import VirtualApi
 from extender.runtime.supervisor import Supervisor
 from extender.sandbox import backoff_seconds, tie_breaker

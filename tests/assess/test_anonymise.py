@@ -87,6 +87,7 @@ def test_no_name_and_no_secret_is_left() -> None:
         obj["metadata"]["annotations"] = {f"{SECRET}/note": SECRET, "berth.dev/decision": SECRET}
         if obj["kind"] == "Pod":
             obj["metadata"]["namespace"] = f"{SECRET}-ns"
+            obj["metadata"]["ownerReferences"] = [{"kind": f"{SECRET}Job", "name": SECRET, "controller": True}]
             obj["spec"] |= constrained()
             obj["spec"]["containers"][0] |= {"env": [{"name": "KEY", "value": SECRET}], "image": f"{SECRET}/image"}
             obj["status"]["conditions"] = [{"type": "PodScheduled", "message": SECRET}]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.assess import pod as pod_objects
-from extender.cli import assess_command
+from extender.cli import cluster_objects
 from extender.cli.snapshot_command import list_kind
 from extender.cluster import ApiClient, Forbidden, WatchedResource
 from extender.sandbox import write_kubeconfig
@@ -239,7 +239,7 @@ async def test_a_kind_that_may_not_be_listed_is_named(tmp_path: Path, monkeypatc
             raise Forbidden(f"list {kind.name}: 403 Forbidden")
         return await list_kind(client, kind)
 
-    monkeypatch.setattr(assess_command, "list_kind", listed)
+    monkeypatch.setattr(cluster_objects, "list_kind", listed)
     async with berthing({"n1": "dgx1-v100"}) as b:
         await b.settled()
         write_kubeconfig(tmp_path, b.api)

@@ -62,7 +62,7 @@ UNTESTED = (
     "pipx",  # tests/install/test_packaging.py installs the wheel alone, as pipx does
 )
 # Exit code 1 is an answer.
-MAY_FAIL = ("berth explain", "berth doctor", "berth lint", "berth policy status", "berth allocate")
+MAY_FAIL = ("berth explain", "berth defrag", "berth doctor", "berth lint", "berth policy status", "berth allocate")
 
 
 @pytest.fixture

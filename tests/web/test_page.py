@@ -98,8 +98,8 @@ async def test_every_view_and_live_updates(tmp_path: Path) -> None:
 
         await page.run("document.querySelector('#waiting button').click()")
         text = await opened(page, "default/late")
-        assert "What would help" in text
-        assert ("held by pod default/train" in text, text.count("fits on n2 if")) == (True, 1)
+        parts = ("What would help", "held by pod default/train", "berth defrag pod late -n default")
+        assert [text.count(words) for words in (*parts, "fits on n2 if")] == [1, 2, 1, 1]
         await page.run("document.querySelector('#decisions button').click()")
         text = await opened(page, "default/train")
         assert "Bound to n2" in text
@@ -178,6 +178,7 @@ async def test_a_member_leads_to_its_group(tmp_path: Path) -> None:
         text = await opened(page, "default/job")
         assert "no domain has room for 2 pods together" in text
         assert f"without default/held (2 devices on {node})" in text
+        assert "berth defrag group job -n default" in text
         assert "all pods exist for" in text
         assert "HOLDERS ACROSS THE CLUSTER" in text.upper()
         assert "named by berth.dev/group · 0 of at least 2 bound · topology none" in text

@@ -100,6 +100,13 @@ function setFigures(sets) {
     : [one("chosen", "Berth"), one("first_fit", "First fit on this node")]));
 }
 
+// The command that says which pods to restart: it reads owners, budgets and priorities, which no page may read.
+function restartParts(kind, name) {
+  const [namespace, own] = name.split("/"), command = `berth defrag ${kind} ${own} -n ${namespace}`;
+  const told = quiet("It names the cheapest pods to restart and proves that there is room then. It changes nothing.");
+  return [el("code", { className: "command", textContent: command }), told];
+}
+
 // The sentence without the first advice, which is in a list below it.
 function withoutAdvice(sentence, misses) {
   const first = misses?.[0];
@@ -145,6 +152,9 @@ const openPod = (pod) => open(pod, async () => {
     .map((miss) => miss.replace(`group ${found.gang} `, ""));
   if (advice?.length) section(`What would help${found.gang ? " its group" : ""}`, bullets(advice, "advice"));
   if (facts.length) section("What stands in the way", bullets(facts));
+  const isVain = facts.some((fact) => fact.startsWith("freeing devices does not help"));
+  const mayHelp = found.outcome === "refused" && !isVain;
+  if (mayHelp && !found.gang) section("What to restart", ...restartParts("pod", pod));
   if (found.alone) section("If it were in no group", el("p", {}, soft(found.alone)));
   if (found.best?.length) parts.push(...pairParts(found.best[0]));
   if (found.best?.length) section("Best nodes", scoreTable(found.best));
@@ -191,6 +201,8 @@ function groupParts(found) {
   parts.push(quiet(facts, ...(age(found.since) ? [` · ${found.since_event} for `, age(found.since)] : [])));
   if (misses.length) section("What would help", bullets(misses, "advice"));
   if (found.cut_short) parts.push(quiet(found.cut_short));
+  const mayHelp = found.outcome === "refused" && (found.room_if_empty ?? found.missing) >= found.missing;
+  if (mayHelp) section("What to restart", ...restartParts("group", found.group));
   const row = fleet.groups.find((one) => one.group === found.group);
   if (row && Object.keys(row.nodes).length) section("Where its devices are", nodeFigures(row));
   const when = (m) => (age(m.since) ? el("span", {}, age(m.since), " ago") : "–");

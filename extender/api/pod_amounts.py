@@ -1,0 +1,62 @@
+"""What pods take of a node besides devices, as NodeResourcesFit of kube-scheduler counts it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from extender.api.fields import Json, inner, many, quantity
+from extender.api.quantity import NANO
+
+
+class Amounts(NamedTuple):
+    """CPU in thousandths of a core, memory in bytes, and pods."""
+
+    cpu: int = 0
+    ram: int = 0
+    pods: int = 0
+
+    def plus(self, other: Amounts) -> Amounts:
+        """Both together."""
+        return Amounts(self.cpu + other.cpu, self.ram + other.ram, self.pods + other.pods)
+
+    def minus(self, other: Amounts) -> Amounts:
+        """What is left without the other. An amount may be below zero: pods that run are not evicted."""
+        return Amounts(self.cpu - other.cpu, self.ram - other.ram, self.pods - other.pods)
+
+    def has(self, asked: Amounts) -> bool:
+        """Whether a pod that asks for these amounts fits."""
+        enough = (not asked.cpu or self.cpu >= asked.cpu) and (not asked.ram or self.ram >= asked.ram)
+        return enough and self.pods >= asked.pods
+
+
+NO_LIMIT = Amounts(1 << 62, 1 << 62, 1 << 62)  # of a node that does not say what it has
+_FACTORS = {"cpu": 1000, "memory": 1, "pods": 1}
+
+
+def requests_of(pod: Json) -> Amounts:
+    """What the containers of a pod request, and its place on the node. Raises WireError."""
+    asked = many(inner(pod, "spec", ""), "containers", "spec", _container_requests)
+    return Amounts(
+        sum(_amount(one["cpu"], "cpu") for one in asked if "cpu" in one),
+        sum(_amount(one["memory"], "memory") for one in asked if "memory" in one),
+        1,
+    )
+
+
+def allocatable_of(node: Json) -> Amounts:
+    """What a node offers to pods. An amount that it does not say has no limit. Raises WireError."""
+    offered = inner(inner(node, "status", ""), "allocatable", "status")
+    return Amounts(
+        *(
+            _amount(offered[name], name) if name in offered else most
+            for name, most in zip(_FACTORS, NO_LIMIT, strict=True)
+        )
+    )
+
+
+def _amount(value: object, name: str) -> int:
+    return quantity(value, name).nanos * _FACTORS[name] // NANO
+
+
+def _container_requests(container: Json, path: str) -> Json:
+    return inner(inner(container, "resources", path), "requests", f"{path}.resources")

@@ -1,0 +1,191 @@
+"""The whole answer of berth defrag: the advice, its proof, the moves as rows, and the commands that carry it out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from shlex import quote
+
+from extender.allocation import Features, Snapshot
+from extender.api.fields import Json
+from extender.api.pods import Pod
+from extender.assess.cluster_reading import ClusterReading
+from extender.assess.movable_pods import Movable, running_of
+from extender.assess.wanted_pods import Wanted
+from extender.base.deadline import Deadline, DeadlineExceeded
+from extender.base.text_limits import counted
+from extender.console import to_json
+from extender.defrag import Advice, Cluster, Restart, Verdict, advise, again
+from extender.explain import free_devices
+from extender.policy import Policy
+from extender.replay import Proof, fleet_of, prove
+from extender.scheduling import Evaluator
+
+_PROOF_NODES = 256  # on which the pods are placed again: those of the advice, and the freest others
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One restart as a row."""
+
+    restart: str
+    owner: str
+    pods: tuple[str, ...]
+    nodes: tuple[str, ...]
+    frees: tuple[str, ...]  # node: its devices
+    gpus: int
+    gpu_hours: float
+    cost: float  # without that of waiting
+    goes_to: tuple[str, ...]  # nodes; empty: it would wait
+    waits: str = ""  # the reason
+
+
+@dataclass(slots=True)
+class RestartAdvice:
+    """What berth defrag says about some wanted pods."""
+
+    wanted: str
+    verdict: str
+    cost: float = 0.0
+    is_cheapest: bool = True
+    moves: list[Move] = field(default_factory=list)
+    placed_on: list[str] = field(default_factory=list)  # nodes of the wanted pods
+    cordon: list[str] = field(default_factory=list)
+    proof: str = ""  # a sentence
+    is_proved: bool = False
+    commands: list[str] = field(default_factory=list)
+    reason: str = ""  # why most nodes have no room even then
+    candidates: int = 0  # restarts that may be proposed
+    stays: dict[str, list[str]] = field(default_factory=dict)  # reason to the pods that are never restarted
+
+    def as_json(self) -> Json:
+        """The answer as JSON."""
+        found: Json = to_json(self)
+        return found
+
+
+def advise_restarts(
+    reading: ClusterReading,
+    wanted: Wanted,
+    movable: Movable,
+    policy: Policy,
+    deadline: Deadline,
+) -> RestartAdvice:
+    """Search until the deadline, and prove what was found."""
+    snapshot = reading.cache.snapshot()
+    context = Evaluator(Features()).evaluation_context(snapshot, deadline)
+    cluster = Cluster.of(snapshot, movable.left, policy, context)
+    advice = advise(cluster, wanted.asked, movable.restarts, movable.budgets)
+    found = RestartAdvice(
+        wanted.asked.text,
+        advice.verdict.value,
+        round(advice.cost, 1),
+        advice.is_cheapest,
+        placed_on=sorted(set(advice.nodes.values())),
+        candidates=len(movable.restarts),
+        stays=movable.stays,
+    )
+    if advice.verdict is Verdict.IMPOSSIBLE:
+        with suppress(DeadlineExceeded):
+            found.reason = cluster.without(movable.restarts).refusal(wanted.asked)
+    elif advice.verdict is Verdict.ADVICE:
+        nodes = _proof_nodes(advice, snapshot)
+        fleet = fleet_of((), (*_staying(reading, snapshot, advice, nodes), *_own_claims(reading, wanted)))
+        groups, own = snapshot.group_policies, [pod for pod in reading.pods if pod.node_name and _is_of(pod, wanted)]
+        proof = prove(fleet, wanted.asked, advice.restarts, advice.cordoned, policy, groups, own)
+        found.moves = [_move(one, proof) for one in advice.restarts]
+        found.cordon = sorted(advice.cordoned)
+        found.commands = list(commands(found.cordon, advice.restarts))
+        _add_proof(found, wanted, proof, len(advice.nodes), (len(nodes), len(snapshot.node_infos)))
+    return found
+
+
+# -- the proof -------------------------------------------------------------------------------------------------------
+
+
+def _is_of(pod: Pod, wanted: Wanted) -> bool:
+    return pod.membership is not None and pod.membership.key == wanted.group
+
+
+def _proof_nodes(advice: Advice, snapshot: Snapshot) -> frozenset[str]:
+    infos = snapshot.node_infos
+    first = {name for one in advice.restarts for name in one.nodes} | advice.cordoned
+    first |= {node for places in advice.places.values() for node in places.values()}
+    others = sorted(infos.keys() - first, key=lambda name: (-free_devices(infos[name]), name))
+    return frozenset([*(first & infos.keys()), *others[: max(_PROOF_NODES - len(first), 0)]])
+
+
+def _staying(reading: ClusterReading, snapshot: Snapshot, advice: Advice, nodes: frozenset[str]) -> Iterator[Json]:
+    """The objects of these nodes without the pods that are restarted and their claims."""
+    ended = {pod.uid for one in advice.restarts for pod in one.pods}
+    freed = {claim.key for one in advice.restarts for claim in one.claims}
+    for obj in reading.fleet:
+        if obj["kind"] == "Node" and obj["metadata"]["name"] not in nodes:
+            continue
+        if obj["kind"] == "ResourceSlice" and obj["spec"].get("nodeName") not in (None, "", *nodes):
+            continue
+        yield obj
+    pools = {pool.key for name in nodes for pool in snapshot.node_infos[name].inventory.pools}
+    for key in {claim.key for pool in pools for claim in snapshot.claims_on(pool)} - freed:
+        yield reading.claims[key]
+    for obj in (*reading.others, *running_of(reading)):
+        if obj["spec"]["nodeName"] in nodes and (obj.get("metadata") or {}).get("uid") not in ended:
+            yield obj
+
+
+def _own_claims(reading: ClusterReading, wanted: Wanted) -> Iterator[Json]:
+    """The claims of waiting pods that have no devices."""
+    keys = {key for pod in wanted.asked.pods for key in pod.claim_keys}
+    for key in sorted(keys & reading.claims.keys()):
+        if not (reading.claims[key].get("status") or {}).get("allocation"):
+            yield reading.claims[key]
+
+
+def _add_proof(found: RestartAdvice, wanted: Wanted, proof: Proof, least: int, nodes: tuple[int, int]) -> None:
+    """Say what the proof found. `least`: as many of the wanted pods as the advice places; `nodes`: of all nodes."""
+    needed = [pod.uid for pod in wanted.asked.pods]
+    placed = sorted({proof.nodes[uid] for uid in needed if uid in proof.nodes})
+    part = "" if nodes[0] == nodes[1] else f"{nodes[0]:,} of "
+    on = f"the filter and the binds of berth serve, on {part}{counted(nodes[1], 'node')},"
+    if proof.problem:
+        found.proof = f"not proved: {proof.problem}"
+    elif sum(uid in proof.nodes for uid in needed) < least:
+        reason = next((proof.reasons[uid] for uid in needed if uid in proof.reasons), "they were not placed")
+        found.proof = f"not proved: {on} did not place {wanted.asked.text}: {reason}"
+    else:
+        found.is_proved, found.placed_on = True, placed
+        moved = sum(bool(move.goes_to) for move in found.moves)
+        others = "all restarted pods" if moved == len(found.moves) else f"{moved} of {len(found.moves)} restarts"
+        found.proof = f"proved: {on} placed {wanted.asked.text} on {', '.join(placed)}, and {others}"
+
+
+def _move(restart: Restart, proof: Proof) -> Move:
+    uids = [pod.uid for pod in again(restart).pods]
+    places = [proof.nodes[uid] for uid in uids if uid in proof.nodes]
+    frees: dict[str, list[str]] = {}
+    for result in restart.results:
+        frees.setdefault(result.device.pool, []).append(result.device.device)
+    return Move(
+        restart.name,
+        restart.owner,
+        tuple(str(pod.key) for pod in restart.pods),
+        tuple(sorted(restart.nodes)),
+        tuple(f"{pool}: {', '.join(sorted(devices))}" for pool, devices in sorted(frees.items())),
+        restart.gpus,
+        round(restart.gpu_hours, 1),
+        round(restart.cost, 1),
+        tuple(sorted(set(places))) if len(places) == len(uids) else (),
+        next((proof.reasons[uid] for uid in uids if uid in proof.reasons), ""),
+    )
+
+
+def commands(cordoned: Sequence[str], restarts: Iterable[Restart]) -> Iterator[str]:
+    """The commands of kubectl that carry an advice out, in their order."""
+    if cordoned:
+        yield f"kubectl cordon {' '.join(map(quote, cordoned))}"
+    for one in restarts:
+        namespace = one.pods[0].key.namespace
+        yield f"kubectl -n {quote(namespace)} delete pod {' '.join(quote(pod.key.name) for pod in one.pods)}"
+    if cordoned:
+        yield f"kubectl uncordon {' '.join(map(quote, cordoned))}"

@@ -1,0 +1,198 @@
+"""The pods for which berth defrag makes room: a pod or a group that waits, those of manifests, or of a shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from extender.allocation import Snapshot
+from extender.api.fields import Json
+from extender.api.group_topology import REQUIRED
+from extender.api.object_meta import ObjectKey
+from extender.api.pod_amounts import Amounts, requests_of
+from extender.api.pod_annotations import TOPOLOGY_ANNOTATION
+from extender.api.pod_groups import MINIMUM, GroupKey, GroupPolicy, GroupSource
+from extender.api.pods import SCHEDULER, Pod
+from extender.assess.cluster_reading import ClusterReading
+from extender.assess.movable_pods import priority_of, read
+from extender.assess.pod_jobs import product_expression
+from extender.base.berth_errors import WireError
+from extender.defrag import Asked
+from extender.explain import groups_named, product
+from extender.gangs.gang import gang_minimum, gang_of
+from extender.gangs.gang_problem import MAX_TOGETHER
+from extender.manifests import HypotheticalGroup, HypotheticalPod, hypothetical, pod_templates
+from extender.policy import Policy
+from extender.scheduling import requirements_of
+from extender.scheduling.requirements import Pending, Skip, UnschedulableAndUnresolvable
+from extender.topology.sets import largest_joined
+
+_NAME = "wanted"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The pods, their priority, and their group."""
+
+    asked: Asked
+    priority: int = 0
+    group: GroupKey | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """GPUs that links join, for each of some pods. `level` is a node label: all pods on nodes with one value of it."""
+
+    gpus: int
+    pods: int = 1
+    level: str = ""
+    class_name: str = "gpu.nvidia.com"
+    selector: str = ""  # CEL, of each device
+    product: str = ""  # of which the selector lets only such devices through, in words
+
+    @property
+    def text(self) -> str:
+        """The shape in words."""
+        gpus = f"{self.gpus} joined GPUs" if self.gpus > 1 else "1 GPU"
+        gpus += f" ({self.product})" if self.product else ""
+        found = f"{self.pods} pods with {gpus} each" if self.pods > 1 else f"a pod with {gpus}"
+        return found + (f" in one {self.level}" if self.level else "")
+
+    def objects(self) -> list[Json]:
+        """Pods of this shape, with a claim template."""
+        request: Json = {"deviceClassName": self.class_name, "count": self.gpus}
+        if self.selector:
+            request["selectors"] = [{"cel": {"expression": self.selector}}]
+        notes = {TOPOLOGY_ANNOTATION: "required"} if self.gpus > 1 else {}
+        if self.pods > 1:
+            notes |= {GroupSource.BERTH.value: _NAME, MINIMUM: str(self.pods)}
+            notes |= {REQUIRED: self.level} if self.level else {}
+        metadata: Json = {"namespace": "default", "name": _NAME}
+        template: Json = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaimTemplate",
+            "metadata": metadata,
+            "spec": {"spec": {"devices": {"requests": [{"name": "gpus", "exactly": request}]}}},
+        }
+        spec: Json = {
+            "schedulerName": SCHEDULER,
+            "containers": [{"name": "main", "resources": {"claims": [{"name": "gpus"}]}}],
+            "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": _NAME}],
+        }
+        pods: list[Json] = [
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {**metadata, "name": f"{_NAME}-{number}", "annotations": notes},
+                "spec": spec,
+            }
+            for number in range(self.pods)
+        ]
+        return [template, *pods]
+
+
+def largest_shapes(snapshot: Snapshot) -> list[Shape]:
+    """For each product, a pod with the largest set of joined GPUs that a node of it could have."""
+    found: dict[str, Shape] = {}
+    for node_info in snapshot.node_infos.values():
+        gpus = [node_info.inventory.devices[bit] for bit in node_info.gpu_bits if bit >= 0]
+        if node_info.fabric is None or not gpus or gpus[0].id.driver not in snapshot.classes:
+            continue
+        size = largest_joined(node_info.fabric.graph, node_info.positions(-1), len(gpus))
+        name = product(node_info)
+        if size > max(1, found[name].gpus if name in found else 1):
+            selector = product_expression(gpus[0])
+            found[name] = Shape(size, class_name=gpus[0].id.driver, selector=selector, product=name)
+    return [found[name] for name in sorted(found)]
+
+
+def wanted_pod(reading: ClusterReading, snapshot: Snapshot, key: ObjectKey) -> Wanted:
+    """The waiting pod of this name, with its gang. Raises WireError."""
+    found = next((pod for pod in snapshot.pods.values() if pod.key == key), None)
+    if found is None:
+        bound = next((pod for pod in reading.pods if pod.key == key), None)
+        why = "is not among the pods that wait for devices"
+        if bound is not None:
+            why = f"is bound to node {bound.node_name}: berth defrag is for pods that wait"
+        raise WireError(f"pod {key}", why)
+    if not found.is_waiting:
+        raise WireError(f"pod {key}", "does not wait: it has ended, is deleted, or has a scheduling gate")
+    membership = found.membership
+    if membership is not None and gang_minimum(membership, snapshot):
+        return _waiting(reading, gang_of(found, membership, snapshot).waiting, f"group {membership.key}")
+    return _waiting(reading, (found,), f"pod {key}")
+
+
+def wanted_group(reading: ClusterReading, snapshot: Snapshot, key: ObjectKey) -> Wanted:
+    """The group of this name of which pods wait. Raises WireError."""
+    groups = groups_named(snapshot, key.namespace, key.name)
+    waiting = [pod for pods in groups.values() for pod in pods if pod.is_waiting]
+    if not waiting:
+        raise WireError(f"group {key}", "has no pod that waits")
+    keys = {pod.membership.key for pod in waiting if pod.membership is not None}
+    if len(keys) > 1:
+        raise WireError(f"group {key}", f"names {len(keys)} groups that wait: name one of their pods")
+    found = wanted_pod(reading, snapshot, min(pod.key for pod in waiting))
+    if len(found.asked.pods) < len(waiting):
+        raise WireError(f"group {key}", "is no gang, each of its pods is placed alone: name one of them")
+    return found
+
+
+def _waiting(reading: ClusterReading, pods: Sequence[Pod], text: str) -> Wanted:
+    objects = {pod.uid: reading.requests[pod.uid] for pod in pods}
+    asked = {uid: read(obj, requests_of) for uid, obj in objects.items()}
+    membership = pods[0].membership
+    return Wanted(
+        Asked(text, tuple(pods), requests=asked, is_new=False),
+        min(map(priority_of, objects.values())),
+        membership.key if membership is not None else None,
+    )
+
+
+def wanted_objects(objects: Sequence[Json], snapshot: Snapshot, text: str = "") -> Wanted:
+    """The pod, or the gang, that manifests would create. Raises WireError, also if they create others, too."""
+    given = hypothetical(objects, snapshot.group_policies)
+    pods, group = list(given.pods), next(iter(given.groups), None)
+    members = _members_of_gang(group, snapshot) if group is not None else []
+    if members and group is not None:
+        pods = [one for one in pods if one.pod.membership is None or one.pod.membership.key != group.key]
+        if not pods and len(given.groups) == 1:
+            return _new(members, objects, text or f"group {group.key}", group.policies)
+    if members or len(pods) > 1:
+        raise WireError("the files", "make several pods that are not one gang: give those of one pod or one gang")
+    return _new(pods, objects, text or f"pod {pods[0].pod.key}", {})
+
+
+def _members_of_gang(group: HypotheticalGroup, snapshot: Snapshot) -> list[HypotheticalPod]:
+    """The pods of a group; none if it has no minimum."""
+    known = replace(snapshot, group_policies={**snapshot.group_policies, **group.policies})
+    minimum = gang_minimum(group.membership, known)
+    if minimum > MAX_TOGETHER:
+        raise WireError(f"group {group.key}", f"has a minimum of {minimum} pods, above {MAX_TOGETHER}")
+    return list(group.members(MAX_TOGETHER, minimum)) if minimum else []
+
+
+def _new(
+    pods: Sequence[HypotheticalPod], objects: Iterable[Json], text: str, policies: Mapping[GroupKey, GroupPolicy]
+) -> Wanted:
+    """Pods that do not exist yet. Each asks for as much CPU and memory as the largest of their templates."""
+    each = [read(one.pod, requests_of) for obj in objects for one in pod_templates(obj)]
+    largest = Amounts(max(one.cpu for one in each), max(one.ram for one in each), 1)
+    found = tuple(replace(one.pod, scheduler=SCHEDULER) for one in pods)
+    claims = {claim.key: claim for one in pods for claim in one.claims}
+    requests = dict.fromkeys((pod.uid for pod in found), largest)
+    return Wanted(Asked(text, found, tuple(claims.values()), requests, policies))
+
+
+def check_wanted(wanted: Wanted, snapshot: Snapshot, policy: Policy) -> None:
+    """Raises WireError if no place could help the pods: a claim or a class does not exist, or is invalid."""
+    cluster = wanted.asked
+    known = replace(snapshot, claims={**snapshot.claims, **{claim.key: claim for claim in cluster.claims}})
+    for pod in cluster.pods:
+        match requirements_of(pod, known, policy):
+            case Pending(message):
+                raise WireError(f"pod {pod.key}", message.removeprefix(f"pod {pod.key}: "))
+            case UnschedulableAndUnresolvable(reason):
+                raise WireError(f"pod {pod.key}", str(reason))
+            case Skip():
+                raise WireError(f"pod {pod.key}", "asks for no devices")

@@ -1,0 +1,56 @@
+"""The objects that assess and defrag read: of files, or of the cluster, of all kinds that may be listed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from extender.api.fields import Json
+from extender.cache import ClusterCache
+from extender.cli.object_files import documents
+from extender.cli.output import Screen
+from extender.cli.snapshot_command import list_items, list_kind
+from extender.cluster import ApiClient, ClusterError, load_credentials
+from extender.files import name_of
+from extender.runtime.informers import watched_resources
+
+_BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
+
+
+class Objects(NamedTuple):
+    """Objects, by kind why others may not be listed, and where they come from."""
+
+    objects: list[Json]
+    refused: dict[str, str]
+    where: str
+
+
+def from_files(files: Sequence[Path]) -> Objects:
+    """The objects of files. Raises WireError."""
+    return Objects([obj for path in files for obj in documents(path)], {}, ", ".join(map(name_of, files)))
+
+
+def from_cluster(kubeconfig: Path | None, context: str = "", *, budgets: bool = False) -> Objects:
+    """The objects of a cluster; `budgets`: the PodDisruptionBudgets, too."""
+    with Screen(stderr=True).status("reading the cluster"):
+        return Objects(*asyncio.run(_listed(kubeconfig, context, budgets=budgets)), "the cluster")
+
+
+async def _listed(kubeconfig: Path | None, context: str, *, budgets: bool) -> tuple[list[Json], dict[str, str]]:
+    """The objects of all kinds that may be listed, and why each other one may not."""
+    refused = dict[str, str]()
+    objects = list[Json]()
+    async with ApiClient(load_credentials(kubeconfig, context)) as client:
+        for kind in watched_resources(ClusterCache()):
+            try:
+                objects += await list_kind(client, kind)
+            except ClusterError as error:
+                refused[kind.list_kind.removesuffix("List")] = str(error)
+        if budgets:
+            try:
+                objects += await list_items(client, _BUDGETS, "PodDisruptionBudgetList")
+            except ClusterError as error:
+                refused["PodDisruptionBudget"] = str(error)
+    return objects, refused

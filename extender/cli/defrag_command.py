@@ -1,0 +1,233 @@
+"""`berth defrag`: which pods to restart so that others fit, in which order, and the proof that they fit then."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.table import Table
+
+from extender.assess import (
+    BUDGET,
+    ClusterReading,
+    Movable,
+    Move,
+    RestartAdvice,
+    Shape,
+    Terms,
+    Wanted,
+    advise_restarts,
+    check_wanted,
+    largest_shapes,
+    movable_pods,
+    reading_of,
+    time_of,
+    wanted_group,
+    wanted_objects,
+    wanted_pod,
+)
+from extender.base.berth_errors import WireError
+from extender.base.deadline import Deadline
+from extender.base.text_limits import counted
+from extender.cel import CompileError
+from extender.cel.dra import compile_selector
+from extender.cli.cluster_objects import from_cluster, from_files
+from extender.cli.explained_names import explained
+from extender.cli.logs import set_up_logging
+from extender.cli.object_files import checked_files, policy_of
+from extender.cli.options import Context, Kubeconfig, check_namespace
+from extender.cli.output import Screen, say, say_json, table_screen
+from extender.lint import one_sentence
+from extender.policy import Policy
+
+_NAMED = 3  # pods of a reason
+_MOST_GPUS, _MOST_PODS = 32, 400
+_SECONDS = 10.0
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[pod|group] [NAMESPACE/]NAME", help="A pod or a group that waits for devices."),
+]
+Files = Annotated[
+    list[Path] | None,
+    typer.Option("-f", "--file", help="A pod or a workload that does not exist yet, with its claim templates."),
+]
+Gpus = Annotated[int, typer.Option(min=0, max=_MOST_GPUS, help="Room for a pod with so many GPUs that links join.")]
+Pods = Annotated[int, typer.Option(min=1, max=_MOST_PODS, help="So many pods with --gpus each, as a gang.")]
+Level = Annotated[
+    str, typer.Option("--in", metavar="LABEL", help="All --pods on nodes with one value of this node label.")
+]
+Cel = Annotated[str, typer.Option(metavar="CEL", help="Only such GPUs, as the selector of a request says it.")]
+ClassName = Annotated[str, typer.Option("--class", metavar="NAME", help="The DeviceClass of --gpus.")]
+Priority = Annotated[
+    int | None,
+    typer.Option(help="Restart no pods above this priority. Default: that of the waiting pod, otherwise 0."),
+]
+AllSchedulers = Annotated[bool, typer.Option("--all-schedulers", help="Restart pods of other schedulers, too.")]
+InNamespace = Annotated[str, typer.Option("-n", "--namespace", help="That of the pod or the group. Default: default.")]
+Snapshots = Annotated[
+    list[Path] | None,
+    typer.Option(help="Files of berth snapshot, or lists of kubectl get -o json, in place of the cluster."),
+]
+Seconds = Annotated[float, typer.Option(min=1.0, max=3600.0, help="End the search after so long.")]
+Form = Annotated[Literal["table", "json", "commands"], typer.Option("-o", "--output", help="How to print.")]
+
+
+def defrag_command(
+    words: Words = None,
+    *,
+    file: Files = None,
+    gpus: Gpus = 0,
+    pods: Pods = 1,
+    level: Level = "",
+    selector: Cel = "",
+    device_class: ClassName = "gpu.nvidia.com",
+    priority: Priority = None,
+    all_schedulers: AllSchedulers = False,
+    namespace: InNamespace = "",
+    snapshot: Snapshots = None,
+    policy: Annotated[Path | None, typer.Option(help="The policy of Berth. Default: every default.")] = None,
+    seconds: Seconds = _SECONDS,
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+    output: Form = "table",
+) -> None:
+    """Say which pods to restart so that others fit.
+
+    It only lists objects. Without a pod, a file or --gpus, it answers for the largest set of joined GPUs of each
+    product. Exit code 1 if there is no advice.
+
+    Examples: berth defrag pod llm-0 -n training;  berth defrag --gpus 8;  berth defrag -f job.yaml
+    """
+    set_up_logging("error")  # each bind of the proof would write a line
+    check_namespace(namespace)
+    shape = Shape(gpus, pods, level, device_class, selector) if gpus else None
+    _check_question(words, file, shape, (("--pods", pods > 1), ("--in", level), ("--selector", selector)))
+    objects = from_files(snapshot) if snapshot else from_cluster(kubeconfig, context, budgets=True)
+    reading = reading_of(*objects)
+    now = time_of(reading) if snapshot else datetime.now(UTC)
+    decided_by = policy_of(policy) if policy is not None else Policy()
+    terms = Terms(now, priority, None, all_schedulers)
+    with Screen(stderr=True).status("searching"):
+        wanted = _wanted(reading, words, file, shape, namespace)
+        found = list(_advice(reading, wanted, terms, decided_by, seconds))
+    _show(found, reading, output, of_files=bool(snapshot))
+    if not any(one.is_proved or one.verdict == "fits" for one in found):
+        raise typer.Exit(1)
+
+
+def _check_question(
+    words: Sequence[str] | None,
+    file: Sequence[Path] | None,
+    shape: Shape | None,
+    parts: Sequence[tuple[str, object]],
+) -> None:
+    """Raises WireError if the question is not one."""
+    given = [name for name, value in (("a pod or a group", words), ("-f FILE", file), ("--gpus", shape)) if value]
+    if len(given) > 1:
+        raise WireError(given[0], f"does not go with {given[1]}: name one of them")
+    for name, value in parts:
+        if value and shape is None:
+            raise WireError(name, "goes with --gpus")
+    try:
+        compile_selector(shape.selector if shape is not None and shape.selector else "true")
+    except CompileError as error:
+        raise WireError("--selector", one_sentence(error)) from error
+    if shape is not None and shape.level and shape.pods == 1:
+        raise WireError("--in", f"is for several pods: give --pods, too, is {shape.level}")
+
+
+def _wanted(
+    reading: ClusterReading,
+    words: Sequence[str] | None,
+    file: Sequence[Path] | None,
+    shape: Shape | None,
+    namespace: str,
+) -> Iterator[Wanted]:
+    """The pods for which room is to be made, one or a gang at a time."""
+    snapshot = reading.cache.snapshot()
+    if words:
+        named = explained(words, namespace, has_file=False)
+        assert named is not None
+        named = named if named.namespace else named._replace(namespace="default")
+        yield (wanted_group if named.is_group else wanted_pod)(reading, snapshot, named.group_key)
+    elif file:
+        yield wanted_objects([obj for _, obj in checked_files(list(file))], snapshot)
+    elif shape is not None:
+        yield wanted_objects(shape.objects(), snapshot, shape.text)
+    else:
+        for one in largest_shapes(snapshot):
+            yield wanted_objects(one.objects(), snapshot, one.text)
+
+
+def _advice(
+    reading: ClusterReading, wanted: Iterable[Wanted], terms: Terms, policy: Policy, seconds: float
+) -> Iterator[RestartAdvice]:
+    """The advice for each. Without a priority, that of the wanted pods is the limit."""
+    snapshot, known = reading.cache.snapshot(), dict[Terms, Movable]()
+    for one in wanted:
+        check_wanted(one, snapshot, policy)
+        priority = one.priority if terms.priority is None else terms.priority
+        own = replace(terms, priority=priority, group=one.group)
+        if own not in known:
+            known[own] = movable_pods(reading, snapshot, own)
+        yield advise_restarts(reading, one, known[own], policy, Deadline(seconds, time.monotonic))
+
+
+# -- output ----------------------------------------------------------------------------------------------------------
+
+
+def _show(found: Sequence[RestartAdvice], reading: ClusterReading, output: str, *, of_files: bool) -> None:
+    notes = [*reading.lacking, *reading.unreadable]
+    if of_files and BUDGET not in reading.kinds:
+        notes.append(f"the files have no {BUDGET}: kubectl get pdb -A -o json writes a file to add with --snapshot")
+    if output == "json":
+        say_json({"advice": [one.as_json() for one in found], "not_known": notes})
+    elif output == "commands":
+        for one in found:
+            for command in one.commands:
+                say(command)
+    else:
+        for one in found:
+            _print(one)
+        for line in notes:
+            say(f"not known: {line}")
+
+
+_SENTENCES = {
+    "fits": "there is room now, nothing need be restarted",
+    "impossible": "there is no room even if all pods that may be restarted end",
+    "gave-up": "no advice was found before the search gave up: give it more --seconds, or ask for less",
+}
+
+
+def _print(found: RestartAdvice) -> None:
+    screen = table_screen()
+    if not found.moves:
+        where = f" on {', '.join(found.placed_on)}" if found.placed_on else ""
+        why = f": {found.reason}" if found.reason else ""
+        screen.print(f"{found.wanted}: {_SENTENCES[found.verdict]}{where}{why}", style="bold")
+    else:
+        restarts = f"{counted(len(found.moves), 'restart')}, cost {found.cost:g} GPU-hours"
+        cheapest = "" if found.is_cheapest else "; a limit ended the search: there may be a cheaper way"
+        screen.print(f"{found.wanted}: there is room after {restarts}{cheapest}", style="bold")
+        heads = ("", "restart", "owner", "frees", "GPU-hours", "cost", "goes to")
+        table = Table(*heads, box=None, pad_edge=False, header_style="dim")
+        for number, move in enumerate(found.moves, 1):
+            table.add_row(str(number), *_cells(move))
+        screen.print(table)
+        screen.print(found.proof, style="green" if found.is_proved else "red")
+    for why, pods in sorted(found.stays.items(), key=lambda item: (-len(item[1]), item[0])):
+        named = ", ".join(sorted(pods)[:_NAMED]) + (", …" if len(pods) > _NAMED else "")
+        screen.print(f"never restarted: {counted(len(pods), 'pod')}, because {why}: {named}")
+    for command in found.commands:
+        screen.print(command)
+
+
+def _cells(move: Move) -> tuple[str, ...]:
+    goes = ", ".join(move.goes_to) or f"would wait: {move.waits}".rstrip(": ")
+    return move.restart, move.owner, "; ".join(move.frees), f"{move.gpu_hours:g}", f"{move.cost:g}", goes

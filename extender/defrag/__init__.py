@@ -1,0 +1,10 @@
+"""Which pods to restart, so that other pods fit: the cheapest set of them, from a snapshot and what a restart costs.
+
+`advise` searches; clusters.py places pods on hypothetical snapshots with the code of filter and of the gang planner.
+"""
+
+from extender.defrag.cheapest_restarts import Advice, Verdict, advise
+from extender.defrag.clusters import Cluster
+from extender.defrag.restarts import WAIT_COST, Asked, Restart, again
+
+__all__ = ["WAIT_COST", "Advice", "Asked", "Cluster", "Restart", "Verdict", "advise", "again"]

@@ -1,0 +1,101 @@
+"""A lower bound of what it costs to give pods devices in a domain, from the numbers of devices alone.
+
+A pod that wants some whole devices needs as many of one node. The cheapest way to free them may take a part of a
+restart, for a part of its cost. The cost of a restart on several nodes is divided among all its devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from extender.allocation import NodeInfo
+from extender.allocation.nodes import Interned
+from extender.defrag.restarts import Restart
+from extender.explain import devices_for
+from extender.scheduling import EvaluationContext, PodRequirements, ignores_identity
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """What a restart frees on one node, and the part of its cost for each of these devices."""
+
+    devices: int
+    each: float
+
+
+class Bounds:
+    """The bounds for pods with these requirements. A slot is the place of one pod on a node."""
+
+    def __init__(self, kinds: Sequence[PodRequirements], pods: int, context: EvaluationContext) -> None:
+        self._kinds = kinds
+        self._pods = pods
+        self._context = context
+        self._devices = min(map(_least_devices, kinds), default=0)
+        self._known: dict[tuple[object, Interned], int] = {}
+        self._shares_masks = all(ignores_identity(one, context) for one in kinds)
+
+    def slots(self, node_info: NodeInfo, restarts: Iterable[Restart]) -> list[float]:
+        """What each further pod on a node costs at least, for as many as may have room. It never falls."""
+        mask = self._mask(node_info)
+        if not self._devices or mask & ~node_info.inventory.simple:
+            return [0.0] * self._pods  # shares and partitions: the number of devices says nothing
+        shares = [share for one in restarts if (share := _share(one, node_info, mask)) is not None]
+        shares.sort(key=lambda one: one.each)
+        free, found, before = (mask & ~node_info.busy).bit_count(), list[float](), 0.0
+        for pods in range(1, self._pods + 1):
+            cost = _cheapest(shares, pods * self._devices - free)
+            if cost == inf:
+                break
+            found.append(cost - before)
+            before = cost
+        return found
+
+    def of(self, node_infos: Iterable[NodeInfo], by_node: Mapping[str, Sequence[Restart]]) -> float:
+        """What it costs at least that all pods have room on these nodes; infinite if they cannot have it."""
+        slots = [slot for info in node_infos for slot in self.slots(info, by_node.get(info.node.name, ()))]
+        return sum(sorted(slots)[: self._pods]) if len(slots) >= self._pods else inf
+
+    def _mask(self, node_info: NodeInfo) -> int:
+        signature = node_info.state.attribute_signature
+        if signature is None or not self._shares_masks:
+            return devices_for(node_info, self._kinds, self._context)
+        key = frozenset(one.for_node(node_info.node).key for one in self._kinds), signature
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = devices_for(node_info, self._kinds, self._context)
+        return found
+
+
+def _least_devices(requirements: PodRequirements) -> int:
+    """The fewest whole devices that a pod may have; 0 if that is not known."""
+    found = 0
+    for spec in requirements.specs:
+        for request in spec.requests:
+            counts = [
+                one.count if one.mode == "ExactCount" and not one.admin_access and not one.capacity else 0
+                for one in request.alternatives
+            ]
+            found += min(counts, default=0)
+    return found
+
+
+def _share(restart: Restart, node_info: NodeInfo, mask: int) -> _Share | None:
+    index, results = node_info.inventory.index, restart.results
+    bits = {index.get(one.device) for one in results}
+    own = sum(1 for bit in bits if bit is not None and mask >> bit & 1)
+    counted = own if len(restart.nodes) == 1 else len({one.device for one in results})
+    return _Share(own, restart.cost / counted) if own else None
+
+
+def _cheapest(shares: Sequence[_Share], lacking: int) -> float:
+    """The least cost of so many devices, of which parts of a restart count; infinite if there are not as many."""
+    cost = 0.0
+    for one in shares:
+        if lacking <= 0:
+            break
+        taken = min(one.devices, lacking)
+        cost += taken * one.each
+        lacking -= taken
+    return cost if lacking <= 0 else inf

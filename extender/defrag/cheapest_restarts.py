@@ -1,0 +1,249 @@
+"""The cheapest restarts after which pods fit that do not fit now, and where the restarted pods go.
+
+Domains are tried in the order of their lower bounds (bounds.py), until the bound of the next one is not below the cost
+of the best advice. In a domain with few restarts, all sets of them are tried, the cheapest first. In a larger one,
+whole nodes are emptied, the cheapest first, until the pods fit; then every restart is taken back that they do not need,
+the dearest first.
+
+For each set, the wanted pods get their places first. Then the restarted pods get theirs on other nodes, the largest
+first, and last on what is left of the same nodes: an operator cordons these nodes meanwhile. A restarted pod that finds
+no place costs WAIT_COST for each GPU. Further restarts are tried that may give it one, if they cost less than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from heapq import heappop, heappush
+from math import inf
+from typing import NamedTuple
+
+from extender.base.deadline import DeadlineExceeded
+from extender.defrag.clusters import NO_NODES, Cluster, Nodes
+from extender.defrag.fits import Domain, Fit, fit_of
+from extender.defrag.restarts import WAIT_COST, Asked, Restart, again, cost_of, within
+from extender.gangs.domains import natural
+
+_FEW = 12  # restarts of a domain of which all sets are tried
+_MAX_TRIES = 512  # sets of one domain that the filter or the planner is asked about
+_MAX_TRIALS = 512  # sets for which all restarted pods are placed
+_MAX_LARGE = 8  # domains with many restarts
+
+
+class Verdict(StrEnum):
+    """The answer. GAVE_UP: a limit ended the search before it had any advice; there may be one."""
+
+    FITS = "fits"
+    ADVICE = "advice"
+    IMPOSSIBLE = "impossible"
+    GAVE_UP = "gave-up"
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """Restarts in their order, and what comes of them."""
+
+    verdict: Verdict
+    restarts: tuple[Restart, ...] = ()
+    nodes: Mapping[str, str] = field(default_factory=dict)  # of the wanted pods, by UID
+    places: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by name of the restart: of its new pods
+    cordoned: Nodes = NO_NODES  # until the last restart
+    waiting: tuple[Restart, ...] = ()  # the restarts whose pods find no place
+    cost: float = 0.0
+    is_cheapest: bool = True  # False: a limit ended the search, and there may be a cheaper advice
+
+
+def advise(cluster: Cluster, asked: Asked, restarts: Collection[Restart], budgets: Mapping[str, int]) -> Advice:
+    """The cheapest of these restarts with which the pods fit. `budgets` are the disruptions that each budget allows."""
+    search = _Search(cluster, asked, restarts, budgets)
+    try:
+        now = cluster.place(asked)
+        if now is not None:
+            return Advice(Verdict.FITS, nodes=now.nodes)
+        search.run()
+    except DeadlineExceeded:
+        search.is_complete = False
+    if search.best is None:
+        return Advice(Verdict.IMPOSSIBLE if search.is_complete else Verdict.GAVE_UP, is_cheapest=search.is_complete)
+    return replace(search.best, is_cheapest=search.is_complete)
+
+
+class _Trial(NamedTuple):
+    """An advice, and the cluster with all its pods in their new places."""
+
+    advice: Advice
+    cluster: Cluster
+
+
+class _Search:
+    """Looks for the best advice. Advice that costs `most` or more is not looked for."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        asked: Asked,
+        restarts: Collection[Restart],
+        budgets: Mapping[str, int],
+        most: float = inf,
+    ) -> None:
+        self._cluster = cluster.knowing(asked)
+        self._asked = asked
+        self._restarts = sorted(restarts, key=_by_order)
+        self._budgets = budgets
+        self._most = most
+        self._is_inner = most < inf  # no further restarts for pods that find no place
+        self._trials = 0
+        self._by_node: dict[str, list[Restart]] = {}
+        for one in self._restarts:
+            for name in one.nodes:
+                self._by_node.setdefault(name, []).append(one)
+        self.best: Advice | None = None
+        self.is_complete = True
+
+    def run(self) -> None:
+        """Find `best`. Raises DeadlineExceeded; then it has the best so far."""
+        fit = fit_of(self._cluster, self._asked, self._by_node)
+        if fit is None:
+            return
+        large = 0
+        for domain in sorted(fit.domains(), key=lambda one: (one.bound, natural(one.nodes[0]))):
+            if domain.bound >= self._limit:
+                return
+            if len(domain.restarts) <= _FEW:
+                self._try_sets(fit, domain)
+            elif large < _MAX_LARGE:
+                large += 1
+                self.is_complete = False
+                self._try_nodes(fit, domain)
+
+    @property
+    def _limit(self) -> float:
+        return self._most if self.best is None else min(self._most, self.best.cost)
+
+    # -- one domain ------------------------------------------------------------------------------------------
+
+    def _try_sets(self, fit: Fit, domain: Domain) -> None:
+        """Try all sets of the restarts of a domain, the cheapest first, without those that have one that fits."""
+        fitting, tries = list[frozenset[str]](), 0
+        if not fit.fits(domain, domain.restarts):
+            return
+        for chosen in _cheapest_first(domain.restarts):
+            if cost_of(chosen) >= self._limit:
+                return
+            names = frozenset(one.name for one in chosen)
+            if any(one <= names for one in fitting) or not within(self._budgets, chosen):
+                continue
+            if not fit.may_fit(domain, chosen):
+                continue
+            tries += 1
+            if tries > _MAX_TRIES:
+                self.is_complete = False
+                return
+            if fit.fits(domain, chosen):
+                fitting.append(names)
+                self._try(domain, chosen)
+
+    def _try_nodes(self, fit: Fit, domain: Domain) -> None:
+        """Empty whole nodes of a domain until the pods fit, and take back what they do not need."""
+        names = [name for name in domain.nodes if name in self._by_node]
+        names.sort(key=lambda name: (cost_of(self._by_node[name]), natural(name)))
+        count, chosen = 1, self._on(names[:1])
+        while not (fit.may_fit(domain, chosen) and fit.fits(domain, chosen)):
+            if count >= len(names):
+                return
+            count *= 2
+            chosen = self._on(names[:count])
+        for name in reversed(names[:count]):
+            chosen = _without(fit, domain, chosen, self._by_node[name])
+        for one in sorted(chosen, key=_by_order, reverse=True):
+            chosen = _without(fit, domain, chosen, [one])
+        self._try(domain, chosen)
+
+    def _on(self, names: Sequence[str]) -> list[Restart]:
+        """The restarts of these nodes, as many as the budgets allow, the cheapest first."""
+        found = list[Restart]()
+        for one in sorted({one.name: one for name in names for one in self._by_node[name]}.values(), key=_by_order):
+            if not one.budgets or within(self._budgets, [*found, one]):
+                found.append(one)
+        return found
+
+    # -- the rest of the cluster -----------------------------------------------------------------------------
+
+    def _try(self, domain: Domain, chosen: Sequence[Restart]) -> None:
+        """Place all pods after these restarts. Keep the advice if it is the cheapest."""
+        elsewhere = frozenset(self._cluster.snapshot.node_infos.keys() - set(domain.nodes))
+        found = self._placed(elsewhere, chosen)
+        while found is not None and found.advice.waiting and not self._is_inner:
+            more = (self._placed(elsewhere, one) for one in self._additions(found))
+            best = min((one for one in more if one is not None), key=_cost, default=found)
+            if _cost(best) >= _cost(found):
+                break
+            found = best
+        if found is not None and _cost(found) < self._limit:
+            self.best = found.advice
+
+    def _placed(self, elsewhere: Nodes, chosen: Sequence[Restart]) -> _Trial | None:
+        """The wanted pods get their places, not elsewhere, and then those that are restarted."""
+        self._trials += 1
+        if self._trials > _MAX_TRIALS:
+            raise DeadlineExceeded
+        wanted = self._cluster.without(chosen).place(self._asked, elsewhere)
+        if wanted is None:
+            return None
+        cluster, cordoned, places = wanted.cluster, frozenset(wanted.nodes.values()), dict[str, Mapping[str, str]]()
+        ordered = tuple(sorted(chosen, key=_largest_first))
+        for barred in (cordoned, NO_NODES):
+            for one in ordered:
+                placed = cluster.place(again(one), barred) if one.name not in places else None
+                if placed is not None:
+                    cluster, places[one.name] = placed.cluster, placed.nodes
+        waiting = tuple(one for one in ordered if one.name not in places)
+        cost = cost_of(chosen) + sum(WAIT_COST * one.gpus for one in waiting)
+        return _Trial(Advice(Verdict.ADVICE, ordered, wanted.nodes, places, cordoned, waiting, cost), cluster)
+
+    def _additions(self, found: _Trial) -> Iterator[tuple[Restart, ...]]:
+        """The restarts of an advice with a few more that may give those a place that wait, and cost less than that."""
+        advice, cluster = found
+        names, saved = {one.name for one in advice.restarts}, WAIT_COST * sum(one.gpus for one in advice.waiting)
+        others = [one for one in self._restarts if one.name not in names]
+        sets: list[Sequence[Restart]] = [[one] for one in others[:_FEW]]
+        for one in advice.waiting:
+            inner = _Search(cluster, again(one), others, self._budgets, WAIT_COST * one.gpus)
+            inner.run()
+            self.is_complete &= inner.is_complete
+            sets += [inner.best.restarts] if inner.best is not None else []
+        together = ((*advice.restarts, *more) for more in sets if cost_of(more) < saved)
+        yield from (one for one in together if within(self._budgets, one))
+
+
+def _cost(found: _Trial) -> float:
+    return found.advice.cost
+
+
+def _cheapest_first(restarts: Sequence[Restart]) -> Iterator[tuple[Restart, ...]]:
+    """All sets of at least one of the restarts, which are sorted by cost, the cheapest first."""
+    costs = [one.cost for one in restarts]
+    queue: list[tuple[float, tuple[int, ...]]] = [(costs[0], (0,))] if costs else []
+    while queue:
+        cost, chosen = heappop(queue)
+        yield tuple(restarts[position] for position in chosen)
+        last = chosen[-1]
+        if last + 1 < len(costs):
+            heappush(queue, (cost + costs[last + 1], (*chosen, last + 1)))
+            heappush(queue, (cost - costs[last] + costs[last + 1], (*chosen[:-1], last + 1)))
+
+
+def _without(fit: Fit, domain: Domain, chosen: list[Restart], dropped: Sequence[Restart]) -> list[Restart]:
+    """The restarts without some that the pods do not need; all of them if they need these."""
+    left = [one for one in chosen if one not in dropped]
+    is_enough = left and len(left) < len(chosen) and fit.may_fit(domain, left) and fit.fits(domain, left)
+    return left if is_enough else chosen
+
+
+def _by_order(one: Restart) -> tuple[float, int, str]:
+    return one.order
+
+
+def _largest_first(one: Restart) -> tuple[int, str]:
+    return -one.gpus, one.name

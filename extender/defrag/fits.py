@@ -1,0 +1,141 @@
+"""Whether pods fit in a domain after restarts there: one pod on a node by the filter, a gang by the planner.
+
+A domain is a node, or for a gang one of the widest domains that may hold it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Protocol
+
+from extender.allocation.what_if import with_devices_released
+from extender.defrag.bounds import Bounds
+from extender.defrag.clusters import Cluster
+from extender.defrag.restarts import Asked, Restart
+from extender.explain import GangQuestion, PlannerCaches, free_devices, only_nodes, widest_domains
+from extender.gangs.domains import natural
+from extender.gangs.gang import Gang
+from extender.gangs.gang_problem import GangMembers, GangPlan, GangShortage, gang_members
+from extender.scheduling import Placement, PodRequirements, evaluate, requirements_of
+
+_AROUND = 64  # nodes of a domain without restarts that a plan may use, besides those with; or twice as many as pods
+_NOWHERE = GangShortage(0, 0, "", "")
+ByNode = Mapping[str, Sequence[Restart]]
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """Nodes, and the restarts that free devices there. `bound` is what it costs at least that the pods fit here."""
+
+    nodes: Sequence[str]
+    restarts: Sequence[Restart]
+    bound: float
+
+
+class Fit(Protocol):
+    """Asks about some pods."""
+
+    def domains(self) -> Iterator[Domain]:
+        """The domains that may have enough devices after restarts."""
+        ...
+
+    def may_fit(self, domain: Domain, chosen: Sequence[Restart]) -> bool:
+        """Whether there would be enough devices, without regard to which ones."""
+        ...
+
+    def fits(self, domain: Domain, chosen: Sequence[Restart]) -> bool:
+        """Whether the pods fit after these restarts. Raises DeadlineExceeded."""
+        ...
+
+
+def fit_of(cluster: Cluster, asked: Asked, by_node: ByNode) -> Fit | None:
+    """For one pod or a gang, which `cluster` knows; None if they have no requirements, or for several pods alone."""
+    snapshot, policy = cluster.snapshot, cluster.memory.policy
+    gang = cluster.gang(asked)
+    if gang is not None:
+        members = gang_members(gang, snapshot, policy)
+        return _GangFit(cluster, asked, gang, members, by_node) if isinstance(members, GangMembers) else None
+    requirements = requirements_of(asked.pods[0], snapshot, policy) if len(asked.pods) == 1 else None
+    return _PodFit(cluster, asked, requirements, by_node) if isinstance(requirements, PodRequirements) else None
+
+
+class _PodFit:
+    def __init__(self, cluster: Cluster, asked: Asked, requirements: PodRequirements, by_node: ByNode) -> None:
+        self._cluster = cluster
+        self._asked = asked
+        self._requirements = requirements
+        self._by_node = by_node
+        self._bounds = Bounds([requirements], 1, cluster.memory.context)
+
+    def domains(self) -> Iterator[Domain]:
+        pod, snapshot = self._asked.pods[0], self._cluster.snapshot
+        amounts = self._asked.amounts(pod)
+        for name in sorted(self._cluster.runnable(pod) & self._by_node.keys(), key=natural):
+            info, restarts = snapshot.node_infos[name], self._by_node[name]
+            if self._requirements.mismatch(info.node, snapshot) is not None:
+                continue
+            bound = self._bounds.of([info], self._by_node)
+            if bound < inf and self._cluster.left_without(name, restarts).has(amounts):
+                yield Domain((name,), restarts, bound)
+
+    def may_fit(self, domain: Domain, chosen: Sequence[Restart]) -> bool:
+        info = self._cluster.snapshot.node_infos[domain.nodes[0]]
+        return bool(self._bounds.slots(info, chosen))
+
+    def fits(self, domain: Domain, chosen: Sequence[Restart]) -> bool:
+        (name,) = domain.nodes
+        amounts = self._asked.amounts(self._asked.pods[0])
+        if not self._cluster.left_without(name, chosen).has(amounts):
+            return False
+        info = self._cluster.snapshot.node_infos[name]
+        freed = with_devices_released(info, [one for restart in chosen for one in restart.results])
+        found = evaluate(freed, self._requirements.for_node(info.node), self._cluster.memory.context)
+        return isinstance(found, Placement)
+
+
+class _GangFit:
+    def __init__(self, cluster: Cluster, asked: Asked, gang: Gang, members: GangMembers, by_node: ByNode) -> None:
+        self._cluster = cluster
+        self._asked = asked
+        self._gang = gang
+        self._members = members.first(gang.missing)
+        self._by_node = by_node
+        kinds = list({one.key: one for one in self._members.requirements.values()}.values())
+        self._bounds = Bounds(kinds, len(self._members.requirements), cluster.memory.context)
+
+    def domains(self) -> Iterator[Domain]:
+        cluster, infos = self._cluster, self._cluster.snapshot.node_infos
+        memory = cluster.memory
+        question = GangQuestion(
+            self._gang, self._members, memory.policy, cluster.snapshot, memory.context, PlannerCaches()
+        )
+        for domain in widest_domains(question, _NOWHERE):
+            restarts = {one.name: one for name in domain.nodes for one in self._by_node.get(name, ())}
+            bound = self._bounds.of((infos[name] for name in domain.nodes), self._by_node)
+            if restarts and bound < inf:
+                yield Domain(domain.nodes, sorted(restarts.values(), key=lambda one: one.order), bound)
+
+    def may_fit(self, domain: Domain, chosen: Sequence[Restart]) -> bool:
+        by_node: dict[str, list[Restart]] = {}
+        for one in chosen:
+            for name in one.nodes:
+                by_node.setdefault(name, []).append(one)
+        infos = self._cluster.snapshot.node_infos
+        return self._bounds.of((infos[name] for name in domain.nodes), by_node) < inf
+
+    def fits(self, domain: Domain, chosen: Sequence[Restart]) -> bool:
+        cluster = self._cluster.without(chosen)
+        problem = cluster.problem(self._asked, self._gang, self._members)
+        nodes = only_nodes(cluster.snapshot, self._around(domain, chosen))
+        return isinstance(replace(cluster, snapshot=nodes).plan(problem), GangPlan)
+
+    def _around(self, domain: Domain, chosen: Sequence[Restart]) -> Sequence[str]:
+        """The nodes of the domain; of many, those of the restarts and the freest others."""
+        most, infos = max(_AROUND, 2 * len(self._members.pods)), self._cluster.snapshot.node_infos
+        if len(domain.nodes) <= 2 * most:
+            return domain.nodes
+        first = {name for one in chosen for name in one.nodes} & set(domain.nodes)
+        others = sorted(set(domain.nodes) - first, key=lambda name: (-free_devices(infos[name]), natural(name)))
+        return [*sorted(first), *others[:most]]

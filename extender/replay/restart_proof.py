@@ -1,0 +1,172 @@
+"""The proof of an advice to restart pods: serve's own filter, gangs, holds and binds place all these pods again.
+
+The cluster is virtual, and so is its time. The pods that are restarted have ended, and the nodes that are to become
+free are cordoned. The wanted pods wait. The restarted pods are created again, and get places elsewhere. Then the nodes
+are uncordoned, and all that still wait are tried again, the wanted pods first: they wait the longest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from extender.api.nodes import CORDONED
+from extender.api.pod_groups import GroupKey, GroupPolicy
+from extender.api.pods import SCHEDULER, Pod
+from extender.base.berth_errors import BerthError
+from extender.cache import ClusterCache
+from extender.defrag import Asked, Restart, again
+from extender.gangs.gang import gang_minimum
+from extender.policy import Policy
+from extender.replay.fleets import Fleet
+from extender.replay.placements import placement_of, placing_of
+from extender.replay.virtual_api import VirtualApi, VirtualWatches
+from extender.replay.virtual_scheduler import Offer, Placing, VirtualScheduler, Waiting
+from extender.replay.virtual_time import in_virtual_time, wall_clock
+from extender.runtime.informers import HoldExpirer
+from extender.runtime.supervisor import Supervisor
+from extender.scheduling import may_run
+from extender.serve import Decisions
+
+_ROUND_SECONDS, _ROUNDS = 60.0, 10  # longer than the pauses of gangs and the back-offs of pods
+_SEED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Where pods were placed. `reasons` has why others wait. `problem`: the proof ended with an error."""
+
+    nodes: Mapping[str, str] = field(default_factory=dict)  # by UID
+    reasons: Mapping[str, str] = field(default_factory=dict)  # by UID
+    problem: str = ""
+
+
+def prove(
+    fleet: Fleet,
+    wanted: Asked,
+    restarts: Sequence[Restart],
+    cordoned: Iterable[str],
+    policy: Policy,
+    groups: Mapping[GroupKey, GroupPolicy],
+    bound: Sequence[Pod] = (),
+) -> Proof:
+    """Place the wanted pods and those that are restarted. `fleet` has what stays, with its claims.
+
+    `bound` are the pods of the wanted group that have nodes already.
+    """
+    try:
+        return in_virtual_time(_Restarts(fleet, wanted, restarts, frozenset(cordoned), policy, groups, bound).run())
+    except (BerthError, RuntimeError, ValueError) as error:
+        return Proof(problem=str(error))
+
+
+class _Restarts:
+    """See prove. `run` must run in a VirtualLoop."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        wanted: Asked,
+        restarts: Sequence[Restart],
+        cordoned: frozenset[str],
+        policy: Policy,
+        groups: Mapping[GroupKey, GroupPolicy],
+        bound: Sequence[Pod],
+    ) -> None:
+        self._fleet = fleet
+        self._asked = [wanted, *map(again, restarts)]
+        self._cordoned = cordoned
+        self._policy = policy
+        self._groups = {**groups, **wanted.policies}
+        self._bound_before = bound
+        self._nodes: dict[str, str] = {}
+
+    async def run(self) -> Proof:
+        """Place all pods."""
+        loop = asyncio.get_running_loop()
+        supervisor = Supervisor(clock=loop.time)
+        self._api = VirtualApi(self._bound, self._requeue)
+        decisions = Decisions(self._api, self._watches(supervisor), self._policy, loop.time, supervisor, wall_clock)
+        self._cache = decisions.cache
+        self._fleet.apply(self._cache)
+        for pod in self._bound_before:
+            self._api.know_bound(pod)
+        for key, group in self._groups.items():
+            self._cache.apply_group_policy(key, group)
+        placing = _Selecting(decisions, self._api, len(self._fleet.room().names), self._policy)
+        self._scheduler = VirtualScheduler(self._api, placing, self._fleet.room(), supervisor, _SEED)
+        decisions.start()
+        supervisor.start("kube-scheduler", self._scheduler.run)
+        try:
+            await self._restart()
+        finally:
+            await supervisor.stop()
+        if failed := sorted(name for name, times in supervisor.failures.items() if times):
+            raise RuntimeError(f"the tasks {', '.join(failed)} of the proof failed, see the log")
+        reasons = {one.pod.uid: max(one.reasons, key=one.reasons.__getitem__, default="") for one in self._waiting()}
+        return Proof(self._nodes, reasons)
+
+    async def _restart(self) -> None:
+        """Cordon, create all pods, uncordon, and wait until none can be placed any more."""
+        before = {name: self._cache.store.nodes[name] for name in sorted(self._cordoned)}
+        for name, node in before.items():
+            self._cache.apply_node(name, replace(node, taints=(*node.taints, CORDONED)))
+        for asked in self._asked:
+            self._create(asked)
+        await asyncio.sleep(_ROUND_SECONDS)
+        for name, node in before.items():
+            self._cache.apply_node(name, node)
+        for _ in range(_ROUNDS):
+            self._requeue()
+            await asyncio.sleep(_ROUND_SECONDS)
+            if not self._scheduler.has_work:
+                return
+
+    def _waiting(self) -> Sequence[Waiting]:
+        return self._scheduler.waiting
+
+    def _watches(self, supervisor: Supervisor) -> Callable[[ClusterCache, Callable[[str], None]], VirtualWatches]:
+        def watches(cache: ClusterCache, applied: Callable[[str], None]) -> VirtualWatches:
+            found = VirtualWatches(self._api, HoldExpirer(cache, asyncio.get_running_loop().time), supervisor)
+            self._api.connect(cache, applied, found.progress)
+            return found
+
+        return watches
+
+    def _create(self, asked: Asked) -> None:
+        for pod in asked.pods:
+            own = pod.claim_keys
+            self._api.create(pod, [claim for claim in asked.claims if claim.key in own])
+        snapshot = self._cache.snapshot()
+        for pod in asked.pods:
+            in_gang = pod.membership is not None and gang_minimum(pod.membership, snapshot) > 0
+            of: Hashable = pod.membership.key if in_gang and pod.membership is not None else pod.uid
+            self._scheduler.add(Waiting(pod, of, of, asked.amounts(pod), in_gang))
+
+    def _bound(self, uid: str, node: str) -> None:
+        self._nodes[uid] = node
+
+    def _requeue(self) -> None:
+        self._scheduler.requeue()
+
+
+class _Selecting:
+    """Berth's placing for its pods, kube-scheduler's for the others, on the nodes that the pods may use."""
+
+    def __init__(self, decisions: Decisions, api: VirtualApi, nodes: int, policy: Policy) -> None:
+        self._cache = decisions.cache
+        self._own: Placing = placing_of(placement_of("berth", policy), decisions, api, nodes)
+        self._other: Placing = placing_of(placement_of("emptiest node"), decisions, api, nodes)
+
+    def _of(self, pod: Pod) -> Placing:
+        return self._own if pod.scheduler == SCHEDULER else self._other
+
+    def offer(self, pod: Pod, names: Sequence[str]) -> Offer:
+        """See Placing.offer."""
+        nodes = self._cache.store.nodes
+        return self._of(pod).offer(pod, [name for name in names if may_run(pod, nodes[name])])
+
+    async def bind(self, pod: Pod, node: str) -> None:
+        """See Placing.bind."""
+        await self._of(pod).bind(pod, node)

@@ -1,0 +1,187 @@
+"""berth defrag: the advice, its proof and its commands, beside an exhaustive search, and unusable questions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from extender.assess import Shape, anonymised
+from extender.base.deadline import Deadline
+from extender.defrag import Verdict, advise
+from extender.sandbox import write_kubeconfig
+from tests.worlds.assessed_clusters import snapshot_file
+from tests.worlds.commands import berth, berth_beside
+from tests.worlds.defrag_worlds import cheapest_by_force, objects_of_case, random_world, running, world_of
+from tests.worlds.running_berth import berthing
+
+Json = dict[str, Any]
+CASES: list[Json] = yaml.safe_load((Path(__file__).parents[1] / "cases" / "defrag.yaml").read_text())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_case(case: Json, tmp_path: Path) -> None:
+    path = str(snapshot_file(tmp_path, objects_of_case(case)))
+    words = ["defrag", *case["ask"], "--snapshot", path]
+    code, out, err = berth([*words, "--output", "json"])
+    found = json.loads(out)["advice"]
+    verdict = case.get("verdict", "advice")
+    assert (code, [one["verdict"] for one in found]) == (int(verdict == "impossible"), [verdict] * len(found)), err
+    assert [move["restart"] for one in found for move in one["moves"]] == case.get("restarts", [])
+    assert [one["is_proved"] for one in found] == [verdict == "advice"] * len(found), [one["proof"] for one in found]
+    if "cost" in case:
+        assert found[0]["cost"] == case["cost"]
+    if "on" in case:
+        assert found[0]["placed_on"] == case["on"]
+    _, out, _ = berth(words)
+    assert [text for text in case.get("says", ()) if text not in out] == []
+    _, out, _ = berth([*words, "--output", "commands"])
+    assert out.splitlines() == [command for one in found for command in one["commands"]]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_set_of_restarts_is_cheaper(seed: int) -> None:
+    objects, shape = random_world(seed)
+    cluster, wanted, movable = world_of(objects, shape)
+    found, least = advise(cluster, wanted.asked, movable.restarts, movable.budgets), None
+    if found.verdict is not Verdict.FITS:
+        least = cheapest_by_force(cluster, wanted, movable)
+        cost = found.cost if found.verdict is Verdict.ADVICE else float("inf")
+        assert cost <= 1.1 * least
+        assert found.is_cheapest
+
+
+@pytest.mark.parametrize("case", CASES[:6], ids=lambda case: case["name"])
+def test_a_snapshot_without_names_has_the_same_advice(case: Json, tmp_path: Path) -> None:
+    path = str(snapshot_file(tmp_path, list(anonymised(objects_of_case(case)))))
+    _, out, err = berth(["defrag", *case["ask"], "--snapshot", path, "--output", "json"])
+    (found,) = json.loads(out)["advice"]
+    assert (len(found["moves"]), found["is_proved"]) == (len(case["restarts"]), True), err
+    assert found["cost"] == case.get("cost", found["cost"])
+
+
+def test_a_search_that_ends_early_says_so() -> None:
+    """A clock that is past the deadline at once: nothing is known, which is not the same as impossible."""
+    objects = objects_of_case(CASES[0])
+    shape, late = Shape(8), Deadline(0.0, lambda: 0.0)
+    cluster, wanted, movable = world_of(objects, shape, late)
+    found = advise(cluster, wanted.asked, movable.restarts, movable.budgets)
+    assert (found.verdict, found.is_cheapest) == (Verdict.GAVE_UP, False)
+
+
+def test_pods_that_share_a_claim_go_together(tmp_path: Path) -> None:
+    objects = objects_of_case({"nodes": {"a": "hgx-h100-8"}, "pods": [{"name": "p", "node": "a", "gpus": [0]}]})
+    pod, claim = objects[-2:]
+    second = json.loads(json.dumps(pod))
+    second["metadata"] |= {"name": "q", "uid": "uid-q"}
+    claim["status"]["reservedFor"].append({"resource": "pods", "name": "q", "uid": "uid-q"})
+    code, out, _ = berth(["defrag", "--gpus", "8", "--snapshot", str(snapshot_file(tmp_path, [*objects, second]))])
+    assert code == 0
+    assert "pod default/p and 1 that share its claim" in out
+    assert "kubectl -n default delete pod p q" in out
+
+
+def test_a_pod_with_extended_resources_is_restarted(tmp_path: Path) -> None:
+    """kube-scheduler made its claim. The new pod gets another one."""
+    objects = objects_of_case(
+        {"nodes": {"a": "hgx-h100-8", "b": "hgx-h100-8"}, "pods": [{"name": "p", "node": "a", "gpus": [0]}]}
+    )
+    objects += running("fixed", "b", [0], owner="")
+    objects[0]["spec"]["extendedResourceName"] = "example.com/gpu"
+    pod, claim = (one for one in objects if one["metadata"]["name"] == "p")
+    pod["spec"].pop("resourceClaims")
+    pod["spec"]["containers"][0]["resources"]["requests"]["example.com/gpu"] = "1"
+    pod["status"]["extendedResourceClaimStatus"] = {"resourceClaimName": "p", "requestMappings": []}
+    claim["metadata"]["annotations"] = {"resource.kubernetes.io/extended-resource-claim": "true"}
+    wanted = json.loads(json.dumps(pod))
+    wanted["metadata"] |= {"name": "w", "uid": "uid-w"}
+    wanted["spec"]["containers"][0]["resources"]["requests"]["example.com/gpu"] = "8"
+    del wanted["spec"]["nodeName"], wanted["status"]
+    path = str(snapshot_file(tmp_path, [*objects, wanted]))
+    code, out, err = berth(["defrag", "pod", "w", "--snapshot", path, "--output", "json"])
+    assert code == 0, err
+    (found,) = json.loads(out)["advice"]
+    assert [(move["restart"], move["goes_to"]) for move in found["moves"]] == [("pod default/p", ["b"])]
+    assert found["proof"].startswith("proved: ")
+
+
+MANIFEST = """
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: eight}
+spec: {spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: CLASS, count: 8}}]}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: new}
+spec:
+  schedulerName: berth-scheduler
+  resourceClaims: [{name: gpu, resourceClaimTemplateName: eight}]
+  containers: [{name: main, resources: {claims: [{name: gpu}]}}]
+"""
+
+
+def test_a_manifest_is_a_question(tmp_path: Path) -> None:
+    path, manifest = snapshot_file(tmp_path, objects_of_case(CASES[0])), tmp_path / "pod.yaml"
+    manifest.write_text(MANIFEST.replace("CLASS", "gpu.nvidia.com"))
+    code, out, err = berth(["defrag", "-f", str(manifest), "--snapshot", str(path)])
+    assert code == 0, err
+    assert "pod default/new: there is room after 1 restart" in out
+    assert "the files have no PodDisruptionBudget" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["pod", "young"], "pod default/young: is bound to node a: berth defrag is for pods that wait"),
+        (["pod", "nobody"], "pod default/nobody: is not among the pods that wait for devices"),
+        (["group", "nobody"], "group default/nobody: has no pod that waits"),
+        (["pod", "p", "--gpus", "8"], "a pod or a group: does not go with --gpus"),
+        (["--pods", "2"], "--pods: goes with --gpus"),
+        (["--gpus", "8", "--in", "rack"], "--in: is for several pods"),
+        (["--gpus", "33"], "Invalid value for '--gpus': must be at most 32 (is '33')"),
+        (["--gpus", "8", "--class", "none"], "device class none does not exist"),
+        (["--gpus", "8", "--selector", "device.("], "--selector: "),
+        (["-f", "FILE"], "device class none does not exist"),
+        (["--snapshot", "missing.json"], "missing.json"),
+    ],
+)
+def test_a_question_that_is_none(words: list[str], message: str, tmp_path: Path) -> None:
+    path, manifest = snapshot_file(tmp_path, objects_of_case(CASES[0])), tmp_path / "pod.yaml"
+    manifest.write_text(MANIFEST.replace("CLASS", "none"))
+    given = [str(manifest) if word == "FILE" else word for word in words]
+    code, out, err = berth(["defrag", *given, "--snapshot", str(path)])
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "value", "message"),
+    [
+        ("guard", ("spec", "selector"), 5, "PodDisruptionBudget guard: spec.selector: must be an object, is 5"),
+        ("guard", ("status", "disruptionsAllowed"), "x", "status.disruptionsAllowed: must be an integer, is 'x'"),
+        ("bare", ("spec", "containers"), [{"resources": {"requests": {"cpu": "many"}}}], "Pod bare: cpu: "),
+    ],
+)
+def test_an_object_that_cannot_be_read_is_named(
+    name: str, path: tuple[str, str], value: object, message: str, tmp_path: Path
+) -> None:
+    objects = objects_of_case(next(case for case in CASES if "budgets" in case))
+    next(one for one in objects if one["metadata"]["name"] == name)[path[0]][path[1]] = value
+    code, out, err = berth(["defrag", "--gpus", "8", "--snapshot", str(snapshot_file(tmp_path, objects))])
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+async def test_a_cluster_is_read(tmp_path: Path) -> None:
+    async with berthing({"n1": "dgx1-v100"}) as b:
+        await b.settled()
+        write_kubeconfig(tmp_path, b.api)
+        code, out, err = await berth_beside(["defrag", "--gpus", "8", "--kubeconfig", str(tmp_path / "kubeconfig")])
+    assert code == 0, err
+    assert "a pod with 8 joined GPUs: there is room now" in out
+    assert "PodDisruptionBudgets could not be listed" in out
