@@ -2,7 +2,7 @@
 
 Such a pod takes CPU and memory only. If it takes them on a node with free GPUs, a later pod may find the GPUs there,
 but not the CPU that it asks for beside them. On Alibaba's openb trace, NodeResourcesFit alone spreads these pods so
-that twice as many GPUs can no longer be used (docs/quality.md).
+that twice as many GPUs can no longer be used.
 
 A point of an extender weighs 200 in scheduler-config/. NodeResourcesFit and NodeResourcesBalancedAllocation add at most
 100 each. So one point for each step decides before them, and what the pod itself prefers may still decide against it:
