@@ -48,6 +48,12 @@ def wrapped(text: str) -> str:
     return "\n\n".join(textwrap.fill(" ".join(one.split()), WIDTH, break_on_hyphens=False) for one in paragraphs)
 
 
+def listed(lines: Iterable[str]) -> str:
+    """A list with an entry for each line."""
+    wide = (textwrap.fill(f"* {line}", WIDTH, subsequent_indent="  ", break_on_hyphens=False) for line in lines)
+    return "".join(f"{line}\n" for line in wide)
+
+
 # -- the policy --------------------------------------------------------------------------------------------------
 
 
@@ -121,11 +127,13 @@ def cli() -> str:
     """Every command with its arguments and options. Those that all commands with a console share come last."""
     command: Any = get_command(commands())
     shared = [one for one in command.commands["nodes"].params if one.name in WAY]
-    last = f"## The way to a console\n\n{table(HEAD, map(_parameter, shared))}"
+    last = f"## The way to a console\n\n{_list(map(_parameter, shared))}"
     return "\n".join([*_command("berth", command), last]).rstrip("\n") + "\n"
 
 
-HEAD = ("argument", "default", "meaning")
+def _list(rows: Iterable[tuple[str, str, str]]) -> str:
+    """A line for each argument or option: its forms, its default, and its meaning."""
+    return listed(f"{names}{f' ({said})' if said else ''}: {meaning}" for names, said, meaning in rows)
 
 
 def _command(name: str, command: Any) -> Iterator[str]:
@@ -139,7 +147,7 @@ def _command(name: str, command: Any) -> Iterator[str]:
         if asks:
             rows.append(("`--server …`", "", "[the way to a console](#the-way-to-a-console)"))
         if rows:
-            yield table(HEAD, rows)
+            yield _list(rows)
         return
     for word in sorted(inner):
         yield from _command(f"{name} {word}", inner[word])
@@ -277,10 +285,7 @@ def _model(name: str, schema: dict[str, Any]) -> str:
         of_type: dict[str, list[str]] = {}
         for field, one in fields.items():
             of_type.setdefault(_type(one), []).append(f"`{field}`")
-        lines = (f"* {kind}: {', '.join(names)}" for kind, names in of_type.items())
-        text = "".join(
-            textwrap.fill(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False) + "\n" for line in lines
-        )
+        text = listed(f"{kind}: {', '.join(names)}" for kind, names in of_type.items())
     return f"\n### {_short(name)}\n\n" + (f"{about}\n\n" if about else "") + text
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -19,7 +18,7 @@ from extender.api.pods import Pod
 from extender.api.resource_claims import Claim, Result
 from extender.assess.cluster_reading import ClusterReading
 from extender.assess.fleet_state import plugin_requests
-from extender.replay import SPEC_FIELDS, Job, plain_name
+from extender.replay import SPEC_FIELDS, Job, cel_text, plain_name
 from extender.vendors import GPU, PLUGIN_RESOURCES, driver_of
 
 _PLUGIN = "nvidia.com/gpu"  # whose GPUs are those of machine files
@@ -172,8 +171,8 @@ def product_expression(gpu: PoolDevice) -> str:
     for name in driver.product if driver.kind == GPU else ():
         if isinstance(attributes.get(name), str):
             domain, _, short = name.rpartition("/")
-            of = f"device.attributes[{_quoted(domain)}]"
-            return f"{_quoted(short)} in {of} && {of}.{short} == {_quoted(str(attributes[name]))}"
+            of = f"device.attributes[{cel_text(domain)}]"
+            return f"{cel_text(short)} in {of} && {of}.{short} == {cel_text(str(attributes[name]))}"
     return ""
 
 
@@ -189,11 +188,6 @@ def _selecting(request: Json, wanted: Mapping[str, str]) -> Json:
 
 def _narrowed(request: Json, expression: str) -> Json:
     return {**request, "selectors": [*(request.get("selectors") or ()), {"cel": {"expression": expression}}]}
-
-
-def _quoted(text: str) -> str:
-    """A CEL string, which has the escapes of JSON."""
-    return json.dumps(text)
 
 
 def _merged(specs: Sequence[Json]) -> Json:

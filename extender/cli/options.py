@@ -118,3 +118,10 @@ Kubeconfig = Annotated[
     typer.Option(help="Default: $KUBECONFIG, ~/.kube/config, or the pod's account."),
 ]
 Context = Annotated[str, typer.Option(help="Default: the current context.")]
+Columns = Annotated[
+    str,
+    typer.Option(
+        help="Columns of any CSV file of jobs, such as arrival=submitted,duration=hours*3600,gpus=gpu_num.",
+        metavar="FIELD=COLUMN,…",
+    ),
+]

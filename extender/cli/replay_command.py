@@ -14,7 +14,7 @@ from rich.table import Table
 from extender.base.berth_errors import WireError
 from extender.cli.logs import set_up_logging
 from extender.cli.object_files import documents, policy_of
-from extender.cli.options import Output, needs
+from extender.cli.options import Columns, Output, needs
 from extender.cli.output import Screen, say, say_json, table_screen
 from extender.files import name_of
 from extender.replay import (
@@ -27,7 +27,6 @@ from extender.replay import (
     Outcome,
     Placement,
     Task,
-    columns_of,
     emptied,
     fleet_of,
     large_shape,
@@ -46,13 +45,7 @@ _HOUR = 3600.0
 def replay_command(
     jobs: Annotated[Path, typer.Argument(help="File of jobs: JSON Lines, CSV, or a published trace.")],
     *,
-    columns: Annotated[
-        str,
-        typer.Option(
-            help="Columns of any CSV file, such as arrival=submitted,duration=hours*3600,gpus=gpu_num.",
-            metavar="FIELD=COLUMN,…",
-        ),
-    ] = "",
+    columns: Columns = "",
     nodes: Annotated[
         str,
         typer.Option(
@@ -83,7 +76,7 @@ def replay_command(
     Example: berth replay examples/replay/jobs.csv --nodes 4xhgx-h100-8,8xgb200-nvl72-tray/4
     """
     set_up_logging("error")  # each bind of each replay would write a line
-    read = read_jobs(jobs, TRACES, columns_of(columns) if columns else None)
+    read = read_jobs(jobs, TRACES, columns)
     placements = _placements(policy or [])
     needs(snapshot, "--snapshot", ("--emptied", is_emptied))
     fleet = named_fleet(nodes, snapshot, read, is_emptied=is_emptied)

@@ -23,7 +23,7 @@ from extender.base.text_limits import counted
 from extender.cli.console_client import SERVER
 from extender.cli.logs import set_up_logging
 from extender.cli.object_files import policy_of
-from extender.cli.options import PORTS, needs, parse_listen
+from extender.cli.options import PORTS, Columns, needs, parse_listen
 from extender.cli.output import Screen
 from extender.cli.replay_command import named_fleet, time_text
 from extender.entry.all_in_one import both
@@ -108,6 +108,7 @@ def run_command(
     nodes: Annotated[str, typer.Option(help="Your own fleet, see berth replay.", metavar="NODES")] = "",
     policy: Annotated[Path | None, typer.Option(help="The policy file.")] = None,
     jobs: Annotated[Path | None, typer.Option(help="Play this file of jobs, see berth replay.")] = None,
+    columns: Columns = "",
     speed: Annotated[
         float | None, typer.Option(help=f"Seconds of the jobs in a second. Default: {_SPEED:.0f}.")
     ] = None,
@@ -124,12 +125,12 @@ def run_command(
     Example: berth run --once
     """
     set_up_logging("error")  # the table shows the result, and /v1/explain every decision
-    needs(jobs, "--jobs", ("--speed", speed is not None))
+    needs(jobs, "--jobs", ("--speed", speed is not None), ("--columns", columns))
     if jobs is not None and examples is not None:
         raise WireError("--jobs", "does not go with --examples: give one of them")
     if speed is not None and not 0 < speed <= _MAX_SPEED:  # also for NaN
         raise WireError("--speed", f"must be a number above 0, at most {_MAX_SPEED:.0f}, is {speed:g}")
-    read = read_jobs(jobs, TRACES) if jobs is not None else []
+    read = read_jobs(jobs, TRACES, columns) if jobs is not None else []
     fleet = named_fleet(nodes, None, read) if nodes else None
     chosen = policy_of(policy) if policy is not None else Policy()
     world = _World(fleet, chosen, examples or (None if nodes else carried_examples()), read, speed or _SPEED)
@@ -218,7 +219,7 @@ async def _play(running: _Running, world: _World, *, once: bool) -> int:
     cluster, _, scheduler, console, api_url, page = running
     last = world.jobs[-1].arrival
     console.print(
-        f"{counted(len(world.jobs), 'job')} arrive within {time_text(last)}; at --speed {world.speed:g} this takes "
+        f"{counted(len(world.jobs), 'job')} arrive within {time_text(last)}; at --speed {world.speed:.10g} this takes "
         f"{time_text(last / world.speed)}.",
         highlight=False,
     )

@@ -15,7 +15,7 @@ from rich.table import Table
 from extender.base.text_limits import counted
 from extender.cli.logs import set_up_logging
 from extender.cli.object_files import policy_of
-from extender.cli.options import Output
+from extender.cli.options import Columns, Output
 from extender.cli.output import Screen, say, say_json, table_screen
 from extender.cli.replay_command import named_fleet, write_text
 from extender.files import name_of
@@ -34,6 +34,7 @@ def tune_command(
         Literal["bandwidth", "utilisation", "large-jobs"],
         typer.Option(help="Ring bandwidth, GPUs allocated, or the wait of jobs with more than 4 GPUs."),
     ],
+    columns: Columns = "",
     nodes: Annotated[str, typer.Option(help="See berth replay.", metavar="NODES")] = "",
     snapshot: Annotated[Path | None, typer.Option(help="See berth replay.")] = None,
     policy: Annotated[Path | None, typer.Option(help="The present policy. Default: the default one.")] = None,
@@ -54,7 +55,7 @@ def tune_command(
     Example: berth tune examples/replay/two-products.csv --nodes 2xa100-pcie-8-bridged,3xhgx-h100-8 --aim large-jobs
     """
     set_up_logging("error")  # each bind of each replay would write a line
-    read = read_jobs(jobs, TRACES)
+    read = read_jobs(jobs, TRACES, columns)
     present = policy_of(policy) if policy is not None else Policy()
     found = _run(named_fleet(nodes, snapshot, read), read, present, AIMS[aim], seed, draws)
     name = name_of(policy) if policy is not None else "the default policy"

@@ -3,7 +3,7 @@
 `run_replay` is the engine: a fleet, jobs by time, and a placement make an Outcome.
 """
 
-from extender.replay.fleets import Fleet, emptied, fleet_of, version_problem
+from extender.replay.fleets import Fleet, cel_text, emptied, fleet_of, version_problem
 from extender.replay.job_files import MAX_JOBS, read_jobs
 from extender.replay.job_player import JobPlayer
 from extender.replay.jobs import SPEC_FIELDS, Job
@@ -12,7 +12,7 @@ from extender.replay.outcome import NO_GPU, SIZES, Outcome
 from extender.replay.parallel import Task, measured_side_by_side, run_side_by_side
 from extender.replay.picture import picture
 from extender.replay.placements import Placement, placement_of
-from extender.replay.published_traces import TRACES, columns_of, plain_name, read_nodes
+from extender.replay.published_traces import TRACES, plain_name, read_nodes
 from extender.replay.replay import run_replay
 from extender.replay.restart_proof import Proof, prove
 from extender.replay.svg import line, svg, text
@@ -31,7 +31,7 @@ __all__ = [
     "Placement",
     "Proof",
     "Task",
-    "columns_of",
+    "cel_text",
     "emptied",
     "fleet_of",
     "large_shape",

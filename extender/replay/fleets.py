@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,10 +13,11 @@ from extender.api.pods import may_need_devices
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import shown
 from extender.cache import ClusterCache
-from extender.replay.jobs import GPU_CLASS, WHOLE_MIB
+from extender.replay.jobs import GPU_CLASS, NIC_CLASS, WHOLE_MIB
 from extender.replay.node_room import NodeRoom
 from extender.runtime.informers import watched_resources
 from extender.sandbox import DEVICE_CLASSES, MachineNode, machine_objects
+from extender.vendors import GPU, NIC, driver_of
 
 _PLURALS = {
     "Node": "nodes",
@@ -25,6 +27,7 @@ _PLURALS = {
     "ResourceClaim": "resourceclaims",
     "Namespace": "namespaces",
 }
+_OF_CLASS = {GPU_CLASS: (GPU, GPU_CLASS), NIC_CLASS: (NIC, "dra.net")}  # kind of devices, driver
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ def fleet_of(machines: Sequence[MachineNode], snapshot: Iterable[Json] = (), *, 
         elif obj.get("kind") == "Pod" and (node := inner(obj, "spec", "").get("nodeName")) and not _ended(obj):
             used[node] = used.get(node, Amounts()).plus(requests_of(obj))
     classes = {obj["metadata"]["name"] for obj in given if obj["kind"] == "DeviceClass"}
-    objects = [one for one in DEVICE_CLASSES if one["metadata"]["name"] not in classes]
+    objects = list[Json]()
     for node in machines:
         objects += [_shareable(one) if shared else one for one in machine_objects(node)]
     objects += given
@@ -82,7 +85,35 @@ def fleet_of(machines: Sequence[MachineNode], snapshot: Iterable[Json] = (), *, 
     for kind in ("Node", "ResourceSlice"):
         if not kinds[kind]:
             raise WireError("the fleet", f"has no {kind}: give --nodes, or a snapshot that `berth snapshot` made")
+    slices = (obj for obj in objects if obj["kind"] == "ResourceSlice")
+    drivers = {str(inner(obj, "spec", "").get("driver")) for obj in slices}
+    objects += [_of_drivers(one, drivers) for one in DEVICE_CLASSES if one["metadata"]["name"] not in classes]
     return Fleet(objects, used)
+
+
+def _of_drivers(class_: Json, drivers: Iterable[str]) -> Json:
+    """A class that jobs name; if the fleet lacks its driver, for the whole devices of other drivers of this kind."""
+    kind, own = _OF_CLASS.get(class_["metadata"]["name"], ("", ""))
+    others = sorted(one for one in drivers if driver_of(one).kind == kind)
+    if not others or own in others:
+        return class_
+    expression = " || ".join(map(_whole_devices, others))
+    return {**class_, "spec": {"selectors": [{"cel": {"expression": expression}}]}}
+
+
+def _whole_devices(driver: str) -> str:
+    """A CEL expression for the devices of a driver that are no parts of others."""
+    found = [f"device.driver == {cel_text(driver)}"]
+    for name, values in driver_of(driver).whole:
+        domain, _, short = name.rpartition("/")
+        of = f"device.attributes[{cel_text(domain)}]"
+        found.append(f"(!({cel_text(short)} in {of}) || {of}.{short} in [{', '.join(map(cel_text, values))}])")
+    return f"({' && '.join(found)})"
+
+
+def cel_text(text: str) -> str:
+    """A CEL string, which has the escapes of JSON."""
+    return json.dumps(text)
 
 
 def version_problem(obj: Json) -> str:

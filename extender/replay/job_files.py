@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,25 +22,26 @@ from extender.api.resource_claims import decode_claim
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import one_line, shown
 from extender.files import name_of, read_file
-from extender.replay.csv_tables import Row, table_of
+from extender.replay.csv_tables import table_of
 from extender.replay.jobs import MAX_GPUS, MAX_PODS, MAX_SECONDS, PRODUCT_WORDS, SPEC_FIELDS, Job
-from extender.replay.published_traces import TRACES, Trace, job_of
+from extender.replay.published_traces import TRACES, Trace, columns_of, job_of, philly_job
 
 MAX_JOBS = 200_000
 MAX_BYTES = 256 << 20
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,180}[a-z0-9])?")
+_PHILLY_START = 4096  # characters of a file in which the first job names its attempts
 _LEVEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,315}")
 _FIELDS = tuple(one.name for one in fields(Job))
 _CSV_FIELDS = tuple(name for name in _FIELDS if name not in ("claim", "spec"))
 _HOW = (
-    f"published traces that are read as they are: {', '.join(one.name for one in TRACES)}; for any other CSV file give "
-    "--columns arrival=COLUMN,duration=COLUMN,gpus=COLUMN"
+    f"published traces that are read as they are: {', '.join(one.name for one in TRACES)}, Philly; for any other CSV "
+    "file give --columns arrival=COLUMN,duration=COLUMN,gpus=COLUMN"
 )
 _OBJECTS = "has Kubernetes objects, not jobs: berth assess FILE --jobs JOBS makes jobs of pods"
 
 
-def read_jobs(path: Path, traces: Sequence[Trace], columns: Trace | None = None) -> list[Job]:
-    """The jobs of a file, by arrival, the first one at 0 s. `columns`: the only form that the file may have.
+def read_jobs(path: Path, traces: Sequence[Trace], columns: str = "") -> list[Job]:
+    """The jobs of a file, by arrival, the first one at 0 s. `columns` names those of a CSV file, see columns_of.
 
     Otherwise the columns of a CSV file tell which of `traces` it is, or whether it is of our own form. Raises WireError
     that names the line.
@@ -51,8 +53,8 @@ def read_jobs(path: Path, traces: Sequence[Trace], columns: Trace | None = None)
         raise WireError(where, f"is not UTF-8 at byte {error.start}") from None
     if not text.strip():
         raise WireError(where, "is empty")
-    if columns is not None:
-        jobs = list(_of_columns(text, where, columns))
+    if columns:
+        jobs = list(_of_columns(text, where, columns_of(columns)))
     else:
         jobs = list(_of_json(text, where) if text.lstrip()[:1] in ("{", "[") else _of_csv(text, where, traces))
     if not jobs:
@@ -67,6 +69,9 @@ def read_jobs(path: Path, traces: Sequence[Trace], columns: Trace | None = None)
 
 
 def _of_json(text: str, where: str) -> Iterator[Job]:
+    if text.startswith("[") and '"attempts"' in text[:_PHILLY_START]:
+        yield from _of_philly(text, where)
+        return
     before = -math.inf
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
@@ -90,7 +95,7 @@ def _of_csv(text: str, where: str, traces: Sequence[Trace]) -> Iterator[Job]:
     header, rows = table_of(text, where)
     trace = next((one for one in traces if not one.lacking(header)), None)
     if trace is not None:
-        yield from _converted(rows, trace, where)
+        yield from _converted(rows, partial(job_of, trace), f"{where}: line")
         return
     _check_columns(header, f"{where}: line 1")
     before = -math.inf
@@ -107,7 +112,7 @@ def _of_columns(text: str, where: str, columns: Trace) -> Iterator[Job]:
         raise WireError(
             f"{where}: line 1", f"has no column {shown(name)}, which --columns names: it has {_few(header)}"
         )
-    return _converted(rows, columns, where)
+    return _converted(rows, partial(job_of, columns), f"{where}: line")
 
 
 def _few(header: Sequence[str]) -> str:
@@ -125,14 +130,23 @@ def _check_columns(header: Sequence[str], place: str) -> None:
         raise WireError(place, f"has no column arrival; {known}")
 
 
-def _converted(rows: Iterable[Row], trace: Trace, where: str) -> Iterator[Job]:
+def _of_philly(text: str, where: str) -> Iterator[Job]:
+    try:
+        values = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise WireError(f"{where}: line {error.lineno}", f"is not JSON: {error.msg}") from error
+    yield from _converted(enumerate(values, 1), philly_job, f"{where}: job")
+
+
+def _converted(rows: Iterable[tuple[int, Any]], convert: Callable[[Any, int], Job | None], where: str) -> Iterator[Job]:
+    """The jobs of rows in any order. `where` and the number of a row are its place."""
     jobs = dict[str, Job]()
     for number, row in rows:
-        _check_number(number, f"{where}: line {number}")
+        _check_number(number, f"{where} {number}")
         try:
-            job = job_of(row, trace, number)
+            job = convert(row, number)
         except ValueError as error:
-            raise WireError(f"{where}: line {number}", str(error)) from error
+            raise WireError(f"{where} {number}", str(error)) from error
         if job is not None:
             name = job.name if job.name not in jobs else f"{job.name}-{number}"
             jobs[name] = replace(job, name=name)

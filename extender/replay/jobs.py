@@ -103,10 +103,11 @@ class Job:
         found: Json = {"deviceClassName": GPU_CLASS, "count": max(int(self.gpus), 1)}
         conditions = []
         if self.product:
-            words = re.sub("[- ]", "[- ]", self.product.replace(".", "[.]"))  # labels of nodes have no spaces
-            conditions.append(f"device.attributes['{GPU_CLASS}'].productName.matches(r'\\b({words})\\b')")
+            words = re.sub("[-_ ]", "[-_ ]", self.product.replace(".", "[.]"))  # labels of nodes have no spaces
+            whole = f"(^|[^A-Za-z0-9])({words})([^A-Za-z0-9]|$)"
+            conditions.append(f"device.attributes[device.driver].productName.matches(r'{whole}')")
         if self.memory:
-            least = f"device.capacity['{GPU_CLASS}'].memory.compareTo(quantity('{self.memory}')) >= 0"
+            least = f"device.capacity[device.driver].memory.compareTo(quantity('{self.memory}')) >= 0"
             conditions.append(least)
         if conditions:
             found["selectors"] = [{"cel": {"expression": " && ".join(conditions)}}]

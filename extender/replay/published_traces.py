@@ -4,6 +4,7 @@
 * openb: Alibaba's cluster-trace-gpu-v2023 (FGD, USENIX ATC 2023), the lists of pods.
 * DLRM: Alibaba's cluster-trace-gpu-v2025 (Prism, NSDI 2025), instances of recommendation models with GPUs and RDMA.
 * spot: Alibaba's cluster-trace-v2026-spot-gpu (GFS, ASPLOS 2026), the jobs.
+* Philly (ATC 2019, Microsoft): the list of jobs, which is JSON and so has a function in place of columns.
 * Helios (SC 2021, SenseTime) and Acme (NSDI 2024, Shanghai AI Lab): the jobs of Slurm and of Kubernetes.
 
 The lists of nodes of three of them are fleets. They name the products of the GPUs, but not what joins them.
@@ -18,7 +19,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from extender.api.quantity import NANO, parse_quantity
 from extender.base.berth_errors import WireError
@@ -115,7 +116,7 @@ TRACES = (
         },
     ),
     Trace(
-        "Helios or Acme",
+        "Helios, Acme",
         {
             "name": Column("job_id"),
             "arrival": Column("submit_time"),
@@ -176,7 +177,7 @@ def columns_of(text: str) -> Trace:
     return Trace("--columns", found, is_cut=True, may_lack=())
 
 
-def job_of(row: Mapping[str, str], trace: Trace, number: int) -> Job | None:
+def job_of(trace: Trace, row: Mapping[str, str], number: int) -> Job | None:
     """The job of a row in line `number`; None if it is none. Raises ValueError that names the column and the value."""
     if trace.only is not None and row[trace.only[0]] != trace.only[1]:
         return None
@@ -223,6 +224,31 @@ def _times(cells: _Cells, *, is_cut: bool) -> tuple[float, float]:
     else:
         return (arrival if is_cut else -1.0), math.inf
     return arrival, max(duration, 1.0)  # a pod that ended within the second of its creation
+
+
+def philly_job(given: Any, number: int) -> Job | None:
+    """A job of Philly (ATC 2019, Microsoft), of its JSON list of jobs; None if it never ran. Raises ValueError.
+
+    It runs for the time of all its attempts, on as many servers as in the last one, with the most GPUs of one.
+    """
+    try:
+        attempts = [one for one in given["attempts"] if one["start_time"] and one["detail"]]
+        servers = attempts[-1]["detail"] if attempts else []
+        if not servers:
+            return None
+        spans = [_date(one["end_time"]) - _date(one["start_time"]) for one in attempts if one["end_time"]]
+        ends, gpus = bool(attempts[-1]["end_time"]), max(len(one["gpus"]) for one in servers)
+        name, arrival = plain_name(given["jobid"]) or f"job-{number}", _date(given["submitted_time"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError("has no jobid, submitted_time, and attempts with start_time, end_time and detail") from error
+    if not 0 < gpus <= MAX_GPUS or len(servers) > MAX_PODS:
+        raise ValueError(f"has {gpus} GPUs on each of {len(servers)} servers")
+    return Job(name, arrival, max(sum(spans), 1.0) if ends else math.inf, pods=len(servers), gpus=gpus)
+
+
+def _date(text: str) -> float:
+    """Seconds of a date and time without a zone. Raises ValueError."""
+    return datetime.datetime.fromisoformat(text).replace(tzinfo=datetime.UTC).timestamp()
 
 
 class _Cells:

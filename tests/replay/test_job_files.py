@@ -11,7 +11,8 @@ import yaml
 
 from extender.base.berth_errors import WireError
 from extender.policy import Policy
-from extender.replay import MAX_JOBS, TRACES, Job, columns_of, fleet_of, placement_of, read_jobs, read_nodes, run_replay
+from extender.replay import MAX_JOBS, TRACES, Job, fleet_of, placement_of, read_jobs, read_nodes, run_replay
+from extender.replay.published_traces import columns_of
 from extender.sandbox import parse_nodes
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases" / "replay_jobs.yaml").read_text())
@@ -20,7 +21,7 @@ CASES = yaml.safe_load((Path(__file__).parents[1] / "cases" / "replay_jobs.yaml"
 def read(folder: Path, case: dict[str, Any]) -> list[Job]:
     path = folder / "jobs"
     path.write_bytes(bytes.fromhex(case["bytes"]) if "bytes" in case else case["text"].encode())
-    return read_jobs(path, TRACES, columns_of(case["columns"]) if "columns" in case else None)
+    return read_jobs(path, TRACES, case.get("columns", ""))
 
 
 def facts(job: Job) -> dict[str, Any]:

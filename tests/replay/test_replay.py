@@ -15,6 +15,7 @@ from extender.replay import Job, fleet_of, large_shape, placement_of, run_replay
 from extender.replay.placements import BerthPlacing
 from extender.sandbox import DEVICE_CLASSES, MachineNode, carried_machines, machine_objects, parse_nodes
 from tests.worlds.replay_worlds import placed, placed_in_sandbox, replayed
+from tests.worlds.vendor_worlds import cpx, mi300x, node_and_slice
 
 HOUR = 3600.0
 MIXED = "2xa100-pcie-8-bridged,2xhgx-h100-8,4xgb200-nvl72-tray/2,1xt4-4"
@@ -239,6 +240,36 @@ def test_a_snapshot_keeps_what_runs() -> None:
     found = run_replay(fleet, jobs, placement_of("berth"))
     assert set(found.started_jobs) == {"two"}
     assert found.started_jobs["two"].pods[0].devices == tuple(f"gpu.nvidia.com/n/gpu-{i}" for i in (2, 3))
+
+
+def test_gpus_and_nics_of_a_job_may_be_of_any_vendor() -> None:
+    """A snapshot of another vendor's cluster, whose classes have other names. Parts of GPUs are no GPUs."""
+    nic = {"name": "nic-0", "attributes": {"resource.kubernetes.io/pcieRoot": {"string": "pci0000:00"}}}
+    objects = node_and_slice("a", gpu_amd_com=[mi300x(0), mi300x(1), cpx(2)], gce_dra_net=[nic])
+    wishes = Job("both", 0, gpus=2, nics=1, product="MI325X|MI300X", memory=100 << 30)
+    jobs = [wishes, Job("third", 1, gpus=1), Job("nic", 2, nics=1)]
+    for rule in ("berth", "first fit"):
+        found = run_replay(fleet_of([], objects), jobs, placement_of(rule))
+        assert set(found.started_jobs) == {"both"}
+        drivers = {device.partition("/")[0] for device in found.started_jobs["both"].pods[0].devices}
+        assert drivers == {"gpu.amd.com", "gce.dra.net"}
+
+
+@pytest.mark.parametrize(
+    ("product", "fits"),
+    [
+        ("H100", True),
+        ("H100 80GB", True),
+        ("NVIDIA-H100-80GB-HBM3", True),
+        ("A100|H100", True),
+        ("H10", False),
+        ("100", False),
+        ("H.00", False),
+    ],
+)
+def test_a_product_is_whole_words(product: str, fits: bool) -> None:
+    found = replayed([Job("a", 0, gpus=1, product=product, memory=70 << 30)], "1xhgx-h100-8")
+    assert found.started == int(fits)
 
 
 def test_a_machine_fleet_and_a_snapshot_are_one_fleet() -> None:
