@@ -131,10 +131,10 @@ class _Plot:
         other, aim = self._aims
         bottom, middle = _TOP + _PLOT, self._left + _PLOT / 2
         yield text(self._left, _TOP - 10, _title(aim))
-        yield text(self._left - 6, _TOP + 12, _amount(aim, self._y.most), "text-anchor='end'")
-        yield text(self._left - 6, bottom, _amount(aim, self._y.least), "text-anchor='end'")
-        yield text(self._left, bottom + 16, _amount(other, self._x.least))
-        yield text(self._left + _PLOT, bottom + 16, _amount(other, self._x.most), "text-anchor='end'")
+        for value in (self._y.least, self._y.most):
+            yield text(self._left - 6, self._y.at(value) + 4, _amount(aim, value), "text-anchor='end'")
+        for value in (self._x.least, self._x.most):
+            yield text(self._x.at(value), bottom + 16, _amount(other, value), "text-anchor='middle'")
         yield text(middle, bottom + 34, _title(other), "text-anchor='middle'")
 
 

@@ -39,7 +39,7 @@ def test_the_example_of_the_page_is_true(tmp_path: Path) -> None:
     code, out, err = berth(words)
     assert (code, err) == (0, f"{policy} is written\n")
     (shown,) = re.findall(r"```text\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert out.endswith(shown), "docs/tune.md shows another result"
+    assert out.endswith(shown), f"docs/tune.md shows another result than\n{out}"
     assert berth(["policy", "check", str(policy)])[0] == 0
     assert load_policy(policy.read_text()).weights.link == 4
     config_map = yaml.safe_load((ROOT / "manifests" / "base" / "policy.yaml").read_text())
