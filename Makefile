@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help run picture docs page-pictures reference test check properties oracle bench bench-allocation bench-gangs \
-	bench-cel bench-quality bench-gang-quality bench-e2e bench-gangs-e2e bench-hostile soak install-time chaos fuzz \
+	bench-cel bench-quality bench-e2e bench-gangs-e2e bench-hostile soak install-time chaos fuzz \
 	call-paths chart gpu-check e2e pins krew release-check image push clean
 
 help: ## list the targets
@@ -90,12 +90,8 @@ bench-cel: $(STAMP) ## measure CEL: speed against cel-python, masks of 40,000 de
 	$(BIN)/python -m benchmarks.cel
 	$(BIN)/python -m benchmarks.cel_prices
 
-bench-quality: $(STAMP) ## measure placement quality; TRACES=folder adds the published traces
+bench-quality: $(STAMP) ## make the tables of docs/quality.md; TRACES=folder adds the published traces
 	$(BIN)/python -m benchmarks.quality $(if $(TRACES),--traces $(TRACES))
-
-bench-gang-quality: $(STAMP) ## measure gangs on a mixed trace: pod by pod, and by the gang planner
-	$(BIN)/python -m benchmarks.gang_quality
-	$(BIN)/python -m benchmarks.whole_racks
 
 bench-e2e: $(STAMP) ## measure pods/s against the in-tree plugin (BERTH_KUBE_BIN); CANDIDATES='1 8': time by plugin
 	$(BIN)/python -m benchmarks.end_to_end $(if $(CANDIDATES),--candidates $(CANDIDATES))

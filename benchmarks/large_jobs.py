@@ -7,7 +7,7 @@ fleet; the gang planner plans the gang. `make bench-quality` prints the table of
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 
 from extender.allocation import Features
@@ -182,21 +182,21 @@ def emptiest_node(free: Free) -> str:
     return max(sorted(free), key=lambda name: free[name] / gpus_of(name))
 
 
-def report(seeds: int = 3) -> list[dict]:
-    print(f"\npods without a wish that may come before {TRAYS} trays or 8 x H100 fit no more, by seed")
-    rows = []
+def table(seeds: int = 3) -> Iterator[str]:
+    """The rows of docs/quality.md: the numbers of each seed."""
+    yield "| GPUs per pod | any plan | Berth | first node | emptiest node |"
+    yield "|---|---|---|---|---|"
     for size in SIZES:
+        cells: list[list[int]] = [[], [], [], []]
         for seed in range(seeds):
             fleet = held_fleet(seed)
             free = free_gpus(fleet)
-            row = {
-                "size": size,
-                "seed": seed,
-                "any plan": most_of_any_plan(free, size),
-                "Berth": most_of_berth(fleet, size),
-                "first node": most_of(first_node, free, size),
-                "emptiest node": most_of(emptiest_node, free, size),
-            }
-            rows.append(row)
-            print("  ".join(f"{name} {value}" for name, value in row.items()))
-    return rows
+            found = (
+                most_of_any_plan(free, size),
+                most_of_berth(fleet, size),
+                most_of(first_node, free, size),
+                most_of(emptiest_node, free, size),
+            )
+            for cell, number in zip(cells, found, strict=True):
+                cell.append(number)
+        yield f"| {size} | {' | '.join(', '.join(map(str, cell)) for cell in cells)} |"

@@ -1,31 +1,44 @@
-"""Quality of placement against published figures, by seed: predictions, one crowded node, MAPA's jobs, Alibaba's trace.
+"""Quality of placement: makes all tables of docs/quality.md.
 
-`make bench-quality` runs what needs no input; `TRACES=folder` adds the published traces (folders mapa and openb).
+`extender.replay` makes them: the filter, the gang planner, the holds and the binds of `berth serve` on a virtual
+cluster, beside rules without Berth. The table of large jobs asks the same filter and planner after each pod.
+`TRACES=folder` has the published traces (folders mapa and openb).
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import heapq
-import json
-import math
-import random
+import logging
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations, permutations
 from pathlib import Path
-from typing import Any
 
+import structlog
+
+from benchmarks import large_jobs, whole_racks
+from benchmarks.replayed_traces import (
+    KINDS,
+    Kind,
+    crowded_jobs,
+    gang_jobs,
+    mapa_jobs,
+    openb_fleet,
+    openb_pods,
+    published,
+    until_full,
+)
 from extender.api.gpu_topology import Graph
 from extender.api.resource_slices import SliceDecoder
 from extender.base.bits import members
-from extender.sandbox import carried_machines, fabric_slice
+from extender.replay import Fleet, Job, Outcome, fleet_of, placement_of, run_replay
+from extender.replay.placements import Rule
+from extender.sandbox import carried_machines, fabric_slice, parse_nodes
 from extender.topology.agent_slices import fabric_of
-from extender.topology.sets import bandwidth, is_joined, ranked
+from extender.topology.sets import bandwidth, ranked
 
-ROOT = Path(__file__).resolve().parents[1]
-Policy = Callable[[Graph, int, int, random.Random], int]
+Rows = Iterator[str]
+RULES: tuple[Rule, ...] = ("first fit", "berth")
 
 # machine, GPUs, measured all-reduce bus bandwidth in GB/s (public reports of nccl-tests; of HCCL demo for gaudi3-8)
 MEASURED = [
@@ -58,79 +71,54 @@ def graph_of(name: str) -> Graph:
     return found.graph
 
 
-def predictions() -> list[dict]:
-    print(f"{'machine':22} {'GPUs':>4} {'predicted':>9} {'measured':>9} {'off':>6}")
-    rows = []
+def predictions() -> list[tuple[str, int, float, float]]:
+    """(machine, GPUs, predicted, measured), both in GB/s"""
+    found = []
     for name, count, measured in MEASURED:
         graph = graph_of(name)
-        found = bandwidth(graph, ranked(graph, (1 << graph.size) - 1, count)[0])
-        off = found / measured - 1
-        rows.append({"machine": name, "gpus": count, "predicted": found, "measured": measured, "off": off})
-        print(
-            f"{name:22} {count:4} {found:9.0f} {measured:9.0f} "
-            f"{off:+6.0%}{'   (misfit: the measurement is reported as a problem)' if name == MISFIT else ''}"
-        )
-    return rows
-
-
-# -- one node, always a backlog ----------------------------------------------------------------------------------
-
-
-def lowest(graph: Graph, free: int, count: int, _: random.Random) -> int:
-    return sum(1 << i for i in members(free)[:count])
-
-
-def at_random(graph: Graph, free: int, count: int, rng: random.Random) -> int:
-    return sum(1 << i for i in rng.sample(members(free), count))
-
-
-def berth(graph: Graph, free: int, count: int, _: random.Random) -> int:
-    return ranked(graph, free, count)[0]
-
-
-POLICIES: dict[str, Policy] = {"lowest index": lowest, "today's order": at_random, "berth": berth}
-
-
-def crowded(graph: Graph, policy: Policy, seed: int, jobs: int = 2000) -> list[int]:
-    """Masks given to 2-GPU jobs on one node that always has a queue: 1, 2 or 4 GPUs with 50, 40, 10 %."""
-    rng = random.Random(seed)
-    running: list[Any] = []
-    free, now, found = (1 << graph.size) - 1, 0.0, []
-    for _ in range(jobs):
-        count = rng.choices([1, 2, 4], [50, 40, 10])[0]
-        duration = rng.expovariate(1.0)
-        while free.bit_count() < count:
-            now, _, mask = heapq.heappop(running)
-            free |= mask
-        mask = policy(graph, free, count, rng)
-        free &= ~mask
-        heapq.heappush(running, (now + duration, rng.random(), mask))
-        if count == 2:
-            found.append(mask)
+        best = ranked(graph, (1 << graph.size) - 1, count)[0]
+        found.append((name, count, bandwidth(graph, best), float(measured)))
     return found
 
 
-def backlog() -> list[dict]:
-    print("\n2-GPU jobs on a crowded node, 5 seeds: mean ring GB/s, share joined by NVLink")
-    print(f"{'machine':22}" + "".join(f"{name:>18}" for name in POLICIES))
-    rows = []
-    for name in (
-        "a100-pcie-8-bridged",
-        "a100-pcie-8-crossed",
-        "h100-pcie-8-bridged",
-        "dgx1-v100",
-        "a40-8-bridged",
-        "rtx-a6000-4-bridged",
-    ):
-        graph, cells = graph_of(name), []
-        for policy_name, policy in POLICIES.items():
-            masks = [m for seed in range(5) for m in crowded(graph, policy, seed)]
-            mean = statistics.mean(bandwidth(graph, m) for m in masks)
-            share = sum(is_joined(graph, m) for m in masks) / len(masks)
-            cells.append(f"{mean:8.0f} {share:8.0%}")
-            rows.append({"machine": name, "policy": policy_name, "gbps": mean, "joined": share})
-        print(f"{name:22}" + "".join(f"{cell:>18}" for cell in cells))
-    return rows
+def predicted_against_measured() -> Rows:
+    yield "| machine | GPUs | predicted | measured | off |"
+    yield "|---|---|---|---|---|"
+    for name, count, predicted, measured in predictions():
+        note = "misfit: its owner reports the measurement as a problem" if name == MISFIT else ""
+        yield f"| {name} | {count} | {predicted:.0f} | {measured:.0f} | {note or f'{predicted / measured - 1:+.0%}'} |"
+
+
+def replayed(fleet: Fleet, jobs: Sequence[Job], rule: Rule, seed: int) -> Outcome:
+    return run_replay(fleet, jobs, placement_of(rule), seed)
+
+
+# -- one crowded node ----------------------------------------------------------------------------------------------
+
+CROWDED = (
+    "a100-pcie-8-bridged",
+    "a100-pcie-8-crossed",
+    "h100-pcie-8-bridged",
+    "dgx1-v100",
+    "a40-8-bridged",
+    "rtx-a6000-4-bridged",
+)
+
+
+def crowded(seeds: int) -> Rows:
+    yield "| machine | first fit | Berth |"
+    yield "|---|---|---|"
+    for name in CROWDED:
+        fleet, gpus = fleet_of(parse_nodes(f"1x{name}")), carried_machines()[name].count
+        cells = [_two_gpus(fleet, gpus, rule, seeds) for rule in RULES]
+        yield f"| {name} | {' | '.join(cells)} |"
+
+
+def _two_gpus(fleet: Fleet, gpus: int, rule: Rule, seeds: int) -> str:
+    """Mean ring bandwidth of the jobs with two GPUs, and the share of them that links join."""
+    outcomes = [replayed(fleet, crowded_jobs(gpus, seed), rule, seed) for seed in range(seeds)]
+    pods = [pod for one in outcomes for job in one.started_jobs.values() for pod in job.pods if pod.gpus == 2]
+    return f"{statistics.mean(pod.gbps for pod in pods):.0f}, {statistics.mean(pod.is_joined for pod in pods):.0%}"
 
 
 # -- MAPA's jobs on a DGX-1V ---------------------------------------------------------------------------------------
@@ -172,80 +160,116 @@ def _regression(x: int, y: int, z: int) -> float:
     return sum(weight * value for weight, value in terms)
 
 
-def fifo(
-    graph: Graph, jobs: list[dict], policy: Policy, seed: int, quality: dict[int, float]
-) -> list[tuple[dict, int]]:
-    """First in, first out, the head of the queue blocks."""
-    rng = random.Random(seed)
-    running: list[Any] = []
-    free, now, found = (1 << graph.size) - 1, 0.0, []
-    for job in jobs:
-        now = max(now, float(job["arrival"]))
-        count = int(job["num_gpus"])
-        while running and running[0][0] <= now:
-            free |= heapq.heappop(running)[2]
-        while free.bit_count() < count:
-            now, _, mask = heapq.heappop(running)
-            free |= mask
-        mask = policy(graph, free, count, rng)
-        free &= ~mask
-        heapq.heappush(running, (now + float(job["service"]), rng.random(), mask))
-        found.append((job, mask))
-    return found
-
-
-def mapa(folder: Path) -> list[dict]:
-    graph = graph_of("dgx1-v100")
-    quality = {
-        m: mapa_bandwidth(graph, m)
-        for k in range(2, 6)
-        for m in (sum(1 << i for i in c) for c in combinations(range(8), k))
-    }
-    best = {k: max(v for m, v in quality.items() if m.bit_count() == k) for k in range(2, 6)}
-    print(
-        "\nDGX-1V, MAPA's 300-job files: predicted effective bandwidth of all jobs; sensitive jobs against the best on "
-        "an idle server"
+def mapa(folder: Path) -> Rows:
+    """Effective bandwidth by MAPA's regression."""
+    graph, sets = (
+        graph_of("dgx1-v100"),
+        [sum(1 << i for i in c) for k in range(2, 6) for c in combinations(range(8), k)],
     )
-    print(f"{'policy':16} {'p25':>6} {'p50':>6} {'mean':>6} {'sensitive':>10}")
-    rows = []
-    for name, policy in POLICIES.items():
-        placed = []
-        for number, path in enumerate(sorted(folder.glob("*.csv"))):
-            with path.open() as file:
-                placed += fifo(graph, list(csv.DictReader(file)), policy, number, quality)
-        values = sorted(quality[m] for _, m in placed)
-        shares = [quality[m] / best[m.bit_count()] for job, m in placed if job["bw_sensitive"] == "1"]
-        row = {
-            "policy": name,
-            "p25": values[len(values) // 4],
-            "p50": values[len(values) // 2],
-            "mean": statistics.mean(values),
-            "sensitive": statistics.mean(shares),
-        }
-        rows.append(row)
-        print(f"{name:16} {row['p25']:6.1f} {row['p50']:6.1f} {row['mean']:6.1f} {row['sensitive']:10.3f}")
-    return rows
+    quality = {mask: mapa_bandwidth(graph, mask) for mask in sets}
+    best = {k: max(quality[mask] for mask in sets if mask.bit_count() == k) for k in range(2, 6)}
+    fleet = fleet_of(parse_nodes("1xdgx1-v100"))
+    yield "| placement | p25 | p50 | mean | sensitive |"
+    yield "|---|---|---|---|---|"
+    for rule in RULES:
+        values, shares = list[float](), list[float]()
+        for seed, path in enumerate(sorted(folder.glob("*.csv"))):
+            jobs, sensitive = mapa_jobs(path)
+            for name, job in replayed(fleet, jobs, rule, seed).started_jobs.items():
+                mask = sum(1 << int(device.rpartition("-")[2]) for device in job.pods[0].devices)
+                values.append(quality[mask])
+                shares += [quality[mask] / best[mask.bit_count()]] if name in sensitive else []
+        p25, p50, _ = statistics.quantiles(values, n=4)
+        row = f"{p25:.1f} | {p50:.1f} | {statistics.mean(values):.1f} | {statistics.mean(shares):.3f}"
+        yield f"| {_shown(rule)} | {row} |"
+
+
+# -- openb ---------------------------------------------------------------------------------------------------------
+
+
+def openb(folder: Path, seeds: int) -> Rows:
+    """Percent of the GPUs that are not allocated when jobs for all of them have arrived."""
+    fleet, gpus = openb_fleet(folder)
+    yield "| workload | Berth | FGD | Berth - FGD |"
+    yield "|---|---|---|---|"
+    for workload, fgd in sorted(published(folder).items()):
+        pods = openb_pods(folder / f"{workload}.csv")
+        mean = statistics.mean(unallocated(fleet, until_full(pods, gpus, 42 + seed), gpus) for seed in range(seeds))
+        yield f"| {workload.removeprefix('openb_pod_list_')} | {mean:.2f} | {fgd:.2f} | {mean - fgd:+.2f} |"
+
+
+def unallocated(fleet: Fleet, jobs: Sequence[Job], gpus: int) -> float:
+    """Percent of the GPUs that Berth leaves."""
+    started = replayed(fleet, jobs, "berth", seed=1).started_jobs
+    return 100 * (1 - sum(job.gpus for job in jobs if job.name in started) / gpus)
+
+
+# -- gangs ---------------------------------------------------------------------------------------------------------
+
+_WAITS = ((1, 1), (2, 8), (16, 32))  # pods of a job, from and to
+
+
+def gangs(seeds: int, hours: float = 120) -> Rows:
+    columns = "inside one clique | cliques | restarts | held | allocated | wait: 1 pod | 2-8 | 16, 32"
+    yield f"| fleet | placement | {columns} |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
+    for kind in KINDS:
+        traces = [gang_jobs(kind, hours, seed) for seed in range(seeds)]
+        fleet = kind.fleet
+        for rule in ("emptiest node", *RULES):
+            yield _gang_row(kind, rule, traces, [replayed(fleet, jobs, rule, 1) for jobs in traces])
+
+
+def _gang_row(kind: Kind, rule: Rule, traces: Sequence[Sequence[Job]], outcomes: Sequence[Outcome]) -> str:
+    started = [
+        (job, one.started_jobs[job.name])
+        for jobs, one in zip(traces, outcomes, strict=True)
+        for job in jobs
+        if job.name in one.started_jobs
+    ]
+    of = [
+        (kind.cliques_for(job), len({kind.clique_of(p.node) for p in run.pods})) for job, run in started if job.is_gang
+    ]
+    waits = (
+        f"{statistics.mean(run.wait for job, run in started if least <= job.pods <= most) / 60:.0f}"
+        for least, most in _WAITS
+    )
+    return (
+        f"| {kind.name} | {_shown(rule)} | {statistics.mean(found == 1 for least, found in of if least == 1):.0%} "
+        f"| {statistics.mean(found for _, found in of):.2f} | {sum(one.failures for one in outcomes) / len(of):.2f} "
+        f"| {statistics.mean(one.held for one in outcomes):.1%} "
+        f"| {statistics.mean(one.allocated for one in outcomes):.1%} | {' | '.join(waits)} |"
+    )
+
+
+def _shown(rule: Rule) -> str:
+    return placement_of(rule).name
 
 
 def main() -> None:
-    from benchmarks import large_jobs, openb
-
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))  # each bind logs a line
     parser = argparse.ArgumentParser()
-    parser.add_argument("--traces", type=Path)
+    parser.add_argument("--traces", type=Path, help="the folder with mapa and openb")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--only", default="", help="only tables whose title has this text")
     args = parser.parse_args()
-    result: dict = {"predictions": predictions(), "backlog": backlog()}
-    result["large_jobs"] = large_jobs.report(args.seeds)
+    tables: dict[str, Callable[[], Rows]] = {
+        "Predicted against measured": predicted_against_measured,
+        "Two-GPU jobs on a crowded node": lambda: crowded(args.seeds),
+        "Pods without a wish before a large job": lambda: large_jobs.table(args.seeds),
+        "Gangs on a mixed trace": lambda: gangs(args.seeds),
+        "Whole racks among small jobs": whole_racks.table,
+    }
     if args.traces is not None:
-        result["mapa"] = mapa(args.traces / "mapa")
-        result["openb"] = openb.report(args.traces / "openb", args.seeds)
+        tables["DGX-1V, MAPA's 300-job files"] = lambda: mapa(args.traces / "mapa")
+        tables["Alibaba's 2023 GPU trace (openb)"] = lambda: openb(args.traces / "openb", args.seeds)
     else:
-        print("\nMAPA's jobs and Alibaba's trace: give TRACES=folder")
-    folder = ROOT / "bench-results"
-    folder.mkdir(exist_ok=True)
-    (folder / "quality.json").write_text(
-        json.dumps(result, indent=1, default=lambda v: None if isinstance(v, float) and math.isnan(v) else v)
-    )
+        print("MAPA's jobs and Alibaba's trace: give TRACES=folder")
+    for title, table in tables.items():
+        if args.only in title:
+            print(f"\n## {title}\n")
+            for row in table():
+                print(row, flush=True)
 
 
 if __name__ == "__main__":

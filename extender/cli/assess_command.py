@@ -48,9 +48,9 @@ def assess_command(
     anonymise: Annotated[
         bool, typer.Option("--anonymise", help="Names in the file of --save become numbers; secrets are left out.")
     ] = False,
-    jobs: Annotated[
+    jobs_file: Annotated[
         Path | None,
-        typer.Option(help="Write the pods with devices into this file of jobs, for berth replay."),
+        typer.Option("--jobs", help="Write the pods with devices into this file of jobs, for berth replay."),
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Write the assessment with pictures into this HTML file.")] = None,
     fail_below: Annotated[
@@ -79,8 +79,8 @@ def assess_command(
     if save is not None:
         _save(save, objects, anonymise=anonymise)
     reading = reading_of(objects, refused, where)
-    if jobs is not None:
-        _write_jobs(jobs, reading)
+    if jobs_file is not None:
+        _write_jobs(jobs_file, reading)
     with Screen(stderr=True).status("assessing"):
         found = assess(reading, replays=replay)
     if html is not None:

@@ -12,9 +12,11 @@ from math import inf
 
 from extender.allocation import NodeInfo
 from extender.allocation.nodes import Interned
+from extender.api.claim_specs import DeviceRequest
 from extender.defrag.restarts import Restart
 from extender.explain import devices_for
 from extender.scheduling import EvaluationContext, PodRequirements, ignores_identity
+from extender.vendors import GPU, driver_of, driver_of_class
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +75,35 @@ def _least_devices(requirements: PodRequirements) -> int:
     found = 0
     for spec in requirements.specs:
         for request in spec.requests:
-            counts = [
-                one.count if one.mode == "ExactCount" and not one.admin_access and not one.capacity else 0
-                for one in request.alternatives
-            ]
-            found += min(counts, default=0)
+            found += min(map(_whole_devices, request.alternatives), default=0)
     return found
+
+
+def least_gpus(requirements: PodRequirements) -> int:
+    """The whole GPUs that a pod has wherever it is; 0 if that is not known."""
+    found = 0
+    for spec in requirements.specs:
+        for request in spec.requests:
+            driver = driver_of_class(request.alternatives[0].class_name)
+            if len(request.alternatives) == 1 and driver and driver_of(driver).kind == GPU:
+                found += _whole_devices(request.alternatives[0])
+    return found
+
+
+def free_gpus(node_infos: Iterable[NodeInfo]) -> int | None:
+    """The free GPUs of these nodes; None if some have parts of GPUs or shares, which numbers of GPUs do not count."""
+    found = 0
+    for info in node_infos:
+        gpus = info.inventory.gpus
+        if gpus & ~info.inventory.simple:
+            return None
+        found += (gpus & ~info.busy).bit_count()
+    return found
+
+
+def _whole_devices(option: DeviceRequest) -> int:
+    """The devices of a request for a fixed number of whole ones; 0 for any other."""
+    return option.count if option.mode == "ExactCount" and not (option.admin_access or option.capacity) else 0
 
 
 def _share(restart: Restart, node_info: NodeInfo, mask: int) -> _Share | None:

@@ -20,6 +20,7 @@ from math import inf
 from typing import NamedTuple
 
 from extender.base.deadline import DeadlineExceeded
+from extender.defrag.bounds import free_gpus
 from extender.defrag.clusters import NO_NODES, Cluster, Nodes
 from extender.defrag.fits import Domain, Fit, fit_of
 from extender.defrag.restarts import WAIT_COST, Asked, Restart, again, cost_of, within
@@ -94,6 +95,7 @@ class _Search:
         self._most = most
         self._is_inner = most < inf  # no further restarts for pods that find no place
         self._trials = 0
+        self._floor = 0.0  # the least cost of waiting
         self._by_node: dict[str, list[Restart]] = {}
         for one in self._restarts:
             for name in one.nodes:
@@ -106,16 +108,18 @@ class _Search:
         fit = fit_of(self._cluster, self._asked, self._by_node)
         if fit is None:
             return
-        large = 0
+        free, large = free_gpus(self._cluster.snapshot.node_infos.values()), 0
+        # As many GPUs as the wanted pods get and nobody has free are lacking to others, whatever is restarted.
+        self._floor = WAIT_COST * max(fit.gpus - free, 0) if free is not None else 0.0
         for domain in sorted(fit.domains(), key=lambda one: (one.bound, natural(one.nodes[0]))):
-            if domain.bound >= self._limit:
+            if domain.bound + self._floor >= self._limit:
                 return
             if len(domain.restarts) <= _FEW:
                 self._try_sets(fit, domain)
             elif large < _MAX_LARGE:
-                large += 1
+                large += self._try_nodes(fit, domain)
+            else:
                 self.is_complete = False
-                self._try_nodes(fit, domain)
 
     @property
     def _limit(self) -> float:
@@ -129,7 +133,7 @@ class _Search:
         if not fit.fits(domain, domain.restarts):
             return
         for chosen in _cheapest_first(domain.restarts):
-            if cost_of(chosen) >= self._limit:
+            if cost_of(chosen) + self._floor >= self._limit:
                 return
             names = frozenset(one.name for one in chosen)
             if any(one <= names for one in fitting) or not within(self._budgets, chosen):
@@ -144,21 +148,27 @@ class _Search:
                 fitting.append(names)
                 self._try(domain, chosen)
 
-    def _try_nodes(self, fit: Fit, domain: Domain) -> None:
-        """Empty whole nodes of a domain until the pods fit, and take back what they do not need."""
+    def _try_nodes(self, fit: Fit, domain: Domain) -> bool:
+        """Empty whole nodes of a domain until the pods fit, and take back what they do not need.
+
+        False if they do not fit, or only with more disruptions than the budgets allow.
+        """
         names = [name for name in domain.nodes if name in self._by_node]
         names.sort(key=lambda name: (cost_of(self._by_node[name]), natural(name)))
         count, chosen = 1, self._on(names[:1])
         while not (fit.may_fit(domain, chosen) and fit.fits(domain, chosen)):
             if count >= len(names):
-                return
+                self.is_complete &= len(chosen) == len(domain.restarts)
+                return False
             count *= 2
             chosen = self._on(names[:count])
         for name in reversed(names[:count]):
             chosen = _without(fit, domain, chosen, self._by_node[name])
         for one in sorted(chosen, key=_by_order, reverse=True):
             chosen = _without(fit, domain, chosen, [one])
+        self.is_complete = False
         self._try(domain, chosen)
+        return True
 
     def _on(self, names: Sequence[str]) -> list[Restart]:
         """The restarts of these nodes, as many as the budgets allow, the cheapest first."""
@@ -205,7 +215,11 @@ class _Search:
     def _additions(self, found: _Trial) -> Iterator[tuple[Restart, ...]]:
         """The restarts of an advice with a few more that may give those a place that wait, and cost less than that."""
         advice, cluster = found
-        names, saved = {one.name for one in advice.restarts}, WAIT_COST * sum(one.gpus for one in advice.waiting)
+        names, lacking = {one.name for one in advice.restarts}, sum(one.gpus for one in advice.waiting)
+        free = free_gpus(cluster.snapshot.node_infos.values())
+        saved = WAIT_COST * (lacking if free is None else min(lacking, free))  # the most that they may save
+        if not saved:
+            return
         others = [one for one in self._restarts if one.name not in names]
         sets: list[Sequence[Restart]] = [[one] for one in others[:_FEW]]
         for one in advice.waiting:

@@ -197,7 +197,8 @@ def _place_gang(cluster: Cluster, asked: Asked, gang: Gang, barred: Nodes) -> Pl
     members = gang_members(gang, cluster.snapshot, cluster.memory.policy)
     if not isinstance(members, GangMembers):
         return None
-    for size in plan_sizes(gang, members):
+    sizes = [len(members.pods)] if asked.is_whole else plan_sizes(gang, members)
+    for size in sizes:
         found = cluster.plan(cluster.problem(asked, gang, members.first(size), barred))
         if isinstance(found, GangPlan):
             return _with_placements(cluster, asked, found.placements)

@@ -11,7 +11,7 @@ from math import inf
 from typing import Protocol
 
 from extender.allocation.what_if import with_devices_released
-from extender.defrag.bounds import Bounds
+from extender.defrag.bounds import Bounds, least_gpus
 from extender.defrag.clusters import Cluster
 from extender.defrag.restarts import Asked, Restart
 from extender.explain import GangQuestion, PlannerCaches, free_devices, only_nodes, widest_domains
@@ -35,7 +35,9 @@ class Domain:
 
 
 class Fit(Protocol):
-    """Asks about some pods."""
+    """Asks about some pods. `gpus` are the GPUs that they have wherever they are, as far as that is known."""
+
+    gpus: int
 
     def domains(self) -> Iterator[Domain]:
         """The domains that may have enough devices after restarts."""
@@ -68,6 +70,7 @@ class _PodFit:
         self._requirements = requirements
         self._by_node = by_node
         self._bounds = Bounds([requirements], 1, cluster.memory.context)
+        self.gpus = least_gpus(requirements)
 
     def domains(self) -> Iterator[Domain]:
         pod, snapshot = self._asked.pods[0], self._cluster.snapshot
@@ -104,6 +107,7 @@ class _GangFit:
         self._by_node = by_node
         kinds = list({one.key: one for one in self._members.requirements.values()}.values())
         self._bounds = Bounds(kinds, len(self._members.requirements), cluster.memory.context)
+        self.gpus = sum(map(least_gpus, self._members.requirements.values()))
 
     def domains(self) -> Iterator[Domain]:
         cluster, infos = self._cluster, self._cluster.snapshot.node_infos

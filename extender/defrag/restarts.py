@@ -65,7 +65,8 @@ class Restart:
 class Asked:
     """Pods without a node that want places, with the claims that do not exist yet.
 
-    `is_new`: they are all pods of their group. Otherwise others of it may be bound.
+    `is_new`: they are all pods of their group. Otherwise others of it may be bound. `is_whole`: a part of a gang, even
+    its minimum, is not enough.
     """
 
     text: str
@@ -74,6 +75,7 @@ class Asked:
     requests: Mapping[str, Amounts] = field(default_factory=dict)  # by UID
     policies: Mapping[GroupKey, GroupPolicy] = field(default_factory=dict)  # of groups that do not exist yet
     is_new: bool = True
+    is_whole: bool = False
 
     def amounts(self, pod: Pod) -> Amounts:
         """What a pod asks of a node besides devices."""
@@ -102,7 +104,8 @@ def again(restart: Restart) -> Asked:
         for claim in restart.claims
     )
     pods = tuple(_without_node(pod, renewed[pod.uid]) for pod in restart.pods)
-    return Asked(restart.name, pods, claims, {renewed[uid]: amounts for uid, amounts in restart.requests.items()})
+    requests = {renewed[uid]: amounts for uid, amounts in restart.requests.items()}
+    return Asked(restart.name, pods, claims, requests, is_whole=True)
 
 
 def _without_node(pod: Pod, uid: str) -> Pod:

@@ -116,7 +116,7 @@ TRACES = (
         },
     ),
     Trace(
-        "Helios or Acme",
+        "Helios, Acme",
         {
             "name": Column("job_id"),
             "arrival": Column("submit_time"),

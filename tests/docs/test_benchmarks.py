@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +13,9 @@ from benchmarks import (
     cel,
     gang_waking,
     large_jobs,
-    openb,
     pod_cost,
     quality,
+    replayed_traces,
     requeue,
     serving,
     serving_report,
@@ -22,9 +23,13 @@ from benchmarks import (
     soak,
 )
 from benchmarks.serving import Effort
-from extender.api.request_mix import RequestShape
 from extender.policy import Policy
 from tests.worlds.process_starter import Started, start
+
+
+def cells_of(table: Iterable[str]) -> list[list[str]]:
+    """The cells of a table in Markdown, with its head."""
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in table]
 
 
 def test_a_mixed_fleet_is_filled_with_jobs_of_eight_gpus_node_by_node() -> None:
@@ -43,10 +48,42 @@ def test_rules_that_choose_a_node_by_its_name_or_its_free_gpus_break_a_whole_set
     assert large_jobs.most_of(lambda left: max(left), free, 2) == 1
 
 
-def test_demand_of_a_trace() -> None:
-    share, whole = RequestShape(1, 1, 1, 500), RequestShape(1, 1, 8, 1000)
-    found = openb.typical([share, share, whole])
-    assert [(shape.gpus, shape.milli, count) for shape, count in found] == [(1, 500, 2 / 3), (8, 1000, 1 / 3)]
+def test_pods_of_openb_arrive_until_they_ask_for_all_gpus(tmp_path: Path) -> None:
+    """The second list has neither times nor products, as those with more jobs of several GPUs."""
+    names = "sn,cpu_milli,memory_mib,gpu,model\n"
+    (tmp_path / "openb_node_list_gpu_node.csv").write_text(f"{names}a,8000,1000,2,T4\nb,64000,1000,2,P100\n")
+    first = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\np,1000,10,1,500,T4\nq,1000,10,0,0,\n"
+    for name, text in {"x": first, "y": "name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,40000,10,2,1000\n"}.items():
+        (tmp_path / f"{name}.csv").write_text(text)
+    (tmp_path / "expected").mkdir()
+    summary = "workload,policy,alloc_pct_at_100_mean\nx,FGD,75.0\nx,Random,1.0\ny,FGD,40.0\n"
+    (tmp_path / "expected" / "summary_mean_std.csv").write_text(summary)
+    rows = cells_of(quality.openb(tmp_path, seeds=1))
+    assert rows[2] == ["x", "50.00", "25.00", "+25.00"], "four shares fit on the two T4"
+    assert rows[3] == ["y", "50.00", "60.00", "-10.00"], "one node has the CPU for two GPUs"
+
+
+def test_jobs_of_mapa_are_measured_with_its_own_regression(tmp_path: Path) -> None:
+    (tmp_path / "jobs.csv").write_text("num_gpus,pattern,arrival,service,bw_sensitive\n2,ring,1,9,1\n2,ring,2,9,0\n")
+    *_, first_fit, berth = quality.mapa(tmp_path)
+    assert first_fit.startswith("| first fit |")
+    assert berth.endswith("| 1.000 |"), "Berth gives the first job two GPUs with a double link"
+
+
+def test_gangs_are_replayed_on_every_fleet_by_every_placement() -> None:
+    rows = cells_of(quality.gangs(seeds=1, hours=5))
+    assert len(rows) == 2 + 2 * 3
+    inside = {(fleet, placement): int(cell.rstrip("%")) for fleet, placement, cell, *_ in rows[2:]}
+    restarts = {(fleet, placement): cell for fleet, placement, _, _, cell, *_ in rows[2:]}
+    for kind in replayed_traces.KINDS:
+        assert inside[kind.name, "Berth"] > inside[kind.name, "first fit"] > inside[kind.name, "emptiest node"]
+        assert restarts[kind.name, "Berth"] == "0.00"
+
+
+def test_a_trace_with_gangs_is_the_same_for_the_same_seed() -> None:
+    kind = replayed_traces.KINDS[0]
+    jobs = replayed_traces.gang_jobs(kind, 24, seed=1)
+    assert jobs == replayed_traces.gang_jobs(kind, 24, seed=1) != replayed_traces.gang_jobs(kind, 24, seed=2)
 
 
 def test_masks_of_selectors(capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,7 +96,7 @@ def test_masks_of_selectors(capsys: pytest.CaptureFixture[str]) -> None:
 def test_predictions_of_bandwidth_are_near_measurements() -> None:
     rows = quality.predictions()
     assert len(rows) == len(quality.MEASURED)
-    assert all(abs(row["off"]) < 0.3 for row in rows if row["machine"] != quality.MISFIT)
+    assert all(abs(found / measured - 1) < 0.3 for name, _, found, measured in rows if name != quality.MISFIT)
 
 
 def test_a_soak_tells_memory_that_grows_from_memory_that_does_not() -> None:

@@ -61,7 +61,7 @@ HOLDS = {
     "client_ca": "policy",
     "page_token_file": "policy",
 }
-WRITTEN = {"picture_file", "save", "html"}  # files that a command writes
+WRITTEN = {"picture_file", "save", "html", "jobs_file", "write_policy"}  # files that a command writes
 
 
 VALUES = ("", "x", "é\n", "-1", "²", "9" * 400, "nan", "a/b/c", "/", "\n", "[bold]x", "\u001b[0m", "n\u0000")
@@ -167,8 +167,10 @@ def arguments(
         needed["words"] = ["default/p"]
     if words == ("explain",) and "snapshot" not in given:
         needed["snapshot"] = [str(folder / "objects.yaml")]
-    if words == ("replay",):
+    if words in (("replay",), ("tune",)):
         needed |= {"nodes": ["1xt4-4"]}
+    if words == ("tune",):
+        needed |= {"aim": ["bandwidth"]}
     if words == ("select",):
         needed |= {"expression": ["true"]}
     if words == ("fabric",):
