@@ -1,9 +1,9 @@
 """How many functions and files each request passes through, in a process with serve, the console and a small cluster.
 
-`sys.setprofile` notes each function of `extender` that is entered, except the sandbox, lambdas and comprehensions. A
-file visit is a step from one file to another. The counts with `own` are of the tasks that began with the request; the
-others are of watches and background tasks, too, which the request wakes. A count does not depend on the machine's
-speed, but a background task may run in one measurement and not in the next.
+`sys.setprofile` notes each function of `extender` that is entered, except lambdas, comprehensions, and the sandbox with
+what it calls: it is the cluster. A file visit is a step from one file to another. The counts with `own` are of the
+tasks that began with the request; the others are of watches and background tasks, too, which the request wakes. A count
+does not depend on the machine's speed, but a background task may run in one measurement and not in the next.
 """
 
 from __future__ import annotations
@@ -42,13 +42,12 @@ class CallPath:
 
     def note(self, frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code
-        if event == "call" and code.co_filename.startswith(_ROOT) and not code.co_name.startswith("<"):
-            file = code.co_filename.removeprefix(_ROOT)
-            if not file.startswith("sandbox/"):
-                self.calls.append((file, code.co_qualname))
-                with suppress(RuntimeError):  # a child that answers a question has no event loop
-                    if asyncio.current_task() not in {None, *self._earlier}:
-                        self.own.append(self.calls[-1])
+        is_function = code.co_filename.startswith(_ROOT) and not code.co_name.startswith("<")
+        if event == "call" and is_function and not _is_of_sandbox(frame):
+            self.calls.append((code.co_filename.removeprefix(_ROOT), code.co_qualname))
+            with suppress(RuntimeError):  # a child that answers a question has no event loop
+                if asyncio.current_task() not in {None, *self._earlier}:
+                    self.own.append(self.calls[-1])
 
     @property
     def row(self) -> str:
@@ -61,6 +60,15 @@ class CallPath:
         own = set(self.own)
         counts = Counter(self.calls).items()
         return "\n".join(f"{' ' if call in own else '+'} {':'.join(call)} x{count}" for call, count in counts)
+
+
+def _is_of_sandbox(frame: FrameType | None) -> bool:
+    """Whether the sandbox is among the callers, nearer than Berth's own applications: its server runs them, too."""
+    while frame is not None and not frame.f_code.co_filename.startswith(f"{_ROOT}web/"):
+        if frame.f_code.co_filename.startswith(f"{_ROOT}sandbox/"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _sizes(calls: list[tuple[str, str]]) -> tuple[int, int, int]:

@@ -96,8 +96,7 @@ def advise_restarts(
         proof = prove(fleet, wanted.asked, advice.restarts, advice.cordoned, policy, groups, own)
         found.moves = [_move(one, proof) for one in advice.restarts]
         found.cordon = sorted(advice.cordoned)
-        found.commands = list(commands(found.cordon, advice.restarts))
-        _add_proof(found, wanted, proof, len(advice.nodes), (len(nodes), len(snapshot.node_infos)))
+        _add_proof(found, wanted, proof, advice, (len(nodes), len(snapshot.node_infos)))
     return found
 
 
@@ -142,19 +141,20 @@ def _own_claims(reading: ClusterReading, wanted: Wanted) -> Iterator[Json]:
             yield reading.claims[key]
 
 
-def _add_proof(found: RestartAdvice, wanted: Wanted, proof: Proof, least: int, nodes: tuple[int, int]) -> None:
-    """Say what the proof found. `least`: as many of the wanted pods as the advice places; `nodes`: of all nodes."""
+def _add_proof(found: RestartAdvice, wanted: Wanted, proof: Proof, advice: Advice, nodes: tuple[int, int]) -> None:
+    """Say what the proof found, on so many of all nodes. Only a proved advice has commands."""
     needed = [pod.uid for pod in wanted.asked.pods]
     placed = sorted({proof.nodes[uid] for uid in needed if uid in proof.nodes})
     part = "" if nodes[0] == nodes[1] else f"{nodes[0]:,} of "
     on = f"the filter and the binds of berth serve, on {part}{counted(nodes[1], 'node')},"
     if proof.problem:
         found.proof = f"not proved: {proof.problem}"
-    elif sum(uid in proof.nodes for uid in needed) < least:
+    elif sum(uid in proof.nodes for uid in needed) < len(advice.nodes):
         reason = next((proof.reasons[uid] for uid in needed if uid in proof.reasons), "they were not placed")
         found.proof = f"not proved: {on} did not place {wanted.asked.text}: {reason}"
     else:
         found.is_proved, found.placed_on = True, placed
+        found.commands = list(commands(found.cordon, advice.restarts))
         moved = sum(bool(move.goes_to) for move in found.moves)
         others = "all restarted pods" if moved == len(found.moves) else f"{moved} of {len(found.moves)} restarts"
         found.proof = f"proved: {on} placed {wanted.asked.text} on {', '.join(placed)}, and {others}"

@@ -154,7 +154,10 @@ def _wanted(
         named = explained(words, namespace, has_file=False)
         assert named is not None
         named = named if named.namespace else named._replace(namespace="default")
-        yield (wanted_group if named.is_group else wanted_pod)(reading, snapshot, named.group_key)
+        try:
+            yield (wanted_group if named.is_group else wanted_pod)(reading, snapshot, named.group_key)
+        except WireError as error:
+            raise named.of_wrong_kind() or error from error
     elif file:
         yield wanted_objects([obj for _, obj in checked_files(list(file))], snapshot)
     elif shape is not None:
@@ -189,8 +192,8 @@ def _show(found: Sequence[RestartAdvice], reading: ClusterReading, output: str, 
         say_json({"advice": [one.as_json() for one in found], "not_known": notes})
     elif output == "commands":
         for one in found:
-            for command in one.commands:
-                say(command)
+            for line in (*[f"# {one.wanted}"] * (len(found) > 1), *one.commands):
+                say(line)
     else:
         for one in found:
             _print(one)
@@ -199,7 +202,7 @@ def _show(found: Sequence[RestartAdvice], reading: ClusterReading, output: str, 
 
 
 _SENTENCES = {
-    "fits": "there is room now, nothing need be restarted",
+    "fits": "there is room now",
     "impossible": "there is no room even if all pods that may be restarted end",
     "gave-up": "no advice was found before the search gave up: give it more --seconds, or ask for less",
 }

@@ -80,6 +80,8 @@ def _fork(work: Callable[[], Any], seconds: float) -> tuple[int, int]:
             warnings.simplefilter("ignore", DeprecationWarning)
             _starting.append(partial(_run, work, write_fd, seconds))
             child = os.fork()
+            if child == 0:  # the hook failed before `_run` could end this process
+                os._exit(1)
     except OSError as error:
         os.close(write_fd)
         os.close(read_fd)

@@ -113,13 +113,14 @@ class _Search:
         self._floor = WAIT_COST * max(fit.gpus - free, 0) if free is not None else 0.0
         for domain in sorted(fit.domains(), key=lambda one: (one.bound, natural(one.nodes[0]))):
             if domain.bound + self._floor >= self._limit:
-                return
+                break
             if len(domain.restarts) <= _FEW:
                 self._try_sets(fit, domain)
             elif large < _MAX_LARGE:
                 large += self._try_nodes(fit, domain)
             else:
                 self.is_complete = False
+        self.is_complete &= not fit.gave_up
 
     @property
     def _limit(self) -> float:

@@ -11,6 +11,7 @@ from math import inf
 from typing import Protocol
 
 from extender.allocation.what_if import with_devices_released
+from extender.api.reasons import Code
 from extender.defrag.bounds import Bounds, least_gpus
 from extender.defrag.clusters import Cluster
 from extender.defrag.restarts import Asked, Restart
@@ -18,7 +19,7 @@ from extender.explain import GangQuestion, PlannerCaches, free_devices, only_nod
 from extender.gangs.domains import natural
 from extender.gangs.gang import Gang
 from extender.gangs.gang_problem import GangMembers, GangPlan, GangShortage, gang_members
-from extender.scheduling import Placement, PodRequirements, evaluate, requirements_of
+from extender.scheduling import Placement, PodRequirements, Unschedulable, evaluate, requirements_of
 
 _AROUND = 64  # nodes of a domain without restarts that a plan may use, besides those with; or twice as many as pods
 _NOWHERE = GangShortage(0, 0, "", "")
@@ -35,9 +36,13 @@ class Domain:
 
 
 class Fit(Protocol):
-    """Asks about some pods. `gpus` are the GPUs that they have wherever they are, as far as that is known."""
+    """Asks about some pods. `gpus` are the GPUs that they have wherever they are, as far as that is known.
+
+    `gave_up`: an answer that they do not fit proves nothing, because a search for devices ended at its limit.
+    """
 
     gpus: int
+    gave_up: bool
 
     def domains(self) -> Iterator[Domain]:
         """The domains that may have enough devices after restarts."""
@@ -71,6 +76,7 @@ class _PodFit:
         self._by_node = by_node
         self._bounds = Bounds([requirements], 1, cluster.memory.context)
         self.gpus = least_gpus(requirements)
+        self.gave_up = False
 
     def domains(self) -> Iterator[Domain]:
         pod, snapshot = self._asked.pods[0], self._cluster.snapshot
@@ -95,6 +101,7 @@ class _PodFit:
         info = self._cluster.snapshot.node_infos[name]
         freed = with_devices_released(info, [one for restart in chosen for one in restart.results])
         found = evaluate(freed, self._requirements.for_node(info.node), self._cluster.memory.context)
+        self.gave_up |= isinstance(found, Unschedulable) and found.reason.code is Code.OUT_OF_BUDGET
         return isinstance(found, Placement)
 
 
@@ -108,6 +115,7 @@ class _GangFit:
         kinds = list({one.key: one for one in self._members.requirements.values()}.values())
         self._bounds = Bounds(kinds, len(self._members.requirements), cluster.memory.context)
         self.gpus = sum(map(least_gpus, self._members.requirements.values()))
+        self.gave_up = False
 
     def domains(self) -> Iterator[Domain]:
         cluster, infos = self._cluster, self._cluster.snapshot.node_infos
@@ -132,8 +140,10 @@ class _GangFit:
     def fits(self, domain: Domain, chosen: Sequence[Restart]) -> bool:
         cluster = self._cluster.without(chosen)
         problem = cluster.problem(self._asked, self._gang, self._members)
-        nodes = only_nodes(cluster.snapshot, self._around(domain, chosen))
-        return isinstance(replace(cluster, snapshot=nodes).plan(problem), GangPlan)
+        nodes = self._around(domain, chosen)
+        found = replace(cluster, snapshot=only_nodes(cluster.snapshot, nodes)).plan(problem)
+        self.gave_up |= isinstance(found, GangShortage) and (found.gave_up or len(nodes) < len(domain.nodes))
+        return isinstance(found, GangPlan)
 
     def _around(self, domain: Domain, chosen: Sequence[Restart]) -> Sequence[str]:
         """The nodes of the domain; of many, those of the restarts and the freest others."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from extender.api.fields import Json, get, inner, need
@@ -49,10 +50,8 @@ class Fleet:
             if problem := version_problem(obj):
                 raise WireError(f"{obj['kind']} {name}", problem)
             namespace = metadata.get("namespace")
-            try:
+            with _naming(obj):
                 apply[_PLURALS[obj["kind"]]](f"{namespace}/{name}" if namespace else name, obj)
-            except WireError as error:
-                raise WireError(f"{obj['kind']} {name}: {error.path}", error.problem) from error
 
     def room(self) -> NodeRoom:
         """What each node has left. A node that does not say an amount has no limit."""
@@ -60,7 +59,8 @@ class Fleet:
         for obj in self.objects:
             if obj["kind"] == "Node":
                 name = obj["metadata"]["name"]
-                total[name] = allocatable_of(obj)
+                with _naming(obj):
+                    total[name] = allocatable_of(obj)
                 left[name] = total[name].minus(self.used.get(name, Amounts()))
         return NodeRoom(total, left)
 
@@ -75,7 +75,8 @@ def fleet_of(machines: Sequence[MachineNode], snapshot: Iterable[Json] = (), *, 
         if obj.get("kind") in _PLURALS:
             given.append(obj)
         elif obj.get("kind") == "Pod" and (node := inner(obj, "spec", "").get("nodeName")) and not _ended(obj):
-            used[node] = used.get(node, Amounts()).plus(requests_of(obj))
+            with _naming(obj):
+                used[node] = used.get(node, Amounts()).plus(requests_of(obj))
     classes = {obj["metadata"]["name"] for obj in given if obj["kind"] == "DeviceClass"}
     objects = list[Json]()
     for node in machines:
@@ -89,6 +90,16 @@ def fleet_of(machines: Sequence[MachineNode], snapshot: Iterable[Json] = (), *, 
     drivers = {str(inner(obj, "spec", "").get("driver")) for obj in slices}
     objects += [_of_drivers(one, drivers) for one in DEVICE_CLASSES if one["metadata"]["name"] not in classes]
     return Fleet(objects, used)
+
+
+@contextmanager
+def _naming(obj: Json) -> Iterator[None]:
+    """A WireError of the block names the object."""
+    try:
+        yield
+    except WireError as error:
+        name = shown(inner(obj, "metadata", "").get("name")).strip("'")
+        raise WireError(f"{obj['kind']} {name}: {error.path}", error.problem) from error
 
 
 def _of_drivers(class_: Json, drivers: Iterable[str]) -> Json:

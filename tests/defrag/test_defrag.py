@@ -39,7 +39,8 @@ def test_case(case: Json, tmp_path: Path) -> None:
     _, out, _ = berth(words)
     assert [text for text in case.get("says", ()) if text not in out] == []
     _, out, _ = berth([*words, "--output", "commands"])
-    assert out.splitlines() == [command for one in found for command in one["commands"]]
+    lines = [line for line in out.splitlines() if not line.startswith("# ")]
+    assert lines == [command for one in found for command in one["commands"]]
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -137,6 +138,7 @@ def test_a_manifest_is_a_question(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (["pod", "young"], "pod default/young: is bound to node a: berth defrag is for pods that wait"),
+        (["job/young"], "takes a pod or a group, not job young: name one of its pods"),
         (["pod", "nobody"], "pod default/nobody: is not among the pods that wait for devices"),
         (["group", "nobody"], "group default/nobody: has no pod that waits"),
         (["pod", "p", "--gpus", "8"], "a pod or a group: does not go with --gpus"),

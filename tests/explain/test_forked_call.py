@@ -20,7 +20,7 @@ import pytest
 import uvloop
 
 from extender.base.berth_errors import BerthError, WireError
-from extender.console import ForkedCallFailed
+from extender.console import ForkedCallFailed, forked_call
 from extender.console.forked_call import forked
 from extender.serve import Traces
 from tests.worlds.eventually import HANG_SECONDS, eventually
@@ -84,6 +84,15 @@ async def test_no_hook_of_a_library_runs_in_the_child() -> None:
     ran: list[str] = []
     os.register_at_fork(after_in_child=lambda: ran.append("in the child"))
     assert await forked(lambda: list(ran), HANG_SECONDS) == []
+
+
+async def test_a_child_whose_work_cannot_begin_is_no_copy_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(forked_call, "_run", fails)
+    with pytest.raises(ForkedCallFailed):
+        await forked(os.getpid, HANG_SECONDS)
 
 
 async def test_the_child_has_one_thread_although_traces_have_their_own() -> None:

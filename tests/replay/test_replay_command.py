@@ -6,6 +6,8 @@ import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import pytest
+
 from tests.worlds.commands import berth
 from tests.worlds.process_starter import ROOT
 
@@ -96,3 +98,20 @@ def test_a_snapshot_of_another_version_is_one_sentence(tmp_path: Path) -> None:
     assert err.startswith(
         "berth: ResourceSlice s: has version 'v1beta1', Berth reads v1: kubectl get resourceslices.v1."
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "words"),
+    [
+        ("Node", {"status": {"allocatable": {"cpu": "NaN"}}}, "Node n: cpu: 'NaN' is not a quantity"),
+        ("Pod", {"spec": {"nodeName": "n", "containers": 7}}, "Pod n: spec.containers: must be "),
+    ],
+)
+def test_an_object_that_cannot_be_read_is_named(
+    kind: str, fields: dict[str, object], words: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "snapshot.json"
+    path.write_text(json.dumps({"kind": kind, "apiVersion": "v1", "metadata": {"name": "n"}, **fields}))
+    code, _, err = berth(["replay", EXAMPLE, "--nodes", "1xt4-4", "--snapshot", str(path)])
+    assert code == 2
+    assert err.startswith(f"berth: {words}")
