@@ -36,7 +36,9 @@ from extender.topology.score_parts import STEP, ScorePart, total
 from extender.vendors import CLIQUE_LABEL
 
 MAX_SCORE = 10  # MaxExtenderPriority of the extender API
-CPU_NEEDED = 0.75  # of a node's CPU per GPU: a free GPU with less beside it counts as lost; 0.5 to 0.9 give the same
+CPU_NEEDED = (
+    0.75  # of a node's CPU per GPU: a free GPU with less beside it counts as lost; on openb, 0.5 to 0.9 are much alike
+)
 MAX_CLIQUE = 72  # nodes of a clique that are looked at: no NVLink clique has more GPUs
 
 Best = list[tuple[str, Placement]]
@@ -249,16 +251,26 @@ def by_cpu(best: Best, requirements: PodRequirements, snapshot: Snapshot) -> Bes
     """The same nodes, with CPU in their scores, ordered by score. Nodes with equal scores keep their order."""
     if not snapshot.claimed_cpu:
         return best
-    nodes = snapshot.node_infos
-    found = [(name, with_cpu(placement, nodes[name], requirements, snapshot)) for name, placement in best]
-    return sorted(found, key=lambda entry: -entry[1].score)
+    nodes, cpu, known = snapshot.node_infos, requirements.cpu, dict[tuple[int, float], Placement]()
+    found: Best = []
+    for name, placement in best:
+        if lost := _lost_gpus(placement, nodes[name], cpu, snapshot):
+            key = id(placement), lost  # nodes in one state share a placement
+            if key not in known:
+                known[key] = _with_lost(placement, lost, requirements.policy, snapshot)
+            found.append((name, known[key]))
+        else:
+            found.append((name, placement))
+    return sorted(found, key=lambda entry: -entry[1].score) if known else best
 
 
 def with_cpu(placement: Placement, node_info: NodeInfo, requirements: PodRequirements, snapshot: Snapshot) -> Placement:
     """The placement with the GPUs that lose their CPU, or that are used without it, in the part `fragmentation`."""
     lost = _lost_gpus(placement, node_info, requirements.cpu, snapshot)
-    if not lost:
-        return placement
+    return _with_lost(placement, lost, requirements.policy, snapshot) if lost else placement
+
+
+def _with_lost(placement: Placement, lost: float, policy: Policy, snapshot: Snapshot) -> Placement:
     words = f"{abs(lost):.2f} GPUs {'lose the CPU beside them' if lost > 0 else 'without CPU get used'}"
     share = lost / max(snapshot.baseline.most_gpus, 1)
     parts = tuple(
@@ -267,7 +279,7 @@ def with_cpu(placement: Placement, node_info: NodeInfo, requirements: PodRequire
         else part
         for part in placement.parts
     )
-    return replace(placement, parts=parts, score=total(parts, requirements.policy))
+    return replace(placement, parts=parts, score=total(parts, policy))
 
 
 def _lost_gpus(placement: Placement, node_info: NodeInfo, cpu: int, snapshot: Snapshot) -> float:
@@ -277,6 +289,8 @@ def _lost_gpus(placement: Placement, node_info: NodeInfo, cpu: int, snapshot: Sn
         return 0.0
     left = max(node.cpu - snapshot.claimed_cpu.get(node.name, 0), 0)
     each = CPU_NEEDED * node.cpu / len(node_info.gpu_bits) / WHOLE  # CPU that a thousandth of a GPU needs
+    if left - cpu >= before * each:
+        return 0.0  # enough for all, as on most nodes
     more = max(after - max(left - cpu, 0) / each, 0.0) - max(before - left / each, 0.0)
     return round(more / WHOLE / STEP) * STEP
 
