@@ -11,7 +11,7 @@ from sys import intern
 
 from extender.api.fields import Json, flag, inner, integer, many, need, present, string, strings
 from extender.api.object_meta import labels_of
-from extender.api.pod_amounts import cpu_of
+from extender.api.pod_amounts import allocatable_of, readable_cpu
 from extender.api.quantity import NANO, parse_quantity
 from extender.base.berth_errors import WireError
 
@@ -243,7 +243,7 @@ def decode_node(obj: Json) -> Node:
     if flag(spec, "unschedulable", "spec"):
         taints += (CORDONED,)
     name, blocking = need(metadata, "name", "metadata"), tuple(dict.fromkeys(taints))
-    return Node(name, labels_of(metadata), scalars, blocking, soft, cpu_of(offered))
+    return Node(name, labels_of(metadata), scalars, blocking, soft, readable_cpu(allocatable_of, obj))
 
 
 def resource_units(name: str, value: object) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from extender.api.fields import Json, inner, many, quantity
 from extender.api.quantity import NANO
+from extender.base.berth_errors import WireError
 
 
 class Amounts(NamedTuple):
@@ -44,14 +46,6 @@ def requests_of(pod: Json) -> Amounts:
     )
 
 
-def cpu_of(resources: Json, unknown: int = 0) -> int:
-    """The CPU in a list of resources, in thousandths of a core, from 0 to MAX_CPU. `unknown` if it has none.
-
-    Raises WireError.
-    """
-    return min(max(_amount(resources["cpu"], "cpu"), 0), MAX_CPU) if "cpu" in resources else unknown
-
-
 def allocatable_of(node: Json) -> Amounts:
     """What a node offers to pods. An amount that it does not say has no limit. Raises WireError."""
     offered = inner(inner(node, "status", ""), "allocatable", "status")
@@ -61,6 +55,18 @@ def allocatable_of(node: Json) -> Amounts:
             for name, most in zip(_FACTORS, NO_LIMIT, strict=True)
         )
     )
+
+
+def readable_cpu(amounts_of: Callable[[Json], Amounts], obj: Json) -> int:
+    """The CPU that `requests_of` or `allocatable_of` finds, from 0 to MAX_CPU. 0 if it says none, or is not readable.
+
+    Only the order of nodes depends on it, so it must not make a pod or a node unreadable.
+    """
+    try:
+        cpu = amounts_of(obj).cpu
+    except WireError:
+        return 0
+    return 0 if cpu == NO_LIMIT.cpu else min(max(cpu, 0), MAX_CPU)
 
 
 def _amount(value: object, name: str) -> int:
