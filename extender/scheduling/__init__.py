@@ -53,7 +53,7 @@ from extender.scheduling.shortlist import (
     scores,
     shortlist,
 )
-from extender.scheduling.unschedulable_reason import attributes_like, similar_attributes
+from extender.scheduling.unschedulable_reason import attributes_like, similar_names
 
 __all__ = [
     "MAX_CLIQUE",
@@ -107,5 +107,5 @@ __all__ = [
     "running_domain",
     "scores",
     "shortlist",
-    "similar_attributes",
+    "similar_names",
 ]
