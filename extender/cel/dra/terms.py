@@ -30,6 +30,7 @@ _MIRRORED = {
     "isGreaterThan": "isLessThan",
 }  # fmt: skip
 _CONSTANT_IN = "constant in"  # instead of the function of a term that looks for a constant in a device's list
+_RESULT = "result"  # instead of the function of a term that compares the result of a test, such as with false
 _MAX_CONSTANTS = 16  # of a term, to which the values of devices are compared
 _SHOWN_WEIGHT = 100  # of a value that is shown; the largest attribute has 65
 _TESTS = frozenset(
@@ -88,7 +89,7 @@ class _Compared(NamedTuple):
     """What a term compares or tests, as if it were on the left."""
 
     text: str
-    function: str  # that compares or tests it, or _CONSTANT_IN
+    function: str  # that compares or tests it, or _CONSTANT_IN or _RESULT
     others: list[ast.Node]  # what it is compared with
 
 
@@ -106,7 +107,8 @@ def _compared(term: str, work: Work) -> _Compared:
             start = tree.offset + len(function.strip("_@"))
             function, tree, others = _CONSTANT_IN if function == "@in" else _mirrored(function), right, [left]
     if isinstance(tree, ast.Call) and tree.target is not None and tree.function in _TESTS:
-        function, target = function or tree.function, tree.target
+        target = tree.target
+        function = _RESULT if function and tree.function != "compareTo" else function or tree.function
         if _reads_device(target):
             end, others, tree = term.rindex(tree.function, start, tree.offset), tree.args, target
         elif tree.args:
@@ -155,7 +157,7 @@ def term_for(term: str, dialect: Dialect, device: Device, driver: str, deadline:
     """
     try:
         text, function, _ = _compared(term, Work())
-        if function in (_CONSTANT_IN, "_!=_"):  # the value of a device is what != excludes
+        if function in (_CONSTANT_IN, _RESULT, "_!=_"):  # the value of a device is what != excludes
             return ""
         value = evaluated(compile_value(text, dialect).value, device, driver, deadline)
         found = _comparison(text, _OPERATORS.get(function, "=="), value)
