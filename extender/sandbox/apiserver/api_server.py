@@ -113,9 +113,10 @@ class ApiServer:
         method, resource, key = request.method, request.resource, request.key
         is_protobuf = request.content_type.startswith(PROTOBUF)
         if is_protobuf and (method, resource.kind) != ("PUT", "ResourceClaim"):  # kubectl create namespace and the like
-            ways = "add --dry-run=client -o yaml | kubectl apply -f -"
-            problem = f"the sandbox reads no protobuf: write the object as YAML and apply it, or {ways}"
-            raise ApiError(415, "UnsupportedMediaType", problem)
+            ways = "write the object as YAML and apply it, or add --dry-run=client -o yaml | kubectl apply -f -"
+            if method == "DELETE":  # kubectl drain
+                ways = "use kubectl cordon NODE, and kubectl delete pod NAME"
+            raise ApiError(415, "UnsupportedMediaType", f"the sandbox reads no protobuf: {ways}")
         check = self._check_of(request)
         if request.content_type == _JSON_PATCH and method == "PATCH" and "dryRun" not in request.query:
             operations = _json_in(content, list, "a list")
