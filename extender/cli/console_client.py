@@ -46,7 +46,7 @@ BerthNamespace = Annotated[str, typer.Option(help="The namespace in which Berth 
 _SECONDS = 30.0
 _CONNECT_SECONDS = 1.0  # to this machine
 _ERROR_BYTES = 1024  # of an error's text
-_OK, _UNAUTHORIZED, _NOT_FOUND = 200, 401, 404
+_OK, _BAD_REQUEST, _UNAUTHORIZED, _NOT_FOUND = 200, 400, 401, 404
 
 
 class NotKnown(BerthError):
@@ -88,10 +88,13 @@ class ConsoleClient:
         address = one_line(self._route.address)
         if reply.status_code == _UNAUTHORIZED:
             raise BerthError(_rejected(address, self._route.token_from))
-        if reply.status_code == _NOT_FOUND and (problem := _own_problem(reply)):
+        problem = _own_problem(reply) if reply.status_code != _OK else ""
+        if reply.status_code == _NOT_FOUND and problem:
             raise NotKnown(problem)
+        if reply.status_code == _BAD_REQUEST and problem:  # it names the part of the question
+            raise BerthError(problem)
         if reply.status_code != _OK:
-            problem = _own_problem(reply) or one_line(reply.text, _ERROR_BYTES)
+            problem = problem or one_line(reply.text, _ERROR_BYTES)
             raise BerthError(f"{address}{path} answers {reply.status_code}: {problem}")
         try:
             found = json_value(reply.content, f"{address}{path}")
