@@ -20,6 +20,8 @@ from extender.base.text_limits import counted
 from extender.console import to_json
 from extender.policy import Policy
 
+_OF_CLAIMS = ("free", "allocated", "shared", "stranded", "largest_set")
+
 
 @dataclass(slots=True)
 class Assessment:
@@ -40,11 +42,15 @@ class Assessment:
     lacking: list[str]  # kinds that were not read
     unreadable: list[str]
     graphs: dict[str, Graph] = field(default_factory=dict)  # by node: of the pods with several GPUs
+    knows_claims: bool = True  # False: which GPUs are free is not known, but for those of device plugins
 
     def as_json(self) -> Json:
         """The assessment without the graphs. GPUs are a list of positions in place of a mask."""
         names = (name for name in self.__dataclass_fields__ if name not in ("sets", "graphs", "gangs"))
         found: Json = {name: to_json(getattr(self, name)) for name in names}
+        if not self.knows_claims:
+            for one in found["fleet"]["products"]:
+                one.update({} if one["counted"] else dict.fromkeys(_OF_CLAIMS))
         found["bandwidth"]["share"] = self.bandwidth.share
         found["sets"] = [{**to_json(one), "gpus": members(one.gpus)} for one in self.sets]
         found["gangs"] = [{name: value for name, value in to_json(one).items() if name != "uids"} for one in self.gangs]
@@ -76,6 +82,7 @@ def assess(reading: ClusterReading, *, replays: bool, progress: Callable[[int], 
         reading.lacking,
         [*reading.unreadable, *(f"node {name}: {why}" for name, why in reading.cache.failed_nodes.items())],
         _graphs(several, snapshot),
+        reading.knows_claims,
     )
     if replays:
         found.replay = replayed_pods(reading, snapshot, sets, gangs, policy.group_levels, progress)

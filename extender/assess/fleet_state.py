@@ -111,12 +111,13 @@ def fleet_state(
         fact = facts.setdefault((product(node_info), links, equal), NodeFacts(product(node_info), links, equal))
         fact.nodes += 1
         fact.with_nics += says_places(node_info)
-        if links in (Links.AGENT, Links.BOARD):
+        if links in (Links.AGENT, Links.BOARD) and reading.knows_claims:
             _add_sets(node_info, users.get(name, ()), sets, found.breakers)
     found.sets = sorted(sets.values(), key=lambda one: one.product)
     found.breakers = sorted(found.breakers, key=lambda one: (one.gpus, -one.of, one.node))[:_MAX_BREAKERS]
     found.facts = sorted(facts.values(), key=lambda one: (one.product, one.links))
-    found.domains = list(_domains(snapshot, users, spread, levels))
+    if reading.knows_claims:
+        found.domains = list(_domains(snapshot, users, spread, levels))
     return found
 
 

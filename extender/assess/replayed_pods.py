@@ -64,7 +64,7 @@ def replayed_pods(
         jobs = choice.jobs()
         found.pods, found.jobs, found.left_out = len(choice.chosen), len(jobs), choice.left_out
         if not jobs:
-            found.problem = "no pod with claims runs"
+            found.problem = "no pod with claims runs" if reading.knows_claims else "no ResourceClaims were read"
             return found
         fleet = fleet_of((), choice.fleet())
         tasks = [Task(fleet, jobs, placement_of(one), _SEED) for one in ("berth", "first fit", "emptiest node")]
