@@ -12,13 +12,14 @@ from extender.api.gpu_topology import Graph
 from extender.assess.cluster_reading import ClusterReading
 from extender.assess.fleet_state import FleetState, NodeFacts, fleet_state, plugin_requests
 from extender.assess.gang_spread import GangSpread, gang_spreads
-from extender.assess.pod_sets import Bandwidth, Links, PodSet, bandwidth_of, pod_sets, users_by_node
+from extender.assess.pod_sets import Bandwidth, PodSet, bandwidth_of, pod_sets, users_by_node
 from extender.assess.replayed_pods import Replayed, replayed_pods
 from extender.assess.waiting_pods import WaitingPods, waiting_pods
 from extender.base.bits import members
 from extender.base.text_limits import counted
 from extender.console import to_json
 from extender.policy import Policy
+from extender.topology.link_knowledge import Links
 
 _OF_CLAIMS = ("free", "allocated", "shared", "stranded", "largest_set")
 

@@ -73,7 +73,7 @@ def replayed_pods(
         found.problem = str(error)
         return found
     chosen = choice.chosen
-    today = [one for one in sets if one.uid in chosen and one.is_several]
+    today = [one for one in sets if one.uid in chosen and one.is_measured]
     inside = [one for one in gangs if one.uids <= chosen]
     pairs = [(one.near, one.pairs) for one in sets if one.uid in chosen and one.pairs]
     nics = sum(near for near, _ in pairs) / sum(count for _, count in pairs) if pairs else None
@@ -83,7 +83,7 @@ def replayed_pods(
 
 
 def _today(sets: Sequence[PodSet], gangs: Sequence[GangSpread], jobs: int, nics: float | None) -> Figures:
-    """Measured as a replay does it: GPUs whose links are not known count as not joined."""
+    """Measured as a replay does it. `sets` are those of several GPUs whose links are known."""
     domains = sum(one.domains for one in gangs) / len(gangs) if gangs else None
     if not sets:
         return Figures("today", jobs, None, None, None, nics, domains)

@@ -68,6 +68,7 @@ class Machine:
     memory_bytes: int
     readings: tuple[Reading, ...]  # without UUIDs: `fabric_slice` adds those of a node
     nics: tuple[Nic, ...] = ()
+    knows_links: bool = True  # False: no agent could tell them, so that the usual board of the product counts
 
     @property
     def count(self) -> int:
@@ -113,7 +114,7 @@ def load_machine(path: Path) -> Machine:
 
 
 def unlinked_machine(product: str, gpus: int, vram_bytes: int) -> Machine:
-    """A machine of which only the GPUs are known, not what joins them."""
+    """A machine of which only the GPUs are known, not what joins them: it has no fabric slice."""
     reading = Reading(
         uuid="",
         product=product,
@@ -129,7 +130,7 @@ def unlinked_machine(product: str, gpus: int, vram_bytes: int) -> Machine:
         memory_total_bytes=vram_bytes,
         memory_free_bytes=vram_bytes,
     )
-    return Machine(product or "no-gpu", product, vram_bytes, (reading,) * gpus)
+    return Machine(product or "no-gpu", product, vram_bytes, (reading,) * gpus, knows_links=False)
 
 
 @cache

@@ -86,11 +86,13 @@ def test_the_same_pods_once_more_are_better_with_berth(tmp_path: Path) -> None:
 def test_a_pod_keeps_its_product_in_a_replay(tmp_path: Path) -> None:
     """A node selector chose the cards: boards of a better product are no merit of Berth."""
     nodes = {"a": "a100-pcie-8-bridged", "h": "hgx-h100-8"}
-    path = snapshot_file(tmp_path, objects_of({"nodes": nodes, "pods": [{"name": "p", "node": "a", "gpus": [0, 2]}]}))
-    code, out, err = berth(["assess", str(path), "--output", "json"])
-    assert code == 0, err
-    rows = json.loads(out)["replay"]["rows"]
-    assert [(row["started"], row["joined"], row["gbps"]) for row in rows] == [(1, 0.0, 20.0)] * 4
+    case: Json = {"nodes": nodes, "pods": [{"name": "p", "node": "a", "gpus": [0, 2]}]}
+    for agent, expected in ((True, [20.0, 240.0, 240.0, 240.0]), (False, [None] * 4)):  # without the agent: not known
+        path = snapshot_file(tmp_path, objects_of({**case, "agent": agent}))
+        code, out, err = berth(["assess", str(path), "--output", "json"])
+        assert code == 0, err
+        rows = json.loads(out)["replay"]["rows"]
+        assert [(row["started"], row["gbps"]) for row in rows] == [(1, gbps) for gbps in expected]
 
 
 def test_claims_of_one_pod_are_replayed_together(tmp_path: Path) -> None:
