@@ -126,6 +126,12 @@ def _unknown(found: Assessment, reading: ClusterReading, snapshot: Snapshot) -> 
     shared = sum(len(claim.reserved_for) > 1 for claim in reading.cache.store.claims.values())
     if shared:
         yield f"{counted(shared, 'claim is', 'claims are')} shared by several pods, which are not replayed."
+    of_jobs = {pod.uid for pod in reading.pods if pod.jobs}
+    if jobs := sum(not one.uids.isdisjoint(of_jobs) for one in found.gangs):
+        yield (
+            f"{counted(jobs, 'gang is a Job or JobSet', 'gangs are Jobs or JobSets')} without a group: here, in the "
+            "replay and in --jobs their running pods are a gang, as if they had berth.dev/group."
+        )
     if found.replay.rows:
         yield (
             "The replay creates the running pods in the order of their age, none of which ends, each with the "

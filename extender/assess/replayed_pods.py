@@ -13,7 +13,7 @@ from extender.api.pod_groups import GroupKey
 from extender.api.pods import Pod
 from extender.assess.cluster_reading import ClusterReading
 from extender.assess.gang_spread import GangSpread
-from extender.assess.pod_jobs import by_age, claims_of, pod_job
+from extender.assess.pod_jobs import by_age, claims_of, gang_of, pod_job
 from extender.assess.pod_sets import PodSet
 from extender.base.berth_errors import BerthError
 from extender.replay import Job, Outcome, Task, fleet_of, placement_of, run_side_by_side
@@ -130,14 +130,12 @@ class _Choice:
         """A job for each pod, or for each kind of pods of a group, by age."""
         parts: dict[tuple[GroupKey | str, Hashable], list[tuple[Pod, Job]]] = {}
         groups_elsewhere = {
-            pod.membership.key
-            for pod in self._reading.pods
-            if pod.membership is not None and pod.node_name and pod.node_name not in self._nodes
+            gang_of(pod) for pod in self._reading.pods if pod.node_name and pod.node_name not in self._nodes
         }
         for pod in by_age(self._reading.pods):
             if pod.node_name not in self._nodes or pod.deleting:
                 continue
-            group = pod.membership.key if pod.membership is not None and pod.membership.key.name else None
+            group = gang_of(pod)
             job = self._job(pod) if group is None or group not in groups_elsewhere else None
             if job is None:
                 self.left_out += 1
