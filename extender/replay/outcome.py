@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
@@ -19,7 +19,6 @@ from extender.explain import fleet_stats, large_jobs
 from extender.replay.jobs import Job
 from extender.replay.large_shapes import LargeShape, has_place
 from extender.topology.affinity import nearest, pairs_of
-from extender.topology.link_knowledge import Links, links_of
 from extender.topology.score_parts import product_gbps
 from extender.topology.sets import bandwidth, is_joined
 
@@ -50,8 +49,8 @@ class StartedJob(NamedTuple):
     pods: tuple[PlacedPod, ...]
 
 
-def placed_pod(node_info: NodeInfo, results: Sequence[Result]) -> PlacedPod:
-    """Measure the devices of a pod."""
+def placed_pod(node_info: NodeInfo, results: Sequence[Result], *, knows_links: bool) -> PlacedPod:
+    """Measure the devices of a pod. `knows_links`: whether it is known what joins the GPUs of the node."""
     names = tuple(str(one.device) for one in results)
     taken = sum(1 << bit for one in results if (bit := _whole_device(node_info, one)) is not None)
     gpus, fabric, places = node_info.positions(taken), node_info.fabric, node_info.places
@@ -64,8 +63,7 @@ def placed_pod(node_info: NodeInfo, results: Sequence[Result]) -> PlacedPod:
         a, b = sorted((places.kind(pair.anchor), places.kind(pair.other)))
         near += pair.nearness == nearest(places)[a, b]
     best = max(product_gbps(node_info, gpus), gbps) if count > 1 else 0.0
-    known = links_of(node_info) is not Links.UNKNOWN
-    return PlacedPod(node_info.node.name, count, joined, gbps, best, near, len(pairs), names, known)
+    return PlacedPod(node_info.node.name, count, joined, gbps, best, near, len(pairs), names, knows_links)
 
 
 def _whole_device(node_info: NodeInfo, result: Result) -> int | None:
@@ -130,12 +128,22 @@ class Outcome:
 
 
 class Meter:
-    """Collects what an Outcome has. `levels` are the group levels of the policy, the nearest first."""
+    """Collects what an Outcome has. `levels` are the group levels of the policy, the nearest first.
 
-    def __init__(self, snapshot: Snapshot, levels: Sequence[str], until: float, large: LargeShape | None) -> None:
+    `unmeasured` are the nodes of which it is not known what joins their GPUs.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        levels: Sequence[str],
+        until: float,
+        large: LargeShape | None,
+        unmeasured: Container[str],
+    ) -> None:
         stats = fleet_stats(snapshot).values()
         self.gpus = sum(one.gpus for one in stats)
-        known = [links_of(one) is not Links.UNKNOWN for one in snapshot.node_infos.values() if _has_several(one)]
+        known = [name not in unmeasured for name, one in snapshot.node_infos.items() if _has_several(one)]
         self._unknown_links, self._knows_links = known.count(False), not known or any(known)
         self._levels = levels
         self._until = until

@@ -71,7 +71,7 @@ def machine_objects(node: MachineNode) -> list[Json]:
     nics = [nic_slice(name, machine)] if machine.nics else []
     if not machine.readings:
         return [made, *nics]
-    fabric = [fabric_slice(name, machine)] if machine.knows_links else []
+    fabric = [fabric_slice(name, machine)] if machine.has_agent else []
     return [made, gpu_slice(name, machine), *nics, *fabric]
 
 
