@@ -12,13 +12,16 @@ from extender.api.gpu_topology import Graph
 from extender.assess.cluster_reading import ClusterReading
 from extender.assess.fleet_state import FleetState, NodeFacts, fleet_state, plugin_requests
 from extender.assess.gang_spread import GangSpread, gang_spreads
-from extender.assess.pod_sets import Bandwidth, Links, PodSet, bandwidth_of, pod_sets, users_by_node
+from extender.assess.pod_sets import Bandwidth, PodSet, bandwidth_of, pod_sets, users_by_node
 from extender.assess.replayed_pods import Replayed, replayed_pods
 from extender.assess.waiting_pods import WaitingPods, waiting_pods
 from extender.base.bits import members
 from extender.base.text_limits import counted
 from extender.console import to_json
 from extender.policy import Policy
+from extender.topology.link_knowledge import Links
+
+_OF_CLAIMS = ("free", "allocated", "shared", "stranded", "largest_set")
 
 
 @dataclass(slots=True)
@@ -40,11 +43,15 @@ class Assessment:
     lacking: list[str]  # kinds that were not read
     unreadable: list[str]
     graphs: dict[str, Graph] = field(default_factory=dict)  # by node: of the pods with several GPUs
+    knows_claims: bool = True  # False: which GPUs are free is not known, but for those of device plugins
 
     def as_json(self) -> Json:
         """The assessment without the graphs. GPUs are a list of positions in place of a mask."""
         names = (name for name in self.__dataclass_fields__ if name not in ("sets", "graphs", "gangs"))
         found: Json = {name: to_json(getattr(self, name)) for name in names}
+        if not self.knows_claims:
+            for one in found["fleet"]["products"]:
+                one.update({} if one["counted"] else dict.fromkeys(_OF_CLAIMS))
         found["bandwidth"]["share"] = self.bandwidth.share
         found["sets"] = [{**to_json(one), "gpus": members(one.gpus)} for one in self.sets]
         found["gangs"] = [{name: value for name, value in to_json(one).items() if name != "uids"} for one in self.gangs]
@@ -76,6 +83,7 @@ def assess(reading: ClusterReading, *, replays: bool, progress: Callable[[int], 
         reading.lacking,
         [*reading.unreadable, *(f"node {name}: {why}" for name, why in reading.cache.failed_nodes.items())],
         _graphs(several, snapshot),
+        reading.knows_claims,
     )
     if replays:
         found.replay = replayed_pods(reading, snapshot, sets, gangs, policy.group_levels, progress)
@@ -118,6 +126,12 @@ def _unknown(found: Assessment, reading: ClusterReading, snapshot: Snapshot) -> 
     shared = sum(len(claim.reserved_for) > 1 for claim in reading.cache.store.claims.values())
     if shared:
         yield f"{counted(shared, 'claim is', 'claims are')} shared by several pods, which are not replayed."
+    of_jobs = {pod.uid for pod in reading.pods if pod.jobs}
+    if jobs := sum(not one.uids.isdisjoint(of_jobs) for one in found.gangs):
+        yield (
+            f"{counted(jobs, 'gang is a Job or JobSet', 'gangs are Jobs or JobSets')} without a group: here, in the "
+            "replay and in --jobs their running pods are a gang, as if they had berth.dev/group."
+        )
     if found.replay.rows:
         yield (
             "The replay creates the running pods in the order of their age, none of which ends, each with the "

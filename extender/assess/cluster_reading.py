@@ -15,7 +15,7 @@ from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import group_policy_of
 from extender.api.pods import SCHEDULER, Pod, decode_pod
 from extender.base.berth_errors import WireError
-from extender.base.text_limits import one_line
+from extender.base.text_limits import counted, one_line
 from extender.cache import ClusterCache
 from extender.cluster import WatchedResource
 from extender.replay import version_problem
@@ -55,11 +55,15 @@ class ClusterReading:
     lacking: list[str] = field(default_factory=list)  # a sentence for each kind that lacks
     unreadable: list[str] = field(default_factory=list)
     kinds: set[str] = field(default_factory=set)
+    knows_claims: bool = True  # whether it is known which devices are allocated
 
 
-def reading_of(objects: Iterable[Json], refused: Mapping[str, str], where: str) -> ClusterReading:
+def reading_of(
+    objects: Iterable[Json], refused: Mapping[str, str], where: str, *, is_live: bool = False
+) -> ClusterReading:
     """Read objects. `refused` maps a kind that the API server did not list to its answer; `where` names the source.
 
+    `is_live`: the API server listed all other kinds, so that what is not there does not exist.
     Raises WireError if there are neither nodes nor slices, or if objects have a version that Berth does not read.
     """
     found = ClusterReading(ClusterCache(Features()))
@@ -77,7 +81,20 @@ def reading_of(objects: Iterable[Json], refused: Mapping[str, str], where: str) 
             found.lacking.append(f"{kind}s could not be listed ({one_line(refused[kind], 256)}): {meaning}")
         elif kind not in found.kinds and kind not in _OPTIONAL_IN_FILES:
             found.lacking.append(f"there is no {kind}: {meaning}")
+    if "ResourceClaim" in refused:
+        found.knows_claims = False
+    elif not is_live and "ResourceClaim" not in found.kinds and (why := _missing_claims(found)):
+        found.knows_claims = False
+        found.lacking.insert(0, f"there is no ResourceClaim, {why}: {NEEDED['ResourceClaim']}")
     return found
+
+
+def _missing_claims(found: ClusterReading) -> str:
+    """Why files without claims are half a snapshot; '' if the cluster has no claims."""
+    if "Pod" not in found.kinds:
+        return "and no Pod that shows whether there are any"
+    users = sum(bool(pod.node_name and (pod.claims or pod.extended_claim)) for pod in found.pods)
+    return f"but {counted(users, 'running pod names', 'running pods name')} claims" if users else ""
 
 
 class _Reader:

@@ -10,9 +10,10 @@ from extender.allocation import NodeInfo, Snapshot
 from extender.api.label_domains import label_domains
 from extender.api.pods import Pod
 from extender.assess.cluster_reading import ClusterReading
-from extender.assess.pod_sets import Links, PodSet, is_equal_for_all, links_of, says_places
+from extender.assess.pod_sets import PodSet, is_equal_for_all, says_places
 from extender.explain import STATES, fleet_stats, letters, product
 from extender.scheduling import path_labels
+from extender.topology.link_knowledge import Links, links_of
 from extender.topology.product_values import in_part_use
 from extender.topology.ring import joined_sets
 from extender.vendors import PLUGIN_RESOURCES
@@ -111,12 +112,13 @@ def fleet_state(
         fact = facts.setdefault((product(node_info), links, equal), NodeFacts(product(node_info), links, equal))
         fact.nodes += 1
         fact.with_nics += says_places(node_info)
-        if links in (Links.AGENT, Links.BOARD):
+        if links in (Links.AGENT, Links.BOARD) and reading.knows_claims:
             _add_sets(node_info, users.get(name, ()), sets, found.breakers)
     found.sets = sorted(sets.values(), key=lambda one: one.product)
     found.breakers = sorted(found.breakers, key=lambda one: (one.gpus, -one.of, one.node))[:_MAX_BREAKERS]
     found.facts = sorted(facts.values(), key=lambda one: (one.product, one.links))
-    found.domains = list(_domains(snapshot, users, spread, levels))
+    if reading.knows_claims:
+        found.domains = list(_domains(snapshot, users, spread, levels))
     return found
 
 

@@ -53,8 +53,9 @@ def _products(found: Assessment) -> Iterator[str]:
         bad, stranded = one.unhealthy + one.drifting, min(one.stranded, one.free)
         used = one.allocated + one.shared
         amounts = (("free", one.free - stranded, _FREE), ("allocated", used, _USED))
-        picture = _bar([*amounts, ("stranded", round(stranded, 1), _OTHER), ("unhealthy", bad, _BAD)])
-        rows.append([*map(_text, product_cells(one)), picture])
+        is_known = found.knows_claims or one.counted
+        parts = [*amounts, ("stranded", round(stranded, 1), _OTHER), ("unhealthy", bad, _BAD)] if is_known else []
+        rows.append([*map(_text, product_cells(one, is_known=is_known)), _bar(parts)])
     yield _table([*HEADS["products"], ""], rows)
 
 

@@ -14,10 +14,12 @@ from extender.api.nodes import Node, Toleration, encode_toleration
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_amounts import requests_of
 from extender.api.pod_annotations import TOPOLOGY_ANNOTATION
+from extender.api.pod_groups import GroupKey
 from extender.api.pods import Pod
 from extender.api.resource_claims import Claim, Result
 from extender.assess.cluster_reading import ClusterReading
 from extender.assess.fleet_state import plugin_requests
+from extender.assess.gang_spread import group_of
 from extender.replay import SPEC_FIELDS, Job, cel_text, plain_name
 from extender.vendors import GPU, PLUGIN_RESOURCES, driver_of
 
@@ -27,6 +29,15 @@ _PLUGIN = "nvidia.com/gpu"  # whose GPUs are those of machine files
 def by_age(pods: Iterable[Pod]) -> list[Pod]:
     """The oldest first."""
     return sorted(pods, key=lambda pod: (pod.created, pod.key))
+
+
+def gang_of(pod: Pod) -> GroupKey | None:
+    """The group with whose other pods a pod is one job; None if it is a job alone.
+
+    Of a Job without a group, those that run now are a gang, as group_of has it. Others may come one after the other.
+    """
+    named = pod.membership is not None and pod.membership.key.name
+    return group_of(pod) if named or (pod.node_name and not pod.ended) else None
 
 
 def claims_of(pod: Pod) -> list[ObjectKey]:
@@ -109,8 +120,7 @@ def job_lines(reading: ClusterReading, snapshot: Snapshot) -> tuple[list[Json], 
         if job is None:
             left_out += 1
             continue
-        group = pod.membership.key if pod.membership is not None and pod.membership.key.name else pod.uid
-        parts.setdefault((group, job.shape), []).append((pod, job))
+        parts.setdefault((gang_of(pod) or pod.uid, job.shape), []).append((pod, job))
     times = {pod.uid: _times(reading.requests[pod.uid]) for members in parts.values() for pod, _ in members}
     first = min((arrival for arrival, _ in times.values()), default=0.0)
     lines = []

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.allocation.nodes import Nearness
-from extender.api.gpu_topology import Fabric, Source
+from extender.api.gpu_topology import Fabric
 from extender.api.pods import Pod
 from extender.api.resource_claims import Result
 from extender.api.resource_slices import PoolKey
@@ -18,19 +17,10 @@ from extender.cache import ALL_NODES
 from extender.explain import product
 from extender.topology.affinity import nearest, pairs_of
 from extender.topology.device_pairs import device_pairs
-from extender.topology.products import limits_of
+from extender.topology.link_knowledge import Links, links_of
 from extender.topology.score_parts import product_gbps
 from extender.topology.sets import bandwidth, best_gbps, is_joined
 from extender.vendors import GPU, driver_of
-
-
-class Links(StrEnum):
-    """Who says how links join the GPUs of a node."""
-
-    AGENT = "Berth's agent"
-    BOARD = "the usual board of the product"
-    NONE = "the product has no links"
-    UNKNOWN = "not known"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +54,6 @@ class PodSet:
     def is_measured(self) -> bool:
         """Whether it has several GPUs, and the links between them are known."""
         return self.is_several and self.links is not Links.UNKNOWN
-
-
-def links_of(node_info: NodeInfo) -> Links:
-    """Who says how links join the GPUs of a node."""
-    fabric = node_info.fabric
-    if fabric is None:
-        return Links.UNKNOWN
-    if fabric.source is Source.LIVE:
-        return Links.AGENT
-    if fabric.source is Source.TABLE:
-        return Links.BOARD
-    drivers = {node_info.inventory.devices[bit].id.driver for bit in node_info.gpu_bits if bit >= 0}
-    is_without = all(limits_of(fabric.product, driver).link_gbps == 0 for driver in drivers)
-    return Links.NONE if is_without else Links.UNKNOWN
 
 
 def is_equal_for_all(fabric: Fabric) -> bool:

@@ -13,7 +13,7 @@ from extender.api.pod_groups import GroupKey
 from extender.api.pods import Pod
 from extender.assess.cluster_reading import ClusterReading
 from extender.assess.gang_spread import GangSpread
-from extender.assess.pod_jobs import by_age, claims_of, pod_job
+from extender.assess.pod_jobs import by_age, claims_of, gang_of, pod_job
 from extender.assess.pod_sets import PodSet
 from extender.base.berth_errors import BerthError
 from extender.replay import Job, Outcome, Task, fleet_of, placement_of, run_side_by_side
@@ -64,7 +64,7 @@ def replayed_pods(
         jobs = choice.jobs()
         found.pods, found.jobs, found.left_out = len(choice.chosen), len(jobs), choice.left_out
         if not jobs:
-            found.problem = "no pod with claims runs"
+            found.problem = "no pod with claims runs" if reading.knows_claims else "no ResourceClaims were read"
             return found
         fleet = fleet_of((), choice.fleet())
         tasks = [Task(fleet, jobs, placement_of(one), _SEED) for one in ("berth", "first fit", "emptiest node")]
@@ -73,7 +73,7 @@ def replayed_pods(
         found.problem = str(error)
         return found
     chosen = choice.chosen
-    today = [one for one in sets if one.uid in chosen and one.is_several]
+    today = [one for one in sets if one.uid in chosen and one.is_measured]
     inside = [one for one in gangs if one.uids <= chosen]
     pairs = [(one.near, one.pairs) for one in sets if one.uid in chosen and one.pairs]
     nics = sum(near for near, _ in pairs) / sum(count for _, count in pairs) if pairs else None
@@ -83,7 +83,7 @@ def replayed_pods(
 
 
 def _today(sets: Sequence[PodSet], gangs: Sequence[GangSpread], jobs: int, nics: float | None) -> Figures:
-    """Measured as a replay does it: GPUs whose links are not known count as not joined."""
+    """Measured as a replay does it. `sets` are those of several GPUs whose links are known."""
     domains = sum(one.domains for one in gangs) / len(gangs) if gangs else None
     if not sets:
         return Figures("today", jobs, None, None, None, nics, domains)
@@ -130,14 +130,12 @@ class _Choice:
         """A job for each pod, or for each kind of pods of a group, by age."""
         parts: dict[tuple[GroupKey | str, Hashable], list[tuple[Pod, Job]]] = {}
         groups_elsewhere = {
-            pod.membership.key
-            for pod in self._reading.pods
-            if pod.membership is not None and pod.node_name and pod.node_name not in self._nodes
+            gang_of(pod) for pod in self._reading.pods if pod.node_name and pod.node_name not in self._nodes
         }
         for pod in by_age(self._reading.pods):
             if pod.node_name not in self._nodes or pod.deleting:
                 continue
-            group = pod.membership.key if pod.membership is not None and pod.membership.key.name else None
+            group = gang_of(pod)
             job = self._job(pod) if group is None or group not in groups_elsewhere else None
             if job is None:
                 self.left_out += 1

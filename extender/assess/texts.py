@@ -26,10 +26,11 @@ def headline(found: Assessment) -> Iterator[str]:
     products = found.fleet.products
     gpus, free = sum(one.gpus for one in products), sum(one.free for one in products)
     stranded = sum(one.stranded for one in products)
-    yield (
-        f"{counted(found.nodes, 'node')}, {counted(gpus, 'GPU')}: {free} free, {stranded:.0f} of them of no use to the "
-        "typical job."
-    )
+    fleet = f"{counted(found.nodes, 'node')}, {counted(gpus, 'GPU')}"
+    if not found.knows_claims:
+        yield f"Which GPUs are in use is not known: no ResourceClaims were read. {fleet}."
+        return
+    yield f"{fleet}: {free} free, {stranded:.0f} of them of no use to the typical job."
     width = found.bandwidth
     if width.pods and width.share is not None:
         yield (
@@ -55,8 +56,10 @@ def _amount(value: float | None) -> str:
     return "-" if value is None else f"{value:,.1f}"
 
 
-def product_cells(one: ProductState) -> list[str]:
-    """The cells of a product."""
+def product_cells(one: ProductState, *, is_known: bool = True) -> list[str]:
+    """The cells of a product. `is_known`: whether the claims are."""
+    if not (is_known or one.counted):
+        return [one.product, f"{one.nodes:,}", f"{one.gpus:,}", *("not known",) * 4]
     used = one.allocated + one.shared + one.drifting + one.unhealthy
     found = [one.product, *(f"{count:,}" for count in (one.nodes, one.gpus, one.free, used))]
     return [*found, *(("not known",) * 2 if one.counted else (f"{one.stranded:.1f}", str(one.largest_set or "-")))]

@@ -38,15 +38,17 @@ def waiting_pods(reading: ClusterReading, snapshot: Snapshot, policy: Policy) ->
             kinds.setdefault(_kind(pod, snapshot, policy), []).append(pod)
     explainer = Explainer(reading.cache, Evaluator(Features()), policy)
     room = _room(reading) if reading.offered else {}
+    why = "too many kinds of pods wait" if reading.knows_claims else "which devices are free is not known"
+    most = _MAX_EXPLAINED if reading.knows_claims else 0
     found = []
     for number, pods in enumerate(sorted(kinds.values(), key=len, reverse=True)):
         told = error_line(pods[0].unschedulable or pods[0].scheduler_error)
-        unexplained = f"not explained, too many kinds of pods wait{': ' * bool(told)}{told}"
+        unexplained = f"not explained, {why}{': ' * bool(told)}{told}"
         one = WaitingPods(str(pods[0].key), len(pods), unexplained, told)
         asked = plugin_requests(pods[0])
         if asked and asked.keys().isdisjoint(snapshot.extended_resources):
             one.reason = _plugin_reason(asked, room)
-        elif number < _MAX_EXPLAINED and (brief := explainer.brief(pods[0].uid, _SECONDS)) is not None:
+        elif number < most and (brief := explainer.brief(pods[0].uid, _SECONDS)) is not None:
             one.reason, one.nearest = brief.sentence, brief.nearest
         found.append(one)
     return found

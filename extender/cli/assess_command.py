@@ -69,16 +69,16 @@ def assess_command(
 
     It only lists objects: nodes, pods, slices, claims, classes and taint rules. The share of --fail-below is the
     predicted bandwidth of all pods with several GPUs, divided by that of the best sets of their nodes. Exit code 1
-    also if there are such pods, but the links of all of them are unknown.
+    also if there are such pods, but the links of all of them are unknown, or if no claims could be read.
 
     Example: berth assess --kubeconfig ~/.kube/config --html assessment.html
     """
     set_up_logging("error")  # each bind of the replay would write a line
     needs(save, "--save", ("--anonymise", anonymise))
-    objects, refused, where = from_files(files) if files else from_cluster(kubeconfig)
+    objects, refused, where, is_live = from_files(files) if files else from_cluster(kubeconfig)
     if save is not None:
         _save(save, objects, anonymise=anonymise)
-    reading = reading_of(objects, refused, where)
+    reading = reading_of(objects, refused, where, is_live=is_live)
     if jobs_file is not None:
         _write_jobs(jobs_file, reading)
     with Screen(stderr=True).status("assessing"):
@@ -94,6 +94,9 @@ def assess_command(
 
 
 def _judge(found: Assessment, least: float) -> None:
+    if not found.knows_claims:
+        say("berth: --fail-below: no ResourceClaims were read, so which pods have which GPUs is not known", err=True)
+        raise typer.Exit(1)
     share, pods = found.bandwidth.share, found.bandwidth.pods
     if not pods:
         return
@@ -135,9 +138,10 @@ def _write(path: Path, content: bytes) -> None:
 
 def _print(found: Assessment) -> None:
     screen = table_screen()
+    products = [product_cells(one, is_known=found.knows_claims) for one in found.fleet.products]
     for line in headline(found):
         screen.print(line)
-    _table(screen, "GPUs", HEADS["products"], [product_cells(one) for one in found.fleet.products])
+    _table(screen, "GPUs", HEADS["products"], products)
     _table(screen, "pods with several GPUs, the worst first", HEADS["sets"], [set_cells(one) for one in found.sets])
     _table(screen, "gangs", HEADS["gangs"], [gang_cells(one) for one in found.gangs])
     _table(screen, "sets of joined GPUs, and racks", _BROKEN, _broken(found))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from extender.api.fields import Json
+from extender.base.berth_errors import WireError
 from extender.cache import ClusterCache
 from extender.cli.object_files import documents
 from extender.cli.output import Screen
@@ -25,6 +26,7 @@ class Objects(NamedTuple):
     objects: list[Json]
     refused: dict[str, str]
     where: str
+    is_live: bool = False
 
 
 def from_files(files: Sequence[Path]) -> Objects:
@@ -35,19 +37,25 @@ def from_files(files: Sequence[Path]) -> Objects:
 def from_cluster(kubeconfig: Path | None, context: str = "", *, budgets: bool = False) -> Objects:
     """The objects of a cluster; `budgets`: the PodDisruptionBudgets, too."""
     with Screen(stderr=True).status("reading the cluster"):
-        return Objects(*asyncio.run(_listed(kubeconfig, context, budgets=budgets)), "the cluster")
+        return Objects(*asyncio.run(_listed(kubeconfig, context, budgets=budgets)), "the cluster", is_live=True)
 
 
 async def _listed(kubeconfig: Path | None, context: str, *, budgets: bool) -> tuple[list[Json], dict[str, str]]:
-    """The objects of all kinds that may be listed, and why each other one may not."""
+    """The objects of all kinds that may be listed, and why each other one may not.
+
+    Raises WireError that names the server if it lists none of them.
+    """
     refused = dict[str, str]()
     objects = list[Json]()
-    async with ApiClient(load_credentials(kubeconfig, context)) as client:
-        for kind in watched_resources(ClusterCache()):
+    credentials, kinds = load_credentials(kubeconfig, context), watched_resources(ClusterCache())
+    async with ApiClient(credentials) as client:
+        for kind in kinds:
             try:
                 objects += await list_kind(client, kind)
             except ClusterError as error:
                 refused[kind.list_kind.removesuffix("List")] = str(error)
+        if refused.keys() == {kind.list_kind.removesuffix("List") for kind in kinds}:
+            raise WireError(f"API server {credentials.url}", f"lists nothing: {next(iter(refused.values()))}")
         if budgets:
             try:
                 objects += await list_items(client, _BUDGETS, "PodDisruptionBudgetList")

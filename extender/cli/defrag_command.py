@@ -108,7 +108,7 @@ def defrag_command(
     shape = Shape(gpus, pods, level, device_class, selector) if gpus else None
     _check_question(words, file, shape, (("--pods", pods > 1), ("--in", level), ("--selector", selector)))
     objects = from_files(snapshot) if snapshot else from_cluster(kubeconfig, context, budgets=True)
-    reading = reading_of(*objects)
+    reading = reading_of(*objects[:3], is_live=objects.is_live)
     now = time_of(reading) if snapshot else datetime.now(UTC)
     decided_by = policy_of(policy) if policy is not None else Policy()
     terms = Terms(now, priority, None, all_schedulers)

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from extender.base.berth_errors import WireError
+from extender.base.text_limits import counted
 from extender.cli.logs import set_up_logging
 from extender.cli.object_files import documents, policy_of
 from extender.cli.options import Columns, Output, needs
@@ -163,6 +164,8 @@ def _print(outcomes: Sequence[Outcome], large: LargeShape | None) -> None:
         if any(size in one.waits for one in outcomes):
             table.add_row(f"  {size}", *(_wait(one, size) for one in outcomes))
     table_screen().print(table)
+    if unknown := outcomes[0].unknown_links:
+        say(f"{counted(unknown, 'node')}: what joins the GPUs is not known, so the rows of links leave out their pods")
     for one in outcomes:
         if one.started < one.jobs:
             name, reason = next(iter(one.never.items()))

@@ -40,6 +40,7 @@ class Fleet:
 
     objects: Sequence[Json]
     used: Mapping[str, Amounts]  # by node
+    unlinked: frozenset[str] = frozenset()  # nodes of a list, of which nobody says what joins their GPUs
 
     def apply(self, cache: ClusterCache) -> None:
         """Apply all objects. Raises WireError that names the object."""
@@ -89,7 +90,7 @@ def fleet_of(machines: Sequence[MachineNode], snapshot: Iterable[Json] = (), *, 
     slices = (obj for obj in objects if obj["kind"] == "ResourceSlice")
     drivers = {str(inner(obj, "spec", "").get("driver")) for obj in slices}
     objects += [_of_drivers(one, drivers) for one in DEVICE_CLASSES if one["metadata"]["name"] not in classes]
-    return Fleet(objects, used)
+    return Fleet(objects, used, frozenset(node.name for node in machines if not node.machine.knows_links))
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
@@ -38,6 +38,7 @@ class PlacedPod(NamedTuple):
     near: int  # pairs of a GPU and a NIC that are as near as the machine allows
     pairs: int
     devices: tuple[str, ...]  # as driver/pool/device
+    knows_links: bool = True  # False: what joins the GPUs of the node is not known, so that the set is not measured
 
 
 class StartedJob(NamedTuple):
@@ -48,8 +49,8 @@ class StartedJob(NamedTuple):
     pods: tuple[PlacedPod, ...]
 
 
-def placed_pod(node_info: NodeInfo, results: Sequence[Result]) -> PlacedPod:
-    """Measure the devices of a pod."""
+def placed_pod(node_info: NodeInfo, results: Sequence[Result], *, knows_links: bool) -> PlacedPod:
+    """Measure the devices of a pod. `knows_links`: whether it is known what joins the GPUs of the node."""
     names = tuple(str(one.device) for one in results)
     taken = sum(1 << bit for one in results if (bit := _whole_device(node_info, one)) is not None)
     gpus, fabric, places = node_info.positions(taken), node_info.fabric, node_info.places
@@ -62,7 +63,7 @@ def placed_pod(node_info: NodeInfo, results: Sequence[Result]) -> PlacedPod:
         a, b = sorted((places.kind(pair.anchor), places.kind(pair.other)))
         near += pair.nearness == nearest(places)[a, b]
     best = max(product_gbps(node_info, gpus), gbps) if count > 1 else 0.0
-    return PlacedPod(node_info.node.name, count, joined, gbps, best, near, len(pairs), names)
+    return PlacedPod(node_info.node.name, count, joined, gbps, best, near, len(pairs), names, knows_links)
 
 
 def _whole_device(node_info: NodeInfo, result: Result) -> int | None:
@@ -96,7 +97,8 @@ class Outcome:
     gpus: int  # of the fleet
     jobs: int
     started: int
-    joined: float  # of the pods with several GPUs: those whose GPUs links join
+    unknown_links: int  # nodes with several GPUs of which nobody says what joins them: their pods are not measured
+    joined: float  # of the pods with several GPUs on other nodes: those whose GPUs links join
     ring_gbps: float  # mean bandwidth of their rings in GB/s
     ring: float  # the sum of it, against the best sets of their nodes
     nic: float  # pairs of a GPU and a NIC that are as near as the machine allows
@@ -126,11 +128,23 @@ class Outcome:
 
 
 class Meter:
-    """Collects what an Outcome has. `levels` are the group levels of the policy, the nearest first."""
+    """Collects what an Outcome has. `levels` are the group levels of the policy, the nearest first.
 
-    def __init__(self, snapshot: Snapshot, levels: Sequence[str], until: float, large: LargeShape | None) -> None:
+    `unmeasured` are the nodes of which it is not known what joins their GPUs.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        levels: Sequence[str],
+        until: float,
+        large: LargeShape | None,
+        unmeasured: Container[str],
+    ) -> None:
         stats = fleet_stats(snapshot).values()
         self.gpus = sum(one.gpus for one in stats)
+        known = [name not in unmeasured for name, one in snapshot.node_infos.items() if _has_several(one)]
+        self._unknown_links, self._knows_links = known.count(False), not known or any(known)
         self._levels = levels
         self._until = until
         self._large = large
@@ -168,13 +182,15 @@ class Meter:
     def outcome(self, placement: str, jobs: int, now: float, failures: int, never: Mapping[str, str]) -> Outcome:
         """The figures at the end."""
         self._integrate(now)
-        several = [pod for pod in self._pods if pod.gpus > 1]
+        several = [pod for pod in self._pods if pod.gpus > 1 and pod.knows_links]
+        looks = self._large is not None and (self._knows_links or self._large.gpus == 1)
         best, pairs = sum(pod.best_gbps for pod in several), sum(pod.pairs for pod in self._pods)
         return Outcome(
             placement=placement,
             gpus=self.gpus,
             jobs=jobs,
             started=len(self._jobs),
+            unknown_links=self._unknown_links,
             joined=_share([pod.is_joined for pod in several]),
             ring_gbps=statistics.fmean(pod.gbps for pod in several) if several else math.nan,
             ring=sum(pod.gbps for pod in several) / best if best else math.nan,
@@ -186,8 +202,8 @@ class Meter:
             allocated=self._time_share(self._area),
             held=self._time_share(self._held_area),
             stranded=self._mean([one.stranded for one in self._samples]),
-            large=self._mean([one.large for one in self._samples]),
-            large_place=math.nan if self._large is None else self._mean([one.has_place for one in self._samples]),
+            large=self._mean([one.large for one in self._samples]) if self._knows_links else math.nan,
+            large_place=self._mean([one.has_place for one in self._samples]) if looks else math.nan,
             failures=failures,
             never=never,
             samples=tuple(self._samples),
@@ -222,6 +238,10 @@ class Meter:
     def _domain(self, node: str, snapshot: Snapshot) -> tuple[str, str]:
         labels = snapshot.node_infos[node].node.labels
         return next(((level, labels[level]) for level in self._levels if level in labels), ("", node))
+
+
+def _has_several(node_info: NodeInfo) -> bool:
+    return node_info.fabric is not None and node_info.fabric.graph.size > 1
 
 
 def size_of(job: Job) -> str:

@@ -38,9 +38,10 @@ def picture(outcomes: Sequence[Outcome]) -> str:
         (size, [one.waits[size][1] / _HOUR if size in one.waits else math.nan for one in outcomes]) for size in sizes
     ]
     parts += _bars("mean wait in hours, by the GPUs of the job", outcomes, waits, _TOP + _STEP, "{:.2f}".format)
-    for number, (name, of) in enumerate(_TIMES):
+    times = _TIMES[:-1] if all(math.isnan(one.large) for one in outcomes) else _TIMES  # links may not be known
+    for number, (name, of) in enumerate(times):
         parts += _lines(name, outcomes, of, _TOP + (2 + number) * _STEP)
-    height = _TOP + (2 + len(_TIMES)) * _STEP
+    height = _TOP + (2 + len(times)) * _STEP
     return svg(_WIDTH, height, parts)
 
 

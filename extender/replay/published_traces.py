@@ -7,7 +7,8 @@
 * Philly (ATC 2019, Microsoft): the list of jobs, which is JSON and so has a function in place of columns.
 * Helios (SC 2021, SenseTime) and Acme (NSDI 2024, Shanghai AI Lab): the jobs of Slurm and of Kubernetes.
 
-The lists of nodes of three of them are fleets. They name the products of the GPUs, but not what joins them.
+The lists of nodes of three of them are fleets. They name the products of the GPUs, but not what joins them: the
+usual board of the product counts, if there is one.
 """
 
 from __future__ import annotations

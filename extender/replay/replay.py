@@ -29,6 +29,7 @@ from extender.runtime.informers import HoldExpirer
 from extender.runtime.supervisor import Supervisor
 from extender.scheduling import UsableNodes
 from extender.serve import Decisions
+from extender.topology.link_knowledge import Links, links_of
 
 PATIENCE_SECONDS = 600.0  # how long pods of a half placed gang wait for the last one, without Berth
 _ROUND_SECONDS = 60.0
@@ -113,7 +114,10 @@ class Replay:
         until = self._jobs[-1].arrival or max(durations, default=1.0)
         snapshot = self.decisions.cache.snapshot()
         self._nodes = {name: node_info.node for name, node_info in snapshot.node_infos.items()}
-        self._meter = Meter(snapshot, self._placement.policy.group_levels, until, self._large)
+        self._unmeasured = self._fleet.unlinked | {
+            name for name, one in snapshot.node_infos.items() if links_of(one) is Links.UNKNOWN
+        }
+        self._meter = Meter(snapshot, self._placement.policy.group_levels, until, self._large, self._unmeasured)
         self.decisions.start()
         supervisor.start("kube-scheduler", self._scheduler.run)
         supervisor.spawn("samples", self._samples(until))
@@ -223,7 +227,7 @@ class Replay:
         cache, node = self.decisions.cache, run.nodes[uid]
         stored = cache.store.claims[claim.key] if claim is not None else None
         results = stored.allocation.results if stored is not None and stored.allocation is not None else ()
-        return placed_pod(cache.snapshot().node_infos[node], results)
+        return placed_pod(cache.snapshot().node_infos[node], results, knows_links=node not in self._unmeasured)
 
     def _over(self, run: _Run) -> None:
         """The work of a job is done."""

@@ -71,7 +71,8 @@ def machine_objects(node: MachineNode) -> list[Json]:
     nics = [nic_slice(name, machine)] if machine.nics else []
     if not machine.readings:
         return [made, *nics]
-    return [made, gpu_slice(name, machine), *nics, fabric_slice(name, machine)]
+    fabric = [fabric_slice(name, machine)] if machine.has_agent else []
+    return [made, gpu_slice(name, machine), *nics, *fabric]
 
 
 def _machine(text: str, option: str) -> Machine:

@@ -21,7 +21,7 @@ from extender.base.berth_errors import WireError
 from extender.files import name_of, read_file
 from extender.policy import faults_of
 from extender.topology.agent_slices import DRIVER, Reading, attributes_of
-from extender.topology.products import pcie_generation
+from extender.topology.products import limits_of, pcie_generation, usual_graph
 
 GPU_DRIVER, NIC_DRIVER = "gpu.nvidia.com", "dra.net"
 _NAMESPACE = uuid.UUID("6f1c1d1e-0f5e-5d8c-9a55-2f0f3c1b7a10")  # fixed, so that every run makes the same UUIDs
@@ -68,6 +68,8 @@ class Machine:
     memory_bytes: int
     readings: tuple[Reading, ...]  # without UUIDs: `fabric_slice` adds those of a node
     nics: tuple[Nic, ...] = ()
+    has_agent: bool = True  # False: no fabric slice, so that the links are those of the product's usual board
+    knows_links: bool = True  # False: nobody says what joins the GPUs
 
     @property
     def count(self) -> int:
@@ -113,7 +115,9 @@ def load_machine(path: Path) -> Machine:
 
 
 def unlinked_machine(product: str, gpus: int, vram_bytes: int) -> Machine:
-    """A machine of which only the GPUs are known, not what joins them."""
+    """A machine of which only the GPUs are known: the usual board of the product joins them, if there is one."""
+    has_board = usual_graph(product, gpus, GPU_DRIVER) is not None
+    knows_links = has_board or gpus < 2 or not limits_of(product, GPU_DRIVER).link_gbps  # noqa: PLR2004 - one has no peer
     reading = Reading(
         uuid="",
         product=product,
@@ -129,7 +133,7 @@ def unlinked_machine(product: str, gpus: int, vram_bytes: int) -> Machine:
         memory_total_bytes=vram_bytes,
         memory_free_bytes=vram_bytes,
     )
-    return Machine(product or "no-gpu", product, vram_bytes, (reading,) * gpus)
+    return Machine(product or "no-gpu", product, vram_bytes, (reading,) * gpus, (), not has_board, knows_links)
 
 
 @cache

@@ -86,11 +86,13 @@ def test_the_same_pods_once_more_are_better_with_berth(tmp_path: Path) -> None:
 def test_a_pod_keeps_its_product_in_a_replay(tmp_path: Path) -> None:
     """A node selector chose the cards: boards of a better product are no merit of Berth."""
     nodes = {"a": "a100-pcie-8-bridged", "h": "hgx-h100-8"}
-    path = snapshot_file(tmp_path, objects_of({"nodes": nodes, "pods": [{"name": "p", "node": "a", "gpus": [0, 2]}]}))
-    code, out, err = berth(["assess", str(path), "--output", "json"])
-    assert code == 0, err
-    rows = json.loads(out)["replay"]["rows"]
-    assert [(row["started"], row["joined"], row["gbps"]) for row in rows] == [(1, 0.0, 20.0)] * 4
+    case: Json = {"nodes": nodes, "pods": [{"name": "p", "node": "a", "gpus": [0, 2]}]}
+    for agent, expected in ((True, [20.0, 240.0, 240.0, 240.0]), (False, [None] * 4)):  # without the agent: not known
+        path = snapshot_file(tmp_path, objects_of({**case, "agent": agent}))
+        code, out, err = berth(["assess", str(path), "--output", "json"])
+        assert code == 0, err
+        rows = json.loads(out)["replay"]["rows"]
+        assert [(row["started"], row["gbps"]) for row in rows] == [(1, gbps) for gbps in expected]
 
 
 def test_claims_of_one_pod_are_replayed_together(tmp_path: Path) -> None:
@@ -181,13 +183,44 @@ def test_the_page_is_one_file_with_pictures_and_without_markup_of_users(tmp_path
         ("Pod", "there is no Pod: gangs, waiting pods"),
         ("ResourceSlice", "there is no ResourceSlice: no GPU of a DRA driver is known"),
         ("DeviceClass", "there is no DeviceClass: why pods wait cannot be told"),
+        ("ResourceClaim", "there is no ResourceClaim, but 1 running pod names claims: which pods have which GPUs"),
     ],
 )
 def test_half_a_snapshot_says_what_lacks(kind: str, words: str, tmp_path: Path) -> None:
     objects = [obj for obj in objects_of(NOT_JOINED) if obj["kind"] != kind]
     found = assessed(snapshot_file(tmp_path, objects))
     assert any(line.startswith(words) for line in found["lacking"])
-    assert len(found["sets"]) == (0 if kind == "ResourceSlice" else 1)
+    assert len(found["sets"]) == (0 if kind in ("ResourceSlice", "ResourceClaim") else 1)
+
+
+@pytest.mark.parametrize("kinds", [{"ResourceClaim"}, {"ResourceClaim", "Pod"}], ids=["no claims", "no pods either"])
+def test_without_claims_no_gpu_is_said_to_be_free(kinds: set[str], tmp_path: Path) -> None:
+    described = {**NOT_JOINED, "pods": [*NOT_JOINED["pods"], {"name": "waits", "count": 8}]}
+    objects = [obj for obj in objects_of(described) if obj["kind"] not in kinds]
+    path, page = snapshot_file(tmp_path, objects), tmp_path / "page.html"
+    code, out, err = berth(["assess", str(path), "--fail-below", "0.1", "--html", str(page)])
+    assert code == 1
+    assert "--fail-below: no ResourceClaims were read" in err
+    first = "Which GPUs are in use is not known: no ResourceClaims were read. 1 node, 8 GPUs."
+    assert out.splitlines()[0] == first
+    assert "replay: not computed: no ResourceClaims were read" in out
+    assert " free," not in out
+    assert first in page.read_text()
+    assert "free: 8" not in page.read_text()
+    found = assessed(path)
+    assert {found["fleet"]["products"][0][name] for name in ("free", "allocated", "stranded", "largest_set")} == {None}
+    assert (found["fleet"]["sets"], found["fleet"]["domains"]) == ([], [])
+    assert [one["reason"] for one in found["waiting"]] == (
+        [] if "Pod" in kinds else ["not explained, which devices are free is not known"]
+    )
+
+
+def test_a_cluster_of_a_device_plugin_has_no_claims_and_all_is_known(tmp_path: Path) -> None:
+    node = {"machine": "hgx-h100-8", "plugin": {"nvidia.com/gpu": "8"}}
+    pods = [{"name": "p", "node": "a", "count": 4, "plugin": {"nvidia.com/gpu": "4"}}]
+    path = snapshot_file(tmp_path, objects_of({"nodes": {"a": node}, "pods": pods}))
+    _, out, _ = berth(["assess", str(path)])
+    assert "1 node, 8 GPUs: 4 free" in out
 
 
 def test_one_object_that_cannot_be_read_is_told_and_the_others_count(tmp_path: Path) -> None:
@@ -233,9 +266,18 @@ def test_unusable_files_are_one_sentence(content: str, words: str, tmp_path: Pat
     assert err.count("\n") == 0
 
 
-async def test_a_kind_that_may_not_be_listed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("refused", "says"),
+    [
+        ("pods", "Pods could not be listed (list pods: 403 Forbidden): gangs, waiting pods"),
+        ("resourceclaims", "Which GPUs are in use is not known: no ResourceClaims were read. 1 node, 8 GPUs."),
+    ],
+)
+async def test_a_kind_that_may_not_be_listed_is_named(
+    refused: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def listed(client: ApiClient, kind: WatchedResource) -> list[Json]:
-        if kind.name in ("pods", "devicetaintrules"):
+        if kind.name in (refused, "devicetaintrules"):
             raise Forbidden(f"list {kind.name}: 403 Forbidden")
         return await list_kind(client, kind)
 
@@ -245,9 +287,29 @@ async def test_a_kind_that_may_not_be_listed_is_named(tmp_path: Path, monkeypatc
         write_kubeconfig(tmp_path, b.api)
         code, out, err = await berth_beside(["assess", "--kubeconfig", str(tmp_path / "kubeconfig")])
     assert code == 0, err
-    assert "Pods could not be listed (list pods: 403 Forbidden): gangs, waiting pods" in out
+    assert says in out
     assert "DeviceTaintRules could not be listed" in out
     assert "8 GPUs" in out
+
+
+@pytest.mark.parametrize("is_up", [True, False], ids=["a bad token", "down"])
+async def test_a_cluster_that_answers_nothing_is_one_short_sentence(
+    is_up: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def listed(_: ApiClient, kind: WatchedResource) -> list[Json]:
+        raise Forbidden(f"list {kind.name}: Unauthorized")
+
+    async with berthing({"n1": "dgx1-v100"}) as b:
+        write_kubeconfig(tmp_path, b.api)
+        server = b.api
+        if is_up:
+            monkeypatch.setattr(cluster_objects, "list_kind", listed)
+            code, _, err = await berth_beside(["assess", "--kubeconfig", str(tmp_path / "kubeconfig")])
+    if not is_up:
+        code, _, err = await berth_beside(["assess", "--kubeconfig", str(tmp_path / "kubeconfig")])
+    assert code == 2
+    assert err.startswith(f"berth: API server {server}: lists nothing: ")
+    assert err.count("Unauthorized" if is_up else "Cannot connect") == 1
 
 
 async def test_a_cluster_is_read_and_saved(tmp_path: Path) -> None:

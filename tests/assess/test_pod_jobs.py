@@ -66,6 +66,39 @@ def test_pods_become_jobs_that_are_replayed_on_their_own_nodes(tmp_path: Path) -
     assert replayed(tmp_path, *snapshot)["started"] < 4, "what runs there keeps its devices"
 
 
+def test_the_running_pods_of_a_job_are_a_gang(tmp_path: Path) -> None:
+    """Also in the replay. Those that ended or wait may come one after the other."""
+    nodes = {
+        name: {"machine": "gb200-nvl72-tray", "labels": {"nvidia.com/gpu.clique": f"c{number // 2}"}}
+        for number, name in enumerate("abcd")
+    }
+    pods = [
+        {"name": "p0", "node": "a", "gpus": [0, 1, 2, 3]},
+        {"name": "p1", "node": "c", "gpus": [0, 1, 2, 3]},
+        {"name": "done", "node": "b", "gpus": [0, 1, 2, 3]},
+        {"name": "waits", "count": 4},
+    ]
+    objects = objects_of({"nodes": nodes, "pods": pods})
+    of = of_kind(objects, "Pod")
+    for pod in of.values():
+        pod["metadata"]["labels"] = {"batch.kubernetes.io/job-name": "train"}
+    of["done"]["status"] = {"phase": "Succeeded"}
+    of_kind(objects, "ResourceClaim")["done"]["status"] = {}
+    lines, _ = jobs_of(tmp_path, objects)
+    assert {line["name"]: line["pods"] for line in lines} == {
+        "default-done-1": 1,
+        "default-p0-2": 2,
+        "default-waits-3": 1,
+    }
+    code, out, err = berth(["assess", str(tmp_path / "snapshot.json"), "--output", "json"])
+    assert code == 0, err
+    found = json.loads(out)
+    rows = {row["placement"]: (row["started"], row["domains"]) for row in found["replay"]["rows"]}
+    assert (rows["today"], rows["Berth"]) == ((1, 2), (1, 1))
+    told = "1 gang is a Job or JobSet without a group: here, in the replay and in --jobs their running pods are a gang"
+    assert [line.startswith(told) for line in found["unknown"]].count(True) == 1
+
+
 def test_pods_of_a_device_plugin_become_jobs_for_any_fleet(tmp_path: Path) -> None:
     """The label has dashes where the driver's name of the product has spaces."""
     node = {"machine": "hgx-h100-8", "labels": LABEL, "plugin": {"nvidia.com/gpu": "8"}}

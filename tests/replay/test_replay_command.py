@@ -73,6 +73,28 @@ def test_the_time_in_which_a_large_job_finds_a_place_is_a_row(tmp_path: Path) ->
     assert row.split()[-3:] == ["50.0%", "50.0%", "50.0%"]
 
 
+def test_a_list_of_nodes_has_the_links_of_the_usual_boards_or_none_are_known(tmp_path: Path) -> None:
+    jobs, nodes, drawn = tmp_path / "jobs.csv", tmp_path / "nodes.csv", tmp_path / "out.svg"
+    jobs.write_text("arrival,gpus,product\n0,8,A100-SXM4-80GB\n1,8,GPU-series-1\n")
+    header, known = "gpu_model,gpu_capacity_num,cpu_num,node_name\n", "A100-SXM4-80GB,8,1,a\n"
+    unknown = "GPU-series-1,8,1,b\n"
+    words = ["replay", str(jobs), "--nodes", str(nodes), "--large", "2", "--picture", str(drawn)]
+    told = "1 node: what joins the GPUs is not known, so the rows of links leave out their pods"
+    nodes.write_text(header + known + unknown)
+    _, out, _ = berth(words)
+    rows = {line[:36].strip(): line[36:].split() for line in out.splitlines()}
+    assert rows["pods whose GPUs links join"] == ["100.0%"] * 3
+    assert rows["ring bandwidth in the mean"] == ["240.0", "GB/s"] * 3
+    assert told in out
+    assert "large job" in drawn.read_text()
+    nodes.write_text(header + unknown)
+    _, out, _ = berth(words)
+    assert [name for name in ("links join", "ring bandwidth", "against the best", "large job") if name in out] == []
+    assert next(line for line in out.splitlines() if line.startswith("time in which")).split()[-3:] == ["-"] * 3
+    assert told in out
+    assert "large job" not in drawn.read_text()
+
+
 def test_a_fleet_is_needed() -> None:
     code, _, err = berth(["replay", EXAMPLE])
     assert (code, err) == (2, "berth: --nodes: is missing: give --nodes, --snapshot, or both")
