@@ -153,7 +153,7 @@ def _add_cost(found: RestartAdvice, advice: Advice) -> None:
     found.waiting_gpus = sum(move.waiting_gpus for move in found.moves)
     found.waiting_cost = WAIT_COST * found.waiting_gpus
     cost = sum(one.cost for one in advice.restarts) + found.waiting_cost
-    found.is_cheapest &= isclose(cost, advice.cost) or cost < advice.cost
+    found.is_cheapest &= isclose(cost, advice.cost)
     found.cost = round(cost, 1)
 
 

@@ -163,8 +163,8 @@ def _check_level(level: str, reading: ClusterReading, policy: Policy) -> None:
     labels = {label for info in reading.cache.snapshot().node_infos.values() for label in info.node.labels}
     if level not in labels:
         known = ", ".join(one for one in policy.group_levels if one in labels)
-        other = f"nodes have these labels of domains: {known}" if known else "nor any that group_levels names"
-        raise WireError("--in", f"no node has the label {level}; {other}")
+        other = f"those of domains that nodes have: {known}" if known else "nor one of the policy's group_levels"
+        raise WireError("--in", f"no node has the label {level}, {other}")
 
 
 def _wanted(
