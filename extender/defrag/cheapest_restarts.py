@@ -29,7 +29,7 @@ from extender.gangs.domains import natural
 
 _FEW = 12  # restarts of a domain of which all sets are tried
 _MAX_TRIES = 512  # sets of one domain that the filter or the planner is asked about
-_MAX_ADDED = 256  # sets of further restarts that may give a place to restarted pods
+_MAX_ADDED = 256  # sets of further restarts of an advice; of more, single ones and those that the waiting pods need
 _MAX_TRIALS = 2048  # sets for which all restarted pods are placed
 _MAX_LARGE = 8  # domains with many restarts
 
@@ -226,10 +226,10 @@ class _Search:
             return
         others = [one for one in self._restarts if one.name not in names]
         saving = takewhile(lambda more: cost_of(more) < saved, _cheapest_first(others))
-        sets: list[Sequence[Restart]] = list(islice(saving, _MAX_ADDED))
-        if len(sets) == _MAX_ADDED:
+        sets: list[Sequence[Restart]] = list(islice(saving, _MAX_ADDED + 1))
+        if len(sets) > _MAX_ADDED:
             self.is_complete = False
-            sets += self._found_for(found, others)
+            sets = [*([one] for one in others[:_FEW]), *self._found_for(found, others)]
         for more in sets:
             together = (*advice.restarts, *more)
             tried = frozenset(one.name for one in together)
