@@ -147,7 +147,7 @@ def berth_annotations() -> set[str]:
                     found.add(text)
                 case ast.BinOp(left=ast.Name(id="ANNOTATION_PREFIX"), right=ast.Constant(value=str(name))):
                     found.add(f"berth.dev/{name}")
-    return found - {"berth.dev/berth"}  # the reporting controller of Events
+    return found - {"berth.dev/berth", "berth.dev/defrag"}  # the reporting controller of Events, and a taint of nodes
 
 
 def test_every_field_of_the_requirements_is_in_the_key_or_need_not_be() -> None:
