@@ -29,6 +29,7 @@ class Amounts(NamedTuple):
         return enough and self.pods >= asked.pods
 
 
+MAX_CPU = 10**9 - 1  # thousandths of a core of a node or a pod: a tenant may write any number
 NO_LIMIT = Amounts(1 << 62, 1 << 62, 1 << 62)  # of a node that does not say what it has
 _FACTORS = {"cpu": 1000, "memory": 1, "pods": 1}
 
@@ -41,6 +42,14 @@ def requests_of(pod: Json) -> Amounts:
         sum(_amount(one["memory"], "memory") for one in asked if "memory" in one),
         1,
     )
+
+
+def cpu_of(resources: Json, unknown: int = 0) -> int:
+    """The CPU in a list of resources, in thousandths of a core, from 0 to MAX_CPU. `unknown` if it has none.
+
+    Raises WireError.
+    """
+    return min(max(_amount(resources["cpu"], "cpu"), 0), MAX_CPU) if "cpu" in resources else unknown
 
 
 def allocatable_of(node: Json) -> Amounts:

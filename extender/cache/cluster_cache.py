@@ -343,4 +343,5 @@ class ClusterCache:
             store.bound_members,
             self.channels.by_clique,
             store.soft_tainted,
+            store.claimed_cpu,
         )

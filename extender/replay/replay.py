@@ -31,7 +31,9 @@ from extender.scheduling import UsableNodes
 from extender.serve import Decisions
 
 PATIENCE_SECONDS = 600.0  # how long pods of a half placed gang wait for the last one, without Berth
-_ROUND_SECONDS, _MAX_ROUNDS = 60.0, 10  # of waiting for pauses of gangs, after the last event
+_ROUND_SECONDS = 60.0
+_PAUSE_SECONDS = 600.0  # after the last start and end of a job: by then no gang of Berth pauses any more
+_MAX_RESTARTS = 10  # of half placed gangs without Berth, while no job starts or ends
 _SAMPLES = 60
 
 
@@ -85,7 +87,8 @@ class Replay:
         self._seed = seed
         self._progress = progress
         self._large = large
-        self._pending = 0  # events to come
+        self._pending = 0  # ends of jobs to come
+        self._starts = 0  # of jobs
         self._ended = asyncio.Event()
         self._runs: dict[str, _Run] = {}  # by name of the job
         self._run_of: dict[str, _Run] = {}  # by UID of the pod
@@ -144,15 +147,17 @@ class Replay:
                 await asyncio.sleep(job.arrival - loop.time())
             self._create(_Run(job))
             self._progress(arrived)
-        rounds = 0
-        while rounds < _MAX_ROUNDS and (self._pending or self._scheduler.has_work):
+        quiet, patience = 0.0, _PAUSE_SECONDS if self._placement.is_berth else _MAX_RESTARTS * PATIENCE_SECONDS
+        while quiet < patience and (self._pending or self._scheduler.has_work):
+            starts = self._starts
             if self._pending:
                 self._ended.clear()
                 await self._ended.wait()
-                rounds = 0
-            else:  # nothing runs: only pauses of gangs and back-offs may be left
+            else:  # no job will end: only pauses and restarts of gangs, and back-offs may be left
                 await asyncio.sleep(_ROUND_SECONDS)
-                rounds += 1
+                quiet += _ROUND_SECONDS
+            if self._pending or self._starts > starts:
+                quiet = 0.0
 
     async def _samples(self, until: float) -> None:
         """Note the state of the fleet at equal intervals."""
@@ -160,17 +165,6 @@ class Replay:
             await asyncio.sleep(max(until * number / _SAMPLES - asyncio.get_running_loop().time(), 0.0))
             now, snapshot = asyncio.get_running_loop().time(), self.decisions.cache.snapshot()
             self._meter.sample(now, self._waiting_gpus, snapshot)
-
-    def _at(self, time: float, event: Callable[[], None]) -> None:
-        """Let an event of a job happen at a time."""
-
-        def happen() -> None:
-            self._pending -= 1
-            event()
-            self._ended.set()
-
-        self._pending += 1
-        asyncio.get_running_loop().call_at(time, happen)
 
     def _requeue(self) -> None:
         self._scheduler.requeue()
@@ -217,10 +211,12 @@ class Replay:
             snapshot = self.decisions.cache.snapshot()
             pods = [self._measured(run, one) for one in run.pods]
             self._meter.started(run.job, now, pods, snapshot)
+            self._starts += 1
             if run.job.duration < math.inf:
-                self._at(now + run.job.duration, lambda: self._end(run))
+                self._pending += 1
+                asyncio.get_running_loop().call_at(now + run.job.duration, self._over, run)
         elif len(run.nodes) == 1 and not self._placement.is_berth:
-            self._at(now + PATIENCE_SECONDS, lambda: self._give_up(run))
+            asyncio.get_running_loop().call_at(now + PATIENCE_SECONDS, self._give_up, run)
 
     def _measured(self, run: _Run, uid: str) -> PlacedPod:
         _, claim = run.pods[uid]
@@ -228,6 +224,12 @@ class Replay:
         stored = cache.store.claims[claim.key] if claim is not None else None
         results = stored.allocation.results if stored is not None and stored.allocation is not None else ()
         return placed_pod(cache.snapshot().node_infos[node], results)
+
+    def _over(self, run: _Run) -> None:
+        """The work of a job is done."""
+        self._pending -= 1
+        self._end(run)
+        self._ended.set()
 
     def _end(self, run: _Run) -> None:
         """All pods of a job are deleted: it has ended, or gave up."""

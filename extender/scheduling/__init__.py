@@ -52,6 +52,7 @@ from extender.scheduling.shortlist import (
     running_domain,
     scores,
     shortlist,
+    with_cpu,
 )
 from extender.scheduling.unschedulable_reason import attributes_like, similar_attributes
 
@@ -108,4 +109,5 @@ __all__ = [
     "scores",
     "shortlist",
     "similar_attributes",
+    "with_cpu",
 ]

@@ -343,6 +343,12 @@ def left_over(node_info: NodeInfo) -> list[int]:
     return found
 
 
+def free_gpus(choice: DeviceChoice) -> tuple[int, int]:
+    """The free GPU capacity of the node before and after the choice, in thousandths of a GPU."""
+    before = left_over(choice.node_info)
+    return sum(before), sum(_after(choice, before))
+
+
 def stranded(left: list[int], baseline: FleetBaseline) -> float:
     """The part of `left` that an average job of the request mix cannot use, in thousandths of a GPU."""
     return _stranded(tuple(sorted(left)), baseline.request_mix)

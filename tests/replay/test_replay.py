@@ -168,6 +168,15 @@ def test_pods_without_devices_go_where_gpus_are_in_use(gpus: float) -> None:
     assert least_allocated.started < len(jobs)
 
 
+@pytest.mark.parametrize("duration", [50, math.inf])
+def test_a_gang_for_which_no_room_will_be_does_not_restart_for_ever(duration: float) -> None:
+    jobs = [Job("gang", 0, pods=3, gpus=4), Job("small", 1, duration, gpus=1)]
+    found = replayed(jobs, "2xt4-4", "first fit")
+    assert list(found.never) == ["gang"]
+    assert found.failures > 1
+    assert list(found.started_jobs) == ["small"]
+
+
 def test_parts_of_a_gpu_are_shared() -> None:
     jobs = [Job(f"part-{i}", i, HOUR, gpus=0.4) for i in range(4)] + [Job("whole", 5, HOUR, gpus=3)]
     found = replayed(jobs, "1xt4-4")
