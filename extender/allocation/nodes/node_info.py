@@ -302,6 +302,8 @@ class FleetBaseline:
     request_mix: RequestMix = DEFAULT_MIX
     # Names of two drivers, sorted, to how near their devices are on the node where they are nearest.
     nearest: Mapping[tuple[str, str], Nearness] = field(default_factory=dict)
+    # Product to the part of its GPUs, 0 to 1, that jobs for which few products will do would take on a full fleet.
+    named: Mapping[str, float] = field(default_factory=dict)
 
 
 class ChangeLog:
