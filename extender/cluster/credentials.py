@@ -17,7 +17,7 @@ from extender.files import read_mounted
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _MAX_TOKEN = 64 * 1024  # bytes
 _DEFAULT = "~/.kube/config"
-CONSOLE_EXTENSION = "berth.dev/console"  # of a context: {"server": URL}
+CONSOLE_EXTENSION = "console.berth.dev"  # of a context: {"server": URL}
 
 
 @dataclass(frozen=True, slots=True)
