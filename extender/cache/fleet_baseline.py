@@ -78,7 +78,7 @@ class RequestMixEstimator:
 
     def named(self, stock: ProductStock, classes: Mapping[str, DeviceClass], most_memory: int) -> Mapping[str, float]:
         """See FleetBaseline.named; the same object until it changes."""
-        outdated = self._wishes_changed or self._demand.is_outdated(stock, classes)
+        outdated = self._wishes_changed or self._demand.is_partial or self._demand.is_outdated(stock, classes)
         if outdated and self._counts.total() >= _MIN_CLAIMS:
             self._wishes_changed = False
             wishes: Counter[Wish] = Counter()

@@ -1,8 +1,8 @@
 """Which products the jobs need that cannot use every GPU of the fleet, so that other jobs leave these products to them.
 
 A job names products if its selectors, with those of its device class, match some of a driver's products and not all: by
-the name, the memory, or anything else. Whether they match a product is tried on one of its GPUs, once for each wish. No
-selectors that are long or take many steps are tried, so that a claim costs a few milliseconds at most.
+the name, the memory, or anything else. Whether they match a product is tried on one of its GPUs, once for each wish. An
+update tries one new wish, as a costly one takes some 30 ms, and the demand changes when all are known.
 
 Only allocated claims count, as in the request mix: anybody can create pods that wait.
 """
@@ -71,6 +71,7 @@ class ProductDemand:
 
     def __init__(self) -> None:
         self.named: Mapping[str, float] = MappingProxyType({})
+        self.is_partial = False  # wishes are left to be tried
         self._admitted: dict[Wish, frozenset[str]] = {}  # for these samples and classes
         self._samples: dict[str, tuple[Device, str]] = {}
         self._classes: dict[str, DeviceClass] = {}
@@ -85,7 +86,12 @@ class ProductDemand:
         if self.is_outdated(stock, classes):
             self._admitted, self._samples, self._classes = {}, dict(stock.samples), dict(classes)
         known = self._admitted
-        self._admitted = {wish: known[wish] if wish in known else self._admits(wish) for wish in wishes}
+        new = [wish for wish in wishes if wish not in known]
+        self._admitted = {wish: known[wish] for wish in wishes if wish in known}
+        self._admitted |= {wish: self._admits(wish) for wish in new[:1]}
+        self.is_partial = len(new) > 1
+        if self.is_partial:
+            return
         asked, fleet = sum(wishes.values()), stock.gpus.total()
         found: dict[str, float] = dict.fromkeys(stock.gpus, 0.0)
         for wish, gpus in wishes.items():

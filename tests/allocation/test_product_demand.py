@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from extender.cache.product_demand import ProductDemand, ProductStock, Wish
 from extender.sandbox import carried_machines
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
 
@@ -91,3 +92,13 @@ async def test_the_demand_follows_the_fleet() -> None:
         b.cluster.add_node(A6000, carried_machines()[A6000])
         await b.settled()
         assert (await chosen(b, "after"))[0] == A6000
+
+
+def test_an_update_tries_one_new_wish() -> None:
+    """A tenant's selectors may be costly, and no deadline covers a snapshot."""
+    demand, wishes = ProductDemand(), {Wish("gpu", (f"{number} == 0",)): 1 for number in range(3)}
+    partial = []
+    for _ in range(3):
+        demand.update(wishes, ProductStock(), {})
+        partial.append(demand.is_partial)
+    assert partial == [True, True, False]
