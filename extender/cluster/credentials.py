@@ -64,7 +64,10 @@ def load_credentials(kubeconfig: Path | None, context: str = "") -> Credentials:
         return _of_service_account()
     from extender.cluster.kubeconfig_loader import load_kubeconfigs  # of 16 MiB, which no pod needs
 
-    return Credentials(*load_kubeconfigs(paths, context))
+    url, tls, token, name, namespace, extensions = load_kubeconfigs(paths, context)
+    named = extensions.get(CONSOLE_EXTENSION)
+    console = str(named.get("server") or "") if isinstance(named, dict) else ""
+    return Credentials(url, tls, token, name, namespace, console)
 
 
 def _of_service_account() -> Credentials:

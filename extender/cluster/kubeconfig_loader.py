@@ -18,14 +18,13 @@ from extender.api.documents import one_value
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import one_line, shown
 from extender.cluster.api_errors import ClusterError
-from extender.cluster.credentials import CONSOLE_EXTENSION
 from extender.cluster.tls import is_token, tls_context
 from extender.files import name_of, read_mounted
 
 _MAX_BYTES = 1024 * 1024  # limit of a kubeconfig
 
 
-Loaded = tuple[str, ssl.SSLContext | None, Callable[[], str | None], str, str, str]
+Loaded = tuple[str, ssl.SSLContext | None, Callable[[], str | None], str, str, dict[str, Any]]
 
 
 def load_kubeconfigs(paths: list[Path], context: str = "") -> Loaded:
@@ -104,8 +103,8 @@ def _file(status: dict[str, Any], field: str, folder: str) -> str:
     return str(found.as_file())  # type: ignore[no-untyped-call] # as above
 
 
-def _load(paths: list[Path], configuration: Configuration, context: str) -> tuple[str, str, str]:
-    """Like load_kube_config of the client, with _Loader. Returns the context's name, its namespace and its console."""
+def _load(paths: list[Path], configuration: Configuration, context: str) -> tuple[str, str, dict[str, Any]]:
+    """Like load_kube_config of the client, with _Loader. Returns the context's name, namespace and extensions."""
     merged = KubeConfigMerger(os.pathsep.join(map(str, paths)))  # type: ignore[no-untyped-call] # as above
     if merged.config is None:
         raise ConfigException("the file has no configuration")
@@ -116,9 +115,8 @@ def _load(paths: list[Path], configuration: Configuration, context: str) -> tupl
     used: Any = loader.current_context
     context_of: dict[str, Any] = used["context"]
     namespace = str(context_of.get("namespace") or "default")
-    named_objects = {one.get("name"): one.get("extension") for one in context_of.get("extensions") or ()}
-    console = (named_objects.get(CONSOLE_EXTENSION) or {}).get("server", "")
-    return str(used["name"]), namespace, str(console)
+    extensions = {str(one.get("name")): one.get("extension") for one in context_of.get("extensions") or ()}
+    return str(used["name"]), namespace, extensions
 
 
 def _token(configuration: Configuration) -> str | None:
