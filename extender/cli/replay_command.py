@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -41,6 +41,7 @@ from extender.sandbox import parse_nodes
 
 _MINUTE = 60.0
 _HOUR = 3600.0
+_REASONS = 5  # why jobs never started: each is a line
 
 
 def replay_command(
@@ -167,11 +168,19 @@ def _print(outcomes: Sequence[Outcome], large: LargeShape | None) -> None:
     if unknown := outcomes[0].unknown_links:
         say(f"{counted(unknown, 'node')}: what joins the GPUs is not known, so the rows of links leave out their pods")
     for one in outcomes:
-        if one.started < one.jobs:
-            name, reason = next(iter(one.never.items()))
-            more = one.jobs - one.started - 1
-            others = f" and {more:,} more" if more else ""
-            say(f"{one.placement}: {name}{others} never started: {reason}")
+        for line in _never(one):
+            say(f"{one.placement}: {line}")
+
+
+def _never(one: Outcome) -> Iterator[str]:
+    """The jobs that never started, by reason."""
+    first = {reason: name for name, reason in list(one.never.items())[::-1]}
+    told = list(first)[::-1][:_REASONS]
+    for reason in told:
+        more = one.never_for[reason] - 1
+        yield f"{first[reason]}{f' and {more:,} more' if more else ''} never started: {reason}"
+    if others := one.jobs - one.started - sum(one.never_for[reason] for reason in told):
+        yield f"{counted(others, 'job')} more never started for other reasons"
 
 
 def _percent(share: float) -> str:

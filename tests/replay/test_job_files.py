@@ -78,6 +78,8 @@ def test_nodes_of_machine_files() -> None:
         ("2xfoo", "--nodes: knows no machine 'foo': give a machine file, or one of a100-pcie-8-bridged,"),
         ("0xt4-4", "--nodes: names no node"),
         ("30000xt4-4", "--nodes: names more than 20000 nodes"),
+        ("1000000xt4-4", "--nodes: names more than 20000 nodes"),
+        (f"1xt4-4,{'9' * 5000}xt4-4", "--nodes: names more than 20000 nodes"),
         ("2xnone.yaml", "none.yaml: does not exist"),
     ],
 )
