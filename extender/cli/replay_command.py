@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -78,7 +79,7 @@ def replay_command(
     Example: berth replay examples/replay/jobs.csv --nodes 4xhgx-h100-8,8xgb200-nvl72-tray/4
     """
     set_up_logging("error")  # each bind of each replay would write a line
-    read = read_jobs(jobs, TRACES, columns)
+    read = named_jobs(jobs, columns)
     placements = _placements(policy or [])
     needs(snapshot, "--snapshot", ("--emptied", is_emptied))
     fleet = named_fleet(nodes, snapshot, read, is_emptied=is_emptied)
@@ -96,6 +97,15 @@ def _placements(policies: Sequence[Path]) -> list[Placement]:
     """Berth under each policy, or under the default one; then kube-scheduler without Berth."""
     berth = [placement_of("berth", policy_of(path), f"Berth, {name_of(path)}") for path in policies]
     return [*(berth or [placement_of("berth")]), placement_of("first fit"), placement_of("emptiest node")]
+
+
+def named_jobs(path: Path, columns: str) -> list[Job]:
+    """The jobs of a file; says on stderr what is not as its trace has it. Raises WireError."""
+    notes = Counter[str]()
+    found = read_jobs(path, TRACES, columns, notes)
+    for text, count in notes.items():
+        say(f"berth: {name_of(path)}: {text}: {count:,}", err=True)
+    return found
 
 
 def named_fleet(nodes: str, snapshot: Path | None, jobs: Sequence[Job], *, is_emptied: bool = False) -> Fleet:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,10 @@ CASES = yaml.safe_load((Path(__file__).parents[1] / "cases" / "replay_jobs.yaml"
 def read(folder: Path, case: dict[str, Any]) -> list[Job]:
     path = folder / "jobs"
     path.write_bytes(bytes.fromhex(case["bytes"]) if "bytes" in case else case["text"].encode())
-    return read_jobs(path, TRACES, case.get("columns", ""))
+    notes = Counter[str]()
+    found = read_jobs(path, TRACES, case.get("columns", ""), notes)
+    assert "notes" not in case or notes == case["notes"]
+    return found
 
 
 def facts(job: Job) -> dict[str, Any]:
