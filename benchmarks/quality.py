@@ -190,17 +190,19 @@ def mapa(folder: Path) -> Rows:
 def openb(folder: Path, seeds: int) -> Rows:
     """Percent of the GPUs that are not allocated when jobs for all of them have arrived."""
     fleet, gpus = openb_fleet(folder)
-    yield "| workload | Berth | FGD | Berth - FGD |"
-    yield "|---|---|---|---|"
+    yield "| workload | first fit | Berth | FGD | Berth - FGD |"
+    yield "|---|---|---|---|---|"
     for workload, fgd in sorted(published(folder).items()):
         pods = openb_pods(folder / f"{workload}.csv")
-        mean = statistics.mean(unallocated(fleet, until_full(pods, gpus, 42 + seed), gpus) for seed in range(seeds))
-        yield f"| {workload.removeprefix('openb_pod_list_')} | {mean:.2f} | {fgd:.2f} | {mean - fgd:+.2f} |"
+        draws = [until_full(pods, gpus, 42 + seed) for seed in range(seeds)]
+        first, berth = (statistics.mean(unallocated(fleet, one, gpus, rule) for one in draws) for rule in RULES)
+        name = workload.removeprefix("openb_pod_list_")
+        yield f"| {name} | {first:.2f} | {berth:.2f} | {fgd:.2f} | {berth - fgd:+.2f} |"
 
 
-def unallocated(fleet: Fleet, jobs: Sequence[Job], gpus: int) -> float:
-    """Percent of the GPUs that Berth leaves."""
-    started = replayed(fleet, jobs, "berth", seed=1).started_jobs
+def unallocated(fleet: Fleet, jobs: Sequence[Job], gpus: int, rule: Rule) -> float:
+    """Percent of the GPUs that a placement leaves."""
+    started = replayed(fleet, jobs, rule, seed=1).started_jobs
     return 100 * (1 - sum(job.gpus for job in jobs if job.name in started) / gpus)
 
 

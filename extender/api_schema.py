@@ -16,7 +16,7 @@ import kubernetes
 import orjson
 from kubernetes.client import models
 
-from extender.api.fields import Json, amount, get, quantity, string, strings
+from extender.api.fields import Json, get, quantity, string, strings
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import shown
 
@@ -329,7 +329,7 @@ def _doubts_of_option(option: Json, path: str) -> Iterator[FieldFault]:
     capacity, where = get(option, "capacity", dict, path, {}), f"{path}.capacity.requests"
     for name, value in get(capacity, "requests", dict, f"{path}.capacity", {}).items():
         try:
-            amount(value, f"{where}[{name}]")
+            quantity(value, f"{where}[{name}]")  # negative ones, which Berth refuses, are taken
         except WireError as error:
             yield FieldFault(error.path, error.problem, "write an amount as 40Gi (binary) or 40G (decimal)")
 

@@ -206,11 +206,15 @@ def _name(notes: Mapping[str, Any], annotation: str) -> str:
 PART_ANNOTATION = "berth.dev/group-part"  # which part of the group that pod is in, if the group has parts
 
 
-class GroupMark(NamedTuple):
+CPU_ANNOTATION = "berth.dev/cpu"  # what that pod requests, such as 4000m; on one of the pod's claims
+
+
+class PodMark(NamedTuple):
     """What Berth writes to a claim about the pod for which it allocates: '' for no group, and for no part of it."""
 
     group: str = ""  # as GroupKey.on_claims
     part: str = ""  # as BoundPart
+    cpu: int = 0  # in thousandths of a core; 0 on all but one of the pod's claims
 
 
 class BoundPart(NamedTuple):

@@ -11,6 +11,7 @@ from sys import intern
 
 from extender.api.fields import Json, flag, inner, integer, many, need, present, string, strings
 from extender.api.object_meta import labels_of
+from extender.api.pod_amounts import allocatable_of, readable_cpu
 from extender.api.quantity import NANO, parse_quantity
 from extender.base.berth_errors import WireError
 
@@ -226,6 +227,7 @@ class Node:
     allocatable: frozenset[str] = frozenset()  # names of resources whose amount is above zero
     taints: tuple[Taint, ...] = ()  # with effect NoSchedule or NoExecute; also spec.unschedulable
     soft_taints: tuple[Taint, ...] = ()  # with effect PreferNoSchedule
+    cpu: int = 0  # that pods can get, in thousandths of a core; 0 if the node does not say it
 
 
 def decode_node(obj: Json) -> Node:
@@ -240,7 +242,8 @@ def decode_node(obj: Json) -> Node:
     soft = tuple(dict.fromkeys(taint for taint in every if taint.effect == "PreferNoSchedule"))
     if flag(spec, "unschedulable", "spec"):
         taints += (CORDONED,)
-    return Node(need(metadata, "name", "metadata"), labels_of(metadata), scalars, tuple(dict.fromkeys(taints)), soft)
+    name, blocking = need(metadata, "name", "metadata"), tuple(dict.fromkeys(taints))
+    return Node(name, labels_of(metadata), scalars, blocking, soft, readable_cpu(allocatable_of, obj))
 
 
 def resource_units(name: str, value: object) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from extender.api.fields import Json, inner, many, quantity
 from extender.api.quantity import NANO
+from extender.base.berth_errors import WireError
 
 
 class Amounts(NamedTuple):
@@ -29,6 +31,7 @@ class Amounts(NamedTuple):
         return enough and self.pods >= asked.pods
 
 
+MAX_CPU = 10**9 - 1  # thousandths of a core of a node or a pod: a tenant may write any number
 NO_LIMIT = Amounts(1 << 62, 1 << 62, 1 << 62)  # of a node that does not say what it has
 _FACTORS = {"cpu": 1000, "memory": 1, "pods": 1}
 
@@ -52,6 +55,18 @@ def allocatable_of(node: Json) -> Amounts:
             for name, most in zip(_FACTORS, NO_LIMIT, strict=True)
         )
     )
+
+
+def readable_cpu(amounts_of: Callable[[Json], Amounts], obj: Json) -> int:
+    """The CPU that `requests_of` or `allocatable_of` finds, from 0 to MAX_CPU. 0 if it says none, or is not readable.
+
+    Only the order of nodes depends on it, so it must not make a pod or a node unreadable.
+    """
+    try:
+        cpu = amounts_of(obj).cpu
+    except WireError:
+        return 0
+    return 0 if cpu == NO_LIMIT.cpu else min(max(cpu, 0), MAX_CPU)
 
 
 def _amount(value: object, name: str) -> int:

@@ -20,6 +20,7 @@ from extender.api.nodes import (
 )
 from extender.api.object_meta import ObjectKey, key_of, labels_of
 from extender.api.pod_affinity import HOSTNAME, NO_CONSTRAINTS, PodConstraints, decode_pod_constraints
+from extender.api.pod_amounts import readable_cpu, requests_of
 from extender.api.pod_annotations import ANNOTATION_READERS
 from extender.api.pod_groups import OWN_ANNOTATIONS, GroupKey, Membership, jobs_of, membership_of
 from extender.api.resource_claims import PodClaim, decode_pod_claim
@@ -63,6 +64,7 @@ class Pod:
     scheduler: str = ""
     phase: str = ""
     deleting: bool = False
+    cpu: int = 0  # that its containers request, in thousandths of a core; only of pods with devices
     extended_claim: str = ""  # status.extendedResourceClaimStatus.resourceClaimName
     group: str = ""  # spec.schedulingGroup.podGroupName
     resource_version: str = ""
@@ -157,6 +159,7 @@ def decode_pod(obj: Json) -> Pod:
         scheduler=word(spec, "schedulerName", "spec", _WORD_BYTES),
         phase=string(status, "phase", "status"),
         deleting=metadata.get("deletionTimestamp") is not None,
+        cpu=readable_cpu(requests_of, obj) if needs_devices else 0,
         extended_claim=string(extended, "resourceClaimName", "status.extendedResourceClaimStatus"),
         group=group,
         resource_version=string(metadata, "resourceVersion", "metadata"),

@@ -7,6 +7,7 @@ A claim whose spec or status has a field that Berth cannot read still holds its 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from cachetools import LRUCache
 
 from extender.api.claim_specs import ClaimSpec, Config, decode_claim_spec, decode_config, encode_config
 from extender.api.fields import Json, dumped, flag, get, inner, many, need, present, quantities, string, strings, word
-from extender.api.group_parts import PART_ANNOTATION, GroupMark
+from extender.api.group_parts import CPU_ANNOTATION, PART_ANNOTATION, PodMark
 from extender.api.nodes import (
     NodeSelector,
     Toleration,
@@ -45,6 +46,7 @@ EXTENDED_CLAIM_ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
 SCHEDULING_GROUP = "scheduling.k8s.io"
 GENERATED_PREFIX = 58  # characters of metadata.generateName that the API server keeps
 _GENERATED_SUFFIX = 5  # characters that the API server appends
+_CPU = re.compile(r"[0-9]{1,9}m")  # the value of CPU_ANNOTATION
 _MAX_FINALIZERS = 4096  # characters of all finalizers
 _WORD_BYTES = 512  # of a UID, name or annotation that a tenant may write; a longer one is cut, so it names nothing
 _SPEC_BYTES = 8 << 20  # estimated size of all specs in the cache: about 3,000 usual ones
@@ -124,15 +126,16 @@ class Claim:
     owner_pod_uid: str = ""
     owner_group: Consumer | None = None  # the PodGroup that controls the claim, as status.reservedFor names it
     allocator: str = ""  # the Berth process that allocated it or took it over; '' for other allocators
-    group: str = ""  # GroupMark of the pod for which Berth allocated it
+    group: str = ""  # PodMark of the pod for which Berth allocated it
     part: str = ""
+    cpu: int = 0
     extended: bool = False  # whether it is the special claim of a pod with extended resources
     problem: str = ""  # why Berth cannot use the object, with the field; '' if it can
 
     @property
-    def mark(self) -> GroupMark:
+    def mark(self) -> PodMark:
         """What Berth wrote about the pod for which it allocated the claim."""
-        return GroupMark(self.group, self.part)
+        return PodMark(self.group, self.part, self.cpu)
 
     @property
     def is_of_berth(self) -> bool:
@@ -303,6 +306,7 @@ def _claim(obj: Json, metadata: Json, key: ObjectKey, uid: str) -> Claim:
         allocator=word(annotations, ALLOCATOR_ANNOTATION, "metadata.annotations", _WORD_BYTES),
         group=word(annotations, GROUP_ANNOTATION, "metadata.annotations", _WORD_BYTES),
         part=word(annotations, PART_ANNOTATION, "metadata.annotations", _WORD_BYTES),
+        cpu=_marked_cpu(annotations.get(CPU_ANNOTATION)),
         extended=annotations.get(EXTENDED_CLAIM_ANNOTATION) == "true",
         finalizers=tuple(finalizers),
         deleting=metadata.get("deletionTimestamp") is not None,
@@ -313,6 +317,11 @@ def _claim(obj: Json, metadata: Json, key: ObjectKey, uid: str) -> Claim:
         reserved_for=many(status, "reservedFor", "status", _consumer),
         devices=many(status, "devices", "status", _device_status),
     )
+
+
+def _marked_cpu(text: object) -> int:
+    """The value of CPU_ANNOTATION; 0 if it is not valid, because tenants can write it."""
+    return int(text[:-1]) if type(text) is str and _CPU.fullmatch(text) else 0
 
 
 def _controller(metadata: Json) -> tuple[str, str, str]:

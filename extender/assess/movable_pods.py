@@ -209,7 +209,7 @@ class _Movable:
         if any(uid not in self._pods for claim in claims for uid in self._users(claim)):
             return None  # the claim is named already
         owners = {pod.uid: _owner(self._objects[pod.uid]) for pod in pods}
-        gpus = {claim.key: _gpus(claim) for claim in claims}
+        gpus = {claim.key: gpus_of(claim) for claim in claims}
         restart = Restart(
             self._name(group, pods),
             tuple(pods),
@@ -278,7 +278,7 @@ def _has_devices(claim: Claim) -> bool:
     return claim.allocation is not None and any(not one.admin_access for one in claim.allocation.results)
 
 
-def _gpus(claim: Claim) -> int:
+def gpus_of(claim: Claim) -> int:
     """GPUs of a claim; a part of one counts as one."""
     results = claim.allocation.results if claim.allocation is not None else ()
     return len({one.device for one in results if not one.admin_access and driver_of(one.device.driver).kind == GPU})

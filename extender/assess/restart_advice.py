@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import json
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import isclose
 from shlex import quote
 
 from extender.allocation import Features, Snapshot
 from extender.api.fields import Json
 from extender.api.pods import Pod
 from extender.assess.cluster_reading import ClusterReading
-from extender.assess.movable_pods import Movable, running_of
+from extender.assess.movable_pods import Movable, gpus_of, running_of
 from extender.assess.wanted_pods import Wanted
 from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.base.text_limits import counted
 from extender.console import to_json
-from extender.defrag import Advice, Cluster, Restart, Verdict, advise, again
+from extender.defrag import RESERVED, TOLERATION, WAIT_COST, Advice, Asked, Cluster, Restart, Verdict, advise, again
 from extender.explain import free_devices
 from extender.policy import Policy
 from extender.replay import Proof, fleet_of, prove
 from extender.scheduling import Evaluator
 
+_TOLERATION = {"key": TOLERATION.key, "operator": TOLERATION.operator}
 _PROOF_NODES = 256  # on which the pods are placed again: those of the advice, and the freest others
 
 
@@ -37,7 +40,9 @@ class Move:
     gpus: int
     gpu_hours: float
     cost: float  # without that of waiting
-    goes_to: tuple[str, ...]  # nodes; empty: it would wait
+    goes_to: tuple[str, ...]  # nodes
+    waiting_pods: int = 0
+    waiting_gpus: int = 0
     waits: str = ""  # the reason
 
 
@@ -47,11 +52,13 @@ class RestartAdvice:
 
     wanted: str
     verdict: str
-    cost: float = 0.0
+    cost: float = 0.0  # of what the proof found
+    waiting_gpus: int = 0  # of restarted pods that would wait, in `cost` with `waiting_cost`
+    waiting_cost: float = 0.0
     is_cheapest: bool = True
     moves: list[Move] = field(default_factory=list)
     placed_on: list[str] = field(default_factory=list)  # nodes of the wanted pods
-    cordon: list[str] = field(default_factory=list)
+    reserved: list[str] = field(default_factory=list)  # nodes that become free for the wanted pods
     proof: str = ""  # a sentence
     is_proved: bool = False
     commands: list[str] = field(default_factory=list)
@@ -80,8 +87,7 @@ def advise_restarts(
     found = RestartAdvice(
         wanted.asked.text,
         advice.verdict.value,
-        round(advice.cost, 1),
-        advice.is_cheapest,
+        is_cheapest=advice.is_cheapest,
         placed_on=sorted(set(advice.nodes.values())),
         candidates=len(movable.restarts),
         stays=movable.stays,
@@ -93,9 +99,10 @@ def advise_restarts(
         nodes = _proof_nodes(advice, snapshot)
         fleet = fleet_of((), (*_staying(reading, snapshot, advice, nodes), *_own_claims(reading, wanted)))
         groups, own = snapshot.group_policies, [pod for pod in reading.pods if pod.node_name and _is_of(pod, wanted)]
-        proof = prove(fleet, wanted.asked, advice.restarts, advice.cordoned, policy, groups, own)
+        proof = prove(fleet, wanted.asked, advice.restarts, advice.reserved, policy, groups, own)
         found.moves = [_move(one, proof) for one in advice.restarts]
-        found.cordon = sorted(advice.cordoned)
+        _add_cost(found, advice)
+        found.reserved = sorted(advice.reserved)
         _add_proof(found, wanted, proof, advice, (len(nodes), len(snapshot.node_infos)))
     return found
 
@@ -109,7 +116,7 @@ def _is_of(pod: Pod, wanted: Wanted) -> bool:
 
 def _proof_nodes(advice: Advice, snapshot: Snapshot) -> frozenset[str]:
     infos = snapshot.node_infos
-    first = {name for one in advice.restarts for name in one.nodes} | advice.cordoned
+    first = {name for one in advice.restarts for name in one.nodes} | advice.reserved
     first |= {node for places in advice.places.values() for node in places.values()}
     others = sorted(infos.keys() - first, key=lambda name: (-free_devices(infos[name]), name))
     return frozenset([*(first & infos.keys()), *others[: max(_PROOF_NODES - len(first), 0)]])
@@ -141,6 +148,15 @@ def _own_claims(reading: ClusterReading, wanted: Wanted) -> Iterator[Json]:
             yield reading.claims[key]
 
 
+def _add_cost(found: RestartAdvice, advice: Advice) -> None:
+    """The cost if all pods go where the proof found places, which the search may have thought of otherwise."""
+    found.waiting_gpus = sum(move.waiting_gpus for move in found.moves)
+    found.waiting_cost = WAIT_COST * found.waiting_gpus
+    cost = sum(one.cost for one in advice.restarts) + found.waiting_cost
+    found.is_cheapest &= isclose(cost, advice.cost)
+    found.cost = round(cost, 1)
+
+
 def _add_proof(found: RestartAdvice, wanted: Wanted, proof: Proof, advice: Advice, nodes: tuple[int, int]) -> None:
     """Say what the proof found, on so many of all nodes. Only a proved advice has commands."""
     needed = [pod.uid for pod in wanted.asked.pods]
@@ -154,15 +170,16 @@ def _add_proof(found: RestartAdvice, wanted: Wanted, proof: Proof, advice: Advic
         found.proof = f"not proved: {on} did not place {wanted.asked.text}: {reason}"
     else:
         found.is_proved, found.placed_on = True, placed
-        found.commands = list(commands(found.cordon, advice.restarts))
-        moved = sum(bool(move.goes_to) for move in found.moves)
+        found.commands = list(_commands(wanted.asked, found.reserved, advice))
+        moved = sum(not move.waiting_pods for move in found.moves)
         others = "all restarted pods" if moved == len(found.moves) else f"{moved} of {len(found.moves)} restarts"
         found.proof = f"proved: {on} placed {wanted.asked.text} on {', '.join(placed)}, and {others}"
 
 
 def _move(restart: Restart, proof: Proof) -> Move:
-    uids = [pod.uid for pod in again(restart).pods]
-    places = [proof.nodes[uid] for uid in uids if uid in proof.nodes]
+    pods = again(restart).pods
+    waiting = [pod for pod in pods if pod.uid not in proof.nodes]
+    lacking = {key for pod in waiting for key in pod.claim_keys}
     frees: dict[str, list[str]] = {}
     for result in restart.results:
         frees.setdefault(result.device.pool, []).append(result.device.device)
@@ -175,17 +192,41 @@ def _move(restart: Restart, proof: Proof) -> Move:
         restart.gpus,
         round(restart.gpu_hours, 1),
         round(restart.cost, 1),
-        tuple(sorted(set(places))) if len(places) == len(uids) else (),
-        next((proof.reasons[uid] for uid in uids if uid in proof.reasons), ""),
+        tuple(sorted({proof.nodes[pod.uid] for pod in pods if pod.uid in proof.nodes})),
+        len(waiting),
+        sum(gpus_of(claim) for claim in restart.claims if claim.key in lacking),
+        next((proof.reasons[pod.uid] for pod in waiting if pod.uid in proof.reasons), ""),
     )
 
 
-def commands(cordoned: Sequence[str], restarts: Iterable[Restart]) -> Iterator[str]:
-    """The commands of kubectl that carry an advice out, in their order."""
-    if cordoned:
-        yield f"kubectl cordon {' '.join(map(quote, cordoned))}"
-    for one in restarts:
-        namespace = one.pods[0].key.namespace
-        yield f"kubectl -n {quote(namespace)} delete pod {' '.join(quote(pod.key.name) for pod in one.pods)}"
-    if cordoned:
-        yield f"kubectl uncordon {' '.join(map(quote, cordoned))}"
+def _commands(wanted: Asked, reserved: Sequence[str], advice: Advice) -> Iterator[str]:
+    """The commands of kubectl that carry an advice out, in their order. Comments stand for what only the user can do.
+
+    The nodes keep a taint that only the wanted pods tolerate until these have their places: otherwise the restarted
+    pods, which their owners create at once, may take the nodes first.
+    """
+    nodes, taint = " ".join(map(quote, reserved)), f"{RESERVED.key}:{RESERVED.effect}"
+    yield f"kubectl taint nodes {nodes} {RESERVED.key}=:{RESERVED.effect}"
+    if not wanted.is_new:
+        yield from (_tolerate(pod) for pod in wanted.pods)
+    for one in advice.restarts:
+        yield _of_pods(one.pods, "delete pod")
+    free = f"kubectl taint nodes {nodes} {taint}-"
+    if wanted.is_new:
+        yield f"# create the pods with this toleration: {json.dumps(_TOLERATION)}"
+        yield f"# when they have nodes: {free}"
+    else:
+        placed = [pod for pod in wanted.pods if pod.uid in advice.nodes]
+        yield _of_pods(placed, "wait --for=condition=PodScheduled --timeout=10m pod")
+        yield free
+
+
+def _of_pods(pods: Sequence[Pod], verb: str) -> str:
+    return f"kubectl -n {quote(pods[0].key.namespace)} {verb} {' '.join(quote(pod.key.name) for pod in pods)}"
+
+
+def _tolerate(pod: Pod) -> str:
+    """Tolerations may be added to a pod that exists. A JSON patch adds to a list only if there is one."""
+    path, value = ("/spec/tolerations/-", _TOLERATION) if pod.tolerations else ("/spec/tolerations", [_TOLERATION])
+    patch = json.dumps([{"op": "add", "path": path, "value": value}])
+    return f"{_of_pods([pod], 'patch pod')} --type json -p {quote(patch)}"

@@ -326,7 +326,7 @@ class ClusterCache:
             store.claims,
             store.pods,
             store.namespaces,
-            self._fleet.fleet(self._request_mix),
+            self._fleet.fleet(self._request_mix, store.classes),
             store.classes_version,
             self._changes,
             self._gains,
@@ -343,4 +343,5 @@ class ClusterCache:
             store.bound_members,
             self.channels.by_clique,
             store.soft_tainted,
+            store.claimed_cpu,
         )

@@ -2,22 +2,25 @@
 
 The mix is learned from the cluster's recent allocated claims. Claims that no pod uses are easy to create, so they do
 not count. If there are too many, those of the namespace with the most go first. Shares are rounded, and the mix
-changes only after a share moved far: every change of the mix invalidates all scores that rankings store.
+changes only after a share moved far: every change of the mix invalidates all scores that rankings store. The same holds
+for the demand by product (product_demand.py), which is learned from the same claims.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import TypeVar
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, TypeVar
 
 from extender.allocation import FleetBaseline, NodeInfo
 from extender.allocation.nodes import Nearness, Places
 from extender.api.claim_specs import DeviceRequest
+from extender.api.device_classes import DeviceClass
 from extender.api.gpu_topology import Graph
 from extender.api.request_mix import DEFAULT_MIX, WHOLE, RequestMix, RequestShape, whole_gpus
 from extender.api.resource_claims import MAX_RESULTS, Claim
 from extender.base.fair_lru import FairLRU
+from extender.cache.product_demand import ProductDemand, ProductStock, Wish, wish_of
 from extender.topology.affinity import nearest
 from extender.topology.sets import best_gbps
 from extender.vendors import GPU, OTHER, amount_of_memory, driver_of
@@ -29,15 +32,24 @@ _MIN_MOVE = 1 / 8  # the mix changes after a share moved by more than this
 _EIGHTH = WHOLE // 8  # fractions of a GPU are rounded up to multiples of this
 
 
+class _Requested(NamedTuple):
+    """What a claim asks for: the number of GPUs, bytes of memory of a shared GPU or 0, and which GPUs it admits."""
+
+    gpus: int
+    memory: int
+    wish: Wish
+
+
 class RequestMixEstimator:
-    """Counts the requests of the last allocated claims, as (number of GPUs, bytes of memory of a shared GPU or 0)."""
+    """Counts the requests of the last allocated claims."""
 
     def __init__(self, window: int = _MAX_CLAIMS) -> None:
-        # UID of a claim to its request.
-        self._claims: FairLRU[str, tuple[int, int]] = FairLRU(window)
-        self._counts: Counter[tuple[int, int]] = Counter()
+        self._claims: FairLRU[str, _Requested] = FairLRU(window)  # by UID of the claim
+        self._counts: Counter[_Requested] = Counter()
         self._changed = False
         self._mix = DEFAULT_MIX
+        self._wishes_changed = False
+        self._demand = ProductDemand()
 
     def __len__(self) -> int:
         """How many different requests are counted."""
@@ -51,7 +63,7 @@ class RequestMixEstimator:
         if requested is None:
             return
         self._counts[requested] += 1
-        self._changed = True
+        self._changed = self._wishes_changed = True
         for _, lost in self._claims.put(claim.key.namespace, claim.uid, requested):
             self._counts[lost] -= 1
             if not self._counts[lost]:
@@ -64,10 +76,22 @@ class RequestMixEstimator:
             self._refresh(most_memory)
         return self._mix
 
+    def named(self, stock: ProductStock, classes: Mapping[str, DeviceClass], most_memory: int) -> Mapping[str, float]:
+        """See FleetBaseline.named; the same object until it changes."""
+        outdated = self._wishes_changed or self._demand.is_outdated(stock, classes)
+        if outdated and self._counts.total() >= _MIN_CLAIMS:
+            self._wishes_changed = False
+            wishes: Counter[Wish] = Counter()
+            for asked, count in self._counts.items():
+                shape = _shape(asked.gpus, asked.memory, most_memory)
+                wishes[asked.wish] += count * shape.gpus * shape.milli
+            self._demand.update(wishes, stock, classes)
+        return self._demand.named
+
     def _refresh(self, most_memory: int) -> None:
         now: Counter[RequestShape] = Counter()
-        for (gpus, requested), count in self._counts.items():
-            now[_shape(gpus, requested, most_memory)] += count
+        for asked, count in self._counts.items():
+            now[_shape(asked.gpus, asked.memory, most_memory)] += count
         total = sum(now.values())
         before = dict(self._mix)
         moved = max(abs(now[shape] / total - before.get(shape, 0.0)) for shape in now.keys() | before.keys())
@@ -83,8 +107,8 @@ def _shape(gpus: int, requested: int, most_memory: int) -> RequestShape:
     return RequestShape(0, 0, 1, min(max(-(-requested * 8 // most_memory), 1), 8) * _EIGHTH)
 
 
-def _requested(claim: Claim) -> tuple[int, int] | None:
-    """Number of GPUs and, for one GPU, requested bytes of memory.
+def _requested(claim: Claim) -> _Requested | None:
+    """What the claim asks for. Its first request of GPUs says which ones it admits.
 
     None for a claim without ExactCount requests of GPUs, and for a claim that no node can satisfy: any tenant can
     create claims with a count up to 2^63-1. Devices of an unknown driver count as GPUs.
@@ -102,7 +126,7 @@ def _requested(claim: Claim) -> tuple[int, int] | None:
     gpus = sum(option.count for option in counted)
     if not 0 < gpus <= MAX_RESULTS:
         return None
-    return gpus, _memory(counted[0]) if gpus == 1 else 0
+    return _Requested(gpus, _memory(counted[0]) if gpus == 1 else 0, wish_of(counted[0]))
 
 
 def _memory(option: DeviceRequest) -> int:
@@ -121,6 +145,7 @@ class FleetBaselineCounter:
         self._graphs: Counter[tuple[Graph, int]] = Counter()  # the mask has the GPUs that the node's driver publishes
         self._memory: Counter[int] = Counter()
         self._places: Counter[Places] = Counter()
+        self._stock = ProductStock()
         self._baseline: FleetBaseline | None = None
         self._is_changed = False
 
@@ -140,6 +165,7 @@ class FleetBaselineCounter:
                 continue
             published = sum(1 << position for position, bit in enumerate(node_info.gpu_bits) if bit >= 0)
             self._add(self._graphs, (node_info.fabric.graph, published), amount)
+            self._stock.add(node_info, node_info.fabric, amount)
             devices = node_info.inventory.devices
             for memory in {devices[bit].memory_bytes for bit in node_info.gpu_bits if bit >= 0}:
                 self._add(self._memory, memory, amount)
@@ -152,11 +178,13 @@ class FleetBaselineCounter:
         if not before or not before + amount:
             self._is_changed = True
 
-    def fleet(self, estimator: RequestMixEstimator) -> FleetBaseline:
+    def fleet(self, estimator: RequestMixEstimator, classes: Mapping[str, DeviceClass]) -> FleetBaseline:
         """The current baseline; the same object while the facts are the same: a new one makes all scores outdated."""
-        mix = estimator.mix(max(self._memory, default=0))
-        if self._baseline is None or self._is_changed or self._baseline.request_mix != mix:
-            found = _fleet(self._graphs, self._memory, self._places, mix)
+        most_memory = max(self._memory, default=0)
+        mix, named = estimator.mix(most_memory), estimator.named(self._stock, classes, most_memory)
+        known = self._baseline and (self._baseline.request_mix, self._baseline.named)
+        if self._baseline is None or self._is_changed or known != (mix, named):
+            found = _fleet(self._graphs, self._memory, self._places, mix, named)
             if found != self._baseline:
                 self._baseline = found
             self._is_changed = False
@@ -164,7 +192,11 @@ class FleetBaselineCounter:
 
 
 def _fleet(
-    graphs: Iterable[tuple[Graph, int]], memory: Iterable[int], places: Iterable[Places], mix: RequestMix
+    graphs: Iterable[tuple[Graph, int]],
+    memory: Iterable[int],
+    places: Iterable[Places],
+    mix: RequestMix,
+    named: Mapping[str, float],
 ) -> FleetBaseline:
     best: dict[int, float] = {}
     most = 0
@@ -178,4 +210,4 @@ def _fleet(
         near.update(
             {kinds: found for kinds, found in nearest(one).items() if found > near.get(kinds, Nearness.UNKNOWN)}
         )
-    return FleetBaseline(best, min(known, default=0), most, mix, near)
+    return FleetBaseline(best, min(known, default=0), most, mix, near, named)

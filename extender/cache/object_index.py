@@ -53,6 +53,7 @@ class ObjectIndex:
         # Claim UID to the resourceVersion of its allocation; only for allocations that a watch event showed.
         self.allocated_at: dict[str, int] = {}
         self.of_groups = GroupClaims()
+        self.claimed_cpu: dict[str, int] = {}  # node to the CPU of the pods with claims there, in thousandths of a core
         self.pods: dict[str, Pod] = {}  # by UID
         self.deleted_pods: set[str] = set()  # UIDs, until the caller clears it
         self.waited_for: Counter[ObjectKey] = Counter()  # number of waiting pods by claim
@@ -122,6 +123,8 @@ class ObjectIndex:
         if any(one is not None and one.extended for one in (old, new)):
             self._index_special(key, old, new)
         self._index_group(old, new)
+        self._count_cpu(old, -1)
+        self._count_cpu(new, 1)
         if new is not None and (new.allocation is not None or new.extended) and not new.reserved_for:
             self.without_consumer.add(key)
         else:
@@ -153,6 +156,13 @@ class ObjectIndex:
             discard(self.special_claims, (key.namespace, old.special_for), key)
         if new is not None and new.special_for:
             self.special_claims.setdefault((key.namespace, new.special_for), {})[key] = None
+
+    def _count_cpu(self, claim: Claim | None, sign: int) -> None:
+        if claim is None or not claim.cpu or claim.allocation is None or claim.allocation.node_selector is None:
+            return
+        node = claim.allocation.node_selector.node
+        if node is not None:
+            set_or_drop(self.claimed_cpu, node, self.claimed_cpu.get(node, 0) + sign * claim.cpu or None)
 
     def _index_group(self, old: Claim | None, new: Claim | None) -> None:
         self.of_groups.put(old, new, self._slices.pools.node_of(new) if new is not None and new.group else "")

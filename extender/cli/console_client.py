@@ -1,10 +1,10 @@
 """The HTTP client of the commands that ask a console: at a URL, on this machine, or in a cluster.
 
 `--server` names a URL; `--kubeconfig`, `--context` or `--berth-namespace` name the console of a cluster. Without these,
-$BERTH_SERVER names a URL: it is no envvar of the option, because what is typed wins. Else `berth` asks 127.0.0.1:8889
-if something answers there, which is `berth run`; else the console of the cluster to which the kubeconfig leads.
-`kubectl berth` never asks this machine: a sandbox must not answer for the cluster of the context. A reply that does not
-have Berth's shape raises an error; no command prints it.
+$BERTH_SERVER names a URL: it is no envvar of the option, because what is typed wins. Else $KUBECONFIG names a cluster.
+Else `berth` asks 127.0.0.1:8889 if something answers there, which is `berth run`; else the cluster of ~/.kube/config.
+`kubectl berth` never asks 127.0.0.1:8889: a sandbox must not answer for the cluster of the context. The kubeconfig of
+the sandbox names its console. A reply that does not have Berth's shape raises an error; no command prints it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ NAMESPACE = "berth-system"
 Server = Annotated[
     str,
     typer.Option(
-        help=f"The URL of the console. Default: $BERTH_SERVER, {SERVER} (not kubectl berth), or the cluster's."
+        help="The URL of the console. Default: $BERTH_SERVER, the console of $KUBECONFIG's cluster, "
+        f"{SERVER} (not kubectl berth), or the console of ~/.kube/config's cluster."
     ),
 ]
 Token = Annotated[
@@ -45,7 +46,7 @@ BerthNamespace = Annotated[str, typer.Option(help="The namespace in which Berth 
 _SECONDS = 30.0
 _CONNECT_SECONDS = 1.0  # to this machine
 _ERROR_BYTES = 1024  # of an error's text
-_OK, _UNAUTHORIZED, _NOT_FOUND = 200, 401, 404
+_OK, _BAD_REQUEST, _UNAUTHORIZED, _NOT_FOUND = 200, 400, 401, 404
 
 
 class NotKnown(BerthError):
@@ -87,10 +88,13 @@ class ConsoleClient:
         address = one_line(self._route.address)
         if reply.status_code == _UNAUTHORIZED:
             raise BerthError(_rejected(address, self._route.token_from))
-        if reply.status_code == _NOT_FOUND and (problem := _own_problem(reply)):
+        problem = _own_problem(reply) if reply.status_code != _OK else ""
+        if reply.status_code == _NOT_FOUND and problem:
             raise NotKnown(problem)
+        if reply.status_code == _BAD_REQUEST and problem:  # it names the part of the question
+            raise BerthError(problem)
         if reply.status_code != _OK:
-            problem = _own_problem(reply) or one_line(reply.text, _ERROR_BYTES)
+            problem = problem or one_line(reply.text, _ERROR_BYTES)
             raise BerthError(f"{address}{path} answers {reply.status_code}: {problem}")
         try:
             found = json_value(reply.content, f"{address}{path}")
@@ -117,14 +121,19 @@ def console_of(server: str, token: str, kubeconfig: Path | None, context: str, b
         raise WireError("--server", f"does not go with {typed[0]}: each names a console")
     if not server and not typed:
         server = os.environ.get("BERTH_SERVER", "")
-        is_plugin = Path(sys.argv[0]).name.startswith("kubectl")
-        if not server and not is_plugin and _listens(SERVER):
+        names_cluster = os.environ.get("KUBECONFIG") or Path(sys.argv[0]).name.startswith("kubectl")
+        if not server and not names_cluster and _listens(SERVER):
             server = SERVER
     if server:
         return ConsoleClient(_Url(parse_url(server, "--server"), token))
-    from extender.cli.installed_console import InstalledConsole  # the client of the API server
+    # The client of the API server:
+    from extender.cli.installed_console import InstalledConsole, credentials_of_cluster
 
-    return ConsoleClient(InstalledConsole(kubeconfig, context, berth_namespace, token))
+    found = credentials_of_cluster(kubeconfig, context)
+    if found.console:
+        where = f"the console of context {one_line(found.context)}"
+        return ConsoleClient(_Url(parse_url(found.console, where), token, found.namespace))
+    return ConsoleClient(InstalledConsole(found, berth_namespace, token))
 
 
 def _listens(url: str) -> bool:
@@ -137,12 +146,10 @@ def _listens(url: str) -> bool:
 
 
 class _Url:
-    """A console at a URL."""
+    """A console at a URL. `namespace` is that of the context that names the URL; '' without a context."""
 
-    namespace = ""
-
-    def __init__(self, address: str, token: str) -> None:
-        self.address = address
+    def __init__(self, address: str, token: str, namespace: str = "") -> None:
+        self.address, self.namespace = address, namespace
         self.token_from = "--token or BERTH_TOKEN" if token else ""
         self._secret = {"Authorization": f"Bearer {token}"} if token else {}
 

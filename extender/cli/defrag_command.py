@@ -36,7 +36,7 @@ from extender.base.deadline import Deadline
 from extender.base.text_limits import counted
 from extender.cel import CompileError
 from extender.cel.dra import compile_selector
-from extender.cli.cluster_objects import from_cluster, from_files
+from extender.cli.cluster_objects import Objects, from_cluster, from_files
 from extender.cli.explained_names import explained
 from extender.cli.logs import set_up_logging
 from extender.cli.object_files import checked_files, policy_of
@@ -46,6 +46,7 @@ from extender.lint import one_sentence
 from extender.policy import Policy
 
 _NAMED = 3  # pods of a reason
+_CLAIM = "ResourceClaim"
 _MOST_GPUS, _MOST_PODS = 32, 400
 _SECONDS = 10.0
 Words = Annotated[
@@ -109,8 +110,11 @@ def defrag_command(
     _check_question(words, file, shape, (("--pods", pods > 1), ("--in", level), ("--selector", selector)))
     objects = from_files(snapshot) if snapshot else from_cluster(kubeconfig, context, budgets=True)
     reading = reading_of(*objects[:3], is_live=objects.is_live)
-    now = time_of(reading) if snapshot else datetime.now(UTC)
+    _check_claims(reading, objects, of_files=bool(snapshot))
     decided_by = policy_of(policy) if policy is not None else Policy()
+    if level:
+        _check_level(level, reading, decided_by)
+    now = time_of(reading) if snapshot else datetime.now(UTC)
     terms = Terms(now, priority, None, all_schedulers)
     with Screen(stderr=True).status("searching"):
         wanted = _wanted(reading, words, file, shape, namespace)
@@ -139,6 +143,28 @@ def _check_question(
         raise WireError("--selector", one_sentence(error)) from error
     if shape is not None and shape.level and shape.pods == 1:
         raise WireError("--in", f"is for several pods: give --pods, too, is {shape.level}")
+
+
+def _check_claims(reading: ClusterReading, objects: Objects, *, of_files: bool) -> None:
+    """Raises WireError if it is not known which devices are in use: without claims, all would seem free.
+
+    A file does not say whether its cluster has no claims. It may have none if its running pods name none.
+    """
+    why = objects.refused.get(_CLAIM, "")
+    named = any(pod.claim_keys or pod.extended_claim for pod in reading.pods if pod.node_name)
+    if of_files and _CLAIM not in reading.kinds and (named or "Pod" not in reading.kinds):
+        why = "there is none"
+    if why:
+        raise WireError(objects.where, f"has no readable {_CLAIM} ({why}), so it is not known which devices are in use")
+
+
+def _check_level(level: str, reading: ClusterReading, policy: Policy) -> None:
+    """Raises WireError if no node has the label."""
+    labels = {label for info in reading.cache.snapshot().node_infos.values() for label in info.node.labels}
+    if level not in labels:
+        known = ", ".join(one for one in policy.group_levels if one in labels)
+        other = f"those of domains that nodes have: {known}" if known else "nor one of the policy's group_levels"
+        raise WireError("--in", f"no node has the label {level}, {other}")
 
 
 def _wanted(
@@ -194,6 +220,8 @@ def _show(found: Sequence[RestartAdvice], reading: ClusterReading, output: str, 
         for one in found:
             for line in (*[f"# {one.wanted}"] * (len(found) > 1), *one.commands):
                 say(line)
+            if not one.commands:
+                say(_headline(one), err=True)
     else:
         for one in found:
             _print(one)
@@ -208,22 +236,32 @@ _SENTENCES = {
 }
 
 
+def _headline(found: RestartAdvice) -> str:
+    if found.is_proved:
+        restarts = f"{counted(len(found.moves), 'restart')}, cost {found.cost:g} GPU-hours"
+        cheapest = "" if found.is_cheapest else "; there may be a cheaper way"
+        return f"{found.wanted}: there is room after {restarts}{cheapest}"
+    if found.moves:
+        return f"{found.wanted}: no advice, {counted(len(found.moves), 'restart')} seemed to make room: {found.proof}"
+    where = f" on {', '.join(found.placed_on)}" if found.placed_on else ""
+    why = f": {found.reason}" if found.reason else ""
+    return f"{found.wanted}: {_SENTENCES[found.verdict]}{where}{why}"
+
+
 def _print(found: RestartAdvice) -> None:
     screen = table_screen()
-    if not found.moves:
-        where = f" on {', '.join(found.placed_on)}" if found.placed_on else ""
-        why = f": {found.reason}" if found.reason else ""
-        screen.print(f"{found.wanted}: {_SENTENCES[found.verdict]}{where}{why}", style="bold")
-    else:
-        restarts = f"{counted(len(found.moves), 'restart')}, cost {found.cost:g} GPU-hours"
-        cheapest = "" if found.is_cheapest else "; a limit ended the search: there may be a cheaper way"
-        screen.print(f"{found.wanted}: there is room after {restarts}{cheapest}", style="bold")
+    screen.print(_headline(found), style="bold")
+    if found.is_proved:
         heads = ("", "restart", "owner", "frees", "GPU-hours", "cost", "goes to")
         table = Table(*heads, box=None, pad_edge=False, header_style="dim")
         for number, move in enumerate(found.moves, 1):
             table.add_row(str(number), *_cells(move))
+        if found.waiting_gpus:
+            table.add_row(
+                "", f"{counted(found.waiting_gpus, 'GPU')} would wait", "", "", "", f"{found.waiting_cost:g}", ""
+            )
         screen.print(table)
-        screen.print(found.proof, style="green" if found.is_proved else "red")
+        screen.print(found.proof, style="green")
     for why, pods in sorted(found.stays.items(), key=lambda item: (-len(item[1]), item[0])):
         named = ", ".join(sorted(pods)[:_NAMED]) + (", …" if len(pods) > _NAMED else "")
         screen.print(f"never restarted: {counted(len(pods), 'pod')}, because {why}: {named}")
@@ -232,5 +270,8 @@ def _print(found: RestartAdvice) -> None:
 
 
 def _cells(move: Move) -> tuple[str, ...]:
-    goes = ", ".join(move.goes_to) or f"would wait: {move.waits}".rstrip(": ")
-    return move.restart, move.owner, "; ".join(move.frees), f"{move.gpu_hours:g}", f"{move.cost:g}", goes
+    goes = [", ".join(move.goes_to)] if move.goes_to else []
+    if move.waiting_pods:
+        part = f"{move.waiting_pods} of {len(move.pods)} pods " if move.goes_to else ""
+        goes.append(f"{part}would wait: {move.waits}".rstrip(": "))
+    return move.restart, move.owner, "; ".join(move.frees), f"{move.gpu_hours:g}", f"{move.cost:g}", "; ".join(goes)

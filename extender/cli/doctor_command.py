@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
+from urllib.parse import quote
 
 import typer
 
@@ -22,11 +23,12 @@ from extender.base.berth_errors import WireError
 from extender.base.bits import members
 from extender.base.text_limits import counted, error_line, one_line, printable, shown
 from extender.cache import ClusterCache
+from extender.cli.console_client import NAMESPACE, BerthNamespace
 from extender.cli.object_files import policy_of
 from extender.cli.options import Context, Kubeconfig, Output
 from extender.cli.output import Screen, say, say_json
 from extender.cli.snapshot_command import dump_of, list_items, take_objects
-from extender.cluster import ApiClient, ClusterError, Forbidden, NotFound, NotServed, load_credentials
+from extender.cluster import ApiClient, ClusterError, Credentials, Forbidden, NotFound, NotServed, load_credentials
 from extender.explain import Finding, check_consistency
 from extender.files import name_of, read_file
 from extender.policy import Policy, PolicyError, load_policy
@@ -56,6 +58,7 @@ _RIGHTS = (
 )
 _SHORT_SECONDS = 2.0  # doctor warns of a shorter httpTimeout for filter
 _BIND_SECONDS = 10.0  # by which httpTimeout for bind exceeds binding_wait_seconds (docs/policy.md)
+_SCHEDULER_FILE = "berth-scheduler.yaml"
 _COMPARE = "compare with scheduler-config/berth-scheduler.yaml"
 _IN_TREE_POINTS = ("preFilter", "filter", "postFilter", "reserve", "preBind")  # of the plugin DynamicResources
 _DURATION, _UNITS = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)"), {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -90,6 +93,7 @@ def doctor_command(
         typer.Option(help="The KubeSchedulerConfiguration in use. Default: the ConfigMap berth-scheduler-config."),
     ] = None,
     policy: Annotated[Path | None, typer.Option(help="The policy in use. Default: the ConfigMap berth-policy.")] = None,
+    berth_namespace: BerthNamespace = NAMESPACE,
     output: Output = "table",
 ) -> None:
     """Examine a cluster for mistakes that stop Berth.
@@ -103,9 +107,9 @@ def doctor_command(
         content, where = read_file(scheduler_config, _MAX_CONFIGURATION_BYTES), name_of(scheduler_config)
         _parsed(content, where)  # before the cluster is read
     with Screen(stderr=True).status("reading the cluster"):
-        found = asyncio.run(
-            _examine(kubeconfig, context, content, where, policy_of(policy) if policy is not None else None)
-        )
+        credentials = load_credentials(kubeconfig, context)
+        given = policy_of(policy) if policy is not None else None
+        found = asyncio.run(_examine(credentials, berth_namespace, content, where, given))
     for one in found:
         if output == "json":
             say_json(one._asdict())
@@ -119,10 +123,10 @@ def doctor_command(
 
 
 async def _examine(
-    kubeconfig: Path | None, context: str, given: bytes | None, where: str, policy: Policy | None
+    credentials: Credentials, namespace: str, given: bytes | None, where: str, policy: Policy | None
 ) -> list[DoctorFinding]:
     found: list[DoctorFinding] = []
-    async with ApiClient(load_credentials(kubeconfig, context)) as client:
+    async with ApiClient(credentials) as client:
         found += version_findings(await client.get("/version"))
         found += [finding async for finding in _rights(client)]
         objects = await take_objects(client)
@@ -133,8 +137,9 @@ async def _examine(
             for hook in await _items(client, f"/apis/admissionregistration.k8s.io/v1/{name}", kind)
         ]
         quotas = await _items(client, "/api/v1/resourcequotas", "ResourceQuotaList")
-        text = "" if given is not None else await _config_map(client, "berth-scheduler-config", "berth-scheduler.yaml")
-        policy_text = "" if policy is not None else await _config_map(client, "berth-policy", "policy.yaml")
+        maps = f"/api/v1/namespaces/{quote(namespace, safe='')}/configmaps"
+        text = "" if given is not None else await _entry(client, f"{maps}/berth-scheduler-config", _SCHEDULER_FILE)
+        policy_text = "" if policy is not None else await _entry(client, f"{maps}/berth-policy", "policy.yaml")
     found += [*webhooks(hooks), *quota_blocks(quotas, pods)]
     try:
         policy = policy or load_policy(policy_text or "{}")
@@ -145,8 +150,9 @@ async def _examine(
     if given is not None or text:
         found += configuration_findings(given or text, where, policy)
     else:
-        problem, effect = "no scheduler configuration was found", "doctor cannot check it for common mistakes"
-        found.append(_warning(problem, effect, "berth doctor --scheduler-config FILE"))
+        problem = f"no scheduler configuration was found: {where} is not in namespace {one_line(namespace)}"
+        remedy = "berth doctor --berth-namespace NAMESPACE, or --scheduler-config FILE"
+        found.append(_warning(problem, "doctor cannot check it for common mistakes", remedy))
     return found + list(cluster_findings(dump_of(objects), int(time.time() // 60))) + list(waiting(pods))
 
 
@@ -199,13 +205,13 @@ async def _rights(client: ApiClient) -> Any:
             )
 
 
-async def _config_map(client: ApiClient, name: str, key: str) -> str:
+async def _entry(client: ApiClient, config_map: str, key: str) -> str:
     """Return an entry of a ConfigMap; '' if it does not exist or cannot be read."""
     try:
-        found = await client.get(f"/api/v1/namespaces/berth-system/configmaps/{name}")
+        found = await client.get(config_map)
     except ClusterError:
         return ""
-    return str(inner(found, "data", f"ConfigMap {name}").get(key) or "")
+    return str(inner(found, "data", config_map).get(key) or "")
 
 
 def webhooks(configurations: list[Json]) -> Iterator[DoctorFinding]:

@@ -100,6 +100,8 @@ async def _node(node: str, kubeconfig: Path | None, context: str) -> tuple[str, 
 
 def _without_agent(node: str, slices: list[Json]) -> tuple[str, Fabric, str]:
     """What the drivers' slices and the vendor files say. Raises WireError for GPUs that the agent should read."""
+    if not slices:
+        raise WireError(node, "no ResourceSlice of the cluster names a node of this name")
     if any(driver_of(str(slice_["spec"].get("driver"))).agent for slice_ in slices):
         raise WireError(node, "has no fabric slice; check that the agent runs there")
     nameless = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Annotated, Literal, NamedTuple
 from urllib.parse import quote
@@ -18,6 +18,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from extender.api.fields import Json
+from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted, one_line
 from extender.cli.completion_command import node_names
 from extender.cli.console_client import (
@@ -32,7 +33,7 @@ from extender.cli.console_client import (
 from extender.cli.console_replies import ClaimReply, FleetChangeReply, FleetReply, NodeDetailReply
 from extender.cli.explained_names import CLAIM_KINDS, NODE_KINDS, without_kind
 from extender.cli.options import AllNamespaces, Context, ListOutput, Namespace, Watch, check_namespace
-from extender.cli.output import WATCH_SECONDS, say, say_value, table_screen
+from extender.cli.output import WATCH_SECONDS, Screen, say, say_value, table_screen
 
 _COLOURS = {"f": "green", "u": "blue", "h": "yellow", "d": "red", "x": "magenta"}
 _TOP_PODS, _TOP_DECISIONS = 10, 12
@@ -189,6 +190,7 @@ def _watch_claims(found: Callable[[], list[Json]], rows: list[Json], output: str
 def top_command(
     *,
     once: Annotated[bool, typer.Option("--once", help="Print the fleet once and end.")] = False,
+    watch: Annotated[bool, typer.Option("-w", "--watch", help="Go on without a terminal, too, until Ctrl-C.")] = False,
     output: Annotated[
         Literal["table", "wide", "json", "yaml"],
         typer.Option("-o", "--output", help="wide: all pods that wait. json and yaml print the fleet once and end."),
@@ -208,20 +210,33 @@ def top_command(
     Example: berth top --seconds 5
     """
     check_namespace(namespace)
+    if watch and (once or output in _DATA):
+        raise WireError("--watch", f"does not go with {'--once' if once else f'--output {output}'}")
     client = console_of(server, token, kubeconfig, context, berth_namespace)
     if output in _DATA:
         say_value(client.ask("/v1/fleet", FleetReply), output)
         return
     pods = _Pods(namespace, everything=output == "wide")
     console = table_screen()
-    if once or not sys.stdout.isatty():
-        console.print(_top(client.ask("/v1/fleet", FleetReply), pods))
-        return
     first = _top(client.ask("/v1/fleet", FleetReply), pods)
-    with suppress(KeyboardInterrupt), Live(first, console=console, screen=True) as live:
+    if once or not sys.stdout.isatty():
+        console.print(first)
+        if not watch:
+            return
+    with suppress(KeyboardInterrupt), _shown(first, console) as show:
         while True:
             time.sleep(seconds)
-            live.update(_top(client.ask("/v1/fleet", FleetReply), pods))
+            show(_top(client.ask("/v1/fleet", FleetReply), pods))
+
+
+@contextmanager
+def _shown(first: Group, console: Screen) -> Iterator[Callable[[Group], None]]:
+    """What shows the next picture: in the place of the one before on a terminal, else below it."""
+    if not sys.stdout.isatty():
+        yield console.print
+        return
+    with Live(first, console=console, screen=True) as live:
+        yield live.update
 
 
 def _allocator(claim: Json) -> str:

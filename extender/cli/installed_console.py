@@ -43,18 +43,23 @@ class _Pod(NamedTuple):
     secret: str  # with the token of its pages; '' if it has none
 
 
+def credentials_of_cluster(kubeconfig: Path | None, context: str) -> Credentials:
+    """The way to the API server. Raises BerthError."""
+    if not kubeconfigs(kubeconfig) and not os.environ.get("KUBERNETES_SERVICE_HOST"):
+        raise BerthError(
+            "no kubeconfig leads to a cluster: set KUBECONFIG, or give --kubeconfig FILE; --server names a console"
+        )
+    return load_credentials(kubeconfig, context)
+
+
 class InstalledConsole:
     """Asks the console in `berth_namespace` of a cluster. `namespace` is the default namespace of the context.
 
     Without a token it reads the one of the Secret. Raises BerthError with one sentence about what is missing.
     """
 
-    def __init__(self, kubeconfig: Path | None, context: str, berth_namespace: str, token: str) -> None:
-        if not kubeconfigs(kubeconfig) and not os.environ.get("KUBERNETES_SERVICE_HOST"):
-            raise BerthError(
-                "no kubeconfig leads to a cluster: set KUBECONFIG, or give --kubeconfig FILE; --server names a console"
-            )
-        self._credentials: Credentials = load_credentials(kubeconfig, context)
+    def __init__(self, credentials: Credentials, berth_namespace: str, token: str) -> None:
+        self._credentials = credentials
         self._given, self._token, self._within = token, token, berth_namespace
         self._pod: _Pod | None = None
         self.namespace = self._credentials.namespace

@@ -206,7 +206,7 @@ async def _place_examples(
         console.print("", f"Without --once it runs on. Next: {_TUTORIAL}", sep="\n")
         return 0 if all(row.is_good for row in rows) and all(gang.is_good for gang in gangs) else 1
     with TemporaryDirectory(prefix="berth-") as folder:
-        kubeconfig = write_kubeconfig(Path(folder), api_url)
+        kubeconfig = write_kubeconfig(Path(folder), api_url, page)
         waiting = next((row.pod for row in rows if row.berth is None), rows[0].pod if rows else "POD")
         stop = _stop_event()
         _print_next_steps(console, page, kubeconfig, waiting)
@@ -227,7 +227,8 @@ async def _play(running: _Running, world: _World, *, once: bool) -> int:
     with TemporaryDirectory(prefix="berth-") as folder:
         stop = _stop_event()
         if not once:
-            _print_next_steps(console, page, write_kubeconfig(Path(folder), api_url), f"{world.jobs[0].name}-0")
+            kubeconfig = write_kubeconfig(Path(folder), api_url, page)
+            _print_next_steps(console, page, kubeconfig, f"{world.jobs[0].name}-0")
             console.print()
         with console.status("") as status:
             await _played(player, scheduler, stop, lambda: status.update(_progress(player)), once=once)

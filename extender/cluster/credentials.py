@@ -17,6 +17,7 @@ from extender.files import read_mounted
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _MAX_TOKEN = 64 * 1024  # bytes
 _DEFAULT = "~/.kube/config"
+CONSOLE_EXTENSION = "console.berth.dev"  # of a context: {"server": URL}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,8 @@ class Credentials:
     """Address, TLS and token of the API server.
 
     `token` may block: it reads files and runs credential plugins. It raises ClusterError. `context` is that of the
-    kubeconfig, and `namespace` its default namespace; both are empty in a pod.
+    kubeconfig, and `namespace` its default namespace; both are empty in a pod. `console` is the URL of Berth's console
+    if the context names one, as that of the sandbox does; else empty.
     """
 
     url: str
@@ -32,6 +34,7 @@ class Credentials:
     token: Callable[[], str | None]
     context: str = ""
     namespace: str = ""
+    console: str = ""
 
 
 def kubeconfigs(given: Path | None) -> list[Path]:

@@ -18,13 +18,14 @@ from extender.api.documents import one_value
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import one_line, shown
 from extender.cluster.api_errors import ClusterError
+from extender.cluster.credentials import CONSOLE_EXTENSION
 from extender.cluster.tls import is_token, tls_context
 from extender.files import name_of, read_mounted
 
 _MAX_BYTES = 1024 * 1024  # limit of a kubeconfig
 
 
-Loaded = tuple[str, ssl.SSLContext | None, Callable[[], str | None], str, str]
+Loaded = tuple[str, ssl.SSLContext | None, Callable[[], str | None], str, str, str]
 
 
 def load_kubeconfigs(paths: list[Path], context: str = "") -> Loaded:
@@ -103,8 +104,8 @@ def _file(status: dict[str, Any], field: str, folder: str) -> str:
     return str(found.as_file())  # type: ignore[no-untyped-call] # as above
 
 
-def _load(paths: list[Path], configuration: Configuration, context: str) -> tuple[str, str]:
-    """Like load_kube_config of the client, with _Loader. Returns the name of the context and its namespace."""
+def _load(paths: list[Path], configuration: Configuration, context: str) -> tuple[str, str, str]:
+    """Like load_kube_config of the client, with _Loader. Returns the context's name, its namespace and its console."""
     merged = KubeConfigMerger(os.pathsep.join(map(str, paths)))  # type: ignore[no-untyped-call] # as above
     if merged.config is None:
         raise ConfigException("the file has no configuration")
@@ -113,7 +114,11 @@ def _load(paths: list[Path], configuration: Configuration, context: str) -> tupl
     loader = _Loader(merged.config, **options)  # type: ignore[no-untyped-call] # as above
     loader.load_and_set(configuration)  # type: ignore[no-untyped-call] # as above
     used: Any = loader.current_context
-    return str(used["name"]), str(used["context"].get("namespace") or "default")
+    context_of: dict[str, Any] = used["context"]
+    namespace = str(context_of.get("namespace") or "default")
+    named_objects = {one.get("name"): one.get("extension") for one in context_of.get("extensions") or ()}
+    console = (named_objects.get(CONSOLE_EXTENSION) or {}).get("server", "")
+    return str(used["name"]), namespace, str(console)
 
 
 def _token(configuration: Configuration) -> str | None:

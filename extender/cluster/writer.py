@@ -12,7 +12,7 @@ import structlog
 from extender.api.claim_specs import ClaimSpec, encode_simple_spec
 from extender.api.device_classes import IMPLICIT_RESOURCE_PREFIX, decode_class, extended_resources
 from extender.api.fields import Json, decode_readable
-from extender.api.group_parts import PART_ANNOTATION, GroupMark
+from extender.api.group_parts import CPU_ANNOTATION, PART_ANNOTATION, PodMark
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import GroupKey
 from extender.api.pods import Pod, decode_bound_pod, decode_pod
@@ -129,7 +129,7 @@ class Writer:
                 continue
         return None
 
-    async def add_finalizer(self, claim: Claim, mark: GroupMark) -> Claim:
+    async def add_finalizer(self, claim: Claim, mark: PodMark) -> Claim:
         """Add the finalizer and the annotations: this process as the allocator, and the mark of the pod.
 
         The claim controller deallocates only claims with the finalizer.
@@ -140,6 +140,8 @@ class Writer:
         annotations = {ALLOCATOR_ANNOTATION: self.identity, GROUP_ANNOTATION: mark.group or None}
         if mark.part or claim.part:
             annotations[PART_ANNOTATION] = mark.part or None
+        if mark.cpu or claim.cpu:
+            annotations[CPU_ANNOTATION] = f"{mark.cpu}m" if mark.cpu else None
         return await self._merge(claim, {"finalizers": list(finalizers), "annotations": annotations})
 
     async def take_over(self, claim: Claim) -> Claim:

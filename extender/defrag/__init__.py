@@ -5,6 +5,17 @@
 
 from extender.defrag.cheapest_restarts import Advice, Verdict, advise
 from extender.defrag.clusters import Cluster
-from extender.defrag.restarts import WAIT_COST, Asked, Restart, again
+from extender.defrag.restarts import RESERVED, TOLERATION, WAIT_COST, Asked, Restart, again
 
-__all__ = ["WAIT_COST", "Advice", "Asked", "Cluster", "Restart", "Verdict", "advise", "again"]
+__all__ = [
+    "RESERVED",
+    "TOLERATION",
+    "WAIT_COST",
+    "Advice",
+    "Asked",
+    "Cluster",
+    "Restart",
+    "Verdict",
+    "advise",
+    "again",
+]

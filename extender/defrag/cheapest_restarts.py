@@ -6,8 +6,8 @@ whole nodes are emptied, the cheapest first, until the pods fit; then every rest
 the dearest first.
 
 For each set, the wanted pods get their places first. Then the restarted pods get theirs on other nodes, the largest
-first, and last on what is left of the same nodes: an operator cordons these nodes meanwhile. A restarted pod that finds
-no place costs WAIT_COST for each GPU. Further restarts are tried that may give it one, if they cost less than that.
+first, and last on what is left of the same nodes: a taint reserves these nodes meanwhile. A restarted pod that finds no
+place costs WAIT_COST for each GPU. Further restarts are tried that may give it one, if they cost less than that.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from heapq import heappop, heappush
+from itertools import islice, takewhile
 from math import inf
 from typing import NamedTuple
 
@@ -28,7 +29,8 @@ from extender.gangs.domains import natural
 
 _FEW = 12  # restarts of a domain of which all sets are tried
 _MAX_TRIES = 512  # sets of one domain that the filter or the planner is asked about
-_MAX_TRIALS = 512  # sets for which all restarted pods are placed
+_MAX_ADDED = 256  # sets of further restarts of an advice; of more, single ones and those that the waiting pods need
+_MAX_TRIALS = 2048  # sets for which all restarted pods are placed
 _MAX_LARGE = 8  # domains with many restarts
 
 
@@ -49,7 +51,7 @@ class Advice:
     restarts: tuple[Restart, ...] = ()
     nodes: Mapping[str, str] = field(default_factory=dict)  # of the wanted pods, by UID
     places: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by name of the restart: of its new pods
-    cordoned: Nodes = NO_NODES  # until the last restart
+    reserved: Nodes = NO_NODES  # until the wanted pods have their places
     waiting: tuple[Restart, ...] = ()  # the restarts whose pods find no place
     cost: float = 0.0
     is_cheapest: bool = True  # False: a limit ended the search, and there may be a cheaper advice
@@ -95,6 +97,7 @@ class _Search:
         self._most = most
         self._is_inner = most < inf  # no further restarts for pods that find no place
         self._trials = 0
+        self._tried: set[frozenset[str]] = set()  # sets of restarts with further ones
         self._floor = 0.0  # the least cost of waiting
         self._by_node: dict[str, list[Restart]] = {}
         for one in self._restarts:
@@ -202,16 +205,16 @@ class _Search:
         wanted = self._cluster.without(chosen).place(self._asked, elsewhere)
         if wanted is None:
             return None
-        cluster, cordoned, places = wanted.cluster, frozenset(wanted.nodes.values()), dict[str, Mapping[str, str]]()
+        cluster, reserved, places = wanted.cluster, frozenset(wanted.nodes.values()), dict[str, Mapping[str, str]]()
         ordered = tuple(sorted(chosen, key=_largest_first))
-        for barred in (cordoned, NO_NODES):
+        for barred in (reserved, NO_NODES):
             for one in ordered:
                 placed = cluster.place(again(one), barred) if one.name not in places else None
                 if placed is not None:
                     cluster, places[one.name] = placed.cluster, placed.nodes
         waiting = tuple(one for one in ordered if one.name not in places)
         cost = cost_of(chosen) + sum(WAIT_COST * one.gpus for one in waiting)
-        return _Trial(Advice(Verdict.ADVICE, ordered, wanted.nodes, places, cordoned, waiting, cost), cluster)
+        return _Trial(Advice(Verdict.ADVICE, ordered, wanted.nodes, places, reserved, waiting, cost), cluster)
 
     def _additions(self, found: _Trial) -> Iterator[tuple[Restart, ...]]:
         """The restarts of an advice with a few more that may give those a place that wait, and cost less than that."""
@@ -222,14 +225,25 @@ class _Search:
         if not saved:
             return
         others = [one for one in self._restarts if one.name not in names]
-        sets: list[Sequence[Restart]] = [[one] for one in others[:_FEW]]
-        for one in advice.waiting:
-            inner = _Search(cluster, again(one), others, self._budgets, WAIT_COST * one.gpus)
+        saving = takewhile(lambda more: cost_of(more) < saved, _cheapest_first(others))
+        sets: list[Sequence[Restart]] = list(islice(saving, _MAX_ADDED + 1))
+        if len(sets) > _MAX_ADDED:
+            self.is_complete = False
+            sets = [*([one] for one in others[:_FEW]), *self._found_for(found, others)]
+        for more in sets:
+            together = (*advice.restarts, *more)
+            tried = frozenset(one.name for one in together)
+            if tried not in self._tried and cost_of(more) < saved and within(self._budgets, together):
+                self._tried.add(tried)
+                yield together
+
+    def _found_for(self, found: _Trial, others: Sequence[Restart]) -> Iterator[Sequence[Restart]]:
+        """For each restart that waits, the cheapest others that make room for it."""
+        for one in found.advice.waiting:
+            inner = _Search(found.cluster, again(one), others, self._budgets, WAIT_COST * one.gpus)
             inner.run()
-            self.is_complete &= inner.is_complete
-            sets += [inner.best.restarts] if inner.best is not None else []
-        together = ((*advice.restarts, *more) for more in sets if cost_of(more) < saved)
-        yield from (one for one in together if within(self._budgets, one))
+            if inner.best is not None:
+                yield inner.best.restarts
 
 
 def _cost(found: _Trial) -> float:

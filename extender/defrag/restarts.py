@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
+from extender.api.nodes import Taint, Toleration
 from extender.api.pod_amounts import Amounts
 from extender.api.pod_groups import GroupKey, GroupPolicy
 from extender.api.pods import Pod
@@ -21,6 +22,8 @@ from extender.api.resource_claims import Claim, PodClaim, Result
 
 POD_COST = 1.0
 WAIT_COST = 24.0  # a day
+RESERVED = Taint("berth.dev/defrag", effect="NoSchedule")  # of nodes that become free for the wanted pods
+TOLERATION = Toleration(RESERVED.key, "Exists")
 _AGAIN = "again/"  # before the UID of a pod that is restarted: the pod that replaces it has another one
 
 

@@ -7,21 +7,51 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
+from itertools import chain
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.api.quantity import parse_quantity
 from extender.api.resource_slices import Device, Slice
+from extender.api.semver import parse_semver
 from extender.base.text_limits import counted, one_line
 from extender.cel import CelError, CompileError
 from extender.cel.dra import Selector, evaluated
 from extender.cel.dra.terms import constants_of, left_side, observed_value, term_for
-from extender.scheduling import EvaluationContext, PodRequirements, attributes_like, similar_attributes
+from extender.scheduling import EvaluationContext, PodRequirements, similar_names
 
 _MAX_SHOWN = 3
 _CLOSE = 0.8  # the least ratio of difflib by which a text without a model is a mistyped one
 _SIZE = re.compile("[0-9]+[kmgt]i?b")  # such as 80gb, which many products have
 _MAX_VALUES = 256  # distinct values that are counted
+_KINDS = {"attributes": "attribute", "capacity": "capacity"}
+_MAX_EXPRESSION = 512  # bytes of an expression to copy, which must not be cut
+_SEMVER_PART = 1 << 64  # above every number of a version
 _DEFAULTS = {"string": '""', "int": "0", "bool": "false", "version": 'semver("0.0.0")'}  # by type of attribute, in CEL
+
+
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    """An attribute or capacity that no device has, and the one that was meant. Both names are without their domain if
+    it is the same."""
+
+    kind: str  # attribute or capacity
+    absent: str
+    known: str
+    term: TermStats  # the term with the known name
+
+    @property
+    def remedy(self) -> tuple[str, int] | None:
+        """A term that matches devices, and how many."""
+        return _copied((self.term.term, self.term.passed)) if self.term.passed else self.term.remedy
+
+    def sentence(self, asked: int) -> str:
+        """What was meant, with an expression to copy, or else with the values that the devices have."""
+        absent, known = one_line(self.absent), one_line(self.known)
+        found = f"none of {counted(asked, 'device')} has the {self.kind} {absent}; they have {known}"
+        if self.remedy is not None:
+            return f"{found}: `{self.remedy[0]}` matches {self.remedy[1]}"
+        values = self.term.values()
+        return f"{found}: {values}" if values else found
 
 
 @dataclass(slots=True)
@@ -40,8 +70,8 @@ class TermStats:
     problem: str = ""  # the compile error; then no device was evaluated
     examples: dict[str, tuple[Device, str]] = field(default_factory=dict)  # value to its first device, and the driver
     wanted: list[str] = field(default_factory=list)  # what the term compares these values with
-    remedy: str = ""  # a term that matches the devices with the nearest of these values, if that is near
-    renamed: tuple[str, str, str] | None = None  # attribute that no device has, the one they have, the term with it
+    remedy: tuple[str, int] | None = None  # a term for the nearest of these values, and how many devices it matches
+    renamed: Renamed | None = None
     lacking: tuple[str, str] | None = None  # the first device on which the term fails, and the path that it lacks
     defaults: dict[str, str] = field(default_factory=dict)  # path to a neutral value of the type that devices have
 
@@ -50,18 +80,15 @@ class TermStats:
         if self.problem:
             return f"{self.source}: `{one_line(self.term)}` does not compile: {one_line(self.problem)}"
         if self.renamed is not None:
-            absent, known, term = (one_line(text) for text in self.renamed)
-            none = f"none of {counted(self.asked, 'device')} has the attribute {absent}"
-            return f"{self.source}: {none}; they have {known}: write `{term}`"
-        most = self.nearest()
-        others = ", ".join(f"{counted(count, 'has', 'have')} {one_line(value)}" for value, count in most)
+            return f"{self.source}: {self.renamed.sentence(self.asked)}"
+        others = self.values()
         asked = counted(self.asked, "device")
         missing = [name for name, count in self.published.items() if not count]
         found = f"{self.source}: `{one_line(self.term)}` matches {self.passed or 'none'} of {asked}"
         if others:
             found += f"; {others}"
-        if self.remedy:
-            found += f"; `{one_line(self.remedy)}` matches {most[0][1]}"
+        if self.remedy is not None:
+            found += f"; `{self.remedy[0]}` matches {self.remedy[1]}"
         if missing:
             found += "; " + ", ".join(f"`{one_line(name)}` is published by 0 of {asked}" for name in missing)
             found += self.similar
@@ -77,6 +104,10 @@ class TermStats:
         return sorted(self.instead.items(), key=lambda one: (_distance(self.wanted, one[0]), -one[1], one[0]))[
             :_MAX_SHOWN
         ]
+
+    def values(self) -> str:
+        """The nearest values with their numbers, as text."""
+        return ", ".join(f"{counted(count, 'has', 'have')} {one_line(value)}" for value, count in self.nearest())
 
     @property
     def fails(self) -> bool:
@@ -158,42 +189,106 @@ def _passing(finding: TermStats, devices: Devices, context: EvaluationContext) -
         count = sum(weight * len(some) for (_, weight), some in devices.items())
         finding.asked, finding.passed = count, count
         return devices
-    term = _Term(finding, selector, _reads(selector), context)
-    left = {key: term.count(key, some) for key, some in devices.items()}
-    if not finding.passed and finding.instead:
-        finding.wanted = constants_of(finding.term)
-        nearest = finding.nearest()[0][0]
-        device, driver = finding.examples[nearest]
-        remedy = term_for(finding.term, context.masks.dialect, device, driver, context.deadline)
-        finding.remedy = remedy if " == " not in remedy or _is_near(finding.wanted, nearest) else ""
-    for path, _ in term.reads or ():
+    left = _measured(finding, selector, devices, context)
+    for path, _ in _reads(selector) or ():
         kind, _, name = path.partition(":")
-        if kind == "attributes" and not finding.published.get(name.rpartition("/")[2]):
-            known = [device for some in devices.values() for device in some]
-            finding.similar = attributes_like(name, known)
+        if kind in _KINDS and not finding.published.get(name.rpartition("/")[2]):
+            meant, finding.similar = _meant(finding, path, devices, context)
             if not finding.passed and finding.renamed is None:
-                finding.renamed = _renamed(finding.term, name, known, context)
+                finding.renamed = meant
     return left
 
 
-def _renamed(
-    term: str, name: str, devices: Iterable[Device], context: EvaluationContext
-) -> tuple[str, str, str] | None:
-    """An attribute that no device has, a similar one that they have, and the term with it. Both names are short if the
-    domain is the same."""
-    domain, _, short = name.rpartition("/")
-    read = rf"(device\.attributes\[)([\"']){re.escape(domain)}\2\]\.{re.escape(short)}\b"
-    for full in similar_attributes(name, devices):
-        of, _, known = full.rpartition("/")
-        if of == domain:
-            changed, count = re.subn(rf"\b{re.escape(short)}\b", known, term)
-            found = short, known, changed
-        else:
-            changed, count = re.subn(read, rf"\g<1>\g<2>{of}\g<2>].{known}", term)
-            found = name, full, changed
-        if count == 1 and not isinstance(context.masks.selector(changed, context.deadline), CompileError):
-            return found
+def _measured(finding: TermStats, selector: Selector, devices: Devices, context: EvaluationContext) -> Devices:
+    """Count the devices that pass the term, which are returned; if none does, find a term that some do."""
+    left = _Term(finding, selector, _reads(selector), context).count_all(devices)
+    if not finding.passed:
+        finding.wanted = constants_of(finding.term)
+        finding.remedy = _remedy(finding, devices, context)
+    return left
+
+
+def _remedy(finding: TermStats, devices: Devices, context: EvaluationContext) -> tuple[str, int] | None:
+    """A term that matches the devices with the nearest value for which there is one, and how many it matches."""
+    if not finding.wanted:
+        return None
+    for value, _ in finding.nearest():
+        device, driver = finding.examples[value]
+        term = term_for(finding.term, context.masks.dialect, device, driver, context.deadline)
+        if not term or (" == " in term and not _is_near(finding.wanted, value)):
+            continue
+        selector = context.masks.selector(term, context.deadline)
+        if isinstance(selector, CompileError):
+            continue
+        found = TermStats("", term)
+        _Term(found, selector, _reads(selector), context, observes=False).count_all(devices)
+        return _copied((term, found.passed))
     return None
+
+
+def _copied(remedy: tuple[str, int]) -> tuple[str, int] | None:
+    """The remedy if a user can copy its expression: if it is short and printable."""
+    return remedy if one_line(remedy[0], _MAX_EXPRESSION) == remedy[0] else None
+
+
+# -- which of the attributes and capacities is meant ---------------------------------------------------------------
+
+
+def _meant(finding: TermStats, path: str, devices: Devices, context: EvaluationContext) -> tuple[Renamed | None, str]:
+    """What the devices have instead of an attribute or capacity that none has: the best as a term, and all as text.
+
+    Names that are alike do not suffice: `model == "H100"` means no number, such as numaNode.
+    """
+    kind, _, name = path.partition(":")
+    wanted, published = constants_of(finding.term), _published(kind, devices)
+    known = _texts_near(wanted, devices)[:_MAX_SHOWN] if kind == "attributes" else []
+    terms: list[Renamed] = []
+    names: list[str] = []
+    for full in dict.fromkeys([*similar_names(name, published), *known]):
+        if not _is_of_type(wanted, published[full]):
+            continue
+        names.append(full)
+        domain, _, short = name.rpartition("/")
+        of, _, other = full.rpartition("/")
+        read = rf"(device\.{kind}\[)([\"']){re.escape(domain)}\2(\]\.\??|\]\[[\"']){re.escape(short)}\b"
+        changed, count = re.subn(read, rf"\g<1>\g<2>{of}\g<2>\g<3>{other}", finding.term)
+        selector = context.masks.selector(changed, context.deadline) if count else None
+        if isinstance(selector, Selector):
+            term = TermStats(finding.source, changed)
+            _measured(term, selector, devices, context)
+            terms.append(Renamed(_KINDS[kind], *((short, other) if of == domain else (name, full)), term))
+    terms.sort(key=lambda one: one.remedy is None)
+    return terms[0] if terms else None, f" (they have {', '.join(names)})" if names else ""
+
+
+def _published(kind: str, devices: Devices) -> dict[str, set[str]]:
+    """The attributes or capacities of devices, as DOMAIN/ID, with the types of their values."""
+    found: dict[str, set[str]] = {}
+    if kind == "attributes":
+        for schema in {device.attributes.schema for some in devices.values() for device in some}:
+            for name, value_type in zip(schema.names, schema.value_types, strict=True):
+                found.setdefault(name, set()).add(value_type)
+        return found
+    capacities = {(driver, name) for (driver, _), some in devices.items() for one in some for name in one.capacity}
+    return {name if "/" in name else f"{driver}/{name}": {"quantity"} for driver, name in capacities}
+
+
+def _texts_near(wanted: Sequence[str], devices: Devices) -> list[str]:
+    """The attributes, as DOMAIN/ID, that have a text with the words of a wanted one."""
+    sought = [words for one in wanted if (words := set(_words(one))) and not one.isdigit()]
+    found: set[tuple[str, object]] = set()
+    for device in chain.from_iterable(devices.values()) if sought else ():
+        schema, values = device.attributes.schema, device.attributes.values_
+        found.update((schema.names[i], values[i]) for i in schema.shared if schema.value_types[i] == "string")
+    near = {name for name, value in found if any(words <= set(_words(str(value))) for words in sought)}
+    return sorted(near)
+
+
+def _is_of_type(wanted: Sequence[str], types: Iterable[str]) -> bool:
+    """Whether values of these types can be what a term wants: a text that is no number is never a number."""
+    return (
+        not wanted or any(_number(one) is not None for one in wanted) or any(one.startswith("string") for one in types)
+    )
 
 
 # -- which of the values is meant ----------------------------------------------------------------------------------
@@ -213,6 +308,17 @@ def _nanos(text: str) -> int | None:
         return parse_quantity(text).nanos
     except ValueError:
         return None
+
+
+def _number(text: str) -> int | None:
+    """The order of an amount or a version among others; None for any other text."""
+    if (nanos := _nanos(text)) is not None:
+        return nanos
+    try:
+        version = parse_semver(text)
+    except ValueError:
+        return None
+    return (version.major * _SEMVER_PART + version.minor) * _SEMVER_PART + version.patch
 
 
 def _is_near(wanted: Iterable[str], value: str) -> bool:
@@ -240,8 +346,9 @@ def _distance(wanted: Sequence[str], value: str) -> tuple[bool, float]:
         return False, 0
     if value.startswith("'"):
         return not _is_near(wanted, value), -max(_likeness(one, value) for one in wanted)
-    amount, own = _nanos(wanted[0]), _nanos(value)
-    return False, abs(own - amount) if amount is not None and own is not None else 0
+    own = _number(value)
+    amounts = [amount for one in wanted if (amount := _number(one)) is not None]
+    return False, min((abs(own - amount) for amount in amounts), default=0) if own is not None else 0
 
 
 def _sources(requirements: PodRequirements) -> Iterator[tuple[str, list[str]]]:
@@ -289,6 +396,11 @@ class _Term:
     selector: Selector
     reads: list[Read] | None
     context: EvaluationContext
+    observes: bool = True  # whether the values of devices that do not pass are kept
+
+    def count_all(self, devices: Devices) -> Devices:
+        """Count the devices that pass, and return them."""
+        return {key: self.count(key, some) for key, some in devices.items()}
 
     def count(self, key: tuple[str, int], devices: list[Device]) -> list[Device]:
         """Count the devices that pass, and return them. Equivalent devices are evaluated once."""
@@ -321,7 +433,7 @@ class _Term:
             if lacks and finding.lacking is None:
                 finding.lacking = device.name, lacks
         # With this many distinct values, such as UUIDs, a single value is not useful.
-        value = self._observed(device, driver) if len(finding.instead) < _MAX_VALUES else ""
+        value = self._observed(device, driver) if self.observes and len(finding.instead) < _MAX_VALUES else ""
         if value:
             finding.instead[value] += count
             finding.examples.setdefault(value, (device, driver))

@@ -1,8 +1,9 @@
 """The proof of an advice to restart pods: serve's own filter, gangs, holds and binds place all these pods again.
 
-The cluster is virtual, and so is its time. The pods that are restarted have ended, and the nodes that are to become
-free are cordoned. The wanted pods wait. The restarted pods are created again, and get places elsewhere. Then the nodes
-are uncordoned, and all that still wait are tried again, the wanted pods first: they wait the longest.
+The cluster is virtual, and so is its time. The pods that are restarted have ended, and are created again. The nodes
+that are to become free have a taint that only the wanted pods tolerate: without it, a restarted pod may take a node
+while a gang pauses after a failed plan. When the wanted pods have their places, the taint goes, and all that still wait
+are tried again.
 """
 
 from __future__ import annotations
@@ -11,12 +12,11 @@ import asyncio
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from extender.api.nodes import CORDONED
 from extender.api.pod_groups import GroupKey, GroupPolicy
 from extender.api.pods import SCHEDULER, Pod
 from extender.base.berth_errors import BerthError
 from extender.cache import ClusterCache
-from extender.defrag import Asked, Restart, again
+from extender.defrag import RESERVED, TOLERATION, Asked, Restart, again
 from extender.gangs.gang import gang_minimum
 from extender.policy import Policy
 from extender.replay.fleets import Fleet
@@ -46,17 +46,19 @@ def prove(
     fleet: Fleet,
     wanted: Asked,
     restarts: Sequence[Restart],
-    cordoned: Iterable[str],
+    reserved: Iterable[str],
     policy: Policy,
     groups: Mapping[GroupKey, GroupPolicy],
     bound: Sequence[Pod] = (),
 ) -> Proof:
     """Place the wanted pods and those that are restarted. `fleet` has what stays, with its claims.
 
+    `reserved` are the nodes that are to become free.
+
     `bound` are the pods of the wanted group that have nodes already.
     """
     try:
-        return in_virtual_time(_Restarts(fleet, wanted, restarts, frozenset(cordoned), policy, groups, bound).run())
+        return in_virtual_time(_Restarts(fleet, wanted, restarts, frozenset(reserved), policy, groups, bound).run())
     except (BerthError, RuntimeError, ValueError) as error:
         return Proof(problem=str(error))
 
@@ -69,14 +71,16 @@ class _Restarts:
         fleet: Fleet,
         wanted: Asked,
         restarts: Sequence[Restart],
-        cordoned: frozenset[str],
+        reserved: frozenset[str],
         policy: Policy,
         groups: Mapping[GroupKey, GroupPolicy],
         bound: Sequence[Pod],
     ) -> None:
         self._fleet = fleet
-        self._asked = [wanted, *map(again, restarts)]
-        self._cordoned = cordoned
+        tolerant = tuple(replace(pod, tolerations=(*pod.tolerations, TOLERATION)) for pod in wanted.pods)
+        self._wanted = replace(wanted, pods=tolerant)
+        self._asked = [self._wanted, *map(again, restarts)]
+        self._reserved = reserved
         self._policy = policy
         self._groups = {**groups, **wanted.policies}
         self._bound_before = bound
@@ -108,19 +112,23 @@ class _Restarts:
         return Proof(self._nodes, reasons)
 
     async def _restart(self) -> None:
-        """Cordon, create all pods, uncordon, and wait until none can be placed any more."""
-        before = {name: self._cache.store.nodes[name] for name in sorted(self._cordoned)}
+        """Reserve the nodes, create all pods, free the nodes, and wait until no pod can be placed any more."""
+        before = {name: self._cache.store.nodes[name] for name in sorted(self._reserved)}
         for name, node in before.items():
-            self._cache.apply_node(name, replace(node, taints=(*node.taints, CORDONED)))
+            self._cache.apply_node(name, replace(node, taints=(*node.taints, RESERVED)))
         for asked in self._asked:
             self._create(asked)
-        await asyncio.sleep(_ROUND_SECONDS)
+        await self._rounds(lambda: all(pod.uid in self._nodes for pod in self._wanted.pods))
         for name, node in before.items():
             self._cache.apply_node(name, node)
+        await self._rounds(lambda: not self._scheduler.has_work)
+
+    async def _rounds(self, is_done: Callable[[], bool]) -> None:
+        """Try all pods that wait again and again."""
         for _ in range(_ROUNDS):
             self._requeue()
             await asyncio.sleep(_ROUND_SECONDS)
-            if not self._scheduler.has_work:
+            if is_done():
                 return
 
     def _waiting(self) -> Sequence[Waiting]:

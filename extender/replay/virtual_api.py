@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import cast
 
 from extender.api.claim_specs import ClaimSpec
-from extender.api.group_parts import GroupMark
+from extender.api.group_parts import PodMark
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import GroupKey
 from extender.api.pods import Pod
@@ -129,7 +129,7 @@ class VirtualApi(Writer):
         self._cache.apply_claim(claim.key, None)
         self._shown("resourceclaims")
 
-    async def add_finalizer(self, claim: Claim, mark: GroupMark) -> Claim:
+    async def add_finalizer(self, claim: Claim, mark: PodMark) -> Claim:
         finalizers = tuple(dict.fromkeys((*claim.finalizers, FINALIZER)))
         return self._change(claim, finalizers=finalizers, allocator=self.identity, **mark._asdict())
 

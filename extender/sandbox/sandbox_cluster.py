@@ -13,6 +13,7 @@ import orjson
 import uvicorn
 
 from extender.api.fields import Json
+from extender.cluster import CONSOLE_EXTENSION
 from extender.sandbox.apiserver.api_server import ApiServer
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.versioned_store import ObjectStore
@@ -165,14 +166,20 @@ async def running(server: uvicorn.Server, sockets: list[socket.socket]) -> Async
 _NAME = "berth-sandbox"
 
 
-def write_kubeconfig(folder: Path, api_url: str) -> Path:
-    """Write a kubeconfig without credentials into a folder, and return its path. JSON is YAML."""
+def write_kubeconfig(folder: Path, api_url: str, console_url: str = "") -> Path:
+    """Write a kubeconfig without credentials into a folder, and return its path. JSON is YAML.
+
+    Its context names the console at `console_url`, which no pod of the sandbox has.
+    """
+    context: Json = {"cluster": _NAME, "user": _NAME}
+    if console_url:
+        context["extensions"] = [{"name": CONSOLE_EXTENSION, "extension": {"server": console_url}}]
     config = {
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": _NAME, "cluster": {"server": api_url}}],
         "users": [{"name": _NAME, "user": {}}],
-        "contexts": [{"name": _NAME, "context": {"cluster": _NAME, "user": _NAME}}],
+        "contexts": [{"name": _NAME, "context": context}],
         "current-context": _NAME,
     }
     path = folder / "kubeconfig"

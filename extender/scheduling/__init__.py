@@ -52,8 +52,9 @@ from extender.scheduling.shortlist import (
     running_domain,
     scores,
     shortlist,
+    with_cpu,
 )
-from extender.scheduling.unschedulable_reason import attributes_like, similar_attributes
+from extender.scheduling.unschedulable_reason import attributes_like, similar_names
 
 __all__ = [
     "MAX_CLIQUE",
@@ -107,5 +108,6 @@ __all__ = [
     "running_domain",
     "scores",
     "shortlist",
-    "similar_attributes",
+    "similar_names",
+    "with_cpu",
 ]

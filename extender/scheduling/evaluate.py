@@ -56,7 +56,7 @@ from extender.scheduling.node_selection import SelectedNodes
 from extender.scheduling.requirements.pod_requirements import PodRequirements
 from extender.scheduling.unschedulable_reason import unschedulable_reason
 from extender.topology.preference import ByTopology
-from extender.topology.score_parts import DeviceChoice, ScorePart, achieved_gbps, parts, total
+from extender.topology.score_parts import DeviceChoice, ScorePart, achieved_gbps, free_gpus, parts, total
 from extender.topology.sets import bandwidth, is_joined
 
 _MAX_PLACEMENTS = 8_192  # entries of about 2.5 KB; a half-full fleet of mixed machine types has about 1,000 states
@@ -76,13 +76,15 @@ class Placement:
     parts: tuple[ScorePart, ...]
     score: float
     ring_gbps: float  # GB/s
+    free_gpus: tuple[int, int] = (0, 0)  # before and after it, in thousandths of a GPU
     # The cached placement that this one copies for another pod's request.
     shared_from: Placement | None = field(default=None, compare=False, repr=False)
 
     def for_request(self, request: DeviceRequest) -> Placement:
         """The same devices for the single request of another pod."""
         picks = tuple(Pick(pick.bit, request, None) for pick in self.solution.picks[0])
-        return Placement(Solution((picks,), self.solution.alternatives), self.parts, self.score, self.ring_gbps, self)
+        solution = Solution((picks,), self.solution.alternatives)
+        return Placement(solution, self.parts, self.score, self.ring_gbps, self.free_gpus, self)
 
     def results(self, node_info: NodeInfo) -> list[tuple[Result, ...]]:
         """The devices as results, per pending claim, as a hold reserves them: without what only an API write needs."""
@@ -298,7 +300,8 @@ def _solve(
         status = _solve(node_info, requirements, context, whole, path, own=own)
         return status if isinstance(status, Placement) else Unschedulable(rejection)
     found = parts(choice, context.baseline, requirements.policy, intent)
-    return Placement(solution, found, total(found, requirements.policy), achieved_gbps(choice))
+    score = total(found, requirements.policy)
+    return Placement(solution, found, score, achieved_gbps(choice), free_gpus(choice))
 
 
 def _partition_reason(problem: Problem, policy: Policy, deadline: Deadline) -> Reason | None:

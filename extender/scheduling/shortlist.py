@@ -1,8 +1,9 @@
 """The results of filter and prioritize, computed from a ranking.
 
-Four things are no part of the ranking, so they are added to its few best placements: the domain whose freed devices are
-kept for a gang; whole racks and cliques, which stay whole; the cliques of other ComputeDomains, which come last; and
-the proximity to other members of the pod's group. That is the same node, then the same clique, then rack, then spine.
+Five things are no part of the ranking, so they are added to its few best placements: the domain whose freed devices are
+kept for a gang; whole racks and cliques, which stay whole; the cliques of other ComputeDomains, which come last; the
+CPU beside free GPUs; and the proximity to other members of the pod's group. That is the same node, then the same
+clique, then rack, then spine.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from extender.api.node_names import has_all
 from extender.api.nodes import Node
 from extender.api.pod_groups import GroupKey, Membership, minimum_of
 from extender.api.reasons import Code, Reason
+from extender.api.request_mix import WHOLE
 from extender.base.text_limits import counted
 from extender.policy import Policy
 from extender.scheduling.domain_uses import path_labels
@@ -30,10 +32,13 @@ from extender.scheduling.gang_parts import GangPart, bound_parts, parts_of, rank
 from extender.scheduling.node_ranking import NodeRanking
 from extender.scheduling.node_selection import SelectedNodes
 from extender.scheduling.requirements.pod_requirements import PodRequirements
-from extender.topology.score_parts import ScorePart, total
+from extender.topology.score_parts import STEP, ScorePart, total
 from extender.vendors import CLIQUE_LABEL
 
 MAX_SCORE = 10  # MaxExtenderPriority of the extender API
+CPU_NEEDED = (
+    0.75  # of a node's CPU per GPU: a free GPU with less beside it counts as lost; on openb, 0.5 to 0.9 are much alike
+)
 MAX_CLIQUE = 72  # nodes of a clique that are looked at: no NVLink clique has more GPUs
 
 Best = list[tuple[str, Placement]]
@@ -67,7 +72,8 @@ def shortlist(
     if proximity is None and not requirements.node_selectors:
         # Usually a request names all nodes. This path avoids decoding every name, which is the slowest step.
         fitting = ranking.best(None, requirements.policy.candidates, kept)
-        ordered = dict(keeping_domains(fitting, ranking, snapshot, without=kept))
+        kept_whole = keeping_domains(fitting, ranking, snapshot, without=kept)
+        ordered = dict(by_cpu(kept_whole, requirements, snapshot))
         if ordered and has_all(names, ordered):
             return Shortlist(ordered)
         if not fitting:
@@ -104,7 +110,7 @@ def best_nodes(
             found = _by_proximity(proximity, ranking, requirements, snapshot, found, nodes)
         elif found:
             found = keeping_domains(found[:count], ranking, snapshot, nodes, newer)
-        best += found[: count - len(best)]
+        best += by_cpu(found[: count - len(best)], requirements, snapshot)
     return best
 
 
@@ -235,6 +241,58 @@ def keeping_domains(
     if first == best[0][0] or not isinstance(placement, Placement):
         return best
     return [(first, placement), *(other for other in best if other[0] != first)][: len(best)]
+
+
+# -- CPU: a free GPU without CPU beside it is lost, because no pod that needs it fits there. FGD (USENIX ATC'23) counts
+# it as fragmentation. LeastAllocated of kube-scheduler cannot see it: it does not know the GPUs.
+
+
+def by_cpu(best: Best, requirements: PodRequirements, snapshot: Snapshot) -> Best:
+    """The same nodes, with CPU in their scores, ordered by score. Nodes with equal scores keep their order."""
+    if not snapshot.claimed_cpu:
+        return best
+    nodes, cpu, known = snapshot.node_infos, requirements.cpu, dict[tuple[int, float], Placement]()
+    found: Best = []
+    for name, placement in best:
+        if lost := _lost_gpus(placement, nodes[name], cpu, snapshot):
+            key = id(placement), lost  # nodes in one state share a placement
+            if key not in known:
+                known[key] = _with_lost(placement, lost, requirements.policy, snapshot)
+            found.append((name, known[key]))
+        else:
+            found.append((name, placement))
+    return sorted(found, key=lambda entry: -entry[1].score) if known else best
+
+
+def with_cpu(placement: Placement, node_info: NodeInfo, requirements: PodRequirements, snapshot: Snapshot) -> Placement:
+    """The placement with the GPUs that lose their CPU, or that are used without it, in the part `fragmentation`."""
+    lost = _lost_gpus(placement, node_info, requirements.cpu, snapshot)
+    return _with_lost(placement, lost, requirements.policy, snapshot) if lost else placement
+
+
+def _with_lost(placement: Placement, lost: float, policy: Policy, snapshot: Snapshot) -> Placement:
+    words = f"{abs(lost):.2f} GPUs {'lose the CPU beside them' if lost > 0 else 'without CPU get used'}"
+    share = lost / max(snapshot.baseline.most_gpus, 1)
+    parts = tuple(
+        ScorePart(part.name, min(max(part.value - share, 0.0), 1.0), f"{part.sentence}, {words}")
+        if part.name == "fragmentation"
+        else part
+        for part in placement.parts
+    )
+    return replace(placement, parts=parts, score=total(parts, policy))
+
+
+def _lost_gpus(placement: Placement, node_info: NodeInfo, cpu: int, snapshot: Snapshot) -> float:
+    """How many more free GPUs than before would have too little CPU, in steps; below 0 if fewer would."""
+    (before, after), node = placement.free_gpus, node_info.node
+    if before == after or not node.cpu:
+        return 0.0
+    left = max(node.cpu - snapshot.claimed_cpu.get(node.name, 0), 0)
+    each = CPU_NEEDED * node.cpu / len(node_info.gpu_bits) / WHOLE  # CPU that a thousandth of a GPU needs
+    if left - cpu >= before * each:
+        return 0.0  # enough for all, as on most nodes
+    more = max(after - max(left - cpu, 0) / each, 0.0) - max(before - left / each, 0.0)
+    return round(more / WHOLE / STEP) * STEP
 
 
 # -- gangs and groups ---------------------------------------------------------------------------------------------

@@ -210,20 +210,19 @@ def _impossible(problem: Problem, spec: ClaimSpec, request: DeviceRequest, match
 
 def attributes_like(name: str, devices: Iterable[Device]) -> str:
     """A hint about an attribute that devices lack: those with a similar name, as ' (they have DOMAIN/ID)'; or ''."""
-    similar = similar_attributes(name, devices)
+    similar = similar_names(name, {full for one in {one.attributes.schema for one in devices} for full in one.names})
     hints = [] if "/" in name else ["the API server rejects a name without a domain"]
     hints += [f"they have {', '.join(similar)}"] if similar else []
     return f" ({'; '.join(hints)})" if hints else ""
 
 
-def similar_attributes(name: str, devices: Iterable[Device]) -> list[str]:
-    """The attributes of devices, as DOMAIN/ID, whose ID is most like that of one which they lack."""
-    known: dict[str, set[str]] = {}
-    for schema in {device.attributes.schema for device in devices}:
-        for full in schema.names:
-            known.setdefault(full.rpartition("/")[2], set()).add(full)
-    close = get_close_matches(name.rpartition("/")[2], known, 1)
-    return sorted(known[close[0]]) if close else []
+def similar_names(name: str, known: Iterable[str]) -> list[str]:
+    """Those of the known names, each DOMAIN/ID, whose ID is most like that of another name, in any case."""
+    by_id: dict[str, set[str]] = {}
+    for full in known:
+        by_id.setdefault(full.rpartition("/")[2].casefold(), set()).add(full)
+    close = get_close_matches(name.rpartition("/")[2].casefold(), by_id, 1)
+    return sorted(by_id[close[0]]) if close else []
 
 
 def _how_few(devices: int) -> str:

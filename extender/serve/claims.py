@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from extender.api.group_parts import GroupMark
+from extender.api.group_parts import PodMark
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
 from extender.api.resource_claims import Allocation, Claim, Consumer
@@ -43,7 +43,7 @@ class ClaimWrites:
         """
         group, membership = requirements.group, requirements.membership
         part = membership.part_on_claims if membership is not None else ""
-        mark = GroupMark(group.on_claims if group is not None else "", part)
+        mark = PodMark(group.on_claims if group is not None else "", part, cycle.pod.cpu)
         claims = []
         for claim, allocation in planned:
             stamped = replace(allocation, timestamp=now_rfc3339(self._wall_clock))
@@ -54,6 +54,7 @@ class ClaimWrites:
                 await self._name_special(cycle.pod, made, requirements.mappings)
             else:
                 claims.append(await self._allocate(cycle, claim, stamped, mark))
+            mark = mark._replace(cpu=0)  # its CPU counts once
         return claims + [await self._use_allocated(cycle, claim) for claim in requirements.allocated_claims]
 
     async def require_kept(self, cycle: BindingCycle, claims: Iterable[Claim]) -> None:
@@ -76,7 +77,7 @@ class ClaimWrites:
     async def _read_unchanged(self, claim: Claim, consumer: Consumer) -> Claim:
         return require_unchanged(claim, await _read_again(self._writer, claim), self._writer.identity, consumer)
 
-    async def _allocate(self, cycle: BindingCycle, claim: Claim, allocation: Allocation, mark: GroupMark) -> Claim:
+    async def _allocate(self, cycle: BindingCycle, claim: Claim, allocation: Allocation, mark: PodMark) -> Claim:
         """Write the finalizer and then the status. Raises BindError if another bind allocated the claim."""
         consumer = cycle.consumer(claim)
 

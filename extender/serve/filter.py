@@ -49,6 +49,7 @@ from extender.scheduling import (
     requirements_of,
     scores,
     shortlist,
+    with_cpu,
 )
 from extender.scheduling.requirements import Pending, Skip, UnschedulableAndUnresolvable, leftover_claims
 from extender.serve.evaluations import Evaluations
@@ -435,6 +436,7 @@ class FilterService:
         status = self.status_of(requirements, node_info, context)
         if isinstance(status, Placement):
             status = beside_own(status, node_info, requirements, context)
+            status = with_cpu(status, node_info, requirements, snapshot)
             status = proximity.with_proximity(status, node_info, requirements) if proximity is not None else status
         return status
 

@@ -34,6 +34,7 @@ _GIB = 1 << 30
 _HALF = 256.0  # the value of which `thrift` is 1/2; values of GPUs are between 5 (T4) and 3,100 (GB200)
 _SET = 0.75  # of the value, for each doubling of a broken set
 _UNKNOWN = 1_000.0  # about that of a B200
+_NAMED = 4  # so much more, as a multiple of the value, counts a product of which jobs name all GPUs
 _REACH = 4  # their links count so often, so that a tray of a rack is worth more than a whole board of B200s
 
 
@@ -57,21 +58,28 @@ def product_value(fabric: Fabric, product: str, driver: str, memory_bytes: float
     return (memory_bytes / _GIB + reach * gbps) * age
 
 
-def thrift(node_info: NodeInfo, fabric: Fabric, chosen: int, own: Mapping[str, float]) -> tuple[float, str]:
+def thrift(
+    node_info: NodeInfo, fabric: Fabric, chosen: int, own: Mapping[str, float], named: Mapping[str, float]
+) -> tuple[float, str]:
     """(how little these GPUs of a node cost, 1 (nothing) to 0, in words): by their value and the sets that they break.
 
     Each doubling from the chosen GPUs to those of the broken sets adds _SET of the value: two of eight joined H100s
-    cost more than two B200s of a board that others use, and less than two of eight joined B200s.
+    cost more than two B200s of a board that others use, and less than two of eight joined B200s. `named` is that of the
+    FleetBaseline: a product that other jobs need counts more, so that a pod without a wish leaves it to them.
     """
     taken = chosen.bit_count()
     found = values_of_products(node_info, fabric, chosen, own)
     value = sum(value * gpus.bit_count() for _, value, gpus in found) / taken
+    counts = sum(value * (1 + _NAMED * named.get(product, 0.0)) * gpus.bit_count() for product, value, gpus in found)
+    counts /= taken
     broken = (union(broken_sets(node_info, chosen)) | chosen).bit_count()
     names = " and ".join(product or "GPU" for product, _, _ in found)
     words = f"{names} of value {value:.0f}{' on average' if len(found) > 1 else ''}"
     if broken > taken:
         words += f", {taken} of {broken} joined GPUs that are all free"
-    return _HALF / (_HALF + value * (1 + _SET * log2(broken / taken))), words
+    if counts > value:
+        words += f", counts as {counts:.0f}: other jobs need this product"
+    return _HALF / (_HALF + counts * (1 + _SET * log2(broken / taken))), words
 
 
 def values_of_products(

@@ -106,7 +106,7 @@ class DeviceChoice:
 
 def parts(choice: DeviceChoice, baseline: FleetBaseline, policy: Policy, intent: PodIntent) -> tuple[ScorePart, ...]:
     """The parts of the score that apply to this choice."""
-    value = _value(choice, policy)
+    value = _value(choice, baseline, policy)
     assumed = baseline.least_memory_bytes if value is None or not policy.weights.value else 0
     found = (
         _link(choice, baseline, intent),
@@ -217,7 +217,7 @@ def _both(one: str, other: str) -> tuple[str, str]:
     return (one, other) if one < other else (other, one)
 
 
-def _value(choice: DeviceChoice, policy: Policy) -> ScorePart | None:
+def _value(choice: DeviceChoice, baseline: FleetBaseline, policy: Policy) -> ScorePart | None:
     """How little the chosen GPUs are worth, with the whole sets that the choice breaks.
 
     Parts of GPUs, and those that are passed through, are worth their memory. None for a policy that prefers the largest
@@ -227,7 +227,7 @@ def _value(choice: DeviceChoice, policy: Policy) -> ScorePart | None:
     if policy.headroom == "roomy":
         return None
     if node_info.fabric is not None and choice.gpus:
-        return ScorePart("value", *thrift(node_info, node_info.fabric, choice.gpus, policy.products))
+        return ScorePart("value", *thrift(node_info, node_info.fabric, choice.gpus, policy.products, baseline.named))
     gpus = [node_info.inventory.devices[bit] for bit in members(choice.devices & node_info.inventory.gpus)]
     return ScorePart("value", *thrift_of_memory(sum(one.memory_bytes for one in gpus) / len(gpus))) if gpus else None
 
@@ -341,6 +341,12 @@ def left_over(node_info: NodeInfo) -> list[int]:
         else:
             found.append(WHOLE)
     return found
+
+
+def free_gpus(choice: DeviceChoice) -> tuple[int, int]:
+    """The free GPU capacity of the node before and after the choice, in thousandths of a GPU."""
+    before = left_over(choice.node_info)
+    return sum(before), sum(_after(choice, before))
 
 
 def stranded(left: list[int], baseline: FleetBaseline) -> float:

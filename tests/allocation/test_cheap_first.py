@@ -105,7 +105,7 @@ def test_without_an_agent_links_are_worth_what_the_vendor_says_of_the_product(
     """All have 80 GiB here. No agent reports whether a bridge joins the cards."""
     found = node_info(gpu_nvidia_com=[nvidia(i, product) for i in range(count)])
     assert found.fabric is not None
-    assert thrift(found, found.fabric, 1, {})[1].startswith(f"{product} of value {value}")
+    assert thrift(found, found.fabric, 1, {}, {})[1].startswith(f"{product} of value {value}")
 
 
 @pytest.mark.parametrize(

@@ -107,16 +107,17 @@ def test_sorting_by_long_keys_pays_for_their_length() -> None:
 
 
 @pytest.mark.parametrize(
-    ("term", "seen"),
+    ("value", "wanted", "seen"),
     [
-        (f"quantity('{'9' * 4200}e400') == quantity('1')", "8673617379"),
-        ("lists.range(5000).map(i, [i, i]) == [[1]]", "list"),
-        (f"'{'a' * 5000}' == 'b'", "'aaaaaaaa"),
-        (f"semver('1.2.3-{'a.' * 2000}a') == semver('1.0.0')", "1.2.3-a.a"),
+        (f"quantity('{'9' * 4200}e400')", "quantity('1')", "8673617379"),
+        ("lists.range(5000).map(i, [i, i])", "[[1]]", "list"),
+        (f"'{'a' * 5000}'", "'b'", "'aaaaaaaa"),
+        (f"semver('1.2.3-{'a.' * 2000}a')", "semver('1.0.0')", "1.2.3-a.a"),
     ],
 )
-def test_the_value_that_a_term_saw_is_short(term: str, seen: str) -> None:
+def test_the_value_that_a_term_saw_is_short(value: str, wanted: str, seen: str) -> None:
     """A quantity of 4,600 digits once raised ValueError; the text of a whole list was made before it was cut."""
+    term = f"cel.bind(v, {value}, device.driver == 'd' ? v : v) == {wanted}"  # what reads no device has no value
     found = failed_term(term, Dialect(), BLANK, "d").removeprefix(f"`{term}` is false")
     assert found.startswith(f" (saw {seen}")
     assert len(found) < 150

@@ -103,6 +103,22 @@ async def test_the_policy_of_the_cluster_or_of_a_file_is_read(tmp_path: Path) ->
         assert "error: the ConfigMap berth-policy: candidates: must be at least" in out
 
 
+async def test_the_configuration_is_in_the_namespace_of_berth(tmp_path: Path) -> None:
+    cluster = Cluster()
+    made = {
+        "metadata": {"namespace": "gpu", "name": "berth-scheduler-config"},
+        "data": {"berth-scheduler.yaml": CONFIG},
+    }
+    cluster.store.put("configmaps", ("gpu", "berth-scheduler-config"), made)
+    async with cluster.serving() as api:
+        words = ["doctor", "--kubeconfig", str(write_kubeconfig(tmp_path, api))]
+        _, out, _ = await berth_beside(words)
+        assert "the ConfigMap berth-scheduler-config is not in namespace berth-system\n" in out
+        assert "  remedy: berth doctor --berth-namespace NAMESPACE, or --scheduler-config FILE\n" in out
+        _, out, _ = await berth_beside([*words, "--berth-namespace", "gpu"])
+        assert out == "0 findings\n"
+
+
 def test_pods_that_name_another_scheduler() -> None:
     mine, other = pod("a", "c"), pod("b", "c", schedulerName="default-scheduler")
     (found,) = waiting([mine, other])

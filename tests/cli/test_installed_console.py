@@ -17,6 +17,7 @@ import yaml
 from aiohttp import WSMsgType, web
 
 from extender.entry.listening import Tls
+from extender.sandbox import write_kubeconfig
 from extender.web.console.console_app import Access, ConsoleApp
 from tests.worlds.certificates import NEEDS_OPENSSL, certificate
 from tests.worlds.commands import berth_beside
@@ -275,20 +276,37 @@ async def test_another_context_has_another_user(world: World) -> None:
     assert (code, "Expected object with name nosuch" in err) == (2, True)
 
 
-async def test_the_plugin_never_asks_this_machine(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sandbox on the laptop must not answer for production. `berth` asks the sandbox first: `berth run` says so."""
+async def test_the_sandbox_does_not_answer_for_a_cluster(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A sandbox on the laptop must not answer for production."""
     local = f"http://127.0.0.1:{world.api.port}"
     monkeypatch.setattr("extender.cli.console_client.SERVER", local)
     code, out, _ = await world.run("nodes", "-o", "name")
     assert (code, out) == (0, "node/n1\nnode/n2\n")
     monkeypatch.setattr(sys, "argv", ["/usr/local/bin/berth"])
-    code, _, err = await world.run("nodes")
+    for words in ([], ["--context", "prod"]):
+        assert await world.run("nodes", "-o", "name", *words) == (0, "node/n1\nnode/n2\n", ""), "KUBECONFIG is set"
+    _, _, err = await world.run("nodes", env={"KUBECONFIG": "/nonexistent"})
+    assert err == "berth: $KUBECONFIG: names no file that exists: '/nonexistent'"
+    home = tmp_path / "home"
+    (home / ".kube").mkdir(parents=True)
+    (home / ".kube/config").write_bytes(world.kubeconfig.read_bytes())
+    env = {"KUBECONFIG": "", "HOME": str(home)}
+    code, _, err = await world.run("nodes", env=env)
     assert (code, err) == (2, f"berth: {local} needs a token: give --token, or set BERTH_TOKEN")
-    code, out, _ = await world.run("nodes", "-o", "name", "--context", "prod")
-    assert (code, out) == (0, "node/n1\nnode/n2\n")
     monkeypatch.setattr("extender.cli.console_client.SERVER", "http://127.0.0.1:9")
-    code, out, _ = await world.run("nodes", "-o", "name")
+    code, out, _ = await world.run("nodes", "-o", "name", env=env)
     assert (code, out) == (0, "node/n1\nnode/n2\n"), "nothing answers on this machine"
+
+
+async def test_the_kubeconfig_of_the_sandbox_names_its_console(world: World, tmp_path: Path) -> None:
+    """Its API server has no pod of a console. `kubectl berth` and `berth` ask the same one, at any port."""
+    env = {"KUBECONFIG": str(write_kubeconfig(tmp_path, "http://127.0.0.1:9", f"http://127.0.0.1:{world.api.port}"))}
+    assert await world.run("nodes", "-o", "name", "--token", "right", env=env) == (0, "node/n1\nnode/n2\n", "")
+    env = {"KUBECONFIG": str(write_kubeconfig(tmp_path, "http://127.0.0.1:9", "127.0.0.1"))}
+    _, _, err = await world.run("nodes", env=env)
+    assert err.startswith("berth: the console of context berth-sandbox: must be http://HOST:PORT or https://HOST:PORT")
 
 
 async def test_what_is_typed_wins_over_the_environment(world: World) -> None:

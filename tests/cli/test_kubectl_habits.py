@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ import yaml
 from extender.cli import completion_command
 from extender.cli.main import commands
 from extender.cli.output import Screen, table_screen
+from extender.sandbox import write_kubeconfig
 from tests.worlds.commands import berth, berth_beside
 from tests.worlds.eventually import eventually
 from tests.worlds.explain_worlds import run_pod
@@ -26,6 +28,26 @@ from tests.worlds.running_berth import Berthing, berthing, claim, pod
 
 async def ask(b: Berthing, *words: str) -> tuple[int, str, str]:
     return await berth_beside([*words, "--server", str(b.client.base_url).rstrip("/")])
+
+
+async def test_top_goes_on_in_a_pipe_if_it_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = iter(range(2))
+
+    def sleep(_: float) -> None:
+        if next(turns):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("extender.cli.fleet_commands.time.sleep", sleep)
+    async with berthing({"n1": "t4-4"}) as b:
+        for words, pictures in (((), 1), (("-w",), 2)):
+            code, out, _ = await ask(b, "top", *words)
+            assert (code, out.count("1 node: 4 free")) == (0, pictures)
+
+
+async def test_fabric_of_a_node_that_does_not_exist(tmp_path: Path) -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        _, _, err = await berth_beside(["fabric", "nosuch", "--kubeconfig", str(write_kubeconfig(tmp_path, b.api))])
+    assert err == "berth: nosuch: no ResourceSlice of the cluster names a node of this name"
 
 
 WAYS = "name one of its pods (kubectl get pods lists them), or give its manifest with -f FILE"
@@ -72,6 +94,10 @@ async def test_names_and_forms_of_output() -> None:
         }
         top = (await ask(b, "top", "--once", "-n", "job"))[1]
         assert ("job/p" in top, "default/p" in top) == (True, False)
+        assert (await ask(b, "top", "-w", "--once"))[2] == "berth: --watch: does not go with --once"
+        assert (await ask(b, "explain", "p", "-n", "job", "--free", "nosuch"))[2] == (
+            "berth: free: no claim with devices is reserved for pod 'job/nosuch'"
+        )
         assert yaml.safe_load((await ask(b, "policy", "status", "-o", "yaml"))[1])["problem"] == ""
 
 

@@ -287,6 +287,13 @@ async def test_label_and_annotate_patch_by_merge(cluster: Cluster, kubectl: http
         ("POST", f"{PODS}/p/eviction", "application/json", 404, "does not serve pods/eviction"),
         ("PATCH", f"{PODS}/p", "application/apply-patch+yaml", 415, "use kubectl apply without --server-side"),
         ("PATCH", f"{PODS}/p", "application/json-patch+json", 400, "the body is not JSON"),
+        (
+            "DELETE",
+            f"{PODS}/p",
+            "application/vnd.kubernetes.protobuf",
+            415,
+            "use kubectl cordon NODE, and kubectl delete",
+        ),
         ("POST", "/api/v1/namespaces", "application/vnd.kubernetes.protobuf", 415, "write the object as YAML"),
         ("POST", "/apis/apps/v1/namespaces/default/deployments", "application/json", 404, "is not served"),
     ],

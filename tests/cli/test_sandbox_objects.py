@@ -80,6 +80,16 @@ async def test_an_object_is_refused_as_by_a_real_server(kubectl: httpx.AsyncClie
     assert reply.is_success == (not case.words)
 
 
+async def test_a_pod_gets_the_priority_of_its_class(kubectl: httpx.AsyncClient) -> None:
+    root = "/apis/scheduling.k8s.io/v1/priorityclasses"
+    made = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "urgent"}, "value": 7}
+    assert (await kubectl.post(root, params=STRICT, json=made)).status_code == 201
+    for name, priority in (("urgent", 7), ("system-node-critical", 2_000_001_000)):
+        spec = {"containers": [{"name": "a", "image": "b"}], "priorityClassName": name}
+        reply = await kubectl.post(PODS, params=STRICT, json={"metadata": {"name": name}, "spec": spec})
+        assert (reply.status_code, reply.json()["spec"]["priority"]) == (201, priority)
+
+
 @pytest.mark.parametrize("method", ["PATCH", "PUT"])
 async def test_an_old_fault_of_an_object_does_not_hinder_other_changes(
     cluster: Cluster, kubectl: httpx.AsyncClient, method: str

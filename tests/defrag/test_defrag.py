@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import yaml
 
-from extender.assess import Shape, anonymised
+from extender.assess import Shape, anonymised, restart_advice
 from extender.base.deadline import Deadline
-from extender.defrag import Verdict, advise
+from extender.cli import defrag_command
+from extender.cli.cluster_objects import Objects
+from extender.defrag import WAIT_COST, Verdict, advise
+from extender.replay import Proof
 from extender.sandbox import write_kubeconfig
 from tests.worlds.assessed_clusters import snapshot_file
 from tests.worlds.commands import berth, berth_beside
@@ -39,8 +43,11 @@ def test_case(case: Json, tmp_path: Path) -> None:
     _, out, _ = berth(words)
     assert [text for text in case.get("says", ()) if text not in out] == []
     _, out, _ = berth([*words, "--output", "commands"])
-    lines = [line for line in out.splitlines() if not line.startswith("# ")]
+    heads = {f"# {one['wanted']}" for one in found}
+    lines = [line for line in out.splitlines() if line not in heads]
     assert lines == [command for one in found for command in one["commands"]]
+    for one in found:
+        assert one["cost"] == sum(move["cost"] for move in one["moves"]) + WAIT_COST * one["waiting_gpus"]
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -144,6 +151,7 @@ def test_a_manifest_is_a_question(tmp_path: Path) -> None:
         (["pod", "p", "--gpus", "8"], "a pod or a group: does not go with --gpus"),
         (["--pods", "2"], "--pods: goes with --gpus"),
         (["--gpus", "8", "--in", "rack"], "--in: is for several pods"),
+        (["--gpus", "8", "--pods", "2", "--in", "nosuch.label"], "--in: no node has the label nosuch.label"),
         (["--gpus", "33"], "Invalid value for '--gpus': must be at most 32 (is '33')"),
         (["--gpus", "8", "--class", "none"], "device class none does not exist"),
         (["--gpus", "8", "--selector", "device.("], "--selector: "),
@@ -177,6 +185,38 @@ def test_an_object_that_cannot_be_read_is_named(
     code, out, err = berth(["defrag", "--gpus", "8", "--snapshot", str(snapshot_file(tmp_path, objects))])
     assert (code, out) == (2, "")
     assert message in err
+
+
+@pytest.mark.parametrize("lacking", [("ResourceClaim",), ("ResourceClaim", "Pod")])
+def test_without_claims_no_device_is_known_to_be_free(lacking: tuple[str, ...], tmp_path: Path) -> None:
+    objects = [one for one in objects_of_case(CASES[0]) if one["kind"] not in lacking]
+    code, out, err = berth(["defrag", "--gpus", "8", "--snapshot", str(snapshot_file(tmp_path, objects))])
+    assert (code, out) == (2, "")
+    assert "no readable ResourceClaim (there is none), so it is not known which devices are in use" in err
+
+
+def test_a_cluster_that_lists_no_claims_is_refused() -> None:
+    objects = [one for one in objects_of_case(CASES[0]) if one["kind"] != "ResourceClaim"]
+    listed = Objects(objects, {"ResourceClaim": "403 Forbidden"}, "the cluster")
+    with patch.object(defrag_command, "from_cluster", lambda *_, **__: listed):
+        code, out, err = berth(["defrag", "--gpus", "8"])
+    assert (code, out) == (2, "")
+    assert "the cluster: has no readable ResourceClaim (403 Forbidden)" in err
+
+
+@pytest.mark.parametrize("output", ["table", "commands"])
+def test_what_is_not_proved_is_no_advice(output: str, tmp_path: Path) -> None:
+    """Nothing is deleted for a room that serve's own code does not find."""
+    path = str(snapshot_file(tmp_path, objects_of_case(CASES[0])))
+    with patch.object(restart_advice, "prove", lambda *_: Proof(reasons={}, problem="the virtual cluster broke")):
+        code, out, err = berth(["defrag", "--gpus", "8", "--snapshot", path, "--output", output])
+    headline = (
+        "a pod with 8 joined GPUs: no advice, 1 restart seemed to make room: not proved: the virtual cluster broke"
+    )
+    assert code == 1
+    assert headline in (err if output == "commands" else out)
+    assert "there is room" not in out + err
+    assert "kubectl -n" not in out
 
 
 async def test_a_cluster_is_read(tmp_path: Path) -> None:

@@ -104,6 +104,9 @@ async def test_berth_command(command: str, folder: Path, monkeypatch: pytest.Mon
             "reservedFor": [{"resource": "pods", "name": name, "uid": name} for name in ("llm-0", "other-0")],
         }
         b.cluster.store.put("resourceclaims", ("training", "held"), held)
+        node = b.cluster.store["nodes", ("", "n2")]
+        labels = {**node["metadata"].get("labels", {}), "nvidia.com/gpu.clique": "c"}
+        b.cluster.store.put("nodes", ("", "n2"), {**node, "metadata": {**node["metadata"], "labels": labels}})
         await b.settled()
         write_kubeconfig(folder, b.api)
         server = str(b.client.base_url).rstrip("/")

@@ -48,6 +48,7 @@ NOT_IN_KEY = {
     "compute_domain": "as allocated_claims",
     "membership": "as allocated_claims: callers leave out the nodes that `outside_domain` names",
     "group": "proximity to the group is added to a ranking's score, for the pod that asks",
+    "cpu": "`with_cpu` adds it to a ranking's score, for the pod that asks",
     "mappings": "they follow from the special claim, whose resources `for_node` adds to the key",
     "key": "is the key",
 }
@@ -110,10 +111,11 @@ KEEP_THE_KEY = {
     "berth.dev/decision": "Berth writes it",
     "berth.dev/allocator": "Berth writes it to a claim",
     "berth.dev/group-part": "Berth writes it to a claim",
+    "berth.dev/cpu": "Berth writes it to a claim",
     "berth.dev/wake": "Berth writes it to a DeviceClass",
 }
 # Berth writes them to objects other than pods.
-WRITTEN_ELSEWHERE = {"berth.dev/allocator", "berth.dev/group-part", "berth.dev/wake"}
+WRITTEN_ELSEWHERE = {"berth.dev/allocator", "berth.dev/group-part", "berth.dev/cpu", "berth.dev/wake"}
 VALUES = {
     "berth.dev/bandwidth": "9",
     "berth.dev/topology": "required",
@@ -145,7 +147,7 @@ def berth_annotations() -> set[str]:
                     found.add(text)
                 case ast.BinOp(left=ast.Name(id="ANNOTATION_PREFIX"), right=ast.Constant(value=str(name))):
                     found.add(f"berth.dev/{name}")
-    return found - {"berth.dev/berth"}  # the reporting controller of Events
+    return found - {"berth.dev/berth", "berth.dev/defrag"}  # the reporting controller of Events, and a taint of nodes
 
 
 def test_every_field_of_the_requirements_is_in_the_key_or_need_not_be() -> None:

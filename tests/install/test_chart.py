@@ -163,7 +163,7 @@ def test_the_notes_say_how_to_verify(verbs: str) -> None:
         "kubectl -n gpu rollout status deployment/berth-scheduler",
         "kubectl berth nodes --berth-namespace gpu\n",
         "kubectl -n gpu create secret generic mine --from-literal=token=",
-        "berth doctor --kubeconfig ~/.kube/config",
+        "berth doctor --berth-namespace gpu\n",
     ):
         assert words in notes
     assert ("berth-console-tls" in notes) == ("SSL_CERT_FILE" in notes) == (verbs == "mtls")

@@ -14,7 +14,7 @@ import yaml
 from extender.agent import slice_publisher as agent_module
 from extender.api.claim_specs import ClaimSpec
 from extender.api.device_classes import MARKER_CLASS
-from extender.api.group_parts import GroupMark
+from extender.api.group_parts import PodMark
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
 from extender.api.resource_claims import Allocation, Claim, Consumer
@@ -48,7 +48,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "read_has_bound_member": (KEY,),
     "read_extended_resources": (),
     "announce_release": (ALLOCATED,),
-    "add_finalizer": (Claim(KEY, "c", "1"), GroupMark("g")),
+    "add_finalizer": (Claim(KEY, "c", "1"), PodMark("g")),
     "take_over": (ALLOCATED,),
     "allocate": (ALLOCATED, Allocation(), CONSUMER),
     "add_consumers": (ALLOCATED, [Consumer("other", "y")]),

@@ -69,12 +69,15 @@ async def test_the_theme_that_a_person_chooses_stays() -> None:
         await page.until(f"document.getElementById('theme')?.innerText === 'theme: dark' && {background} === {dark!r}")
 
 
-async def test_free_and_allocated_gpus_have_two_shapes() -> None:
+async def test_the_states_of_gpus_have_shapes_of_their_own() -> None:
     async with shown({"n1": "t4-4"}) as (b, page):
         await b.create(claim("one"), pod("one", "one"))
         assert await b.bind("one", "n1") == ""
         await page.until("document.querySelectorAll('.node rect.dot.u').length === 1")
         assert await page.run("document.querySelectorAll('.node circle.dot.f').length") == 3
+        shape = "(state => nodeGraph({ gpus: state }).querySelector('.dot').cloneNode())"
+        outline = f"(state => {{ const d = {shape}(state); d.removeAttribute('class'); return d.outerHTML; }})"
+        assert await page.run(f"new Set([...'fuh5d'].map({outline})).size") == 5
         await page.run("document.getElementById('legend').open = true")
         text = await page.run("document.getElementById('signs').innerText")
         for sign in ("a free GPU", "an allocated GPU", "links into a switch", "no link works", "without a claim"):
@@ -128,6 +131,24 @@ async def test_an_empty_cluster_says_what_to_do_next() -> None:
         assert "kubectl get resourceslices" in text
 
 
+async def test_an_address_that_hides_all_nodes_says_so_and_an_unknown_one_shows_the_fleet() -> None:
+    cards, is_open = "document.getElementById('cards').innerText", "document.getElementById('detail').open"
+    async with shown({"n1": "t4-4", "n2": "t4-4"}) as (_, page):
+        await page.run("location.hash = '#/fleet/rack/zone/none'")
+        await page.until(f"{cards} === 'No node is in this part of the fleet. \"all nodes\" shows 2 nodes.'")
+        await page.run("document.querySelector('#path button').click()")
+        await page.until("document.querySelectorAll('.node').length === 2")
+        for unknown in ("#/nonsense", "#/node", "#/%"):
+            await page.run("location.hash = '#/node/n1'")
+            await page.until(is_open)
+            await page.run(f"location.hash = {unknown!r}")
+            await page.until(f"!{is_open} && location.hash === '#/fleet'")
+        await page.run("location.hash = '#/node/n1'")
+        await page.until(is_open)
+        await page.run("location.hash = '#search'")
+        assert await page.run(is_open)
+
+
 async def test_the_sign_in_says_how_to_read_the_token_and_that_one_is_wrong(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("s3cret")
@@ -137,7 +158,12 @@ async def test_the_sign_in_says_how_to_read_the_token_and_that_one_is_wrong(tmp_
         async with listening(app, "127.0.0.1", 0) as url, browsing(url) as page:
             form = "document.getElementById('token')"
             await page.until(f"!{form}.hidden")
+            assert "another console.tokenSecret" in await page.run(f"{form}.innerText")
             assert "kubectl -n berth-system get secret berth-page-token" in await page.run(f"{form}.innerText")
+            await page.press("/")
+            await page.press("n")
+            told = "document.getElementById('found').innerText"
+            await page.until(f"{told} === 'The console has not told any name yet.'")
             for secret, seen in (("wrong", f"{form}.innerText.includes('refused this token')"), ("s3cret", LIVE)):
                 await page.run(f"document.getElementById('secret').value = {secret!r}; {form}.requestSubmit()")
                 await page.until(seen)

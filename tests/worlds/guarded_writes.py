@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from extender.api.claim_specs import ClaimSpec
-from extender.api.group_parts import GroupMark
+from extender.api.group_parts import PodMark
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
 from extender.api.resource_claims import FINALIZER, Allocation, Claim, Consumer
@@ -35,7 +35,7 @@ AFTER = {"uid": "claim-uid", "resourceVersion": "8"}  # as the write before left
 
 
 GUARDS: dict[str, tuple[tuple[Any, ...], list[dict[str, str]]]] = {
-    "add_finalizer": ((OPEN, GroupMark("g")), [OF_CLAIM]),
+    "add_finalizer": ((OPEN, PodMark("g")), [OF_CLAIM]),
     "take_over": ((ALLOCATED,), [OF_CLAIM]),
     "announce_release": ((ALLOCATED,), [OF_CLAIM]),
     "allocate": ((OPEN, Allocation(), CONSUMER), [OF_CLAIM]),

@@ -302,6 +302,8 @@ class FleetBaseline:
     request_mix: RequestMix = DEFAULT_MIX
     # Names of two drivers, sorted, to how near their devices are on the node where they are nearest.
     nearest: Mapping[tuple[str, str], Nearness] = field(default_factory=dict)
+    # Product to the part of its GPUs, 0 to 1, that jobs for which few products will do would take on a full fleet.
+    named: Mapping[str, float] = field(default_factory=dict)
 
 
 class ChangeLog:
@@ -361,6 +363,8 @@ class Snapshot:
     # NVLink clique to the UIDs of the ComputeDomains in it, see extender/cache/allocated_devices.py.
     compute_domains: Final[Mapping[str, Collection[str]]] = field(default_factory=dict)
     soft_tainted: Final[Collection[str]] = ()  # names of the nodes with a PreferNoSchedule taint
+    # Node to the CPU of the pods that Berth gave devices there, in thousandths of a core.
+    claimed_cpu: Final[Mapping[str, int]] = field(default_factory=dict)
 
     def claims_of_group(self, group: GroupKey) -> Mapping[ObjectKey, str]:
         """The claims that the group's pods have devices in, each with its node."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
+from typing import NamedTuple
 
 from extender.api.quantity import Quantity, readable
 from extender.api.resource_slices import Device
@@ -23,7 +24,13 @@ _COMPARISONS = frozenset({"_==_", "_!=_", "_<_", "_<=_", "_>_", "_>=_", "@in"})
 _OPERATORS = {
     "_<_": "<=", "_<=_": "<=", "isLessThan": "<=", "_>_": ">=", "_>=_": ">=", "isGreaterThan": ">=",
 }  # fmt: skip
+# The same comparison with its sides exchanged, as far as it is another one.
+_MIRRORED = {
+    "_<_": "_>_", "_<=_": "_>=_", "_>_": "_<_", "_>=_": "_<=_", "isLessThan": "isGreaterThan",
+    "isGreaterThan": "isLessThan",
+}  # fmt: skip
 _CONSTANT_IN = "constant in"  # instead of the function of a term that looks for a constant in a device's list
+_RESULT = "result"  # instead of the function of a term that compares the result of a test, such as with false
 _MAX_CONSTANTS = 16  # of a term, to which the values of devices are compared
 _SHOWN_WEIGHT = 100  # of a value that is shown; the largest attribute has 65
 _TESTS = frozenset(
@@ -72,41 +79,65 @@ def observed_value(left: Selector, device: Device, driver: str, deadline: Deadli
 
 
 def left_side(term: str, dialect: Dialect, work: Work | None = None) -> Selector:
-    """The expression that a term compares or tests: the left side of a comparison, the list in which it looks for a
-    constant, or the target of a method. Raises CompileError if the term has none."""
+    """The expression that a term compares or tests: the side of a comparison that reads the device, the list in which
+    it looks for a constant, or the target of a method. Raises CompileError if the term has none."""
     work = work or Work()
-    return compile_value(_left(term, work)[0], dialect, work)
+    return compile_value(_compared(term, work).text, dialect, work)
 
 
-def _left(term: str, work: Work) -> tuple[str, str]:
-    """The text of the left side, and the function that compares or tests it, or _CONSTANT_IN. Raises CompileError."""
+class _Compared(NamedTuple):
+    """What a term compares or tests, as if it were on the left."""
+
+    text: str
+    function: str  # that compares or tests it, or _CONSTANT_IN or _RESULT
+    others: list[ast.Node]  # what it is compared with
+
+
+def _compared(term: str, work: Work) -> _Compared:
+    """Raises CompileError if the term has no comparison and no test, or if it reads no device."""
     with Compiling(term):
         tree = parse(term, work)
-    end, function = len(term), ""
-    if isinstance(tree, ast.Call) and tree.function == "@in" and isinstance(tree.args[0], ast.Literal):
-        return term[tree.offset + len("in") :], _CONSTANT_IN
+    start, end, function, others = 0, len(term), "", list[ast.Node]()
     if isinstance(tree, ast.Call) and tree.function in _COMPARISONS:
-        end, function, tree = tree.offset, tree.function, tree.args[0]
+        left, right = tree.args
+        function, others = tree.function, [right]
+        if _reads_device(left):
+            end, tree = tree.offset, left
+        else:
+            start = tree.offset + len(function.strip("_@"))
+            function, tree, others = _CONSTANT_IN if function == "@in" else _mirrored(function), right, [left]
     if isinstance(tree, ast.Call) and tree.target is not None and tree.function in _TESTS:
-        function = function or tree.function
-        end, tree = term.rindex(tree.function, 0, tree.offset), tree.target
-    if end == len(term):
-        raise CompileError(term, [], "no comparison and no test")
-    text = term[:end].rstrip().removesuffix(".")
+        target = tree.target
+        function = _RESULT if function and tree.function != "compareTo" else function or tree.function
+        if _reads_device(target):
+            end, others, tree = term.rindex(tree.function, start, tree.offset), tree.args, target
+        elif tree.args:
+            start, end, function = tree.offset + 1, term.rindex(")", start, end), _mirrored(function)
+            others, tree = [target], tree.args[0]
+    if not function or not _reads_device(tree):
+        raise CompileError(term, [], "no comparison and no test of a device")
+    text = term[start:end].strip().removesuffix(".")
     if isinstance(tree, ast.Call) and tree.target is not None and tree.function == "orValue":
         # The default in place of an attribute that a device lacks is no value of the device.
-        text = f"{term[: term.rindex(tree.function, 0, tree.offset)]}value()"
-    return text, function
+        text = f"{term[start : term.rindex(tree.function, start, tree.offset)].lstrip()}value()"
+    return _Compared(text, function, others)
+
+
+def _reads_device(tree: ast.Node) -> bool:
+    return any(isinstance(node, ast.Ident) and node.name == "device" for node in ast.walk(tree))
+
+
+def _mirrored(function: str) -> str:
+    return _MIRRORED.get(function, function)
 
 
 def constants_of(term: str) -> list[str]:
-    """The texts and numbers with which a term compares its left side, as text; [] for one that does not parse."""
+    """The texts and numbers with which a term compares what it reads, as text; [] for one without a comparison."""
     try:
-        with Compiling(term):
-            tree = parse(term, Work())
+        others = _compared(term, Work()).others
     except CompileError:
         return []
-    return list(islice(_constants(tree), _MAX_CONSTANTS))
+    return list(islice(chain.from_iterable(map(_constants, others)), _MAX_CONSTANTS))
 
 
 def _constants(tree: ast.Node) -> Iterator[str]:
@@ -115,9 +146,6 @@ def _constants(tree: ast.Node) -> Iterator[str]:
     elif isinstance(tree, ast.ListLiteral):
         for item in tree.items:
             yield from _constants(item)
-    elif isinstance(tree, ast.Call) and (tree.function in _COMPARISONS or tree.function in _TESTS):
-        for part in tree.parts:
-            yield from _constants(part)
     elif isinstance(tree, ast.Call) and tree.function in ("quantity", "semver"):
         yield from _constants(tree.args[0])
 
@@ -128,8 +156,8 @@ def term_for(term: str, dialect: Dialect, device: Device, driver: str, deadline:
     Raises DeadlineExceeded.
     """
     try:
-        text, function = _left(term, Work())
-        if function in (_CONSTANT_IN, "_!=_"):  # the value of a device is what != excludes
+        text, function, _ = _compared(term, Work())
+        if function in (_CONSTANT_IN, _RESULT, "_!=_"):  # the value of a device is what != excludes
             return ""
         value = evaluated(compile_value(text, dialect).value, device, driver, deadline)
         found = _comparison(text, _OPERATORS.get(function, "=="), value)
@@ -148,7 +176,9 @@ def _comparison(text: str, operator: str, value: object) -> str:
         case str():
             return f"{text} == {literal(value)}" if len(value) < _SHOWN_WEIGHT else ""
         case Quantity():
-            return f'{text}.compareTo(quantity("{readable(value.nanos)}")) {operator} 0'
+            # The readable amount is rounded down: `at most` and `equal` need the exact one.
+            amount = readable(value.nanos) if operator == ">=" else str(value)
+            return f'{text}.compareTo(quantity("{amount}")) {operator} 0'
         case Semver():
             return f'{text}.compareTo(semver("{value.text}")) {operator} 0'
     return ""

@@ -16,6 +16,7 @@ import orjson
 
 from extender.api.protobuf import PROTOBUF
 from extender.api_schema import field_faults
+from extender.base.text_limits import one_line
 from extender.sandbox.apiserver import claim_bytes
 from extender.sandbox.apiserver.kubectl_documents import OPENAPI_V2, OPENAPI_V2_TYPE, document_at, table_of
 from extender.sandbox.apiserver.object_rules import check_identity, check_object
@@ -42,6 +43,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 Intercept = Callable[[str, str], Awaitable[ApiError | None]]
 
 _BOOKMARK_SECONDS = 5.0
+_SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 _JSON_PATCH = "application/json-patch+json"
 _MERGE, _STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
 
@@ -113,9 +115,10 @@ class ApiServer:
         method, resource, key = request.method, request.resource, request.key
         is_protobuf = request.content_type.startswith(PROTOBUF)
         if is_protobuf and (method, resource.kind) != ("PUT", "ResourceClaim"):  # kubectl create namespace and the like
-            ways = "add --dry-run=client -o yaml | kubectl apply -f -"
-            problem = f"the sandbox reads no protobuf: write the object as YAML and apply it, or {ways}"
-            raise ApiError(415, "UnsupportedMediaType", problem)
+            ways = "write the object as YAML and apply it, or add --dry-run=client -o yaml | kubectl apply -f -"
+            if method == "DELETE":  # kubectl drain
+                ways = "use kubectl cordon NODE, and kubectl delete pod NAME"
+            raise ApiError(415, "UnsupportedMediaType", f"the sandbox reads no protobuf: {ways}")
         check = self._check_of(request)
         if request.content_type == _JSON_PATCH and method == "PATCH" and "dryRun" not in request.query:
             operations = _json_in(content, list, "a list")
@@ -137,6 +140,8 @@ class ApiServer:
         in_namespace = is_of_user and resource.namespaced and method == "POST"
         if in_namespace and self.store.get("namespaces", ("", key[0])) is None:
             raise not_found("namespaces", key[0])
+        if in_namespace and resource.kind == "Pod" and not request.name:
+            body = self._with_priority(body)
         if method == "POST" and request.subresource == "binding":
             registry.bind(key, body)
             return 201, {"kind": "Status", "apiVersion": "v1", "status": "Success"}
@@ -151,6 +156,19 @@ class ApiServer:
         if method == "DELETE" and request.name:
             return 200, registry.delete(resource, key, body.get("preconditions"))
         raise ApiError(405, "MethodNotAllowed", f"{method} is not supported here")
+
+    def _with_priority(self, pod: Json) -> Json:
+        """The pod with the priority of its class, as the admission plugin Priority makes it. Raises ApiError."""
+        spec, name = pod.get("spec"), (pod.get("metadata") or {}).get("name") or ""
+        if not isinstance(spec, dict) or not spec.get("priorityClassName"):
+            return pod
+        chosen = spec["priorityClassName"]
+        found = self.store.get("priorityclasses", ("", str(chosen)))
+        priority = found.get("value", 0) if found is not None else _SYSTEM_PRIORITIES.get(str(chosen))
+        if priority is None:
+            why = f"no PriorityClass with name {one_line(str(chosen))} was found"
+            raise ApiError(403, "Forbidden", f'pods "{one_line(str(name))}" is forbidden: {why}')
+        return {**pod, "spec": {**spec, "priority": priority}}
 
     def _check_of(self, request: Request) -> Check:
         """The check of an object that this request writes."""

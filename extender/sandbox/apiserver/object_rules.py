@@ -79,6 +79,8 @@ def check_identity(resource: Resource, namespace: str, name: str, body: Json) ->
 def _faults(kind: str, obj: Json, namespace_labels: Mapping[str, str]) -> list[tuple[str, str]]:
     obj = {**obj, "kind": kind}
     found = unreadable(kind, obj)
+    if kind in _CLAIMS and found is not None and ".capacity.requests[" in found[0]:
+        found = None  # a negative amount: a server takes it, Berth places no such claim
     return list(dict.fromkeys(_rule_faults(kind, obj, namespace_labels))) or ([found] if found is not None else [])
 
 
@@ -95,9 +97,14 @@ def _rule_faults(kind: str, obj: Json, namespace_labels: Mapping[str, str]) -> F
             yield from of_label_key(string(taint, "key", where), f"{where}.key")
             yield from of_label_value(taint.get("value"), f"{where}.value")
     elif kind == "ConfigMap":
-        for key in get(obj, "data", dict, "", {}):
+        data = get(obj, "data", dict, "", {})
+        for key in data:
+            string(data, key, "data")
             if not _CONFIG_KEY.fullmatch(key):
                 yield f"data[{key}]", invalid_value(key, "a valid config key has letters, digits, '-', '_' and '.'")
+    elif kind == "Service":
+        if not spec.get("ports") and spec.get("clusterIP") != "None" and spec.get("type") != "ExternalName":
+            yield "spec.ports", "Required value"
     elif kind in _DRA:
         yield from _of_dra(kind, obj, spec, namespace_labels)
 

@@ -48,6 +48,7 @@ def of_pod(spec: Json, path: str) -> Faults:
     known = {entry.get("name") for entry, _ in claims}
     volumes = {volume.get("name") for volume, _ in items(spec, "volumes", path)}
     yield from _names(containers)
+    yield from _of_host_ports(containers)
     for container, where in (*containers, *items(spec, "initContainers", path)):
         yield from _of_container(container, where, known)
         for mount, at in items(container, "volumeMounts", where):
@@ -60,6 +61,7 @@ def of_pod(spec: Json, path: str) -> Faults:
         yield from _of_toleration(toleration, where)
     for gate, where in items(spec, "schedulingGates", path):
         yield from of_label_key(string(gate, "name", where), where)
+    yield from _of_gates(spec, path)
     yield from _in_range(spec, "activeDeadlineSeconds", path, 1, _MOST_SECONDS)
     if hostname := string(spec, "hostname", path):
         yield from of_label_name(hostname, f"{path}.hostname")
@@ -101,6 +103,27 @@ def _of_claims(claims: list[tuple[Json, str]]) -> Faults:
         for field in given:
             yield from of_subdomain(string(entry, field, where), f"{where}.{field}")
     yield from _names(claims)
+
+
+def _of_gates(spec: Json, path: str) -> Faults:
+    names = [gate.get("name") for gate, _ in items(spec, "schedulingGates", path)]
+    for position, name in enumerate(names):
+        if name in names[:position]:
+            yield f"{path}.schedulingGates[{position}]", f"Duplicate value: {quoted(name)}"
+    if names and spec.get("nodeName"):
+        yield f"{path}.nodeName", "Forbidden: cannot be set until all schedulingGates have been cleared"
+
+
+def _of_host_ports(containers: list[tuple[Json, str]]) -> Faults:
+    seen: set[str] = set()
+    for container, where in containers:
+        for port, at in items(container, "ports", where):
+            if not port.get("hostPort"):
+                continue
+            one = f"{port.get('protocol') or 'TCP'}/{port.get('hostIP') or ''}/{port['hostPort']}"
+            if one in seen:
+                yield f"{at}.hostPort", f"Duplicate value: {quoted(one)}"
+            seen.add(one)
 
 
 def _of_container(container: Json, path: str, known: set[object]) -> Faults:

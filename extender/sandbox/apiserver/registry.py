@@ -67,6 +67,7 @@ RESOURCES = {
         Resource("nodes", "", "v1", "Node", False, ("no",)),
         Resource("namespaces", "", "v1", "Namespace", False, ("ns",)),
         Resource("jobs", "batch", "v1", "Job", True),
+        Resource("priorityclasses", "scheduling.k8s.io", "v1", "PriorityClass", False, ("pc",)),
         Resource("podgroups", "scheduling.k8s.io", "v1beta1", "PodGroup", True),
         Resource("compositepodgroups", "scheduling.k8s.io", "v1alpha3", "CompositePodGroup", True),
         Resource("podgroups", _PLUGINS, "v1alpha1", "PodGroup", True, own_table=f"podgroups.{_PLUGINS}"),

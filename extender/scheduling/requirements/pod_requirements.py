@@ -174,6 +174,7 @@ class PodRequirements:
     node_selectors: Final[tuple[NodeSelector, ...]] = ()
     extended: Final[ExtendedResources | None] = None
     mappings: Final[tuple[RequestMapping, ...]] = ()  # of the special claim
+    cpu: Final[int] = 0  # that the pod requests, in thousandths of a core
 
     def for_node(self, node: Node) -> PodRequirements:
         """The requirements on this node, with the special claim if the node needs one."""
@@ -400,6 +401,7 @@ def _requirements(
         claim_selectors=selectors,
         node_selectors=(*selectors, lacks_label_or_has(COMPUTE_DOMAIN_LABEL, domain)) if domain else selectors,
         extended=resources,
+        cpu=pod.cpu,
     )
 
 

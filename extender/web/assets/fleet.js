@@ -124,6 +124,12 @@ function nodeCard(node) {
   return made;
 }
 
+function noNode() {
+  const hidden = fleet.nodes.size;
+  if (!hidden) return [quiet("No node has devices yet. What to do next:"), bullets(NO_DEVICES)];
+  return [quiet(`No node is in this part of the fleet. "all nodes" shows ${counted(hidden, "node")}.`)];
+}
+
 function showCards(nodes) {
   const groups = grouped(nodes, view.by), only = groups.length === 1;
   const sections = groups.map(({ step, title, nodes: own }) => {
@@ -136,8 +142,7 @@ function showCards(nodes) {
     return section;
   });
   const focused = document.activeElement?.dataset?.node;
-  const none = [quiet("No node has devices yet. What to do next:"), bullets(NO_DEVICES)];
-  $("cards").replaceChildren(...sections.length ? sections : none);
+  $("cards").replaceChildren(...sections.length ? sections : noNode());
   map.places = [...$("cards").querySelectorAll(".node")].map((card) => ({ name: card.dataset.node, card }));
   if (focused !== undefined) map.places.find(({ name }) => name === focused)?.card.focus();
   fit();
@@ -251,6 +256,10 @@ function paintNode(pen, place) {
       pen.fillStyle = colours.f; pen.fillRect(x, y, CELL, CELL);
       pen.fillStyle = colours.u; pen.fillRect(x, y + CELL * (1 - letter / 10), CELL, CELL * letter / 10);
     } else pen.fillRect(x, y, CELL, CELL);
+    if (letter === "h" || letter === "d") { // a hole: their greys are that of a free one
+      pen.fillStyle = colours.sheet;
+      pen.fillRect(x + CELL / 3, y + CELL / 3, CELL / 3, CELL / (letter === "h" ? 3 : 1.5));
+    }
     if (letter === "x") {
       pen.strokeStyle = colours.sheet;
       pen.beginPath(); pen.moveTo(x + 1, y + 1); pen.lineTo(x + CELL - 1, y + CELL - 1); pen.stroke();

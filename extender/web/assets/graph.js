@@ -12,10 +12,21 @@ function draw(name, attributes, ...children) {
   return made;
 }
 
-// A GPU: a circle if it is free, a square if it is allocated, so that nobody needs the colours for the difference.
+// Corners of the states that are neither a circle nor a square, for a radius of 1.
+const CORNERS = {
+  h: [[0, -1.25], [1.25, 0], [0, 1.25], [-1.25, 0]],
+  s: [[-1.15, -.85], [1.15, -.85], [.6, .9], [-.6, .9]],
+  d: [[0, -1.2], [1.2, .9], [-1.2, .9]],
+};
+
+// A GPU. Each state has a shape, so that nobody needs the colours: free is a circle, allocated a square.
 function dot(kind, [x, y], radius, title) {
-  const about = draw("title", {}, title);
-  if (!/\bu\b/.test(kind)) return draw("circle", { cx: x, cy: y, r: radius, class: kind }, about);
+  const about = draw("title", {}, title), state = kind.split(" ")[1];
+  if (CORNERS[state]) {
+    const points = CORNERS[state].map(([dx, dy]) => `${x + radius * dx},${y + radius * dy}`).join(" ");
+    return draw("polygon", { points, class: kind }, about);
+  }
+  if (state !== "u") return draw("circle", { cx: x, cy: y, r: radius, class: kind }, about);
   const side = 1.8 * radius, corner = { x: x - side / 2, y: y - side / 2 };
   return draw("rect", { ...corner, width: side, height: side, rx: radius / 4, class: kind }, about);
 }

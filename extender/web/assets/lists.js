@@ -175,5 +175,6 @@ function find() {
   const button = (kind) => (name) => el("li", {}, el("button", { type: "button", onclick: () => go(kind, name) },
     el("small", { textContent: kind }), " ", soft(name)));
   list.replaceChildren(...pods.map(button("pod")), ...groups.map(button("group")), ...nodes.map(button("node")));
-  if (!list.children.length) list.replaceChildren(note("No node, pod or group has this name."));
+  const none = fleet.cursor ? "No node, pod or group has this name." : "The console has not told any name yet.";
+  if (!list.children.length) list.replaceChildren(note(none));
 }

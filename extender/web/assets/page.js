@@ -26,12 +26,13 @@ function stepsOf(words) {
 
 function route() {
   let words;
-  try { words = location.hash.slice(2).split("/").map(decodeURIComponent); } catch { return; }
+  if (location.hash && !location.hash.startsWith("#/")) return; // the link to the search
+  try { words = location.hash.slice(2).split("/").map(decodeURIComponent); } catch { words = []; }
   const [kind, ...rest] = words, name = rest.join("/");
   if (kind === "node" && name) openNode(name);
   else if (kind === "pod" && name) openPod(name);
   else if (kind === "group" && name) openGroup(name);
-  else if (kind === "fleet" || !kind) {
+  else { // "fleet", and any address that the page does not know
     view.by = LEVELS.includes(rest[0]) ? rest[0] : LEVELS[0];
     view.path = stepsOf(rest.slice(1));
     $("detail").close();
