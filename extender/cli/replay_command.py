@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -41,6 +42,7 @@ from extender.sandbox import parse_nodes
 
 _MINUTE = 60.0
 _HOUR = 3600.0
+_REASONS = 5  # why jobs never started: each is a line
 
 
 def replay_command(
@@ -77,7 +79,7 @@ def replay_command(
     Example: berth replay examples/replay/jobs.csv --nodes 4xhgx-h100-8,8xgb200-nvl72-tray/4
     """
     set_up_logging("error")  # each bind of each replay would write a line
-    read = read_jobs(jobs, TRACES, columns)
+    read = named_jobs(jobs, columns)
     placements = _placements(policy or [])
     needs(snapshot, "--snapshot", ("--emptied", is_emptied))
     fleet = named_fleet(nodes, snapshot, read, is_emptied=is_emptied)
@@ -95,6 +97,15 @@ def _placements(policies: Sequence[Path]) -> list[Placement]:
     """Berth under each policy, or under the default one; then kube-scheduler without Berth."""
     berth = [placement_of("berth", policy_of(path), f"Berth, {name_of(path)}") for path in policies]
     return [*(berth or [placement_of("berth")]), placement_of("first fit"), placement_of("emptiest node")]
+
+
+def named_jobs(path: Path, columns: str) -> list[Job]:
+    """The jobs of a file; says on stderr what is not as its trace has it. Raises WireError."""
+    notes = Counter[str]()
+    found = read_jobs(path, TRACES, columns, notes)
+    for text, count in notes.items():
+        say(f"berth: {name_of(path)}: {text}: {count:,}", err=True)
+    return found
 
 
 def named_fleet(nodes: str, snapshot: Path | None, jobs: Sequence[Job], *, is_emptied: bool = False) -> Fleet:
@@ -167,11 +178,19 @@ def _print(outcomes: Sequence[Outcome], large: LargeShape | None) -> None:
     if unknown := outcomes[0].unknown_links:
         say(f"{counted(unknown, 'node')}: what joins the GPUs is not known, so the rows of links leave out their pods")
     for one in outcomes:
-        if one.started < one.jobs:
-            name, reason = next(iter(one.never.items()))
-            more = one.jobs - one.started - 1
-            others = f" and {more:,} more" if more else ""
-            say(f"{one.placement}: {name}{others} never started: {reason}")
+        for line in _never(one):
+            say(f"{one.placement}: {line}")
+
+
+def _never(one: Outcome) -> Iterator[str]:
+    """The jobs that never started, by reason."""
+    first = {reason: name for name, reason in list(one.never.items())[::-1]}
+    told = list(first)[::-1][:_REASONS]
+    for reason in told:
+        more = one.never_for[reason] - 1
+        yield f"{first[reason]}{f' and {more:,} more' if more else ''} never started: {reason}"
+    if others := one.jobs - one.started - sum(one.never_for[reason] for reason in told):
+        yield f"{counted(others, 'job')} more never started for other reasons"
 
 
 def _percent(share: float) -> str:

@@ -25,12 +25,12 @@ from extender.cli.logs import set_up_logging
 from extender.cli.object_files import policy_of
 from extender.cli.options import PORTS, Columns, needs, parse_listen
 from extender.cli.output import Screen
-from extender.cli.replay_command import named_fleet, time_text
+from extender.cli.replay_command import named_fleet, named_jobs, time_text
 from extender.entry.all_in_one import both
 from extender.explain import LargeJob, fleet_stats, large_jobs
 from extender.gangs.gang import gang_minimum
 from extender.policy import Policy
-from extender.replay import TRACES, Fleet, Job, JobPlayer, read_jobs
+from extender.replay import Fleet, Job, JobPlayer
 from extender.sandbox import (
     ApiError,
     Cluster,
@@ -130,7 +130,7 @@ def run_command(
         raise WireError("--jobs", "does not go with --examples: give one of them")
     if speed is not None and not 0 < speed <= _MAX_SPEED:  # also for NaN
         raise WireError("--speed", f"must be a number above 0, at most {_MAX_SPEED:.0f}, is {speed:g}")
-    read = read_jobs(jobs, TRACES, columns) if jobs is not None else []
+    read = named_jobs(jobs, columns) if jobs is not None else []
     fleet = named_fleet(nodes, None, read) if nodes else None
     chosen = policy_of(policy) if policy is not None else Policy()
     world = _World(fleet, chosen, examples or (None if nodes else carried_examples()), read, speed or _SPEED)

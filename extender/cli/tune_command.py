@@ -17,10 +17,10 @@ from extender.cli.logs import set_up_logging
 from extender.cli.object_files import policy_of
 from extender.cli.options import Columns, Output
 from extender.cli.output import Screen, say, say_json, table_screen
-from extender.cli.replay_command import named_fleet, write_text
+from extender.cli.replay_command import named_fleet, named_jobs, write_text
 from extender.files import name_of
 from extender.policy import Policy
-from extender.replay import TRACES, Fleet, Job, read_jobs
+from extender.replay import Fleet, Job
 from extender.tune import AIMS, MAX_DRAWS, Aim, Interval, Tuning, frontier_picture, interval, tune
 
 _ROWS = 10  # candidates of the table
@@ -55,7 +55,7 @@ def tune_command(
     Example: berth tune examples/replay/two-products.csv --nodes 2xa100-pcie-8-bridged,3xhgx-h100-8 --aim large-jobs
     """
     set_up_logging("error")  # each bind of each replay would write a line
-    read = read_jobs(jobs, TRACES, columns)
+    read = named_jobs(jobs, columns)
     present = policy_of(policy) if policy is not None else Policy()
     found = _run(named_fleet(nodes, snapshot, read), read, present, AIMS[aim], seed, draws)
     name = name_of(policy) if policy is not None else "the default policy"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
@@ -40,8 +41,10 @@ _HOW = (
 _OBJECTS = "has Kubernetes objects, not jobs: berth assess FILE --jobs JOBS makes jobs of pods"
 
 
-def read_jobs(path: Path, traces: Sequence[Trace], columns: str = "") -> list[Job]:
+def read_jobs(path: Path, traces: Sequence[Trace], columns: str, notes: Counter[str]) -> list[Job]:
     """The jobs of a file, by arrival, the first one at 0 s. `columns` names those of a CSV file, see columns_of.
+
+    `notes` gets what a replay has not as the trace has it, with the number of rows.
 
     Otherwise the columns of a CSV file tell which of `traces` it is, or whether it is of our own form. Raises WireError
     that names the line.
@@ -54,9 +57,11 @@ def read_jobs(path: Path, traces: Sequence[Trace], columns: str = "") -> list[Jo
     if not text.strip():
         raise WireError(where, "is empty")
     if columns:
-        jobs = list(_of_columns(text, where, columns_of(columns)))
+        jobs = list(_of_columns(text, where, columns_of(columns), notes))
     else:
-        jobs = list(_of_json(text, where) if text.lstrip()[:1] in ("{", "[") else _of_csv(text, where, traces))
+        jobs = list(
+            _of_json(text, where, notes) if text.lstrip()[:1] in ("{", "[") else _of_csv(text, where, traces, notes)
+        )
     if not jobs:
         raise WireError(where, "has no jobs")
     names = set[str]()
@@ -68,9 +73,9 @@ def read_jobs(path: Path, traces: Sequence[Trace], columns: str = "") -> list[Jo
     return [replace(job, arrival=job.arrival - first) for job in jobs]
 
 
-def _of_json(text: str, where: str) -> Iterator[Job]:
+def _of_json(text: str, where: str, notes: Counter[str]) -> Iterator[Job]:
     if text.startswith("[") and '"attempts"' in text[:_PHILLY_START]:
-        yield from _of_philly(text, where)
+        yield from _of_philly(text, where, notes)
         return
     before = -math.inf
     for number, line in enumerate(text.split("\n"), 1):
@@ -91,11 +96,11 @@ def _of_json(text: str, where: str) -> Iterator[Job]:
         yield job
 
 
-def _of_csv(text: str, where: str, traces: Sequence[Trace]) -> Iterator[Job]:
+def _of_csv(text: str, where: str, traces: Sequence[Trace], notes: Counter[str]) -> Iterator[Job]:
     header, rows = table_of(text, where)
     trace = next((one for one in traces if not one.lacking(header)), None)
     if trace is not None:
-        yield from _converted(rows, partial(job_of, trace), f"{where}: line")
+        yield from _converted(rows, partial(job_of, trace), f"{where}: line", notes)
         return
     _check_columns(header, f"{where}: line 1")
     before = -math.inf
@@ -106,13 +111,13 @@ def _of_csv(text: str, where: str, traces: Sequence[Trace]) -> Iterator[Job]:
         yield job
 
 
-def _of_columns(text: str, where: str, columns: Trace) -> Iterator[Job]:
+def _of_columns(text: str, where: str, columns: Trace, notes: Counter[str]) -> Iterator[Job]:
     header, rows = table_of(text, where)
     for name in columns.lacking(header):
         raise WireError(
             f"{where}: line 1", f"has no column {shown(name)}, which --columns names: it has {_few(header)}"
         )
-    return _converted(rows, partial(job_of, columns), f"{where}: line")
+    return _converted(rows, partial(job_of, columns), f"{where}: line", notes)
 
 
 def _few(header: Sequence[str]) -> str:
@@ -130,26 +135,33 @@ def _check_columns(header: Sequence[str], place: str) -> None:
         raise WireError(place, f"has no column arrival; {known}")
 
 
-def _of_philly(text: str, where: str) -> Iterator[Job]:
+def _of_philly(text: str, where: str, notes: Counter[str]) -> Iterator[Job]:
     try:
         values = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise WireError(f"{where}: line {error.lineno}", f"is not JSON: {error.msg}") from error
-    yield from _converted(enumerate(values, 1), philly_job, f"{where}: job")
+    yield from _converted(enumerate(values, 1), philly_job, f"{where}: job", notes)
 
 
-def _converted(rows: Iterable[tuple[int, Any]], convert: Callable[[Any, int], Job | None], where: str) -> Iterator[Job]:
+def _converted(
+    rows: Iterable[tuple[int, Any]],
+    convert: Callable[[Any, int, Counter[str]], Job | None],
+    where: str,
+    notes: Counter[str],
+) -> Iterator[Job]:
     """The jobs of rows in any order. `where` and the number of a row are its place."""
     jobs = dict[str, Job]()
     for number, row in rows:
         _check_number(number, f"{where} {number}")
         try:
-            job = convert(row, number)
+            job = convert(row, number, notes)
         except ValueError as error:
             raise WireError(f"{where} {number}", str(error)) from error
         if job is not None:
             name = job.name if job.name not in jobs else f"{job.name}-{number}"
             jobs[name] = replace(job, name=name)
+    if endless := sum(math.isinf(job.duration) for job in jobs.values()):
+        notes["jobs that run until the end, since their end is missing"] = endless
     yield from sorted(jobs.values(), key=lambda job: job.arrival)
 
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import islice
 from typing import NamedTuple
 
 from extender.allocation import NodeInfo, Snapshot
@@ -113,6 +115,7 @@ class Outcome:
     large_place: float  # share of the time in which the job of --large would find a place
     failures: int  # times that a gang was half placed and gave up
     never: Mapping[str, str]  # the first jobs that never started, and why
+    never_for: Mapping[str, int]  # all of these jobs by reason, in the order of `never`
     samples: Sequence[Sample] = field(repr=False)
     started_jobs: Mapping[str, StartedJob] = field(repr=False)
 
@@ -180,7 +183,7 @@ class Meter:
         self._samples.append(Sample(now, self._in_use, waiting, stranded, large, place))
 
     def outcome(self, placement: str, jobs: int, now: float, failures: int, never: Mapping[str, str]) -> Outcome:
-        """The figures at the end."""
+        """The figures at the end. `never` has all jobs that did not start, and why."""
         self._integrate(now)
         several = [pod for pod in self._pods if pod.gpus > 1 and pod.knows_links]
         looks = self._large is not None and (self._knows_links or self._large.gpus == 1)
@@ -205,7 +208,8 @@ class Meter:
             large=self._mean([one.large for one in self._samples]) if self._knows_links else math.nan,
             large_place=self._mean([one.has_place for one in self._samples]) if looks else math.nan,
             failures=failures,
-            never=never,
+            never=dict(islice(never.items(), MAX_NAMED)),
+            never_for=Counter(never.values()),
             samples=tuple(self._samples),
             started_jobs=self._jobs,
         )

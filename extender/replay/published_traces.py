@@ -17,6 +17,7 @@ import contextlib
 import datetime
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ from extender.sandbox import MachineNode, unlinked_machine
 
 _MIB, _GIB = 2.0**20, 2.0**30
 _MOST = 1e18
+LEFT_OUT = "rows left out because they have no time, or ask for nothing"
 _MISSING = {"", "nan", "none", "null", "na", "n/a", r"\n"}
 
 
@@ -178,9 +180,13 @@ def columns_of(text: str) -> Trace:
     return Trace("--columns", found, is_cut=True, may_lack=())
 
 
-def job_of(trace: Trace, row: Mapping[str, str], number: int) -> Job | None:
-    """The job of a row in line `number`; None if it is none. Raises ValueError that names the column and the value."""
+def job_of(trace: Trace, row: Mapping[str, str], number: int, notes: Counter[str]) -> Job | None:
+    """The job of a row in line `number`; None if it is none. `notes` counts what is not as in the trace.
+
+    Raises ValueError that names the column and the value.
+    """
     if trace.only is not None and row[trace.only[0]] != trace.only[1]:
+        notes[f"rows left out because {trace.only[0]} is not {trace.only[1]}"] += 1
         return None
     cells = _Cells(row, trace.columns)
     arrival, duration = _times(cells, is_cut=trace.is_cut)
@@ -192,7 +198,9 @@ def job_of(trace: Trace, row: Mapping[str, str], number: int) -> Job | None:
         cpu = cells.amount("all_cpu") / pods
     if gpus == 1 and cells.has("share"):
         gpus = min(cells.amount("share"), 1.0)
-    gpus = gpus if gpus < 1 else math.ceil(gpus)  # GPUs of pods that are not equal
+    if gpus > 1 and gpus != int(gpus):
+        notes["jobs with more GPUs than in the trace, since all pods of a job get the same"] += 1
+    gpus = gpus if gpus < 1 else math.ceil(gpus)
     if gpus > MAX_GPUS:
         name = trace.columns["gpus" if "gpus" in trace.columns else "all_gpus"].name
         raise ValueError(f"{name} {shown(row[name])} is more than {MAX_GPUS} GPUs for a pod")
@@ -208,7 +216,10 @@ def job_of(trace: Trace, row: Mapping[str, str], number: int) -> Job | None:
         cpu=round(cpu * 1000),
         ram=round(cells.amount("ram")),
     )
-    return job if arrival >= 0 and (gpus or job.nics or job.cpu or job.ram) else None
+    if arrival >= 0 and (gpus or job.nics or job.cpu or job.ram):
+        return job
+    notes[LEFT_OUT] += 1
+    return None
 
 
 def _times(cells: _Cells, *, is_cut: bool) -> tuple[float, float]:
@@ -227,24 +238,30 @@ def _times(cells: _Cells, *, is_cut: bool) -> tuple[float, float]:
     return arrival, max(duration, 1.0)  # a pod that ended within the second of its creation
 
 
-def philly_job(given: Any, number: int) -> Job | None:
+def philly_job(given: Any, number: int, notes: Counter[str]) -> Job | None:
     """A job of Philly (ATC 2019, Microsoft), of its JSON list of jobs; None if it never ran. Raises ValueError.
 
-    It runs for the time of all its attempts, on as many servers as in the last one, with the most GPUs of one.
+    It runs for the time of all its attempts, on as many servers as in the last one, with the most GPUs of one. A
+    missing date may be the text None. `notes` counts what is left out.
     """
     try:
-        attempts = [one for one in given["attempts"] if one["start_time"] and one["detail"]]
-        servers = attempts[-1]["detail"] if attempts else []
-        if not servers:
+        attempts = [one for one in given["attempts"] if _has_date(one["start_time"]) and one["detail"]]
+        if not attempts or not _has_date(given["submitted_time"]):
+            notes[LEFT_OUT] += 1
             return None
-        spans = [_date(one["end_time"]) - _date(one["start_time"]) for one in attempts if one["end_time"]]
-        ends, gpus = bool(attempts[-1]["end_time"]), max(len(one["gpus"]) for one in servers)
+        servers = attempts[-1]["detail"]
+        spans = [_date(one["end_time"]) - _date(one["start_time"]) for one in attempts if _has_date(one["end_time"])]
+        ends, gpus = _has_date(attempts[-1]["end_time"]), max(len(one["gpus"]) for one in servers)
         name, arrival = plain_name(given["jobid"]) or f"job-{number}", _date(given["submitted_time"])
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError("has no jobid, submitted_time, and attempts with start_time, end_time and detail") from error
     if not 0 < gpus <= MAX_GPUS or len(servers) > MAX_PODS:
         raise ValueError(f"has {gpus} GPUs on each of {len(servers)} servers")
     return Job(name, arrival, max(sum(spans), 1.0) if ends else math.inf, pods=len(servers), gpus=gpus)
+
+
+def _has_date(value: object) -> bool:
+    return value is not None and str(value).lower() not in _MISSING
 
 
 def _date(text: str) -> float:

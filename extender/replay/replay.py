@@ -20,7 +20,7 @@ from extender.cache import ClusterCache
 from extender.replay.fleets import Fleet
 from extender.replay.jobs import Job
 from extender.replay.large_shapes import LargeShape
-from extender.replay.outcome import MAX_NAMED, Meter, Outcome, PlacedPod, placed_pod
+from extender.replay.outcome import Meter, Outcome, PlacedPod, placed_pod
 from extender.replay.placements import Placement, placing_of
 from extender.replay.virtual_api import VirtualApi, VirtualWatches
 from extender.replay.virtual_scheduler import VirtualScheduler, Waiting
@@ -36,6 +36,7 @@ _ROUND_SECONDS = 60.0
 _PAUSE_SECONDS = 600.0  # after the last start and end of a job: by then no gang of Berth pauses any more
 _MAX_RESTARTS = 10  # of half placed gangs without Berth, while no job starts or ends
 _SAMPLES = 60
+_SETTLED_SECONDS = 0.001  # after a moment, all that happens in it is done
 
 
 @dataclass(eq=False)
@@ -166,9 +167,9 @@ class Replay:
     async def _samples(self, until: float) -> None:
         """Note the state of the fleet at equal intervals."""
         for number in range(_SAMPLES + 1):
-            await asyncio.sleep(max(until * number / _SAMPLES - asyncio.get_running_loop().time(), 0.0))
-            now, snapshot = asyncio.get_running_loop().time(), self.decisions.cache.snapshot()
-            self._meter.sample(now, self._waiting_gpus, snapshot)
+            at = until * number / _SAMPLES
+            await asyncio.sleep(max(at + _SETTLED_SECONDS - asyncio.get_running_loop().time(), 0.0))
+            self._meter.sample(at, self._waiting_gpus, self.decisions.cache.snapshot())
 
     def _requeue(self) -> None:
         self._scheduler.requeue()
@@ -256,12 +257,12 @@ class Replay:
             self._create(_Run(run.job, run.attempt + 1))
 
     def _never_started(self) -> dict[str, str]:
-        """The first jobs that did not start, each with the most frequent reason of its first pod or an equal one."""
+        """The jobs that did not start, each with the most frequent reason of its first pod or an equal one."""
         found, waiting = dict[str, str](), self._scheduler.waiting
         by_shape = {one.shape: one.reasons for one in reversed(waiting) if one.reasons}
         for one in waiting:
             job = self._run_of[one.pod.uid].job.name
-            if job not in found and len(found) < MAX_NAMED:
+            if job not in found:
                 reasons = one.reasons or by_shape.get(one.shape, {})
                 found[job] = max(reasons, key=lambda text: (reasons[text], text), default="was not tried")
         return found

@@ -22,7 +22,7 @@ from extender.sandbox.machines import (
     node_object,
 )
 
-_PART = re.compile(r"([0-9]{1,6})x([^,]+?)((?:/[1-9][0-9]{0,4}){0,3})")
+_PART = re.compile(r"([0-9]+)x([^,]+?)((?:/[1-9][0-9]{0,4}){0,3})")
 _LEVELS = Policy().group_levels  # the nearest first: cliques, racks, spines
 MAX_NODES = 20_000
 
@@ -51,10 +51,10 @@ def parse_nodes(text: str, option: str = "--nodes") -> list[MachineNode]:
             )
         machine = _machine(found[2], option)
         kind, sizes = _node_name(machine.name), [int(size) for size in found[3].split("/")[1:]]
+        if len(found[1].lstrip("0")) > len(str(MAX_NODES)) or len(nodes) + int(found[1]) > MAX_NODES:
+            raise WireError(option, f"names more than {MAX_NODES} nodes")
         first = numbers.get(kind, 0)
         numbers[kind] = first + int(found[1])
-        if len(nodes) + int(found[1]) > MAX_NODES:
-            raise WireError(option, f"names more than {MAX_NODES} nodes")
         for number in range(first, numbers[kind]):
             labels = {level: f"{kind}-{number // size}" for level, size in zip(_LEVELS, sizes, strict=False)}
             nodes.append(MachineNode(f"{kind}-{number:05}", machine, labels))

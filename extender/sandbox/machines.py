@@ -117,7 +117,7 @@ def load_machine(path: Path) -> Machine:
 def unlinked_machine(product: str, gpus: int, vram_bytes: int) -> Machine:
     """A machine of which only the GPUs are known: the usual board of the product joins them, if there is one."""
     has_board = usual_graph(product, gpus, GPU_DRIVER) is not None
-    knows_links = has_board or gpus < 2 or not limits_of(product, GPU_DRIVER).link_gbps  # noqa: PLR2004 - one has no peer
+    knows_links = has_board or gpus <= 1 or not limits_of(product, GPU_DRIVER).link_gbps
     reading = Reading(
         uuid="",
         product=product,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,10 @@ CASES = yaml.safe_load((Path(__file__).parents[1] / "cases" / "replay_jobs.yaml"
 def read(folder: Path, case: dict[str, Any]) -> list[Job]:
     path = folder / "jobs"
     path.write_bytes(bytes.fromhex(case["bytes"]) if "bytes" in case else case["text"].encode())
-    return read_jobs(path, TRACES, case.get("columns", ""))
+    notes = Counter[str]()
+    found = read_jobs(path, TRACES, case.get("columns", ""), notes)
+    assert "notes" not in case or notes == case["notes"]
+    return found
 
 
 def facts(job: Job) -> dict[str, Any]:
@@ -78,6 +82,8 @@ def test_nodes_of_machine_files() -> None:
         ("2xfoo", "--nodes: knows no machine 'foo': give a machine file, or one of a100-pcie-8-bridged,"),
         ("0xt4-4", "--nodes: names no node"),
         ("30000xt4-4", "--nodes: names more than 20000 nodes"),
+        ("1000000xt4-4", "--nodes: names more than 20000 nodes"),
+        (f"1xt4-4,{'9' * 5000}xt4-4", "--nodes: names more than 20000 nodes"),
         ("2xnone.yaml", "none.yaml: does not exist"),
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 
 from extender.base.berth_errors import WireError
 from extender.replay import Job, fleet_of, large_shape, placement_of, run_replay
-from extender.replay.placements import BerthPlacing
+from extender.replay.placements import BerthPlacing, Rule
 from extender.sandbox import DEVICE_CLASSES, MachineNode, carried_machines, machine_objects, parse_nodes
 from tests.worlds.replay_worlds import placed, placed_in_sandbox, replayed
 from tests.worlds.vendor_worlds import cpx, mi300x, node_and_slice
@@ -185,6 +185,15 @@ def test_parts_of_a_gpu_are_shared() -> None:
     assert len(used) == 2, "two parts of 0.4 fit on a GPU"
     assert round(found.started_jobs["whole"].at) == HOUR + 1, "two GPUs are left until both parts of one end"
     assert found.started_jobs["whole"].pods[0].gpus == 3
+
+
+@pytest.mark.parametrize("rule", ["berth", "first fit", "emptiest node"])
+def test_a_sample_is_taken_after_all_that_happens_at_its_time(rule: Rule) -> None:
+    jobs = [Job("a", 0, 6000, gpus=8), Job("b", 0, gpus=8), Job("c", 3000, gpus=8), Job("d", 6000, gpus=1)]
+    outcome = replayed(jobs, "2xhgx-h100-8", rule)
+    assert {(one.allocated, one.large) for one in outcome.samples[:-1]} == {(16, 0)}
+    assert [one.waiting for one in outcome.samples[29:31]] == [0, 8]
+    assert outcome.large == 0.0
 
 
 def test_the_share_of_allocated_gpus_is_the_mean_over_time() -> None:

@@ -54,6 +54,13 @@ def test_jobs_that_never_start_are_said(tmp_path: Path) -> None:
     code, out, _ = berth(["replay", str(jobs), "--nodes", "1xt4-4"])
     assert code == 0
     assert "Berth: job-2 and 1 more never started: too few devices match request gpu" in out
+    jobs.write_text("name,arrival,gpus,cpu\nruns,0,4,\nwaits,1,1,\nbig,2,8,\ncores,3,1,9999\n")
+    _, out, _ = berth(["replay", str(jobs), "--nodes", "1xt4-4"])
+    assert [line for line in out.splitlines() if line.startswith("Berth: ")] == [
+        "Berth: waits never started: matching devices are in use for request gpu",
+        "Berth: big never started: too few devices match request gpu",
+        "Berth: cores never started: Insufficient cpu, memory or pods",
+    ]
 
 
 def test_the_time_in_which_a_large_job_finds_a_place_is_a_row(tmp_path: Path) -> None:
