@@ -59,8 +59,8 @@ def test_pods_of_openb_arrive_until_they_ask_for_all_gpus(tmp_path: Path) -> Non
     summary = "workload,policy,alloc_pct_at_100_mean\nx,FGD,75.0\nx,Random,1.0\ny,FGD,40.0\n"
     (tmp_path / "expected" / "summary_mean_std.csv").write_text(summary)
     rows = cells_of(quality.openb(tmp_path, seeds=1))
-    assert rows[2] == ["x", "50.00", "25.00", "+25.00"], "four shares fit on the two T4"
-    assert rows[3] == ["y", "50.00", "60.00", "-10.00"], "one node has the CPU for two GPUs"
+    assert rows[2] == ["x", "50.00", "50.00", "25.00", "+25.00"], "four shares fit on the two T4"
+    assert rows[3] == ["y", "50.00", "50.00", "60.00", "-10.00"], "one node has the CPU for two GPUs"
 
 
 def test_jobs_of_mapa_are_measured_with_its_own_regression(tmp_path: Path) -> None:
