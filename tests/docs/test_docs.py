@@ -118,7 +118,7 @@ NAMES = re.compile(r"`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?:\([^`]*\))?`")
 # Names in decisions that belong to Kubernetes, CEL, NVML or a library.
 FOREIGN = {
     "Any", "DynamicResources", "FailedAndUnresolvableNodes", "FailedNodes",
-    "TaskGroup", "distinctAttribute", "extendedResourceClaimStatus",
+    "distinctAttribute", "extendedResourceClaimStatus",
     "matchAttribute", "multiPoint", "nominatedNodeName", "nvmlDeviceGetNumaNodeId", "readAt",
     "reservedFor", "resourceSliceCount",
 }  # fmt: skip
