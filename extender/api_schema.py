@@ -16,7 +16,7 @@ import kubernetes
 import orjson
 from kubernetes.client import models
 
-from extender.api.fields import Json, get, quantity, string, strings
+from extender.api.fields import Json, amount, get, quantity, string, strings
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import shown
 
@@ -66,6 +66,7 @@ class FieldFault(NamedTuple):
     correction: str = ""
     is_unknown: bool = False  # whether the API does not have the field
     severity: str = "error"  # "warning": kube-apiserver accepts it
+    of_berth: bool = False  # kube-apiserver accepts it, but Berth refuses it
 
 
 def _invalid(path: str, value: Any, why: str, correction: str = "") -> FieldFault:
@@ -328,10 +329,13 @@ def _doubts_of_option(option: Json, path: str) -> Iterator[FieldFault]:
             yield FieldFault(where, problem, "write a key, or operator: Exists without value", severity="warning")
     capacity, where = get(option, "capacity", dict, path, {}), f"{path}.capacity.requests"
     for name, value in get(capacity, "requests", dict, f"{path}.capacity", {}).items():
+        negative = False
         try:
-            quantity(value, f"{where}[{name}]")  # negative ones, which Berth refuses, are taken
+            negative = quantity(value, f"{where}[{name}]").nanos < 0
+            amount(value, f"{where}[{name}]")
         except WireError as error:
-            yield FieldFault(error.path, error.problem, "write an amount as 40Gi (binary) or 40G (decimal)")
+            how = "write an amount as 40Gi (binary) or 40G (decimal)"
+            yield FieldFault(error.path, error.problem, how, of_berth=negative)
 
 
 def _of_slice(spec: Json) -> Iterator[FieldFault]:

@@ -180,7 +180,8 @@ def _of_dra(kind: str, obj: Json, spec: Json, namespace_labels: Mapping[str, str
     for device, where in items(spec, "devices", "spec") if kind == "ResourceSlice" else ():
         capacity, at = get(device, "capacity", dict, where, {}), f"{where}.capacity"
         _check_quantities({key: get(capacity, key, dict, at, {}).get("value") for key in capacity}, at)
-    yield from ((fault.path, fault.problem) for fault in rule_faults(obj) if fault.severity == "error")
+    refused = (fault for fault in rule_faults(obj) if fault.severity == "error" and not fault.of_berth)
+    yield from ((fault.path, fault.problem) for fault in refused)
     for one, where in [(spec, "spec")] if kind == "DeviceClass" else options:
         yield from _of_selectors(one, where)
 
