@@ -22,7 +22,7 @@ class Amounts(NamedTuple):
         return Amounts(self.cpu + other.cpu, self.ram + other.ram, self.pods + other.pods)
 
     def minus(self, other: Amounts) -> Amounts:
-        """What is left without the other. An amount may be below zero: pods that run are not evicted."""
+        """These amounts less the other ones. One may be below zero: kube-scheduler evicts no running pod for it."""
         return Amounts(self.cpu - other.cpu, self.ram - other.ram, self.pods - other.pods)
 
     def has(self, asked: Amounts) -> bool:

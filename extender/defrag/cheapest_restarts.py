@@ -6,7 +6,7 @@ whole nodes are emptied, the cheapest first, until the pods fit; then every rest
 the dearest first.
 
 For each set, the wanted pods get their places first. Then the restarted pods get theirs on other nodes, the largest
-first, and last on what is left of the same nodes: a taint reserves these nodes meanwhile. A restarted pod that finds no
+first, and at the end on the free rest of the same nodes: a taint reserves these meanwhile. A restarted pod without a
 place costs WAIT_COST for each GPU. Further restarts are tried that may give it one, if they cost less than that.
 """
 
@@ -112,7 +112,7 @@ class _Search:
         if fit is None:
             return
         free, large = free_gpus(self._cluster.snapshot.node_infos.values()), 0
-        # As many GPUs as the wanted pods get and nobody has free are lacking to others, whatever is restarted.
+        # If the fleet has fewer free GPUs than the wanted pods get, restarted pods lack the difference in any case.
         self._floor = WAIT_COST * max(fit.gpus - free, 0) if free is not None else 0.0
         for domain in sorted(fit.domains(), key=lambda one: (one.bound, natural(one.nodes[0]))):
             if domain.bound + self._floor >= self._limit:

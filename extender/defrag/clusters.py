@@ -73,7 +73,7 @@ class Cluster:
         return _changed(self.memory, snapshot, self._left_without(restarts))
 
     def left_without(self, node: str, restarts: Iterable[Restart]) -> Amounts:
-        """What is left of a node after these pods ended."""
+        """The amounts that a node has free after these pods ended."""
         found = self.left.get(node, NO_LIMIT)
         for one in restarts:
             for pod in one.pods:

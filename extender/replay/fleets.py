@@ -40,7 +40,7 @@ class Fleet:
 
     objects: Sequence[Json]
     used: Mapping[str, Amounts]  # by node
-    unlinked: frozenset[str] = frozenset()  # nodes of a list, of which nobody says what joins their GPUs
+    unlinked: frozenset[str] = frozenset()  # nodes of a list whose product has no usual board: the links are not known
 
     def apply(self, cache: ClusterCache) -> None:
         """Apply all objects. Raises WireError that names the object."""

@@ -99,7 +99,7 @@ class Outcome:
     gpus: int  # of the fleet
     jobs: int
     started: int
-    unknown_links: int  # nodes with several GPUs of which nobody says what joins them: their pods are not measured
+    unknown_links: int  # nodes with several GPUs whose links are not known: their pods are not measured
     joined: float  # of the pods with several GPUs on other nodes: those whose GPUs links join
     ring_gbps: float  # mean bandwidth of their rings in GB/s
     ring: float  # the sum of it, against the best sets of their nodes

@@ -242,7 +242,7 @@ def philly_job(given: Any, number: int, notes: Counter[str]) -> Job | None:
     """A job of Philly (ATC 2019, Microsoft), of its JSON list of jobs; None if it never ran. Raises ValueError.
 
     It runs for the time of all its attempts, on as many servers as in the last one, with the most GPUs of one. A
-    missing date may be the text None. `notes` counts what is left out.
+    missing date may be the text None. `notes` counts the jobs that are left out.
     """
     try:
         attempts = [one for one in given["attempts"] if _has_date(one["start_time"]) and one["detail"]]

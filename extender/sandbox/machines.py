@@ -69,7 +69,7 @@ class Machine:
     readings: tuple[Reading, ...]  # without UUIDs: `fabric_slice` adds those of a node
     nics: tuple[Nic, ...] = ()
     has_agent: bool = True  # False: no fabric slice, so that the links are those of the product's usual board
-    knows_links: bool = True  # False: nobody says what joins the GPUs
+    knows_links: bool = True  # False: the links of the GPUs are not known
 
     @property
     def count(self) -> int:

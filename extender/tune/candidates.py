@@ -1,7 +1,6 @@
 """The policies that tuning tries: one weight changed at a time, and then the best of these changes together.
 
-Pure. A search that a reader can follow finds less than one over all weights at once, but nobody believes a weight that
-nobody understands.
+Pure. A search over all weights at once finds more, but users cannot follow why it chose a weight.
 """
 
 from __future__ import annotations
