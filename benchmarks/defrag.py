@@ -28,6 +28,7 @@ from extender.assess import (
     Terms,
     Wanted,
     advise_restarts,
+    facts_of,
     movable_pods,
     reading_of,
     restart_advice,
@@ -255,17 +256,17 @@ def main() -> None:
     print(f"parse JSON {clock() - began:.1f}", flush=True)
     began = clock()
     reading = reading_of(objects, {}, "the benchmark")
-    snapshot = reading.cache.snapshot()
+    facts, snapshot = facts_of(reading), reading.cache.snapshot()
     print(f"read objects {clock() - began:.1f}", flush=True)
     began = clock()
-    movable = movable_pods(reading, snapshot, Terms(NOW, 0))
+    movable = movable_pods(facts, snapshot, Terms(NOW, 0))
     print(f"which pods may be restarted {clock() - began:.1f}: {len(movable.restarts)} restarts", flush=True)
     for name, make in SHAPES.items():
         if args.shape in name:
             _measure(
                 name,
                 wanted_objects(make(), snapshot, name),
-                lambda one: advise_restarts(reading, one, movable, Policy(), Deadline(_SECONDS, clock)),
+                lambda one: advise_restarts(facts, one, movable, Policy(), Deadline(_SECONDS, clock)),
             )
 
 
