@@ -56,7 +56,7 @@ from extender.scheduling.node_selection import SelectedNodes
 from extender.scheduling.requirements.pod_requirements import PodRequirements
 from extender.scheduling.unschedulable_reason import unschedulable_reason
 from extender.topology.preference import ByTopology
-from extender.topology.score_parts import DeviceChoice, ScorePart, achieved_gbps, free_gpus, parts, total
+from extender.topology.score_parts import DeviceChoice, ScorePart, achieved_gbps, parts, total
 from extender.topology.sets import bandwidth, is_joined
 
 _MAX_PLACEMENTS = 8_192  # entries of about 2.5 KB; a half-full fleet of mixed machine types has about 1,000 states
@@ -291,7 +291,7 @@ def _solve(
     choice = DeviceChoice(node_info, problem, solution, own)
     rejection = _rejection(choice, requirements)
     if rejection is not None:
-        others = node_info.inventory.gpus & ~node_info.devices(node_info.positions(-1))
+        others = node_info.inventory.gpus & ~node_info.whole_gpus
         if not choice.devices & others & ~problem.taken:
             return Unschedulable(rejection)
         # No link joins a part of a GPU, so whole ones are tried: the parts are taken, as `All` still has to name them.
@@ -301,7 +301,7 @@ def _solve(
         return status if isinstance(status, Placement) else Unschedulable(rejection)
     found = parts(choice, context.baseline, requirements.policy, intent)
     score = total(found, requirements.policy)
-    return Placement(solution, found, score, achieved_gbps(choice), free_gpus(choice))
+    return Placement(solution, found, score, achieved_gbps(choice), choice.free_gpus)
 
 
 def _partition_reason(problem: Problem, policy: Policy, deadline: Deadline) -> Reason | None:
@@ -328,9 +328,8 @@ def _partition_reason(problem: Problem, policy: Policy, deadline: Deadline) -> R
 
 def _sizes(solution: Solution | None, gpus: int) -> list[int]:
     """How many whole GPUs the claims have that have any, ascending; [] without a solution."""
-    picks = solution.picks if solution is not None else ()
-    masks = (union([1 << pick.bit for pick in claim]) & gpus for claim in picks)
-    return sorted(mask.bit_count() for mask in masks if mask)
+    masks = solution.masks if solution is not None else []
+    return sorted((mask & gpus).bit_count() for mask in masks if mask & gpus)
 
 
 def _rejection(choice: DeviceChoice, requirements: PodRequirements) -> Reason | None:

@@ -54,16 +54,14 @@ class ByTopology:
 
     def __call__(self, problem: Problem, first: Solution) -> Iterator[Allowed]:
         yield from self._near_each_other(problem, first)
-        chosen, eligible = first.mask, self._eligible(problem, first)
-        if self._node_info.positions(chosen) and self._node_info.fabric is not None:
-            gpus = self._node_info.inventory.gpus
-            if parts := self._cheaper_parts(eligible, (chosen & gpus).bit_count()):
+        of_claims, chosen, eligible = first.masks, first.mask, self._eligible(problem, first)
+        counts = {claim: self._node_info.positions(mask).bit_count() for claim, mask in enumerate(of_claims)}
+        sizes = {claim: count for claim, count in counts.items() if count}
+        if sizes and self._node_info.fabric is not None:
+            gpus, everything = self._node_info.inventory.gpus, self._node_info.whole_gpus
+            if parts := self._cheaper_parts(eligible, everything, (chosen & gpus).bit_count()):
                 few = next(self._single_devices(chosen & gpus, parts))
                 yield from (Allowed(~gpus | mask) for mask in (few, parts))
-            everything = self._node_info.devices(self._node_info.positions(-1))
-            of_claims = (union([1 << pick.bit for pick in claim]) for claim in first.picks)
-            counts = {claim: self._node_info.positions(mask).bit_count() for claim, mask in enumerate(of_claims)}
-            sizes = {claim: count for claim, count in counts.items() if count}
             for gpus in islice(chain.from_iterable(self._gpu_sets(problem, sizes, eligible)), _MAX_SETS):
                 yield Allowed(~everything | gpus)
         elif chosen:
@@ -123,11 +121,14 @@ class ByTopology:
         found = (group for gpus in agreeing for group in self._ranked(sum(1 << p for p in gpus), sizes))
         return found if len(agreeing) == 1 else self._merged(found)
 
-    def _cheaper_parts(self, eligible: int, count: int) -> int:
-        """Mask of the parts of GPUs that serve a pod as well as whole GPUs and are less valuable; 0 if too few."""
+    def _cheaper_parts(self, eligible: int, everything: int, count: int) -> int:
+        """Mask of the parts of GPUs that serve a pod as well as whole GPUs and are less valuable; 0 if too few.
+
+        `everything` are all whole GPUs of the node.
+        """
         intent, node_info = self._intent, self._node_info
         asks_links = count > 1 and (intent.asked_gbps or intent.topology in ("required", "preferred"))
-        whole = eligible & node_info.devices(node_info.positions(-1))
+        whole = eligible & everything
         parts = eligible & node_info.inventory.gpus & ~whole
         if not parts or asks_links or self._policy.headroom == "roomy":
             return 0
@@ -281,7 +282,8 @@ class ByTopology:
             yield self._combined(others, together, _MAX_COMBINED)
             return
         gpus = union([slot.eligible for slot in whole])
-        if parts := self._cheaper_parts(union([slot.eligible for slot in asked]), len(asked)):
+        eligible, everything = union([slot.eligible for slot in asked]), self._node_info.whole_gpus
+        if parts := self._cheaper_parts(eligible, everything, len(asked)):
             fewer = [slot._replace(eligible=slot.eligible & parts) for slot in asked]
             if all(slot.eligible for slot in fewer):
                 yield self._combined(fewer, together, _MAX_COMBINED)
@@ -330,7 +332,7 @@ class ByTopology:
         name, spec = problem.names[claims[0]], problem.specs[claims[0]]
         if len(claims) != 1 or not spec.constraints:
             return [free]
-        gpus = self._node_info.devices(self._node_info.positions(-1))
+        gpus = self._node_info.whole_gpus
         asking = [r for r in spec.requests if any(problem.select(name, o).match & gpus for o in r.alternatives)]
         derived = {attribute for r in asking for option in r.alternatives for attribute, _ in option.derived}
         for one in spec.constraints:
