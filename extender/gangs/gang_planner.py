@@ -167,10 +167,11 @@ class _Planner:
         seen: set[Hashable] = set()
         for domain in domains:
             self._context.deadline.check_time()
-            key = self._equivalence_key(domain.name) if domain.level == NODE else domain.name
-            if domain.level != NODE or key not in seen:
-                seen.add(key)
-                yield domain
+            if domain.level == NODE and seen and self._equivalence_key(domain.name) in seen:
+                continue
+            yield domain
+            if domain.level == NODE:  # not before: the first one nearly always has room
+                seen.add(self._equivalence_key(domain.name))
 
     def _equivalence_key(self, name: str) -> Hashable:
         return tuple(rooms.equivalence_key(name) for rooms in self._rooms)
@@ -236,15 +237,16 @@ class _Planner:
     def _by_rank(self, placed: Sequence[Placed]) -> Assigned:
         found: Assigned = []
         for rooms, units in zip(self._rooms, placed, strict=True):
-            ordered = sorted(units, key=lambda entry: self._domains.path(entry[0]))
+            paths = {name: self._domains.path(name) for name in {name for name, _ in units}}
+            ordered = sorted(units, key=lambda entry: paths[entry[0]])
             found += zip(self._order.units_for(rooms, [name for name, _ in ordered]), ordered, strict=True)
         return found
 
     def _result(self, domain: Domain, assigned: Assigned) -> GangPlan:
         placements: dict[str, tuple[str, Placement]] = {}
         for unit, (name, found) in assigned:
-            node = self._snapshot.node_infos[name].node
-            placements |= {uid: (name, one) for uid, one in member_placements(unit, found, node).items()}
+            own = member_placements(unit, found, name, self._snapshot.node_infos)
+            placements |= {uid: (name, one) for uid, one in own.items()}
         return GangPlan(placements, domain.level, domain.name)
 
     def _shortage(self) -> GangShortage:

@@ -20,7 +20,6 @@ from extender.allocation import NodeInfo
 from extender.allocation.what_if import with_devices_allocated
 from extender.api.resource_claims import Result
 from extender.api.resource_slices import Device, DeviceId, PoolKey
-from extender.base.bits import union
 from extender.base.fair_lru import FairLRU
 from extender.gangs.member_limits import NodeLimit
 from extender.scheduling import NodeRanking, Placement
@@ -143,7 +142,7 @@ class GangTrial:
 
     def taken_bits(self, node_info: NodeInfo) -> int:
         """The devices of the node that the plan has taken, as a bit mask."""
-        return union([1 << bit for _, bit in self._bits(node_info) if bit is not None])
+        return sum(1 << bit for bit in {bit for _, bit in self._bits(node_info)} if bit is not None)
 
     @property
     def key(self) -> int:

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
-from extender.allocation import FastPath, NodeInfo, Problem, Snapshot
+from extender.allocation import NodeInfo, Problem, Snapshot
 from extender.api.claim_specs import DeviceRequest
 from extender.api.reasons import Code
 from extender.base.berth_errors import InvalidClaim
@@ -37,28 +36,6 @@ from extender.scheduling import (
 
 MAX_PREFERENCES = 16  # different ones of a gang's equal units that count: each is compared with all nodes
 UNLIMITED_ROOM = 1 << 30  # units that take no device
-
-
-class WholeDevices(NamedTuple):
-    """The only request of a unit: any `each` of the devices in `match`, as a whole."""
-
-    match: int  # mask of the devices
-    each: int  # devices of one unit
-
-
-def whole_devices(
-    node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext
-) -> WholeDevices | None:
-    """The devices, also those in use, that can serve a unit. None if their number does not give the exact room."""
-    if may_reject_sets(node_info, requirements):
-        return None
-    try:
-        found = FastPath.of(replace(context.problem(node_info, requirements), taken=0))
-    except InvalidClaim:
-        return None
-    if found is None or len(found.asked) > 1:
-        return None
-    return WholeDevices(found.asked[0].free, found.asked[0].request.count)
 
 
 def most_units(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> int:
@@ -163,6 +140,8 @@ class NodeRooms:
             for ranking, step, requirements in zip(self._rankings, units.steps, needed, strict=True)
         )
         self._by_state = self._rankings[0].by_state
+        if self._by_state and len(self._rankings) == 1:  # several members' requests can have one name
+            self._context = context.sharing_selections()
         self.most: dict[str, int] = {}  # the most units by node; nodes without room are left out
         self.score: dict[str, float] = {}  # of the first member of a unit, by node
         self._bounds: dict[str, _Bound] = {}  # of the same nodes, without regard to limits
@@ -222,52 +201,51 @@ class NodeRooms:
 
     # -- bounds ----------------------------------------------------------------------------------------------
 
-    def _schedulable(self, admissible: Admissible | None) -> Iterator[tuple[Sequence[str], float]]:
-        """The nodes that the units may use, with the score of the first member of a unit. The nodes of one entry
+    def _schedulable(self, admissible: Admissible | None) -> Iterator[tuple[Sequence[str], Placement]]:
+        """The nodes that the units may use, with a placement of the first member of a unit. The nodes of one entry
         are in one equivalence class."""
         ranking = self._rankings[0]
         if admissible is None:
             for name in self._pins:
                 status = ranking.status(self._node_infos[name])
                 if isinstance(status, Placement):
-                    yield [name], status.score
+                    yield [name], status
             return
-        restricted = any(admissible)
-        for names, score in ranking.schedulable():
-            own = [name for name in names if admissible.allows(self._node_infos[name].node)] if restricted else names
+        for names, placement in ranking.schedulable():
+            own = admissible.among(names, self._node_infos)
             # Nodes of one equivalence class of the first ranking can be in different ones of another.
             for group in [own] if len(self._rankings) == 1 else [[name] for name in own]:
                 if group:
-                    yield group, score
+                    yield group, placement
 
     def _note_bounds(self, admissible: Admissible | None) -> None:
         each = set[int]()
-        for names, score in self._schedulable(admissible):
-            bound = self._bound(self._node_infos[names[0]])
+        for names, placement in self._schedulable(admissible):
+            bound = self._bound(self._node_infos[names[0]], placement)
             if bound.most:
                 self.most.update(dict.fromkeys(names, bound.most))
-                self.score.update(dict.fromkeys(names, score))
+                self.score.update(dict.fromkeys(names, placement.score))
                 self._bounds.update(dict.fromkeys(names, bound))
                 each.add(bound.each)
         self.each = each.pop() if len(each) == 1 else 0
         if self._limited:
             self.most = {name: least for name, most in self.most.items() if (least := min(most, self._at_most(name)))}
 
-    def _bound(self, node_info: NodeInfo) -> _Bound:
+    def _bound(self, node_info: NodeInfo, placement: Placement) -> _Bound:
+        """The bound on a node, where the first member of a unit has this placement while the plan takes nothing."""
+        if placement.each and len(self._steps) == 1 and not may_reject_sets(node_info, self._steps[0]):
+            most = placement.matching.bit_count() // placement.each
+            return _Bound(most, placement.each, placement.matching, self._simple(node_info))
         key = (self._number, "bound", self._equivalence_class(node_info))
         found: _Bound | None = self._memory.get(self._namespace, key)
         if found is None:
-            self._context.deadline.check()
             found = self._new_bound(node_info)
             self._memory.put(self._namespace, key, found)
             self._context.deadline.mark_progress()
         return found
 
     def _new_bound(self, node_info: NodeInfo) -> _Bound:
-        steps = [step.for_node(node_info.node) for step in self._steps]
-        if len(steps) == 1 and (whole := self._whole_devices(node_info, steps[0])) is not None:
-            free = whole.match & ~node_info.busy
-            return _Bound(free.bit_count() // whole.each, whole.each, free, self._simple(node_info))
+        steps = (step.for_node(node_info.node) for step in self._steps)
         most = min(most_units(node_info, step, self._context) for step in steps)
         return _Bound(most, simple=self._simple(node_info))
 
@@ -276,18 +254,6 @@ class NodeRooms:
         if attribute_signature is None or not self._by_state or len(self._steps) > 1:
             return -1
         return attribute_signature.number if inventory.simple == (1 << len(inventory.devices)) - 1 else -1
-
-    def _whole_devices(self, node_info: NodeInfo, requirements: PodRequirements) -> WholeDevices | None:
-        """`whole_devices`, from the memory if nodes of one attribute signature share it."""
-        attribute_signature = node_info.state.attribute_signature
-        if attribute_signature is None or not self._by_state or requirements.policy.drift == "filter":
-            return whole_devices(node_info, requirements, self._context)
-        key = (self._number, "whole devices", attribute_signature.number)
-        known: tuple[WholeDevices | None] | None = self._memory.get(self._namespace, key)
-        if known is None:
-            known = (whole_devices(node_info, requirements, self._context),)
-            self._memory.put(self._namespace, key, known)
-        return known[0]
 
     # -- room ------------------------------------------------------------------------------------------------
 
@@ -316,9 +282,11 @@ class NodeRooms:
         if bound.each:
             return min((bound.free & ~trial.taken_bits(node_info)).bit_count() // bound.each, most)
         if trial.is_fresh(node_info):
-            return min(len(self._run(node_info, most, variant).placements), most)
+            _, run = self._known_run(node_info, variant)
+            if run.ended or len(run.placements) >= most:
+                return min(len(run.placements), most)
         before = len(trial)
-        found = len(self._place_next(trial, node_info, most, variant))
+        found = len(self.place(trial, name, most, variant))
         trial.undo_to(before)
         return found
 
@@ -388,29 +356,25 @@ class NodeRooms:
         node_info, wanted = self._node_infos[name], min(wanted, self.left(trial, name))
         if not trial.is_fresh(node_info):
             return self._place_next(trial, node_info, wanted, variant)
-        found = self._run(node_info, wanted, variant).placements[:wanted]
+        key, run = self._known_run(node_info, variant)
+        found = run.placements[:wanted]
         for unit in found:
-            self._add_unit(trial, node_info, unit)
+            for step, placement in enumerate(unit):
+                self.add(trial, node_info, step, placement)
+        if run.ended or len(found) == wanted:
+            return found
+        found += self._place_next(trial, node_info, wanted - len(found), variant)
+        self._memory.put(self._namespace, key, _Run(found, len(found) < wanted), *_weight(found))
+        self._context.deadline.mark_progress()
         return found
 
-    def _add_unit(self, trial: GangTrial, node_info: NodeInfo, unit: UnitPlacement) -> None:
-        for step, placement in enumerate(unit):
-            self.add(trial, node_info, step, placement)
+    def _known_run(self, node_info: NodeInfo, variant: int) -> tuple[Hashable, _Run]:
+        """The units that were placed on a node of this equivalence class before, while the plan had nothing there.
 
-    def _run(self, node_info: NodeInfo, wanted: int, variant: int) -> _Run:
-        """A run of at least `wanted` units on the node, or of all that fit; shared by an equivalence class."""
+        Returns their key in the memory, too.
+        """
         key = (self._number, "run", variant, self._equivalence_class(node_info))
-        run: _Run = self._memory.get(self._namespace, key) or _Run()
-        if run.ended or len(run.placements) >= wanted:
-            return run
-        trial = GangTrial()
-        for unit in run.placements:
-            self._add_unit(trial, node_info, unit)
-        more = self._place_next(trial, node_info, wanted - len(run.placements), variant)
-        run = _Run(run.placements + more, len(run.placements) + len(more) < wanted)
-        self._memory.put(self._namespace, key, run, *_weight(run.placements))
-        self._context.deadline.mark_progress()
-        return run
+        return key, self._memory.get(self._namespace, key) or _Run()
 
     def _place_next(
         self, trial: GangTrial, node_info: NodeInfo, wanted: int, variant: int
@@ -478,7 +442,8 @@ class NodeRooms:
         status: FilterStatus | None = self._memory.get(self._namespace, key)
         if status is None:
             requirements = self.requirements(node_info, step)
-            status = evaluate(trial.after(node_info), requirements, self._context, forbidden=_masks(bans))
+            after, forbidden = trial.after(node_info), _masks(bans) if bans else {}
+            status = evaluate(after, requirements, self._context, forbidden=forbidden, scored=False)
             self._memory.put(self._namespace, key, status, 1, len(requirements.specs))
             self._context.deadline.mark_progress()
         return status

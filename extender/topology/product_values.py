@@ -39,8 +39,11 @@ _MAX_KINDS = 1024  # of machines, whose values are remembered; each keeps its li
 _REACH = 4  # their links count so often, so that a tray of a rack is worth more than a whole board of B200s
 
 
-def product_value(fabric: Fabric, product: str, driver: str, memory_bytes: float, own: Mapping[str, float]) -> float:
-    """The value of one GPU: of the first name in `own` that its product contains, else from memory and links.
+def product_value(
+    fabric: Fabric, alike: int, product: str, driver: str, memory_bytes: float, own: Mapping[str, float]
+) -> float:
+    """The value of one of the GPUs `alike`: of the first name in `own` that the product contains, else from memory and
+    links.
 
     Links that reach other nodes count more: they join more GPUs than the node has. An older product counts less, by the
     rate of its PCIe generation: an A100 with a bridge has as much memory and bandwidth as an H100 with one.
@@ -48,7 +51,6 @@ def product_value(fabric: Fabric, product: str, driver: str, memory_bytes: float
     value = next((value for name, value in own.items() if name in product), None)
     if value is not None:
         return value
-    alike = fabric.of_products({product})
     return _usual_value(fabric.graph.interconnect, alike, fabric.source, product, driver, memory_bytes)
 
 
@@ -96,10 +98,12 @@ def values_of_products(
     """The products of these GPUs, the least valuable one first: its name, the value of one GPU, and which ones."""
     found = []
     for product in {*map(fabric.product_at, members(chosen))} if fabric.products else (fabric.product,):
-        gpus = chosen & fabric.of_products({product})
+        alike = fabric.of_products({product})
+        gpus = chosen & alike
         devices = [node_info.inventory.devices[bit] for bit in members(node_info.devices(gpus))]
         memory = sum(one.memory_bytes for one in devices) / len(devices)
-        found.append((product, product_value(fabric, product, devices[0].id.driver, memory, own), gpus))
+        value = product_value(fabric, alike, product, devices[0].id.driver, memory, own)
+        found.append((product, value, gpus))
     return sorted(found, key=lambda one: (one[1], one[0]))
 
 

@@ -93,8 +93,9 @@ class DeviceChoice:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "devices", self.solution.taken)
-        object.__setattr__(self, "gpus", self.node_info.positions(self.devices))
-        object.__setattr__(self, "before", left_over(self.node_info))
+        gpus, shared = self.node_info.positions(self.devices), self.node_info.in_part_use
+        object.__setattr__(self, "gpus", gpus)
+        object.__setattr__(self, "before", left_over(self.node_info, shared))
         object.__setattr__(self, "after", _after(self, self.before))
 
     @property
@@ -338,10 +339,9 @@ def _after(choice: DeviceChoice, before: list[int]) -> list[int]:
     return after
 
 
-def left_over(node_info: NodeInfo) -> list[int]:
-    """The free thousandths of each GPU, in the order of the fabric."""
-    used, shared = node_info.busy, node_info.in_part_use
-    found = []
+def left_over(node_info: NodeInfo, shared: int) -> list[int]:
+    """The free thousandths of each GPU, in the order of the fabric. `shared` is `node_info.in_part_use`."""
+    used, found = node_info.busy, list[int]()
     for bit in node_info.gpu_bits:
         if bit < 0 or used >> bit & 1:
             found.append(0)

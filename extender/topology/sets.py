@@ -160,7 +160,8 @@ class Measures:
     def _best_gbps(self, interconnect: Interconnect, free: int, count: int) -> float:
         if not 1 < count <= free.bit_count():
             return 0.0
-        switched = sorted((interconnect.switch_links[i] for i in members(free)), reverse=True)[count - 1]
+        links = [number for i, number in enumerate(interconnect.switch_links) if free >> i & 1]
+        switched = sorted(links, reverse=True)[count - 1]
         meshes = ring.meshes(interconnect.links, free) if count <= ring.MAX_MESH else ()
         large = [members(mesh) for mesh in meshes if mesh.bit_count() >= count]
         sets = (chosen for mesh in large for chosen in combinations(mesh, count))
