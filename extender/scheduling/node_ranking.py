@@ -341,8 +341,8 @@ class NodeRanking:
     @property
     def estimated_bytes(self) -> int:
         """The estimated memory of the ranking in bytes, without placements that it shares with other rankings."""
-        own = _BASE_BYTES + self._requirements_bytes
-        return own + self._classes.estimated_bytes + self._statuses.estimated_bytes
+        own = _BASE_BYTES + self._requirements_bytes + self._statuses.estimated_bytes
+        return own + self._classes.estimated_bytes
 
     def best(
         self, names: AbstractSet[str] | None, count: int, without: Collection[str] = ()
