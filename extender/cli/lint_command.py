@@ -16,12 +16,11 @@ from extender.cli.object_files import documents, print_findings, read_manifests
 from extender.cli.options import Output
 from extender.cli.output import say
 from extender.cli.select_command import dialect_of
-from extender.cli.snapshot_command import dump_of
+from extender.cli.snapshot_command import snapshot_of
 from extender.files import name_of
 from extender.lint import LintFinding, check_devices, check_manifests
 
 _SUPPLY = ("DeviceClass", "ResourceSlice")
-_OF_CLUSTER = (*_SUPPLY, "Node", "DeviceTaintRule", "Namespace")
 
 
 def lint_command(
@@ -54,10 +53,8 @@ def lint_command(
     found += checked.findings
     if snapshot is not None and not supply:
         found.append(_without_devices(cluster, snapshot))
-    objects = [obj for obj in (*cluster, *(obj for _, obj in checked.objects)) if obj.get("kind") in _OF_CLUSTER]
-    knows_nodes = any(obj["kind"] == "Node" for obj in objects)
     given = [(str(snapshot), obj) for obj in supply]
-    world = _snapshot_of(objects if knows_nodes else [*_named_nodes(objects), *objects])
+    world, knows_nodes = _world([*cluster, *(obj for _, obj in checked.objects)])
     found += check_devices(checked, given, dialect_of(as_new), world, knows_nodes=knows_nodes)
     found = list(dict.fromkeys(found))  # several pods may use one template
     if found or not unreadable:
@@ -82,16 +79,9 @@ def _without_devices(cluster: list[Json], snapshot: Path) -> LintFinding:
     return LintFinding("note", name_of(snapshot), problem, "install the DRA driver of your devices")
 
 
-def _named_nodes(objects: list[Json]) -> list[Json]:
-    """The nodes that slices name."""
-    specs = (obj.get("spec") for obj in objects if obj["kind"] == "ResourceSlice")
-    names = sorted({str(spec["nodeName"]) for spec in specs if isinstance(spec, dict) and spec.get("nodeName")})
-    return [{"kind": "Node", "metadata": {"name": name}} for name in names]
-
-
-def _snapshot_of(objects: list[Json]) -> Snapshot | None:
-    """The cluster with these objects; None without nodes, or if an object cannot be decoded."""
+def _world(objects: list[Json]) -> tuple[Snapshot | None, bool]:
+    """As `snapshot_of`, with all devices free; None without nodes, or if an object cannot be decoded."""
     with suppress(WireError):  # other checks name the fault
-        found = dump_of(objects).snapshot()
-        return found if found.node_infos else None
-    return None
+        found, knows_nodes = snapshot_of([obj for obj in objects if obj.get("kind") != "ResourceClaim"])
+        return found if found.node_infos else None, knows_nodes
+    return None, False
