@@ -34,9 +34,8 @@ from extender.lint.finding import LintFinding
 from extender.manifests import DecodedObjects, HypotheticalPod
 from extender.policy import Policy
 from extender.scheduling import EvaluationContext, Evaluator, PodRequirements, requirements_of
-from extender.scheduling.requirements import too_many_claims, unprovided_resource
+from extender.scheduling.requirements import ADMIN_LABEL, too_many_claims, unprovided_resource
 
-_ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 _MAY_PASS = {"OUT_OF_BUDGET", "POOL_UPDATING", "POOL_INVALID"}  # reasons of nodes that may still get room
 _OF_AMOUNTS = "(kubernetes.Quantity, kubernetes.Quantity)"  # in an error about an operator
 _MAX_SENTENCE_BYTES = 1024
@@ -195,12 +194,12 @@ def unreadable_objects(given: Given) -> Iterator[LintFinding]:
 def admin_access(given: Given) -> Iterator[LintFinding]:
     """The claims with admin access, except those in a namespace of the files that allows it."""
     metadata = [obj.get("metadata") or {} for obj in given.files if obj.get("kind") == "Namespace"]
-    allowed = {one.get("name") for one in metadata if (one.get("labels") or {}).get(_ADMIN_LABEL) == "true"}
+    allowed = {one.get("name") for one in metadata if (one.get("labels") or {}).get(ADMIN_LABEL) == "true"}
     for claim in given.objects.claims:
         namespace = claim.key.namespace or "default"
         options = (option for request in claim.spec.requests for option in request.alternatives)
         if namespace not in allowed and any(option.admin_access for option in options):
-            problem = f'adminAccess needs the label {_ADMIN_LABEL}: "true" on namespace {namespace}'
+            problem = f'adminAccess needs the label {ADMIN_LABEL}: "true" on namespace {namespace}'
             yield LintFinding("note", given.objects.origins[f"ResourceClaim {claim.key}"], problem)
 
 
