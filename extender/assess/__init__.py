@@ -9,6 +9,7 @@ from extender.assess.pod_facts import ClusterFacts, facts_of, newest_time
 from extender.assess.pod_jobs import job_lines
 from extender.assess.restart_advice import Move, RestartAdvice, advise_restarts
 from extender.assess.texts import HEADS, gang_cells, headline, product_cells, replay_cells, set_cells
+from extender.assess.unread import unread_of
 from extender.assess.wanted_pods import (
     Shape,
     Wanted,
@@ -47,6 +48,7 @@ __all__ = [
     "reading_of",
     "replay_cells",
     "set_cells",
+    "unread_of",
     "wanted_group",
     "wanted_objects",
     "wanted_pod",

@@ -210,6 +210,9 @@ class _Names:
         ]
         claims = [self._entry(namespace, one) for one in spec.get("resourceClaims") or ()]
         made = {"containers": [self._container(one) for one in spec.get("containers") or ()], **self._nodes_of(spec)}
+        made["initContainers"] = [
+            {**self._container(one), **_picked(one, ("restartPolicy",))} for one in spec.get("initContainers") or ()
+        ]
         if claims:
             made["resourceClaims"] = claims
         if spec.get("nodeName"):

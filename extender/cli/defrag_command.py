@@ -29,6 +29,7 @@ from extender.assess import (
     movable_pods,
     newest_time,
     reading_of,
+    unread_of,
     wanted_group,
     wanted_objects,
     wanted_pod,
@@ -113,6 +114,10 @@ def defrag_command(
     objects = from_files(snapshot) if snapshot else from_cluster(kubeconfig, context, budgets=True)
     reading = reading_of(*objects[:3], is_live=objects.is_live)
     _check_claims(reading, objects, of_files=bool(snapshot))
+    unread = unread_of(reading, reading.cache.snapshot())
+    if unread.claims:
+        raise WireError(objects.where, f"{unread.claims}, so it is not known which devices are in use")
+    reading.lacking += unread.notes
     decided_by = policy_of(policy) if policy is not None else Policy()
     if level:
         _check_level(level, reading, decided_by)
