@@ -35,7 +35,7 @@ class Assessment:
     sets: list[PodSet]  # of the pods with several GPUs, the worst first
     bandwidth: Bandwidth
     near: int  # pairs of a GPU and a NIC that are as near as their node allows
-    pairs: int
+    pairs: int  # the most that can be
     gangs: list[GangSpread]
     waiting: list[WaitingPods]
     plugin_pods: int  # pods whose GPUs a device plugin chose

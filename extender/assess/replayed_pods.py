@@ -79,7 +79,7 @@ def replayed_pods(
     pairs = [(one.near, one.pairs) for one in sets if one.uid in chosen and one.pairs]
     nics = sum(near for near, _ in pairs) / sum(count for _, count in pairs) if pairs else None
     found.rows = [_today(today, inside, len(jobs), nics)]
-    found.rows += (_figures(one, knows_nics=nics is not None) for one in outcomes)
+    found.rows += map(_figures, outcomes)
     return found
 
 
@@ -93,9 +93,8 @@ def _today(sets: Sequence[PodSet], gangs: Sequence[GangSpread], jobs: int, nics:
     return Figures("today", jobs, joined, gbps / len(sets), gbps / best if best else None, nics, domains)
 
 
-def _figures(outcome: Outcome, *, knows_nics: bool) -> Figures:
-    nics = outcome.nic if knows_nics else math.nan
-    values = (outcome.joined, outcome.ring_gbps, outcome.ring, nics, outcome.domains)
+def _figures(outcome: Outcome) -> Figures:
+    values = (outcome.joined, outcome.ring_gbps, outcome.ring, outcome.nic, outcome.domains)
     return Figures(outcome.placement, outcome.started, *(None if math.isnan(one) else one for one in values))
 
 

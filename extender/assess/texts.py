@@ -44,7 +44,8 @@ def headline(found: Assessment) -> Iterator[str]:
     if found.unread_pods:
         yield f"{counted(found.unread_pods, 'running pod')}: it is not known which GPUs they have."
     if found.pairs:
-        yield f"{found.near} of {counted(found.pairs, 'pair')} of GPU and NIC are as near as their node allows."
+        pairs = counted(found.pairs, "pair")
+        yield f"{found.near} of {pairs} of GPU and NIC that can be as near as their node allows are."
     spread = [one for one in found.gangs if one.domains > one.fewest]
     if found.gangs:
         yield f"Of {counted(len(found.gangs), 'gang')}, {len(spread)} spread over more domains than they need."

@@ -31,7 +31,7 @@ from extender.sandbox.apiserver.validation import decode
 from extender.sandbox.apiserver.versioned_store import ObjectStore
 from extender.sandbox.machines import GPU_DRIVER
 from extender.scheduling import Evaluator
-from extender.topology.affinity import nearest, pairs_of
+from extender.topology.affinity import near_pairs
 from extender.topology.sets import bandwidth, is_joined
 
 EXPECT = "berth.dev/expect-"
@@ -228,16 +228,9 @@ class Report:
 
 
 def _near_pairs(node_info: NodeInfo, devices: Sequence[DeviceId]) -> tuple[int, int]:
-    """(pairs of these devices that are as near as the machine allows, all pairs)."""
-    places, index = node_info.places, node_info.inventory.index
-    pairs = pairs_of(places, sum(1 << index[device] for device in set(devices) if device in index))
-    if places is None or not pairs:
-        return 0, 0
-    best, near = nearest(places), 0
-    for pair in pairs:
-        a, b = sorted((places.kind(pair.anchor), places.kind(pair.other)))
-        near += pair.nearness == best[a, b]
-    return near, len(pairs)
+    """(pairs of these devices that are as near as the machine allows, the most that can be)."""
+    index = node_info.inventory.index
+    return near_pairs(node_info.places, sum(1 << index[device] for device in set(devices) if device in index))
 
 
 def _devices_of(claim: Claim) -> list[DeviceId]:

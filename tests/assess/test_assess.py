@@ -71,6 +71,18 @@ def test_a_pod_has_the_nic_beside_its_gpu_or_not(tmp_path: Path) -> None:
     assert (found["near"], found["pairs"]) == (2, 4)
 
 
+def test_all_gpus_with_one_nic_are_as_near_as_they_can_be(tmp_path: Path) -> None:
+    case: Json = {"nodes": {"a": "hgx-h100-8"}}
+    nics = next(one for one in objects_of(case) if one["metadata"]["name"] == "dra.net-a")["spec"]["devices"]
+    pods = [{"name": "p", "node": "a", "gpus": list(range(8)), "nics": [nics[0]["name"]]}]
+    objects = [*objects_of({**case, "pods": pods}), NIC_CLASS]
+    code, out, err = berth(["assess", str(snapshot_file(tmp_path, objects)), "--output", "json"])
+    assert code == 0, err
+    found = json.loads(out)
+    assert (found["near"], found["pairs"]) == (1, 1)
+    assert [row["nics"] for row in found["replay"]["rows"]] == [1.0] * 4
+
+
 def test_the_same_pods_once_more_are_better_with_berth(tmp_path: Path) -> None:
     """First fit gives the second pod of each board four GPUs without a ring, after a pod that has three."""
     pods = [{"name": f"a{i}", "node": f"n{i}", "gpus": [0]} for i in range(3)]
