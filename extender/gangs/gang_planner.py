@@ -201,11 +201,11 @@ class _Planner:
         return FewerDomains(self._rooms, self._domains, self._may_fit, place).plan(domain, placed)
 
     def _filled(self, rooms: Sequence[NodeRooms], domain: Domain) -> list[Placed] | None:
-        found = fill(rooms, domain, self._domains, self._order)
+        found = fill(rooms, domain, self._order)
         return found.placed if found is not None else None
 
     def _fill(self, rooms: NodeRooms, trial: GangTrial, domain: Domain, wanted: int, variant: int) -> Placed | None:
-        return _fill_rooms(rooms, trial, domain, self._domains, self._order, variant, wanted)
+        return _fill_rooms(rooms, trial, domain, self._order, variant, wanted)
 
     def _searched(self, domain: Domain) -> Assigned | None:
         """The units in a domain, with other devices or alternatives than the preferred ones."""
@@ -213,7 +213,7 @@ class _Planner:
             return self._parts.searched(domain)
         alone = len(self._rooms) == 1 and not self._rooms[0].spans_domains
         if alone and len(local_nodes(domain.nodes, self._snapshot)) == len(domain.nodes):
-            found = pack(self._rooms[0], domain, self._snapshot, self._domains, self._order, self._steps)
+            found = pack(self._rooms[0], domain, self._snapshot, self._order, self._steps)
         else:
             found = self._with_other_alternatives(domain) or self._by_search(domain, self._steps)
         return self._by_rank(self._in_fewer(domain, found)) if found is not None else None
@@ -221,7 +221,7 @@ class _Planner:
     def _with_other_alternatives(self, domain: Domain) -> list[Placed] | None:
         """All units without the first alternatives of their requests, then without the second ones, and so on."""
         for variant in range(1, max(rooms.variants for rooms in self._rooms)):
-            found = fill(self._rooms, domain, self._domains, self._order, variant)
+            found = fill(self._rooms, domain, self._order, variant)
             if found is not None:
                 return found.placed
         return None
@@ -271,7 +271,7 @@ class _Planner:
     def _room(self, domain: Domain) -> int:
         if self._parts is not None:
             return self._parts.room(domain)
-        found = fill(self._rooms, domain, self._domains, self._order, whole=False)
+        found = fill(self._rooms, domain, self._order, whole=False)
         return found.members if found is not None else 0
 
     def _bounded_members(self, domain: Domain) -> int:
@@ -318,7 +318,6 @@ class Filled(NamedTuple):
 def fill(
     all_rooms: Sequence[NodeRooms],
     domain: Domain,
-    domains: Domains,
     order: PlaceOrder,
     variant: int = 0,
     *,
@@ -330,7 +329,7 @@ def fill(
     """
     trial, found = GangTrial(), list[Placed]()
     for rooms in all_rooms:
-        placed = _fill_rooms(rooms, trial, domain, domains, order, variant, len(rooms.units), whole=whole)
+        placed = _fill_rooms(rooms, trial, domain, order, variant, len(rooms.units), whole=whole)
         if placed is None:
             return None
         found.append(placed)
@@ -346,7 +345,6 @@ def _fill_rooms(
     rooms: NodeRooms,
     trial: GangTrial,
     domain: Domain,
-    domains: Domains,
     order: PlaceOrder,
     variant: int,
     wanted: int,
@@ -361,7 +359,7 @@ def _fill_rooms(
         if whole and sum(known.values()) < left:
             return None
         before = len(placed)
-        parts = spread(known, *order.of_parts(rooms, known, domain), left, domains.placed | trial.nodes)
+        parts = spread(known, *order.of_parts(rooms, known, domain), left, order.placed | trial.nodes)
         for name, number in parts.items():
             placed += ((name, unit) for unit in rooms.place(trial, name, number, variant))
         # Nodes that share a pool, or a limit, have less room together than each alone. So the rest is spread again.
@@ -370,9 +368,7 @@ def _fill_rooms(
     return placed if not whole or len(placed) == wanted else None
 
 
-def pack(
-    rooms: NodeRooms, domain: Domain, snapshot: Snapshot, domains: Domains, order: PlaceOrder, steps: Steps
-) -> list[Placed] | None:
+def pack(rooms: NodeRooms, domain: Domain, snapshot: Snapshot, order: PlaceOrder, steps: Steps) -> list[Placed] | None:
     """Place all units of a gang of equal units in a domain whose nodes share no pool, with any of their devices.
 
     Units on one node do not affect other nodes. So each node is searched alone, until there is room for all units.
@@ -392,7 +388,7 @@ def pack(
     if sum(room.values()) < wanted:
         return None
     placed = Placed()
-    for name, number in spread(room, *order.of_parts(rooms, room, domain), wanted, domains.placed).items():
+    for name, number in spread(room, *order.of_parts(rooms, room, domain), wanted, order.placed).items():
         found = rooms.place(trial, name, number)
         units = found if len(found) == number else better[rooms.equivalence_key(name)][:number]
         placed += ((name, unit) for unit in units)

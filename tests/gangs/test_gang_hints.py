@@ -258,7 +258,7 @@ def test_a_gang_is_planned_after_any_change_of_nodes_if_its_plan_would_read_some
             fleet.filter_service.use_policy(Policy(hold_seconds=20))
         case "collected":
             other = GroupKey("x", GroupSource.BERTH, "another")
-            fleet.filter_service.keep_for_gang(CollectedDomain(other, "node", SMALL, frozenset({SMALL}), 0.0))
+            fleet.filter_service.collected = CollectedDomain(other, "node", SMALL, frozenset({SMALL}), 0.0)
         case "claim":
             claim = fleet.cache.store.claims[members[0].key]
             fleet.cache.apply_claim(claim.key, replace(claim, uid="made again"))

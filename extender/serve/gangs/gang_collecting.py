@@ -154,7 +154,7 @@ class GangCollecting:
         return replace(problem, topology="preferred") if problem.topology == "none" else problem
 
     def _begin(self, chosen: CollectedDomain) -> None:
-        self._filter_service.keep_for_gang(chosen)
+        self._filter_service.collected = chosen
         self._log.info(
             "a gang collects the freed devices of a domain",
             group=str(chosen.key),
@@ -171,7 +171,7 @@ class GangCollecting:
         collected, now = self._filter_service.collected, self._clock()
         if collected is None or collected.key != key:
             return
-        self._filter_service.keep_for_gang(None)
+        self._filter_service.collected = None
         self._rests_until = now + (now - collected.since)
         self._admission.collects_not_before(key, self._rests_until)
         self._log.info("a gang does not collect devices any more", group=str(key), because=why)
