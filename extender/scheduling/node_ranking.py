@@ -345,7 +345,7 @@ class NodeRanking:
         return own + self._classes.estimated_bytes
 
     def best(
-        self, names: AbstractSet[str] | None, count: int, without: Collection[str] = ()
+        self, names: Container[str] | None, count: int, without: Collection[str] = ()
     ) -> list[tuple[str, Placement]]:
         """The best `count` nodes among `names` (None: all), the highest score first, equal scores by name.
 
