@@ -92,7 +92,7 @@ def lacking_members(
 def _crowded_nodes(members: Iterable[GangMember], snapshot: Snapshot) -> frozenset[str]:
     """The nodes in NVLink cliques with other ComputeDomains than those of the members, unless the policy ignores it."""
     of_domains = {one.requirements.compute_domain: one.requirements for one in members}
-    cliques = (one.crowded_cliques(snapshot) for one in of_domains.values())
+    cliques = (one.crowded_cliques(snapshot) for domain, one in of_domains.items() if domain)
     return in_cliques(frozenset[str]().union(*cliques), snapshot)
 
 
