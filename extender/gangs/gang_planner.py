@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, combinations
-from typing import NamedTuple
 
 from extender.allocation import Snapshot
 from extender.gangs.domains import NODE, Domain, Domains, natural
@@ -201,8 +200,7 @@ class _Planner:
         return FewerDomains(self._rooms, self._domains, self._may_fit, place).plan(domain, placed)
 
     def _filled(self, rooms: Sequence[NodeRooms], domain: Domain) -> list[Placed] | None:
-        found = fill(rooms, domain, self._order)
-        return found.placed if found is not None else None
+        return fill(rooms, domain, self._order)
 
     def _fill(self, rooms: NodeRooms, trial: GangTrial, domain: Domain, wanted: int, variant: int) -> Placed | None:
         return _fill_rooms(rooms, trial, domain, self._order, variant, wanted)
@@ -223,7 +221,7 @@ class _Planner:
         for variant in range(1, max(rooms.variants for rooms in self._rooms)):
             found = fill(self._rooms, domain, self._order, variant)
             if found is not None:
-                return found.placed
+                return found
         return None
 
     def _by_search(self, domain: Domain, steps: Steps) -> list[Placed] | None:
@@ -271,8 +269,8 @@ class _Planner:
     def _room(self, domain: Domain) -> int:
         if self._parts is not None:
             return self._parts.room(domain)
-        found = fill(self._rooms, domain, self._order, whole=False)
-        return found.members if found is not None else 0
+        placed = fill(self._rooms, domain, self._order, whole=False) or []
+        return sum(rooms.members_per_unit * len(units) for rooms, units in zip(self._rooms, placed, strict=False))
 
     def _bounded_members(self, domain: Domain) -> int:
         self._context.deadline.check_time()
@@ -308,13 +306,6 @@ def _bound(rooms: NodeRooms, domain: Domain) -> int:
 # -- filling a domain with the preferred devices of each unit ------------------------------------------------------
 
 
-class Filled(NamedTuple):
-    """The units that a domain received, in the order of the rooms, and the number of their members."""
-
-    placed: list[Placed]
-    members: int
-
-
 def fill(
     all_rooms: Sequence[NodeRooms],
     domain: Domain,
@@ -322,10 +313,10 @@ def fill(
     variant: int = 0,
     *,
     whole: bool = True,
-) -> Filled | None:
+) -> list[Placed] | None:
     """Place all units in a domain. If not all fit: None, or with `whole` False as many as fit.
 
-    Raises DeadlineExceeded.
+    The result is in the order of the rooms. Raises DeadlineExceeded.
     """
     trial, found = GangTrial(), list[Placed]()
     for rooms in all_rooms:
@@ -333,12 +324,7 @@ def fill(
         if placed is None:
             return None
         found.append(placed)
-    return Filled(found, members_of(all_rooms, found))
-
-
-def members_of(all_rooms: Sequence[NodeRooms], placed: Sequence[Placed]) -> int:
-    """The number of members of these units."""
-    return sum(rooms.members_per_unit * len(units) for rooms, units in zip(all_rooms, placed, strict=True))
+    return found
 
 
 def _fill_rooms(
