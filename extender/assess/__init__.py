@@ -4,7 +4,7 @@ from extender.assess.anonymise import anonymised
 from extender.assess.assessment import Assessment, assess
 from extender.assess.cluster_reading import BUDGET, ClusterReading, reading_of
 from extender.assess.html_page import html_page
-from extender.assess.movable_pods import Movable, Terms, movable_pods
+from extender.assess.movable_pods import CLAIM, Movable, Terms, movable_pods
 from extender.assess.pod_facts import ClusterFacts, facts_of, newest_time
 from extender.assess.pod_jobs import job_lines
 from extender.assess.restart_advice import Move, RestartAdvice, advise_restarts
@@ -22,6 +22,7 @@ from extender.assess.wanted_pods import (
 
 __all__ = [
     "BUDGET",
+    "CLAIM",
     "HEADS",
     "Assessment",
     "ClusterFacts",

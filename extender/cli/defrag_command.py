@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,6 +15,7 @@ from rich.table import Table
 
 from extender.assess import (
     BUDGET,
+    CLAIM,
     ClusterFacts,
     ClusterReading,
     Movable,
@@ -125,7 +127,7 @@ def defrag_command(
     terms = Terms(now, priority, None, all_schedulers)
     with Screen(stderr=True).status("searching"):
         facts = facts_of(reading)
-        wanted = _wanted(facts, words, file, shape, namespace)
+        wanted = map(partial(_check_class, terms), _wanted(facts, words, file, shape, namespace))
         found = list(_advice(facts, wanted, terms, decided_by, seconds))
     _show(found, reading, output, of_files=bool(snapshot))
     if not any(one.is_proved or one.verdict == "fits" for one in found):
@@ -201,6 +203,16 @@ def _wanted(
             yield wanted_objects(one.objects(), snapshot, one.text)
 
 
+def _check_class(terms: Terms, wanted: Wanted) -> Wanted:
+    """Raises WireError if it is not known which priority the pods of a file will have."""
+    if wanted.unknown_class and terms.priority is None:
+        raise WireError(
+            f"{wanted.asked.text}: priorityClassName {wanted.unknown_class}",
+            "is a class that the files do not have: add it with -f, or give its value with --priority",
+        )
+    return wanted
+
+
 def _advice(
     facts: ClusterFacts, wanted: Iterable[Wanted], terms: Terms, policy: Policy, seconds: float
 ) -> Iterator[RestartAdvice]:
@@ -272,7 +284,8 @@ def _print(found: RestartAdvice) -> None:
         screen.print(found.proof, style="green")
     for why, pods in sorted(found.stays.items(), key=lambda item: (-len(item[1]), item[0])):
         named = ", ".join(sorted(pods)[:_NAMED]) + (", …" if len(pods) > _NAMED else "")
-        screen.print(f"never restarted: {counted(len(pods), 'pod')}, because {why}: {named}")
+        kind = CLAIM.strip() if pods[0].startswith(CLAIM) else "pod"
+        screen.print(f"never restarted: {counted(len(pods), kind)}, because {why}: {named}")
     for command in found.commands:
         screen.print(command)
 

@@ -136,6 +136,11 @@ def everything() -> list[Json]:
         "shareID": "s",
         "consumedCapacity": {"gpu.io/slots": "1"},
     }
+    return [*objects, *unknown_driver()]
+
+
+def unknown_driver() -> list[Json]:
+    """A driver that nobody knows, with its class, a rule, and a group of pods."""
     use = {"counterSet": "s", "counters": {"slots": {"value": "1"}}}
     device = {
         "name": "d",
@@ -158,14 +163,14 @@ def everything() -> list[Json]:
         {"driver": "gpu.io", "nodeName": "n", "pool": pool, "devices": [device]},
         {"driver": "gpu.io", "nodeName": "n", "pool": pool, "sharedCounters": [{"name": "s", **use}]},
     ]
-    objects += [
-        {**api, "kind": "ResourceSlice", "metadata": {"name": f"s{number}"}, "spec": one}
-        for number, one in enumerate(slices)
-    ]
     selectors = [{"cel": {"expression": "'shape' in device.attributes['gpu.io'] // why"}}]
     spec = {"selectors": selectors, "extendedResourceName": "gpus.io/x"}
     rule = {"deviceSelector": {"driver": "gpu.io", "pool": "n", "device": "d"}, "taint": {"key": "k", "effect": "None"}}
-    objects += [
+    return [
+        *(
+            {**api, "kind": "ResourceSlice", "metadata": {"name": f"s{number}"}, "spec": one}
+            for number, one in enumerate(slices)
+        ),
         {**api, "kind": "DeviceClass", "metadata": {"name": "large"}, "spec": spec},
         {
             **api,
@@ -181,7 +186,6 @@ def everything() -> list[Json]:
             "spec": {"minMember": 2},
         },
     ]
-    return objects
 
 
 def planted(value: Any) -> Iterator[None]:
