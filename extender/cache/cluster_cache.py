@@ -38,6 +38,9 @@ class CacheListener:
     def pod_changed(self, before: Pod | None, after: Pod | None) -> None:
         """A pod without a node changed. `after` is None when it left the watch: it was bound or deleted."""
 
+    def claim_changed(self, key: ObjectKey, after: Claim | None) -> None:
+        """A claim changed. `after` is None when it was deleted."""
+
 
 class ClusterCache:
     """The objects of the watches, and reservations. Events only mark nodes; `snapshot` rebuilds the marked nodes.
@@ -104,6 +107,8 @@ class ClusterCache:
             self._freed(self.reservations.apply(ReservationEvent.CLAIM_DELETED, gone))
         if new is not None:
             self._request_mix.observe(new)
+        for listener in self.listeners:
+            listener.claim_changed(key, new)
         self._snapshot = None
 
     def apply_node(self, name: str, new: Node | None) -> None:
