@@ -262,11 +262,11 @@ def _gpus_of(node: str) -> int:
 # -- whole racks ---------------------------------------------------------------------------------------------------
 
 
-def whole_racks(seeds: int, hours: float = 60) -> Rows:
+def whole_racks(seeds: int, hours: float = 60, shares: Sequence[float] = (0.4, 0.55, 0.7)) -> Rows:
     """How long a whole rack is free while small jobs come and go, and how long these wait."""
     yield "| GPUs that jobs ask for | placement | a whole rack is free | mean wait of jobs |"
     yield "|---|---|---|---|"
-    for share in (0.4, 0.55, 0.7):
+    for share in shares:
         for rule in ("emptiest node", *RULES):
             found = [
                 replayed(rack_fleet(seed), small_jobs(share, hours, seed), rule, seed, LargeShape(TRAYS, 4))
