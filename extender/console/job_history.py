@@ -31,8 +31,8 @@ from extender.cache import CacheListener
 from extender.gangs.gang import gang_minimum
 
 MAX_JOBS = 10_000
-MAX_BYTES = 16 << 20  # of all lines
-_MAX_LINE = 16 << 10  # bytes; a longer job is left out
+MAX_BYTES = 16 << 20  # of all lines; and of those of the jobs that run
+_MAX_LINE = 16 << 10  # bytes, of a line and of the claims of a pod; a larger pod is left out
 _MAX_PODS = 65_536  # that run; those beyond are left out
 _MAX_TERMS = 16  # of the node selectors of a pod, multiplied out
 _FIELDS = {TOPOLOGY_ANNOTATION: "topology", REQUIRED: "group_required", PREFERRED: "group_preferred"}
@@ -65,6 +65,7 @@ class JobHistory(CacheListener):
         self._ended: FairLRU[int, _Ended] = FairLRU(most_bytes, lambda one: max(len(one.fields), least))
         self._numbers = count()
         self._jobs: dict[tuple[bytes, Hashable], _Job] = {}
+        self._most_bytes, self._bytes = most_bytes, 0  # of the jobs that run
         self._pod_of: dict[ObjectKey, tuple[str, _Job]] = {}  # UID and job by claim
         self._claims: dict[str, tuple[ObjectKey, ...]] = {}  # by UID of the pod
 
@@ -75,14 +76,20 @@ class JobHistory(CacheListener):
         keys = tuple(claim.key for claim in claims)
         names = len(pod.claim_keys) + bool(pod.extended_claim)
         own = len(keys) == names and all({one.uid for one in claim.reserved_for} == {pod.uid} for claim in claims)
-        shape = _fields(pod, claims) if own else b""
-        if not 0 < len(shape) <= _MAX_LINE or len(self._claims) >= _MAX_PODS:
+        if not own or sum(len(claim.spec.content) for claim in claims) > _MAX_LINE:
+            return
+        shape = _fields(pod, claims)
+        is_full = len(self._claims) >= _MAX_PODS or self._bytes + len(shape) > self._most_bytes
+        if len(shape) > _MAX_LINE or is_full:
             return
         is_gang = pod.membership is not None and gang_minimum(pod.membership, snapshot) > 0
         of: Hashable = pod.membership.key if is_gang and pod.membership is not None else pod.uid
         now = self._now()
         arrival = min(_seconds(pod.created, now), now)
-        job = self._jobs.setdefault((shape, of), _Job(shape, of, pod.key.namespace, arrival, now))
+        job = self._jobs.get((shape, of))
+        if job is None:
+            job = self._jobs[shape, of] = _Job(shape, of, pod.key.namespace, arrival, now)
+            self._bytes += len(shape)
         job.arrival, job.bound, job.pods = min(job.arrival, arrival), now, job.pods + 1
         job.left.add(pod.uid)
         self._claims[pod.uid] = keys
@@ -100,6 +107,7 @@ class JobHistory(CacheListener):
 
     def _end(self, job: _Job) -> None:
         del self._jobs[job.fields, job.of]
+        self._bytes -= len(job.fields)
         fields = {"duration": round(max(self._now() - job.bound, 1.0), 3), "pods": job.pods}
         line = orjson.dumps(fields)[1:-1] + b"," + job.fields[1:]
         self._ended.put(job.namespace, next(self._numbers), _Ended(job.arrival, line))

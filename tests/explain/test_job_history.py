@@ -149,3 +149,16 @@ def test_jobs_are_in_the_order_of_their_arrival_and_the_oldest_go() -> None:
         small.ends(f"p{number}")
     assert 0 < len(small.history.lines()) <= 1000 + 50 * len(small.lines)
     assert 1 < len(small.lines) < 50
+
+
+def test_the_jobs_that_run_are_bounded_too() -> None:
+    seen = Seen(most_bytes=1000)
+    for number in range(50):
+        seen.binds(f"p{number}")
+    for number in range(50):
+        seen.ends(f"p{number}")
+    assert 1 < len(seen.lines) < 50
+    seen.now += 100
+    seen.binds("later")  # what has ended makes room
+    seen.ends("later")
+    assert seen.lines[-1]["arrival"] == 100
