@@ -32,6 +32,7 @@ _MAX_SETS = 4096  # of a domain with more restarts; the cheapest
 _MAX_TRIES = 512  # sets of one domain that the filter or the planner is asked about
 _MAX_ADDED = 256  # sets of further restarts of an advice; of more, single ones and those that the waiting pods need
 _MAX_TRIALS = 2048  # sets for which all restarted pods are placed
+_ROUNDING = 1e-6  # of sums of costs
 _MAX_LARGE = 8  # domains with many restarts
 
 
@@ -70,7 +71,7 @@ def advise(cluster: Cluster, asked: Asked, restarts: Collection[Restart], budget
         search.is_complete = False
     if search.best is None:
         return Advice(Verdict.IMPOSSIBLE if search.is_complete else Verdict.GAVE_UP, is_cheapest=search.is_complete)
-    return replace(search.best, is_cheapest=search.is_complete or search.best.cost <= search.least)
+    return replace(search.best, is_cheapest=search.is_complete or search.best.cost <= search.least + _ROUNDING)
 
 
 class _Trial(NamedTuple):
