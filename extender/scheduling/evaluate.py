@@ -78,8 +78,8 @@ class Placement:
     ring_gbps: float  # GB/s
     free_gpus: tuple[int, int] = (0, 0)  # before and after it, in thousandths of a GPU
     # Of a single request on the fast path: the mask of the free devices that match it, and how many of them it takes.
-    matching: int = 0
-    each: int = 0
+    matching: int = field(default=0, compare=False)
+    each: int = field(default=0, compare=False)
     # The cached placement that this one copies for another pod's request.
     shared_from: Placement | None = field(default=None, compare=False, repr=False)
 
