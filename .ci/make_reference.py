@@ -232,6 +232,8 @@ REPLIES: Mapping[str, Any] = {
     "GET /version": Version,
     "GET /v1/explain/{namespace}/{pod}": ExplanationReply,
     "GET /v1/explain/group/{namespace}/{name}": list[GangExplanation],
+    "GET /v1/restarts/{namespace}/{pod}": None,  # that of a command
+    "GET /v1/restarts/group/{namespace}/{name}": None,
     "POST /v1/explain": list[ExplanationReply | GangExplanation],
     "GET /v1/fleet": console_replies.FleetReply,
     "GET /v1/nodes/{name}": NodeDetail,

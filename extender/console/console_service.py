@@ -24,6 +24,7 @@ from extender.console.explainer import Explainer
 from extender.console.fleet_overview import FleetOverview, FleetSampler
 from extender.console.job_history import JobHistory
 from extender.console.questions import Questions
+from extender.console.restart_questions import RestartQuestions
 from extender.policy import Policy
 from extender.runtime.informers import CacheRefresh, Informers
 from extender.runtime.supervisor import Supervisor
@@ -91,6 +92,7 @@ class Console:
         self.history = DecisionHistory(now_rfc3339())
         self.jobs = JobHistory(lambda: utc_now().timestamp())
         self.questions = Questions(self.explainer, self.history, writer, self.refreshed)
+        self.restarts = RestartQuestions(client, self.explainer, self.refreshed)
         self.fleet_sampler = FleetSampler(self.cache, self.refreshed, clock)
         self.overview = FleetOverview(self.cache, self.history, self.explainer, self.fleet_sampler, clock)
         self.event_recorder = EventRecorder(self.questions, writer, clock)
