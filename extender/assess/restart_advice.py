@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isclose
 from shlex import quote
 
@@ -13,9 +14,9 @@ from extender.allocation import Features, Snapshot
 from extender.api.fields import Json
 from extender.api.pod_amounts import NO_LIMIT
 from extender.api.pods import Pod
-from extender.assess.movable_pods import Movable, gpus_of
+from extender.assess.movable_pods import Movable, Terms, gpus_of, movable_pods
 from extender.assess.pod_facts import ClusterFacts
-from extender.assess.wanted_pods import Wanted
+from extender.assess.wanted_pods import Wanted, check_wanted
 from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.base.text_limits import counted
 from extender.console import to_json
@@ -26,6 +27,11 @@ from extender.replay import NodeRoom, Proof, prove
 from extender.scheduling import Evaluator
 
 _TOLERATION = {"key": TOLERATION.key, "operator": TOLERATION.operator}
+_SENTENCES = {
+    "fits": "there is room now",
+    "impossible": "there is no room even if all pods that may be restarted end",
+    "gave-up": "no advice was found before the search gave up: give berth defrag more --seconds, or ask for less",
+}
 _PROOF_NODES = 256  # on which the pods are placed again: those of the advice, and the freest others
 
 
@@ -53,6 +59,7 @@ class RestartAdvice:
 
     wanted: str
     verdict: str
+    sentence: str = ""  # the answer in one line
     cost: float = 0.0  # of what the proof found
     waiting_gpus: int = 0  # of restarted pods that would wait, in `cost` with `waiting_cost`
     waiting_cost: float = 0.0
@@ -71,6 +78,23 @@ class RestartAdvice:
         """The answer as JSON."""
         found: Json = to_json(self)
         return found
+
+
+def advice_for(
+    facts: ClusterFacts, wanted: Iterable[Wanted], terms: Terms, policy: Policy, seconds: float
+) -> Iterator[RestartAdvice]:
+    """The advice for each, after `seconds` at most. Without a priority, that of the wanted pods is the limit.
+
+    Raises WireError if no place could help some of them.
+    """
+    snapshot, known = facts.cache.snapshot(), dict[Terms, Movable]()
+    for one in wanted:
+        check_wanted(one, snapshot, policy)
+        priority = one.priority if terms.priority is None else terms.priority
+        own = replace(terms, priority=priority, group=one.group)
+        if own not in known:
+            known[own] = movable_pods(facts, snapshot, own)
+        yield advise_restarts(facts, one, known[own], policy, Deadline(seconds, time.monotonic))
 
 
 def advise_restarts(
@@ -107,7 +131,19 @@ def advise_restarts(
         _add_cost(found, advice)
         found.reserved = sorted(advice.reserved)
         _add_proof(found, wanted, proof, advice, (len(nodes), len(snapshot.node_infos)))
+    found.sentence = f"{found.wanted}: {_in_one_line(found)}"
     return found
+
+
+def _in_one_line(found: RestartAdvice) -> str:
+    restarts = counted(len(found.moves), "restart")
+    if found.is_proved:
+        cheapest = "" if found.is_cheapest else "; there may be a cheaper way"
+        return f"there is room after {restarts}, cost {found.cost:g} GPU-hours{cheapest}"
+    if found.moves:
+        return f"no advice, {restarts} seemed to make room: {found.proof}"
+    where = f" on {', '.join(found.placed_on)}" if found.placed_on else ""
+    return f"{_SENTENCES[found.verdict]}{where}" + (f": {found.reason}" if found.reason else "")
 
 
 # -- the proof -------------------------------------------------------------------------------------------------------

@@ -138,7 +138,9 @@ def wanted_group(facts: ClusterFacts, snapshot: Snapshot, key: ObjectKey) -> Wan
 
 
 def _waiting(facts: ClusterFacts, pods: Sequence[Pod], text: str) -> Wanted:
-    known = {pod.uid: facts.pods[pod.uid] for pod in pods}
+    known = {pod.uid: one for pod in pods if (one := facts.pods.get(pod.uid)) is not None}
+    if len(known) < len(pods):
+        raise WireError(text, "was created while the cluster was read: ask again")
     asked = {uid: one.amounts for uid, one in known.items()}
     membership = pods[0].membership
     return Wanted(

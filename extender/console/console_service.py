@@ -23,6 +23,7 @@ from extender.console.event_recorder import EventRecorder
 from extender.console.explainer import Explainer
 from extender.console.fleet_overview import FleetOverview, FleetSampler
 from extender.console.questions import Questions
+from extender.console.restart_questions import RestartQuestions
 from extender.policy import Policy
 from extender.runtime.informers import CacheRefresh, Informers
 from extender.runtime.supervisor import Supervisor
@@ -89,6 +90,7 @@ class Console:
         self.use_policy(policy)
         self.history = DecisionHistory(now_rfc3339())
         self.questions = Questions(self.explainer, self.history, writer, self.refreshed)
+        self.restarts = RestartQuestions(client, self.explainer, self.refreshed)
         self.fleet_sampler = FleetSampler(self.cache, self.refreshed, clock)
         self.overview = FleetOverview(self.cache, self.history, self.explainer, self.fleet_sampler, clock)
         self.event_recorder = EventRecorder(self.questions, writer, clock)
