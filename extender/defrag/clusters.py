@@ -9,7 +9,7 @@ is. A cluster has the names of its changed nodes, which are evaluated apart.
 
 from __future__ import annotations
 
-from collections import ChainMap, Counter
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,10 +17,12 @@ from extender.allocation import NodeInfo, Snapshot
 from extender.allocation.what_if import with_devices_allocated, with_devices_released
 from extender.api.pod_amounts import NO_LIMIT, Amounts
 from extender.api.pods import Pod
+from extender.api.reasons import FREEABLE_CODES
 from extender.api.resource_claims import Result
 from extender.api.resource_slices import PoolKey
+from extender.base.text_limits import counted
 from extender.defrag.restarts import Asked, Restart, again
-from extender.explain import only_nodes, with_new_group, without_allocations
+from extender.explain import free_devices, holders_of_usable, only_nodes, with_new_group, without_allocations
 from extender.gangs.gang import Gang, gang_minimum, gang_of
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangMembers, GangPlan, GangShortage, gang_members, gang_problem, plan_sizes
@@ -38,6 +40,8 @@ from extender.scheduling import (
 )
 from extender.scheduling.requirements import Skip
 
+_NAMED = 3  # claims of a node
+_NOT_OFFERED = "the pod may not use the node, or too little CPU, memory or room for pods is left"
 _LIKELY = 64  # nodes that may be the best for a member of a gang
 Nodes = frozenset[str]
 NO_NODES: Nodes = frozenset()
@@ -194,18 +198,35 @@ class Cluster:
         return Offers(self, self.runnable(pod), barred, asked.amounts(pod), requirements)
 
     def refusal(self, asked: Asked) -> str:
-        """The reason of most nodes for the first of these pods alone; '' if it fits on one. Raises DeadlineExceeded."""
-        cluster = self.knowing(asked)
-        requirements = requirements_of(asked.pods[0], cluster.snapshot, self.memory.policy)
+        """Why the first of these pods alone fits on no node: of the nodes with matching devices, if there are some.
+
+        The node with the most free devices is named, with who holds the others; '' if it fits on one. Raises
+        DeadlineExceeded.
+        """
+        cluster, pod = self.knowing(asked), asked.pods[0]
+        requirements = requirements_of(pod, cluster.snapshot, self.memory.policy)
         if not isinstance(requirements, PodRequirements):
             return ""
-        found = Counter[str]()
-        for info in cluster.snapshot.node_infos.values():
+        offers, found = cluster.offers(asked, pod, NO_NODES, requirements), dict[tuple[int, str], list[NodeInfo]]()
+        for name, info in cluster.snapshot.node_infos.items():
             status = self.memory.status(info, requirements)
             if isinstance(status, Placement):
-                return ""
-            found[status.text] += 1
-        return max(found, key=lambda text: (found[text], text), default="")
+                if name in offers:
+                    return ""
+                near, text = 2, _NOT_OFFERED
+            else:
+                near, text = int(status.reason.code in FREEABLE_CODES), status.text
+            found.setdefault((near, text), []).append(info)
+        if not found:
+            return ""
+        near, text = max(found, key=lambda one: (one[0], len(found[one]), one[1]))
+        if not near:
+            return text
+        nodes = found[near, text]
+        first = max(nodes, key=lambda info: (free_devices(info), info.node.name))
+        held = holders_of_usable(first, cluster.snapshot, requirements, self.memory.context)[:_NAMED]
+        others = f" and {counted(len(nodes) - 1, 'other node')}" if len(nodes) > 1 else ""
+        return f"{text} on {first.node.name}{others}" + (f" ({'; '.join(held)})" if held else "")
 
     def plan(
         self, asked: Asked, gang: Gang, members: GangMembers, names: Sequence[str], barred: Nodes = NO_NODES
@@ -279,8 +300,9 @@ def _place_pod(cluster: Cluster, asked: Asked, pod: Pod, barred: Nodes, among: S
 def _place_gang(
     cluster: Cluster, asked: Asked, gang: Gang, barred: Nodes, among: Sequence[str] | None
 ) -> Placed | None:
-    members = gang_members(gang, cluster.snapshot, cluster.memory.policy)
-    if not isinstance(members, GangMembers):
+    policy = cluster.memory.policy
+    members = gang_members(gang, cluster.snapshot, policy)
+    if not isinstance(members, GangMembers) or gang.problem(policy.group_levels):
         return None
     sizes = [len(members.pods)] if asked.is_whole else plan_sizes(gang, members)
     for size in sizes:

@@ -141,6 +141,29 @@ def test_a_manifest_is_a_question(tmp_path: Path) -> None:
     assert "the files have no PodDisruptionBudget" in out
 
 
+GANG = """
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: new-2}
+spec:
+  schedulerName: berth-scheduler
+  resourceClaims: [{name: gpu, resourceClaimTemplateName: eight}]
+  containers: [{name: main, resources: {claims: [{name: gpu}]}}]
+"""
+
+
+def test_a_gang_with_a_wrong_level_is_no_question(tmp_path: Path) -> None:
+    """The gang planner never plans such a gang. So there is no room for it, whatever is restarted."""
+    notes = 'annotations: {berth.dev/group: g, berth.dev/group-min: "2", berth.dev/group-required: no/level}'
+    text = (MANIFEST.replace("CLASS", "gpu.nvidia.com") + GANG).replace("{name: new", f"{{{notes}, name: new")
+    path, manifest = snapshot_file(tmp_path, objects_of_case(CASES[0])), tmp_path / "gang.yaml"
+    manifest.write_text(text)
+    code, out, err = berth(["defrag", "-f", str(manifest), "--snapshot", str(path)])
+    assert (code, out) == (2, "")
+    assert "group default/g: pod annotation berth.dev/group-required: 'no/level' is no level: write node or" in err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
