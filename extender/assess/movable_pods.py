@@ -9,14 +9,14 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from extender.allocation import Snapshot
+from extender.allocation import Snapshot, tolerates
 from extender.api.pod_amounts import Amounts
 from extender.api.pod_groups import GroupKey, GroupSource
 from extender.api.pods import SCHEDULER, Pod
 from extender.api.resource_claims import Claim
 from extender.assess.gang_spread import group_of
 from extender.assess.pod_facts import Budget, ClusterFacts, PodFacts, time_of
-from extender.defrag import Restart
+from extender.defrag import RESERVED, Restart
 from extender.vendors import GPU, driver_of
 
 _HOUR = 3600.0
@@ -207,6 +207,8 @@ class _Movable:
             return OTHER_SCHEDULER
         if self._terms.priority is not None and known.priority > self._terms.priority:
             return f"they have a priority above {self._terms.priority}"
+        if any(tolerates(toleration, RESERVED) for toleration in pod.tolerations):
+            return f"they tolerate the taint {RESERVED.key}, so they may take the devices again"
         return ""
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from math import isclose
 from shlex import quote
 
@@ -32,6 +33,7 @@ _SENTENCES = {
     "impossible": "there is no room even if all pods that may be restarted end",
     "gave-up": "no advice was found before the search gave up: give berth defrag more --seconds, or ask for less",
 }
+_NAMED = 3  # pods in a sentence
 _PROOF_NODES = 256  # on which the pods are placed again: those of the advice, and the freest others
 
 
@@ -66,6 +68,7 @@ class RestartAdvice:
     is_cheapest: bool = True
     moves: list[Move] = field(default_factory=list)
     placed_on: list[str] = field(default_factory=list)  # nodes of the wanted pods
+    still_waits: list[str] = field(default_factory=list)  # wanted pods above the minimum of their gang, without a place
     reserved: list[str] = field(default_factory=list)  # nodes that become free for the wanted pods
     proof: str = ""  # a sentence
     is_proved: bool = False
@@ -117,7 +120,9 @@ def advise_restarts(
         candidates=len(movable.restarts),
         stays=movable.stays,
     )
-    if advice.verdict is Verdict.IMPOSSIBLE:
+    if advice.verdict is Verdict.FITS:
+        found.still_waits = _without_places(wanted.asked, advice.nodes)
+    elif advice.verdict is Verdict.IMPOSSIBLE:
         with suppress(DeadlineExceeded):
             found.reason = cluster.without(movable.restarts).refusal(wanted.asked)
     elif advice.verdict is Verdict.ADVICE:
@@ -132,7 +137,15 @@ def advise_restarts(
         found.reserved = sorted(advice.reserved)
         _add_proof(found, wanted, proof, advice, (len(nodes), len(snapshot.node_infos)))
     found.sentence = f"{found.wanted}: {_in_one_line(found)}"
+    if left := found.still_waits:
+        more = ", …" if len(left) > _NAMED else ""
+        of = f"{len(wanted.asked.pods) - len(left)} of {counted(len(wanted.asked.pods), 'pod')}"
+        found.sentence += f"; that is for {of}: {', '.join(left[:_NAMED])}{more} would wait on"
     return found
+
+
+def _without_places(asked: Asked, nodes: Mapping[str, str]) -> list[str]:
+    return [str(pod.key) for pod in asked.pods if pod.uid not in nodes]
 
 
 def _in_one_line(found: RestartAdvice) -> str:
@@ -183,10 +196,13 @@ def _add_proof(found: RestartAdvice, wanted: Wanted, proof: Proof, advice: Advic
         found.proof = f"not proved: {on} did not place {wanted.asked.text}: {reason}"
     else:
         found.is_proved, found.placed_on = True, placed
+        found.still_waits = _without_places(wanted.asked, proof.nodes)
         found.commands = list(_commands(wanted.asked, found.reserved, advice))
         moved = sum(not move.waiting_pods for move in found.moves)
         others = "all restarted pods" if moved == len(found.moves) else f"{moved} of {len(found.moves)} restarts"
-        found.proof = f"proved: {on} placed {wanted.asked.text} on {', '.join(placed)}, and {others}"
+        left = len(needed) - len(found.still_waits)
+        text = f"{left} of {len(needed)} pods of " * (left < len(needed)) + wanted.asked.text
+        found.proof = f"proved: {on} placed {text} on {', '.join(placed)}, and {others}"
 
 
 def _move(restart: Restart, proof: Proof) -> Move:
@@ -222,8 +238,11 @@ def _commands(wanted: Asked, reserved: Sequence[str], advice: Advice) -> Iterato
     yield f"kubectl taint nodes {nodes} {RESERVED.key}=:{RESERVED.effect}"
     if not wanted.is_new:
         yield from (_tolerate(pod) for pod in wanted.pods)
-    for one in advice.restarts:
-        yield _of_pods(one.pods, "delete pod")
+    by_namespace: dict[str, list[Pod]] = {}
+    for pod in chain.from_iterable(one.pods for one in advice.restarts):
+        by_namespace.setdefault(pod.key.namespace, []).append(pod)
+    for pods in by_namespace.values():  # one command waits for the ends of all its pods together
+        yield _of_pods(pods, "delete pod")
     free = f"kubectl taint nodes {nodes} {taint}-"
     if wanted.is_new:
         yield f"# create the pods with this toleration: {json.dumps(_TOLERATION)}"

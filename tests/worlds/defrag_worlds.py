@@ -45,6 +45,7 @@ def running(
     group: str = "",
     minimum: str = "2",
     count: int = 0,
+    tolerates: Json | None = None,
 ) -> list[Json]:
     """A pod with GPUs on a node and its claim; a waiting pod without a node, for `count` GPUs."""
     pod, claim = pod_objects(name, count or len(gpus), node, gpus)
@@ -56,7 +57,7 @@ def running(
     if owner:
         reference = {"apiVersion": "apps/v1", "kind": owner, "name": f"{name}-owner", "uid": "o", "controller": True}
         pod["metadata"]["ownerReferences"] = [reference]
-    pod["spec"] |= {"schedulerName": scheduler, "priority": priority}
+    pod["spec"] |= {"schedulerName": scheduler, "priority": priority, "tolerations": [tolerates] if tolerates else []}
     pod["status"]["startTime"] = started
     return [pod, claim]
 
