@@ -15,7 +15,7 @@ from extender.allocation import Features, Snapshot
 from extender.api.fields import Json
 from extender.api.pod_amounts import NO_LIMIT
 from extender.api.pods import Pod
-from extender.assess.movable_pods import Movable, Terms, gpus_of, movable_pods
+from extender.assess.movable_pods import Movable, Terms, movable_pods
 from extender.assess.pod_facts import ClusterFacts
 from extender.assess.wanted_pods import Wanted, check_wanted
 from extender.base.deadline import Deadline, DeadlineExceeded
@@ -126,22 +126,20 @@ def advise_restarts(
         with suppress(DeadlineExceeded):
             found.reason = cluster.without(movable.restarts).refusal(wanted.asked)
     elif advice.verdict is Verdict.ADVICE:
-        nodes = _proof_nodes(advice, snapshot)
-        own = [one.pod for one in facts.pods.values() if one.pod.node_name and _is_of(one.pod, wanted)]
-        left = cluster.without(advice.restarts).left
-        total = {name: facts.allocatable.get(name, NO_LIMIT) for name in nodes}
-        room = NodeRoom(total, {name: left.get(name, NO_LIMIT) for name in nodes})
-        proof = prove(facts.cache, room, wanted.asked, advice.restarts, advice.reserved, policy, own)
+        proof, nodes = proof_of(facts, cluster, wanted, advice, policy)
         found.moves = [_move(one, proof) for one in advice.restarts]
         _add_cost(found, advice)
         found.reserved = sorted(advice.reserved)
-        _add_proof(found, wanted, proof, advice, (len(nodes), len(snapshot.node_infos)))
+        _add_proof(found, wanted, proof, advice, (nodes, len(snapshot.node_infos)))
     found.sentence = f"{found.wanted}: {_in_one_line(found)}"
-    if left := found.still_waits:
-        more = ", …" if len(left) > _NAMED else ""
-        of = f"{len(wanted.asked.pods) - len(left)} of {counted(len(wanted.asked.pods), 'pod')}"
-        found.sentence += f"; that is for {of}: {', '.join(left[:_NAMED])}{more} would wait on"
+    if found.still_waits:
+        found.sentence += f"; {_for_a_part(found, len(wanted.asked.pods))}"
     return found
+
+
+def _for_a_part(found: RestartAdvice, pods: int) -> str:
+    names = ", ".join(found.still_waits[:_NAMED]) + ", …" * (len(found.still_waits) > _NAMED)
+    return f"that is for {pods - len(found.still_waits)} of {counted(pods, 'pod')}: {names} would wait on"
 
 
 def _without_places(asked: Asked, nodes: Mapping[str, str]) -> list[str]:
@@ -160,6 +158,18 @@ def _in_one_line(found: RestartAdvice) -> str:
 
 
 # -- the proof -------------------------------------------------------------------------------------------------------
+
+
+def proof_of(
+    facts: ClusterFacts, cluster: Cluster, wanted: Wanted, advice: Advice, policy: Policy
+) -> tuple[Proof, int]:
+    """The proof of an advice, and on how many nodes it was made. `cluster` is the cluster as it is."""
+    nodes = _proof_nodes(advice, cluster.snapshot)
+    own = [one.pod for one in facts.pods.values() if one.pod.node_name and _is_of(one.pod, wanted)]
+    left = cluster.without(advice.restarts).left
+    total = {name: facts.allocatable.get(name, NO_LIMIT) for name in nodes}
+    room = NodeRoom(total, {name: left.get(name, NO_LIMIT) for name in nodes})
+    return prove(facts.cache, room, wanted.asked, advice.restarts, advice.reserved, policy, own), len(nodes)
 
 
 def _is_of(pod: Pod, wanted: Wanted) -> bool:
@@ -208,7 +218,6 @@ def _add_proof(found: RestartAdvice, wanted: Wanted, proof: Proof, advice: Advic
 def _move(restart: Restart, proof: Proof) -> Move:
     pods = again(restart).pods
     waiting = [pod for pod in pods if pod.uid not in proof.nodes]
-    lacking = {key for pod in waiting for key in pod.claim_keys}
     frees: dict[str, list[str]] = {}
     for result in restart.results:
         frees.setdefault(result.device.pool, []).append(result.device.device)
@@ -223,7 +232,7 @@ def _move(restart: Restart, proof: Proof) -> Move:
         round(restart.cost, 1),
         tuple(sorted({proof.nodes[pod.uid] for pod in pods if pod.uid in proof.nodes})),
         len(waiting),
-        sum(gpus_of(claim) for claim in restart.claims if claim.key in lacking),
+        restart.waiting_gpus(waiting),
         next((proof.reasons[pod.uid] for pod in waiting if pod.uid in proof.reasons), ""),
     )
 

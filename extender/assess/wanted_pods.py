@@ -186,7 +186,7 @@ def _new(
 
 
 def check_wanted(wanted: Wanted, snapshot: Snapshot, policy: Policy) -> None:
-    """Raises WireError if no place could help the pods: a claim or a class does not exist, or what they ask is wrong."""
+    """Raises WireError if no place could help the pods: a claim or a class does not exist, or an object is invalid."""
     cluster = wanted.asked
     known = replace(snapshot, claims={**snapshot.claims, **{claim.key: claim for claim in cluster.claims}})
     for pod in cluster.pods:

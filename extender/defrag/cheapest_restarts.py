@@ -24,7 +24,7 @@ from extender.base.deadline import DeadlineExceeded
 from extender.defrag.bounds import free_gpus
 from extender.defrag.clusters import NO_NODES, Cluster, Nodes
 from extender.defrag.fits import Domain, Fit, fit_of
-from extender.defrag.restarts import WAIT_COST, Asked, Restart, again, cost_of, within
+from extender.defrag.restarts import WAIT_COST, Asked, Restart, again, cost_of, deletion_order, within
 from extender.gangs.domains import natural
 
 _FEW = 12  # restarts of a domain of which all sets are tried
@@ -52,7 +52,7 @@ class Advice:
     nodes: Mapping[str, str] = field(default_factory=dict)  # of the wanted pods, by UID
     places: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by name of the restart: of its new pods
     reserved: Nodes = NO_NODES  # until the wanted pods have their places
-    waiting: tuple[Restart, ...] = ()  # the restarts whose pods find no place
+    waiting_gpus: int = 0  # of restarted pods that find no place
     cost: float = 0.0
     is_cheapest: bool = True  # False: a limit ended the search, and there may be a cheaper advice
 
@@ -73,10 +73,11 @@ def advise(cluster: Cluster, asked: Asked, restarts: Collection[Restart], budget
 
 
 class _Trial(NamedTuple):
-    """An advice, and the cluster with all its pods in their new places."""
+    """An advice, the cluster with all its pods in their new places, and by restart those that find none."""
 
     advice: Advice
     cluster: Cluster
+    waiting: Mapping[str, Asked]
 
 
 class _Search:
@@ -187,7 +188,7 @@ class _Search:
     def _try(self, nodes: Sequence[str], chosen: Sequence[Restart]) -> None:
         """Place all pods after these restarts, the wanted ones on these nodes. Keep the cheapest advice."""
         found = self._placed(nodes, chosen)
-        while found is not None and found.advice.waiting and not self._is_inner:
+        while found is not None and found.advice.waiting_gpus and not self._is_inner:
             more = (self._placed(nodes, one) for one in self._additions(found))
             best = min((one for one in more if one is not None), key=_cost, default=found)
             if _cost(best) >= _cost(found):
@@ -204,22 +205,28 @@ class _Search:
         wanted = self._cluster.without(chosen).place(self._asked, among=nodes)
         if wanted is None:
             return None
-        cluster, reserved, places = wanted.cluster, frozenset(wanted.nodes.values()), dict[str, Mapping[str, str]]()
-        ordered = tuple(sorted(chosen, key=_largest_first))
+        cluster, reserved, ordered = wanted.cluster, frozenset(wanted.nodes.values()), deletion_order(chosen)
+        waiting, places = {one.name: again(one) for one in ordered}, {one.name: dict[str, str]() for one in ordered}
         for barred in (reserved, NO_NODES):
-            for one in ordered:
-                placed = cluster.place(again(one), barred) if one.name not in places else None
-                if placed is not None:
-                    cluster, places[one.name] = placed.cluster, placed.nodes
-        waiting = tuple(one for one in ordered if one.name not in places)
-        cost = cost_of(chosen) + sum(WAIT_COST * one.gpus for one in waiting)
-        return _Trial(Advice(Verdict.ADVICE, ordered, wanted.nodes, places, reserved, waiting, cost), cluster)
+            for name, asked in list(waiting.items()):
+                placed = cluster.place(asked, barred)
+                if placed is None:
+                    continue
+                cluster, places[name] = placed.cluster, {**places[name], **placed.nodes}
+                if (left := asked.after(placed.nodes)) is None:
+                    del waiting[name]
+                else:
+                    waiting[name] = left
+        gpus = sum(one.waiting_gpus(waiting[one.name].pods) for one in ordered if one.name in waiting)
+        cost = cost_of(chosen) + WAIT_COST * gpus
+        return _Trial(Advice(Verdict.ADVICE, ordered, wanted.nodes, places, reserved, gpus, cost), cluster, waiting)
 
     def _additions(self, found: _Trial) -> Iterator[tuple[Restart, ...]]:
         """The restarts of an advice with a few more that may give those a place that wait, and cost less than that."""
-        advice, cluster = found
-        names, lacking = {one.name for one in advice.restarts}, sum(one.gpus for one in advice.waiting)
-        free = free_gpus(cluster.snapshot.node_infos.values())
+        advice, cluster, waiting = found
+        names, lacking = {one.name for one in advice.restarts}, advice.waiting_gpus
+        in_part = any(one.is_whole and advice.places[one.name] for one in advice.restarts if one.name in waiting)
+        free = None if in_part else free_gpus(cluster.snapshot.node_infos.values())
         saved = WAIT_COST * (lacking if free is None else min(lacking, free))  # the most that they may save
         if not saved:
             return
@@ -237,9 +244,12 @@ class _Search:
                 yield together
 
     def _found_for(self, found: _Trial, others: Sequence[Restart]) -> Iterator[Sequence[Restart]]:
-        """For each restart that waits, the cheapest others that make room for it."""
-        for one in found.advice.waiting:
-            inner = _Search(found.cluster, again(one), others, self._budgets, WAIT_COST * one.gpus)
+        """For each restart that waits, the cheapest others that make room for its gang, or for one of its pods."""
+        cluster, gpus = found.cluster, {one.name: one.gpus for one in found.advice.restarts}
+        for name, waiting in found.waiting.items():
+            is_gang = cluster.knowing(waiting).gang(waiting) is not None
+            asked = waiting if is_gang else replace(waiting, pods=waiting.pods[:1])
+            inner = _Search(cluster, asked, others, self._budgets, WAIT_COST * gpus[name])
             inner.run()
             if inner.best is not None:
                 yield inner.best.restarts
@@ -271,7 +281,3 @@ def _without(fit: Fit, domain: Domain, chosen: list[Restart], dropped: Sequence[
 
 def _by_order(one: Restart) -> tuple[float, int, str]:
     return one.order
-
-
-def _largest_first(one: Restart) -> tuple[int, str]:
-    return -one.gpus, one.name

@@ -2,8 +2,8 @@
 
 The cluster is virtual, and so is its time. The pods that are restarted have ended, and are created again. The nodes
 that are to become free have a taint that only the wanted pods tolerate: without it, a restarted pod may take a node
-before the wanted pods exist, or while a gang pauses after a failed plan. When the wanted pods have their places, the taint goes, and all that still wait
-are tried again.
+before the wanted pods exist, or while a gang pauses after a failed plan. When the wanted pods have their places, the
+taint goes, and all that still wait are tried again.
 """
 
 from __future__ import annotations
