@@ -17,7 +17,6 @@ from pydantic.fields import FieldInfo
 from typer.main import get_command
 
 from extender.api.reasons import Code
-from extender.assess import RestartAdvice
 from extender.cli import console_replies
 from extender.cli.explain_command import ExplanationReply
 from extender.cli.main import commands
@@ -187,13 +186,6 @@ class Links(BaseModel):
     distance: list[list[str]]
 
 
-class RestartsReply(BaseModel):
-    """One advice, as berth defrag prints it, and what could not be read."""
-
-    advice: list[RestartAdvice]
-    not_known: list[str]
-
-
 class DeviceDetail(console_replies.DeviceReply):
     """A device of a node. `state` is one letter, as in `gpus` of a node; memory is in bytes."""
 
@@ -240,8 +232,8 @@ REPLIES: Mapping[str, Any] = {
     "GET /version": Version,
     "GET /v1/explain/{namespace}/{pod}": ExplanationReply,
     "GET /v1/explain/group/{namespace}/{name}": list[GangExplanation],
-    "GET /v1/restarts/{namespace}/{pod}": RestartsReply,
-    "GET /v1/restarts/group/{namespace}/{name}": RestartsReply,
+    "GET /v1/restarts/{namespace}/{pod}": None,  # that of a command
+    "GET /v1/restarts/group/{namespace}/{name}": None,
     "POST /v1/explain": list[ExplanationReply | GangExplanation],
     "GET /v1/fleet": console_replies.FleetReply,
     "GET /v1/nodes/{name}": NodeDetail,

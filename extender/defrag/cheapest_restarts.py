@@ -2,8 +2,8 @@
 
 Domains are tried in the order of their lower bounds (bounds.py), until the bound of the next one is not below the cost
 of the best advice. In a domain with few restarts, all sets of them are tried, the cheapest first. In a larger one,
-whole nodes are emptied, the cheapest first, until the pods fit; then every restart is taken back that they do not need,
-the dearest first.
+the places of one pod each that cost least are made free until the pods fit, or else whole nodes; then every restart is
+taken back that they do not need, the dearest first. After that, the cheapest sets are tried, up to a number of them.
 
 For each set, the wanted pods get their places first. Then the restarted pods get theirs on other nodes, the largest
 first, and at the end on the free rest of the same nodes: a taint reserves these meanwhile. A restarted pod without a
@@ -28,9 +28,11 @@ from extender.defrag.restarts import WAIT_COST, Asked, Restart, again, cost_of, 
 from extender.gangs.domains import natural
 
 _FEW = 12  # restarts of a domain of which all sets are tried
+_MAX_SETS = 4096  # of a domain with more restarts; the cheapest
 _MAX_TRIES = 512  # sets of one domain that the filter or the planner is asked about
 _MAX_ADDED = 256  # sets of further restarts of an advice; of more, single ones and those that the waiting pods need
 _MAX_TRIALS = 2048  # sets for which all restarted pods are placed
+_ROUNDING = 1e-6  # of sums of costs
 _MAX_LARGE = 8  # domains with many restarts
 
 
@@ -69,7 +71,7 @@ def advise(cluster: Cluster, asked: Asked, restarts: Collection[Restart], budget
         search.is_complete = False
     if search.best is None:
         return Advice(Verdict.IMPOSSIBLE if search.is_complete else Verdict.GAVE_UP, is_cheapest=search.is_complete)
-    return replace(search.best, is_cheapest=search.is_complete)
+    return replace(search.best, is_cheapest=search.is_complete or search.best.cost <= search.least + _ROUNDING)
 
 
 class _Trial(NamedTuple):
@@ -104,6 +106,7 @@ class _Search:
         for one in self._restarts:
             for name in one.nodes:
                 self._by_node.setdefault(name, []).append(one)
+        self.least = 0.0  # no advice costs less
         self.best: Advice | None = None
         self.is_complete = True
 
@@ -115,15 +118,19 @@ class _Search:
         free, large = free_gpus(self._cluster.snapshot.node_infos.values()), 0
         # If the fleet has fewer free GPUs than the wanted pods get, restarted pods lack the difference in any case.
         self._floor = WAIT_COST * max(fit.gpus - free, 0) if free is not None else 0.0
-        for domain in sorted(fit.domains(), key=lambda one: (one.bound, natural(one.nodes[0]))):
+        domains = sorted(fit.domains(), key=lambda one: (one.bound, natural(one.nodes[0])))
+        self.least = domains[0].bound + self._floor if domains else 0.0
+        for domain in domains:
             if domain.bound + self._floor >= self._limit:
                 break
             if len(domain.restarts) <= _FEW:
-                self._try_sets(fit, domain)
-            elif large < _MAX_LARGE:
-                large += self._try_nodes(fit, domain)
-            else:
+                if fit.fits(domain, domain.restarts):
+                    self._try_sets(fit, domain, 1 << _FEW)
+            elif large == _MAX_LARGE:
                 self.is_complete = False
+            elif self._try_places(fit, domain):
+                large += 1
+                self._try_sets(fit, domain, _MAX_SETS)
         self.is_complete &= not fit.gave_up
 
     @property
@@ -132,13 +139,19 @@ class _Search:
 
     # -- one domain ------------------------------------------------------------------------------------------
 
-    def _try_sets(self, fit: Fit, domain: Domain) -> None:
-        """Try all sets of the restarts of a domain, the cheapest first, without those that have one that fits."""
+    def _try_sets(self, fit: Fit, domain: Domain, most: int) -> None:
+        """Try all sets of the restarts of a domain, the cheapest first, without those that have one that fits.
+
+        At most as many as `most`. None is tried if the bound says that the best advice is not dearer.
+        """
         fitting, tries = list[frozenset[str]](), 0
-        if not fit.fits(domain, domain.restarts):
+        if domain.bound + self._floor >= self._limit:
             return
-        for chosen in _cheapest_first(domain.restarts):
+        for number, chosen in enumerate(_cheapest_first(domain.restarts)):
             if cost_of(chosen) + self._floor >= self._limit:
+                return
+            if number == most:
+                self.is_complete = False
                 return
             names = frozenset(one.name for one in chosen)
             if any(one <= names for one in fitting) or not within(self._budgets, chosen):
@@ -153,32 +166,28 @@ class _Search:
                 fitting.append(names)
                 self._try(fit.nodes(domain, chosen), chosen)
 
-    def _try_nodes(self, fit: Fit, domain: Domain) -> bool:
-        """Empty whole nodes of a domain until the pods fit, and take back what they do not need.
+    def _try_places(self, fit: Fit, domain: Domain) -> bool:
+        """Free places of a domain until the pods fit, and take back what they do not need.
 
         False if they do not fit, or only with more disruptions than the budgets allow.
         """
         names = [name for name in domain.nodes if name in self._by_node]
         names.sort(key=lambda name: (cost_of(self._by_node[name]), natural(name)))
-        count, chosen = 1, self._on(names[:1])
-        while not (fit.may_fit(domain, chosen) and fit.fits(domain, chosen)):
-            if count >= len(names):
-                self.is_complete &= len(chosen) == len(domain.restarts)
-                return False
-            count *= 2
-            chosen = self._on(names[:count])
-        for name in reversed(names[:count]):
-            chosen = _without(fit, domain, chosen, self._by_node[name])
-        for one in sorted(chosen, key=_by_order, reverse=True):
-            chosen = _without(fit, domain, chosen, [one])
-        self.is_complete = False
-        self._try(fit.nodes(domain, chosen), chosen)
-        return True
+        whole_nodes = [self._by_node[name] for name in names]
+        for places in (fit.places(domain), whole_nodes):
+            for count in _growing(len(places)):
+                chosen = self._allowed(places[:count])
+                if fit.may_fit(domain, chosen) and fit.fits(domain, chosen):
+                    chosen = _only_needed(fit, domain, chosen, places[:count])
+                    self._try(fit.nodes(domain, chosen), chosen)
+                    return True
+        self.is_complete &= len(self._allowed(whole_nodes)) == len(domain.restarts)
+        return False
 
-    def _on(self, names: Sequence[str]) -> list[Restart]:
-        """The restarts of these nodes, as many as the budgets allow, the cheapest first."""
+    def _allowed(self, places: Sequence[Sequence[Restart]]) -> list[Restart]:
+        """The restarts of these places, as many as the budgets allow, the cheapest first."""
         found = list[Restart]()
-        for one in sorted({one.name: one for name in names for one in self._by_node[name]}.values(), key=_by_order):
+        for one in sorted({one.name: one for place in places for one in place}.values(), key=_by_order):
             if not one.budgets or within(self._budgets, [*found, one]):
                 found.append(one)
         return found
@@ -270,6 +279,25 @@ def _cheapest_first(restarts: Sequence[Restart]) -> Iterator[tuple[Restart, ...]
         if last + 1 < len(costs):
             heappush(queue, (cost + costs[last + 1], (*chosen, last + 1)))
             heappush(queue, (cost - costs[last] + costs[last + 1], (*chosen[:-1], last + 1)))
+
+
+def _growing(most: int) -> Iterator[int]:
+    """Numbers from 1 to `most`, of large ones only some."""
+    count = 1
+    while count < most:
+        yield count
+        count += max(1, count // 4)
+    if most:
+        yield most
+
+
+def _only_needed(fit: Fit, domain: Domain, chosen: list[Restart], places: Sequence[Sequence[Restart]]) -> list[Restart]:
+    """The restarts without those of whole places, and then without single ones, that the pods do not need."""
+    for place in reversed(places):
+        chosen = _without(fit, domain, chosen, place)
+    for one in sorted(chosen, key=_by_order, reverse=True):
+        chosen = _without(fit, domain, chosen, [one])
+    return chosen
 
 
 def _without(fit: Fit, domain: Domain, chosen: list[Restart], dropped: Sequence[Restart]) -> list[Restart]:

@@ -80,7 +80,7 @@ def test_a_search_that_ends_early_says_so() -> None:
 
 def test_pods_that_share_a_claim_go_together(tmp_path: Path) -> None:
     objects = objects_of_case({"nodes": {"a": "hgx-h100-8"}, "pods": [{"name": "p", "node": "a", "gpus": [0]}]})
-    second = sharing(*objects[-2:], "q")
+    second = sharing(objects[-2], objects[-1], "q")
     code, out, _ = berth(["defrag", "--gpus", "8", "--snapshot", str(snapshot_file(tmp_path, [*objects, second]))])
     assert code == 0
     assert "pod default/p and 1 that share its claim" in out

@@ -115,9 +115,9 @@ def _unit(rng: random.Random, name: str, free: dict[str, list[int]]) -> list[Jso
         group = name if kind == "group" else ""
         made = running(f"{name}-{number}", node, own, owner=owner, started=started, labels=labels, group=group)
         if kind == "shared":
-            made.insert(1, sharing(*made, f"{name}-other"))
+            objects.append(sharing(made[0], made[1], f"{name}-other"))
         if kind == "two":
-            objects.append(with_part_of_its_claim(*made))
+            objects.append(with_part_of_its_claim(made[0], made[1]))
         objects += made
     return objects
 

@@ -73,14 +73,14 @@ def restart_router(console: Console) -> APIRouter:
 
     @routes.get("/{namespace}/{pod}")
     async def restarts_for_pod(namespace: str, pod: str) -> Response:
-        """Which pods to restart, so that a waiting pod, or the gang that it is placed with, fits: the answer of
-        `berth defrag`. It may take 20 s.
+        """Which pods to restart, so that a waiting pod or its gang fits: what `berth defrag --output json` prints.
+        The work ends after 20 s.
         """
         return _response(await _answer(console.restarts.advice(ObjectKey(namespace, pod), is_group=False)))
 
     @routes.get("/group/{namespace}/{name}")
     async def restarts_for_group(namespace: str, name: str) -> Response:
-        """The same for a gang that waits."""
+        """The same for a gang."""
         return _response(await _answer(console.restarts.advice(ObjectKey(namespace, name), is_group=True)))
 
     return routes
