@@ -33,6 +33,7 @@ _MAX_TRIES = 512  # sets of one domain that the filter or the planner is asked a
 _MAX_ADDED = 256  # sets of further restarts of an advice; of more, single ones and those that the waiting pods need
 _MAX_TRIALS = 2048  # sets for which all restarted pods are placed
 _ROUNDING = 1e-6  # of sums of costs
+_OTHERS = 7  # advices besides the best
 _MAX_LARGE = 8  # domains with many restarts
 
 
@@ -57,6 +58,7 @@ class Advice:
     waiting_gpus: int = 0  # of restarted pods that find no place
     cost: float = 0.0
     is_cheapest: bool = True  # False: a limit ended the search, and there may be a cheaper advice
+    others: tuple[Advice, ...] = ()  # that were tried, too, the next cheapest first
 
 
 def advise(cluster: Cluster, asked: Asked, restarts: Collection[Restart], budgets: Mapping[str, int]) -> Advice:
@@ -71,7 +73,9 @@ def advise(cluster: Cluster, asked: Asked, restarts: Collection[Restart], budget
         search.is_complete = False
     if search.best is None:
         return Advice(Verdict.IMPOSSIBLE if search.is_complete else Verdict.GAVE_UP, is_cheapest=search.is_complete)
-    return replace(search.best, is_cheapest=search.is_complete or search.best.cost <= search.least + _ROUNDING)
+    is_cheapest = search.is_complete or search.best.cost <= search.least + _ROUNDING
+    others = (one for one in sorted(search.found, key=lambda one: one.cost) if one is not search.best)
+    return replace(search.best, is_cheapest=is_cheapest, others=tuple(islice(others, _OTHERS)))
 
 
 class _Trial(NamedTuple):
@@ -100,7 +104,7 @@ class _Search:
         self._most = most
         self._is_inner = most < inf  # no further restarts for pods that find no place
         self._trials = 0
-        self._tried: set[frozenset[str]] = set()  # sets of restarts with further ones
+        self._tried: set[object] = set()  # sets of restarts with further ones, and the nodes of the wanted pods
         self._floor = 0.0  # the least cost of waiting
         self._by_node: dict[str, list[Restart]] = {}
         for one in self._restarts:
@@ -108,6 +112,7 @@ class _Search:
                 self._by_node.setdefault(name, []).append(one)
         self.least = 0.0  # no advice costs less
         self.best: Advice | None = None
+        self.found: list[Advice] = []  # all
         self.is_complete = True
 
     def run(self) -> None:
@@ -198,7 +203,7 @@ class _Search:
         """Place all pods after these restarts, the wanted ones on these nodes. Keep the cheapest advice."""
         found = self._placed(nodes, chosen)
         while found is not None and found.advice.waiting_gpus and not self._is_inner:
-            more = (self._placed(nodes, one) for one in self._additions(found))
+            more = (self._placed(nodes, one) for one in self._additions(found, tuple(nodes)))
             best = min((one for one in more if one is not None), key=_cost, default=found)
             if _cost(best) >= _cost(found):
                 break
@@ -228,9 +233,10 @@ class _Search:
                     waiting[name] = left
         gpus = sum(one.waiting_gpus(waiting[one.name].pods) for one in ordered if one.name in waiting)
         cost = cost_of(chosen) + WAIT_COST * gpus
-        return _Trial(Advice(Verdict.ADVICE, ordered, wanted.nodes, places, reserved, gpus, cost), cluster, waiting)
+        self.found.append(Advice(Verdict.ADVICE, ordered, wanted.nodes, places, reserved, gpus, cost))
+        return _Trial(self.found[-1], cluster, waiting)
 
-    def _additions(self, found: _Trial) -> Iterator[tuple[Restart, ...]]:
+    def _additions(self, found: _Trial, nodes: tuple[str, ...]) -> Iterator[tuple[Restart, ...]]:
         """The restarts of an advice with a few more that may give those a place that wait, and cost less than that."""
         advice, cluster, waiting = found
         names, lacking = {one.name for one in advice.restarts}, advice.waiting_gpus
@@ -247,7 +253,9 @@ class _Search:
             sets = [*([one] for one in others[:_FEW]), *self._found_for(found, others)]
         for more in sets:
             together = (*advice.restarts, *more)
-            tried = frozenset(one.name for one in together)
+            tried = nodes, frozenset(one.name for one in together)
+            if cost_of(together) + self._floor >= self._limit:
+                continue
             if tried not in self._tried and cost_of(more) < saved and within(self._budgets, together):
                 self._tried.add(tried)
                 yield together

@@ -319,7 +319,7 @@ def _place_gang(
 ) -> Placed | None:
     policy = cluster.memory.policy
     members = gang_members(gang, cluster.snapshot, policy)
-    if not isinstance(members, GangMembers) or gang.problem(policy.group_levels):
+    if not isinstance(members, GangMembers) or not gang.is_complete or gang.problem(policy.group_levels):
         return None
     for size in plan_sizes(gang, members):
         own = members.first(size)

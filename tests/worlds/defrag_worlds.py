@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, combinations
 from math import inf
 from typing import Any
@@ -25,9 +25,9 @@ from extender.assess import (
     reading_of,
     wanted_objects,
 )
-from extender.assess.restart_advice import proof_of
+from extender.assess.restart_advice import proved
 from extender.base.deadline import NO_DEADLINE, Deadline
-from extender.defrag import WAIT_COST, Advice, Cluster, Restart, Verdict, again
+from extender.defrag import Advice, Cluster, Restart, Verdict
 from extender.defrag.restarts import cost_of, deletion_order, within
 from extender.policy import Policy
 from extender.scheduling import Evaluator
@@ -183,19 +183,14 @@ class DefragWorld:
             for nodes in places if within(self.movable.budgets, chosen) else ():
                 advice = Advice(Verdict.ADVICE, deletion_order(chosen), reserved=nodes)
                 if nodes & changed:
-                    proof, _ = proof_of(self.facts, cluster, self.wanted, advice, Policy())
-                    if not proof.problem and all(uid in proof.nodes for uid in needed):
-                        best = min(best, cost_of(chosen) + WAIT_COST * waiting_gpus(chosen, proof.nodes))
+                    found = proved(self.facts, cluster, self.wanted, advice, Policy())
+                    if all(uid in found.proof.nodes for uid in needed):
+                        best = min(best, found.cost)
         return best if best < below else inf
 
 
 def _subsets(found: Sequence[Restart]) -> Iterator[tuple[Restart, ...]]:
     yield from chain.from_iterable(combinations(found, size) for size in range(1, len(found) + 1))
-
-
-def waiting_gpus(chosen: Iterable[Restart], nodes: Mapping[str, str]) -> int:
-    """GPUs of the restarted pods that have none of these nodes, which are by UID."""
-    return sum(one.waiting_gpus([pod for pod in again(one).pods if pod.uid not in nodes]) for one in chosen)
 
 
 def objects_of_case(case: Json) -> list[Json]:
