@@ -18,7 +18,7 @@ Two rooms have faces of their own: `nodes` (what is known of nodes: devices, poo
 
 from extender.allocation.choose import FastPath, Preference, choose
 from extender.allocation.constraints import UNREADABLE, attribute_values
-from extender.allocation.device_rules import Features, blocking_taint, consumption, fits, has_room, refusal, tolerates
+from extender.allocation.device_rules import Features, blocking_taint, has_room, refusal, tolerates
 from extender.allocation.nodes.node_info import FleetBaseline, NodeInfo, Snapshot
 from extender.allocation.problem import CAUSES, Allowed, CauseRecorder, Pick, Problem, Selection, Solution, allocations
 from extender.allocation.search import Search
@@ -44,9 +44,7 @@ __all__ = [
     "attribute_values",
     "blocking_taint",
     "choose",
-    "consumption",
     "derived_value",
-    "fits",
     "has_room",
     "refusal",
     "select",

@@ -21,12 +21,11 @@ The cache opens no socket and reads no clock: callers pass the time as `now`.
 
 from extender.cache.allocated_devices import CLAIM
 from extender.cache.cluster_cache import CacheListener, ClusterCache
-from extender.cache.slice_index import ALL_NODES, tainted
+from extender.cache.slice_index import ALL_NODES
 
 __all__ = [
     "ALL_NODES",
     "CLAIM",
     "CacheListener",
     "ClusterCache",
-    "tainted",
 ]

@@ -33,9 +33,6 @@ class Binding(Protocol):
     def read(self, node: ast.Node, hidden: Collection[str]) -> Closure | None:
         """The closure for a node that reads an input, or None: the compiler uses the general form."""
 
-    def call(self, node: ast.Call, hidden: Collection[str]) -> Closure | None:
-        """The closure for a call that reads an input and tests its value, or None."""
-
 
 class Compiler(ast.Visitor[Closure]):
     """Compiles one checked tree. `slots` is the length that a frame must have."""
@@ -105,9 +102,7 @@ class Compiler(ast.Visitor[Closure]):
         args = [self.visit(part) for part in node.parts]
         if node.function in _INDEX and _may_grow(node.parts[1:]):
             args[1] = closures.paid_key(args[1])
-        short = self._binding.call(node, self._locals) if self._binding is not None else None
-        if short is None:
-            short = specialized(node, args)
+        short = specialized(node, args)
         if short is not None:
             return short
         if len(node.chosen) == 1:

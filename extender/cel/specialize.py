@@ -49,14 +49,14 @@ def specialized(node: ast.Call, args: list[Closure]) -> Closure | None:
     return _typed_call(overload, parts, args) if PRICES.get(name, FLAT).bounded else None
 
 
-def scalar_constant(node: ast.Node) -> Constant | None:
+def _scalar_constant(node: ast.Node) -> Constant | None:
     """The constant of a literal that is a string, an int or a bool."""
     return Constant(node.value) if isinstance(node, ast.Literal) and type(node.value) in _SCALARS else None
 
 
 def _equality(node: ast.Call, args: list[Closure]) -> Closure | None:
     left, same_wanted = args[0], node.function == "_==_"
-    constant = scalar_constant(node.parts[1])
+    constant = _scalar_constant(node.parts[1])
     if constant is None:
         return None
     wanted, kind = constant.value, type(constant.value)
@@ -72,7 +72,7 @@ def _equality(node: ast.Call, args: list[Closure]) -> Closure | None:
     return same if same_wanted else differs
 
 
-def hashed_constants(items: ast.ListLiteral) -> list[object]:
+def _hashed_constants(items: ast.ListLiteral) -> list[object]:
     """The values of a list of constants from which the reference makes a set; empty where it makes none."""
     values = [item.value for item in map(_without_dyn, items.items) if isinstance(item, ast.Literal)]
     hashed = len(values) == len(items.items) and all(type(value) in _HASHED for value in values)
@@ -87,21 +87,21 @@ def _without_dyn(node: ast.Node) -> ast.Node:
 
 def _membership(left: Closure, items: ast.ListLiteral) -> Closure | None:
     """x in ['a', 'b'] with a set of the texts; other types are compared one by one."""
-    values = hashed_constants(items)
+    values = _hashed_constants(items)
     if not values:
         return None
     if any(type(value) is not str for value in values):
-        return lambda frame: is_among(frame, values, left(frame))
+        return lambda frame: _is_among(frame, values, left(frame))
     texts = frozenset(values)
 
     def run(frame: Frame) -> bool:
         value = left(frame)
-        return value in texts if type(value) is str else is_among(frame, values, value)
+        return value in texts if type(value) is str else _is_among(frame, values, value)
 
     return run
 
 
-def is_among(frame: Frame, constants: Collection[object], value: object) -> bool:
+def _is_among(frame: Frame, constants: Collection[object], value: object) -> bool:
     """Whether a value is one of the constants, which the reference looks up by hash. Raises EvalError."""
     spend(frame, CONSTANT_COST * len(constants))
     require_hash(value)

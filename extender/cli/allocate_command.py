@@ -19,11 +19,11 @@ from extender.allocation import (
     Preference,
     Problem,
     Search,
+    Snapshot,
     allocations,
     choose,
 )
-from extender.allocation.nodes import partitions_of, places_of, troubled
-from extender.allocation.what_if import problem_of, usage_of
+from extender.allocation.what_if import claims_problem, problem_of, usage_of
 from extender.api.device_classes import DeviceClass, decode_class, extended_resources
 from extender.api.documents import json_value
 from extender.api.fields import Json, inner, many, need, quantities, strings
@@ -39,14 +39,14 @@ from extender.cel.dra import Dialect, Masks
 from extender.cli.object_files import checked_files
 from extender.cli.options import Output
 from extender.cli.output import Screen, say_json
+from extender.cli.snapshot_command import snapshot_of
 from extender.files import must_exist, name_of, read_file
+from extender.lint import Placed
 from extender.manifests import DecodedObjects, decoded_objects
 from extender.policy import Policy
 from extender.scheduling import may_run
 from extender.scheduling.requirements import ADMIN_LABEL, class_of_resource, special_claim
 from extender.topology.preference import ByTopology
-from extender.topology.sources import choose_fabric, live_fabric
-from extender.vendors import whole_identity
 
 _GAVE_UP = "gave up: the search used up its steps"
 _CASE_STEPS = 1_000_000  # steps; far above the policy's default, because no scheduler waits for the answer
@@ -83,9 +83,8 @@ def allocate_command(
         return
     if not files:
         raise WireError("FILE", "is missing: give files, or --cases DIR")
-    found = decoded_objects(checked_files(files))
-    answers = answers_of(found, order, node)
-    _print(found, answers, output)
+    answers = answers_of(checked_files(files), order, node)
+    _print(answers, output)
     if all(one["allocations"] is None for one in answers):
         raise typer.Exit(1)
 
@@ -135,63 +134,53 @@ def _search(problem: Problem, order: str, preference: Preference | None, recorde
 # -- cluster objects -----------------------------------------------------------------------------------------
 
 
-def answers_of(found: DecodedObjects, order: str, only: str | None) -> list[Json]:
-    """The answer for each node, or for the one named `only`. Raises WireError."""
-    nodes = [node for node in found.nodes if only in (None, node.name)]
+def answers_of(given: list[Placed], order: str, only: str | None) -> list[Json]:
+    """The answer for each node, or for the one named `only`. Raises WireError.
+
+    `claims` names the claims of the allocations, in their order.
+    """
+    found = decoded_objects(given)
+    snapshot, knows_nodes = snapshot_of([obj for _, obj in given if not _waits(obj)])
+    nodes = [node_info for name, node_info in sorted(snapshot.node_infos.items()) if only in (None, name)]
     if not nodes:
         if only is not None:
             raise WireError("nodes", f"none named {shown(only)}")
         raise WireError("nodes", "the files name no node: give a Node or a slice with nodeName")
-    if not any(_asked(found, node) for node in nodes) and not any(pod.claims for pod in found.pods):
+    if not any(_asked(found, one.node) for one in nodes) and not any(pod.claims for pod in found.pods):
         raise WireError("claims", "the files hold no ResourceClaim, ResourceClaimTemplate or Pod with one")
-    return [_one_node(found, node, order) for node in nodes]
+    if not knows_nodes:
+        found.pods = [replace(pod, constraints_are_known=False) for pod in found.pods]
+    return [_one_node(found, snapshot, one, order) for one in nodes]
 
 
-def _one_node(found: DecodedObjects, node: Node, order: str) -> Json:
-    subject, refusals = {"node": node.name}, list(_refusals(found, node))
+def _waits(obj: Json) -> bool:
+    """Whether the object is a claim without devices; such a claim need not have a name yet."""
+    return obj.get("kind") == "ResourceClaim" and not inner(obj, "status", "").get("allocation")
+
+
+def _one_node(found: DecodedObjects, snapshot: Snapshot, node_info: NodeInfo, order: str) -> Json:
+    node = node_info.node
+    subject, refusals = {"node": node.name}, list(_refusals(found, snapshot, node))
     if refusals:
         return {**_answer(subject), "why": refusals}
-    masks = Masks()
-    allocated_state = usage_of(found.slices, found.taken, found.shares)
     named = [(str(claim.key), claim.spec) for claim in _asked(found, node)]
-    problem = problem_of(node, found.slices, found.classes, named, allocated_state, Features(), masks)
+    problem = claims_problem(node_info, named, found.classes.get, Masks(), Features())
+    preference = None
     if order != "in-tree":
-        problem = replace(problem, partitions=partitions_of(problem.inventory))
+        policy = Policy()
+        problem = replace(problem, partitions=node_info.partitions)
+        preference = ByTopology(node_info, policy, intent_of({}, policy.defaults.topology))
     recorder = CauseRecorder()
     try:
-        solution = _search(problem, order, _preference(found, node, problem), recorder)
+        solution = _search(problem, order, preference, recorder)
     except InvalidClaim as error:
         return _answer(subject, error=str(error))
     except OutOfSteps:
         return _answer(subject, error=_GAVE_UP)
     if solution is None:
         return {**_answer(subject), "why": _why(problem, recorder)}
-    return _answer(subject, allocations(problem, solution, node.name, found.classes.get, lambda: str(uuid.uuid4())))
-
-
-def _preference(found: DecodedObjects, node: Node, problem: Problem) -> Preference:
-    """The order in which `berth serve` would try the devices of this node."""
-    inventory = problem.inventory
-    driver, gpus = inventory.whole_gpus
-    devices = list(gpus.values())
-    live = found.fabric.get(node.name)
-    agent_fabric, _ = live_fabric(live, driver, devices, lambda _: "") if live is not None else (None, ())
-    fabric = choose_fabric(agent_fabric, driver, devices) if gpus else None
-    bits = {whole_identity(device, driver): bit for bit, device in gpus.items()}
-    positions = tuple(bits.get(gpu.uuid, -1) for gpu in fabric.gpus) if fabric is not None else ()
-    node_info = NodeInfo(
-        node,
-        inventory,
-        problem.allocated_state,
-        fabric=fabric,
-        gpu_bits=positions,
-        busy=problem.taken,
-        partitions=problem.partitions,
-        troubled=troubled(inventory, fabric, positions),
-        places=places_of(inventory, fabric, positions),
-    )
-    policy = Policy()
-    return ByTopology(node_info, policy, intent_of({}, policy.defaults.topology))
+    made = allocations(problem, solution, node.name, found.classes.get, lambda: str(uuid.uuid4()))
+    return {**_answer(subject, made), "claims": [name for name, _ in named]}
 
 
 def _asked(found: DecodedObjects, node: Node) -> list[Claim]:
@@ -207,20 +196,20 @@ def _asked(found: DecodedObjects, node: Node) -> list[Claim]:
     return claims
 
 
-def _refusals(found: DecodedObjects, node: Node) -> Iterator[str]:
+def _refusals(found: DecodedObjects, snapshot: Snapshot, node: Node) -> Iterator[str]:
     """Why the claims or pods cannot get the node, whatever its devices are."""
     for claim in found.claims:
         if claim.deleting:
             yield f"claim {claim.key} is being deleted"
         asks = any(option.admin_access for request in claim.spec.requests for option in request.alternatives)
-        labels = found.namespaces.get(claim.key.namespace)
+        labels = snapshot.namespaces.get(claim.key.namespace)
         if asks and labels is not None and labels.get(ADMIN_LABEL) != "true":
             yield str(Reason(Code.ADMIN_ACCESS, (claim.key.namespace,)))
     for pod in found.pods:
-        if pod.constraints_are_known and not found.guesses_nodes and not may_run(pod, node):
+        if pod.constraints_are_known and not may_run(pod, node):
             yield f"pod {pod.key}: {Reason(Code.NODE_CONSTRAINTS)}"
         for name in {entry.claim_name or pod.claim_statuses.get(entry.name) or "" for entry in pod.claims}:
-            shared = found.allocated.get(ObjectKey(pod.key.namespace, name))
+            shared = snapshot.claims.get(ObjectKey(pod.key.namespace, name))
             pin = shared.allocation.node_selector if shared is not None and shared.allocation is not None else None
             if pin is not None and not pin.matches(node.name, node.labels):
                 yield f"claim {pod.key.namespace}/{name} is allocated for other nodes"
@@ -245,20 +234,18 @@ def _why(problem: Problem, recorder: CauseRecorder) -> list[str]:
     return lines
 
 
-def _print(found: DecodedObjects, answers: list[Json], output: str) -> None:
-    if output == "json":
-        for line in answers:
-            say_json(line)
-        return
-    console, nodes = Screen(soft_wrap=True), {node.name: node for node in found.nodes}
+def _print(answers: list[Json], output: str) -> None:
+    console = Screen(soft_wrap=True)
     for line in answers:
+        claims = line.pop("claims", ())  # of the allocations
+        if output == "json":
+            say_json(line)
+            continue
         fits = "does not fit" if line["allocations"] is None else "fits"
         console.print(Text.assemble((line["node"], "bold"), f": {line['error'] or fits}"))
-        for claim, allocation in zip(_asked(found, nodes[line["node"]]), line["allocations"] or [], strict=False):
+        for claim, allocation in zip(claims, line["allocations"] or (), strict=True):
             for result in allocation["devices"]["results"]:
-                console.print(
-                    f"  {claim.key} {result['request']}: {result['driver']}/{result['pool']}/{result['device']}"
-                )
+                console.print(f"  {claim} {result['request']}: {result['driver']}/{result['pool']}/{result['device']}")
         for why in line.get("why", []):
             console.print(f"  {why}")
 

@@ -16,12 +16,11 @@ from extender.cli.object_files import documents, print_findings, read_manifests
 from extender.cli.options import Output
 from extender.cli.output import say
 from extender.cli.select_command import dialect_of
-from extender.cli.snapshot_command import dump_of
+from extender.cli.snapshot_command import snapshot_of
 from extender.files import name_of
-from extender.lint import CheckedManifests, LintFinding, check_devices, check_manifests
+from extender.lint import LintFinding, check_devices, check_manifests
 
 _SUPPLY = ("DeviceClass", "ResourceSlice")
-_OF_CLUSTER = (*_SUPPLY, "Node", "DeviceTaintRule", "Namespace")
 
 
 def lint_command(
@@ -55,7 +54,8 @@ def lint_command(
     if snapshot is not None and not supply:
         found.append(_without_devices(cluster, snapshot))
     given = [(str(snapshot), obj) for obj in supply]
-    found += check_devices(checked, given, dialect_of(as_new), _snapshot_of(cluster, checked))
+    world, knows_nodes = _world([*cluster, *(obj for _, obj in checked.objects)])
+    found += check_devices(checked, given, dialect_of(as_new), world, knows_nodes=knows_nodes)
     found = list(dict.fromkeys(found))  # several pods may use one template
     if found or not unreadable:
         print_findings(found, output, to_stderr=fix, fixing=prints_manifests)
@@ -79,10 +79,9 @@ def _without_devices(cluster: list[Json], snapshot: Path) -> LintFinding:
     return LintFinding("note", name_of(snapshot), problem, "install the DRA driver of your devices")
 
 
-def _snapshot_of(cluster: list[Json], checked: CheckedManifests) -> Snapshot | None:
-    """The cluster with the objects of the files; None without nodes, or if an object cannot be decoded."""
-    objects = [*cluster, *(obj for _, obj in checked.objects)]
+def _world(objects: list[Json]) -> tuple[Snapshot | None, bool]:
+    """As `snapshot_of`, with all devices free; None without nodes, or if an object cannot be decoded."""
     with suppress(WireError):  # other checks name the fault
-        found = dump_of(obj for obj in objects if obj.get("kind") in _OF_CLUSTER).snapshot()
-        return found if cluster and found.node_infos else None
-    return None
+        found, knows_nodes = snapshot_of([obj for obj in objects if obj.get("kind") != "ResourceClaim"])
+        return found if found.node_infos else None, knows_nodes
+    return None, False

@@ -110,7 +110,7 @@ def _device(case: Json, where: str) -> Device:
 
 def _evaluate(selector: Selector, dialect: Dialect, paths: list[Path], output: str) -> None:
     found = decoded_objects(checked_files(paths))
-    slices = [*found.slices, *found.fabric.values()]
+    slices = [*found.slices, *found.agent_slices]
     if not slices:
         raise WireError("--file", "the files hold no ResourceSlice")
     console = Screen(soft_wrap=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import orjson
 
-from extender.allocation import Features
+from extender.allocation import Features, Snapshot
 from extender.api.fields import Json, decode_readable, get, many, need
 from extender.api.pod_groups import READ_ANNOTATIONS, GroupKey, Membership, group_policy_of
 from extender.api.pods import decode_bound_pod
@@ -39,6 +39,7 @@ _KIND_OF = {
     "ResourceSlice": "resourceslices", "DeviceTaintRule": "devicetaintrules", "DeviceClass": "deviceclasses",
     "ResourceClaim": "resourceclaims", "Node": "nodes", "Namespace": "namespaces", "Pod": "pods",
 }  # fmt: skip
+_OF_SNAPSHOT = ("DeviceClass", "ResourceSlice", "Node", "DeviceTaintRule", "Namespace", "ResourceClaim")
 
 
 def snapshot_command(
@@ -107,6 +108,20 @@ def dump_of(objects: Iterable[Json], where: str = "") -> ClusterCache:
     for group, members in cache.store.members_in_trees(_bound_members(bound)).items():
         cache.store.use_bound_members(group, members)
     return cache
+
+
+def snapshot_of(objects: Sequence[Json]) -> tuple[Snapshot, bool]:
+    """(a snapshot with these objects, whether it knows their nodes: else it has those that slices name).
+
+    Raises WireError.
+    """
+    known = [obj for obj in objects if obj.get("kind") in _OF_SNAPSHOT]
+    if any(obj["kind"] == "Node" for obj in known):
+        return dump_of(known).snapshot(), True
+    specs = (obj.get("spec") for obj in known if obj["kind"] == "ResourceSlice")
+    names = sorted({str(spec["nodeName"]) for spec in specs if isinstance(spec, dict) and spec.get("nodeName")})
+    nodes: list[Json] = [{"kind": "Node", "metadata": {"name": name}} for name in names]
+    return dump_of([*nodes, *known]).snapshot(), False
 
 
 def _bound_members(objects: Iterable[Json]) -> dict[GroupKey, dict[str, str]]:

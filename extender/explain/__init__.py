@@ -28,7 +28,7 @@ from extender.explain.gang_question import (
     free_devices,
     widest_domains,
 )
-from extender.explain.near_misses import devices_for
+from extender.explain.near_misses import NO_RELEASE_HELPS, devices_for
 from extender.explain.place_constraints import unmet_places
 from extender.explain.pod_explanation import Explanation, UnschedulableNodes, explain, no_devices, other_scheduler
 from extender.explain.scenario import (
@@ -37,12 +37,14 @@ from extender.explain.scenario import (
     only_nodes,
     scenario_of,
     with_new_group,
+    without_allocations,
     without_own_holds,
 )
 from extender.explain.selector_stats import failing_terms
 
 __all__ = [
     "CHECKS",
+    "NO_RELEASE_HELPS",
     "STATES",
     "ComparedSets",
     "Explanation",
@@ -82,5 +84,6 @@ __all__ = [
     "unmet_places",
     "widest_domains",
     "with_new_group",
+    "without_allocations",
     "without_own_holds",
 ]

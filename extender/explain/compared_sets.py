@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
-from extender.allocation import NodeInfo, Problem, Search, Selection, derived_value, select
-from extender.allocation.what_if import with_devices_released
-from extender.api.claim_specs import DeviceRequest
+from extender.allocation import NodeInfo, Search
+from extender.allocation.what_if import claims_problem, with_devices_released
 from extender.api.device_classes import DeviceClass
 from extender.api.resource_claims import Claim
 from extender.base.berth_errors import InvalidClaim, OutOfSteps
@@ -75,15 +73,8 @@ def first_fit_devices(
     node_info: NodeInfo, claims: Sequence[Claim], classes: Mapping[str, DeviceClass], context: EvaluationContext
 ) -> int | None:
     """The first devices that fit, as a mask; None if none do, or none are found within the steps and the deadline."""
-
-    def selection(claim: str, request: DeviceRequest) -> Selection:
-        inventory, masks, features = node_info.inventory, context.masks, context.features
-        return select(claim, request, classes.get, inventory, masks, features, context.deadline)
-
-    names, specs = tuple(str(claim.key) for claim in claims), tuple(claim.spec for claim in claims)
-    state = node_info.allocated_state
-    derive, busy = partial(derived_value, context.masks, context.deadline), node_info.busy
-    problem = Problem(node_info.inventory, names, specs, state, selection, busy, context.features, classes.get, derive)
+    named = [(str(claim.key), claim.spec) for claim in claims]
+    problem = claims_problem(node_info, named, classes.get, context.masks, context.features, context.deadline)
     try:
         solution = Search(problem, deadline=context.deadline).run()
     except (InvalidClaim, OutOfSteps, DeadlineExceeded):

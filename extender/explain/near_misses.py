@@ -47,6 +47,7 @@ from extender.scheduling import (
 from extender.scheduling.requirements import needs_reservation
 from extender.topology.sets import largest_joined
 
+NO_RELEASE_HELPS = "freeing devices does not help: it would not fit with all of them free either"
 _MAX_NODES = 24  # nodes of different states on which a release of claims is tried
 _MAX_TRIES = 160  # evaluations per explanation
 _MAX_FOUND = 3  # near misses by release
@@ -269,8 +270,7 @@ class _Releases:
                 proves = False
                 break
         if proves and not self._found:
-            sentence = "freeing devices does not help: it would not fit with all of them free either"
-            return [NearMiss(0, sentence, is_fact=True)]
+            return [NearMiss(0, NO_RELEASE_HELPS, is_fact=True)]
         # A shared claim may be in the way on several nodes: the end of some claims may suffice on another node.
         least = [one for keys, one in self._found if not any(others < keys for others, _ in self._found)]
         return sorted(least, key=lambda one: (one.of_group, one.cost, one.sentence))[:_MAX_FOUND]

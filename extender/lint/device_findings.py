@@ -5,38 +5,37 @@ Each check takes `Given` and yields its findings.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from extender.allocation import Features, Snapshot, consumption, fits
+from extender.allocation import Features, Snapshot
 from extender.allocation.nodes import WholePool
 from extender.api.claim_specs import DeviceRequest
 from extender.api.device_classes import MARKER_CLASS
 from extender.api.fields import Json
-from extender.api.gpu_topology import Graph
 from extender.api.pods import decode_pod
-from extender.api.quantity import Quantity
 from extender.api.resource_claims import Claim
-from extender.api.resource_slices import Capacity, Device, PoolKey, Slice, own_name
+from extender.api.resource_slices import Device, PoolKey, Slice, own_name
 from extender.api_schema import did_you_mean
 from extender.base.berth_errors import WireError
-from extender.base.bits import members
 from extender.base.text_limits import counted, one_line
 from extender.cel import BudgetExceeded, CompileError, EvalError, position
 from extender.cel.dra import Dialect, Masks, Selector, check_cost, compile_selector
-from extender.explain import Explanation, Scenario, apply_scenario, explain, failing_terms, unmet_places
-from extender.lint.claim_kinds import drivers_in
+from extender.explain import (
+    NO_RELEASE_HELPS,
+    Explanation,
+    Scenario,
+    apply_scenario,
+    explain,
+    failing_terms,
+    unmet_places,
+)
 from extender.lint.finding import LintFinding
 from extender.manifests import DecodedObjects, HypotheticalPod
 from extender.policy import Policy
 from extender.scheduling import EvaluationContext, Evaluator, PodRequirements, requirements_of
-from extender.scheduling.requirements import too_many_claims, unprovided_resource
-from extender.topology.agent_slices import fabric_of
-from extender.topology.sets import largest_joined
-from extender.vendors import GPU, OTHER, driver_of
+from extender.scheduling.requirements import ADMIN_LABEL, too_many_claims, unprovided_resource
 
-_ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 _MAY_PASS = {"OUT_OF_BUDGET", "POOL_UPDATING", "POOL_INVALID"}  # reasons of nodes that may still get room
 _OF_AMOUNTS = "(kubernetes.Quantity, kubernetes.Quantity)"  # in an error about an operator
 _MAX_SENTENCE_BYTES = 1024
@@ -49,8 +48,7 @@ class Given:
     """What the checks know. `objects` are those of the files, with the classes and slices of the cluster.
 
     `files` are the objects of the files alone, and `pods` the pods that they create, each with file, document and
-    object. `snapshot` is that of a cluster
-    with the objects of the files; None if no cluster with nodes is given.
+    object. `snapshot` has all of them; None if no node is given or named by a slice. `knows_nodes`: nodes are given.
     """
 
     objects: DecodedObjects
@@ -59,6 +57,7 @@ class Given:
     pods: list[tuple[str, HypotheticalPod]]
     dialect: Dialect
     snapshot: Snapshot | None
+    knows_nodes: bool
 
     def options(self) -> Iterator[tuple[Claim, DeviceRequest, str]]:
         """Yield (claim, alternative of a request, its place) for all claims."""
@@ -148,7 +147,7 @@ def _selector(
 def _publishes(device: Device, kind: str, name: str, driver: str) -> bool:
     if kind == "attributes":
         return name in device.attributes.schema.index
-    return _capacity(device, name, driver) is not None
+    return own_name(name, driver) in device.capacity
 
 
 def _outcome(selector: Selector, devices: list[tuple[Device, str]]) -> tuple[int, str]:
@@ -188,95 +187,6 @@ def unknown_classes(given: Given) -> Iterator[LintFinding]:
             yield LintFinding(severity, f"{where}, deviceClassName", problem, advice)
 
 
-def excessive_counts(given: Given) -> Iterator[LintFinding]:
-    """The requests for more devices than match on any one node."""
-    masks = Masks()
-    for _, option, where in given.options():
-        selectors = given.selectors(option)
-        if selectors is None or option.mode != "ExactCount":
-            continue
-        most = _most_on_a_node(given.objects, selectors, masks)
-        if 0 < most < option.count:
-            yield LintFinding(
-                "warning",
-                f"{where}, count",
-                f"asks for {option.count} devices; the most that match on one node is {most}",
-                f"ask for at most {counted(most, 'device')}, or give several pods a claim each",
-            )
-
-
-def _most_on_a_node(objects: DecodedObjects, expressions: list[str], masks: Masks) -> int:
-    counts: Counter[str] = Counter()
-    for slice_ in objects.slices:
-        counts[slice_.selection.node_name or slice_.pool.name] += _match(slice_, expressions, masks).bit_count()
-    return max(counts.values(), default=0)
-
-
-def _match(slice_: Slice, expressions: list[str], masks: Masks) -> int:
-    """The devices of a slice that match all expressions, as bits."""
-    match = (1 << len(slice_.devices)) - 1
-    for expression in expressions:
-        match &= masks.of(expression, slice_).match
-    return match
-
-
-def missing_in_slices(given: Given) -> Iterator[LintFinding]:
-    """The attributes of constraints and the amounts of capacity that no device of a request has."""
-    if given.snapshot is not None:
-        return  # impossible_pods finds them, node by node
-    masks = Masks()
-    for claim, option, where in given.options():
-        selectors = given.selectors(option)
-        if selectors is None:
-            continue  # other checks name the class, and selectors without a match
-        devices = [
-            (slice_.devices[bit], slice_.pool.driver)
-            for slice_ in given.objects.slices
-            for bit in members(_match(slice_, selectors, masks))
-        ]
-        if devices:
-            attributes = [one.attribute for one in claim.spec.constraints if one.attribute and one.covers(option.name)]
-            for found in (*_missing_attributes(attributes, devices), *_missing_amounts(option, devices)):
-                yield found.within(where)
-
-
-def _missing_attributes(names: list[str], devices: list[tuple[Device, str]]) -> Iterator[LintFinding]:
-    for name in dict.fromkeys(names):
-        if "/" not in name or any(name in device.attributes for device, _ in devices):
-            continue  # other checks name an attribute without a domain
-        known = sorted({one for device, _ in devices for one in device.attributes})
-        same = [one for one in known if one.rpartition("/")[2] == name.rpartition("/")[2]]
-        problem = f"0 of {counted(len(devices), 'device')} that it matches have {name}, which must be equal or distinct"
-        yield LintFinding("warning", "", problem, f"did you mean {same[0]}?" if same else did_you_mean(name, known))
-
-
-def _missing_amounts(option: DeviceRequest, devices: list[tuple[Device, str]]) -> Iterator[LintFinding]:
-    able, features = counted(len(devices), "device"), Features()
-    for name, amount in (option.capacity or {}).items():
-        found = [one.value for device, driver in devices if (one := _capacity(device, name, driver)) is not None]
-        most = max(found, key=lambda value: value.nanos, default=None)
-        if most is None:
-            known = sorted({one for device, _ in devices for one in device.capacity})
-            advice = did_you_mean(name, known) or (f"they have {', '.join(known)}" if known else "")
-            yield LintFinding("warning", "capacity", f"0 of {able} that it matches have the capacity {name}", advice)
-        elif amount.nanos > most.nanos:
-            problem = f"asks for {amount} of {name}; the largest device that it matches has {most}"
-            yield LintFinding("warning", "capacity", problem, f"ask for at most {most}")
-        elif not any(_gives(device, driver, {name: amount}, features) for device, driver in devices):
-            problem = f"0 of {able} that it matches give {amount} of {name} to one request: see their requestPolicy"
-            yield LintFinding("warning", "capacity", problem)
-
-
-def _capacity(device: Device, name: str, driver: str) -> Capacity | None:
-    return device.capacity.get(own_name(name, driver))
-
-
-def _gives(device: Device, driver: str, wanted: dict[str, Quantity], features: Features) -> bool:
-    """Whether a device gives an amount to one request while no other has a part of it."""
-    taken = consumption(device, driver, wanted, features)
-    return taken is not None and fits(device, taken, {}, {})
-
-
 def unreadable_objects(given: Given) -> Iterator[LintFinding]:
     return (LintFinding("error", problem.path, problem.problem) for problem in given.unreadable)
 
@@ -284,12 +194,12 @@ def unreadable_objects(given: Given) -> Iterator[LintFinding]:
 def admin_access(given: Given) -> Iterator[LintFinding]:
     """The claims with admin access, except those in a namespace of the files that allows it."""
     metadata = [obj.get("metadata") or {} for obj in given.files if obj.get("kind") == "Namespace"]
-    allowed = {one.get("name") for one in metadata if (one.get("labels") or {}).get(_ADMIN_LABEL) == "true"}
+    allowed = {one.get("name") for one in metadata if (one.get("labels") or {}).get(ADMIN_LABEL) == "true"}
     for claim in given.objects.claims:
         namespace = claim.key.namespace or "default"
         options = (option for request in claim.spec.requests for option in request.alternatives)
         if namespace not in allowed and any(option.admin_access for option in options):
-            problem = f'adminAccess needs the label {_ADMIN_LABEL}: "true" on namespace {namespace}'
+            problem = f'adminAccess needs the label {ADMIN_LABEL}: "true" on namespace {namespace}'
             yield LintFinding("note", given.objects.origins[f"ResourceClaim {claim.key}"], problem)
 
 
@@ -302,54 +212,22 @@ def refused_pods(given: Given) -> Iterator[LintFinding]:
             yield LintFinding("error", field, str(reason), "ask for more devices in fewer claims, or make several pods")
 
 
-def impossible_topologies(given: Given) -> Iterator[LintFinding]:
-    """The pods that require links between more GPUs than they join on any node with a fabric slice."""
-    slices = given.objects.fabric.values()
-    graphs = [fabric.graph for slice_ in slices if (fabric := fabric_of(slice_.devices)) is not None]
-    if not graphs:
-        return
-    for where, (pod, claims, _) in given.pods:
-        if pod.annotations.get("berth.dev/topology") != "required":
-            continue
-        for option in (o for claim in claims for r in claim.spec.requests for o in r.alternatives[:1]):
-            if not _asks_for_gpus(option, given.objects) or _is_joined_anywhere(graphs, option.count):
-                continue
-            yield LintFinding(
-                "warning",
-                f"{where}, annotation berth.dev/topology",
-                f"no node has {option.count} GPUs that links join",
-                "ask for fewer GPUs, or topology: preferred",
-            )
-
-
-def _asks_for_gpus(option: DeviceRequest, objects: DecodedObjects) -> bool:
-    """Whether a request asks for several devices that may be GPUs."""
-    class_ = objects.classes.get(option.class_name)
-    drivers = drivers_in([*option.selectors, *(class_.selectors if class_ is not None else ())], option.class_name)
-    kinds = {driver_of(driver).kind for driver in drivers} or {OTHER}
-    return option.mode == "ExactCount" and option.count > 1 and not kinds.isdisjoint((GPU, OTHER))
-
-
-def _is_joined_anywhere(graphs: list[Graph], count: int) -> bool:
-    return any(largest_joined(graph, (1 << graph.size) - 1, count) == count for graph in graphs)
-
-
 def impossible_pods(given: Given) -> Iterator[LintFinding]:
-    """The pods that fit on no node of the cluster even with all devices free, and those with selectors that fail."""
+    """The pods that fit on no node even with all devices free, and those with selectors that fail."""
     if given.snapshot is None:
         return
     evaluator, masks = Evaluator(Features()), Masks()
     for where, (pod, claims, _) in given.pods + _pods_of_lone_claims(given):
         snapshot = apply_scenario(given.snapshot, claims, Scenario())
         context = evaluator.evaluation_context(snapshot)
-        if resource := unprovided_resource(pod, snapshot):
+        if given.knows_nodes and (resource := unprovided_resource(pod, snapshot)):
             yield LintFinding("warning", where, f"no node and no DeviceClass of the snapshot provides {resource}")
         requirements = requirements_of(pod, snapshot, Policy())
         if not isinstance(requirements, PodRequirements):
             continue
-        failing = failing_terms(requirements, snapshot, context)
+        failing = failing_terms(requirements, snapshot, context) if given.knows_nodes else []
         yield from (LintFinding("warning", where, sentence) for sentence in failing)
-        if failing or any(_asks_for_too_many(given, claim, masks) for claim in claims):
+        if failing or any(_is_told(given, claim, masks) for claim in claims):
             continue  # other findings say why
         # Only devices count here: nodes get other labels, and cordons end.
         found = explain(replace(pod, constraints_are_known=False), snapshot, Policy(), context)
@@ -357,7 +235,8 @@ def impossible_pods(given: Given) -> Iterator[LintFinding]:
             yield from (one.within(where) for one in unmet)
         elif found.outcome == "refused" and (reasons := _reasons(found)):
             problem = f"fits on no node even with all devices free: {reasons}"
-            yield LintFinding("warning", where, problem, next((one for one in found.misses if one[0] == "0"), ""))
+            advice = next((miss for miss in found.misses if miss != NO_RELEASE_HELPS), "")
+            yield LintFinding("warning", where, problem, advice)
 
 
 def _unmet_places(
@@ -372,23 +251,20 @@ def _unmet_places(
         yield LintFinding("warning", where, why, advice)
 
 
-def _asks_for_too_many(given: Given, claim: Claim, masks: Masks) -> bool:
-    """Whether no node has enough devices for some request alone."""
+def _is_told(given: Given, claim: Claim, masks: Masks) -> bool:
+    """Whether `faulty_selectors` says of a request that no device can serve it."""
 
-    def is_short(option: DeviceRequest) -> bool:
-        selectors = given.selectors(option)
-        expressions = list(option.selectors) if selectors is None else selectors
-        wanted = option.count if option.mode == "ExactCount" else 1
-        return _most_on_a_node(given.objects, expressions, masks) < wanted
+    def matches_none(option: DeviceRequest) -> bool:
+        texts = given.selectors(option) or option.selectors
+        return any(not any(masks.of(text, slice_).match for slice_ in given.objects.slices) for text in texts)
 
-    return any(all(map(is_short, request.alternatives)) for request in claim.spec.requests)
+    return any(all(map(matches_none, request.alternatives)) for request in claim.spec.requests)
 
 
 def _reasons(found: Explanation) -> str:
-    """Why nodes with devices cannot serve the pod; '' if that may pass, or if another finding tells it."""
+    """Why nodes with devices cannot serve the pod; '' if that may pass."""
     told = [one for one in found.unschedulable if one.code != "NO_DEVICES"]
-    codes = {one.code for one in told}
-    if codes & _MAY_PASS or codes <= {"TOPOLOGY"}:
+    if not _MAY_PASS.isdisjoint(one.code for one in told):
         return ""
     if len(told) == 1:
         return told[0].reason

@@ -20,14 +20,11 @@ from extender.cel.dra import Dialect
 from extender.lint.device_findings import (
     Given,
     admin_access,
-    excessive_counts,
     faulty_classes,
     faulty_pools,
     faulty_selectors,
     faulty_slices,
     impossible_pods,
-    impossible_topologies,
-    missing_in_slices,
     refused_pods,
     unknown_classes,
     unreadable_objects,
@@ -76,11 +73,16 @@ def check_manifests(given: list[Placed], supply: Sequence[Json] = ()) -> Checked
 
 
 def check_devices(
-    checked: CheckedManifests, supply: list[Placed], dialect: Dialect, snapshot: Snapshot | None
+    checked: CheckedManifests,
+    supply: list[Placed],
+    dialect: Dialect,
+    snapshot: Snapshot | None,
+    *,
+    knows_nodes: bool,
 ) -> Iterator[LintFinding]:
     """Yield what the checked objects get wrong about classes and devices.
 
-    `supply` has the classes and slices of the cluster; `snapshot` is as in Given.
+    `supply` has the classes and slices of the cluster; `snapshot` and `knows_nodes` are as in Given.
     """
     problems: dict[int, WireError] = {}
     objects = decoded_objects(checked.objects + supply, problems)
@@ -91,7 +93,7 @@ def check_devices(
         for pod in hypothetical_pods(files):
             document, made = checked.objects[pod.made_by]
             pods.append((f"{document}: {_name(made)}", pod))
-    given = Given(objects, unreadable, files, pods, dialect, snapshot)
+    given = Given(objects, unreadable, files, pods, dialect, snapshot, knows_nodes)
     for check in DEVICE_CHECKS:
         yield from check(given)
 
@@ -170,11 +172,8 @@ DEVICE_CHECKS: tuple[Callable[[Given], Iterator[LintFinding]], ...] = (
     faulty_classes,
     faulty_selectors,
     unknown_classes,
-    excessive_counts,
-    missing_in_slices,
     unreadable_objects,
     admin_access,
     refused_pods,
-    impossible_topologies,
     impossible_pods,
 )

@@ -5,20 +5,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from extender.api.device_classes import DeviceClass, decode_class
 from extender.api.documents import DocumentPart, values_of
 from extender.api.fields import Json, get, inner, string, wrong
-from extender.api.nodes import Node, decode_node
+from extender.api.nodes import decode_node
 from extender.api.object_meta import ObjectKey, decode_labels
 from extender.api.pods import Pod, decode_pod
 from extender.api.resource_claims import Claim, decode_claim
-from extender.api.resource_slices import DeviceId, Slice, SliceDecoder, TaintRule, decode_taint_rule
+from extender.api.resource_slices import Slice, SliceDecoder, decode_taint_rule
 from extender.base.berth_errors import WireError
-from extender.cache import tainted
 from extender.topology.agent_slices import DRIVER as FABRIC_DRIVER
 
 _NAMES = {str: "text", bool: "a boolean", int: "a number", float: "a number", list: "a list"}
@@ -108,28 +107,18 @@ _ORDER = {"Pod": 1, _TEMPLATE: 2}  # after all other kinds
 
 @dataclass(slots=True)
 class DecodedObjects:
-    """The decoded objects of the files. The devices of `slices` have the taints of `rules`.
+    """The decoded objects of the files: `claims` without an allocation, and `pods` without a node.
 
-    `claims` are the claims without an allocation. The devices of allocated claims are in `taken`; `shares` maps a
-    device to its consumed capacity in nanos, by name. `allocated` has these claims by key, and `pods` those without a
-    node. `guesses_nodes`: `nodes` are those that slices name, without labels and taints. `fabric` has the agent's slice
-    of each node. `origins` maps "DeviceClass NAME" and "ResourceClaim KEY" to file, document and object; a claim of a
-    template is in the template.
+    `agent_slices` are those of node agents. `origins` maps "DeviceClass NAME" and "ResourceClaim KEY" to file, document
+    and object; a claim of a template is in the template.
     """
 
     slices: list[Slice] = field(default_factory=list)
-    fabric: dict[str, Slice] = field(default_factory=dict)
-    rules: list[TaintRule] = field(default_factory=list)
+    agent_slices: list[Slice] = field(default_factory=list)
     classes: dict[str, DeviceClass] = field(default_factory=dict)
-    nodes: list[Node] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
-    taken: list[DeviceId] = field(default_factory=list)
-    shares: dict[DeviceId, dict[str, int]] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
-    allocated: dict[ObjectKey, Claim] = field(default_factory=dict)
     pods: list[Pod] = field(default_factory=list)
-    namespaces: dict[str, Mapping[str, str]] = field(default_factory=dict)  # name to labels
-    guesses_nodes: bool = False
 
 
 def decoded_objects(given: list[tuple[str, Json]], problems: dict[int, WireError] | None = None) -> DecodedObjects:
@@ -149,12 +138,7 @@ def decoded_objects(given: list[tuple[str, Json]], problems: dict[int, WireError
             if problems is None:
                 raise problem from error
             problems[position] = problem
-    found = decoding.found
-    found.slices = [tainted(slice_, found.rules) for slice_ in found.slices]
-    if not found.nodes:
-        names = sorted({s.selection.node_name for s in found.slices if s.selection.node_name})
-        found.nodes, found.guesses_nodes = [Node(name) for name in names], True
-    return found
+    return decoding.found
 
 
 def _named(obj: Json) -> Json:
@@ -192,12 +176,9 @@ class _Decoding:
         match kind:
             case "ResourceSlice":
                 slice_ = self._slices.decode(obj)
-                if slice_.pool.driver == FABRIC_DRIVER:
-                    found.fabric[slice_.selection.node_name] = slice_
-                else:
-                    found.slices.append(slice_)
+                (found.agent_slices if slice_.pool.driver == FABRIC_DRIVER else found.slices).append(slice_)
             case "DeviceTaintRule":
-                found.rules.append(decode_taint_rule(obj))
+                decode_taint_rule(obj)
             case "DeviceClass":
                 class_ = decode_class(obj)
                 found.classes[class_.name] = class_
@@ -212,9 +193,9 @@ class _Decoding:
             case "Pod":
                 self._add_pod(decode_pod(obj))
             case "Node":
-                found.nodes.append(decode_node(obj))
+                decode_node(obj)
             case "Namespace":
-                found.namespaces[_key(obj).name] = decode_labels(obj)
+                decode_labels(obj)
             case _ if not kind:
                 raise WireError("kind", "is missing: this is not a Kubernetes object")
 
@@ -237,18 +218,8 @@ class _Decoding:
     def _add_claim(self, claim: Claim, origin: str) -> None:
         found = self.found
         found.origins[f"ResourceClaim {claim.key}"] = origin
-        if claim.allocation is None:
-            if claim.problem:
-                raise WireError(f"claim {claim.key}", claim.problem)
-            found.claims.append(claim)
+        if claim.allocation is not None:
             return
-        found.allocated[claim.key] = claim
-        for result in claim.allocation.results:
-            if result.admin_access:
-                continue
-            if not result.share_id:
-                found.taken.append(result.device)
-                continue
-            known = found.shares.setdefault(result.device, {})
-            for name, amount in result.amounts.items():
-                known[name] = known.get(name, 0) + amount
+        if claim.problem:
+            raise WireError(f"claim {claim.key}", claim.problem)
+        found.claims.append(claim)

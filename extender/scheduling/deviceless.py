@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.topology.product_values import in_part_use
 from extender.topology.score_parts import left_over
 
 NOTHING_LEFT, PARTS_LEFT, SOME_IN_USE, IDLE = 3, 2, 1, 0
@@ -48,7 +47,7 @@ class DevicelessScores:
 
 def _score(node_info: NodeInfo) -> int:
     gpus = node_info.inventory.gpus
-    free = gpus & ~(node_info.busy | in_part_use(node_info))
+    free = gpus & ~(node_info.busy | node_info.in_part_use)
     if not free:
-        return PARTS_LEFT if any(left_over(node_info)) else NOTHING_LEFT
+        return PARTS_LEFT if any(left_over(node_info, node_info.in_part_use)) else NOTHING_LEFT
     return SOME_IN_USE if free != gpus else IDLE

@@ -21,9 +21,8 @@ from extender.base.bits import members
 from extender.cache import ClusterCache
 from extender.cel.dra import Dialect, Masks
 from extender.cel.dra.terms import failed_term
-from extender.cli.allocate_command import _one_node
+from extender.cli.allocate_command import answers_of
 from extender.cli.select_command import answer
-from extender.manifests import decoded_objects
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import GPU_DRIVER, gpu_slice
@@ -94,9 +93,8 @@ def test_serve_and_allocate_agree(case: Json) -> None:
     info = cache.snapshot().node_infos["n"]
     status = evaluate(info, requirements, context)
     objects = [*node, {"kind": "DeviceClass", **OF_D}, {"kind": "ResourceClaim", **claim_of(case)}]
-    offline = decoded_objects([("", obj) for obj in objects])
     for order in ("in-tree", "preferred"):
-        found = _one_node(offline, offline.nodes[0], order)
+        (found,) = answers_of([("", obj) for obj in objects], order, None)
         results = found["allocations"][0]["devices"]["results"] if found["allocations"] else None
         if case["expect"] == "error":
             assert case["text"] in found["error"]

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.cli.allocate_command import _one_node
+from extender.cli.allocate_command import answers_of
 from extender.cli.snapshot_command import dump_of
-from extender.manifests import decoded_objects
 
 Json = dict[str, Any]
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases" / "taint_rules.yaml").read_text())
@@ -67,8 +66,8 @@ def test_the_cache_taints_these_devices(case: Json) -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 @pytest.mark.parametrize("order", ["in-tree", "preferred"])
 def test_allocate_gives_the_others(case: Json, order: str) -> None:
-    found = decoded_objects([("", obj) for obj in [rule(case), *fleet(), *all_but(case["tainted"])]])
-    answer = _one_node(found, found.nodes[0], order)
+    objects = [rule(case), *fleet(), *all_but(case["tainted"])]
+    (answer,) = answers_of([("", obj) for obj in objects], order, None)
     if len(case["tainted"]) == len(DEVICES):
         assert answer["allocations"] is None
         assert any("has a taint" in line for line in answer["why"])

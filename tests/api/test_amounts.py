@@ -20,7 +20,6 @@ from extender.base.berth_errors import WireError
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
 from extender.cli.allocate_command import answers_of
-from extender.manifests import decoded_objects
 from extender.policy import Policy
 from extender.scheduling import EvaluationContext, Placement, PodRequirements, evaluate, requirements_of
 from extender.scheduling.requirements import UnschedulableAndUnresolvable
@@ -63,7 +62,7 @@ def objects(case: Json) -> list[Json]:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_offline(case: Json, order: str) -> None:
     try:
-        (found,) = answers_of(decoded_objects([("", obj) for obj in objects(case)]), order, None)
+        (found,) = answers_of([("", obj) for obj in objects(case)], order, None)
     except WireError as error:
         found = {"error": str(error), "allocations": None}
     taken = [[one["device"] for one in claim["devices"]["results"]] for claim in found["allocations"] or ()]
@@ -110,7 +109,7 @@ def test_a_pool_that_is_incomplete_on_one_node_fails_all_devices_there_alone() -
 
     class_, _, _, claim = objects({"devices": [], "claims": [{"allocationMode": "All"}]})
     world = [class_, slice_("n", 1), slice_("m", 2), claim]
-    found = {one["node"]: one for one in answers_of(decoded_objects([("", obj) for obj in world]), "preferred", None)}
+    found = {one["node"]: one for one in answers_of([("", obj) for obj in world], "preferred", None)}
     assert found["n"]["allocations"] is not None
     assert "asks for all devices, but resource pool d.example.com/m is currently being updated" in found["m"]["error"]
 

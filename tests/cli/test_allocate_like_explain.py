@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 from extender.api.fields import Json
 from extender.cli.allocate_command import answers_of
 from extender.cli.main import commands
-from extender.manifests import decoded_objects
 from tests.worlds.explain_worlds import GPU, asking, explained, objects_of_world
 from tests.worlds.running_berth import pod
 from tests.worlds.shared_claim_worlds import claim, fleet, held
@@ -21,7 +20,7 @@ NAMESPACE = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "defa
 
 def fitting(objects: list[Json], asked: list[Json]) -> list[str]:
     """The nodes that both commands call fitting."""
-    answers = answers_of(decoded_objects([("", one) for one in [*objects, *asked]]), "preferred", None)
+    answers = answers_of([("", one) for one in [*objects, *asked]], "preferred", None)
     nodes = [one["node"] for one in answers if one["allocations"] is not None]
     assert explained(objects, asked)["fitting"] == len(nodes), answers
     assert all(one["allocations"] is not None or one["why"] for one in answers)
@@ -107,6 +106,6 @@ def test_partitions_of_fabric_manager(count: int) -> None:
     objects, asked = objects_of_world(devices), asking({"count": count, "deviceClassName": driver})
     assert fitting(objects, asked) == (["n1"] if count == 2 else [])
     if count == 2:
-        (found,) = answers_of(decoded_objects([("", one) for one in [*objects, *asked]]), "preferred", None)
+        (found,) = answers_of([("", one) for one in [*objects, *asked]], "preferred", None)
         results = found["allocations"][0]["devices"]["results"]
         assert [one["device"] for one in results] in (["g0", "g3"], ["g1", "g2"])

@@ -318,9 +318,11 @@ async def test_delete_returns_the_object_that_kubectl_waits_for(cluster: Cluster
 async def test_claims_of_templates_and_pods_do_not_change(cluster: Cluster, kubectl: httpx.AsyncClient) -> None:
     cluster.apply({"kind": "ResourceClaimTemplate", "metadata": {"name": "t"}, "spec": {"spec": claim("x")["spec"]}})
     cluster.apply(pod("p", "c"))
-    templates = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates"
+    cluster.apply(claim("c"))
+    dra = "/apis/resource.k8s.io/v1/namespaces/default"
     for path, change, words in (
-        (f"{templates}/t", {"spec": {"spec": None}}, "spec: Invalid value: {}: field is immutable"),
+        (f"{dra}/resourceclaimtemplates/t", {"spec": {"spec": None}}, "spec: Invalid value: {}: field is immutable"),
+        (f"{dra}/resourceclaims/c", {"spec": {"devices": {"requests": []}}}, "field is immutable"),
         (f"{PODS}/p", {"spec": {"resourceClaims": []}}, "spec: Forbidden: pod updates may change only"),
     ):
         reply = await kubectl.patch(path, content=orjson.dumps(change), headers=MERGE)

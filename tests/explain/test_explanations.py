@@ -18,7 +18,6 @@ from extender.cel.dra import Dialect
 from extender.cli.allocate_command import answers_of
 from extender.cli.snapshot_command import dump_of
 from extender.lint import CheckedManifests, check_devices
-from extender.manifests import decoded_objects
 from extender.policy import Policy
 from extender.scheduling import Evaluator
 from extender.serve.filter import FilterService
@@ -165,7 +164,7 @@ def check_world(seed: int) -> None:
     shared = share_a_claim(objects, asked, rng)
     found, where = explained(objects, asked), f"seed {seed}: {world}"
     fits = found["outcome"] == "fits"
-    offline = answers_of(decoded_objects([("", one) for one in [*objects, *asked]]), "preferred", None)
+    offline = answers_of([("", one) for one in [*objects, *asked]], "preferred", None)
     assert any(one["allocations"] is not None for one in offline) == fits, (where, offline, texts(found))
     service = FilterService(dump_of([*objects, *asked]), Policy(), Evaluator(Features()), lambda: 0.0)
     wanted = {**asked[-1], "metadata": {**asked[-1]["metadata"], "uid": "uid-want"}}
@@ -186,7 +185,8 @@ def check_world(seed: int) -> None:
         files = CheckedManifests([("", one) for one in asked], [], set())
         supply = [("", one) for one in objects if one["kind"] in ("DeviceClass", "ResourceSlice")]
         cluster = dump_of(one for one in objects if one["kind"] not in ("Pod", "ResourceClaim")).snapshot()
-        lint = [one.problem for one in check_devices(files, supply, Dialect(), cluster) if one.severity != "note"]
+        checks = check_devices(files, supply, Dialect(), cluster, knows_nodes=True)
+        lint = [one.problem for one in checks if one.severity != "note"]
         assert empty or lint, (where, texts(found))
         assert not (empty and any("even with all devices free" in one for one in lint)), where
     advice = freed(found)

@@ -164,7 +164,7 @@ spec:
 def test_counts_that_no_node_has(tmp_path: Path) -> None:
     objects = world()
     objects[1]["spec"]["devices"]["requests"][0]["exactly"]["count"] = 9
-    assert "asks for 9 devices; the most that match on one node is 4" in lint(tmp_path, *objects).stdout
+    assert "no node has 9 free devices for request gpus; 1 node has 4" in lint(tmp_path, *objects).stdout
 
 
 def test_one_broken_object_does_not_hide_the_others(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_file_that_is_not_kubernetes(tmp_path: Path) -> None:
 
 
 def test_topologies_that_no_node_has(tmp_path: Path) -> None:
-    objects = [gpu_slice("n", BRIDGED), fabric_slice("n", BRIDGED)]
+    objects = [class_("gpu", "true"), gpu_slice("n", BRIDGED), fabric_slice("n", BRIDGED)]
     for count in (2, 4):
         objects.append(claim(exactly("gpu", count=count), name=f"c{count}"))
         spec = {
@@ -190,7 +190,8 @@ def test_topologies_that_no_node_has(tmp_path: Path) -> None:
         metadata = {"name": f"p{count}", "annotations": {"berth.dev/topology": "required"}}
         objects.append({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
     out = lint(tmp_path, *objects).stdout
-    assert "Pod p4, annotation berth.dev/topology: no node has 4 GPUs that links join" in out
+    assert "Pod p4: fits on no node even with all devices free: no free device set has the required topology" in out
+    assert "no node has 4 free matching GPUs that links join; 1 node has 2" in out
     assert "p2" not in out
 
 

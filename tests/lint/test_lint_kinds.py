@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from extender.sandbox import carried_machines, fabric_slice
+from extender.sandbox.machines import gpu_slice
 from extender.vendors import DRIVERS, driver_of, driver_of_class
 from tests.worlds.lint_worlds import CLEAN, Json, claim, class_, dra, exactly, lint, written
 
@@ -115,9 +116,10 @@ def test_nvlink_joins_gpus_only(tmp_path: Path, driver: str, found: int) -> None
     asking = pod(uses=True)
     asking["metadata"]["annotations"] = {"berth.dev/topology": "required"}
     asking["spec"]["schedulerName"] = "berth-scheduler"
-    agent = fabric_slice("n", carried_machines()["t4-4"])
-    out = lint(tmp_path, class_("x", f'device.driver == "{driver}"'), several, asking, agent).stdout
-    assert out.count("no node has 4 GPUs that links join") == found
+    devices, agent = (make("n", carried_machines()["t4-4"]) for make in (gpu_slice, fabric_slice))
+    devices["spec"]["driver"] = driver
+    out = lint(tmp_path, class_("x", f'device.driver == "{driver}"'), several, asking, devices, agent).stdout
+    assert out.count("no node has 4 free matching GPUs that links join") == found
 
 
 VALUES = [

@@ -225,13 +225,13 @@ SHARED = {
         (
             "gpu.example.com/pcieRoot",
             {},
-            "device that it matches have gpu.example.com/pcieRoot: did you mean resource.kubernetes.io/pcieRoot?",
+            "0 of 1 device have gpu.example.com/pcieRoot (they have resource.kubernetes.io/pcieRoot)",
         ),
-        ("gpu.example.com/numa", {}, "0 of 1 device that it matches have gpu.example.com/numa"),
-        ("gpu.example.com/model", {"mem": "1Gi"}, "have the capacity mem: they have memory"),
-        ("gpu.example.com/model", {"cores": 1}, "0 of 1 device that it matches have the capacity cores"),
-        ("gpu.example.com/model", {"memory": "100Gi"}, "asks for 100Gi of memory: has 80Gi: ask for at most 80Gi"),
-        ("gpu.example.com/model", {"memory": "45Gi"}, "0 of 1 device that it matches give 45Gi of memory"),
+        ("gpu.example.com/numa", {}, "0 of 1 device have gpu.example.com/numa"),
+        ("gpu.example.com/model", {"mem": "1Gi"}, "a device has no capacity mem, but memory, other.example.com/cores"),
+        ("gpu.example.com/model", {"cores": 1}, "a device has no capacity cores, but memory"),
+        ("gpu.example.com/model", {"memory": "100Gi"}, "asks for 100Gi of memory; the largest device has 80Gi"),
+        ("gpu.example.com/model", {"memory": "45Gi"}, "may have 39Gi of memory at most, in steps of 2Gi, not 45Gi"),
     ],
 )
 @pytest.mark.parametrize("beside", [True, False])

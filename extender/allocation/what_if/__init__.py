@@ -1,6 +1,7 @@
-"""What if: nodes with other devices in use than the cluster shows, and problems from plain objects without a cache."""
+"""What if: nodes with other devices in use than the cluster shows, and problems of claims without a pod."""
 
 from extender.allocation.what_if.hypothetical import (
+    claims_problem,
     hypothetical_snapshot,
     problem_of,
     usage_of,
@@ -10,6 +11,7 @@ from extender.allocation.what_if.hypothetical import (
 )
 
 __all__ = [
+    "claims_problem",
     "hypothetical_snapshot",
     "problem_of",
     "usage_of",

@@ -27,7 +27,7 @@ from extender.allocation.nodes import (
     uses_of,
 )
 from extender.allocation.nodes.node_info import NodeInfo, Snapshot, consumption_of
-from extender.allocation.problem import Problem, Selection
+from extender.allocation.problem import Classes, Problem, Selection
 from extender.allocation.selection import derived_value, select
 from extender.api.claim_specs import ClaimSpec, DeviceRequest
 from extender.api.device_classes import DeviceClass
@@ -35,7 +35,7 @@ from extender.api.gpu_topology import Fabric
 from extender.api.nodes import Node
 from extender.api.resource_claims import Result
 from extender.api.resource_slices import Device, DeviceId, PoolKey, Slice
-from extender.base.deadline import NO_DEADLINE
+from extender.base.deadline import NO_DEADLINE, Deadline
 from extender.cel.dra import Masks
 
 _Pools = Mapping[PoolKey, PoolUse]
@@ -158,12 +158,12 @@ def _with_use(node_info: NodeInfo, pools: _Pools, counters: _Counters) -> NodeIn
 
     allocated_state = AllocatedState(pools, counters_of)
     busy = allocated_state.taken(node_info.inventory)
+    state = NodeState(attribute_signature=node_info.state.attribute_signature, hypothetical=True)
     drift, overuse = 0, dict[int, int]()
     if node_info.agent_is_fresh:
         drift, overuse = live_use(
             node_info.inventory, allocated_state, uses_of(node_info.fabric), node_info.gpu_bits, busy
         )
-    state = NodeState(attribute_signature=node_info.state.attribute_signature, hypothetical=True)
     return replace(
         node_info,
         allocated_state=allocated_state,
@@ -212,8 +212,27 @@ def _devices(node_info: NodeInfo, results: Iterable[Result], elsewhere: Mapping[
     return found
 
 
-# -- problems from plain objects -------------------------------------------------------------------------------
-# Without a cache: for `berth allocate`, the oracle and the conformance cases.
+# -- problems of claims alone: `berth allocate`, first fit on one node, and cases without a cache -------------------
+
+
+def claims_problem(
+    node_info: NodeInfo,
+    claims: Iterable[tuple[str, ClaimSpec]],
+    classes: Classes,
+    masks: Masks,
+    features: Features,
+    deadline: Deadline = NO_DEADLINE,
+) -> Problem:
+    """The problem of allocating these claims, each with its name, together on this node, without partitions."""
+    found = node_info.inventory
+
+    def selection(claim: str, request: DeviceRequest) -> Selection:
+        return select(claim, request, classes, found, masks, features, deadline)
+
+    named = list(claims)
+    names, specs = tuple(name for name, _ in named), tuple(spec for _, spec in named)
+    derive, state = partial(derived_value, masks, deadline), node_info.allocated_state
+    return Problem(found, names, specs, state, selection, node_info.busy, features, classes, derive)
 
 
 def usage_of(
@@ -251,12 +270,5 @@ def problem_of(
     nearby = [s for s in slices if s.selection.node_name in ("", node.name) or s.counter_sets]
     pools = gather(node, nearby, lambda key: WholePool(s for s in slices if s.pool == key), features)
     found = inventory(node, pools)
-
-    def selection(claim: str, request: DeviceRequest) -> Selection:
-        return select(claim, request, classes.get, found, masks, features)
-
-    names, specs = tuple(name for name, _ in claims), tuple(spec for _, spec in claims)
-
-    derive = partial(derived_value, masks, NO_DEADLINE)
-    taken = allocated_state.taken(found)
-    return Problem(found, names, specs, allocated_state, selection, taken, features, classes.get, derive)
+    node_info = NodeInfo(node, found, allocated_state, busy=allocated_state.taken(found))
+    return claims_problem(node_info, claims, classes.get, masks, features)

@@ -13,8 +13,6 @@ from extender.cel import ast
 from extender.cel.closures import Constant
 from extender.cel.cost import FIRST_INPUT, Closure, Frame, spend
 from extender.cel.errors import EvalError
-from extender.cel.specialize import hashed_constants, is_among, scalar_constant
-from extender.cel.values import equal
 
 INPUTS = ("device", "driver")  # a Device, and the name of its driver
 _ENTRY = 8  # units for each attribute or capacity of a map
@@ -51,11 +49,6 @@ def driver_name(frame: Frame) -> Any:
     return frame[DRIVER]
 
 
-def driver_test(wanted: object) -> Closure:
-    """device.driver == wanted."""
-    return lambda frame: frame[DRIVER] == wanted
-
-
 def allows_multiple(frame: Frame) -> Any:
     return frame[DEVICE].allow_multiple
 
@@ -88,39 +81,6 @@ def attribute(domain: str, name: str) -> Closure:
         return attributes.values_[position]
 
     return read
-
-
-# The next two closures repeat the reading: most selectors are one of them, and a shared one takes 5 to 10 % longer.
-
-
-def attribute_equals(domain: str, name: str, wanted: object) -> Closure:
-    """device.attributes[domain].name == wanted. The closure raises EvalError where the device has no such attribute."""
-    key, kind = f"{domain}/{name}", type(wanted)
-
-    def test(frame: Frame) -> bool:
-        attributes = frame[DEVICE].attributes
-        try:
-            value = attributes.values_[attributes.schema.readable[key]]
-        except KeyError:
-            raise _unread(attributes, key, name) from None
-        return value == wanted if type(value) is kind else equal(value, wanted)
-
-    return test
-
-
-def attribute_is_in(domain: str, name: str, texts: frozenset[object]) -> Closure:
-    """device.attributes[domain].name in texts. The closure raises EvalError where the device has no such attribute."""
-    key = f"{domain}/{name}"
-
-    def test(frame: Frame) -> bool:
-        attributes = frame[DEVICE].attributes
-        try:
-            value = attributes.values_[attributes.schema.readable[key]]
-        except KeyError:
-            raise _unread(attributes, key, name) from None
-        return value in texts if type(value) is str else is_among(frame, texts, value)
-
-    return test
 
 
 def _unread(attributes: Attributes, key: str, name: str) -> EvalError:
@@ -227,25 +187,6 @@ class DeviceBinding:
                 if test:
                     return has(kind, domain, name)
                 return attribute(domain, name) if kind == "attributes" else capacity(domain, name)
-        return None
-
-    def call(self, node: ast.Call, hidden: Collection[str]) -> Closure | None:
-        """One closure for device.driver == 'x', for device.attributes[d].i == 'x', or for the latter with `in`."""
-        if node.function not in ("_==_", "@in") or "device" in hidden:
-            return None
-        left, right = node.parts
-        path = None if isinstance(left, ast.Select) and left.test else constant_path(left)
-        if path is None:
-            return None
-        match path:
-            case ("attributes", domain, name) if node.function == "@in":
-                texts = hashed_constants(right) if isinstance(right, ast.ListLiteral) else []
-                of_texts = {*map(type, texts)} == {str}
-                return attribute_is_in(domain, name, frozenset(texts)) if of_texts else None
-            case ("attributes", domain, name) if (constant := scalar_constant(right)) is not None:
-                return attribute_equals(domain, name, constant.value)
-            case ("driver",) if node.function == "_==_" and (constant := scalar_constant(right)) is not None:
-                return driver_test(constant.value)
         return None
 
 

@@ -25,7 +25,8 @@ from extender.sandbox.apiserver.metadata_rules import (
 from extender.sandbox.apiserver.pod_rules import EFFECTS, POLICIES, items, of_pod, of_pod_change, one_of
 from extender.sandbox.apiserver.registry import Resource
 from extender.sandbox.apiserver.status_errors import ApiError, invalid
-from extender.sandbox.apiserver.validation import ADMIN_LABEL, unreadable
+from extender.sandbox.apiserver.validation import unreadable
+from extender.scheduling.requirements import ADMIN_LABEL
 
 _MODES, _REPLACEMENTS = ("NonIndexed", "Indexed"), ("Failed", "TerminatingOrFailed")
 _CLAIMS = ("ResourceClaim", "ResourceClaimTemplate")
@@ -35,6 +36,8 @@ _MOST_LABEL = 63
 _NEW = Dialect(stored=False)
 # Fields that a write may not change, by kind.
 _IMMUTABLE = {
+    "ResourceClaim": ("spec",),
+    "ResourceClaimTemplate": ("spec",),
     "Job": ("spec.completions", "spec.completionMode", "spec.selector"),
     "ResourceSlice": ("spec.driver", "spec.pool.name", "spec.nodeName"),
 }

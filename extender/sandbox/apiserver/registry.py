@@ -238,7 +238,6 @@ class Registry:
         else:
             written = {**new, "metadata": metadata, "apiVersion": old["apiVersion"], "kind": old["kind"]}
             check(old, written)
-            validation.check_immutable(resource.name, old, written)
             if "status" in old and resource.name in _WITH_STATUS:
                 written["status"] = old["status"]
         if _same(written, old):

@@ -1,13 +1,13 @@
-"""Validates ResourceClaims, and what templates and pods say about them, as kube-apiserver 1.36 does.
+"""What kube-apiserver 1.36 refuses in a new claim, or in the status of one, and whether Berth can read an object.
 
-`unreadable` also finds what Berth cannot read. Source of the other rules: pkg/apis/resource/validation.
+Source: pkg/apis/resource/validation.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import orjson
 
@@ -17,17 +17,14 @@ from extender.api.fields import Json, inner, need
 from extender.api.nodes import decode_node
 from extender.api.pods import decode_pod
 from extender.api.resource_slices import SliceDecoder
-from extender.api_schema import claim_faults
+from extender.api_schema import claim_faults, is_label, is_subdomain, request_names
 from extender.base.berth_errors import WireError
 from extender.sandbox.apiserver.status_errors import ApiError, invalid
+from extender.scheduling.requirements import ADMIN_LABEL
 
 _GROUP = "resource.k8s.io"
-_MAX_RESERVED, _MAX_RESULTS, _MAX_CONFIG, _MAX_CONDITIONS = 256, 32, 64, 4
-_IMMUTABLE = ("resourceclaims", "resourceclaimtemplates")
+_MAX_RESERVED, _MAX_RESULTS, _MAX_CONFIG, _MAX_CONDITIONS, _MAX_NAME = 256, 32, 64, 4, 63
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 
 
 def check_spec(resource: str, obj: Json) -> None:
@@ -40,13 +37,6 @@ def check_spec(resource: str, obj: Json) -> None:
         raise ApiError(400, "BadRequest", str(error)) from error
     if fault is not None:
         raise invalid(f"{obj['kind']}.{_GROUP}", obj["metadata"]["name"], f"{fault.path}: {fault.problem}")
-
-
-def check_immutable(resource: str, old: Json, new: Json) -> None:
-    """Raise ApiError if a write changes the spec of a claim or of a template."""
-    if resource in _IMMUTABLE and old.get("spec") != new.get("spec"):
-        problem = f"spec: Invalid value: {json.dumps(new.get('spec'))}: field is immutable"
-        raise invalid(f"{new['kind']}.{_GROUP}", new["metadata"]["name"], problem)
 
 
 def check_status(old: Json, new: Json, namespace_labels: dict[str, str]) -> None:
@@ -91,7 +81,7 @@ def _check_allocation(new: Json, allocation: Json, namespace_labels: dict[str, s
         raise _bad(new, "status.allocation.devices.results", f"must have at most {_MAX_RESULTS} items")
     if len(config) > _MAX_CONFIG:
         raise _bad(new, "status.allocation.devices.config", f"must have at most {_MAX_CONFIG} items")
-    known = _request_names(new)
+    known = request_names((new.get("spec") or {}).get("devices") or {}, "")
     for position, result in enumerate(results):
         _check_result(new, f"status.allocation.devices.results[{position}]", result, known, namespace_labels)
     for position, entry in enumerate(config):
@@ -102,23 +92,14 @@ def _check_allocation(new: Json, allocation: Json, namespace_labels: dict[str, s
             raise _bad(new, f"{path}.opaque", "Required value")
 
 
-def _request_names(claim: Json) -> set[str]:
-    found: set[str] = set()
-    for request in ((claim.get("spec") or {}).get("devices") or {}).get("requests") or []:
-        found.add(request["name"])
-        found.update(f"{request['name']}/{sub['name']}" for sub in request.get("firstAvailable") or [])
-    return found
-
-
-def _check_result(new: Json, path: str, result: Json, known: set[str], namespace_labels: dict[str, str]) -> None:
+def _check_result(new: Json, path: str, result: Json, known: Collection[str], namespace_labels: dict[str, str]) -> None:
     if result.get("request") not in known:
         raise _bad(new, f"{path}.request", f"Invalid value: {result.get('request')!r}: must be a request of the claim")
-    checks = (("driver", _SUBDOMAIN, 63), ("device", _LABEL, 63))
-    for field, pattern, limit in checks:
+    for field, is_valid in (("driver", is_subdomain), ("device", is_label)):
         value = str(result.get(field) or "")
-        if not pattern.fullmatch(value) or len(value) > limit:
+        if not is_valid(value) or len(value) > _MAX_NAME:
             raise _bad(new, f"{path}.{field}", f"Invalid value: {value!r}")
-    if not all(_SUBDOMAIN.fullmatch(part) for part in str(result.get("pool") or "").split("/")):
+    if not all(map(is_subdomain, str(result.get("pool") or "").split("/"))):
         raise _bad(new, f"{path}.pool", f"Invalid value: {result.get('pool')!r}")
     share = result.get("shareID")
     if share is not None and not _UUID.fullmatch(str(share)):
