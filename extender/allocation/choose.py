@@ -21,7 +21,6 @@ from extender.allocation.search import MAX_STEPS, Search
 from extender.api.claim_specs import ClaimSpec, DeviceRequest
 from extender.api.resource_claims import MAX_RESULTS
 from extender.base.berth_errors import InvalidClaim, OutOfSteps
-from extender.base.bits import first_members
 from extender.base.deadline import NO_DEADLINE, Deadline
 
 Preference = Callable[[Problem, Solution], Iterable[Allowed]]
@@ -86,7 +85,7 @@ class FastPath:
             left = free & allowed.devices & ~taken
             if allowed.of_request:
                 left &= allowed.of_request.get((claim, request.name), -1)
-            bits = first_members(left, request.count)
+            bits = _lowest(left, request.count)
             if len(bits) < request.count:
                 return None
             if claim == len(picks):
@@ -95,6 +94,16 @@ class FastPath:
                 picks[claim].append(Pick(bit, request, None))
                 taken |= 1 << bit
         return Solution(tuple(map(tuple, picks)), self.alternatives)
+
+
+def _lowest(mask: int, count: int) -> list[int]:
+    """The lowest `count` positions of the bits that are set, ascending; fewer if there are fewer."""
+    found: list[int] = []
+    while mask and len(found) < count:
+        low = mask & -mask
+        found.append(low.bit_length() - 1)
+        mask ^= low
+    return found
 
 
 def _is_plain(request: DeviceRequest) -> bool:

@@ -127,13 +127,14 @@ class Solution(NamedTuple):
         return found
 
     @property
+    def masks(self) -> list[int]:
+        """Masks of all devices of each claim."""
+        return [sum(1 << bit for bit in {pick.bit for pick in claim}) for claim in self.picks]
+
+    @property
     def mask(self) -> int:
         """Mask of all devices of the solution."""
-        found = 0
-        for claim in self.picks:
-            for pick in claim:
-                found |= 1 << pick.bit
-        return found
+        return sum(1 << bit for bit in {pick.bit for claim in self.picks for pick in claim})
 
 
 # -- from a solution to status.allocation of the claims --------------------------------------------------------

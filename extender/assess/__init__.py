@@ -4,7 +4,8 @@ from extender.assess.anonymise import anonymised
 from extender.assess.assessment import Assessment, assess
 from extender.assess.cluster_reading import BUDGET, ClusterReading, reading_of
 from extender.assess.html_page import html_page
-from extender.assess.movable_pods import Movable, Terms, movable_pods, time_of
+from extender.assess.movable_pods import Movable, Terms, movable_pods
+from extender.assess.pod_facts import ClusterFacts, facts_of, newest_time
 from extender.assess.pod_jobs import job_lines
 from extender.assess.restart_advice import Move, RestartAdvice, advise_restarts
 from extender.assess.texts import HEADS, gang_cells, headline, product_cells, replay_cells, set_cells
@@ -22,6 +23,7 @@ __all__ = [
     "BUDGET",
     "HEADS",
     "Assessment",
+    "ClusterFacts",
     "ClusterReading",
     "Movable",
     "Move",
@@ -33,17 +35,18 @@ __all__ = [
     "anonymised",
     "assess",
     "check_wanted",
+    "facts_of",
     "gang_cells",
     "headline",
     "html_page",
     "job_lines",
     "largest_shapes",
     "movable_pods",
+    "newest_time",
     "product_cells",
     "reading_of",
     "replay_cells",
     "set_cells",
-    "time_of",
     "wanted_group",
     "wanted_objects",
     "wanted_pod",

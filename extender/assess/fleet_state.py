@@ -14,7 +14,6 @@ from extender.assess.pod_sets import PodSet, is_equal_for_all, says_places
 from extender.explain import STATES, fleet_stats, letters, product
 from extender.scheduling import path_labels
 from extender.topology.link_knowledge import Links, links_of
-from extender.topology.product_values import in_part_use
 from extender.topology.ring import joined_sets
 from extender.vendors import PLUGIN_RESOURCES
 
@@ -186,7 +185,7 @@ def _add_sets(
 ) -> None:
     """Count the joined sets of a node, and name the pods that break them."""
     assert node_info.fabric is not None
-    used = node_info.positions(node_info.busy | in_part_use(node_info))
+    used = node_info.positions(node_info.busy | node_info.in_part_use)
     for gpus in joined_sets(node_info.fabric.graph.interconnect, node_info.positions(-1)):
         if gpus.bit_count() < 2:  # noqa: PLR2004 - one GPU is no set
             continue

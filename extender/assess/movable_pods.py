@@ -5,25 +5,20 @@ Pods that share a claim go together, and so do all pods of a group; a Job or a J
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TypeVar
 
 from extender.allocation import Snapshot
-from extender.api.fields import Json, inner, integer, many, string, string_map
-from extender.api.pod_affinity import LabelSelector, label_selector
-from extender.api.pod_amounts import Amounts, allocatable_of, requests_of
-from extender.api.pod_groups import GroupKey, GroupSource, jobs_of
-from extender.api.pods import SCHEDULER, Pod, decode_pod
+from extender.api.pod_amounts import Amounts
+from extender.api.pod_groups import GroupKey, GroupSource
+from extender.api.pods import SCHEDULER, Pod
 from extender.api.resource_claims import Claim
-from extender.assess.cluster_reading import ClusterReading
 from extender.assess.gang_spread import group_of
-from extender.base.berth_errors import WireError
+from extender.assess.pod_facts import Budget, ClusterFacts, PodFacts, time_of
 from extender.defrag import Restart
 from extender.vendors import GPU, driver_of
 
-T = TypeVar("T")
 _HOUR = 3600.0
 _SERVES = "ReplicaSet"  # its pods lose nothing but the time of their start
 _KINDS = {GroupSource.JOB_SET: "JobSet", GroupSource.JOB: "Job"}
@@ -50,64 +45,31 @@ class Terms:
     all_schedulers: bool = False
 
 
-def movable_pods(reading: ClusterReading, snapshot: Snapshot, terms: Terms) -> Movable:
+def movable_pods(facts: ClusterFacts, snapshot: Snapshot, terms: Terms) -> Movable:
     """The pods of a cluster that may be restarted for pods of a priority."""
-    return _Movable(reading, snapshot, terms).run()
-
-
-def time_of(reading: ClusterReading) -> datetime:
-    """The newest time that the objects have: a file does not say when it was written."""
-    return max(_times(reading), default=datetime.fromisoformat("1970-01-01T00:00:00+00:00"))
-
-
-def running_of(reading: ClusterReading) -> list[Json]:
-    """The pods with devices that have a node and have not ended, as they were read."""
-    return [reading.requests[pod.uid] for pod in reading.pods if pod.node_name]
-
-
-def _times(reading: ClusterReading) -> Iterator[datetime]:
-    for obj in (*reading.requests.values(), *reading.fleet):
-        status = obj.get("status") or {}
-        conditions = (one.get("lastHeartbeatTime") for one in status.get("conditions") or ())
-        for text in ((obj.get("metadata") or {}).get("creationTimestamp"), status.get("startTime"), *conditions):
-            if (found := _time(text)) is not None:
-                yield found
-
-
-def _time(text: object) -> datetime | None:
-    """A time of the API; None if it is none."""
-    try:
-        found = datetime.fromisoformat(str(text))
-    except ValueError:
-        return None
-    return found if found.tzinfo is not None else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Budget:
-    name: str
-    namespace: str
-    selector: LabelSelector | None
+    return _Movable(facts, snapshot, terms).run()
 
 
 class _Movable:
-    def __init__(self, reading: ClusterReading, snapshot: Snapshot, terms: Terms) -> None:
-        self._reading = reading
+    def __init__(self, facts: ClusterFacts, snapshot: Snapshot, terms: Terms) -> None:
+        self._facts = facts
         self._snapshot = snapshot
         self._terms = terms
-        self._found = Movable()
-        self._budgets: dict[str, list[_Budget]] = {}  # by namespace
-        for budget in self._read_budgets():
+        self._found = Movable(budgets={budget.name: budget.allowed for budget in facts.budgets})
+        self._budgets: dict[str, list[Budget]] = {}  # by namespace
+        for budget in facts.budgets:
             self._budgets.setdefault(budget.namespace, []).append(budget)
-        self._pods: dict[str, Pod] = {pod.uid: pod for pod in reading.pods if pod.node_name}
-        self._objects: dict[str, Json] = dict(reading.requests)
-        self._amounts: dict[object, Amounts] = {}  # what each bound pod requests, by UID
+        self._known: dict[str, PodFacts] = {**facts.others, **facts.pods}
+        self._pods: dict[str, Pod] = {uid: one.pod for uid, one in facts.pods.items() if one.pod.node_name}
+        self._of_groups: dict[tuple[str, str], list[str]] = {}  # namespace and PodGroup to the UIDs of its pods
+        for uid, pod in self._pods.items():
+            self._of_groups.setdefault((pod.key.namespace, pod.group), []).append(uid)
         self._unions: dict[Hashable, Hashable] = {}
 
     def run(self) -> Movable:
         """Read it all."""
         self._add_pods_of_jobs()
-        self._add_amounts()
+        self._add_left()
         claims = [claim for claim in self._snapshot.claims.values() if _has_devices(claim)]
         for pod in self._pods.values():
             if (group := group_of(pod)) is not None:
@@ -146,41 +108,30 @@ class _Movable:
             if one.resource == "pods":
                 yield one.uid
             else:
-                pods = self._pods.values()
-                own = [pod.uid for pod in pods if pod.group == one.name and pod.key.namespace == claim.key.namespace]
-                yield from own or [""]
+                yield from self._of_groups.get((claim.key.namespace, one.name), [""])
 
     def _add_pods_of_jobs(self) -> None:
         """The pods without devices of Jobs that have some with devices: a launcher goes with its workers."""
         jobs = {key for pod in self._pods.values() for key in pod.jobs}
-        for obj in self._reading.others:
-            if not jobs.isdisjoint(jobs_of(inner(obj, "metadata", ""))):
-                pod = decode_pod(obj)
-                self._pods[pod.uid], self._objects[pod.uid] = pod, obj
+        for uid, one in self._facts.others.items():
+            if not jobs.isdisjoint(one.pod.jobs):
+                self._pods[uid] = one.pod
 
     # -- what they leave -------------------------------------------------------------------------------------
 
-    def _add_amounts(self) -> None:
-        nodes = [obj for obj in self._reading.fleet if obj["kind"] == "Node"]
-        left = {obj["metadata"]["name"]: read(obj, allocatable_of) for obj in nodes}
-        for obj in (*self._reading.others, *running_of(self._reading)):
-            name, uid = str(obj["spec"]["nodeName"]), (obj.get("metadata") or {}).get("uid")
-            self._amounts[uid] = amounts = read(obj, requests_of)
-            if name in left:
-                left[name] = left[name].minus(amounts)
-        self._found.left = left
+    def _add_left(self) -> None:
+        used = dict(self._facts.used)
+        for uid, one in self._facts.pods.items():
+            name = one.pod.node_name
+            if uid in self._pods:
+                used[name] = used.get(name, Amounts()).plus(one.amounts)
+        allocatable = self._facts.allocatable
+        self._found.left = {name: amounts.minus(used.get(name, Amounts())) for name, amounts in allocatable.items()}
 
     # -- budgets ---------------------------------------------------------------------------------------------
 
-    def _read_budgets(self) -> Iterator[_Budget]:
-        for obj in self._reading.budgets:
-            budget = read(obj, _budget)
-            allowed = read(obj, lambda one: integer(inner(one, "status", ""), "disruptionsAllowed", "status"))
-            self._found.budgets[budget.name] = allowed
-            yield budget
-
     def _protecting(self, pod: Pod) -> Iterator[str]:
-        labels = string_map(inner(self._objects[pod.uid], "metadata", ""), "labels", "metadata")
+        labels = self._known[pod.uid].labels
         for one in self._budgets.get(pod.key.namespace, ()):
             if one.selector is not None and one.selector.matches(labels):
                 yield one.name
@@ -208,7 +159,8 @@ class _Movable:
                 return self._stay(f"PodDisruptionBudget {budget} allows {allowed} disruptions", names)
         if any(uid not in self._pods for claim in claims for uid in self._users(claim)):
             return None  # the claim is named already
-        owners = {pod.uid: _owner(self._objects[pod.uid]) for pod in pods}
+        known = [self._known[pod.uid] for pod in pods]
+        owners = {one.pod.uid: one.owner for one in known}
         gpus = {claim.key: gpus_of(claim) for claim in claims}
         restart = Restart(
             self._name(group, pods),
@@ -216,11 +168,11 @@ class _Movable:
             tuple(sorted(claims, key=lambda claim: claim.key)),
             sum(gpus.values()),
             sum(count * self._hours(claim, owners) for claim in claims if (count := gpus[claim.key])),
-            max(priority_of(self._objects[pod.uid]) for pod in pods),
+            max(one.priority for one in known),
             ", ".join(sorted({" ".join(owner) for owner in owners.values()})),
             len(pods) > 1,
             budgets,
-            {pod.uid: self._amounts[pod.uid] for pod in pods},
+            {one.pod.uid: one.amounts for one in known},
         )
         return self._found.restarts.append(restart)
 
@@ -236,14 +188,13 @@ class _Movable:
         return max(((self._terms.now - one).total_seconds() / _HOUR for one in started if one is not None), default=0.0)
 
     def _started(self, uid: str) -> datetime | None:
-        obj = self._objects[uid]
-        started = _time(inner(obj, "status", "").get("startTime"))
-        return min(started or _time(self._pods[uid].created) or self._terms.now, self._terms.now)
+        started = self._known[uid].started or time_of(self._pods[uid].created)
+        return min(started or self._terms.now, self._terms.now)
 
     def _why_it_stays(self, pod: Pod) -> str:
         """Why a pod is never restarted; '' if it may be."""
-        obj = self._objects[pod.uid]
-        kind, _ = _owner(obj)
+        known = self._known[pod.uid]
+        kind, _ = known.owner
         if pod.deleting:
             return "they terminate: their devices become free by themselves"
         if kind == "Node":
@@ -254,24 +205,9 @@ class _Movable:
             return "no controller owns them, so nothing creates them again"
         if pod.scheduler != SCHEDULER and not self._terms.all_schedulers:
             return OTHER_SCHEDULER
-        if self._terms.priority is not None and priority_of(obj) > self._terms.priority:
+        if self._terms.priority is not None and known.priority > self._terms.priority:
             return f"they have a priority above {self._terms.priority}"
         return ""
-
-
-def read(obj: Json, what: Callable[[Json], T]) -> T:
-    """A part of an object. Raises WireError that names the object."""
-    try:
-        return what(obj)
-    except WireError as error:
-        where = f"{obj.get('kind')} {(obj.get('metadata') or {}).get('name')}"
-        raise WireError(f"{where}: {error.path}", error.problem) from error
-
-
-def _budget(obj: Json) -> _Budget:
-    metadata = inner(obj, "metadata", "")
-    namespace, name = (string(metadata, field, "metadata") for field in ("namespace", "name"))
-    return _Budget(f"{namespace}/{name}", namespace, label_selector(inner(obj, "spec", ""), "selector", "spec"))
 
 
 def _has_devices(claim: Claim) -> bool:
@@ -282,16 +218,3 @@ def gpus_of(claim: Claim) -> int:
     """GPUs of a claim; a part of one counts as one."""
     results = claim.allocation.results if claim.allocation is not None else ()
     return len({one.device for one in results if not one.admin_access and driver_of(one.device.driver).kind == GPU})
-
-
-def priority_of(obj: Json) -> int:
-    """The priority of a pod as it was read."""
-    found = inner(obj, "spec", "").get("priority")
-    return found if isinstance(found, int) else 0
-
-
-def _owner(obj: Json) -> tuple[str, str]:
-    """Kind and name of the controller; ('', '') if there is none."""
-    references = many(inner(obj, "metadata", ""), "ownerReferences", "metadata", lambda one, _: one)
-    own = next((one for one in references if one.get("controller") is True), {})
-    return str(own.get("kind") or ""), str(own.get("name") or "")

@@ -11,9 +11,10 @@ from shlex import quote
 
 from extender.allocation import Features, Snapshot
 from extender.api.fields import Json
+from extender.api.pod_amounts import NO_LIMIT
 from extender.api.pods import Pod
-from extender.assess.cluster_reading import ClusterReading
-from extender.assess.movable_pods import Movable, gpus_of, running_of
+from extender.assess.movable_pods import Movable, gpus_of
+from extender.assess.pod_facts import ClusterFacts
 from extender.assess.wanted_pods import Wanted
 from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.base.text_limits import counted
@@ -21,7 +22,7 @@ from extender.console import to_json
 from extender.defrag import RESERVED, TOLERATION, WAIT_COST, Advice, Asked, Cluster, Restart, Verdict, advise, again
 from extender.explain import free_devices
 from extender.policy import Policy
-from extender.replay import Proof, fleet_of, prove
+from extender.replay import NodeRoom, Proof, prove
 from extender.scheduling import Evaluator
 
 _TOLERATION = {"key": TOLERATION.key, "operator": TOLERATION.operator}
@@ -73,14 +74,14 @@ class RestartAdvice:
 
 
 def advise_restarts(
-    reading: ClusterReading,
+    facts: ClusterFacts,
     wanted: Wanted,
     movable: Movable,
     policy: Policy,
     deadline: Deadline,
 ) -> RestartAdvice:
     """Search until the deadline, and prove what was found."""
-    snapshot = reading.cache.snapshot()
+    snapshot = facts.cache.snapshot()
     context = Evaluator(Features()).evaluation_context(snapshot, deadline)
     cluster = Cluster.of(snapshot, movable.left, policy, context)
     advice = advise(cluster, wanted.asked, movable.restarts, movable.budgets)
@@ -97,9 +98,11 @@ def advise_restarts(
             found.reason = cluster.without(movable.restarts).refusal(wanted.asked)
     elif advice.verdict is Verdict.ADVICE:
         nodes = _proof_nodes(advice, snapshot)
-        fleet = fleet_of((), (*_staying(reading, snapshot, advice, nodes), *_own_claims(reading, wanted)))
-        groups, own = snapshot.group_policies, [pod for pod in reading.pods if pod.node_name and _is_of(pod, wanted)]
-        proof = prove(fleet, wanted.asked, advice.restarts, advice.reserved, policy, groups, own)
+        own = [one.pod for one in facts.pods.values() if one.pod.node_name and _is_of(one.pod, wanted)]
+        left = cluster.without(advice.restarts).left
+        total = {name: facts.allocatable.get(name, NO_LIMIT) for name in nodes}
+        room = NodeRoom(total, {name: left.get(name, NO_LIMIT) for name in nodes})
+        proof = prove(facts.cache, room, wanted.asked, advice.restarts, advice.reserved, policy, own)
         found.moves = [_move(one, proof) for one in advice.restarts]
         _add_cost(found, advice)
         found.reserved = sorted(advice.reserved)
@@ -120,32 +123,6 @@ def _proof_nodes(advice: Advice, snapshot: Snapshot) -> frozenset[str]:
     first |= {node for places in advice.places.values() for node in places.values()}
     others = sorted(infos.keys() - first, key=lambda name: (-free_devices(infos[name]), name))
     return frozenset([*(first & infos.keys()), *others[: max(_PROOF_NODES - len(first), 0)]])
-
-
-def _staying(reading: ClusterReading, snapshot: Snapshot, advice: Advice, nodes: frozenset[str]) -> Iterator[Json]:
-    """The objects of these nodes without the pods that are restarted and their claims."""
-    ended = {pod.uid for one in advice.restarts for pod in one.pods}
-    freed = {claim.key for one in advice.restarts for claim in one.claims}
-    for obj in reading.fleet:
-        if obj["kind"] == "Node" and obj["metadata"]["name"] not in nodes:
-            continue
-        if obj["kind"] == "ResourceSlice" and obj["spec"].get("nodeName") not in (None, "", *nodes):
-            continue
-        yield obj
-    pools = {pool.key for name in nodes for pool in snapshot.node_infos[name].inventory.pools}
-    for key in {claim.key for pool in pools for claim in snapshot.claims_on(pool)} - freed:
-        yield reading.claims[key]
-    for obj in (*reading.others, *running_of(reading)):
-        if obj["spec"]["nodeName"] in nodes and (obj.get("metadata") or {}).get("uid") not in ended:
-            yield obj
-
-
-def _own_claims(reading: ClusterReading, wanted: Wanted) -> Iterator[Json]:
-    """The claims of waiting pods that have no devices."""
-    keys = {key for pod in wanted.asked.pods for key in pod.claim_keys}
-    for key in sorted(keys & reading.claims.keys()):
-        if not (reading.claims[key].get("status") or {}).get("allocation"):
-            yield reading.claims[key]
 
 
 def _add_cost(found: RestartAdvice, advice: Advice) -> None:

@@ -13,8 +13,7 @@ from extender.api.pod_amounts import Amounts, requests_of
 from extender.api.pod_annotations import TOPOLOGY_ANNOTATION
 from extender.api.pod_groups import MINIMUM, GroupKey, GroupPolicy, GroupSource
 from extender.api.pods import SCHEDULER, Pod
-from extender.assess.cluster_reading import ClusterReading
-from extender.assess.movable_pods import priority_of, read
+from extender.assess.pod_facts import ClusterFacts, read
 from extender.assess.pod_jobs import product_expression
 from extender.base.berth_errors import WireError
 from extender.defrag import Asked
@@ -106,24 +105,24 @@ def largest_shapes(snapshot: Snapshot) -> list[Shape]:
     return [found[name] for name in sorted(found)]
 
 
-def wanted_pod(reading: ClusterReading, snapshot: Snapshot, key: ObjectKey) -> Wanted:
+def wanted_pod(facts: ClusterFacts, snapshot: Snapshot, key: ObjectKey) -> Wanted:
     """The waiting pod of this name, with its gang. Raises WireError."""
     found = next((pod for pod in snapshot.pods.values() if pod.key == key), None)
     if found is None:
-        bound = next((pod for pod in reading.pods if pod.key == key), None)
+        bound = next((one.pod for one in facts.pods.values() if one.pod.key == key), None)
         why = "is not among the pods that wait for devices"
-        if bound is not None:
+        if bound is not None and bound.node_name:
             why = f"is bound to node {bound.node_name}: berth defrag is for pods that wait"
         raise WireError(f"pod {key}", why)
     if not found.is_waiting:
         raise WireError(f"pod {key}", "does not wait: it has ended, is deleted, or has a scheduling gate")
     membership = found.membership
     if membership is not None and gang_minimum(membership, snapshot):
-        return _waiting(reading, gang_of(found, membership, snapshot).waiting, f"group {membership.key}")
-    return _waiting(reading, (found,), f"pod {key}")
+        return _waiting(facts, gang_of(found, membership, snapshot).waiting, f"group {membership.key}")
+    return _waiting(facts, (found,), f"pod {key}")
 
 
-def wanted_group(reading: ClusterReading, snapshot: Snapshot, key: ObjectKey) -> Wanted:
+def wanted_group(facts: ClusterFacts, snapshot: Snapshot, key: ObjectKey) -> Wanted:
     """The group of this name of which pods wait. Raises WireError."""
     groups = groups_named(snapshot, key.namespace, key.name)
     waiting = [pod for pods in groups.values() for pod in pods if pod.is_waiting]
@@ -132,19 +131,19 @@ def wanted_group(reading: ClusterReading, snapshot: Snapshot, key: ObjectKey) ->
     keys = {pod.membership.key for pod in waiting if pod.membership is not None}
     if len(keys) > 1:
         raise WireError(f"group {key}", f"names {len(keys)} groups that wait: name one of their pods")
-    found = wanted_pod(reading, snapshot, min(pod.key for pod in waiting))
+    found = wanted_pod(facts, snapshot, min(pod.key for pod in waiting))
     if len(found.asked.pods) < len(waiting):
         raise WireError(f"group {key}", "is no gang, each of its pods is placed alone: name one of them")
     return found
 
 
-def _waiting(reading: ClusterReading, pods: Sequence[Pod], text: str) -> Wanted:
-    objects = {pod.uid: reading.requests[pod.uid] for pod in pods}
-    asked = {uid: read(obj, requests_of) for uid, obj in objects.items()}
+def _waiting(facts: ClusterFacts, pods: Sequence[Pod], text: str) -> Wanted:
+    known = {pod.uid: facts.pods[pod.uid] for pod in pods}
+    asked = {uid: one.amounts for uid, one in known.items()}
     membership = pods[0].membership
     return Wanted(
         Asked(text, tuple(pods), requests=asked, is_new=False),
-        min(map(priority_of, objects.values())),
+        min(one.priority for one in known.values()),
         membership.key if membership is not None else None,
     )
 

@@ -17,16 +17,6 @@ def members(mask: int) -> list[int]:
     return found
 
 
-def first_members(mask: int, count: int) -> list[int]:
-    """The lowest `count` positions of the bits that are set, ascending; fewer if there are fewer."""
-    found: list[int] = []
-    while mask and len(found) < count:
-        low = mask & -mask
-        found.append(low.bit_length() - 1)
-        mask ^= low
-    return found
-
-
 def lowest(mask: int) -> int:
     """The position of the lowest bit that is set. The mask must not be 0."""
     return (mask & -mask).bit_length() - 1

@@ -285,9 +285,9 @@ class Reservations:
         """The devices held for a pod."""
         return tuple(r for claim_uid in self._held_for.get(pod_uid, ()) for r in self.by_claim[claim_uid].results)
 
-    def held_by(self, pod_uid: str) -> list[str]:
-        """The claims that are held for a pod, by UID."""
-        return list(self._held_for.get(pod_uid, ()))
+    def held_by(self, *pod_uids: str) -> list[str]:
+        """The claims that are held for pods, by UID."""
+        return [claim_uid for pod_uid in pod_uids for claim_uid in self._held_for.get(pod_uid, ())]
 
     def held_on(self, node: str, kept: Container[str] = ()) -> list[str]:
         """The claims that are held on a node, by UID, except those of the pods `kept`."""

@@ -157,12 +157,12 @@ class ClusterCache:
         self._freed(self.reservations.apply(ReservationEvent.FORGET, claim_uid))
         self._snapshot = None
 
-    def release(self, pod_uid: str) -> bool:
-        """End the holds of a pod before its next filter request. Returns whether that freed devices.
+    def release(self, *pod_uids: str) -> bool:
+        """End the holds of pods before their next filter requests. Returns whether that freed devices.
 
         If so, the caller must call `freed` after the filter request.
         """
-        held = self.reservations.held_by(pod_uid)
+        held = self.reservations.held_by(*pod_uids)
         return bool(held) and self._touch(self.reservations.release(held))
 
     def release_claim(self, claim_uid: str) -> None:

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from extender.assess import (
     BUDGET,
+    ClusterFacts,
     ClusterReading,
     Movable,
     Move,
@@ -23,10 +24,11 @@ from extender.assess import (
     Wanted,
     advise_restarts,
     check_wanted,
+    facts_of,
     largest_shapes,
     movable_pods,
+    newest_time,
     reading_of,
-    time_of,
     wanted_group,
     wanted_objects,
     wanted_pod,
@@ -114,11 +116,12 @@ def defrag_command(
     decided_by = policy_of(policy) if policy is not None else Policy()
     if level:
         _check_level(level, reading, decided_by)
-    now = time_of(reading) if snapshot else datetime.now(UTC)
+    now = newest_time(reading) if snapshot else datetime.now(UTC)
     terms = Terms(now, priority, None, all_schedulers)
     with Screen(stderr=True).status("searching"):
-        wanted = _wanted(reading, words, file, shape, namespace)
-        found = list(_advice(reading, wanted, terms, decided_by, seconds))
+        facts = facts_of(reading)
+        wanted = _wanted(facts, words, file, shape, namespace)
+        found = list(_advice(facts, wanted, terms, decided_by, seconds))
     _show(found, reading, output, of_files=bool(snapshot))
     if not any(one.is_proved or one.verdict == "fits" for one in found):
         raise typer.Exit(1)
@@ -168,20 +171,20 @@ def _check_level(level: str, reading: ClusterReading, policy: Policy) -> None:
 
 
 def _wanted(
-    reading: ClusterReading,
+    facts: ClusterFacts,
     words: Sequence[str] | None,
     file: Sequence[Path] | None,
     shape: Shape | None,
     namespace: str,
 ) -> Iterator[Wanted]:
     """The pods for which room is to be made, one or a gang at a time."""
-    snapshot = reading.cache.snapshot()
+    snapshot = facts.cache.snapshot()
     if words:
         named = explained(words, namespace, has_file=False)
         assert named is not None
         named = named if named.namespace else named._replace(namespace="default")
         try:
-            yield (wanted_group if named.is_group else wanted_pod)(reading, snapshot, named.group_key)
+            yield (wanted_group if named.is_group else wanted_pod)(facts, snapshot, named.group_key)
         except WireError as error:
             raise named.of_wrong_kind() or error from error
     elif file:
@@ -194,17 +197,17 @@ def _wanted(
 
 
 def _advice(
-    reading: ClusterReading, wanted: Iterable[Wanted], terms: Terms, policy: Policy, seconds: float
+    facts: ClusterFacts, wanted: Iterable[Wanted], terms: Terms, policy: Policy, seconds: float
 ) -> Iterator[RestartAdvice]:
     """The advice for each. Without a priority, that of the wanted pods is the limit."""
-    snapshot, known = reading.cache.snapshot(), dict[Terms, Movable]()
+    snapshot, known = facts.cache.snapshot(), dict[Terms, Movable]()
     for one in wanted:
         check_wanted(one, snapshot, policy)
         priority = one.priority if terms.priority is None else terms.priority
         own = replace(terms, priority=priority, group=one.group)
         if own not in known:
-            known[own] = movable_pods(reading, snapshot, own)
-        yield advise_restarts(reading, one, known[own], policy, Deadline(seconds, time.monotonic))
+            known[own] = movable_pods(facts, snapshot, own)
+        yield advise_restarts(facts, one, known[own], policy, Deadline(seconds, time.monotonic))
 
 
 # -- output ----------------------------------------------------------------------------------------------------------

@@ -230,7 +230,8 @@ class _BoundMembers:
         minimum = gang_minimum(membership, snapshot) if membership is not None else 0
         if membership is None or not minimum:
             return False
-        return is_incomplete(membership, minimum, snapshot) or may_terminate(membership.key, minimum, snapshot)
+        placed = placed_members(membership.key, snapshot)
+        return is_incomplete(membership, minimum, snapshot) or may_terminate(membership.key, placed, minimum, snapshot)
 
     async def _membership(self, key: GroupKey) -> Membership | None:
         """The membership of a bound pod of the group that runs; None if no such pod can be read."""

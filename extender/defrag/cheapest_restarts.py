@@ -150,7 +150,7 @@ class _Search:
                 return
             if fit.fits(domain, chosen):
                 fitting.append(names)
-                self._try(domain, chosen)
+                self._try(fit.nodes(domain, chosen), chosen)
 
     def _try_nodes(self, fit: Fit, domain: Domain) -> bool:
         """Empty whole nodes of a domain until the pods fit, and take back what they do not need.
@@ -171,7 +171,7 @@ class _Search:
         for one in sorted(chosen, key=_by_order, reverse=True):
             chosen = _without(fit, domain, chosen, [one])
         self.is_complete = False
-        self._try(domain, chosen)
+        self._try(fit.nodes(domain, chosen), chosen)
         return True
 
     def _on(self, names: Sequence[str]) -> list[Restart]:
@@ -184,12 +184,11 @@ class _Search:
 
     # -- the rest of the cluster -----------------------------------------------------------------------------
 
-    def _try(self, domain: Domain, chosen: Sequence[Restart]) -> None:
-        """Place all pods after these restarts. Keep the advice if it is the cheapest."""
-        elsewhere = frozenset(self._cluster.snapshot.node_infos.keys() - set(domain.nodes))
-        found = self._placed(elsewhere, chosen)
+    def _try(self, nodes: Sequence[str], chosen: Sequence[Restart]) -> None:
+        """Place all pods after these restarts, the wanted ones on these nodes. Keep the cheapest advice."""
+        found = self._placed(nodes, chosen)
         while found is not None and found.advice.waiting and not self._is_inner:
-            more = (self._placed(elsewhere, one) for one in self._additions(found))
+            more = (self._placed(nodes, one) for one in self._additions(found))
             best = min((one for one in more if one is not None), key=_cost, default=found)
             if _cost(best) >= _cost(found):
                 break
@@ -197,12 +196,12 @@ class _Search:
         if found is not None and _cost(found) < self._limit:
             self.best = found.advice
 
-    def _placed(self, elsewhere: Nodes, chosen: Sequence[Restart]) -> _Trial | None:
-        """The wanted pods get their places, not elsewhere, and then those that are restarted."""
+    def _placed(self, nodes: Sequence[str], chosen: Sequence[Restart]) -> _Trial | None:
+        """The wanted pods get their places on these nodes, and then those that are restarted get theirs."""
         self._trials += 1
         if self._trials > _MAX_TRIALS:
             raise DeadlineExceeded
-        wanted = self._cluster.without(chosen).place(self._asked, elsewhere)
+        wanted = self._cluster.without(chosen).place(self._asked, among=nodes)
         if wanted is None:
             return None
         cluster, reserved, places = wanted.cluster, frozenset(wanted.nodes.values()), dict[str, Mapping[str, str]]()

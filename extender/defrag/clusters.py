@@ -2,65 +2,92 @@
 
 It answers with the code of filter (NodeRanking) and of the gang planner (plan_gang). kube-scheduler's own part is
 modelled: node selectors, required node affinity, taints, and the CPU, memory and places of each node.
+
+A search makes thousands of such clusters, so none costs more than what changed in it. Rankings follow the cluster as it
+is. A cluster has the names of its changed nodes, which are evaluated apart.
 """
 
 from __future__ import annotations
 
 from collections import ChainMap, Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
 
-from extender.allocation import Snapshot
-from extender.allocation.what_if import hypothetical_snapshot, with_devices_allocated
-from extender.api.nodes import Node
+from extender.allocation import NodeInfo, Snapshot
+from extender.allocation.what_if import with_devices_allocated, with_devices_released
 from extender.api.pod_amounts import NO_LIMIT, Amounts
 from extender.api.pods import Pod
 from extender.api.resource_claims import Result
+from extender.api.resource_slices import PoolKey
 from extender.defrag.restarts import Asked, Restart, again
-from extender.explain import Scenario, apply_scenario, with_new_group
+from extender.explain import only_nodes, with_new_group, without_allocations
 from extender.gangs.gang import Gang, gang_minimum, gang_of
 from extender.gangs.gang_planner import plan_gang
-from extender.gangs.gang_problem import (
-    GangMembers,
-    GangPlan,
-    GangProblem,
-    GangShortage,
-    gang_members,
-    gang_problem,
-    plan_sizes,
-)
+from extender.gangs.gang_problem import GangMembers, GangPlan, GangShortage, gang_members, gang_problem, plan_sizes
 from extender.policy import Policy
-from extender.scheduling import EvaluationContext, Placement, PodRequirements, RankingCache, may_run, requirements_of
+from extender.scheduling import (
+    EvaluationContext,
+    FilterStatus,
+    NodeRanking,
+    Placement,
+    PodRequirements,
+    RankingCache,
+    evaluate,
+    may_run,
+    requirements_of,
+)
 from extender.scheduling.requirements import Skip
 
+_LIKELY = 64  # nodes that may be the best for a member of a gang
 Nodes = frozenset[str]
 NO_NODES: Nodes = frozenset()
 
 
 @dataclass(slots=True)
 class Memory:
-    """What all clusters that come from one share."""
+    """What all clusters that come from one share. `base` is the cluster as it is."""
 
+    base: Snapshot
     policy: Policy
     context: EvaluationContext
     rankings: RankingCache = field(default_factory=RankingCache)
-    versions: count[int] = field(default_factory=count)
     usable: dict[object, Nodes] = field(default_factory=dict)  # by node selectors and tolerations
+    statuses: dict[tuple[object, NodeInfo], FilterStatus] = field(default_factory=dict)
+    seeing: dict[PoolKey, list[str]] = field(default_factory=dict)  # pool to the nodes that may use its devices
+
+    def ranking(self, requirements: PodRequirements) -> NodeRanking:
+        """The ranking of the cluster as it is. Raises DeadlineExceeded."""
+        found = self.rankings.get_or_create(requirements)
+        if not found.update(self.base, self.context):
+            self.context.deadline.exceed()
+        return found
+
+    def status(self, node_info: NodeInfo, requirements: PodRequirements) -> FilterStatus:
+        """The status of a node for requirements, evaluated once. Raises DeadlineExceeded."""
+        key = requirements.key, node_info
+        found = self.statuses.get(key)
+        if found is None:
+            found = self.statuses[key] = evaluate(node_info, requirements.for_node(node_info.node), self.context)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """One of them. `left` has what pods that stay leave of each node."""
 
-    snapshot: Snapshot
+    snapshot: Snapshot  # without `states`: only_nodes makes those of some nodes
     left: Mapping[str, Amounts]
     memory: Memory
+    changed: Nodes = NO_NODES  # those whose devices are not used as they are in the base
 
     @classmethod
     def of(cls, snapshot: Snapshot, left: Mapping[str, Amounts], policy: Policy, context: EvaluationContext) -> Cluster:
         """The cluster as it is."""
-        return _changed(Memory(policy, context), snapshot, left)
+        memory = Memory(snapshot, policy, context)
+        for name, info in snapshot.node_infos.items():
+            for pool in info.inventory.pools:
+                memory.seeing.setdefault(pool.key, []).append(name)
+        return cls(replace(snapshot, states={}), left, memory)
 
     # -- restarts ------------------------------------------------------------------------------------------------
 
@@ -68,9 +95,30 @@ class Cluster:
         """The cluster after these pods ended. What creates them again has not done so yet."""
         if not restarts:
             return self
-        ended = Scenario(deallocated=tuple(claim for one in restarts for claim in one.claims))
-        snapshot = apply_scenario(self.snapshot, [claim for one in restarts for claim in again(one).claims], ended)
-        return _changed(self.memory, snapshot, self._left_without(restarts))
+        ended = [claim for one in restarts for claim in one.claims]
+        snapshot = without_allocations(self.snapshot, ended)
+        renewed = {claim.key: claim for one in restarts for claim in again(one).claims}
+        known = ChainMap(renewed, snapshot.claims)  # type: ignore[arg-type]  # the second is never written
+        left = {**self.left, **self._left_without(restarts)}
+        results: dict[str, list[Result]] = {}
+        for one in restarts:
+            for result in one.results:
+                for name in self.memory.seeing.get(PoolKey(result.device.driver, result.device.pool), ()):
+                    results.setdefault(name, []).append(result)
+        infos = dict(snapshot.node_infos)
+        for name, own in results.items():
+            infos[name] = with_devices_released(infos[name], own)
+        return self._with(replace(snapshot, claims=known, node_infos=infos), left, results)
+
+    def _left_without(self, restarts: Sequence[Restart]) -> Mapping[str, Amounts]:
+        by_node: dict[str, list[Restart]] = {}
+        for one in restarts:
+            for name in one.nodes:
+                by_node.setdefault(name, []).append(one)
+        return {name: self.left_without(name, own) for name, own in by_node.items()}
+
+    def _with(self, snapshot: Snapshot, left: Mapping[str, Amounts], changed: Iterable[str]) -> Cluster:
+        return Cluster(snapshot, left, self.memory, self.changed.union(changed))
 
     def left_without(self, node: str, restarts: Iterable[Restart]) -> Amounts:
         """The amounts that a node has free after these pods ended."""
@@ -81,14 +129,10 @@ class Cluster:
                     found = found.plus(one.requests.get(pod.uid, Amounts(pods=1)))
         return found
 
-    def _left_without(self, restarts: Sequence[Restart]) -> Mapping[str, Amounts]:
-        nodes = {name for one in restarts for name in one.nodes}
-        return {**self.left, **{name: self.left_without(name, restarts) for name in nodes}}
-
     # -- places --------------------------------------------------------------------------------------------------
 
-    def place(self, asked: Asked, barred: Nodes = NO_NODES) -> Placed | None:
-        """The pods placed, without use of the barred nodes; None if they find no place.
+    def place(self, asked: Asked, barred: Nodes = NO_NODES, among: Sequence[str] | None = None) -> Placed | None:
+        """The pods placed, without use of the barred nodes and of those not `among`; None if they find no place.
 
         A gang is placed as a whole, or at least its minimum. Other pods are placed one by one, all or none. Raises
         DeadlineExceeded.
@@ -96,15 +140,26 @@ class Cluster:
         cluster = self.knowing(asked)
         gang = cluster.gang(asked)
         if gang is not None:
-            return _place_gang(cluster, asked, gang, barred)
+            return _place_gang(cluster, asked, gang, barred, among)
         places = dict[str, str]()
         for pod in asked.pods:
-            found = _place_pod(cluster, asked, pod, barred)
+            found = _place_pod(cluster, asked, pod, barred, among)
             if found is None:
                 return None
             cluster = found.cluster
             places |= found.nodes
         return Placed(cluster, places)
+
+    def with_placements(self, asked: Asked, placements: Mapping[str, tuple[str, Placement]]) -> Placed:
+        """The cluster with the devices, CPU and memory of these placements in use, which are by UID of the pod."""
+        infos, left = dict(self.snapshot.node_infos), dict(self.left)
+        amounts = {pod.uid: asked.amounts(pod) for pod in asked.pods}
+        nodes = {uid: node for uid, (node, _) in placements.items()}
+        for uid, (node, placement) in placements.items():
+            results: list[Result] = [one for claim in placement.results(infos[node]) for one in claim]
+            infos[node] = with_devices_allocated(infos[node], results)
+            left[node] = left.get(node, NO_LIMIT).minus(amounts[uid])
+        return Placed(self._with(replace(self.snapshot, node_infos=infos), left, nodes.values()), nodes)
 
     def knowing(self, asked: Asked) -> Cluster:
         """The cluster with the claims of these pods, and with their group."""
@@ -124,19 +179,19 @@ class Cluster:
         found = gang_of(pod, pod.membership, self.snapshot)
         return found if found.missing else None
 
-    def usable(self, pod: Pod, amounts: Amounts, barred: Nodes = NO_NODES) -> Nodes:
-        """The nodes that kube-scheduler may offer for a pod."""
-        return frozenset(name for name in self.runnable(pod) - barred if self.left.get(name, NO_LIMIT).has(amounts))
-
     def runnable(self, pod: Pod) -> Nodes:
         """The nodes that a pod may use, whatever runs there."""
         key = pod.node_selectors, pod.tolerations
         known = self.memory.usable.get(key)
         if known is None:
-            infos = self.snapshot.node_infos
+            infos = self.memory.base.node_infos
             known = frozenset(name for name, info in infos.items() if may_run(pod, info.node))
             self.memory.usable[key] = known
         return known
+
+    def offers(self, asked: Asked, pod: Pod, barred: Nodes, requirements: PodRequirements | None = None) -> Offers:
+        """The nodes that kube-scheduler may offer for a pod."""
+        return Offers(self, self.runnable(pod), barred, asked.amounts(pod), requirements)
 
     def refusal(self, asked: Asked) -> str:
         """The reason of most nodes for the first of these pods alone; '' if it fits on one. Raises DeadlineExceeded."""
@@ -144,20 +199,51 @@ class Cluster:
         requirements = requirements_of(asked.pods[0], cluster.snapshot, self.memory.policy)
         if not isinstance(requirements, PodRequirements):
             return ""
-        ranking = self.memory.rankings.get_or_create(requirements)
-        if not ranking.update(cluster.snapshot, self.memory.context):
-            self.memory.context.deadline.exceed()
-        found = Counter(ranking.reasons().values())
+        found = Counter[str]()
+        for info in cluster.snapshot.node_infos.values():
+            status = self.memory.status(info, requirements)
+            if isinstance(status, Placement):
+                return ""
+            found[status.text] += 1
         return max(found, key=lambda text: (found[text], text), default="")
 
-    def problem(self, asked: Asked, gang: Gang, members: GangMembers, barred: Nodes = NO_NODES) -> GangProblem:
-        """The problem of the planner for these members."""
-        nodes = {pod.uid: self.usable(pod, asked.amounts(pod), barred) for pod in members.pods}
-        return gang_problem(gang, members, self.memory.policy, self.snapshot, nodes)
+    def plan(
+        self, asked: Asked, gang: Gang, members: GangMembers, names: Sequence[str], barred: Nodes = NO_NODES
+    ) -> GangPlan | GangShortage:
+        """A plan for these members on these nodes alone. Raises DeadlineExceeded."""
+        nodes, known = dict[str, frozenset[str]](), dict[object, frozenset[str]]()
+        for pod in members.pods:
+            key = pod.node_selectors, pod.tolerations, asked.amounts(pod)
+            if key not in known:
+                offers = self.offers(asked, pod, barred)
+                known[key] = frozenset(name for name in names if name in offers)
+            nodes[pod.uid] = known[key]
+        problem = gang_problem(gang, members, self.memory.policy, self.snapshot, nodes)
+        return plan_gang(problem, only_nodes(self.snapshot, names), self.memory.context)
 
-    def plan(self, problem: GangProblem) -> GangPlan | GangShortage:
-        """Plan on the snapshot of this cluster. Raises DeadlineExceeded."""
-        return plan_gang(problem, self.snapshot, self.memory.context)
+
+class Offers:
+    """The nodes that kube-scheduler may offer for a pod; with requirements, without those that do not match them."""
+
+    def __init__(
+        self, cluster: Cluster, runnable: Nodes, barred: Nodes, amounts: Amounts, requirements: PodRequirements | None
+    ) -> None:
+        self._cluster = cluster
+        self._runnable = runnable
+        self._barred = barred
+        self._amounts = amounts
+        self._requirements = requirements if requirements is not None and requirements.node_selectors else None
+
+    def __contains__(self, name: object) -> bool:
+        cluster = self._cluster
+        if name not in self._runnable or name in self._barred or not isinstance(name, str):
+            return False
+        if not cluster.left.get(name, NO_LIMIT).has(self._amounts):
+            return False
+        snapshot = cluster.snapshot
+        return (
+            self._requirements is None or self._requirements.mismatch(snapshot.node_infos[name].node, snapshot) is None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,50 +254,54 @@ class Placed:
     nodes: Mapping[str, str]
 
 
-def _changed(memory: Memory, snapshot: Snapshot, left: Mapping[str, Amounts]) -> Cluster:
-    """Another cluster. Rankings may follow it: no two clusters have one version."""
-    found = hypothetical_snapshot(snapshot, snapshot.node_infos, next(memory.versions))
-    return Cluster(found, left, memory)
-
-
-def _place_pod(cluster: Cluster, asked: Asked, pod: Pod, barred: Nodes) -> Placed | None:
-    requirements = requirements_of(pod, cluster.snapshot, cluster.memory.policy)
-    usable = cluster.usable(pod, asked.amounts(pod), barred)
+def _place_pod(cluster: Cluster, asked: Asked, pod: Pod, barred: Nodes, among: Sequence[str] | None) -> Placed | None:
+    requirements, memory = requirements_of(pod, cluster.snapshot, cluster.memory.policy), cluster.memory
     if isinstance(requirements, Skip):
-        return Placed(cluster, {pod.uid: min(usable)}) if usable else None
+        offers = cluster.offers(asked, pod, barred)
+        usable = min((name for name in among or cluster.runnable(pod) if name in offers), default="")
+        return Placed(cluster, {pod.uid: usable}) if usable else None
     if not isinstance(requirements, PodRequirements):
         return None
-    nodes: Iterable[Node] = (cluster.snapshot.node_infos[name].node for name in usable)
-    if requirements.node_selectors:
-        mismatched = requirements.mismatches(nodes, cluster.snapshot)
-        usable = usable.difference(*mismatched.values())
-    ranking = cluster.memory.rankings.get_or_create(requirements)
-    if not ranking.update(cluster.snapshot, cluster.memory.context):
-        cluster.memory.context.deadline.exceed()
-    for node, placement in ranking.best(usable, 1):
-        return _with_placements(cluster, asked, {pod.uid: (node, placement)})
-    return None
+    offers = cluster.offers(asked, pod, barred, requirements)
+    best: tuple[float, str, Placement] | None = None
+    for name in cluster.changed if among is None else among:
+        if name in offers:
+            found = memory.status(cluster.snapshot.node_infos[name], requirements)
+            if isinstance(found, Placement) and (best is None or (-found.score, name) < best[:2]):
+                best = -found.score, name, found
+    if among is None:
+        for name, placement in memory.ranking(requirements).best(offers, 1, cluster.changed):
+            if best is None or (-placement.score, name) < best[:2]:
+                best = -placement.score, name, placement
+    return cluster.with_placements(asked, {pod.uid: best[1:]}) if best is not None else None
 
 
-def _place_gang(cluster: Cluster, asked: Asked, gang: Gang, barred: Nodes) -> Placed | None:
+def _place_gang(
+    cluster: Cluster, asked: Asked, gang: Gang, barred: Nodes, among: Sequence[str] | None
+) -> Placed | None:
     members = gang_members(gang, cluster.snapshot, cluster.memory.policy)
     if not isinstance(members, GangMembers):
         return None
     sizes = [len(members.pods)] if asked.is_whole else plan_sizes(gang, members)
     for size in sizes:
-        found = cluster.plan(cluster.problem(asked, gang, members.first(size), barred))
-        if isinstance(found, GangPlan):
-            return _with_placements(cluster, asked, found.placements)
+        own = members.first(size)
+        for names in (among,) if among is not None else _likely_first(cluster, asked, own, barred):
+            found = cluster.plan(asked, gang, own, names, barred)
+            if isinstance(found, GangPlan):
+                return cluster.with_placements(asked, found.placements)
     return None
 
 
-def _with_placements(cluster: Cluster, asked: Asked, placements: Mapping[str, tuple[str, Placement]]) -> Placed:
-    """The cluster with the devices, CPU and memory of these placements in use."""
-    infos, left = dict(cluster.snapshot.node_infos), dict(cluster.left)
-    amounts = {pod.uid: asked.amounts(pod) for pod in asked.pods}
-    for uid, (node, placement) in placements.items():
-        results: list[Result] = [one for claim in placement.results(infos[node]) for one in claim]
-        infos[node] = with_devices_allocated(infos[node], results)
-        left[node] = left.get(node, NO_LIMIT).minus(amounts[uid])
-    changed = _changed(cluster.memory, replace(cluster.snapshot, node_infos=infos), left)
-    return Placed(changed, {uid: node for uid, (node, _) in placements.items()})
+def _likely_first(cluster: Cluster, asked: Asked, members: GangMembers, barred: Nodes) -> Iterator[Sequence[str]]:
+    """The nodes on which a gang may be planned: first the best ones of each member, then all."""
+    names, kinds = dict.fromkeys(sorted(cluster.changed)), set[object]()
+    for pod in members.pods:
+        requirements = members.requirements.get(pod.uid)
+        if requirements is not None and requirements.key not in kinds:
+            kinds.add(requirements.key)
+            offers = cluster.offers(asked, pod, barred, requirements)
+            names |= dict.fromkeys(name for name, _ in cluster.memory.ranking(requirements).best(offers, _LIKELY))
+    infos = cluster.snapshot.node_infos
+    if len(names) < len(infos) // 2:
+        yield list(names)
+    yield list(infos)

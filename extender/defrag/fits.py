@@ -6,7 +6,8 @@ A domain is a node, or for a gang one of the widest domains that may hold it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import islice
 from math import inf
 from typing import Protocol
 
@@ -15,7 +16,7 @@ from extender.api.reasons import Code
 from extender.defrag.bounds import Bounds, least_gpus
 from extender.defrag.clusters import Cluster
 from extender.defrag.restarts import Asked, Restart
-from extender.explain import GangQuestion, PlannerCaches, free_devices, only_nodes, widest_domains
+from extender.explain import GangQuestion, PlannerCaches, free_devices, widest_domains
 from extender.gangs.domains import natural
 from extender.gangs.gang import Gang
 from extender.gangs.gang_problem import GangMembers, GangPlan, GangShortage, gang_members
@@ -54,6 +55,10 @@ class Fit(Protocol):
 
     def fits(self, domain: Domain, chosen: Sequence[Restart]) -> bool:
         """Whether the pods fit after these restarts. Raises DeadlineExceeded."""
+        ...
+
+    def nodes(self, domain: Domain, chosen: Sequence[Restart], /) -> Sequence[str]:
+        """The nodes on which `fits` looks for room."""
         ...
 
 
@@ -104,6 +109,19 @@ class _PodFit:
         self.gave_up |= isinstance(found, Unschedulable) and found.reason.code is Code.OUT_OF_BUDGET
         return isinstance(found, Placement)
 
+    def nodes(self, domain: Domain, _: Sequence[Restart]) -> Sequence[str]:
+        return domain.nodes
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """A domain without restarts: for how many pods each node may have room, and all of them; the freest nodes first."""
+
+    domain: Domain
+    free: Mapping[str, int]
+    all_free: int
+    freest: Sequence[str]
+
 
 class _GangFit:
     def __init__(self, cluster: Cluster, asked: Asked, gang: Gang, members: GangMembers, by_node: ByNode) -> None:
@@ -114,6 +132,7 @@ class _GangFit:
         self._by_node = by_node
         kinds = list({one.key: one for one in self._members.requirements.values()}.values())
         self._bounds = Bounds(kinds, len(self._members.requirements), cluster.memory.context)
+        self._places: _Places | None = None
         self.gpus = sum(map(least_gpus, self._members.requirements.values()))
         self.gave_up = False
 
@@ -130,26 +149,35 @@ class _GangFit:
                 yield Domain(domain.nodes, sorted(restarts.values(), key=lambda one: one.order), bound)
 
     def may_fit(self, domain: Domain, chosen: Sequence[Restart]) -> bool:
-        by_node: dict[str, list[Restart]] = {}
+        places, by_node = self._places_of(domain), dict[str, list[Restart]]()
         for one in chosen:
-            for name in one.nodes:
+            for name in one.nodes & places.free.keys():
                 by_node.setdefault(name, []).append(one)
         infos = self._cluster.snapshot.node_infos
-        return self._bounds.of((infos[name] for name in domain.nodes), by_node) < inf
+        more = sum(len(self._bounds.slots(infos[name], own)) - places.free[name] for name, own in by_node.items())
+        return places.all_free + more >= len(self._members.requirements)
 
     def fits(self, domain: Domain, chosen: Sequence[Restart]) -> bool:
-        cluster = self._cluster.without(chosen)
-        problem = cluster.problem(self._asked, self._gang, self._members)
-        nodes = self._around(domain, chosen)
-        found = replace(cluster, snapshot=only_nodes(cluster.snapshot, nodes)).plan(problem)
+        nodes = self.nodes(domain, chosen)
+        found = self._cluster.without(chosen).plan(self._asked, self._gang, self._members, nodes)
         self.gave_up |= isinstance(found, GangShortage) and (found.gave_up or len(nodes) < len(domain.nodes))
         return isinstance(found, GangPlan)
 
-    def _around(self, domain: Domain, chosen: Sequence[Restart]) -> Sequence[str]:
-        """The nodes of the domain; of many, those of the restarts and the freest others."""
-        most, infos = max(_AROUND, 2 * len(self._members.pods)), self._cluster.snapshot.node_infos
+    def nodes(self, domain: Domain, chosen: Sequence[Restart]) -> Sequence[str]:
+        """All nodes of the domain; of many, those of the restarts and the freest others."""
+        most = max(_AROUND, 2 * len(self._members.pods))
         if len(domain.nodes) <= 2 * most:
             return domain.nodes
-        first = {name for one in chosen for name in one.nodes} & set(domain.nodes)
-        others = sorted(set(domain.nodes) - first, key=lambda name: (-free_devices(infos[name]), natural(name)))
-        return [*sorted(first), *others[:most]]
+        places = self._places_of(domain)
+        first = {name for one in chosen for name in one.nodes} & places.free.keys()
+        others = (name for name in places.freest if name not in first)
+        return [*sorted(first), *islice(others, most)]
+
+    def _places_of(self, domain: Domain) -> _Places:
+        """What all sets of restarts in a domain share. One domain is tried after the other."""
+        if self._places is None or self._places.domain is not domain:
+            infos = self._cluster.snapshot.node_infos
+            free = {name: len(self._bounds.slots(infos[name], ())) for name in domain.nodes}
+            freest = sorted(domain.nodes, key=lambda name: (-free_devices(infos[name]), natural(name)))
+            self._places = _Places(domain, free, sum(free.values()), freest)
+        return self._places

@@ -37,6 +37,7 @@ from extender.explain.scenario import (
     only_nodes,
     scenario_of,
     with_new_group,
+    without_allocations,
     without_own_holds,
 )
 from extender.explain.selector_stats import failing_terms
@@ -83,5 +84,6 @@ __all__ = [
     "unmet_places",
     "widest_domains",
     "with_new_group",
+    "without_allocations",
     "without_own_holds",
 ]

@@ -498,7 +498,7 @@ def large_jobs(stats: Mapping[str, FleetStats]) -> list[LargeJob]:
 
 def _stats_of(node_info: NodeInfo, bits: tuple[int, ...], snapshot: Snapshot) -> FleetStats:
     others = [bit for bit in bits if bit not in node_info.gpu_bits]
-    left = left_over(node_info) if node_info.fabric is not None else []
+    left = left_over(node_info, node_info.in_part_use) if node_info.fabric is not None else []
     return FleetStats(
         gpus=len(bits),
         free=left.count(WHOLE) + sum(letter(node_info, bit) == "f" for bit in others),

@@ -129,9 +129,8 @@ def _problem(gang: Gang, pods: Sequence[Pod], snapshot: Snapshot, policy: Policy
             return f"{group}pod {pod.key}: {pod.membership.problem}"
     memberships = [pod.membership for pod in gang.waiting if pod.membership is not None]
     if any(gang_minimum(membership, snapshot) for membership in memberships):
-        different = disagreement(gang.key, gang.waiting)
-        levels = policy.group_levels
-        problem = different or (gang.problem(levels) if gang.is_complete else gang.topology_in(levels).problem)
+        levels, different = policy.group_levels, disagreement(gang.key, gang.waiting)
+        problem = gang.problem(levels) if gang.is_complete else different or gang.topology_in(levels).problem
         if problem:
             return f"group {gang.key} is rejected: {problem}"
     if gang.minimum > MAX_TOGETHER:

@@ -44,7 +44,7 @@ def apply_scenario(snapshot: Snapshot, claims: Iterable[Claim], scenario: Scenar
         known = ChainMap(added, snapshot.claims)  # type: ignore[arg-type] # the second is never written
         snapshot = replace(snapshot, claims=known)
     if scenario.deallocated:
-        snapshot = _without_allocations(snapshot, scenario.deallocated)
+        snapshot = without_allocations(snapshot, scenario.deallocated)
     if scenario.classes:
         snapshot = _with_classes(snapshot, scenario.classes)
     released = [*scenario.released, *_results_of(scenario.deallocated)]
@@ -55,8 +55,11 @@ def apply_scenario(snapshot: Snapshot, claims: Iterable[Claim], scenario: Scenar
     return hypothetical_snapshot(snapshot, node_infos, snapshot.version)
 
 
-def _without_allocations(snapshot: Snapshot, claims: Iterable[Claim]) -> Snapshot:
-    """The snapshot without the reservations of these claims, and without them among the claims with devices."""
+def without_allocations(snapshot: Snapshot, claims: Iterable[Claim]) -> Snapshot:
+    """The snapshot without the reservations of these claims, and without them among the claims with devices.
+
+    Their devices stay in use.
+    """
     keys, uids, claims_on = {claim.key for claim in claims}, {claim.uid for claim in claims}, snapshot.claims_on
     return replace(
         snapshot,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from extender.allocation import Snapshot
 from extender.api.group_topology import AskedTopology, GroupTopology, group_topology
@@ -41,16 +41,17 @@ class Gang:
     topology_label: str  # of which the group's object asks for one value; '' for no such constraint
     timeout_seconds: float  # 0 if neither an object nor an annotation sets it
     bound: tuple[BoundMember, ...] = ()  # those of `placed` whose part is known; empty if no member asks for parts
+    # A sub-group of which fewer pods exist than its minimum, and that minimum.
+    lacking_subgroup: tuple[str, int] | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        unknown = self.placed.total() - len(self.bound)
+        object.__setattr__(self, "lacking_subgroup", lacking_subgroup(self.waiting, self.bound, unknown))
 
     @property
     def is_complete(self) -> bool:
         """Whether enough members exist, also of each sub-group."""
         return len(self.waiting) + self.placed.total() >= self.minimum and self.lacking_subgroup is None
-
-    @property
-    def lacking_subgroup(self) -> tuple[str, int] | None:
-        """A sub-group of which fewer pods exist than its minimum, and that minimum."""
-        return lacking_subgroup(self.waiting, self.bound, self.placed.total() - len(self.bound))
 
     @property
     def missing(self) -> int:
@@ -63,8 +64,8 @@ class Gang:
 
     def problem(self, levels: Sequence[str]) -> str:
         """Why no plan can give a complete gang what it asks for, with the levels of a policy; '' if one can."""
-        of_topology = self.topology_in(levels).problem
-        return of_topology or parts_problem(self.key.name, self.waiting, self.bound, self.minimum, levels)
+        different = _annotated_difference(self.key, self.waiting) or self.topology_in(levels).problem
+        return different or parts_problem(self.key.name, self.waiting, self.bound, self.minimum, levels)
 
 
 def gang_minimum(membership: Membership, snapshot: Snapshot) -> int:
@@ -119,12 +120,12 @@ def own_claims(key: GroupKey, snapshot: Snapshot) -> dict[ObjectKey, str]:
     }
 
 
-def may_terminate(key: GroupKey, minimum: int, snapshot: Snapshot) -> bool:
-    """Whether the minimum counts members as bound that only their claims show.
+def may_terminate(key: GroupKey, placed: Mapping[str, str], minimum: int, snapshot: Snapshot) -> bool:
+    """Whether the minimum counts members as bound, of those `placed`, that only their claims show.
 
     Such members may belong to an earlier gang of this name, and terminate.
     """
-    placed, read = placed_members(key, snapshot), snapshot.bound_members.get(key, {})
+    read = snapshot.bound_members.get(key, {})
     return len(placed.keys() & read.keys()) < min(len(placed), minimum)
 
 
@@ -152,6 +153,11 @@ def disagreement(key: GroupKey, members: Sequence[Pod]) -> str:
 
     The fault of an invalid annotation, if a member has one.
     """
+    return _annotated_difference(key, members) or parts_disagreement(key.name, members)
+
+
+def _annotated_difference(key: GroupKey, members: Sequence[Pod]) -> str:
+    """As `disagreement`, without what they say of the group's parts."""
     for member in members:
         if member.membership is not None and member.membership.problem:
             return f"pod {member.key} of group {key.name}: {member.membership.problem}"
@@ -161,13 +167,16 @@ def disagreement(key: GroupKey, members: Sequence[Pod]) -> str:
             if one != other:
                 pods = f"{first.key} has {one or 'none'}, {member.key} has {other or 'none'}"
                 return f"the pods of group {key.name} disagree about {annotation}: {pods}"
-    return parts_disagreement(key.name, members)
+    return ""
 
 
-def difference(pod: Pod, membership: Membership, snapshot: Snapshot) -> str:
-    """How the pod and the first known member disagree about their gang; '' if they agree, or if there is no gang."""
+def difference(pod: Pod, membership: Membership, minimum: int, snapshot: Snapshot) -> str:
+    """How the pod and the first known member disagree about their gang; '' if they agree, or if there is no gang.
+
+    `minimum` is what the pod says.
+    """
     first = next(iter(snapshot.members.get(membership.key, {}).values()), pod)
-    if first.membership is None or not (gang_minimum(membership, snapshot) or gang_minimum(first.membership, snapshot)):
+    if first is pod or first.membership is None or not (minimum or gang_minimum(first.membership, snapshot)):
         return ""
     return disagreement(membership.key, (first, pod))
 

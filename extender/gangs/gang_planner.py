@@ -167,10 +167,11 @@ class _Planner:
         seen: set[Hashable] = set()
         for domain in domains:
             self._context.deadline.check_time()
-            key = self._equivalence_key(domain.name) if domain.level == NODE else domain.name
-            if domain.level != NODE or key not in seen:
-                seen.add(key)
-                yield domain
+            if domain.level == NODE and seen and self._equivalence_key(domain.name) in seen:
+                continue
+            yield domain
+            if domain.level == NODE:  # not before: the first one nearly always has room
+                seen.add(self._equivalence_key(domain.name))
 
     def _equivalence_key(self, name: str) -> Hashable:
         return tuple(rooms.equivalence_key(name) for rooms in self._rooms)
@@ -200,7 +201,7 @@ class _Planner:
         return FewerDomains(self._rooms, self._domains, self._may_fit, place).plan(domain, placed)
 
     def _filled(self, rooms: Sequence[NodeRooms], domain: Domain) -> list[Placed] | None:
-        found = fill(rooms, domain, self._snapshot, self._domains, self._order)
+        found = fill(rooms, domain, self._domains, self._order)
         return found.placed if found is not None else None
 
     def _fill(self, rooms: NodeRooms, trial: GangTrial, domain: Domain, wanted: int, variant: int) -> Placed | None:
@@ -220,7 +221,7 @@ class _Planner:
     def _with_other_alternatives(self, domain: Domain) -> list[Placed] | None:
         """All units without the first alternatives of their requests, then without the second ones, and so on."""
         for variant in range(1, max(rooms.variants for rooms in self._rooms)):
-            found = fill(self._rooms, domain, self._snapshot, self._domains, self._order, variant)
+            found = fill(self._rooms, domain, self._domains, self._order, variant)
             if found is not None:
                 return found.placed
         return None
@@ -236,15 +237,16 @@ class _Planner:
     def _by_rank(self, placed: Sequence[Placed]) -> Assigned:
         found: Assigned = []
         for rooms, units in zip(self._rooms, placed, strict=True):
-            ordered = sorted(units, key=lambda entry: self._domains.path(entry[0]))
+            paths = {name: self._domains.path(name) for name in {name for name, _ in units}}
+            ordered = sorted(units, key=lambda entry: paths[entry[0]])
             found += zip(self._order.units_for(rooms, [name for name, _ in ordered]), ordered, strict=True)
         return found
 
     def _result(self, domain: Domain, assigned: Assigned) -> GangPlan:
         placements: dict[str, tuple[str, Placement]] = {}
         for unit, (name, found) in assigned:
-            node = self._snapshot.node_infos[name].node
-            placements |= {uid: (name, one) for uid, one in member_placements(unit, found, node).items()}
+            own = member_placements(unit, found, name, self._snapshot.node_infos)
+            placements |= {uid: (name, one) for uid, one in own.items()}
         return GangPlan(placements, domain.level, domain.name)
 
     def _shortage(self) -> GangShortage:
@@ -269,7 +271,7 @@ class _Planner:
     def _room(self, domain: Domain) -> int:
         if self._parts is not None:
             return self._parts.room(domain)
-        found = fill(self._rooms, domain, self._snapshot, self._domains, self._order, whole=False)
+        found = fill(self._rooms, domain, self._domains, self._order, whole=False)
         return found.members if found is not None else 0
 
     def _bounded_members(self, domain: Domain) -> int:
@@ -316,7 +318,6 @@ class Filled(NamedTuple):
 def fill(
     all_rooms: Sequence[NodeRooms],
     domain: Domain,
-    snapshot: Snapshot,
     domains: Domains,
     order: PlaceOrder,
     variant: int = 0,
@@ -327,7 +328,7 @@ def fill(
 
     Raises DeadlineExceeded.
     """
-    trial, found = GangTrial(snapshot), list[Placed]()
+    trial, found = GangTrial(), list[Placed]()
     for rooms in all_rooms:
         placed = _fill_rooms(rooms, trial, domain, domains, order, variant, len(rooms.units), whole=whole)
         if placed is None:
@@ -377,7 +378,7 @@ def pack(
     Units on one node do not affect other nodes. So each node is searched alone, until there is room for all units.
     None if not all fit, or if the steps end first. Raises DeadlineExceeded.
     """
-    trial, wanted = GangTrial(snapshot), len(rooms.units)
+    trial, wanted = GangTrial(), len(rooms.units)
     room = rooms.rooms(trial, domain.nodes, wanted)
     better: dict[Hashable, tuple[UnitPlacement, ...]] = {}  # by equivalence key of the node
     for name in sorted(domain.nodes, key=natural):
@@ -402,7 +403,7 @@ def _packed(rooms: NodeRooms, name: str, wanted: int, snapshot: Snapshot, steps:
     """The most units on one node, with any devices and alternatives."""
     best: tuple[UnitPlacement, ...] = ()
     for variant in range(rooms.variants):
-        trial = GangTrial(snapshot)
+        trial = GangTrial()
         found = rooms.place(trial, name, wanted, variant)
         best = max(best, found, key=len)
     try:

@@ -181,7 +181,7 @@ def _without_reservation(members: GangMembers, kept: Collection[str], snapshot: 
     for pod in sorted(members.pods, key=lambda pod: pod.uid not in kept):
         claims = members.requirements[pod.uid].claims if pod.uid in members.requirements else ()
         needed = {
-            (claim.uid, pod.group if _is_of_pod_group(claim, pod, snapshot) else pod.uid): claim
+            (claim.uid, pod.group if pod.group and _is_of_pod_group(claim, pod, snapshot) else pod.uid): claim
             for claim in claims
             if not claim.extended and needs_reservation(claim, pod)
         }
@@ -198,8 +198,6 @@ def _without_reservation(members: GangMembers, kept: Collection[str], snapshot: 
 
 def _is_of_pod_group(claim: Claim, pod: Pod, snapshot: Snapshot) -> bool:
     """Whether the PodGroup of the pod owns the claim, or lists it as the pod does."""
-    if not pod.group:
-        return False
     if claim.owner_group is not None and claim.owner_group.name == pod.group:
         return True
     policy = snapshot.group_policies.get(GroupKey(pod.key.namespace, GroupSource.CORE, pod.group))

@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Hashable, Iterator, Sequence
 from itertools import accumulate
 
-from extender.allocation import Snapshot
+from extender.allocation import NodeInfo, Snapshot
 from extender.gangs.gang_trial import GangTrial
 from extender.gangs.gang_units import Placed, UnitPlacement
 from extender.gangs.node_rooms import Ban, NodeRooms
@@ -63,7 +63,8 @@ class GangSearch:
             for unit in range(number)
             for step in range(rooms.members_per_unit)
         ]
-        self._trial = GangTrial(snapshot, in_turn=False)
+        self._node_infos = snapshot.node_infos
+        self._trial = GangTrial(in_turn=False)
         self._steps = steps
         self._chosen: list[tuple[int, Placement]] = []  # index in the names of the rooms, and devices, by position
         self._failed: set[Hashable] = set()
@@ -98,8 +99,9 @@ class GangSearch:
         if key in self._failed:
             return
         for node in nodes:
-            for placement in self._placements(rooms, step, names[node]):
-                rooms.add(self._trial, names[node], step, placement)
+            node_info = self._node_infos[names[node]]
+            for placement in self._placements(rooms, step, node_info):
+                rooms.add(self._trial, node_info, step, placement)
                 self._chosen.append((node, placement))
                 yield True
                 self._chosen.pop()
@@ -114,7 +116,8 @@ class GangSearch:
                 break
             if self._rooms[index].left(self._trial, names[node]) < 1:
                 continue
-            class_ = self._classes.get(names[node]) if self._trial.is_fresh(names[node]) else None
+            is_fresh = self._trial.is_fresh(self._node_infos[names[node]])
+            class_ = self._classes.get(names[node]) if is_fresh else None
             if class_ is None:
                 found.append(node)
             elif class_ not in seen:
@@ -122,18 +125,18 @@ class GangSearch:
                 seen.add(class_)
         return found
 
-    def _placements(self, rooms: NodeRooms, step: int, name: str) -> Iterator[Placement]:
+    def _placements(self, rooms: NodeRooms, step: int, node_info: NodeInfo) -> Iterator[Placement]:
         """Every choice of devices for a member on a node, the preferred one first.
 
         Each other choice lacks some device or alternative of an earlier one. So the search evaluates the node again
         with each of these forbidden.
         """
-        requirements = rooms.requirements(name, step)
+        requirements = rooms.requirements(node_info, step)
         queue, seen, effects = deque([frozenset[Ban]()]), {frozenset[Ban]()}, set[Hashable]()
         while queue:
             bans = queue.popleft()
             self._steps.spend()
-            placement = rooms.evaluate(self._trial, name, step, bans)
+            placement = rooms.evaluate(self._trial, node_info, step, bans)
             if placement is None:
                 continue
             effect = _effect(placement)

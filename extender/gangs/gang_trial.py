@@ -10,13 +10,13 @@ would never end.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from itertools import chain, count
 from operator import itemgetter
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from extender.allocation import NodeInfo, Snapshot
+from extender.allocation import NodeInfo
 from extender.allocation.what_if import with_devices_allocated
 from extender.api.resource_claims import Result
 from extender.api.resource_slices import Device, DeviceId, PoolKey
@@ -46,9 +46,8 @@ class GangTrial:
     A pool that spans nodes is tracked once for all of them.
     """
 
-    def __init__(self, snapshot: Snapshot, *, in_turn: bool = True) -> None:
+    def __init__(self, *, in_turn: bool = True) -> None:
         """`in_turn`: the limits must hold after each placement, and not only at the end."""
-        self._node_infos = snapshot.node_infos
         self._in_turn = in_turn
         self._results: dict[PoolKey, tuple[Result, ...]] = {}
         self._placements: Counter[str] = Counter()  # by node
@@ -66,20 +65,20 @@ class GangTrial:
         """The nodes with a placement of this plan."""
         return {name for name, number in self._placements.items() if number}
 
-    def add(self, name: str, placement: Placement, limits: tuple[NodeLimit, ...] = ()) -> None:
+    def add(self, node_info: NodeInfo, placement: Placement, limits: tuple[NodeLimit, ...] = ()) -> None:
         """Take the devices of a placement on a node. `limits` are the limits of the member."""
-        node_info = self._node_infos[name]
-        inventory = node_info.inventory
+        name, devices = node_info.node.name, node_info.inventory.devices
         domains = [(limit.counted, limit.domain(name)) for limit in limits]
         limited = [(counter, domain) for counter, domain in domains if domain is not None]
         change = _Change(name, limited, {}, list(limited))
-        for result in chain.from_iterable(placement.results(node_info)):
+        picks = chain.from_iterable(placement.solution.picks)
+        for pick, result in zip(picks, chain.from_iterable(placement.results(node_info)), strict=True):
             if not result.admin_access:
                 key = PoolKey(result.device.driver, result.device.pool)
                 before = self._results.get(key, ())
                 change.before.setdefault(key, before)
                 self._results[key] = (*before, result)
-                self._devices[result.device] = inventory.devices[inventory.index[result.device]].device
+                self._devices[result.device] = devices[pick.bit].device
                 change.taken.append((result.device, _amounts(result)))
         self._placements[name] += 1
         for entry in limited:
@@ -116,40 +115,34 @@ class GangTrial:
         """Whether a limit holds if this is the whole plan."""
         return limit.holds(self._limited)
 
-    def is_fresh(self, name: str) -> bool:
+    def is_fresh(self, node_info: NodeInfo) -> bool:
         """Whether the plan takes no device from the pools that the node can use."""
-        return not any(self._of(name))
+        return not any(self._of(node_info))
 
-    def node_info(self, name: str) -> NodeInfo:
+    def after(self, node_info: NodeInfo) -> NodeInfo:
         """The node with the devices of the plan in use."""
-        own = list(self._of(name))
-        node_info = self._node_infos[name]
+        own = self._of(node_info)
         if not any(own):
             return node_info
-        known = self._known.get(name)
+        known = self._known.get(node_info.node.name)
         if known is None or known[0] != own:
             results = [result for pool in own for result in pool]
-            known = self._known[name] = own, with_devices_allocated(node_info, results, self._devices)
+            known = own, with_devices_allocated(node_info, results, self._devices)
+            self._known[node_info.node.name] = known
         return known[1]
 
-    def taken(self, name: str) -> Taken:
+    def taken(self, node_info: NodeInfo) -> Taken:
         """The devices that the plan has taken from the node's pools."""
-        index = self._node_infos[name].inventory.index
         # A device that this node cannot see has a key of its own: such nodes share no evaluation.
         entries = [
-            (index.get(result.device, -1), () if result.device in index else result.device, _amounts(result))
-            for pool in self._of(name)
-            for result in pool
+            (-1, result.device, _amounts(result)) if bit is None else (bit, (), _amounts(result))
+            for result, bit in self._bits(node_info)
         ]
         return tuple(sorted(entries))
 
-    def taken_bits(self, name: str) -> int:
+    def taken_bits(self, node_info: NodeInfo) -> int:
         """The devices of the node that the plan has taken, as a bit mask."""
-        index, found = self._node_infos[name].inventory.index, 0
-        for pool in self._of(name):
-            for result in pool:
-                found |= 1 << index[result.device] if result.device in index else 0
-        return found
+        return sum(1 << bit for bit in {bit for _, bit in self._bits(node_info)} if bit is not None)
 
     @property
     def key(self) -> int:
@@ -163,8 +156,13 @@ class GangTrial:
         """The bit in `key` of the newest placement that uses a device or a limit. Placements can share a device."""
         return self._numbers.setdefault((thing, self._times[thing]), len(self._numbers))
 
-    def _of(self, name: str) -> Iterator[tuple[Result, ...]]:
-        return (self._results.get(pool.key, ()) for pool in self._node_infos[name].inventory.pools)
+    def _of(self, node_info: NodeInfo) -> list[tuple[Result, ...]]:
+        return [self._results.get(pool.key, ()) for pool in node_info.inventory.pools]
+
+    def _bits(self, node_info: NodeInfo) -> list[tuple[Result, int | None]]:
+        """What the plan has taken from the node's pools, each with its bit; None if the node cannot see the device."""
+        index = node_info.inventory.index
+        return [(result, index.get(result.device)) for pool in self._of(node_info) for result in pool]
 
 
 def _amounts(result: Result) -> _Amounts:

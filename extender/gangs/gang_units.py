@@ -6,11 +6,11 @@ of them takes the devices of the claim, and the others need only their remaining
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from extender.allocation import Pick, Solution
+from extender.allocation import NodeInfo, Pick, Solution
 from extender.api.claim_specs import DeviceRequest
 from extender.api.nodes import Node, NodeSelector
 from extender.gangs.gang_problem import GangMember
@@ -47,6 +47,14 @@ class Admissible(NamedTuple):
             and all(node.name in names for names in self.nodes)
             and all(selector.matches(node.name, node.labels) for selector in self.selectors)
         )
+
+    def among(self, names: Sequence[str], node_infos: Mapping[str, NodeInfo]) -> Sequence[str]:
+        """Those of the nodes that it allows."""
+        for nodes in self.nodes:
+            names = [name for name in names if name in nodes]
+        if not self.excluded and not self.selectors:
+            return names
+        return [name for name in names if self.allows(node_infos[name].node)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -170,14 +178,16 @@ def _count(request: DeviceRequest) -> int:
     return request.count if request.mode == "ExactCount" else _ALL_DEVICES
 
 
-def member_placements(unit: Unit, placements: UnitPlacement, node: Node) -> dict[str, Placement]:
-    """The placement of each member, by UID, with the devices of all its pending claims in their order.
+def member_placements(
+    unit: Unit, placements: UnitPlacement, name: str, node_infos: Mapping[str, NodeInfo]
+) -> dict[str, Placement]:
+    """The placement of each member on a node, by UID, with the devices of all its pending claims in their order.
 
     The claims that members share have equal devices in each of their placements.
     """
     if len(unit.members) == 1:
         return {unit.members[0].uid: placements[0]}
-    shared: dict[str, tuple[tuple[Pick, ...], tuple[int, ...]]] = {}
+    node, shared = node_infos[name].node, dict[str, tuple[tuple[Pick, ...], tuple[int, ...]]]()
     found: dict[str, Placement] = {}
     for member, step, placement in zip(unit.members, _steps(unit), placements, strict=True):
         own = step.for_node(node).pending_claims

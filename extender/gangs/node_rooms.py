@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
-from extender.allocation import FastPath, NodeInfo, Problem, Snapshot
+from extender.allocation import NodeInfo, Problem, Snapshot
 from extender.api.claim_specs import DeviceRequest
 from extender.api.reasons import Code
 from extender.base.berth_errors import InvalidClaim
@@ -37,28 +36,6 @@ from extender.scheduling import (
 
 MAX_PREFERENCES = 16  # different ones of a gang's equal units that count: each is compared with all nodes
 UNLIMITED_ROOM = 1 << 30  # units that take no device
-
-
-class WholeDevices(NamedTuple):
-    """The only request of a unit: any `each` of the devices in `match`, as a whole."""
-
-    match: int  # mask of the devices
-    each: int  # devices of one unit
-
-
-def whole_devices(
-    node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext
-) -> WholeDevices | None:
-    """The devices, also those in use, that can serve a unit. None if their number does not give the exact room."""
-    if may_reject_sets(node_info, requirements):
-        return None
-    try:
-        found = FastPath.of(replace(context.problem(node_info, requirements), taken=0))
-    except InvalidClaim:
-        return None
-    if found is None or len(found.asked) > 1:
-        return None
-    return WholeDevices(found.asked[0].free, found.asked[0].request.count)
 
 
 def most_units(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> int:
@@ -163,11 +140,13 @@ class NodeRooms:
             for ranking, step, requirements in zip(self._rankings, units.steps, needed, strict=True)
         )
         self._by_state = self._rankings[0].by_state
+        if self._by_state and len(self._rankings) == 1:  # several members' requests can have one name
+            self._context = context.sharing_selections()
         self.most: dict[str, int] = {}  # the most units by node; nodes without room are left out
         self.score: dict[str, float] = {}  # of the first member of a unit, by node
-        self.free: dict[str, int] = {}  # by node, the mask of the devices that can serve a unit, if `each` is not 0
+        self._bounds: dict[str, _Bound] = {}  # of the same nodes, without regard to limits
         self.each = 0  # devices of one unit; 0 if `most` is not exact on every node
-        self._bounds(units.admissible)
+        self._note_bounds(units.admissible)
 
     @cached_property
     def has_preferences(self) -> bool:
@@ -194,14 +173,18 @@ class NodeRooms:
         return found if len(set(found.values())) > 1 else {}
 
     @property
+    def free(self) -> dict[str, int]:
+        """By node with room, the mask of the devices that can serve a unit, if `each` is not 0."""
+        return {name: bound.free for name, bound in self._bounds.items()}
+
+    @property
     def variants(self) -> int:
         """1, or the length of the longest list of alternatives. Variant i leaves out the first i of each list."""
         requests = (request for step in self._steps for spec in step.specs for request in spec.requests)
         return max((len(request.alternatives) for request in requests if request.prioritized), default=1)
 
-    def equivalence_class(self, name: str) -> Hashable:
+    def _equivalence_class(self, node_info: NodeInfo) -> Hashable:
         """Nodes of one equivalence class have equal room while the plan takes nothing there, except for the limits."""
-        node_info = self._node_infos[name]
         if len(self._rankings) == 1:
             return self._rankings[0].equivalence_class(node_info)
         return tuple(ranking.equivalence_class(node_info) for ranking in self._rankings)
@@ -214,56 +197,55 @@ class NodeRooms:
         self._context.deadline.check_time()
         if name not in self.most:
             return None
-        return self.equivalence_class(name), tuple(limit.key(name) for limit in self._limited)
+        return self._equivalence_class(self._node_infos[name]), tuple(limit.key(name) for limit in self._limited)
 
     # -- bounds ----------------------------------------------------------------------------------------------
 
-    def _schedulable(self, admissible: Admissible | None) -> Iterator[tuple[Sequence[str], float]]:
-        """The nodes that the units may use, with the score of the first member of a unit. The nodes of one entry
+    def _schedulable(self, admissible: Admissible | None) -> Iterator[tuple[Sequence[str], Placement]]:
+        """The nodes that the units may use, with a placement of the first member of a unit. The nodes of one entry
         are in one equivalence class."""
         ranking = self._rankings[0]
         if admissible is None:
             for name in self._pins:
                 status = ranking.status(self._node_infos[name])
                 if isinstance(status, Placement):
-                    yield [name], status.score
+                    yield [name], status
             return
-        restricted = any(admissible)
-        for names, score in ranking.schedulable():
-            own = [name for name in names if admissible.allows(self._node_infos[name].node)] if restricted else names
+        for names, placement in ranking.schedulable():
+            own = admissible.among(names, self._node_infos)
             # Nodes of one equivalence class of the first ranking can be in different ones of another.
             for group in [own] if len(self._rankings) == 1 else [[name] for name in own]:
                 if group:
-                    yield group, score
+                    yield group, placement
 
-    def _bounds(self, admissible: Admissible | None) -> None:
+    def _note_bounds(self, admissible: Admissible | None) -> None:
         each = set[int]()
-        for names, score in self._schedulable(admissible):
-            bound = self._bound(names[0])
+        for names, placement in self._schedulable(admissible):
+            bound = self._bound(self._node_infos[names[0]], placement)
             if bound.most:
                 self.most.update(dict.fromkeys(names, bound.most))
-                self.score.update(dict.fromkeys(names, score))
-                self.free.update(dict.fromkeys(names, bound.free))
+                self.score.update(dict.fromkeys(names, placement.score))
+                self._bounds.update(dict.fromkeys(names, bound))
                 each.add(bound.each)
         self.each = each.pop() if len(each) == 1 else 0
         if self._limited:
             self.most = {name: least for name, most in self.most.items() if (least := min(most, self._at_most(name)))}
 
-    def _bound(self, name: str) -> _Bound:
-        key = (self._number, "bound", self.equivalence_class(name))
+    def _bound(self, node_info: NodeInfo, placement: Placement) -> _Bound:
+        """The bound on a node, where the first member of a unit has this placement while the plan takes nothing."""
+        if placement.each and len(self._steps) == 1 and not may_reject_sets(node_info, self._steps[0]):
+            most = placement.matching.bit_count() // placement.each
+            return _Bound(most, placement.each, placement.matching, self._simple(node_info))
+        key = (self._number, "bound", self._equivalence_class(node_info))
         found: _Bound | None = self._memory.get(self._namespace, key)
         if found is None:
-            self._context.deadline.check()
-            found = self._new_bound(self._node_infos[name])
+            found = self._new_bound(node_info)
             self._memory.put(self._namespace, key, found)
             self._context.deadline.mark_progress()
         return found
 
     def _new_bound(self, node_info: NodeInfo) -> _Bound:
-        steps = [step.for_node(node_info.node) for step in self._steps]
-        if len(steps) == 1 and (whole := self._whole_devices(node_info, steps[0])) is not None:
-            free = whole.match & ~node_info.busy
-            return _Bound(free.bit_count() // whole.each, whole.each, free, self._simple(node_info))
+        steps = (step.for_node(node_info.node) for step in self._steps)
         most = min(most_units(node_info, step, self._context) for step in steps)
         return _Bound(most, simple=self._simple(node_info))
 
@@ -272,18 +254,6 @@ class NodeRooms:
         if attribute_signature is None or not self._by_state or len(self._steps) > 1:
             return -1
         return attribute_signature.number if inventory.simple == (1 << len(inventory.devices)) - 1 else -1
-
-    def _whole_devices(self, node_info: NodeInfo, requirements: PodRequirements) -> WholeDevices | None:
-        """`whole_devices`, from the memory if nodes of one attribute signature share it."""
-        attribute_signature = node_info.state.attribute_signature
-        if attribute_signature is None or not self._by_state or requirements.policy.drift == "filter":
-            return whole_devices(node_info, requirements, self._context)
-        key = (self._number, "whole devices", attribute_signature.number)
-        known: tuple[WholeDevices | None] | None = self._memory.get(self._namespace, key)
-        if known is None:
-            known = (whole_devices(node_info, requirements, self._context),)
-            self._memory.put(self._namespace, key, known)
-        return known[0]
 
     # -- room ------------------------------------------------------------------------------------------------
 
@@ -295,7 +265,8 @@ class NodeRooms:
         if self.each and not len(trial):
             return {name: min(most[name], wanted) for name in names if name in most}
         if self.each and not self._limited:  # most nodes are as before
-            known = {name: most[name] if trial.is_fresh(name) else -1 for name in names if name in most}
+            infos = self._node_infos
+            known = {name: most[name] if trial.is_fresh(infos[name]) else -1 for name in names if name in most}
         else:
             known = {name: -1 for name in names if name in most}
         return {
@@ -307,15 +278,15 @@ class NodeRooms:
     def _room(self, trial: GangTrial, name: str, wanted: int, variant: int) -> int:
         self._context.deadline.check_time()
         most = min(self.most[name], self.left(trial, name), wanted)
-        bound = self._bound(name)
-        fresh = trial.is_fresh(name)
+        node_info, bound = self._node_infos[name], self._bounds[name]
         if bound.each:
-            free = bound.free if fresh else bound.free & ~trial.taken_bits(name)
-            return min(free.bit_count() // bound.each, most)
-        if fresh:
-            return min(len(self._run(name, most, variant).placements), most)
+            return min((bound.free & ~trial.taken_bits(node_info)).bit_count() // bound.each, most)
+        if trial.is_fresh(node_info):
+            _, run = self._known_run(node_info, variant)
+            if run.ended or len(run.placements) >= most:
+                return min(len(run.placements), most)
         before = len(trial)
-        found = len(self._place_next(trial, name, most, variant))
+        found = len(self.place(trial, name, most, variant))
         trial.undo_to(before)
         return found
 
@@ -376,63 +347,62 @@ class NodeRooms:
             known = {name: min(known[name], trial.left(name, limit)) for name in best.values()}
         return known
 
-    def add(self, trial: GangTrial, name: str, step: int, placement: Placement) -> None:
+    def add(self, trial: GangTrial, node_info: NodeInfo, step: int, placement: Placement) -> None:
         """Add the placement of member number `step` of a unit to the trial."""
-        trial.add(name, placement, self._limits[step])
+        trial.add(node_info, placement, self._limits[step])
 
     def place(self, trial: GangTrial, name: str, wanted: int, variant: int = 0) -> tuple[UnitPlacement, ...]:
         """Place up to `wanted` units on a node and add them to the trial. Raises DeadlineExceeded."""
-        wanted = min(wanted, self.left(trial, name))
-        if not trial.is_fresh(name):
-            return self._place_next(trial, name, wanted, variant)
-        found = self._run(name, wanted, variant).placements[:wanted]
+        node_info, wanted = self._node_infos[name], min(wanted, self.left(trial, name))
+        if not trial.is_fresh(node_info):
+            return self._place_next(trial, node_info, wanted, variant)
+        key, run = self._known_run(node_info, variant)
+        found = run.placements[:wanted]
         for unit in found:
-            self._add_unit(trial, name, unit)
+            for step, placement in enumerate(unit):
+                self.add(trial, node_info, step, placement)
+        if run.ended or len(found) == wanted:
+            return found
+        found += self._place_next(trial, node_info, wanted - len(found), variant)
+        self._memory.put(self._namespace, key, _Run(found, len(found) < wanted), *_weight(found))
+        self._context.deadline.mark_progress()
         return found
 
-    def _add_unit(self, trial: GangTrial, name: str, unit: UnitPlacement) -> None:
-        for step, placement in enumerate(unit):
-            self.add(trial, name, step, placement)
+    def _known_run(self, node_info: NodeInfo, variant: int) -> tuple[Hashable, _Run]:
+        """The units that were placed on a node of this equivalence class before, while the plan had nothing there.
 
-    def _run(self, name: str, wanted: int, variant: int) -> _Run:
-        """A run of at least `wanted` units on the node, or of all that fit; shared by an equivalence class."""
-        key = (self._number, "run", variant, self.equivalence_class(name))
-        run: _Run = self._memory.get(self._namespace, key) or _Run()
-        if run.ended or len(run.placements) >= wanted:
-            return run
-        trial = GangTrial(self._snapshot)
-        for unit in run.placements:
-            self._add_unit(trial, name, unit)
-        more = self._place_next(trial, name, wanted - len(run.placements), variant)
-        run = _Run(run.placements + more, len(run.placements) + len(more) < wanted)
-        self._memory.put(self._namespace, key, run, *_weight(run.placements))
-        self._context.deadline.mark_progress()
-        return run
+        Returns their key in the memory, too.
+        """
+        key = (self._number, "run", variant, self._equivalence_class(node_info))
+        return key, self._memory.get(self._namespace, key) or _Run()
 
-    def _place_next(self, trial: GangTrial, name: str, wanted: int, variant: int) -> tuple[UnitPlacement, ...]:
+    def _place_next(
+        self, trial: GangTrial, node_info: NodeInfo, wanted: int, variant: int
+    ) -> tuple[UnitPlacement, ...]:
+        self._context.deadline.check_time()
         found: list[UnitPlacement] = []
         while len(found) < wanted:
-            unit = self._place_unit(trial, name, variant)
+            unit = self._place_unit(trial, node_info, variant)
             if unit is None:
                 break
             found.append(unit)
         return tuple(found)
 
-    def _place_unit(self, trial: GangTrial, name: str, variant: int) -> UnitPlacement | None:
-        before, found = len(trial), list[Placement]()
+    def _place_unit(self, trial: GangTrial, node_info: NodeInfo, variant: int) -> UnitPlacement | None:
+        found = list[Placement]()
         for step in range(len(self._steps)):
-            placement = self.evaluate(trial, name, step, self._bans(name, step, variant))
+            placement = self._placement(trial, node_info, step, self._bans(node_info, step, variant))
             if placement is None:
-                trial.undo_to(before)
+                trial.undo_to(len(trial) - step)
                 return None
-            self.add(trial, name, step, placement)
+            self.add(trial, node_info, step, placement)
             found.append(placement)
         return tuple(found)
 
-    def _bans(self, name: str, step: int, variant: int) -> frozenset[Ban]:
+    def _bans(self, node_info: NodeInfo, step: int, variant: int) -> frozenset[Ban]:
         if not variant:
             return _NO_BANS
-        requirements = self.requirements(name, step)
+        requirements = self.requirements(node_info, step)
         return frozenset(
             (claim, option.name, -1)
             for claim, spec in zip(requirements.claim_names, requirements.specs, strict=True)
@@ -443,38 +413,39 @@ class NodeRooms:
 
     # -- evaluation ------------------------------------------------------------------------------------------
 
-    def requirements(self, name: str, step: int) -> PodRequirements:
+    def requirements(self, node_info: NodeInfo, step: int) -> PodRequirements:
         """The needs of member number `step` of a unit on a node."""
-        return self._steps[step].for_node(self._node_infos[name].node)
+        return self._steps[step].for_node(node_info.node)
 
-    def evaluate(self, trial: GangTrial, name: str, step: int, bans: frozenset[Ban] = _NO_BANS) -> Placement | None:
+    def evaluate(self, trial: GangTrial, node_info: NodeInfo, step: int, bans: frozenset[Ban]) -> Placement | None:
         """The placement of member number `step` of a unit besides the trial, or None. Raises DeadlineExceeded."""
-        status = self._known_status(trial, name, step, bans)
+        self._context.deadline.check_time()
+        return self._placement(trial, node_info, step, bans)
+
+    def _placement(self, trial: GangTrial, node_info: NodeInfo, step: int, bans: frozenset[Ban]) -> Placement | None:
+        status = self._known_status(trial, node_info, step, bans)
         if isinstance(status, Unschedulable):
             self.unsure |= status.reason.code is Code.OUT_OF_BUDGET
             return None
         return status
 
-    def _known_status(self, trial: GangTrial, name: str, step: int, bans: frozenset[Ban]) -> FilterStatus:
-        self._context.deadline.check_time()
-        fresh = trial.is_fresh(name)
-        if fresh and not step and not bans:
-            known = self._rankings[0].status(self._node_infos[name])
+    def _known_status(self, trial: GangTrial, node_info: NodeInfo, step: int, bans: frozenset[Ban]) -> FilterStatus:
+        if not step and not bans and trial.is_fresh(node_info):
+            known = self._rankings[0].status(node_info)
             if known is not None:
                 return known
-        simple = self._bound(name).simple
+        simple = self._bounds[node_info.node.name].simple
         if simple >= 0:
             # Nodes of different states become equal once the plan has taken devices there.
-            node_info = self._node_infos[name]
-            busy = node_info.busy | trial.taken_bits(name)
+            busy = node_info.busy | trial.taken_bits(node_info)
             key: tuple[object, ...] = (self._number, "simple", simple, busy, node_info.drift & ~busy, bans)
         else:
-            taken = () if fresh else trial.taken(name)
-            key = (self._number, "status", step, self.equivalence_class(name), taken, bans)
+            key = (self._number, "status", step, self._equivalence_class(node_info), trial.taken(node_info), bans)
         status: FilterStatus | None = self._memory.get(self._namespace, key)
         if status is None:
-            node_info, requirements = trial.node_info(name), self.requirements(name, step)
-            status = evaluate(node_info, requirements, self._context, forbidden=_masks(bans))
+            requirements = self.requirements(node_info, step)
+            after, forbidden = trial.after(node_info), _masks(bans) if bans else {}
+            status = evaluate(after, requirements, self._context, forbidden=forbidden, scored=False)
             self._memory.put(self._namespace, key, status, 1, len(requirements.specs))
             self._context.deadline.mark_progress()
         return status

@@ -102,7 +102,7 @@ class PartFilling:
         )
         self._is_apart = False  # members of one part are pinned to nodes of two domains
         self._root = self._part("", "", [*units], parts, units)
-        self._trial = GangTrial(snapshot)
+        self._trial = GangTrial()
         self._assigned: Assigned = []
 
     # -- the tree --------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ class PartFilling:
         return found
 
     def _begin(self) -> None:
-        self._trial, self._assigned = GangTrial(self._snapshot), []
+        self._trial, self._assigned = GangTrial(), []
 
     def _pinned(self, domain: Domain, variant: int) -> bool:
         """Place the units that can be on one node only."""

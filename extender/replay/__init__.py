@@ -8,6 +8,7 @@ from extender.replay.job_files import MAX_JOBS, read_jobs
 from extender.replay.job_player import JobPlayer
 from extender.replay.jobs import SPEC_FIELDS, Job
 from extender.replay.large_shapes import LargeShape, large_shape
+from extender.replay.node_room import NodeRoom
 from extender.replay.outcome import NO_GPU, SIZES, Outcome
 from extender.replay.parallel import Task, measured_side_by_side, run_side_by_side
 from extender.replay.picture import picture
@@ -27,6 +28,7 @@ __all__ = [
     "Job",
     "JobPlayer",
     "LargeShape",
+    "NodeRoom",
     "Outcome",
     "Placement",
     "Proof",

@@ -11,15 +11,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 
-from extender.api.pod_groups import GroupKey, GroupPolicy
 from extender.api.pods import SCHEDULER, Pod
+from extender.api.resource_slices import PoolKey
 from extender.base.berth_errors import BerthError
 from extender.cache import ClusterCache
 from extender.defrag import RESERVED, TOLERATION, Asked, Restart, again
 from extender.gangs.gang import gang_minimum
 from extender.policy import Policy
-from extender.replay.fleets import Fleet
+from extender.replay.node_room import NodeRoom
 from extender.replay.placements import placement_of, placing_of
 from extender.replay.virtual_api import VirtualApi, VirtualWatches
 from extender.replay.virtual_scheduler import Offer, Placing, VirtualScheduler, Waiting
@@ -43,22 +44,20 @@ class Proof:
 
 
 def prove(
-    fleet: Fleet,
+    cluster: ClusterCache,
+    room: NodeRoom,
     wanted: Asked,
     restarts: Sequence[Restart],
     reserved: Iterable[str],
     policy: Policy,
-    groups: Mapping[GroupKey, GroupPolicy],
     bound: Sequence[Pod] = (),
 ) -> Proof:
-    """Place the wanted pods and those that are restarted. `fleet` has what stays, with its claims.
+    """Place the wanted pods and those that are restarted on the nodes of `room`, which has what the others leave.
 
-    `reserved` are the nodes that are to become free.
-
-    `bound` are the pods of the wanted group that have nodes already.
+    `reserved` are the nodes that are to become free, `bound` the pods of the wanted group that have nodes already.
     """
     try:
-        return in_virtual_time(_Restarts(fleet, wanted, restarts, frozenset(reserved), policy, groups, bound).run())
+        return in_virtual_time(_Restarts(cluster, room, wanted, restarts, frozenset(reserved), policy, bound).run())
     except (BerthError, RuntimeError, ValueError) as error:
         return Proof(problem=str(error))
 
@@ -68,21 +67,22 @@ class _Restarts:
 
     def __init__(
         self,
-        fleet: Fleet,
+        cluster: ClusterCache,
+        room: NodeRoom,
         wanted: Asked,
         restarts: Sequence[Restart],
         reserved: frozenset[str],
         policy: Policy,
-        groups: Mapping[GroupKey, GroupPolicy],
         bound: Sequence[Pod],
     ) -> None:
-        self._fleet = fleet
+        self._cluster = cluster
+        self._room = room
         tolerant = tuple(replace(pod, tolerations=(*pod.tolerations, TOLERATION)) for pod in wanted.pods)
         self._wanted = replace(wanted, pods=tolerant)
         self._asked = [self._wanted, *map(again, restarts)]
+        self._freed = {claim.key for one in restarts for claim in one.claims}
         self._reserved = reserved
         self._policy = policy
-        self._groups = {**groups, **wanted.policies}
         self._bound_before = bound
         self._nodes: dict[str, str] = {}
 
@@ -93,13 +93,11 @@ class _Restarts:
         self._api = VirtualApi(self._bound, self._requeue)
         decisions = Decisions(self._api, self._watches(supervisor), self._policy, loop.time, supervisor, wall_clock)
         self._cache = decisions.cache
-        self._fleet.apply(self._cache)
+        self._copy_what_stays()
         for pod in self._bound_before:
             self._api.know_bound(pod)
-        for key, group in self._groups.items():
-            self._cache.apply_group_policy(key, group)
-        placing = _Selecting(decisions, self._api, len(self._fleet.room().names), self._policy)
-        self._scheduler = VirtualScheduler(self._api, placing, self._fleet.room(), supervisor, _SEED)
+        placing = _Selecting(decisions, self._api, len(self._room.names), self._policy)
+        self._scheduler = VirtualScheduler(self._api, placing, self._room, supervisor, _SEED)
         decisions.start()
         supervisor.start("kube-scheduler", self._scheduler.run)
         try:
@@ -110,6 +108,29 @@ class _Restarts:
             raise RuntimeError(f"the tasks {', '.join(failed)} of the proof failed, see the log")
         reasons = {one.pod.uid: max(one.reasons, key=one.reasons.__getitem__, default="") for one in self._waiting()}
         return Proof(self._nodes, reasons)
+
+    def _copy_what_stays(self) -> None:
+        """The nodes, with the claims that have devices there and stay, and the claims of the wanted pods."""
+        store, cache = self._cluster.store, self._cache
+        for name in self._room.names:
+            cache.apply_node(name, store.nodes[name])
+        pools, nodes = set[PoolKey](), {"", *self._room.names}
+        for name, published in self._cluster.slices.published.items():
+            if published.selection.node_name in nodes:
+                cache.apply_slice(name, published, inf)  # no agent ages
+                pools.add(published.pool)
+        for name, rule in self._cluster.slices.rules.items():
+            cache.apply_rule(name, rule)
+        for name, class_ in store.classes.items():
+            cache.apply_class(name, class_)
+        for name, labels in store.namespaces.items():
+            cache.apply_namespace(name, labels)
+        for of, group in {**store.group_policies, **self._wanted.policies}.items():
+            cache.apply_group_policy(of, group)
+        staying = {claim.key for pool in pools for claim in store.claims_on(pool)} - self._freed
+        own = {key for pod in self._wanted.pods for key in pod.claim_keys} & store.claims.keys()
+        for key in sorted(staying.union(key for key in own if store.claims[key].allocation is None)):
+            cache.apply_claim(key, store.claims[key])
 
     async def _restart(self) -> None:
         """Reserve the nodes, create all pods, free the nodes, and wait until no pod can be placed any more."""

@@ -70,7 +70,7 @@ class ScoredNode:
             source,
             placement.parts,
             tuple(str(result.device) for results in reused for result in results),
-            *_pairs(node_info, placement, requirements, context),
+            *(_pairs(node_info, placement, requirements, context) if node_info.places is not None else DevicePairs()),
             one_line(requirements.shared_clique(node_info.node, snapshot)) if requirements.compute_domain else "",
         )
 
@@ -131,8 +131,6 @@ def _pairs(
     node_info: NodeInfo, placement: Placement, requirements: PodRequirements, context: EvaluationContext
 ) -> DevicePairs:
     """The pairs of the devices. The selectors are read only for a pair that could be nearer."""
-    if node_info.places is None:
-        return DevicePairs()
     local = requirements.for_node(node_info.node)
     requests = {
         pick.bit: (name, pick.request)

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.topology.product_values import in_part_use
 
 ALL_IN_USE, SOME_IN_USE, IDLE = 2, 1, 0
 
@@ -47,7 +46,7 @@ class DevicelessScores:
 
 def _score(node_info: NodeInfo) -> int:
     gpus = node_info.inventory.gpus
-    free = gpus & ~(node_info.busy | in_part_use(node_info))
+    free = gpus & ~(node_info.busy | node_info.in_part_use)
     if not free:
         return ALL_IN_USE
     return SOME_IN_USE if free != gpus else IDLE

@@ -52,14 +52,15 @@ class IdentityCheck:
         """True if no selector and no constraint reads an identity. Raises DeadlineExceeded."""
         while self._ignored and self._left:
             selector = context.masks.compiled(*self._left[-1], context.deadline)
-            self._ignored = isinstance(selector, CompileError) or not any(map(_is_identity, selector.reads))
+            reads = () if isinstance(selector, CompileError) else selector.reads
+            self._ignored = not (any(map(_is_every_attribute, reads)) or any(map(is_identity, reads)))
             self._left.pop()
         return self._ignored
 
 
-def _is_identity(path: str) -> bool:
-    """Whether a path that a selector reads identifies a device. A read of the whole attribute map does, too."""
-    return (path.startswith("attributes:") and path.endswith("*")) or is_identity(path)
+def _is_every_attribute(path: str) -> bool:
+    """Whether a selector reads the whole attribute map, and so all that identifies a device."""
+    return path.startswith("attributes:") and path.endswith("*")
 
 
 class ByState:
@@ -106,9 +107,12 @@ class ByState:
         Raises DeadlineExceeded; the next call continues with the rest.
         """
         self.nodes = snapshot.states
-        for state in snapshot.states_since(self._version):
-            if (state.shared is not None and state.shared.group not in self._reads) or self._number(state) not in known:
-                self._unread[state.number] = None
+        changed = snapshot.states_since(self._version)
+        numbers = [
+            -1 if state.shared is not None and state.shared.group not in self._reads else self._number(state)
+            for state in changed
+        ]
+        self._unread |= {state.number: None for state, one in zip(changed, numbers, strict=True) if one not in known}
         self._version = snapshot.version
         while self._unread:
             number, _ = self._unread.popitem()

@@ -56,7 +56,7 @@ from extender.scheduling.node_selection import SelectedNodes
 from extender.scheduling.requirements.pod_requirements import PodRequirements
 from extender.scheduling.unschedulable_reason import unschedulable_reason
 from extender.topology.preference import ByTopology
-from extender.topology.score_parts import DeviceChoice, ScorePart, achieved_gbps, free_gpus, parts, total
+from extender.topology.score_parts import DeviceChoice, ScorePart, achieved_gbps, parts, total
 from extender.topology.sets import bandwidth, is_joined
 
 _MAX_PLACEMENTS = 8_192  # entries of about 2.5 KB; a half-full fleet of mixed machine types has about 1,000 states
@@ -77,6 +77,9 @@ class Placement:
     score: float
     ring_gbps: float  # GB/s
     free_gpus: tuple[int, int] = (0, 0)  # before and after it, in thousandths of a GPU
+    # Of a single request on the fast path: the mask of the free devices that match it, and how many of them it takes.
+    matching: int = 0
+    each: int = 0
     # The cached placement that this one copies for another pod's request.
     shared_from: Placement | None = field(default=None, compare=False, repr=False)
 
@@ -84,7 +87,8 @@ class Placement:
         """The same devices for the single request of another pod."""
         picks = tuple(Pick(pick.bit, request, None) for pick in self.solution.picks[0])
         solution = Solution((picks,), self.solution.alternatives)
-        return Placement(solution, self.parts, self.score, self.ring_gbps, self.free_gpus, self)
+        known = self.parts, self.score, self.ring_gbps, self.free_gpus, self.matching, self.each
+        return Placement(solution, *known, shared_from=self)
 
     def results(self, node_info: NodeInfo) -> list[tuple[Result, ...]]:
         """The devices as results, per pending claim, as a hold reserves them: without what only an API write needs."""
@@ -219,10 +223,13 @@ def evaluate(
     recorder: CauseRecorder | None = None,
     forbidden: Forbidden = _NOTHING,
     own: int = 0,
+    *,
+    scored: bool = True,
 ) -> FilterStatus:
     """The status of one node. An invalid claim makes the node unschedulable, with the fault as the reason.
 
     `own` is a mask of devices that the pod has on the node already: the new ones are near them, if that is possible.
+    Without `scored`, the placement has no score: the plan of a gang reads only its devices.
 
     `requirements` are those on this node (`for_node`). A `recorder` receives the cause of each device that the search
     rejects. It does not change the status. For `forbidden` see EvaluationContext.problem. Raises DeadlineExceeded.
@@ -232,9 +239,9 @@ def evaluate(
     problem = context.problem(node_info, requirements, forbidden)
     try:
         path = FastPath.of(problem) if recorder is None else None
-        if path is not None and len(path.asked) == 1 and context.placements is not None and not own:
+        if path is not None and len(path.asked) == 1 and context.placements is not None and not own and scored:
             return context.placements.shared(node_info, requirements, context, problem, path)
-        return _solve(node_info, requirements, context, problem, path, recorder, own)
+        return _solve(node_info, requirements, context, problem, path, recorder, own, scored=scored)
     except InvalidClaim as error:
         return Unschedulable(Reason(Code.INVALID, (str(error),)))
     except OutOfSteps:
@@ -263,9 +270,10 @@ def _solve(
     path: FastPath | None,
     recorder: CauseRecorder | None = None,
     own: int = 0,
+    *,
+    scored: bool = True,
 ) -> FilterStatus:
     """The status, from the fast path if there is one, else from the search."""
-    context.deadline.check()
     preference = ByTopology(node_info, requirements.policy, requirements.intent, own)
     if path is not None:
         solution = path.choose(problem, preference)
@@ -288,20 +296,23 @@ def _solve(
                 node_info, problem, recorder or CauseRecorder(), intent.expected_bytes, context.deadline
             )
         )
-    choice = DeviceChoice(node_info, problem, solution, own)
-    rejection = _rejection(choice, requirements)
+    rejection = _rejection(node_info, solution, requirements)
     if rejection is not None:
-        others = node_info.inventory.gpus & ~node_info.devices(node_info.positions(-1))
-        if not choice.devices & others & ~problem.taken:
+        others = node_info.inventory.gpus & ~node_info.whole_gpus
+        if not solution.taken & others & ~problem.taken:
             return Unschedulable(rejection)
         # No link joins a part of a GPU, so whole ones are tried: the parts are taken, as `All` still has to name them.
         whole = replace(problem, taken=problem.taken | others)
         path = FastPath.of(whole) if path is not None else None
-        status = _solve(node_info, requirements, context, whole, path, own=own)
+        status = _solve(node_info, requirements, context, whole, path, own=own, scored=scored)
         return status if isinstance(status, Placement) else Unschedulable(rejection)
+    if not scored:
+        return Placement(solution, (), 0.0, 0.0)
+    choice = DeviceChoice(node_info, problem, solution, own)
     found = parts(choice, context.baseline, requirements.policy, intent)
     score = total(found, requirements.policy)
-    return Placement(solution, found, score, achieved_gbps(choice), free_gpus(choice))
+    of_one = (path.asked[0].free, path.asked[0].request.count) if path is not None and len(path.asked) == 1 else (0, 0)
+    return Placement(solution, found, score, achieved_gbps(choice), choice.free_gpus, *of_one)
 
 
 def _partition_reason(problem: Problem, policy: Policy, deadline: Deadline) -> Reason | None:
@@ -328,18 +339,19 @@ def _partition_reason(problem: Problem, policy: Policy, deadline: Deadline) -> R
 
 def _sizes(solution: Solution | None, gpus: int) -> list[int]:
     """How many whole GPUs the claims have that have any, ascending; [] without a solution."""
-    picks = solution.picks if solution is not None else ()
-    masks = (union([1 << pick.bit for pick in claim]) & gpus for claim in picks)
-    return sorted(mask.bit_count() for mask in masks if mask)
+    masks = solution.masks if solution is not None else []
+    return sorted((mask & gpus).bit_count() for mask in masks if mask & gpus)
 
 
-def _rejection(choice: DeviceChoice, requirements: PodRequirements) -> Reason | None:
+def _rejection(node_info: NodeInfo, solution: Solution, requirements: PodRequirements) -> Reason | None:
     """Why the pod does not accept this set of devices; None if it does."""
-    intent, gpus = requirements.intent, choice.devices & choice.node_info.inventory.gpus
-    is_free = intent.topology != "required" and not intent.min_gbps
-    if is_free or gpus.bit_count() < 2:  # noqa: PLR2004 - one GPU needs no link
+    intent = requirements.intent
+    if intent.topology != "required" and not intent.min_gbps:
         return None
-    fabric, mask = choice.node_info.fabric, choice.gpus
+    gpus = solution.taken & node_info.inventory.gpus
+    if gpus.bit_count() < 2:  # noqa: PLR2004 - one GPU needs no link
+        return None
+    fabric, mask = node_info.fabric, node_info.positions(gpus)
     graph = fabric.graph if fabric is not None and mask.bit_count() == gpus.bit_count() else None  # None: not all whole
     if intent.topology == "required" and (graph is None or not is_joined(graph, mask)):
         return Reason(Code.TOPOLOGY)

@@ -284,10 +284,13 @@ class NodeRanking:
                     found.add(state.number)
         return found
 
-    def schedulable(self) -> Iterator[tuple[Sequence[str], float]]:
-        """The node names and the score of each equivalence class that satisfies the requirements."""
+    def schedulable(self) -> Iterator[tuple[Sequence[str], Placement]]:
+        """The node names and the placement of each equivalence class that satisfies the requirements.
+
+        A placement may name the request of another pod with an equal request.
+        """
         nodes = self._classes.nodes
-        return ((nodes[n].names, p.score) for n, p in self._statuses.placements.items() if n in nodes)
+        return ((nodes[n].names, found) for n, found in self._statuses.placements.items() if n in nodes)
 
     def nodes_by_status(
         self, among: Container[str] | None = None, without: Collection[str] = ()
@@ -338,11 +341,11 @@ class NodeRanking:
     @property
     def estimated_bytes(self) -> int:
         """The estimated memory of the ranking in bytes, without placements that it shares with other rankings."""
-        own = _BASE_BYTES + self._requirements_bytes
-        return own + self._classes.estimated_bytes + self._statuses.estimated_bytes
+        own = _BASE_BYTES + self._requirements_bytes + self._statuses.estimated_bytes
+        return own + self._classes.estimated_bytes
 
     def best(
-        self, names: AbstractSet[str] | None, count: int, without: Collection[str] = ()
+        self, names: Container[str] | None, count: int, without: Collection[str] = ()
     ) -> list[tuple[str, Placement]]:
         """The best `count` nodes among `names` (None: all), the highest score first, equal scores by name.
 

@@ -128,18 +128,19 @@ class UsableNodes:
 
         Equal versions have equal nodes. Raises DeadlineExceeded; the next call continues from there.
         """
-        found = {}
+        alike: dict[Hashable, list[Pod]] = {}
         for pod in pods:
             deadline.check_time()  # large constraints take long to hash and compare
-            namespace = pod.key.namespace
-            key = namespace, version, pod.node_selectors, pod.tolerations
+            alike.setdefault((pod.key.namespace, version, pod.node_selectors, pod.tolerations), []).append(pod)
+        found: dict[str, frozenset[str]] = {}
+        for key, equal in alike.items():
             known = self._known.get(key)
             if known is None:
-                known = _Known(pod, nodes)
-                self._known.put(namespace, key, known)
-            usable = _completed(known, pod, nodes, deadline)
+                known = _Known(equal[0], nodes)
+                self._known.put(equal[0].key.namespace, key, known)
+            usable = _completed(known, equal[0], nodes, deadline)
             if len(usable) < len(nodes):
-                found[pod.uid] = usable
+                found |= dict.fromkeys([pod.uid for pod in equal], usable)
         return found
 
 

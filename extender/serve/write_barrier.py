@@ -203,15 +203,14 @@ class _Check:
     def _earlier_on_device(self, id_: DeviceId) -> list[Result]:
         """The shares of a device, or the device, that earlier writes allocated to other claims."""
         holders = self._cache.allocated_devices.holders(id_)
-        return [
-            other for (kind, holder), other in holders if kind == CLAIM and _is_earlier(self._cache, holder, self._uid)
-        ]
+        others = ((holder, other) for (kind, holder), other in holders if kind == CLAIM and holder != self._uid)
+        return [other for holder, other in others if _is_earlier(self._cache, holder, self._uid)]
 
     def _earlier_in_pool(self, id_: DeviceId, pool: _Pool) -> list[Result]:
         """The devices of a pool that earlier writes allocated to other claims."""
         if pool.earlier is None:
             claims = self._cache.store.claims_on(PoolKey(id_.driver, id_.pool))
-            others = (claim for claim in claims if _is_earlier(self._cache, claim.uid, self._uid))
+            others = (one for one in claims if one.uid != self._uid and _is_earlier(self._cache, one.uid, self._uid))
             found = (other for claim in others for other in _results(claim))
             pool.earlier = [other for other in found if other.device[:2] == id_[:2]]
         return pool.earlier
@@ -265,10 +264,10 @@ def _published(pool: _Pool) -> set[CounterKey]:
 
 
 def _is_earlier(cache: ClusterCache, other: str, uid: str) -> bool:
-    """Whether the claim `other` was allocated before the claim `uid`.
+    """Whether another claim, `other`, was allocated before the claim `uid`.
 
     If one of the two times is not known, because only a list showed the write, or if both are equal, each claim counts
     as earlier than the other one: both binds yield.
     """
     written = cache.store.allocated_at
-    return other != uid and written.get(other, 0) <= written.get(uid, math.inf)
+    return written.get(other, 0) <= written.get(uid, math.inf)

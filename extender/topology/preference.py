@@ -54,17 +54,15 @@ class ByTopology:
 
     def __call__(self, problem: Problem, first: Solution) -> Iterator[Allowed]:
         yield from self._near_each_other(problem, first)
-        chosen, eligible = first.mask, self._eligible(problem, first)
-        if self._node_info.positions(chosen) and self._node_info.fabric is not None:
-            gpus = self._node_info.inventory.gpus
-            if parts := self._cheaper_parts(eligible, (chosen & gpus).bit_count()):
+        of_claims, chosen, eligible = first.masks, first.mask, self._eligible(problem, first)
+        counts = {claim: self._node_info.positions(mask).bit_count() for claim, mask in enumerate(of_claims)}
+        sizes, free = {claim: count for claim, count in counts.items() if count}, self._node_info.positions(eligible)
+        if sizes and self._node_info.fabric is not None:
+            gpus, everything = self._node_info.inventory.gpus, self._node_info.whole_gpus
+            if parts := self._cheaper_parts(eligible, everything, (chosen & gpus).bit_count()):
                 few = next(self._single_devices(chosen & gpus, parts))
                 yield from (Allowed(~gpus | mask) for mask in (few, parts))
-            everything = self._node_info.devices(self._node_info.positions(-1))
-            of_claims = (union([1 << pick.bit for pick in claim]) for claim in first.picks)
-            counts = {claim: self._node_info.positions(mask).bit_count() for claim, mask in enumerate(of_claims)}
-            sizes = {claim: count for claim, count in counts.items() if count}
-            for gpus in islice(chain.from_iterable(self._gpu_sets(problem, sizes, eligible)), _MAX_SETS):
+            for gpus in islice(chain.from_iterable(self._gpu_sets(problem, sizes, free)), _MAX_SETS):
                 yield Allowed(~everything | gpus)
         elif chosen:
             yield from map(Allowed, self._single_devices(chosen, eligible))
@@ -82,17 +80,16 @@ class ByTopology:
         usable = selection.match & ~selection.error
         return usable if option.admin_access else usable & ~self._node_info.busy
 
-    def _gpu_sets(self, problem: Problem, sizes: Mapping[int, int], eligible: int) -> Iterator[list[int]]:
-        """Sets of whole GPUs as device masks, in groups of equal bandwidth, the best ring first.
+    def _gpu_sets(self, problem: Problem, sizes: Mapping[int, int], free: int) -> Iterator[list[int]]:
+        """Sets of the GPUs `free` (positions) as device masks, in groups of equal bandwidth, the best ring first.
 
         `sizes` has the number of each claim with GPUs.
         """
-        free = members(self._node_info.positions(eligible))
         for agreeing in self._healthy_first(self._agreeing(problem, list(sizes), free)):
             for group in self._groups(agreeing, [*sizes.values()]):
                 yield [self._node_info.devices(one) for one in group]
 
-    def _groups(self, agreeing: list[list[int]], sizes: list[int]) -> Iterable[Iterable[int]]:
+    def _groups(self, agreeing: list[int], sizes: list[int]) -> Iterable[Iterable[int]]:
         """Sets of GPUs as masks of positions, in groups of equal ones, the best first.
 
         Where a node has several products, a set of the least valuable one that serves comes first.
@@ -101,11 +98,11 @@ class ByTopology:
         assert fabric is not None
         if not fabric.products or policy.headroom == "roomy":
             return self._by_bandwidth(agreeing, sizes)
-        every = sum({1 << position for gpus in agreeing for position in gpus})
+        every = union(agreeing)
         merged: dict[tuple[bool, float, float], list[int]] = {}
         kinds = [(gpus, 0.0) for *_, gpus in values_of_products(self._node_info, fabric, every, policy.products)]
         for some, first in kinds if len(kinds) == 1 else (*kinds, (every, inf)):  # GPUs of several products come last
-            limited = [[position for position in gpus if some >> position & 1] for gpus in agreeing]
+            limited = [gpus & some for gpus in agreeing]
             for rank, group in enumerate(self._by_bandwidth(limited, sizes)):
                 for one in group:
                     merged.setdefault((*self._need(fabric, one), first + rank), []).append(one)
@@ -118,16 +115,19 @@ class ByTopology:
         gbps = bandwidth(fabric.graph, gpus) if asked or topology == "preferred" else 0.0
         return lacks_ring, -min(gbps, asked or gbps)
 
-    def _by_bandwidth(self, agreeing: list[list[int]], sizes: list[int]) -> Iterable[Iterable[int]]:
+    def _by_bandwidth(self, agreeing: list[int], sizes: list[int]) -> Iterable[Iterable[int]]:
         """Sets of GPUs as masks of positions, in groups of equal bandwidth, the best ring first."""
-        found = (group for gpus in agreeing for group in self._ranked(sum(1 << p for p in gpus), sizes))
+        found = (group for gpus in agreeing for group in self._ranked(gpus, sizes))
         return found if len(agreeing) == 1 else self._merged(found)
 
-    def _cheaper_parts(self, eligible: int, count: int) -> int:
-        """Mask of the parts of GPUs that serve a pod as well as whole GPUs and are less valuable; 0 if too few."""
+    def _cheaper_parts(self, eligible: int, everything: int, count: int) -> int:
+        """Mask of the parts of GPUs that serve a pod as well as whole GPUs and are less valuable; 0 if too few.
+
+        `everything` are all whole GPUs of the node.
+        """
         intent, node_info = self._intent, self._node_info
         asks_links = count > 1 and (intent.asked_gbps or intent.topology in ("required", "preferred"))
-        whole = eligible & node_info.devices(node_info.positions(-1))
+        whole = eligible & everything
         parts = eligible & node_info.inventory.gpus & ~whole
         if not parts or asks_links or self._policy.headroom == "roomy":
             return 0
@@ -281,11 +281,13 @@ class ByTopology:
             yield self._combined(others, together, _MAX_COMBINED)
             return
         gpus = union([slot.eligible for slot in whole])
-        if parts := self._cheaper_parts(union([slot.eligible for slot in asked]), len(asked)):
+        eligible, everything = union([slot.eligible for slot in asked]), self._node_info.whole_gpus
+        if parts := self._cheaper_parts(eligible, everything, len(asked)):
             fewer = [slot._replace(eligible=slot.eligible & parts) for slot in asked]
             if all(slot.eligible for slot in fewer):
                 yield self._combined(fewer, together, _MAX_COMBINED)
-        for group in self._gpu_sets(problem, Counter(slot.claim for slot in whole), gpus):
+        sizes = Counter(slot.claim for slot in whole)
+        for group in self._gpu_sets(problem, sizes, self._node_info.positions(gpus)):
             if not others:
                 yield group
                 continue
@@ -322,15 +324,16 @@ class ByTopology:
 
     # -- sets of GPUs ----------------------------------------------------------------------------------------
 
-    def _agreeing(self, problem: Problem, claims: list[int], free: list[int]) -> list[list[int]]:
+    def _agreeing(self, problem: Problem, claims: list[int], free: int) -> list[int]:
         """The free GPUs in one group, or in groups by the value of a matchAttribute that covers all requests for GPUs.
 
-        `claims` are those with GPUs. A constraint holds in one claim, so the GPUs of several need not agree.
+        GPUs are masks of positions. `claims` are those with GPUs. A constraint holds in one claim, so the GPUs of
+        several need not agree.
         """
         name, spec = problem.names[claims[0]], problem.specs[claims[0]]
         if len(claims) != 1 or not spec.constraints:
             return [free]
-        gpus = self._node_info.devices(self._node_info.positions(-1))
+        gpus = self._node_info.whole_gpus
         asking = [r for r in spec.requests if any(problem.select(name, o).match & gpus for o in r.alternatives)]
         derived = {attribute for r in asking for option in r.alternatives for attribute, _ in option.derived}
         for one in spec.constraints:
@@ -338,14 +341,15 @@ class ByTopology:
                 return self._grouped(one.attribute, free)
         return [free]
 
-    def _grouped(self, attribute: str, free: list[int]) -> list[list[int]]:
+    def _grouped(self, attribute: str, free: int) -> list[int]:
         """The GPUs with each value. A GPU with a list is in several groups."""
-        masks = self._values(attribute, [self._node_info.gpu_bits[position] for position in free])
-        groups = {tuple(members(self._node_info.positions(mask))) for mask in masks}
-        return sorted(map(list, groups), key=lambda group: (len(group), group))
+        masks = self._values(attribute, [self._node_info.gpu_bits[position] for position in members(free)])
+        groups = {self._node_info.positions(mask) for mask in masks}
+        return sorted(groups, key=lambda group: (group.bit_count(), members(group)))
 
-    def _healthy_first(self, groups: list[list[int]]) -> Iterator[list[list[int]]]:
-        healthy = [[p for p in group if not self._troubled >> self._node_info.gpu_bits[p] & 1] for group in groups]
+    def _healthy_first(self, groups: list[int]) -> Iterator[list[int]]:
+        troubled = self._node_info.positions(self._troubled) if self._troubled else 0
+        healthy = [group & ~troubled for group in groups]
         if healthy != groups:
             yield healthy
         yield groups

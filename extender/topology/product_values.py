@@ -15,12 +15,12 @@ large job needs one, so a choice that breaks it costs more than the GPUs that it
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from math import log2
 
 from extender.allocation import NodeInfo
-from extender.allocation.nodes import UNUSED
-from extender.api.gpu_topology import Fabric, Source
-from extender.base.bits import members, union
+from extender.api.gpu_topology import Fabric, Interconnect, Source
+from extender.base.bits import members
 from extender.topology.products import (
     PCIE_RING_GBPS,
     joinable_gbps,
@@ -35,23 +35,33 @@ _HALF = 256.0  # the value of which `thrift` is 1/2; values of GPUs are between 
 _SET = 0.75  # of the value, for each doubling of a broken set
 _UNKNOWN = 1_000.0  # about that of a B200
 _NAMED = 4  # so much more, as a multiple of the value, counts a product of which jobs name all GPUs
+_MAX_KINDS = 1024  # of machines, whose values are remembered; each keeps its links, at most 3 KiB
 _REACH = 4  # their links count so often, so that a tray of a rack is worth more than a whole board of B200s
 
 
-def product_value(fabric: Fabric, product: str, driver: str, memory_bytes: float, own: Mapping[str, float]) -> float:
-    """The value of one GPU: of the first name in `own` that its product contains, else from memory and links.
+def product_value(
+    fabric: Fabric, alike: int, product: str, driver: str, memory_bytes: float, own: Mapping[str, float]
+) -> float:
+    """The value of one of the GPUs `alike`: of the first name in `own` that the product contains, else from memory and
+    links.
 
     Links that reach other nodes count more: they join more GPUs than the node has. An older product counts less, by the
     rate of its PCIe generation: an A100 with a bridge has as much memory and bandwidth as an H100 with one.
     """
-    graph = fabric.graph
-    for name, value in own.items():
-        if name in product:
-            return value
-    alike = members(fabric.of_products({product}))
-    links = max((sum(graph.links[i]) + graph.switch_links[i] for i in alike), default=0)
+    value = next((value for name, value in own.items() if name in product), None)
+    if value is not None:
+        return value
+    return _usual_value(fabric.graph.interconnect, alike, fabric.source, product, driver, memory_bytes)
+
+
+@lru_cache(_MAX_KINDS)  # a fleet has dozens of kinds of machines
+def _usual_value(
+    graph: Interconnect, alike: int, source: Source, product: str, driver: str, memory_bytes: float
+) -> float:
+    """The value of one of the GPUs `alike` of a graph, from memory and links."""
+    links = max((sum(graph.links[i]) + graph.switch_links[i] for i in members(alike)), default=0)
     gbps = links * graph.link_gbps
-    if fabric.source is not Source.LIVE or graph.size == 1:
+    if source is not Source.LIVE or len(graph.links) == 1:
         gbps = max(gbps, joinable_gbps(product, driver))
     reach = _REACH if links_reach_other_nodes(product, driver) else 1
     age = pcie_gbps(pcie_generation(product, driver)) / max(PCIE_RING_GBPS.values())
@@ -72,7 +82,7 @@ def thrift(
     value = sum(value * gpus.bit_count() for _, value, gpus in found) / taken
     counts = sum(value * (1 + _NAMED * named.get(product, 0.0)) * gpus.bit_count() for product, value, gpus in found)
     counts /= taken
-    broken = (union(broken_sets(node_info, chosen)) | chosen).bit_count()
+    broken = (sum(broken_sets(node_info, chosen)) | chosen).bit_count()  # no two sets have a GPU in common
     names = " and ".join(product or "GPU" for product, _, _ in found)
     words = f"{names} of value {value:.0f}{' on average' if len(found) > 1 else ''}"
     if broken > taken:
@@ -88,10 +98,12 @@ def values_of_products(
     """The products of these GPUs, the least valuable one first: its name, the value of one GPU, and which ones."""
     found = []
     for product in {*map(fabric.product_at, members(chosen))} if fabric.products else (fabric.product,):
-        gpus = chosen & fabric.of_products({product})
+        alike = fabric.of_products({product})
+        gpus = chosen & alike
         devices = [node_info.inventory.devices[bit] for bit in members(node_info.devices(gpus))]
         memory = sum(one.memory_bytes for one in devices) / len(devices)
-        found.append((product, product_value(fabric, product, devices[0].id.driver, memory, own), gpus))
+        value = product_value(fabric, alike, product, devices[0].id.driver, memory, own)
+        found.append((product, value, gpus))
     return sorted(found, key=lambda one: (one[1], one[0]))
 
 
@@ -105,26 +117,12 @@ def thrift_of_memory(memory_bytes: float) -> tuple[float, str]:
     return _HALF / (_HALF + value), words
 
 
-def in_part_use(node_info: NodeInfo) -> int:
-    """Mask of the GPUs (device bits) of which a claim has a share."""
-    found = 0
-    if not any(use.shares for use in node_info.allocated_state.pools.values()):
-        return found
-    for bit in node_info.gpu_bits:
-        if bit >= 0:
-            pool_device = node_info.inventory.devices[bit]
-            use = node_info.allocated_state.pools.get(node_info.inventory.pools[pool_device.pool].key, UNUSED)
-            if pool_device.id.device in use.shares:
-                found |= 1 << bit
-    return found
-
-
 def whole_sets(node_info: NodeInfo) -> list[int]:
     """Masks of the whole sets of at least two GPUs, by position in the fabric."""
     fabric = node_info.fabric
     if fabric is None:
         return []
-    used = node_info.positions(node_info.busy | in_part_use(node_info))
+    used = node_info.positions(node_info.busy | node_info.in_part_use)
     joined = joined_sets(fabric.graph.interconnect, node_info.positions(-1))
     return [gpus for gpus in joined if not gpus & used and gpus.bit_count() > 1]
 

@@ -21,7 +21,7 @@ from extender.base.bits import members
 
 MAX_MESH = 8  # GPUs that NVLinks join without a switch; no machine joins more
 MAX_GRAPH_STEPS = 10_000  # limit of the search for the rings of all sets of a graph; a DGX-1 needs 4,165
-_MAX_CHECKED = 1024  # tables of links in the cache of mesh_problem, at most 3 KiB each; a fleet has dozens
+_MAX_CHECKED = 1024  # tables of links in each cache, at most 3 KiB each; a fleet has dozens
 
 
 Links: TypeAlias = tuple[tuple[int, ...], ...]  # working NVLinks from each GPU to each other
@@ -36,11 +36,9 @@ class _Steps:
 
 def ring_gbps(graph: Interconnect, mask: int) -> float:
     """Predicted bandwidth of an all-reduce over the set, per GPU, in GB/s; 0 for fewer than two GPUs."""
-    chosen = members(mask)
-    if len(chosen) < 2:  # noqa: PLR2004 - a ring needs two
+    if mask.bit_count() < 2:  # noqa: PLR2004 - a ring needs two
         return 0.0
-    fastest = _nvlink_gbps(graph, chosen)
-    return max(fastest, graph.pcie_gbps)
+    return max(_nvlink_gbps(graph, members(mask)), graph.pcie_gbps)
 
 
 def is_joined(graph: Interconnect, mask: int) -> bool:
@@ -60,9 +58,9 @@ def _nvlink_gbps(graph: Interconnect, chosen: list[int]) -> float:
 
 def count_links_inside(graph: Interconnect, mask: int) -> int:
     """NVLinks between members of the set; links into a switch count once per member."""
-    chosen = members(mask)
-    if len(chosen) < 2:  # noqa: PLR2004 - one GPU has no peer
+    if mask.bit_count() < 2:  # noqa: PLR2004 - one GPU has no peer
         return 0
+    chosen = members(mask)
     direct = sum(graph.links[a][b] for position, a in enumerate(chosen) for b in chosen[position + 1 :])
     return direct + sum(graph.switch_links[i] for i in chosen)
 
@@ -90,18 +88,19 @@ def joined_sets(graph: Interconnect, gpus: int) -> tuple[int, ...]:
     return (*([switched] if switched else []), *meshes(graph.links, gpus & ~switched))
 
 
-def meshes(links: Links, free: int) -> list[int]:
+@lru_cache(_MAX_CHECKED)
+def meshes(links: Links, free: int) -> tuple[int, ...]:
     """Masks of the GPUs out of `free` that direct links join, through GPUs out of `free`."""
+    near = [sum(1 << j for j, count in enumerate(row) if count) for row in links]
     found = []
     while free:
         mesh, ahead = 0, free & -free
         while ahead:
-            mesh |= ahead
-            near = {j for i in members(ahead) for j, count in enumerate(links[i]) if count}
-            ahead = sum(1 << j for j in near) & free & ~mesh
+            mesh |= ahead & -ahead
+            ahead = (ahead | near[(ahead & -ahead).bit_length() - 1]) & free & ~mesh
         free &= ~mesh
         found.append(mesh)
-    return found
+    return tuple(found)
 
 
 def _half_cycles(links: Links, chosen: list[int], steps: _Steps) -> int:

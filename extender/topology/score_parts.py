@@ -23,13 +23,13 @@ from extender.api.gpu_topology import Fabric
 from extender.api.pod_annotations import PodIntent
 from extender.api.quantity import NANO, Quantity, whole_units
 from extender.api.request_mix import WHOLE, RequestMix, RequestShape
-from extender.base.bits import lowest, members
+from extender.base.bits import members
 from extender.base.text_limits import counted
 from extender.policy import Policy
 from extender.topology.affinity import anchor_of, pairs_of
-from extender.topology.product_values import in_part_use, thrift, thrift_of_memory
+from extender.topology.product_values import thrift, thrift_of_memory
 from extender.topology.sets import bandwidth, best_gbps, links_inside
-from extender.vendors import GPU, NIC, amount_of_memory, driver_of
+from extender.vendors import NIC, amount_of_memory, driver_of
 
 STEP = 0.08  # GPUs; gradients are rounded to this, so that nearly equal ones count as equal (docs/quality.md)
 
@@ -88,15 +88,26 @@ class DeviceChoice:
     own: int = 0
     devices: int = field(init=False)  # mask of the chosen devices
     gpus: int = field(init=False)  # mask of the whole GPUs among them, by position in the fabric
+    before: list[int] = field(init=False)  # the free thousandths of each GPU, in the order of the fabric
+    after: list[int] = field(init=False)  # those that the choice leaves
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "devices", self.solution.taken)
-        object.__setattr__(self, "gpus", self.node_info.positions(self.devices))
+        gpus, shared = self.node_info.positions(self.devices), self.node_info.in_part_use
+        object.__setattr__(self, "gpus", gpus)
+        object.__setattr__(self, "before", left_over(self.node_info, shared))
+        object.__setattr__(self, "after", _after(self, self.before))
+
+    @property
+    def free_gpus(self) -> tuple[int, int]:
+        """The free GPU capacity of the node before and after the choice, in thousandths of a GPU."""
+        return sum(self.before), sum(self.after)
 
     @property
     def drivers(self) -> set[str]:
         """The drivers of the chosen devices, and of those that the pod has already."""
-        return {self.node_info.inventory.devices[bit].id.driver for bit in members(self.devices | self.own)}
+        parts, mask = self.node_info.inventory.parts, self.devices | self.own
+        return {part.key.driver for first, part in parts if mask >> first & (1 << len(part.devices)) - 1}
 
     @property
     def has_nics(self) -> bool:
@@ -132,7 +143,7 @@ def total(found: tuple[ScorePart, ...], policy: Policy) -> float:
 def achieved_gbps(choice: DeviceChoice) -> float:
     """Predicted ring bandwidth of the chosen GPUs, in GB/s; 0 for fewer than two GPUs."""
     fabric = choice.node_info.fabric
-    return bandwidth(fabric.graph, choice.gpus) if fabric is not None else 0.0
+    return bandwidth(fabric.graph, choice.gpus) if fabric is not None and choice.gpus.bit_count() > 1 else 0.0
 
 
 def product_gbps(node_info: NodeInfo, gpus: int) -> float:
@@ -246,7 +257,7 @@ def _headroom(choice: DeviceChoice, assumed_bytes: int, policy: Policy, expected
             memory = unclaimed_bytes(choice.node_info, pick.bit)
             if not memory:  # such as a NIC
                 continue
-            wanted = _wanted_bytes(pick.consumed or pick.request.capacity or {}) or expected_bytes
+            wanted = _wanted_bytes(pick.consumed or pick.request.capacity) or expected_bytes
             wanted = wanted or problem.select(name, pick.request).least_memory
             if wanted or assumed_bytes:
                 asked += wanted or min(assumed_bytes, memory)
@@ -270,12 +281,12 @@ def unclaimed_bytes(node_info: NodeInfo, bit: int) -> int:
     if not memory:
         return 0
     use = node_info.allocated_state.pools.get(node_info.inventory.pools[pool_device.pool].key, UNUSED)
-    claimed = amount_of_memory(use.shares.get(pool_device.id.device, {})) or 0
-    return whole_units(max(memory * NANO - claimed, 0))
+    shares = use.shares.get(pool_device.id.device)
+    return whole_units(max(memory * NANO - (amount_of_memory(shares) or 0), 0)) if shares else memory
 
 
-def _wanted_bytes(amounts: Mapping[str, Quantity]) -> int:
-    amount = amount_of_memory(amounts)
+def _wanted_bytes(amounts: Mapping[str, Quantity] | None) -> int:
+    amount = amount_of_memory(amounts) if amounts else None
     return whole_units(amount.nanos) if amount is not None else 0
 
 
@@ -284,8 +295,7 @@ def _fragmentation(choice: DeviceChoice, baseline: FleetBaseline) -> ScorePart |
     fabric = choice.node_info.fabric
     if fabric is None or not choice.devices:
         return None
-    before = left_over(choice.node_info)
-    after = _after(choice, before)
+    before, after = choice.before, choice.after
     taken = sum(before) - sum(after)
     if not taken:
         return None
@@ -329,10 +339,9 @@ def _after(choice: DeviceChoice, before: list[int]) -> list[int]:
     return after
 
 
-def left_over(node_info: NodeInfo) -> list[int]:
-    """The free thousandths of each GPU, in the order of the fabric."""
-    used, shared = node_info.busy, in_part_use(node_info)
-    found = []
+def left_over(node_info: NodeInfo, shared: int) -> list[int]:
+    """The free thousandths of each GPU, in the order of the fabric. `shared` is `node_info.in_part_use`."""
+    used, found = node_info.busy, list[int]()
     for bit in node_info.gpu_bits:
         if bit < 0 or used >> bit & 1:
             found.append(0)
@@ -341,12 +350,6 @@ def left_over(node_info: NodeInfo) -> list[int]:
         else:
             found.append(WHOLE)
     return found
-
-
-def free_gpus(choice: DeviceChoice) -> tuple[int, int]:
-    """The free GPU capacity of the node before and after the choice, in thousandths of a GPU."""
-    before = left_over(choice.node_info)
-    return sum(before), sum(_after(choice, before))
 
 
 def stranded(left: list[int], baseline: FleetBaseline) -> float:
@@ -366,7 +369,7 @@ def _links_left(choice: DeviceChoice, baseline: FleetBaseline) -> tuple[float | 
     """
     node_info, fabric, taken = choice.node_info, choice.node_info.fabric, choice.gpus
     assert fabric is not None
-    graph, before = fabric.graph, node_info.positions(~(node_info.busy | in_part_use(node_info)))
+    graph, before = fabric.graph, node_info.positions(~(node_info.busy | node_info.in_part_use))
     had = links_inside(graph, before)
     if not taken or not had:
         return None, ""
@@ -391,8 +394,7 @@ def _packing(choice: DeviceChoice, policy: Policy) -> ScorePart | None:
     own = inventory.packed.bit_count()
     if not own:
         return None
-    first = inventory.devices[lowest(inventory.packed)]
-    counted_as = "GPU" if driver_of(first.id.driver).kind == GPU else "device"
+    counted_as = "GPU" if inventory.packed & inventory.gpus else "device"
     share = used / own
     value = share if policy.packing == "pack" else 1 - share
     return ScorePart("packing", value, f"{used} of {counted(own, counted_as)} in use before ({policy.packing})")
@@ -402,9 +404,10 @@ def _health(choice: DeviceChoice, policy: Policy) -> ScorePart | None:
     """The share of chosen devices without an informational taint or a reported fault."""
     if not choice.devices:
         return None
-    troubled = members(choice.devices & troubled_devices(choice.node_info, policy))
-    if not troubled:
+    mask = choice.devices & troubled_devices(choice.node_info, policy)
+    if not mask:
         return ScorePart("health", 1.0, "no device reports trouble")
+    troubled = members(mask)
     value = 1 - len(troubled) / choice.devices.bit_count()
     reporting = counted(len(troubled), "device reports", "devices report")
     return ScorePart("health", value, f"{reporting} trouble: {_trouble(choice.node_info, troubled[0])}")

@@ -146,6 +146,8 @@ class Measures:
 
     def _quality_inside(self, graph: Graph, mask: int) -> tuple[float, int, int, int]:
         """The first four values of the Quality: those that do not depend on the other free GPUs."""
+        if mask.bit_count() == 1:  # it has no peer
+            return 0.0, 0, 0, 1
         chosen = members(mask)
         pairs = [(a, b) for position, a in enumerate(chosen) for b in chosen[position + 1 :]]
         return (
@@ -158,9 +160,11 @@ class Measures:
     def _best_gbps(self, interconnect: Interconnect, free: int, count: int) -> float:
         if not 1 < count <= free.bit_count():
             return 0.0
-        switched = sorted((interconnect.switch_links[i] for i in members(free)), reverse=True)[count - 1]
-        meshes = ring.meshes(interconnect.links, free) if count <= ring.MAX_MESH else []
-        sets = (chosen for mesh in meshes for chosen in combinations(members(mesh), count))
+        links = [number for i, number in enumerate(interconnect.switch_links) if free >> i & 1]
+        switched = sorted(links, reverse=True)[count - 1]
+        meshes = ring.meshes(interconnect.links, free) if count <= ring.MAX_MESH else ()
+        large = [members(mesh) for mesh in meshes if mesh.bit_count() >= count]
+        sets = (chosen for mesh in large for chosen in combinations(mesh, count))
         joined = (self._bandwidth(interconnect, sum(1 << i for i in chosen)) for chosen in sets)
         return max(interconnect.pcie_gbps, switched * interconnect.link_gbps, *joined)
 

@@ -14,7 +14,7 @@ import pytest
 
 import extender
 from extender.allocation.nodes import Places
-from extender.api.gpu_topology import Graph, Interconnect
+from extender.api.gpu_topology import Graph, Interconnect, Source
 from extender.api.quantity import parse_quantity
 from extender.api.request_mix import DEFAULT_MIX
 from extender.api.semver import parse_semver
@@ -71,6 +71,15 @@ REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "_product": lambda i: (f"H100 {i}", ""),
     "nearest": lambda i: (Places((), (i,), ((),)),),
     "natural": lambda i: (f"n{i}",),
+    "_usual_value": lambda i: (
+        Interconnect(((0,),), (0,), float(i), 1.0),
+        1,
+        Source.LIVE,
+        "H100",
+        "gpu.nvidia.com",
+        80.0,
+    ),
+    "meshes": lambda i: (((i,),), 1),
     "usual_graph": lambda i: (f"H100 {i}", 2),
 }
 ONCE = {"carried_machines", "_documents", "_zones"}  # take no argument

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
 import orjson
 from starlette.requests import Request
@@ -17,6 +16,7 @@ from extender.sandbox import Cluster, Scheduler, carried_machines, listening
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.worlds.eventually import eventually
 from tests.worlds.running_berth import claim, pod
+from tests.worlds.sandbox_worlds import scheduling
 
 CLASSES = RESOURCES["resource.k8s.io", "deviceclasses"]
 
@@ -60,18 +60,6 @@ class Extender:
         target = {"metadata": {"uid": body["PodUID"]}, "target": {"name": body["Node"]}}
         self._cluster.api.registry.bind((body["PodNamespace"], body["PodName"]), target)
         return JSONResponse({"Error": ""})
-
-
-@asynccontextmanager
-async def scheduling(cluster: Cluster, extender: Extender) -> AsyncIterator[Scheduler]:
-    async with listening(extender, "127.0.0.1", 0) as url:
-        scheduler = Scheduler(cluster.store, url)
-        task = asyncio.create_task(scheduler.run())
-        try:
-            yield scheduler
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
 
 def cluster_with(pods: int) -> Cluster:

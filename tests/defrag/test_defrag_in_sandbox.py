@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shlex
 from dataclasses import dataclass
@@ -11,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from extender.entry.all_in_one import both
-from extender.sandbox import Cluster, Scheduler, carried_machines, listening, write_kubeconfig
+from extender.sandbox import Cluster, carried_machines, write_kubeconfig
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.versioned_store import ObjectStore
 from tests.worlds.commands import berth_beside
 from tests.worlds.eventually import eventually
-from tests.worlds.running_berth import claim, patient, pod
-from tests.worlds.skipping_loop import clock
+from tests.worlds.running_berth import claim, pod
+from tests.worlds.sandbox_worlds import served
 
 Json = dict[str, Any]
 RESERVE, FREE = "berth.dev/defrag=:NoSchedule", "berth.dev/defrag:NoSchedule-"
@@ -104,14 +102,7 @@ async def test_the_commands_give_what_the_proof_says(world: World, tmp_path: Pat
     cluster = Cluster(bookmark_seconds=0.5)
     for name in ("n0", "n1", "n2"):
         cluster.add_node(name, carried_machines()["hgx-h100-8"], {"kubernetes.io/hostname": name})
-    async with (
-        cluster.serving() as api,
-        both(api, patient(), clock=clock()) as (app, _),
-        listening(app, "127.0.0.1", 0) as url,
-    ):
-        await eventually(lambda: not app.service.informers.not_ready)
-        scheduler = Scheduler(cluster.store, url)
-        task = asyncio.create_task(scheduler.run())
+    async with served(cluster) as (api, scheduler):
         for name, (gpus, node) in world.run.items():
             create(cluster, name, gpus, node)
             await eventually(lambda name=name: node_of(cluster.store, name))
@@ -129,5 +120,3 @@ async def test_the_commands_give_what_the_proof_says(world: World, tmp_path: Pat
         assert sorted(node_of(cluster.store, name) for name in world.wait) == found["placed_on"]
         await eventually(lambda: all(node_of(cluster.store, f"{name}-again") for name in world.again))
         await eventually(lambda: len(scheduler.pending()) == len(world.restarts) - len(world.again))
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)

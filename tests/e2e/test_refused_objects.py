@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.e2e.control_plane import ControlPlane, kubectl, on_real_server
+import pytest
+
+from tests.e2e.control_plane import ControlPlane, kubectl, minor_version, on_real_server
 from tests.worlds.refused_objects import RefusedObject, refused_objects
 
 pytestmark = on_real_server("kubectl", seconds=300)
@@ -23,6 +25,8 @@ def said(plane: ControlPlane, case: RefusedObject) -> str:
 
 
 def test_a_real_server_refuses_the_same_objects(tmp_path: Path) -> None:
+    if minor_version() != 36:
+        pytest.skip("the sandbox answers as 1.36 does; the rules and their words differ between versions")
     other: dict[str, str] = {}
     with ControlPlane(tmp_path) as plane:
         plane.wait(lambda: kubectl(plane, "create", "serviceaccount", "default").returncode == 0, 60)

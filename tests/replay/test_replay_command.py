@@ -107,26 +107,18 @@ def test_a_fleet_is_needed() -> None:
     assert (code, err) == (2, "berth: --nodes: is missing: give --nodes, --snapshot, or both")
 
 
-def test_a_fault_in_a_process_is_one_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [("v1", ""), ("v1beta1", "has version 'v1beta1', Berth reads v1: kubectl get resourceslices.v1.")],
+)
+def test_a_fault_in_a_process_is_one_sentence(version: str, words: str, tmp_path: Path) -> None:
     objects = tmp_path / "snapshot.json"
     node = {"kind": "Node", "apiVersion": "v1", "metadata": {"name": "n"}}
-    broken = {"kind": "ResourceSlice", "apiVersion": "resource.k8s.io/v1", "metadata": {"name": "s"}, "spec": {}}
-    objects.write_text(json.dumps({"kind": "List", "items": [node, broken]}))
+    broken = {"kind": "ResourceSlice", "apiVersion": f"resource.k8s.io/{version}", "metadata": {"name": "s"}}
+    objects.write_text(json.dumps({"kind": "List", "items": [node, {**broken, "spec": {}}]}))
     code, _, err = berth(["replay", EXAMPLE, "--snapshot", str(objects)])
     assert code == 2
-    assert err.startswith("berth: ResourceSlice s: ")
-
-
-def test_a_snapshot_of_another_version_is_one_sentence(tmp_path: Path) -> None:
-    objects = tmp_path / "snapshot.json"
-    node = {"kind": "Node", "apiVersion": "v1", "metadata": {"name": "n"}}
-    old = {"kind": "ResourceSlice", "apiVersion": "resource.k8s.io/v1beta1", "metadata": {"name": "s"}, "spec": {}}
-    objects.write_text(json.dumps({"kind": "List", "items": [node, old]}))
-    code, _, err = berth(["replay", EXAMPLE, "--snapshot", str(objects)])
-    assert code == 2
-    assert err.startswith(
-        "berth: ResourceSlice s: has version 'v1beta1', Berth reads v1: kubectl get resourceslices.v1."
-    )
+    assert err.startswith(f"berth: ResourceSlice s: {words}")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,17 @@ from typing import Any
 from benchmarks.assess import pod as pod_objects
 from extender.allocation import Features
 from extender.api.pods import SCHEDULER
-from extender.assess import Movable, Shape, Terms, Wanted, movable_pods, reading_of, time_of, wanted_objects
+from extender.assess import (
+    Movable,
+    Shape,
+    Terms,
+    Wanted,
+    facts_of,
+    movable_pods,
+    newest_time,
+    reading_of,
+    wanted_objects,
+)
 from extender.base.deadline import NO_DEADLINE, Deadline
 from extender.defrag import WAIT_COST, Cluster, Restart, again
 from extender.policy import Policy
@@ -94,7 +104,7 @@ def world_of(
     reading = reading_of(objects, {}, "test")
     snapshot = reading.cache.snapshot()
     wanted = wanted_objects(shape.objects(), snapshot, shape.text)
-    movable = movable_pods(reading, snapshot, Terms(time_of(reading), 0))
+    movable = movable_pods(facts_of(reading), snapshot, Terms(newest_time(reading), 0))
     context = Evaluator(Features()).evaluation_context(snapshot, deadline)
     return Cluster.of(snapshot, movable.left, Policy(), context), wanted, movable
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 
-from extender.entry.all_in_one import both
 from extender.replay import Job, Outcome, fleet_of, placement_of, run_replay
 from extender.replay.placements import Rule
-from extender.sandbox import Cluster, MachineNode, Scheduler, listening, parse_nodes
+from extender.sandbox import Cluster, MachineNode, parse_nodes
 from extender.sandbox.apiserver.versioned_store import ObjectStore
 from tests.worlds.eventually import eventually
-from tests.worlds.running_berth import patient
-from tests.worlds.skipping_loop import clock
+from tests.worlds.sandbox_worlds import served
 
 Placed = Mapping[str, tuple[str, tuple[str, ...]]]
 """By pod: its node and its devices, as driver/pool/device."""
@@ -39,22 +36,13 @@ async def placed_in_sandbox(jobs: Sequence[Job], nodes: Sequence[MachineNode]) -
     cluster = Cluster(bookmark_seconds=0.5)
     for node in nodes:
         cluster.add_node(node.name, node.machine, node.labels)
-    async with (
-        cluster.serving() as api,
-        both(api, patient(), clock=clock()) as (app, _),
-        listening(app, "127.0.0.1", 0) as url,
-    ):
-        await eventually(lambda: not app.service.informers.not_ready)
-        scheduler = Scheduler(cluster.store, url)
-        task = asyncio.create_task(scheduler.run())
+    async with served(cluster) as (_, scheduler):
         for job in jobs:
             for name in job.pod_names():
                 cluster.apply(job.claim_object(name))
             for name in job.pod_names():
                 cluster.apply(job.pod(name, plain=False))
             await eventually(lambda job=job: _bound(cluster.store, job.pod_names()), scheduler.pending)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
         return {name: _placement(cluster.store, name) for job in jobs for name in job.pod_names()}
 
 

@@ -262,6 +262,25 @@ class NodeInfo:
         """The number of the devices in `Inventory.packed` that cannot be allocated exclusively."""
         return (self.busy & self.inventory.packed).bit_count()
 
+    @property
+    def in_part_use(self) -> int:
+        """Mask of the GPUs (device bits) of which a claim has a share."""
+        found, pools = 0, self.allocated_state.pools
+        if not any(use.shares for use in pools.values()):
+            return found
+        for bit in self.gpu_bits:
+            if bit >= 0:
+                pool_device = self.inventory.devices[bit]
+                use = pools.get(self.inventory.pools[pool_device.pool].key, UNUSED)
+                if pool_device.id.device in use.shares:
+                    found |= 1 << bit
+        return found
+
+    @property
+    def whole_gpus(self) -> int:
+        """Mask of the devices that are GPUs of the fabric."""
+        return self.devices(self.positions(-1))
+
     def positions(self, devices: int) -> int:
         """The GPUs of a device mask, as a mask of positions in the fabric."""
         first, mask = _in_order(self.gpu_bits)

@@ -158,12 +158,12 @@ def _with_use(node_info: NodeInfo, pools: _Pools, counters: _Counters) -> NodeIn
 
     allocated_state = AllocatedState(pools, counters_of)
     busy = allocated_state.taken(node_info.inventory)
+    state = NodeState(attribute_signature=node_info.state.attribute_signature, hypothetical=True)
     drift, overuse = 0, dict[int, int]()
     if node_info.agent_is_fresh:
         drift, overuse = live_use(
             node_info.inventory, allocated_state, uses_of(node_info.fabric), node_info.gpu_bits, busy
         )
-    state = NodeState(attribute_signature=node_info.state.attribute_signature, hypothetical=True)
     return replace(
         node_info,
         allocated_state=allocated_state,

@@ -68,6 +68,8 @@ def unresolvable_reason(claim: Claim, pod: Pod, snapshot: Snapshot) -> Reason | 
 
 def needs_reservation(claim: Claim, pod: Pod) -> bool:
     """Whether a bind of the pod adds a consumer to the claim: not if it has the pod or the pod's PodGroup already."""
+    if not claim.reserved_for:
+        return True
     groups = (one.name for one in claim.reserved_for if one.resource == "podgroups")
     return not (claim.is_reserved_for(pod.uid) or (pod.group and pod.group in groups))
 

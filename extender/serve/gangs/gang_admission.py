@@ -1,6 +1,6 @@
 """The admission queue of gangs: may this gang be planned now?
 
-A filter request about a member asks four questions, in this order. (1) Is the gang complete and valid (`refusal`)?
+A filter request about a member asks four questions, in this order. (1) Is the gang complete and valid (`missing`)?
 (2) Does it wait for a gang that comes first, for the queue of evaluations, or for the end of a pause (`ask`)? (3) Are
 there bind slots for its whole minimum (`ask`)? (4) On which nodes must it not form (`occupied_for`)? A gang that gets
 no plan becomes a WaitingGang, and its members get the reason.
@@ -138,46 +138,43 @@ class GangAdmission:
 
     # -- (1) complete and valid? -----------------------------------------------------------------------------
 
-    def problem(self, pod: Pod, membership: Membership) -> Reason | None:
-        """Why the gang of a pod without a plan cannot be planned now. None also for a pod in no gang.
+    def missing(self, pod: Pod, membership: Membership) -> int | Reason:
+        """How many members of the pod's gang must still be bound, or why it cannot be planned now. It has no plan.
 
-        Some members may be bound without a claim that shows it, or may terminate with one, so they are read now and
-        then.
+        0 or less if the pod is placed alone. Some members may be bound without a claim that shows it, or may terminate
+        with one, so they are read now and then.
         """
         key, snapshot = membership.key, self._cache.snapshot()
-        invalid = membership.problem or difference(pod, membership, snapshot)
+        minimum = gang_minimum(membership, snapshot)
+        invalid = membership.problem or difference(pod, membership, minimum, snapshot)
         if invalid:
             return Reason(Code.INVALID, (invalid,))
-        minimum = gang_minimum(membership, snapshot)
         if not minimum:
             lacks = lacking_object(membership, snapshot)
             waits = membership.lacks or (lacks and self._is_served(key.source))
-            return Reason(Code.GANG_UNKNOWN, (lacks,)) if waits else None
+            return Reason(Code.GANG_UNKNOWN, (lacks,)) if waits else 0
         if minimum > MAX_TOGETHER:
             return Reason(Code.GANG_TOO_LARGE, (key.name, str(MAX_TOGETHER)))
         if is_incomplete(membership, minimum, snapshot):
             self._want_bound_members(key)
             return Reason(Code.GANG_INCOMPLETE, (key.name, str(minimum)))
+        placed = placed_members(key, snapshot)
         is_new = pod.uid not in snapshot.members.get(key, {})  # the known members may be those of an earlier gang
-        if may_terminate(key, minimum, snapshot) or (is_new and placed_members(key, snapshot)):
+        if may_terminate(key, placed, minimum, snapshot) or (is_new and placed):
             self._want_bound_members(key)
             return Reason(Code.GANG_UNREAD, (key.name,))
-        return None
+        return minimum - len(placed)
 
     def _want_bound_members(self, key: GroupKey) -> None:
         if self._bound_members.want(key):
             self.rescheduled.set()
 
-    def refusal(self, pod: Pod, membership: Membership) -> Reason | None:
-        """As `problem`; the gang then waits for its end."""
-        problem = self.problem(pod, membership)
-        if problem is None:
-            return None
-        if problem.code in _INVALID:
-            self.invalid(membership.key, pod.uid, problem)
-        else:
-            self.wait(membership.key, pod.uid, problem)
-        return problem
+    def wait_or_missing(self, pod: Pod, membership: Membership) -> int | Reason:
+        """As `missing`; a gang that cannot be planned waits for the end of the reason."""
+        found = self.missing(pod, membership)
+        if isinstance(found, Reason):
+            (self.invalid if found.code in _INVALID else self.wait)(membership.key, pod.uid, found)
+        return found
 
     # -- (2) must it wait? (3) are there slots? --------------------------------------------------------------
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from extender.allocation import Snapshot
 from extender.api.pod_groups import GroupKey, Membership
 from extender.api.pods import Pod
 from extender.api.reasons import Code, Reason
 from extender.api.resource_claims import Claim
 from extender.base.deadline import Deadline
 from extender.cache import ClusterCache
-from extender.gangs.gang import Gang, disagreement, gang_of
+from extender.gangs.gang import Gang, gang_of
 from extender.gangs.gang_planner import lacking_members, plan_gang
 from extender.gangs.gang_problem import (
     MAX_TOGETHER,
@@ -47,6 +48,7 @@ class _Attempt:
     occupied: Mapping[GroupKey, frozenset[str]]  # nodes that the gang must not use, by the gang that uses them
     before: FormingGang | None
     context: EvaluationContext
+    snapshot: Snapshot
     collected: CollectedDomain | None  # of another gang, whose nodes the plan leaves out
     limited: bool  # whether the plan assumes that no node has more room than kube-scheduler has shown on one
     alike: bool = True  # whether the plan assumes that `names` are offered to all members equal to the pod
@@ -91,17 +93,17 @@ class GangPlanning:
         it is None, may use the nodes that their selectors and tolerations allow. `occupied` has the nodes of gangs with
         a plan: two gangs never form on one node, because kube-scheduler could have room there for half of each.
         """
-        context = self._filter_service.context(deadline)
+        context, snapshot = self._filter_service.context(deadline), self._cache.snapshot()
         collected, limited = self._collected_for_other(gang), before is not None and bool(before.most)
-        return self._planned(gang, _Attempt(pod, names, occupied, before, context, collected, limited))
+        return self._planned(gang, _Attempt(pod, names, occupied, before, context, snapshot, collected, limited))
 
     def _planned(self, gang: Gang, attempt: _Attempt) -> PlannedGang | WaitsForGang | Reason:
         kept = attempt.settled
-        members = self._members(gang, kept) if gang.is_complete else incomplete(gang)
+        members = self._members(gang, attempt.snapshot, kept) if gang.is_complete else incomplete(gang)
         if isinstance(members, Reason):
             return members
         levels = self._filter_service.policy.group_levels
-        problem = disagreement(gang.key, members.pods) or gang.problem(levels)
+        problem = gang.problem(levels)
         if problem:
             return Reason(Code.INVALID, (problem,))
         deadline, sizes = attempt.context.deadline, plan_sizes(gang, members, len(kept))
@@ -133,7 +135,7 @@ class GangPlanning:
         def has_room(uids: Collection[str]) -> bool:
             return not isinstance(self._plan(gang, members.only(uids), alone), GangShortage)
 
-        return no_room(gang, self._cache.snapshot(), self._filter_service.policy, has_room)
+        return no_room(gang, attempt.snapshot, self._filter_service.policy, has_room)
 
     def _fault(self, members: GangMembers) -> Reason | None:
         """What is wrong with the claims of a member, if it is so on every node; the plan has updated the rankings."""
@@ -164,7 +166,7 @@ class GangPlanning:
         Those of a gang with bound members stay: its other members will use them.
         """
         with self._filter_service.evaluation(gang.key.namespace):
-            members = self._members(gang)
+            members = self._members(gang, self._cache.snapshot())
         if isinstance(members, Reason) or gang.placed:
             return []
         return [
@@ -183,7 +185,8 @@ class GangPlanning:
 
         Raises DeadlineExceeded.
         """
-        context, members = self._filter_service.context(deadline), self._members(gang)
+        context, snapshot = self._filter_service.context(deadline), self._cache.snapshot()
+        members = self._members(gang, snapshot)
         if gang.placed or isinstance(members, Reason):  # the nodes of bound members limit the domains
             return None
         found = members.requirements.values()
@@ -192,13 +195,13 @@ class GangPlanning:
         classes = {(one.key, one.node_selectors): one for one in found}
         if len(classes) > MAX_CLASSES or sum(one.counts_as for one in classes.values()) > MAX_SIZE:
             return None
-        lacking = self._lacking(gang, members, context)
+        lacking = self._lacking(gang, members, snapshot, context)
         claims = tuple(claim for one in found for claim in one.pending_claims)
         return GangNeeds(tuple(classes.values()), claims, lacking, self._basis(gang.waiting[0]))
 
-    def _lacking(self, gang: Gang, members: GangMembers, context: EvaluationContext) -> int:
+    def _lacking(self, gang: Gang, members: GangMembers, snapshot: Snapshot, context: EvaluationContext) -> int:
         fewest = members.first(plan_sizes(gang, members)[-1])
-        usable, snapshot = self.usable_nodes(fewest, context.deadline), self._cache.snapshot()
+        usable = self.usable_nodes(fewest, context.deadline)
         problem = gang_problem(gang, fewest, self._filter_service.policy, snapshot, usable)
         return lacking_members(problem, snapshot, context, self._filter_service.rankings, self._memory)
 
@@ -226,8 +229,8 @@ class GangPlanning:
         collected = self._filter_service.collected
         return collected if collected is not None and collected.key != gang.key and not gang.placed else None
 
-    def _members(self, gang: Gang, kept: Collection[str] = ()) -> GangMembers | Reason:
-        found = gang_members(gang, self._cache.snapshot(), self._filter_service.policy, kept)
+    def _members(self, gang: Gang, snapshot: Snapshot, kept: Collection[str] = ()) -> GangMembers | Reason:
+        found = gang_members(gang, snapshot, self._filter_service.policy, kept)
         if not isinstance(found, UnreadyMember):
             return found
         if isinstance(found.why, Pending):
@@ -260,7 +263,7 @@ class GangPlanning:
     def _problem(self, gang: Gang, members: GangMembers, attempt: _Attempt) -> GangProblem:
         pod, names, before = attempt.pod, attempt.names, attempt.before
         nodes, keys = dict(attempt.usable), attempt.keys
-        policy, snapshot = self._filter_service.policy, self._cache.snapshot()
+        policy, snapshot = self._filter_service.policy, attempt.snapshot
         if names is not None and pod.uid in members.requirements:
             offered = frozenset(names)
             # A single name can be a node that preemption has nominated for this pod alone.
@@ -280,7 +283,7 @@ class GangPlanning:
     def _solve(self, problem: GangProblem, attempt: _Attempt) -> GangPlan | GangShortage:
         """Raises DeadlineExceeded."""
         rankings = self._filter_service.rankings
-        return plan_gang(problem, self._cache.snapshot(), attempt.context, rankings, self._memory)
+        return plan_gang(problem, attempt.snapshot, attempt.context, rankings, self._memory)
 
 
 def _avoiding(problem: GangProblem, nodes: frozenset[str]) -> GangProblem:

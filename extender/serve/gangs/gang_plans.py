@@ -138,8 +138,7 @@ class GangPlans:
             if is_equal and placements[other][0] in offered:
                 both = {uid: placements[other], other: placements[uid]}
                 forming.planned = replace(planned, plan=replace(planned.plan, placements={**placements, **both}))
-                for one in both:
-                    self._cache.release(one)
+                self._cache.release(*both)
                 self.hold(forming, both)
                 return True
         return False

@@ -110,11 +110,12 @@ class GangScheduler:
         forming = self.forming.get(key)
         if forming is not None and not membership.problem:
             return self._follow(forming, pod, membership, names)
-        refusal = self.admission.refusal(pod, membership)
-        if refusal is None:
-            missing = self._missing(membership)
-            if missing <= 0:
-                return None
+        missing = self.admission.wait_or_missing(pod, membership)
+        if isinstance(missing, Reason):
+            refusal: Reason | None = missing
+        elif missing <= 0:
+            return None
+        else:
             refusal = self.admission.ask(key, pod.uid, missing, is_queued=_plan_of(key) in self._evaluations)
         if refusal is None:
             return self._plan(pod, membership, names)
@@ -132,12 +133,6 @@ class GangScheduler:
         gang = self._planning.gang_of(pod, membership)
         for claim in self._planning.unused_allocations(gang):
             self._sink.unsuitable(claim)
-
-    def _missing(self, membership: Membership) -> int:
-        """How many members of a gang must still be bound; 0 or less if the pods are placed alone."""
-        snapshot = self._cache.snapshot()
-        minimum = gang_minimum(membership, snapshot)
-        return minimum and minimum - len(placed_members(membership.key, snapshot))
 
     def _follow(
         self, forming: FormingGang, pod: Pod, membership: Membership, names: Sequence[str]
@@ -223,8 +218,7 @@ class GangScheduler:
             reason = incomplete(gang)
             self.admission.pause(key, reason, uid=pod.uid, wakes=False)
             return self._rejected(names, reason)
-        for uid in {*self._cache.store.members.get(key, ()), pod.uid}:
-            self._cache.release(uid)
+        self._cache.release(*{*self._cache.store.members.get(key, ()), pod.uid})
         try:
             found = self._planned(gang, pod, names, before, full=full)
         except DeadlineExceeded:
@@ -376,12 +370,12 @@ class GangScheduler:
             return forming if pod.uid not in forming.left else None
         if forming.runs if forming is not None else self.plans.alone.get(pod.uid) == membership.key:
             return None
-        problem = self.admission.problem(pod, membership)
+        problem = self.admission.missing(pod, membership)
         if forming is not None:
             problem = Reason(Code.GANG_FORMING, (membership.key.name,))
-        if problem is None and self._missing(membership) <= 0:
+        if isinstance(problem, int) and problem <= 0:
             return None
-        why = f": {problem}" if problem is not None else " any more"
+        why = f": {problem}" if isinstance(problem, Reason) else " any more"
         raise BindError(f"group {membership.key.name} has no plan for pod {pod.key}{why}")
 
     def member_bound(self, key: GroupKey, uid: str, node: str) -> None:
@@ -419,8 +413,7 @@ class GangScheduler:
         pod = next((pods[uid] for uid in forming.arrived if uid in pods), None)
         if pod is None or pod.membership is None:
             return
-        for uid in forming.planned.members:
-            self._cache.release(uid)
+        self._cache.release(*forming.planned.members)
         forming.answered.intersection_update(forming.arrived)
         gang = self._planning.gang_of(pod, pod.membership)
         try:

@@ -1,0 +1,150 @@
+"""What berth defrag knows of a cluster: objects in a cache, and of each pod and node only what the advice needs.
+
+Objects are added one after the other, and none of them is kept: a cluster may have many thousands of pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TypeVar
+
+from extender.api.fields import Json, inner, integer, many, need, string, string_map
+from extender.api.pod_affinity import LabelSelector, label_selector
+from extender.api.pod_amounts import Amounts, allocatable_of, requests_of
+from extender.api.pods import Pod, decode_pod
+from extender.assess.cluster_reading import BUDGET, ClusterReading
+from extender.base.berth_errors import WireError
+from extender.cache import ClusterCache
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """One pod."""
+
+    pod: Pod
+    amounts: Amounts
+    priority: int
+    owner: tuple[str, str]  # kind and name of the controller; ('', '') if there is none
+    labels: Mapping[str, str]
+    started: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A PodDisruptionBudget. `allowed`: the disruptions that it allows now."""
+
+    name: str  # with the namespace
+    namespace: str
+    selector: LabelSelector | None
+    allowed: int
+
+
+@dataclass(slots=True)
+class ClusterFacts:
+    """`cache` has nodes, slices, classes, claims and waiting pods."""
+
+    cache: ClusterCache
+    pods: dict[str, PodFacts] = field(default_factory=dict)  # that may have devices, or are of a group; by UID
+    others: dict[str, PodFacts] = field(default_factory=dict)  # of Jobs, without devices; by UID
+    allocatable: dict[str, Amounts] = field(default_factory=dict)  # by node
+    used: dict[str, Amounts] = field(default_factory=dict)  # by node: what pods without devices request
+    budgets: list[Budget] = field(default_factory=list)
+
+    def add(self, obj: Json) -> None:
+        """Add a Node, a Pod or a PodDisruptionBudget. Raises WireError that names the object."""
+        match obj.get("kind"):
+            case "Node":
+                self.allocatable[read(obj, _name)] = read(obj, allocatable_of)
+            case kind if kind == BUDGET:
+                self.budgets.append(read(obj, _budget))
+            case "Pod":
+                self.add_pod(obj, read(obj, decode_pod))
+
+    def add_pod(self, obj: Json, pod: Pod) -> None:
+        """Add a pod that is decoded already."""
+        if pod.ended:
+            return
+        if pod.concerns_berth:
+            self.pods[pod.uid] = _facts(obj, pod)
+        elif pod.node_name:
+            amounts = read(obj, requests_of)
+            self.used[pod.node_name] = self.used.get(pod.node_name, Amounts()).plus(amounts)
+            if pod.jobs:
+                self.others[pod.uid] = _facts(obj, pod)
+
+
+def facts_of(reading: ClusterReading) -> ClusterFacts:
+    """What the advice needs of a reading. Raises WireError that names an object."""
+    found, decoded = ClusterFacts(reading.cache), {pod.uid: pod for pod in reading.pods}
+    for obj in (*reading.fleet, *reading.others, *reading.budgets):
+        found.add(obj)
+    for uid, pod in decoded.items():
+        found.add_pod(reading.requests[uid], pod)
+    return found
+
+
+def newest_time(reading: ClusterReading) -> datetime:
+    """The newest time that the objects have: a file does not say when it was written."""
+    return max(_times(reading), default=datetime.fromisoformat("1970-01-01T00:00:00+00:00"))
+
+
+def _times(reading: ClusterReading) -> Iterator[datetime]:
+    for obj in (*reading.requests.values(), *reading.fleet):
+        status = obj.get("status") or {}
+        conditions = (one.get("lastHeartbeatTime") for one in status.get("conditions") or ())
+        for text in ((obj.get("metadata") or {}).get("creationTimestamp"), status.get("startTime"), *conditions):
+            if (found := time_of(text)) is not None:
+                yield found
+
+
+def read(obj: Json, what: Callable[[Json], T]) -> T:
+    """A part of an object. Raises WireError that names the object."""
+    try:
+        return what(obj)
+    except WireError as error:
+        where = f"{obj.get('kind')} {(obj.get('metadata') or {}).get('name')}"
+        raise WireError(f"{where}: {error.path}", error.problem) from error
+
+
+def time_of(text: object) -> datetime | None:
+    """A time of the API; None if it is none."""
+    try:
+        found = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else None
+
+
+def _facts(obj: Json, pod: Pod) -> PodFacts:
+    priority = inner(obj, "spec", "").get("priority")
+    return PodFacts(
+        pod,
+        read(obj, requests_of),
+        priority if isinstance(priority, int) else 0,
+        _owner(obj),
+        read(obj, lambda one: string_map(inner(one, "metadata", ""), "labels", "metadata")),
+        time_of(inner(obj, "status", "").get("startTime")),
+    )
+
+
+def _name(obj: Json) -> str:
+    found: str = need(inner(obj, "metadata", ""), "name", "metadata")
+    return found
+
+
+def _budget(obj: Json) -> Budget:
+    metadata = inner(obj, "metadata", "")
+    namespace, name = (string(metadata, field, "metadata") for field in ("namespace", "name"))
+    selector = label_selector(inner(obj, "spec", ""), "selector", "spec")
+    allowed = integer(inner(obj, "status", ""), "disruptionsAllowed", "status")
+    return Budget(f"{namespace}/{name}", namespace, selector, allowed)
+
+
+def _owner(obj: Json) -> tuple[str, str]:
+    references = many(inner(obj, "metadata", ""), "ownerReferences", "metadata", lambda one, _: one)
+    own = next((one for one in references if one.get("controller") is True), {})
+    return str(own.get("kind") or ""), str(own.get("name") or "")

@@ -1,0 +1,36 @@
+"""The sandbox's scheduler beside an extender, or beside serve as `berth run` has it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from extender.entry.all_in_one import both
+from extender.sandbox import Cluster, Scheduler, listening
+from tests.worlds.eventually import eventually
+from tests.worlds.running_berth import patient
+from tests.worlds.skipping_loop import clock
+
+
+@asynccontextmanager
+async def scheduling(cluster: Cluster, extender: Any) -> AsyncIterator[Scheduler]:
+    """The scheduler, which asks the extender, an ASGI application, over HTTP."""
+    async with listening(extender, "127.0.0.1", 0) as url:
+        scheduler = Scheduler(cluster.store, url)
+        task = asyncio.create_task(scheduler.run())
+        try:
+            yield scheduler
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+@asynccontextmanager
+async def served(cluster: Cluster) -> AsyncIterator[tuple[str, Scheduler]]:
+    """The address of the API server, and the scheduler, which asks serve."""
+    async with cluster.serving() as api, both(api, patient(), clock=clock()) as (app, _):
+        await eventually(lambda: not app.service.informers.not_ready)
+        async with scheduling(cluster, app) as scheduler:
+            yield api, scheduler
