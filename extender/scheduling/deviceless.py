@@ -1,4 +1,4 @@
-"""The scores of nodes for pods that need no devices: nodes whose GPUs are all in use come first, idle nodes last.
+"""The scores of nodes for pods that need no devices: the fewer GPUs others can still get there, the better.
 
 Such a pod takes CPU and memory only. If it takes them on a node with free GPUs, a later pod may find the GPUs there,
 but not the CPU that it asks for beside them. On Alibaba's openb trace, NodeResourcesFit alone spreads these pods so
@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from extender.allocation import NodeInfo, Snapshot
+from extender.topology.score_parts import left_over
 
-ALL_IN_USE, SOME_IN_USE, IDLE = 2, 1, 0
+NOTHING_LEFT, PARTS_LEFT, SOME_IN_USE, IDLE = 3, 2, 1, 0
 
 
 class DevicelessScores:
@@ -48,5 +49,5 @@ def _score(node_info: NodeInfo) -> int:
     gpus = node_info.inventory.gpus
     free = gpus & ~(node_info.busy | node_info.in_part_use)
     if not free:
-        return ALL_IN_USE
+        return PARTS_LEFT if any(left_over(node_info, node_info.in_part_use)) else NOTHING_LEFT
     return SOME_IN_USE if free != gpus else IDLE

@@ -168,6 +168,15 @@ def test_pods_without_devices_go_where_gpus_are_in_use(gpus: float) -> None:
     assert least_allocated.started < len(jobs)
 
 
+def test_pods_without_devices_leave_the_cpu_beside_parts_of_gpus() -> None:
+    """A node of whose GPUs parts are left is worse than one where nothing is left."""
+    whole, parts = Job("whole", 0, gpus=4, cpu=8_000), [Job(f"part-{i}", 1 + i, gpus=0.6) for i in range(4)]
+    plain = [Job(f"plain-{i}", 9 + i, cpu=40_000) for i in range(3)]
+    for seed in range(3):
+        found = replayed([whole, *parts, *plain], "2xt4-4", seed=seed).started_jobs
+        assert {found[one.name].pods[0].node for one in plain} == {found["whole"].pods[0].node}
+
+
 @pytest.mark.parametrize("duration", [50, math.inf])
 def test_a_gang_for_which_no_room_will_be_does_not_restart_for_ever(duration: float) -> None:
     jobs = [Job("gang", 0, pods=3, gpus=4), Job("small", 1, duration, gpus=1)]
