@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,12 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.allocation import Features
-from extender.api.device_classes import decode_class
-from extender.api.nodes import decode_node
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
-from extender.api.resource_claims import PodClaim, Result, decode_claim
-from extender.api.resource_slices import DeviceId, SliceDecoder
+from extender.api.resource_claims import PodClaim, Result
+from extender.api.resource_slices import DeviceId
 from extender.base.berth_errors import WireError
 from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.cache import ClusterCache
@@ -27,6 +26,7 @@ from extender.sandbox.machines import gpu_slice, node_object
 from extender.scheduling import (
     EvaluationContext,
     NodeRanking,
+    Placement,
     PodRequirements,
     RankingCache,
     Unschedulable,
@@ -34,6 +34,7 @@ from extender.scheduling import (
     requirements_of,
 )
 from tests.worlds.evaluation_worlds import steps
+from tests.worlds.filled_caches import GPU_CLASS, put
 from tests.worlds.running_berth import claim
 
 KINDS = ("hgx-h100-8", "t4-4", "dgx1-v100", "t4-4")
@@ -53,22 +54,18 @@ def cluster(
     held: list[tuple[int, int]], asked: tuple[int, str, str], without: frozenset[str] = frozenset()
 ) -> ClusterCache:
     """Four nodes, but for some; of each node in turn, these devices are held by a claim of their own."""
-    cache, decoder, machines = ClusterCache(), SliceDecoder(), carried_machines()
-    cache.apply_class("gpu.nvidia.com", decode_class({"metadata": {"name": "gpu.nvidia.com"}, "spec": {}}))
+    cache, machines = put(ClusterCache(), GPU_CLASS), carried_machines()
     for name, kind in zip(NODES, KINDS, strict=True):
         if name not in without:
-            cache.apply_node(name, decode_node(node_object(name, machines[kind], {})))
-            for slice_ in (gpu_slice(name, machines[kind]), fabric_slice(name, machines[kind])):
-                cache.apply_slice(slice_["metadata"]["name"], decoder.decode(slice_))
+            machine = machines[kind]
+            put(cache, node_object(name, machine, {}), gpu_slice(name, machine), fabric_slice(name, machine))
     for node, device in held:
         allocate(cache, node, device)
     count, selector, same = asked
     wanted: dict[str, Any] = claim("asked", count, selector)
     if same:
         wanted["spec"]["devices"]["constraints"] = [{"matchAttribute": f"gpu.nvidia.com/{same}"}]
-    found = decode_claim(wanted)
-    cache.apply_claim(found.key, found)
-    return cache
+    return put(cache, wanted)
 
 
 def allocate(cache: ClusterCache, node: int, device: int) -> None:
@@ -77,10 +74,7 @@ def allocate(cache: ClusterCache, node: int, device: int) -> None:
     one["metadata"]["uid"] = name
     devices = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": f"n{node}", "device": f"gpu-{device}"}
     consumers = [{"resource": "pods", "name": f"of-{name}", "uid": name}]
-    found = decode_claim(
-        {**one, "status": {"allocation": {"devices": {"results": [devices]}}, "reservedFor": consumers}}
-    )
-    cache.apply_claim(found.key, found)
+    put(cache, {**one, "status": {"allocation": {"devices": {"results": [devices]}}, "reservedFor": consumers}})
 
 
 def rules_of(cache: ClusterCache, deadline: Deadline | None = None) -> EvaluationContext:
@@ -105,7 +99,10 @@ def test_an_observed_search_gives_the_status_of_one_that_is_not(
     cache = cluster(held, asked)
     wanted, context = requirements(cache), rules_of(cache)
     for node_info in cache.snapshot().node_infos.values():
-        assert trace(node_info, wanted, context).status == evaluate(node_info, wanted, context)
+        status = evaluate(node_info, wanted, context)
+        if isinstance(status, Placement):  # an observed search does not take the fast path, which alone knows these
+            status = replace(status, matching=0, each=0)
+        assert trace(node_info, wanted, context).status == status
 
 
 @given(BY_NAME, BY_NAME, st.frozensets(st.sampled_from(NODES), max_size=3), ASKED)
