@@ -19,6 +19,7 @@ from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.scheduling import EvaluationContext, PodRequirements, requirements_of
 
+_DRA = {"apiVersion": "resource.k8s.io/v1"}
 _DECODER = SliceDecoder()
 CLASS: Json = {"kind": "DeviceClass", "metadata": {"name": "any"}, "spec": {}}
 GPU_CLASS: Json = {"kind": "DeviceClass", "metadata": {"name": "gpu.nvidia.com"}, "spec": {}}
@@ -59,17 +60,17 @@ def machine_nodes(**machines: str) -> ClusterCache:
     return cache
 
 
-def class_of_driver(name: str) -> Json:
-    """A class with the devices of the driver of this name."""
-    selectors = [{"cel": {"expression": f'device.driver == "{name}"'}}]
-    return {"kind": "DeviceClass", "metadata": {"name": name}, "spec": {"selectors": selectors}}
+def class_of_driver(driver: str, name: str = "") -> Json:
+    """A class with the devices of a driver, whose name it has by default."""
+    selectors = [{"cel": {"expression": f"device.driver == '{driver}'"}}]
+    return {**_DRA, "kind": "DeviceClass", "metadata": {"name": name or driver}, "spec": {"selectors": selectors}}
 
 
 def device_slice(node: str, driver: str, devices: list[Json], **spec: Any) -> Json:
     """A slice of a driver that has one pool per node."""
     pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
     spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": devices, **spec}
-    return {"kind": "ResourceSlice", "metadata": {"name": f"{node}-{driver}"}, "spec": spec}
+    return {**_DRA, "kind": "ResourceSlice", "metadata": {"name": f"{node}-{driver}"}, "spec": spec}
 
 
 def claim_for(*requests: Json, constraints: list[Json] | None = None, name: str = "c", namespace: str = "x") -> Json:
