@@ -15,7 +15,7 @@ from extender.assess.cluster_reading import ClusterReading
 from extender.base.bits import members
 from extender.cache import ALL_NODES
 from extender.explain import product
-from extender.topology.affinity import nearest, pairs_of
+from extender.topology.affinity import near_pairs, nearest
 from extender.topology.device_pairs import device_pairs
 from extender.topology.link_knowledge import Links, links_of
 from extender.topology.score_parts import product_gbps
@@ -105,7 +105,7 @@ def _measured(node_info: NodeInfo, pod: str, uid: str, results: Iterable[Result]
     name, links = product(node_info), links_of(node_info)
     if gpus.bit_count() == 1 and node_info.places is None:
         return PodSet(pod, uid, node_info.node.name, name, gpus, names, links)
-    near, pairs = _near(node_info, taken)
+    near, pairs = near_pairs(node_info.places, taken)
     count, graph = gpus.bit_count(), fabric.graph
     gbps = bandwidth(graph, gpus) if count > 1 else 0.0
     now = max(best_gbps(graph, gpus | node_info.positions(~node_info.busy), count), gbps) if count > 1 else 0.0
@@ -125,22 +125,6 @@ def _measured(node_info: NodeInfo, pod: str, uid: str, results: Iterable[Result]
         pairs,
         device_pairs(node_info, taken, lambda _: None).text() if pairs else "",
     )
-
-
-def _near(node_info: NodeInfo, taken: int) -> tuple[int, int]:
-    """(pairs of devices of different drivers that are as near as the node allows, all pairs).
-
-    A pair counts if the node's drivers say places that can be compared.
-    """
-    places = node_info.places
-    if places is None:
-        return 0, 0
-    best, near, pairs = nearest(places), 0, 0
-    for pair in pairs_of(places, taken):
-        first, second = sorted((places.kind(pair.anchor), places.kind(pair.other)))
-        pairs += best[first, second] > Nearness.UNKNOWN
-        near += best[first, second] > Nearness.UNKNOWN and pair.nearness == best[first, second]
-    return near, pairs
 
 
 def says_places(node_info: NodeInfo) -> bool:

@@ -144,6 +144,17 @@ def pairs_of(places: Places | None, devices: int) -> list[Pair]:
     return [pair for others in kinds.values() for pair in pair_up(places, anchors, others)]
 
 
+def near_pairs(places: Places | None, devices: int) -> tuple[int, int]:
+    """(pairs among the chosen devices that are as near as the node allows, all pairs), of drivers that say places."""
+    best, found = nearest(places) if places is not None else {}, list[bool]()
+    for pair in pairs_of(places, devices):
+        assert places is not None, "there are pairs"
+        a, b = sorted((places.kind(pair.anchor), places.kind(pair.other)))
+        if best[a, b] > Nearness.UNKNOWN:
+            found.append(pair.nearness == best[a, b])
+    return sum(found), len(found)
+
+
 class Together:
     """Chooses the devices for the slots of a pod, by driver: near anchors, and for each the nearest others."""
 
