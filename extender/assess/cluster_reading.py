@@ -18,6 +18,7 @@ from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted, one_line
 from extender.cache import ClusterCache
 from extender.cluster import WatchedResource
+from extender.console import NO_BUDGETS
 from extender.replay import version_problem
 from extender.runtime.informers import watched_resources
 from extender.vendors import PLUGIN_RESOURCES
@@ -32,7 +33,7 @@ NEEDED = {
 }
 """The six kinds, each with what its lack means."""
 BUDGET = "PodDisruptionBudget"  # of which berth defrag asks
-_MEANS = {BUDGET: "which pods they protect is not known, and kubectl delete does not ask them"}
+_MEANS = {BUDGET: NO_BUDGETS}
 _OF_GROUPS = "what it says of waiting groups is not known"
 _OPTIONAL_IN_FILES = ("DeviceTaintRule", "ResourceClaim")  # a cluster may well have none
 _REPLAYED = ("Node", "ResourceSlice", "DeviceClass", "DeviceTaintRule")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from extender.allocation import Snapshot
 from extender.api.fields import Json, inner, integer, string
-from extender.api.group_topology import REQUIRED
+from extender.api.group_topology import KUEUE_TOPOLOGY
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_amounts import Amounts, requests_of
 from extender.api.pod_annotations import TOPOLOGY_ANNOTATION
@@ -17,7 +17,7 @@ from extender.assess.pod_facts import ClusterFacts, read
 from extender.assess.pod_jobs import product_expression
 from extender.base.berth_errors import WireError
 from extender.defrag import Asked
-from extender.explain import groups_named, product
+from extender.explain import groups_named, product, with_new_group
 from extender.gangs.gang import gang_minimum, gang_of
 from extender.gangs.gang_problem import MAX_TOGETHER
 from extender.manifests import HypotheticalGroup, HypotheticalPod, hypothetical, pod_templates
@@ -67,7 +67,7 @@ class Shape:
         notes = {TOPOLOGY_ANNOTATION: "required"} if self.gpus > 1 else {}
         if self.pods > 1:
             notes |= {GroupSource.BERTH.value: _NAME, MINIMUM: str(self.pods)}
-            notes |= {REQUIRED: self.level} if self.level else {}
+            notes |= {KUEUE_TOPOLOGY.required: self.level} if self.level else {}  # Berth's own names levels alone
         metadata: Json = {"namespace": "default", "name": _NAME}
         template: Json = {
             "apiVersion": "resource.k8s.io/v1",
@@ -140,7 +140,9 @@ def wanted_group(facts: ClusterFacts, snapshot: Snapshot, key: ObjectKey) -> Wan
 
 
 def _waiting(facts: ClusterFacts, pods: Sequence[Pod], text: str) -> Wanted:
-    known = {pod.uid: facts.pods[pod.uid] for pod in pods}
+    known = {pod.uid: one for pod in pods if (one := facts.pods.get(pod.uid)) is not None}
+    if len(known) < len(pods):
+        raise WireError(text, "was created while the cluster was read: ask again")
     asked = {uid: one.amounts for uid, one in known.items()}
     membership = pods[0].membership
     return Wanted(
@@ -201,7 +203,7 @@ def _priority_of(objects: Iterable[Json]) -> tuple[int, str]:
 
 
 def check_wanted(wanted: Wanted, snapshot: Snapshot, policy: Policy) -> None:
-    """Raises WireError if no place could help the pods: a claim or a class does not exist, or is invalid."""
+    """Raises WireError if no place could help the pods: a claim or a class does not exist, or an object is invalid."""
     cluster = wanted.asked
     known = replace(snapshot, claims={**snapshot.claims, **{claim.key: claim for claim in cluster.claims}})
     for pod in cluster.pods:
@@ -212,3 +214,10 @@ def check_wanted(wanted: Wanted, snapshot: Snapshot, policy: Policy) -> None:
                 raise WireError(f"pod {pod.key}", str(reason))
             case Skip():
                 raise WireError(f"pod {pod.key}", "asks for no devices")
+    first = cluster.pods[0]
+    if (membership := first.membership) is None or not membership.key.name:
+        return
+    if cluster.is_new:
+        known = with_new_group(known, membership.key, cluster.pods, cluster.policies)
+    if gang_minimum(membership, known) and (problem := gang_of(first, membership, known).problem(policy.group_levels)):
+        raise WireError(cluster.text, problem)

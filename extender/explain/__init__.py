@@ -30,7 +30,7 @@ from extender.explain.gang_question import (
     free_devices,
     widest_domains,
 )
-from extender.explain.near_misses import NO_RELEASE_HELPS, devices_for
+from extender.explain.near_misses import NO_RELEASE_HELPS, devices_for, holders_of_usable
 from extender.explain.place_constraints import unmet_places
 from extender.explain.pod_explanation import Explanation, UnschedulableNodes, explain, no_devices, other_scheduler
 from extender.explain.scenario import (
@@ -72,6 +72,7 @@ __all__ = [
     "free_devices",
     "group_rows",
     "groups_named",
+    "holders_of_usable",
     "large_jobs",
     "largest_free_set",
     "letters",
