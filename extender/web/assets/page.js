@@ -135,6 +135,14 @@ $("find").onkeydown = (event) => {
   event.preventDefault();
   results[results.indexOf(document.activeElement) + down]?.focus();
 };
+$("jobs").onclick = async (event) => { // a link has no token
+  if (!token) return;
+  event.preventDefault();
+  const reply = await fetch("/v1/jobs.jsonl", headers());
+  const href = URL.createObjectURL(await reply.blob());
+  Object.assign(document.createElement("a"), { href, download: "jobs.jsonl" }).click();
+  URL.revokeObjectURL(href);
+};
 $("close").onclick = () => $("detail").close();
 // The event comes a little later than the end of the dialog: a new address may be there, and stays.
 $("detail").onclose = () => {
