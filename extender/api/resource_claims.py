@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from sys import intern
 from typing import NamedTuple, TypeVar
 
 import orjson
@@ -346,7 +347,7 @@ def _allocation(status: Json) -> Allocation:
 
 
 def _device_id(obj: Json, path: str) -> DeviceId:
-    return DeviceId(need(obj, "driver", path), need(obj, "pool", path), need(obj, "device", path))
+    return DeviceId(*(intern(need(obj, part, path)) for part in DeviceId._fields))
 
 
 def _result(obj: Json, path: str) -> Result:

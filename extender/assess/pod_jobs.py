@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import fields, replace
 
 from extender.allocation import NodeInfo, Snapshot, tolerates
 from extender.allocation.nodes import PoolDevice
+from extender.api.claim_specs import merged_specs
 from extender.api.fields import Json, inner, many
 from extender.api.nodes import Node, Toleration, encode_toleration
 from extender.api.object_meta import ObjectKey
@@ -66,7 +67,7 @@ def pod_job(pod: Pod, reading: ClusterReading, snapshot: Snapshot) -> Job | None
     given = [claim.allocation.results if claim.allocation is not None else () for claim in own]
     if node_info is not None:
         specs = [_of_product(one, node_info, results) for one, results in zip(specs, given, strict=True)]
-    asked = specs[0] if len(specs) == 1 else _merged(specs)
+    asked = specs[0] if len(specs) == 1 else merged_specs(specs)
     devices = sum(map(len, given)) or _counted(asked)
     return replace(plain, claim=asked, topology=_wish(pod, devices))
 
@@ -198,20 +199,3 @@ def _selecting(request: Json, wanted: Mapping[str, str]) -> Json:
 
 def _narrowed(request: Json, expression: str) -> Json:
     return {**request, "selectors": [*(request.get("selectors") or ()), {"cel": {"expression": expression}}]}
-
-
-def _merged(specs: Sequence[Json]) -> Json:
-    """The specs of several claims of one pod as one. Each claim's requests get its number in their names."""
-    requests, constraints = list[Json](), list[Json]()
-    for number, spec in enumerate(specs):
-        devices = inner(spec, "devices", "spec")
-        asked = devices.get("requests") or []
-        requests += [{**one, "name": f"c{number}-{one['name']}"} for one in asked]
-        constraints += [_renamed(one, number, devices) for one in devices.get("constraints") or []]
-    return {"devices": {"requests": requests, **({"constraints": constraints} if constraints else {})}}
-
-
-def _renamed(constraint: Json, number: int, devices: Json) -> Json:
-    """The constraint about the renamed requests. Without names it is about all requests of its claim."""
-    names = constraint.get("requests") or [one["name"] for one in devices.get("requests") or ()]
-    return {**constraint, "requests": [f"c{number}-{name}" for name in names]}

@@ -1,6 +1,7 @@
 """Traces that others published, as jobs of a replay. TRACES is a table of their columns: a file's header tells which.
 
-* PAI: Alibaba's cluster-trace-gpu-v2020 (NSDI 2022), the table of tasks, with its header file before it.
+* PAI: Alibaba's cluster-trace-gpu-v2020 (NSDI 2022), the table of tasks, with its header file before it; and the jobs
+  of its simulator, whose amounts are GPUs and cores.
 * openb: Alibaba's cluster-trace-gpu-v2023 (FGD, USENIX ATC 2023), the lists of pods.
 * DLRM: Alibaba's cluster-trace-gpu-v2025 (Prism, NSDI 2025), instances of recommendation models with GPUs and RDMA.
 * spot: Alibaba's cluster-trace-v2026-spot-gpu (GFS, ASPLOS 2026), the jobs.
@@ -75,6 +76,18 @@ TRACES = (
             "gpus": Column("plan_gpu", 0.01),
             "cpu": Column("plan_cpu", 0.01),
             "ram": Column("plan_mem", _GIB),
+            "product": Column("gpu_type"),
+        },
+    ),
+    Trace(
+        "PAI simulator",
+        {
+            "name": Column("job_id"),
+            "arrival": Column("submit_time"),
+            "duration": Column("duration"),
+            "pods": Column("num_inst"),
+            "gpus": Column("num_gpu"),
+            "cpu": Column("num_cpu"),
             "product": Column("gpu_type"),
         },
     ),
