@@ -203,9 +203,13 @@ def openb(folder: Path, seeds: int) -> Rows:
     for workload, fgd in sorted(published(folder).items()):
         pods = openb_pods(folder / f"{workload}.csv")
         draws = [until_full(pods, gpus, 42 + seed) for seed in range(seeds)]
-        first, berth = (statistics.mean(unallocated(fleet, one, gpus, rule) for one in draws) for rule in RULES)
-        name = workload.removeprefix("openb_pod_list_")
-        yield f"| {name} | {first:.2f} | {berth:.2f} | {fgd:.2f} | {berth - fgd:+.2f} |"
+        first, berth = ([unallocated(fleet, one, gpus, rule) for one in draws] for rule in RULES)
+        name, more = workload.removeprefix("openb_pod_list_"), statistics.mean(berth) - fgd
+        yield f"| {name} | {_mean_and_range(first)} | {_mean_and_range(berth)} | {fgd:.2f} | {more:+.2f} |"
+
+
+def _mean_and_range(values: Sequence[float]) -> str:
+    return f"{statistics.mean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
 def unallocated(fleet: Fleet, jobs: Sequence[Job], gpus: int, rule: Rule) -> float:

@@ -12,13 +12,12 @@ from extender.allocation.nodes import PoolDevice
 from extender.api.claim_specs import merged_specs
 from extender.api.fields import Json, inner, many
 from extender.api.nodes import Node, Toleration, encode_toleration
-from extender.api.object_meta import ObjectKey
 from extender.api.pod_amounts import requests_of
 from extender.api.pod_annotations import TOPOLOGY_ANNOTATION
 from extender.api.pod_groups import GroupKey
 from extender.api.pods import Pod
 from extender.api.resource_claims import Claim, Result
-from extender.assess.cluster_reading import ClusterReading
+from extender.assess.cluster_reading import ClusterReading, claims_of
 from extender.assess.fleet_state import plugin_requests
 from extender.assess.gang_spread import group_of
 from extender.replay import SPEC_FIELDS, Job, cel_text, plain_name
@@ -39,12 +38,6 @@ def gang_of(pod: Pod) -> GroupKey | None:
     """
     named = pod.membership is not None and pod.membership.key.name
     return group_of(pod) if named or (pod.node_name and not pod.ended) else None
-
-
-def claims_of(pod: Pod) -> list[ObjectKey]:
-    """The claims of a pod, also that of its extended resources, in the order of their names."""
-    extended = {ObjectKey(pod.key.namespace, pod.extended_claim)} if pod.extended_claim else set()
-    return sorted(pod.claim_keys | extended)
 
 
 def pod_job(pod: Pod, reading: ClusterReading, snapshot: Snapshot) -> Job | None:

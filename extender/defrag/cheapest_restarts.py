@@ -24,7 +24,7 @@ from extender.base.deadline import DeadlineExceeded
 from extender.defrag.bounds import free_gpus
 from extender.defrag.clusters import NO_NODES, Cluster, Nodes
 from extender.defrag.fits import Domain, Fit, fit_of
-from extender.defrag.restarts import WAIT_COST, Asked, Restart, again, cost_of, within
+from extender.defrag.restarts import WAIT_COST, Asked, Restart, again, cost_of, deletion_order, within
 from extender.gangs.domains import natural
 
 _FEW = 12  # restarts of a domain of which all sets are tried
@@ -33,6 +33,7 @@ _MAX_TRIES = 512  # sets of one domain that the filter or the planner is asked a
 _MAX_ADDED = 256  # sets of further restarts of an advice; of more, single ones and those that the waiting pods need
 _MAX_TRIALS = 2048  # sets for which all restarted pods are placed
 _ROUNDING = 1e-6  # of sums of costs
+_OTHERS = 7  # advices besides the best
 _MAX_LARGE = 8  # domains with many restarts
 
 
@@ -54,9 +55,10 @@ class Advice:
     nodes: Mapping[str, str] = field(default_factory=dict)  # of the wanted pods, by UID
     places: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by name of the restart: of its new pods
     reserved: Nodes = NO_NODES  # until the wanted pods have their places
-    waiting: tuple[Restart, ...] = ()  # the restarts whose pods find no place
+    waiting_gpus: int = 0  # of restarted pods that find no place
     cost: float = 0.0
     is_cheapest: bool = True  # False: a limit ended the search, and there may be a cheaper advice
+    others: tuple[Advice, ...] = ()  # that were tried, too, the next cheapest first
 
 
 def advise(cluster: Cluster, asked: Asked, restarts: Collection[Restart], budgets: Mapping[str, int]) -> Advice:
@@ -71,14 +73,17 @@ def advise(cluster: Cluster, asked: Asked, restarts: Collection[Restart], budget
         search.is_complete = False
     if search.best is None:
         return Advice(Verdict.IMPOSSIBLE if search.is_complete else Verdict.GAVE_UP, is_cheapest=search.is_complete)
-    return replace(search.best, is_cheapest=search.is_complete or search.best.cost <= search.least + _ROUNDING)
+    is_cheapest = search.is_complete or search.best.cost <= search.least + _ROUNDING
+    others = (one for one in sorted(search.found, key=lambda one: one.cost) if one is not search.best)
+    return replace(search.best, is_cheapest=is_cheapest, others=tuple(islice(others, _OTHERS)))
 
 
 class _Trial(NamedTuple):
-    """An advice, and the cluster with all its pods in their new places."""
+    """An advice, the cluster with all its pods in their new places, and by restart those that find none."""
 
     advice: Advice
     cluster: Cluster
+    waiting: Mapping[str, Asked]
 
 
 class _Search:
@@ -99,7 +104,7 @@ class _Search:
         self._most = most
         self._is_inner = most < inf  # no further restarts for pods that find no place
         self._trials = 0
-        self._tried: set[frozenset[str]] = set()  # sets of restarts with further ones
+        self._tried: set[object] = set()  # sets of restarts with further ones, and the nodes of the wanted pods
         self._floor = 0.0  # the least cost of waiting
         self._by_node: dict[str, list[Restart]] = {}
         for one in self._restarts:
@@ -107,6 +112,7 @@ class _Search:
                 self._by_node.setdefault(name, []).append(one)
         self.least = 0.0  # no advice costs less
         self.best: Advice | None = None
+        self.found: list[Advice] = []  # all
         self.is_complete = True
 
     def run(self) -> None:
@@ -197,8 +203,8 @@ class _Search:
         """Place all pods after these restarts, the wanted ones on these nodes. Keep the cheapest advice."""
         found = self._placed(nodes, chosen)
         self._keep(found)  # now: a limit may end the search before it is improved
-        while found is not None and found.advice.waiting and not self._is_inner:
-            more = (self._placed(nodes, one) for one in self._additions(found))
+        while found is not None and found.advice.waiting_gpus and not self._is_inner:
+            more = (self._placed(nodes, one) for one in self._additions(found, tuple(nodes)))
             best = min((one for one in more if one is not None), key=_cost, default=found)
             if _cost(best) >= _cost(found):
                 break
@@ -217,22 +223,29 @@ class _Search:
         wanted = self._cluster.without(chosen).place(self._asked, among=nodes)
         if wanted is None:
             return None
-        cluster, reserved, places = wanted.cluster, frozenset(wanted.nodes.values()), dict[str, Mapping[str, str]]()
-        ordered = tuple(sorted(chosen, key=_largest_first))
+        cluster, reserved, ordered = wanted.cluster, frozenset(wanted.nodes.values()), deletion_order(chosen)
+        waiting, places = {one.name: again(one) for one in ordered}, {one.name: dict[str, str]() for one in ordered}
         for barred in (reserved, NO_NODES):
-            for one in ordered:
-                placed = cluster.place(again(one), barred) if one.name not in places else None
-                if placed is not None:
-                    cluster, places[one.name] = placed.cluster, placed.nodes
-        waiting = tuple(one for one in ordered if one.name not in places)
-        cost = cost_of(chosen) + sum(WAIT_COST * one.gpus for one in waiting)
-        return _Trial(Advice(Verdict.ADVICE, ordered, wanted.nodes, places, reserved, waiting, cost), cluster)
+            for name, asked in list(waiting.items()):
+                placed = cluster.place(asked, barred)
+                if placed is None:
+                    continue
+                cluster, places[name] = placed.cluster, {**places[name], **placed.nodes}
+                if (left := asked.after(placed.nodes)) is None:
+                    del waiting[name]
+                else:
+                    waiting[name] = left
+        gpus = sum(one.waiting_gpus(waiting[one.name].pods) for one in ordered if one.name in waiting)
+        cost = cost_of(chosen) + WAIT_COST * gpus
+        self.found.append(Advice(Verdict.ADVICE, ordered, wanted.nodes, places, reserved, gpus, cost))
+        return _Trial(self.found[-1], cluster, waiting)
 
-    def _additions(self, found: _Trial) -> Iterator[tuple[Restart, ...]]:
+    def _additions(self, found: _Trial, nodes: tuple[str, ...]) -> Iterator[tuple[Restart, ...]]:
         """The restarts of an advice with a few more that may give those a place that wait, and cost less than that."""
-        advice, cluster = found
-        names, lacking = {one.name for one in advice.restarts}, sum(one.gpus for one in advice.waiting)
-        free = free_gpus(cluster.snapshot.node_infos.values())
+        advice, cluster, waiting = found
+        names, lacking = {one.name for one in advice.restarts}, advice.waiting_gpus
+        in_part = any(one.is_whole and advice.places[one.name] for one in advice.restarts if one.name in waiting)
+        free = None if in_part else free_gpus(cluster.snapshot.node_infos.values())
         saved = WAIT_COST * (lacking if free is None else min(lacking, free))  # the most that they may save
         if not saved:
             return
@@ -244,15 +257,20 @@ class _Search:
             sets = [*([one] for one in others[:_FEW]), *self._found_for(found, others)]
         for more in sets:
             together = (*advice.restarts, *more)
-            tried = frozenset(one.name for one in together)
+            tried = nodes, frozenset(one.name for one in together)
+            if cost_of(together) + self._floor >= self._limit:
+                continue
             if tried not in self._tried and cost_of(more) < saved and within(self._budgets, together):
                 self._tried.add(tried)
                 yield together
 
     def _found_for(self, found: _Trial, others: Sequence[Restart]) -> Iterator[Sequence[Restart]]:
-        """For each restart that waits, the cheapest others that make room for it."""
-        for one in found.advice.waiting:
-            inner = _Search(found.cluster, again(one), others, self._budgets, WAIT_COST * one.gpus)
+        """For each restart that waits, the cheapest others that make room for its gang, or for one of its pods."""
+        cluster, gpus = found.cluster, {one.name: one.gpus for one in found.advice.restarts}
+        for name, waiting in found.waiting.items():
+            is_gang = cluster.knowing(waiting).gang(waiting) is not None
+            asked = waiting if is_gang else replace(waiting, pods=waiting.pods[:1])
+            inner = _Search(cluster, asked, others, self._budgets, WAIT_COST * gpus[name])
             inner.run()
             if inner.best is not None:
                 yield inner.best.restarts
@@ -303,7 +321,3 @@ def _without(fit: Fit, domain: Domain, chosen: list[Restart], dropped: Sequence[
 
 def _by_order(one: Restart) -> tuple[float, int, str]:
     return one.order
-
-
-def _largest_first(one: Restart) -> tuple[int, str]:
-    return -one.gpus, one.name

@@ -114,12 +114,15 @@ def test_cpu_and_memory_limit_the_nodes_as_gpus_do() -> None:
     assert [round(found.started_jobs[name].at) for name in ("half", "other", "plain")] == [0, 100, 2]
 
 
-def test_pods_without_devices_spread_as_least_allocated_spreads_them() -> None:
+@pytest.mark.parametrize(("rule", "one_node"), [("berth", True), ("emptiest node", False)])
+def test_nodes_with_equal_scores_are_filled_in_turn_with_the_scheduler_of_berth(rule: Rule, *, one_node: bool) -> None:
+    """scheduler-config/ has MostAllocated, kube-scheduler by itself LeastAllocated."""
     jobs = [Job("a", 0, cpu=64_000), Job("b", 1, cpu=32_000), Job("c", 2, cpu=32_000), Job("d", 3, ram=1 << 30)]
     for seed in range(4):
-        found = replayed(jobs, "2xt4-4", seed=seed).started_jobs
+        found = replayed(jobs, "2xt4-4", rule, seed=seed).started_jobs
         node = {name: job.pods[0].node for name, job in found.items()}
-        assert node["b"] == node["c"] != node["a"]
+        assert node["b"] == node["c"]
+        assert (node["b"] == node["a"]) is one_node
 
 
 def test_pods_go_only_to_nodes_that_their_spec_admits() -> None:
