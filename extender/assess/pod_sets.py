@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.allocation.nodes import Nearness
-from extender.api.gpu_topology import Fabric
 from extender.api.pods import Pod
 from extender.api.resource_claims import Result
 from extender.api.resource_slices import PoolKey
@@ -39,7 +38,7 @@ class PodSet:
     best_gbps: float = 0.0  # of the best set of this size, if all GPUs of the node were free
     now_gbps: float = 0.0  # of the best set out of its own GPUs and those that are free now
     near: int = 0  # pairs of a GPU and a NIC that are as near as the node allows
-    pairs: int = 0
+    pairs: int = 0  # of so many GPUs and NICs, the most that can be
     nics: str = ""  # the pairs in words
 
     @property
@@ -54,13 +53,6 @@ class PodSet:
     def is_measured(self) -> bool:
         """Whether it has several GPUs, and the links between them are known."""
         return self.is_several and self.links is not Links.UNKNOWN
-
-
-def is_equal_for_all(fabric: Fabric) -> bool:
-    """Whether all sets of one size have one bandwidth: a switch joins all GPUs, or each is linked to each alike."""
-    graph = fabric.graph
-    pairs = {graph.links[a][b] for a in range(graph.size) for b in range(a)}
-    return len(set(graph.switch_links)) == 1 and len(pairs) <= 1
 
 
 def pod_sets(reading: ClusterReading, snapshot: Snapshot) -> list[PodSet]:

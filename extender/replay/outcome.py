@@ -38,7 +38,7 @@ class PlacedPod(NamedTuple):
     gbps: float
     best_gbps: float
     near: int  # pairs of a GPU and a NIC that are as near as the machine allows
-    pairs: int
+    pairs: int  # of so many GPUs and NICs, the most that can be
     devices: tuple[str, ...]  # as driver/pool/device
     knows_links: bool = True  # False: what joins the GPUs of the node is not known, so that the set is not measured
 
@@ -99,7 +99,7 @@ class Outcome:
     joined: float  # of the pods with several GPUs on other nodes: those whose GPUs links join
     ring_gbps: float  # mean bandwidth of their rings in GB/s
     ring: float  # the sum of it, against the best sets of their nodes
-    nic: float  # pairs of a GPU and a NIC that are as near as the machine allows
+    nic: float  # pairs of a GPU and a NIC that are as near as the machine allows, of those that can be
     gangs: int
     domains: float  # of a gang: values of the nearest level of its nodes, or nodes without one
     in_one: float  # gangs in one domain

@@ -37,6 +37,9 @@ CONTROLLERS = (
     "serviceaccount-token-controller",
     "clusterrole-aggregation-controller",
     "job-controller",
+    "deployment-controller",
+    "replicaset-controller",
+    "disruption-controller",
     "device-taint-eviction-controller",
 )
 ROOT = Path(__file__).resolve().parents[2]
