@@ -116,7 +116,7 @@ def _unit(rng: random.Random, name: str, free: dict[str, list[int]]) -> list[Jso
         made = running(f"{name}-{number}", node, own, owner=owner, started=started, labels=labels, group=group)
         if kind == "shared":
             objects.append(sharing(made[0], made[1], f"{name}-other"))
-        if kind == "two":
+        if kind == "two" and size > 1:
             objects.append(with_part_of_its_claim(made[0], made[1]))
         objects += made
     return objects
@@ -131,13 +131,13 @@ def sharing(pod: Json, claim: Json, name: str) -> Json:
 
 
 def with_part_of_its_claim(pod: Json, claim: Json) -> Json:
-    """Another claim of a pod, for as many GPUs as its first: it has one of them, if there are several."""
+    """Another claim of a pod, which has one of the GPUs that were those of its first."""
     found: Json = json.loads(json.dumps(claim))
     found["metadata"] |= {"name": f"{claim['metadata']['name']}-b", "uid": f"{claim['metadata']['uid']}-b"}
     pod["spec"]["resourceClaims"].append({"name": "more", "resourceClaimName": found["metadata"]["name"]})
     every = claim["status"]["allocation"]["devices"]["results"]
     for one, results in ((found, every[:1]), (claim, every[1:])):
-        one["spec"]["devices"]["requests"][0]["exactly"]["count"] = max(len(results), 1)
+        one["spec"]["devices"]["requests"][0]["exactly"]["count"] = len(results)
         one["status"]["allocation"]["devices"]["results"] = results
     return found
 
