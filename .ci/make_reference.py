@@ -238,6 +238,7 @@ REPLIES: Mapping[str, Any] = {
     "GET /v1/fleet": console_replies.FleetReply,
     "GET /v1/nodes/{name}": NodeDetail,
     "GET /v1/claims": list[console_replies.ClaimReply],
+    "GET /v1/jobs.jsonl": None,
     "GET /v1/audit": list[Finding],
     "GET /v1/policy": console_replies.PolicyStatusReply,
 }

@@ -110,7 +110,9 @@ class World:
     def _pod(self, node: str, results: list[Json]) -> None:
         rng, name = self._rng, f"p{self._pods}"
         self._pods += 1
-        owner = rng.choice(("ReplicaSet", "ReplicaSet", "Job", "Job", "Job", "StatefulSet", ""))
+        owner = (
+            "" if rng.random() < 0.02 else rng.choice(("ReplicaSet", "ReplicaSet", "Job", "Job", "Job", "StatefulSet"))
+        )
         annotations, labels = {}, {"app": f"a{self._pods % 200}"}
         if not self._gang[1] and rng.random() < 0.05:
             self._gang = [self._gang[0] + 1, rng.choice((2, 4))]

@@ -212,11 +212,6 @@ class SpecCache:
     def __len__(self) -> int:
         return len(self._known)
 
-    @property
-    def content_bytes(self) -> int:
-        """Bytes of the JSON content of all specs in the cache."""
-        return sum(map(len, self._known))
-
     def decode(self, content: bytes) -> ClaimSpec:
         """The spec of this JSON text. Raises WireError, also if the text is too long."""
         if len(content) > _MAX_SPEC:

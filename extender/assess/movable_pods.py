@@ -21,6 +21,7 @@ from extender.defrag import RESERVED, Restart, gpus_of
 _HOUR = 3600.0
 _SERVES = "ReplicaSet"  # its pods lose nothing but the time of their start
 _KINDS = {GroupSource.JOB_SET: "JobSet", GroupSource.JOB: "Job"}
+CLAIM = "claim "  # begins what stays and is no pod
 OTHER_SCHEDULER = "another scheduler places them, maybe on the devices that became free"
 
 
@@ -81,8 +82,8 @@ class _Movable:
         for pod in self._pods.values():
             parts.setdefault(self._root(pod.uid), ({}, []))[0][pod.uid] = pod
         for claim in claims:
-            if not users[claim.key] or any(uid not in self._pods for uid in users[claim.key]):
-                self._stay("their claims are reserved for pods that were not read", [f"claim {claim.key}"])
+            if why := self._why_claimed([uid for uid in users[claim.key] if uid not in self._pods], users[claim.key]):
+                self._stay(why, [f"{CLAIM}{claim.key}"])
             parts.setdefault(self._root(claim.key), ({}, []))[1].append(claim)
         for pods, own in parts.values():
             if pods and own:
@@ -108,6 +109,14 @@ class _Movable:
                 yield one.uid
             else:
                 yield from self._of_groups.get((claim.key.namespace, one.name), [""])
+
+    def _why_claimed(self, others: list[str], users: list[str]) -> str:
+        """Why no restart frees the devices of a claim that `others` of its users have; '' if there are none."""
+        if users and not others:
+            return ""
+        if users and self._facts.ended.issuperset(others):
+            return "their pods have ended: Kubernetes frees the devices without a restart"
+        return "they are reserved for no pod that was read"
 
     def _add_pods_of_jobs(self) -> None:
         """The pods without devices of Jobs that have some with devices: a launcher goes with its workers."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from extender.allocation import Snapshot
-from extender.api.fields import Json
+from extender.api.fields import Json, inner, integer, string
 from extender.api.group_topology import KUEUE_TOPOLOGY
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_amounts import Amounts, requests_of
@@ -27,6 +27,7 @@ from extender.scheduling.requirements import Pending, Skip, UnschedulableAndUnre
 from extender.topology.sets import largest_joined
 
 _NAME = "wanted"
+_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class Wanted:
 
     asked: Asked
     priority: int = 0
+    unknown_class: str = ""  # the PriorityClass of new pods, of which the priority is not known
     group: GroupKey | None = None
 
 
@@ -146,7 +148,7 @@ def _waiting(facts: ClusterFacts, pods: Sequence[Pod], text: str) -> Wanted:
     return Wanted(
         Asked(text, tuple(pods), requests=asked, is_new=False),
         min(one.priority for one in known.values()),
-        membership.key if membership is not None else None,
+        group=membership.key if membership is not None else None,
     )
 
 
@@ -182,7 +184,22 @@ def _new(
     found = tuple(replace(one.pod, scheduler=SCHEDULER) for one in pods)
     claims = {claim.key: claim for one in pods for claim in one.claims}
     requests = dict.fromkeys((pod.uid for pod in found), largest)
-    return Wanted(Asked(text, found, tuple(claims.values()), requests, policies))
+    priority, unknown = _priority_of(objects)
+    return Wanted(Asked(text, found, tuple(claims.values()), requests, policies), priority, unknown)
+
+
+def _priority_of(objects: Iterable[Json]) -> tuple[int, str]:
+    """(the least priority of new pods, a PriorityClass of them that is neither Kubernetes' nor among the objects)."""
+    given = list(objects)
+    known = _PRIORITIES | {
+        str(inner(obj, "metadata", "").get("name")): integer(obj, "value", "")
+        for obj in given
+        if obj.get("kind") == "PriorityClass"
+    }
+    specs = [inner(one.pod, "spec", "") for obj in given for one in pod_templates(obj)]
+    names = [string(spec, "priorityClassName", "spec") for spec in specs]
+    unknown = next((name for name in names if name and name not in known), "")
+    return min((known.get(name, 0) for name in names), default=0), unknown
 
 
 def check_wanted(wanted: Wanted, snapshot: Snapshot, policy: Policy) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,6 +13,7 @@ from rich.table import Table
 
 from extender.assess import (
     BUDGET,
+    CLAIM,
     ClusterFacts,
     ClusterReading,
     Move,
@@ -24,6 +26,7 @@ from extender.assess import (
     largest_shapes,
     newest_time,
     reading_of,
+    unread_of,
     wanted_group,
     wanted_objects,
     wanted_pod,
@@ -107,6 +110,10 @@ def defrag_command(
     objects = from_files(snapshot) if snapshot else from_cluster(kubeconfig, context, budgets=True)
     reading = reading_of(*objects[:3], is_live=objects.is_live)
     _check_claims(reading, objects, of_files=bool(snapshot))
+    unread = unread_of(reading, reading.cache.snapshot())
+    if unread.claims:
+        raise WireError(objects.where, f"{unread.claims}, so it is not known which devices are in use")
+    reading.lacking += unread.notes
     decided_by = policy_of(policy) if policy is not None else Policy()
     if level:
         _check_level(level, reading, decided_by)
@@ -114,7 +121,7 @@ def defrag_command(
     terms = Terms(now, priority, None, all_schedulers)
     with Screen(stderr=True).status("searching"):
         facts = facts_of(reading)
-        wanted = _wanted(facts, words, file, shape, namespace)
+        wanted = map(partial(_check_class, terms), _wanted(facts, words, file, shape, namespace))
         found = list(advice_for(facts, wanted, terms, decided_by, seconds))
     _show(found, reading, output, of_files=bool(snapshot))
     if not any(one.is_proved or one.verdict == "fits" for one in found):
@@ -190,6 +197,16 @@ def _wanted(
             yield wanted_objects(one.objects(), snapshot, one.text)
 
 
+def _check_class(terms: Terms, wanted: Wanted) -> Wanted:
+    """Raises WireError if it is not known which priority the pods of a file will have."""
+    if wanted.unknown_class and terms.priority is None:
+        raise WireError(
+            f"{wanted.asked.text}: priorityClassName {wanted.unknown_class}",
+            "is a class that the files do not have: add it with -f, or give its value with --priority",
+        )
+    return wanted
+
+
 # -- output ----------------------------------------------------------------------------------------------------------
 
 
@@ -228,7 +245,8 @@ def _print(found: RestartAdvice) -> None:
         screen.print(found.proof, style="green")
     for why, pods in sorted(found.stays.items(), key=lambda item: (-len(item[1]), item[0])):
         named = ", ".join(sorted(pods)[:_NAMED]) + (", …" if len(pods) > _NAMED else "")
-        screen.print(f"never restarted: {counted(len(pods), 'pod')}, because {why}: {named}")
+        kind = CLAIM.strip() if pods[0].startswith(CLAIM) else "pod"
+        screen.print(f"never restarted: {counted(len(pods), kind)}, because {why}: {named}")
     for command in found.commands:
         screen.print(command)
 

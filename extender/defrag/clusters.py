@@ -58,6 +58,8 @@ class Memory:
     rankings: RankingCache = field(default_factory=RankingCache)
     usable: dict[object, Nodes] = field(default_factory=dict)  # by node selectors and tolerations
     statuses: dict[tuple[object, NodeInfo], FilterStatus] = field(default_factory=dict)
+    # By requirements key, then by node and the names of its restarts: what room for a pod costs there at least.
+    bounds: dict[object, dict[tuple[NodeInfo, tuple[str, ...]], float]] = field(default_factory=dict)
     seeing: dict[PoolKey, list[str]] = field(default_factory=dict)  # pool to the nodes that may use its devices
 
     def ranking(self, requirements: PodRequirements) -> NodeRanking:

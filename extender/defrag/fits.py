@@ -95,12 +95,16 @@ class _PodFit:
 
     def domains(self) -> Iterator[Domain]:
         pod, snapshot = self._asked.pods[0], self._cluster.snapshot
-        amounts = self._asked.amounts(pod)
-        for name in sorted(self._cluster.runnable(pod) & self._by_node.keys(), key=natural):
+        amounts, requirements = self._asked.amounts(pod), self._requirements
+        known = self._cluster.memory.bounds.setdefault(requirements.key, {})  # most nodes are as in other clusters
+        for name in self._cluster.runnable(pod) & self._by_node.keys():
             info, restarts = snapshot.node_infos[name], self._by_node[name]
-            if self._requirements.mismatch(info.node, snapshot) is not None:
+            if requirements.node_selectors and requirements.mismatch(info.node, snapshot) is not None:
                 continue
-            bound = self._bounds.of([info], self._by_node)
+            key = info, tuple([one.name for one in restarts])
+            bound = known.get(key)
+            if bound is None:
+                bound = known[key] = self._bounds.of([info], self._by_node)
             if bound < inf and self._cluster.left_without(name, restarts).has(amounts):
                 yield Domain((name,), restarts, max(bound, restarts[0].cost))
 

@@ -44,22 +44,22 @@ class Restart:
     is_whole: bool = False  # a group or a JobSet, which does no work before all its pods run
     budgets: Mapping[str, int] = field(default_factory=dict)  # PodDisruptionBudget to the number of pods it protects
     requests: Mapping[str, Amounts] = field(default_factory=dict)  # by UID
+    # A search reads these millions of times.
+    cost: float = field(init=False)  # without that of waiting
+    results: tuple[Result, ...] = field(init=False)  # the devices that become free
+    nodes: frozenset[str] = field(init=False)  # of the pods
 
-    @property
-    def cost(self) -> float:
-        """The cost without that of waiting."""
-        return self.gpu_hours + POD_COST * len(self.pods)
+    def __post_init__(self) -> None:
+        found = (claim.allocation.results for claim in self.claims if claim.allocation is not None)
+        results = tuple(result for result in chain.from_iterable(found) if not result.admin_access)
+        object.__setattr__(self, "cost", self.gpu_hours + POD_COST * len(self.pods))
+        object.__setattr__(self, "results", results)
+        object.__setattr__(self, "nodes", frozenset(pod.node_name for pod in self.pods))
 
     @property
     def order(self) -> tuple[float, int, str]:
         """Sorts equal costs: those of the lowest priority first."""
         return self.cost, self.priority, self.name
-
-    @property
-    def results(self) -> tuple[Result, ...]:
-        """The devices that become free."""
-        found = (claim.allocation.results for claim in self.claims if claim.allocation is not None)
-        return tuple(result for result in chain.from_iterable(found) if not result.admin_access)
 
     def waiting_gpus(self, waiting: Collection[Pod]) -> int:
         """The GPUs that wait with these pods, of those of `again`."""
@@ -67,11 +67,6 @@ class Restart:
             return self.gpus
         lacking = {key for pod in waiting for key in pod.claim_keys}
         return sum(gpus_of(claim) for claim in self.claims if claim.key in lacking)
-
-    @property
-    def nodes(self) -> frozenset[str]:
-        """The nodes of the pods."""
-        return frozenset(pod.node_name for pod in self.pods)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,12 @@ from extender.explain.fleet_rows import (
     fleet_stats,
     group_rows,
     large_jobs,
+    largest_free_set,
     letters,
     node_detail,
     node_row,
     product,
+    shown_bits,
     totals,
 )
 from extender.explain.gang_explanation import explain_gang, explain_jobs, groups_named, namespaces_with_group
@@ -72,6 +74,7 @@ __all__ = [
     "groups_named",
     "holders_of_usable",
     "large_jobs",
+    "largest_free_set",
     "letters",
     "namespaces_with_group",
     "no_devices",
@@ -81,6 +84,7 @@ __all__ = [
     "other_scheduler",
     "product",
     "scenario_of",
+    "shown_bits",
     "totals",
     "unmet_places",
     "widest_domains",

@@ -14,10 +14,10 @@ from extender.assess import Shape, anonymised, restart_advice
 from extender.base.deadline import Deadline
 from extender.cli import defrag_command
 from extender.cli.cluster_objects import Objects
-from extender.defrag import WAIT_COST, Verdict, advise
+from extender.defrag import WAIT_COST, Verdict, advise, cheapest_restarts
 from extender.replay import Proof
 from extender.sandbox import write_kubeconfig
-from tests.worlds.assessed_clusters import snapshot_file
+from tests.worlds.assessed_clusters import objects_of, snapshot_file
 from tests.worlds.commands import berth, berth_beside
 from tests.worlds.defrag_worlds import DefragWorld, objects_of_case, random_world, running, sharing, world_of
 from tests.worlds.running_berth import berthing
@@ -79,6 +79,15 @@ def test_a_search_that_ends_early_says_so() -> None:
     assert (found.verdict, found.is_cheapest) == (Verdict.GAVE_UP, False)
 
 
+def test_a_search_that_ends_while_it_improves_an_advice_keeps_it() -> None:
+    """The first set has a restart whose pod would wait. The search ends before it tries a further restart."""
+    case = next(one for one in CASES if one["name"] == "a further restart gives a place to a restarted pod")
+    cluster, wanted, movable = world_of(objects_of_case(case), Shape(8))
+    with patch.object(cheapest_restarts, "_MAX_TRIALS", 1):
+        found = advise(cluster, wanted.asked, movable.restarts, movable.budgets)
+    assert (found.verdict, found.is_cheapest) == (Verdict.ADVICE, False)
+
+
 def test_pods_that_share_a_claim_go_together(tmp_path: Path) -> None:
     objects = objects_of_case({"nodes": {"a": "hgx-h100-8"}, "pods": [{"name": "p", "node": "a", "gpus": [0]}]})
     second = sharing(objects[-2], objects[-1], "q")
@@ -126,6 +135,42 @@ spec:
   resourceClaims: [{name: gpu, resourceClaimTemplateName: eight}]
   containers: [{name: main, resources: {claims: [{name: gpu}]}}]
 """
+
+
+def test_claims_of_ended_pods_are_no_restarts(tmp_path: Path) -> None:
+    objects = [*objects_of({"nodes": {"a": "hgx-h100-8"}}), *running("done", "a", [0]), *running("p", "a", [1])]
+    objects[-4]["status"]["phase"] = "Succeeded"
+    objects[-1]["status"]["reservedFor"][0]["uid"] = "another"
+    _, out, _ = berth(["defrag", "--gpus", "8", "--snapshot", str(snapshot_file(tmp_path, objects))])
+    assert "1 claim, because their pods have ended: Kubernetes frees the devices without a restart" in out
+    assert "1 claim, because they are reserved for no pod that was read: claim default/p" in out
+
+
+PRIORITY_CLASS = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}}
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "code", "message"),
+    [
+        ("high", [], 2, "priorityClassName high: is a class that the files do not have: add it with -f, or give its"),
+        ("high", ["--priority", "5"], 0, "there is room after 1 restart"),
+        ("high", ["-f", "class.json"], 0, "there is room after 1 restart"),
+        ("system-cluster-critical", [], 0, "there is room after 1 restart"),
+        ("", [], 1, "because they have a priority above 0: default/p"),
+    ],
+)
+def test_the_priority_of_a_manifest_is_that_of_its_class(
+    name: str, words: list[str], code: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    objects = [*objects_of({"nodes": {"a": "hgx-h100-8"}}), *running("p", "a", [0], priority=5)]
+    template, pod = Shape(8).objects()
+    pod["spec"] = {**pod["spec"], **({"priorityClassName": name} if name else {})}
+    snapshot_file(tmp_path, [template, pod], "want.json")
+    snapshot_file(tmp_path, [{**PRIORITY_CLASS, "value": 5}], "class.json")
+    asked = ["defrag", "-f", "want.json", *words, "--snapshot", str(snapshot_file(tmp_path, objects))]
+    found, out, err = berth(asked)
+    assert (found, message in out + err) == (code, True), out + err
 
 
 def test_a_manifest_is_a_question(tmp_path: Path) -> None:

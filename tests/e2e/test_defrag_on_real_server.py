@@ -11,15 +11,16 @@ import subprocess
 import sys
 import threading
 import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
 
-from extender.sandbox import carried_machines
-from extender.sandbox.machines import fabric_slice, gpu_slice, node_object
+from extender.sandbox import carried_machines, fabric_slice
+from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
-from tests.e2e.control_plane import ControlPlane, on_real_server
+from tests.e2e.control_plane import Console, ControlPlane, on_real_server
 from tests.worlds.manifests import KUBECTL
 
 pytestmark = on_real_server("kubectl", seconds=300)
@@ -80,6 +81,12 @@ def uid_of(plane: ControlPlane, app: str) -> str:
     """The UID of the only pod of an app."""
     (found,) = plane.get(f"{PODS}?labelSelector=app%3D{app}")["items"]
     return str(found["metadata"]["uid"])
+
+
+def advised(console: Console) -> Json:
+    """The same advice by the console, with the rights of its account."""
+    with urllib.request.urlopen(f"{console.pages}/v1/restarts/default/large", timeout=60) as response:
+        return json.loads(response.read())
 
 
 @contextmanager
@@ -151,6 +158,7 @@ def test_the_printed_commands_give_what_the_proof_says(plane: ControlPlane) -> N
         "ReplicaSet one": ["c"],
     }
     assert (found["placed_on"], found["is_proved"], found["waiting_gpus"]) == (["a"], True, 0)
+    assert advised(plane.start_console(sys.executable)) == {"advice": [found], "not_known": []}
     script = "\n".join(["set -e", *found["commands"]])
     environment = {**os.environ, "KUBECONFIG": str(plane.kubeconfig), "PATH": f"{KUBECTL.parent}:{os.environ['PATH']}"}
     ran = subprocess.run(

@@ -16,7 +16,7 @@ from extender.api.nodes import Taint, Toleration, decode_node
 from extender.api.pod_groups import GroupKey, GroupSource, Membership
 from extender.api.pods import Pod
 from extender.api.resource_claims import Result
-from extender.api.resource_slices import DeviceId, SliceDecoder
+from extender.api.resource_slices import DeviceId
 from extender.base.deadline import NO_DEADLINE
 from extender.gangs.gang import gang_of
 from extender.policy import Policy
@@ -25,6 +25,7 @@ from extender.scheduling import CollectedDomain
 from extender.serve.gangs.gang_planning import GangPlanning
 from extender.serve.gangs.gang_state import GangNeeds, PlannedGang
 from tests.worlds.evaluation_worlds import MACHINES
+from tests.worlds.filled_caches import put
 from tests.worlds.gang_fleet import CountedPlanning, Gangs
 from tests.worlds.gang_worlds import CLIQUE
 
@@ -276,6 +277,6 @@ def change(fleet: Waiting, rng: random.Random) -> None:
         case 2:
             fleet.cache.apply_node(node, None)
         case 3:
-            fleet.cache.apply_slice(node, SliceDecoder().decode(gpu_slice(node, rng.choice(MACHINES))))
+            put(fleet.cache, gpu_slice(node, rng.choice(MACHINES)))
         case _:
             fleet.take(f"{rng.choice('ab')}-{node}", node, rng.sample(range(8), rng.choice((0, 2, 4, 6, 8))))

@@ -60,6 +60,17 @@ async def test_a_question_that_is_none(path: str, status: int, text: str) -> Non
         assert (reply.status_code, reply.json()["error"]) == (status, text)
 
 
+async def test_a_group_for_which_no_restart_makes_room() -> None:
+    notes = {"berth.dev/group": "w", "berth.dev/group-min": "2"}
+    async with fragmented() as b:
+        for name in ("w-0", "w-1"):
+            await b.create(claim(name, 8), pod(name, name, annotations=notes))
+        await b.settled()
+        (found,) = (await b.client.get("/v1/restarts/group/default/w")).json()["advice"]
+    assert found["sentence"] == "group default/w: there is no room even if all pods that may be restarted end"
+    assert (found["moves"], found["commands"]) == ([], [])
+
+
 async def test_a_search_that_takes_too_long_ends() -> None:
     with patch.object(restart_questions, "_SEARCH_SECONDS", 0.0):
         async with fragmented() as b:
