@@ -17,8 +17,8 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from extender.sandbox import carried_machines
-from extender.sandbox.machines import fabric_slice, gpu_slice, node_object
+from extender.sandbox import carried_machines, fabric_slice
+from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
 from tests.e2e.control_plane import Console, ControlPlane, on_real_server
 from tests.worlds.manifests import KUBECTL
