@@ -6,8 +6,8 @@ the places of one pod each that cost least are made free until the pods fit, or 
 taken back that they do not need, the dearest first. After that, the cheapest sets are tried, up to a number of them.
 
 For each set, the wanted pods get their places first. Then the restarted pods get theirs on other nodes, the largest
-first, and at the end on the free rest of the same nodes: a taint reserves these meanwhile. A restarted pod without a
-place costs WAIT_COST for each GPU. Further restarts are tried that may give it one, if they cost less than that.
+first, and at the end on the free rest of the same nodes: a taint reserves these meanwhile. Pods without a place cost
+WAIT_COST for each GPU, as in the proof. Further restarts are tried that may give it one, if they cost less than that.
 """
 
 from __future__ import annotations
