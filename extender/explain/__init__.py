@@ -14,10 +14,12 @@ from extender.explain.fleet_rows import (
     fleet_stats,
     group_rows,
     large_jobs,
+    largest_free_set,
     letters,
     node_detail,
     node_row,
     product,
+    shown_bits,
     totals,
 )
 from extender.explain.gang_explanation import explain_gang, explain_jobs, groups_named, namespaces_with_group
@@ -28,7 +30,7 @@ from extender.explain.gang_question import (
     free_devices,
     widest_domains,
 )
-from extender.explain.near_misses import NO_RELEASE_HELPS, devices_for
+from extender.explain.near_misses import NO_RELEASE_HELPS, devices_for, holders_of_usable
 from extender.explain.place_constraints import unmet_places
 from extender.explain.pod_explanation import Explanation, UnschedulableNodes, explain, no_devices, other_scheduler
 from extender.explain.scenario import (
@@ -70,7 +72,9 @@ __all__ = [
     "free_devices",
     "group_rows",
     "groups_named",
+    "holders_of_usable",
     "large_jobs",
+    "largest_free_set",
     "letters",
     "namespaces_with_group",
     "no_devices",
@@ -80,6 +84,7 @@ __all__ = [
     "other_scheduler",
     "product",
     "scenario_of",
+    "shown_bits",
     "totals",
     "unmet_places",
     "widest_domains",
