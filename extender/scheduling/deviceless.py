@@ -5,9 +5,9 @@ but not the CPU that it asks for beside them. On Alibaba's openb trace, NodeReso
 that twice as many GPUs can no longer be used.
 
 A point of an extender weighs 200 in scheduler-config/. NodeResourcesFit and NodeResourcesBalancedAllocation add at most
-100 each. So one point for each step decides before them, and what the pod itself prefers may still decide against it:
-a preferred affinity or a spread constraint weighs 200, too. Between nodes with equal points MostAllocated decides, the
-strategy in scheduler-config/: it fills one node before it takes the CPU of the next.
+100 each, so a point decides before them. What the pod itself prefers decides between nodes with nearly equal points: a
+preferred affinity or a spread constraint weighs 200, too. Between equal points MostAllocated decides, the strategy in
+scheduler-config/: it fills one node before it takes the CPU of the next.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from extender.allocation import NodeInfo, Snapshot
+from extender.api.request_mix import WHOLE
+from extender.scheduling.shortlist import MAX_SCORE
 from extender.topology.score_parts import left_over
-
-NOTHING_LEFT, PARTS_LEFT, SOME_IN_USE, IDLE = 3, 2, 1, 0
 
 
 class DevicelessScores:
@@ -31,7 +31,7 @@ class DevicelessScores:
         """The extender score of each node; 0 for a node that is not known."""
         self._update(snapshot)
         known = self._scores
-        return [(name, known.get(name, IDLE)) for name in names]
+        return [(name, known.get(name, 0)) for name in names]
 
     def _update(self, snapshot: Snapshot) -> None:
         changed = snapshot.changed_since(self._version) if self._version is not None else None
@@ -47,8 +47,11 @@ class DevicelessScores:
 
 
 def _score(node_info: NodeInfo) -> int:
-    gpus = node_info.inventory.gpus
-    free = gpus & ~(node_info.busy | node_info.in_part_use)
-    if not free:
-        return PARTS_LEFT if any(left_over(node_info, node_info.in_part_use)) else NOTHING_LEFT
-    return SOME_IN_USE if free != gpus else IDLE
+    """The share of the GPUs that is in use, in tenths, rounded down; all if the node has none."""
+    gpus, shared = node_info.inventory.gpus, node_info.in_part_use
+    if not gpus:
+        return MAX_SCORE
+    parts = sum(milli for milli in left_over(node_info, shared) if milli < WHOLE)
+    free = WHOLE * (gpus & ~(node_info.busy | shared)).bit_count() + parts
+    total = WHOLE * gpus.bit_count()
+    return MAX_SCORE * (total - free) // total

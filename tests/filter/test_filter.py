@@ -171,7 +171,7 @@ async def test_pods_without_devices_leave_the_cpu_beside_free_gpus() -> None:
         assert await b.bind("p", "full") == ""
         assert await b.bind("q", "used") == ""
         names = ["full", "used", "idle", "plain"]
-        assert await b.prioritize("web", names) == {"full": 3, "used": 1, "idle": 0, "plain": 3}
+        assert await b.prioritize("web", names) == {"full": 10, "used": 2, "idle": 0, "plain": 10}
         assert (await b.filter("web", names))["NodeNames"] == names
 
         b.cluster.apply(claim("three", 3))
@@ -179,7 +179,7 @@ async def test_pods_without_devices_leave_the_cpu_beside_free_gpus() -> None:
         assert await b.bind("r", "used") == ""
         b.cluster.api.registry.delete(RESOURCES["", "nodes"], ("", "plain"))
         await b.settled()
-        assert await b.prioritize("web", names) == {"full": 3, "used": 3, "idle": 0, "plain": 0}
+        assert await b.prioritize("web", names) == {"full": 10, "used": 10, "idle": 0, "plain": 0}
 
 
 async def test_annotations_filter_by_topology_and_bandwidth() -> None:
