@@ -14,6 +14,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
+from extender.api.pod_groups import GROUP_OBJECTS
 from extender.cluster import Credentials
 from extender.entry import console_process as console_entry
 from extender.entry.listening import Pages, ServerEnded, Tls, serve_all, server
@@ -35,7 +36,7 @@ WATCHES = {
     f"watch-{kind}"
     for kind in (
         *("resourceslices", "devicetaintrules", "deviceclasses", "resourceclaims", "nodes", "namespaces", "pods"),
-        *("podgroups", "compositepodgroups", "podgroups.scheduling.x-k8s.io", "leaderworkersets"),
+        *(of.resource for of in GROUP_OBJECTS),
     )
 }
 INFORMERS = WATCHES | {"heartbeat", "garbage-collection", "hold-expiry"}
