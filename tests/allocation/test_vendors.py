@@ -289,9 +289,13 @@ def files(folder: Path, driver: str, count: int, **devices: list[Json]) -> list[
         (
             AMD,
             [mi300x(i) for i in range(8)],
-            ["predicted ring of 4 GPUs: 144 GB/s", "AMD_Instinct_MI300X_OAM of value 528"],
+            ["predicted ring of 4 GPUs: 144 GB/s", "AMD_Instinct_MI300X_OAM of value 528 (GiB and GB/s)"],
         ),
-        (GAUDI, [gaudi(i) for i in range(8)], ["predicted ring of 4 GPUs: 225 GB/s", "Gaudi3 of value 653"]),
+        (
+            GAUDI,
+            [gaudi(i) for i in range(8)],
+            ["predicted ring of 4 GPUs: 225 GB/s", "Gaudi3 of value 653 (GiB and GB/s)"],
+        ),
     ],
 )
 def test_explain_knows_links_and_memory(tmp_path: Path, driver: str, devices: list[Json], sentences: list[str]) -> None:
