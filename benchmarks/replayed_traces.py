@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
-from extender.replay import Fleet, Job, fleet_of, read_nodes
+from extender.replay import Fleet, Job, fleet_of
+from extender.replay.published_traces import read_nodes
 from extender.sandbox import parse_nodes
 
 HOUR = 3600.0

@@ -20,7 +20,8 @@ from extender.api.resource_claims import Allocation, Result
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangPlan, GangProblem
 from extender.replay import Job
-from extender.scheduling import Placement, shortlist
+from extender.scheduling import Placement
+from extender.scheduling.shortlist import shortlist
 from tests.worlds.gang_worlds import CLIQUE, POLICY, SPINE, TRAY, GangWorld, key
 from tests.worlds.running_berth import claim
 

@@ -64,8 +64,7 @@ class Code(Enum):
     )
     REFUSED_AMOUNT = (
         "even if all were free, {0} could serve request {1}: {2}",
-        "No wait helps. {0} is 'no device' or 'too few devices'. The others lack a requested capacity, or their policy "
-        "forbids the amount.",
+        "No wait helps. {0} is 'no device' or 'too few devices'. Others lack a capacity, or their policy forbids it.",
     )
     NO_ATTRIBUTE = (
         "request {1} matches {0} with the attribute {2}",

@@ -8,7 +8,6 @@ from extender.assess.movable_pods import Movable, Terms, movable_pods
 from extender.assess.pod_facts import ClusterFacts, facts_of, newest_time
 from extender.assess.pod_jobs import job_lines
 from extender.assess.restart_advice import Move, RestartAdvice, advise_restarts
-from extender.assess.texts import HEADS, gang_cells, headline, product_cells, replay_cells, set_cells
 from extender.assess.wanted_pods import (
     Shape,
     Wanted,
@@ -21,7 +20,6 @@ from extender.assess.wanted_pods import (
 
 __all__ = [
     "BUDGET",
-    "HEADS",
     "Assessment",
     "ClusterFacts",
     "ClusterReading",
@@ -36,17 +34,12 @@ __all__ = [
     "assess",
     "check_wanted",
     "facts_of",
-    "gang_cells",
-    "headline",
     "html_page",
     "job_lines",
     "largest_shapes",
     "movable_pods",
     "newest_time",
-    "product_cells",
     "reading_of",
-    "replay_cells",
-    "set_cells",
     "wanted_group",
     "wanted_objects",
     "wanted_pod",

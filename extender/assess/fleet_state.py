@@ -11,7 +11,7 @@ from extender.api.label_domains import label_domains
 from extender.api.pods import Pod
 from extender.assess.cluster_reading import ClusterReading
 from extender.assess.pod_sets import PodSet, is_equal_for_all, says_places
-from extender.explain import STATES, fleet_stats, letters, product
+from extender.explain.fleet_rows import STATES, fleet_stats, letters, product
 from extender.scheduling import path_labels
 from extender.topology.link_knowledge import Links, links_of
 from extender.topology.ring import joined_sets

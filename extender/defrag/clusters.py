@@ -20,7 +20,7 @@ from extender.api.pods import Pod
 from extender.api.resource_claims import Result
 from extender.api.resource_slices import PoolKey
 from extender.defrag.restarts import Asked, Restart, again
-from extender.explain import only_nodes, with_new_group, without_allocations
+from extender.explain.scenario import only_nodes, with_new_group, without_allocations
 from extender.gangs.gang import Gang, gang_minimum, gang_of
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangMembers, GangPlan, GangShortage, gang_members, gang_problem, plan_sizes

@@ -14,7 +14,8 @@ from itertools import combinations
 from typing import NamedTuple
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.allocation.nodes import UNUSED, Nearness, Places, published_place
+from extender.allocation.nodes import UNUSED
+from extender.allocation.nodes.places import Nearness, Places, published_place
 from extender.api.fields import Json
 from extender.api.gpu_topology import DISTANCES, Graph
 from extender.api.object_meta import ObjectKey

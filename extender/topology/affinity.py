@@ -21,7 +21,7 @@ from heapq import heapify, heappop, heapreplace
 from types import MappingProxyType
 from typing import NamedTuple
 
-from extender.allocation.nodes import Nearness, Places
+from extender.allocation.nodes.places import Nearness, Places
 from extender.base.bits import lowest, members, union
 from extender.topology.assignment import Slot, assigned, in_order, slots_for
 from extender.vendors import GPU, NIC, driver_of

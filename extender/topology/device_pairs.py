@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from extender.allocation import NodeInfo
-from extender.allocation.nodes import Inventory, Nearness, Places, PoolDevice
+from extender.allocation.nodes import Inventory, PoolDevice
+from extender.allocation.nodes.places import Nearness, Places
 from extender.base.bits import lowest, members, union
 from extender.base.text_limits import counted
 from extender.topology.affinity import Pair, pairs_of

@@ -16,7 +16,7 @@ import yaml
 from extender import __version__
 from extender.cache.allocated_devices import TRANSITIONS
 from extender.policy import Policy, PolicyError, load_policy
-from extender.sandbox import load_examples
+from extender.sandbox.examples import load_examples
 from extender.web.console.console_metrics import METRICS as OF_CONSOLE
 from extender.web.serve_metrics import METRICS as OF_SERVE
 from tests.e2e.control_plane import DOCS

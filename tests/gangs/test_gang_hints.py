@@ -22,7 +22,7 @@ from extender.base.deadline import NO_DEADLINE, Deadline
 from extender.gangs.gang import Gang, gang_of
 from extender.policy import Policy
 from extender.sandbox.machines import gpu_slice, node_object
-from extender.scheduling import CollectedDomain
+from extender.scheduling.shortlist import CollectedDomain
 from extender.serve.gangs.gang_planning import GangPlanning
 from extender.serve.gangs.gang_state import FormingGang, GangNeeds, PlannedGang, WaitsForGang
 from tests.worlds.evaluation_worlds import MACHINES
