@@ -63,7 +63,7 @@ class Code(Enum):
         "No matching device of this node has that much in total. An H100 sold as 80 GB has 79.6Gi.",
     )
     REFUSED_AMOUNT = (
-        "even if all were free, {0} could serve request {1}: {2}",
+        "{0} could serve request {1}, even on an empty node: {2}",
         "No wait helps. {0} is 'no device' or 'too few devices'. Others lack a capacity, or their policy forbids it.",
     )
     NO_ATTRIBUTE = (

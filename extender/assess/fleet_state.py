@@ -18,7 +18,7 @@ from extender.topology.ring import joined_sets
 from extender.vendors import PLUGIN_RESOURCES
 
 _MAX_BREAKERS = 20  # pods that are named
-_FEW = 2  # more pods break a set together: to move them costs too much
+_MAX_MOVED = 2  # more pods break a set together: to move them costs too much
 
 
 @dataclass(slots=True)
@@ -198,7 +198,7 @@ def _add_sets(
             one.broken += 1
             one.free += free
             inside = [(user.pod, (user.gpus & gpus).bit_count()) for user in users if user.gpus & gpus]
-            if 0 < len(inside) <= _FEW and taken == sum(count for _, count in inside):
+            if 0 < len(inside) <= _MAX_MOVED and taken == sum(count for _, count in inside):
                 name, beside = node_info.node.name, inside[1][0] if inside[1:] else ""
                 breakers.append(Breaker(inside[0][0], name, taken, gpus.bit_count(), beside))
 

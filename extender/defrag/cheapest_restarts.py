@@ -27,7 +27,7 @@ from extender.defrag.fits import Domain, Fit, fit_of
 from extender.defrag.restarts import WAIT_COST, Asked, Restart, again, cost_of, within
 from extender.gangs.domains import natural
 
-_FEW = 12  # restarts of a domain of which all sets are tried
+_MAX_TRIED = 12  # restarts of a domain of which all sets are tried
 _MAX_TRIES = 512  # sets of one domain that the filter or the planner is asked about
 _MAX_ADDED = 256  # sets of further restarts of an advice; of more, single ones and those that the waiting pods need
 _MAX_TRIALS = 2048  # sets for which all restarted pods are placed
@@ -117,7 +117,7 @@ class _Search:
         for domain in sorted(fit.domains(), key=lambda one: (one.bound, natural(one.nodes[0]))):
             if domain.bound + self._floor >= self._limit:
                 break
-            if len(domain.restarts) <= _FEW:
+            if len(domain.restarts) <= _MAX_TRIED:
                 self._try_sets(fit, domain)
             elif large < _MAX_LARGE:
                 large += self._try_nodes(fit, domain)
@@ -228,7 +228,7 @@ class _Search:
         sets: list[Sequence[Restart]] = list(islice(saving, _MAX_ADDED + 1))
         if len(sets) > _MAX_ADDED:
             self.is_complete = False
-            sets = [*([one] for one in others[:_FEW]), *self._found_for(found, others)]
+            sets = [*([one] for one in others[:_MAX_TRIED]), *self._found_for(found, others)]
         for more in sets:
             together = (*advice.restarts, *more)
             tried = frozenset(one.name for one in together)

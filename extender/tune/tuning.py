@@ -32,7 +32,7 @@ from extender.tune.candidates import (
 
 T = TypeVar("T")
 SEARCH_DRAWS = 4
-_MOST_COMBINATIONS = 4  # of three changes
+_MAX_COMBINATIONS = 4  # of three changes
 Progress = Callable[[int, int], None]
 """Is told how many more jobs have arrived in replays, and how many replays there will be at most."""
 
@@ -138,9 +138,9 @@ def tune(
     first, others = drawn[:SEARCH_DRAWS], drawn[SEARCH_DRAWS:]
     singles = single_changes(policy.weights, weights_that_matter(jobs))
     runner = _Runner(fleet, policy, seed, progress)
-    runner.expect(1 + len(singles) + (1 + len(singles) + _MOST_COMBINATIONS) * SEARCH_DRAWS + 2 * draws)
+    runner.expect(1 + len(singles) + (1 + len(singles) + _MAX_COMBINATIONS) * SEARCH_DRAWS + 2 * draws)
     singles = runner.that_decide_otherwise(singles, jobs)
-    runner.expect((1 + len(singles) + _MOST_COMBINATIONS) * SEARCH_DRAWS + 2 * draws)
+    runner.expect((1 + len(singles) + _MAX_COMBINATIONS) * SEARCH_DRAWS + 2 * draws)
     before, *found = runner.figures([(), *singles], first)
     if all(math.isnan(one[aim.name]) for one in before):
         raise WireError(f"--aim {aim.name}", aim.unknown)
