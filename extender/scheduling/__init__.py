@@ -1,8 +1,8 @@
 """The scheduling decision: a pod's requirements, the nodes that satisfy them, their order, and the planned allocation.
 
 Every decision depends only on a snapshot, a pod and a policy. This package has no I/O, clock or asyncio. evaluate.py
-tells the whole story. The room `requirements` has a face of its own: what a pod needs. So have the modules `gang_parts`,
-`shortlist` (the nodes for filter and prioritize) and `decision` (the annotation of a bound pod).
+tells the whole story. The room `requirements` has a face of its own: what a pod needs. So have the modules
+`gang_parts`, `shortlist` (the nodes for filter and prioritize) and `decision` (the annotation of a bound pod).
 """
 
 from extender.scheduling.deviceless import DevicelessScores
