@@ -90,8 +90,8 @@ bench-cel: $(STAMP) ## measure CEL: speed against cel-python, masks of 40,000 de
 	$(BIN)/python -m benchmarks.cel
 	$(BIN)/python -m benchmarks.cel_prices
 
-bench-quality: $(STAMP) ## make the tables of docs/quality.md; TRACES=folder adds the published traces
-	$(BIN)/python -m benchmarks.quality $(if $(TRACES),--traces $(TRACES))
+bench-quality: $(STAMP) ## make the tables of docs/quality.md; TRACES=folder adds the published traces, ONLY=title
+	$(BIN)/python -m benchmarks.quality $(if $(TRACES),--traces $(TRACES)) $(if $(ONLY),--only '$(ONLY)')
 
 bench-e2e: $(STAMP) ## measure pods/s against the in-tree plugin (BERTH_KUBE_BIN); CANDIDATES='1 8': time by plugin
 	$(BIN)/python -m benchmarks.end_to_end $(if $(CANDIDATES),--candidates $(CANDIDATES))

@@ -232,10 +232,13 @@ REPLIES: Mapping[str, Any] = {
     "GET /version": Version,
     "GET /v1/explain/{namespace}/{pod}": ExplanationReply,
     "GET /v1/explain/group/{namespace}/{name}": list[GangExplanation],
+    "GET /v1/restarts/{namespace}/{pod}": None,  # that of a command
+    "GET /v1/restarts/group/{namespace}/{name}": None,
     "POST /v1/explain": list[ExplanationReply | GangExplanation],
     "GET /v1/fleet": console_replies.FleetReply,
     "GET /v1/nodes/{name}": NodeDetail,
     "GET /v1/claims": list[console_replies.ClaimReply],
+    "GET /v1/jobs.jsonl": None,
     "GET /v1/audit": list[Finding],
     "GET /v1/policy": console_replies.PolicyStatusReply,
 }

@@ -1,6 +1,6 @@
-"""berth defrag on a large, half-full cluster: the seconds of CPU for each shape, and apart from it those for reading.
+"""berth defrag on a large cluster: the seconds of CPU for each shape, and apart from it those for reading.
 
-    python -m benchmarks.defrag [--nodes N] [--shape WORD] [--save FILE]
+    python -m benchmarks.defrag [--nodes N] [--full PART] [--shape WORD] [--save FILE]
 
 On each node, pods of 1, 2 and 4 GPUs have some of the GPUs, never none. Of the pods, some belong to gangs of up to four
 nodes, some have no controller, and PodDisruptionBudgets protect some. `--save` writes the snapshot, for the command.
@@ -22,18 +22,8 @@ import orjson
 from benchmarks.allocation import mig_slices, shared_slices
 from extender.api.fields import Json
 from extender.api.pods import SCHEDULER
-from extender.assess import (
-    RestartAdvice,
-    Shape,
-    Terms,
-    Wanted,
-    advise_restarts,
-    facts_of,
-    movable_pods,
-    reading_of,
-    restart_advice,
-    wanted_objects,
-)
+from extender.assess import RestartAdvice, Terms, advise_restarts, facts_of, movable_pods, reading_of, restart_advice
+from extender.assess.wanted_pods import Shape, Wanted, wanted_objects
 from extender.base.deadline import Deadline
 from extender.cli.logs import set_up_logging
 from extender.policy import Policy
@@ -50,10 +40,11 @@ _SECONDS = 60.0
 
 
 class World:
-    """The objects of a half-full cluster."""
+    """The objects of a cluster of which about this part of the devices is in use."""
 
-    def __init__(self, nodes: int, seed: int = 1) -> None:
+    def __init__(self, nodes: int, full: float, seed: int = 1) -> None:
         self._rng = random.Random(seed)
+        self._full = full
         self._gang: list[int] = [0, 0]  # its number, and its pods that are still to come
         self._pods = 0
         self.objects = [_class(name) for name in (GPU, NIC, MIG, SHARED)]
@@ -80,12 +71,8 @@ class World:
             nics = [one["name"] for one in self.objects[-1]["spec"]["devices"]]
         free = list(range(machine.count))
         rng.shuffle(free)
-        is_full = kind == "l40s-8-pix"
-        left = (
-            0
-            if is_full
-            else rng.choice((machine.count // 2, machine.count // 2, machine.count // 4, 5 * machine.count // 8))
-        )
+        usual = round(machine.count * (1 - self._full))
+        left = 0 if kind == "l40s-8-pix" else min(max(usual + rng.choice((-1, 0, 0, 1)), 0), machine.count - 1)
         while len(free) > left:
             size = min(rng.choice((1, 1, 1, 2, 2, 4)), len(free) - left)
             own, free = sorted(free[:size]), free[size:]
@@ -103,7 +90,7 @@ class World:
         ]
         for gpu in range(8):
             for part in range(8) if kind == MIG else range(3):
-                if rng.random() < 0.5:
+                if rng.random() < self._full:
                     device = f"gpu-{gpu}-1g-{part}" if kind == MIG else f"gpu-{gpu}"
                     result = _result(kind, name, device)
                     if kind == SHARED:
@@ -113,7 +100,9 @@ class World:
     def _pod(self, node: str, results: list[Json]) -> None:
         rng, name = self._rng, f"p{self._pods}"
         self._pods += 1
-        owner = rng.choice(("ReplicaSet", "ReplicaSet", "Job", "Job", "Job", "StatefulSet", ""))
+        owner = (
+            "" if rng.random() < 0.02 else rng.choice(("ReplicaSet", "ReplicaSet", "Job", "Job", "Job", "StatefulSet"))
+        )
         annotations, labels = {}, {"app": f"a{self._pods % 200}"}
         if not self._gang[1] and rng.random() < 0.05:
             self._gang = [self._gang[0] + 1, rng.choice((2, 4))]
@@ -240,16 +229,18 @@ def main() -> None:
     """Measure each shape."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--nodes", type=int, default=5000)
+    parser.add_argument("--full", type=float, default=0.5, help="the part of the devices that is in use")
     parser.add_argument("--shape", default="", help="only shapes with this word")
     parser.add_argument("--save", type=Path)
     args = parser.parse_args()
-    objects = World(args.nodes).objects
+    objects = World(args.nodes, args.full).objects
     content = orjson.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
     if args.save:
         args.save.write_bytes(content)
         return
     set_up_logging("error")  # each bind of the proof would write a line
-    print(f"{args.nodes} half-full nodes, {sum(one['kind'] == 'Pod' for one in objects)} pods; seconds of CPU")
+    pods = sum(one["kind"] == "Pod" for one in objects)
+    print(f"{args.nodes} nodes, {args.full:.0%} in use, {pods} pods; seconds of CPU")
     clock = time.process_time
     began = clock()
     objects = orjson.loads(content)["items"]

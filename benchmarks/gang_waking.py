@@ -8,22 +8,16 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from benchmarks.fleet import Fleet
 from extender.api.pod_groups import GroupKey, GroupSource, Membership
-from extender.api.pods import Pod
-from extender.api.reasons import Reason
-from extender.base.deadline import Deadline
-from extender.gangs.gang import Gang
 from extender.serve.filter import FilterSink
 from extender.serve.gangs.bound_members import BoundMembers
 from extender.serve.gangs.gang_hints import GangHints
-from extender.serve.gangs.gang_planning import GangPlanning
 from extender.serve.gangs.gang_scheduler import GangScheduler
-from extender.serve.gangs.gang_state import FormingGang, PlannedGang, WaitsForGang
+from tests.worlds.gang_fleet import CountedPlanning, no_bound_members
 
 GPUS = 8  # of each node, and of each member
 
@@ -36,24 +30,6 @@ class Cost(NamedTuple):
     step: float  # the longest step
 
 
-class _Planning(GangPlanning):
-    """Counts plans."""
-
-    plans = 0
-
-    def plan(
-        self,
-        gang: Gang,
-        pod: Pod,
-        names: Sequence[str] | None,
-        occupied: Mapping[GroupKey, frozenset[str]],
-        before: FormingGang | None,
-        deadline: Deadline,
-    ) -> PlannedGang | WaitsForGang | Reason:
-        self.plans += 1
-        return super().plan(gang, pod, names, occupied, before, deadline)
-
-
 class World:
     """A half-full fleet with gangs that lack room for some members."""
 
@@ -61,8 +37,8 @@ class World:
         self.fleet = Fleet("mixed")
         self.fleet.fill(nodes, 0.5)
         fleet = self.fleet
-        self._planning = _Planning(fleet.cache, fleet.filter_service)
-        bound = BoundMembers(fleet.cache, _none_bound, lambda: fleet.now)
+        self._planning = CountedPlanning(fleet.cache, fleet.filter_service)
+        bound = BoundMembers(fleet.cache, no_bound_members, lambda: fleet.now)
         self._scheduler = GangScheduler(
             fleet.cache, fleet.filter_service, self._planning, bound, FilterSink(), lambda: fleet.now
         )
@@ -111,10 +87,6 @@ class World:
             whole += sum(found)
             steps += found
         return Cost(plans / changes, whole / changes, max(steps))
-
-
-async def _none_bound(_: str) -> dict[GroupKey, dict[str, str]]:
-    return {}
 
 
 def measure(nodes: int, gangs: int, members: int, changes: int) -> tuple[Cost, Cost, Cost]:

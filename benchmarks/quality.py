@@ -1,7 +1,7 @@
 """Quality of placement: makes all tables of docs/quality.md.
 
 `extender.replay` makes them: the filter, the gang planner, the holds and the binds of `berth serve` on a virtual
-cluster, beside rules without Berth. The table of large jobs asks the same filter and planner after each pod.
+cluster, beside rules without Berth.
 `TRACES=folder` has the published traces (folders mapa and openb).
 """
 
@@ -10,28 +10,36 @@ from __future__ import annotations
 import argparse
 import logging
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations, permutations
 from pathlib import Path
 
 import structlog
 
-from benchmarks import large_jobs, whole_racks
 from benchmarks.replayed_traces import (
+    BOARD,
     KINDS,
+    TRAY,
+    TRAYS,
+    Free,
     Kind,
     crowded_jobs,
     gang_jobs,
+    machine_of,
     mapa_jobs,
+    mixed_fleet,
     openb_fleet,
     openb_pods,
     published,
+    rack_fleet,
+    small_jobs,
     until_full,
 )
 from extender.api.gpu_topology import Graph
 from extender.api.resource_slices import SliceDecoder
 from extender.base.bits import members
-from extender.replay import Fleet, Job, Outcome, fleet_of, placement_of, run_replay
+from extender.replay import Fleet, Job, LargeShape, Outcome, fleet_of, placement_of, run_replay
 from extender.replay.placements import Rule
 from extender.sandbox import carried_machines, fabric_slice, parse_nodes
 from extender.topology.agent_slices import fabric_of
@@ -89,8 +97,8 @@ def predicted_against_measured() -> Rows:
         yield f"| {name} | {count} | {predicted:.0f} | {measured:.0f} | {note or f'{predicted / measured - 1:+.0%}'} |"
 
 
-def replayed(fleet: Fleet, jobs: Sequence[Job], rule: Rule, seed: int) -> Outcome:
-    return run_replay(fleet, jobs, placement_of(rule), seed)
+def replayed(fleet: Fleet, jobs: Sequence[Job], rule: Rule, seed: int, large: LargeShape | None = None) -> Outcome:
+    return run_replay(fleet, jobs, placement_of(rule), seed, large=large)
 
 
 # -- one crowded node ----------------------------------------------------------------------------------------------
@@ -195,15 +203,82 @@ def openb(folder: Path, seeds: int) -> Rows:
     for workload, fgd in sorted(published(folder).items()):
         pods = openb_pods(folder / f"{workload}.csv")
         draws = [until_full(pods, gpus, 42 + seed) for seed in range(seeds)]
-        first, berth = (statistics.mean(unallocated(fleet, one, gpus, rule) for one in draws) for rule in RULES)
-        name = workload.removeprefix("openb_pod_list_")
-        yield f"| {name} | {first:.2f} | {berth:.2f} | {fgd:.2f} | {berth - fgd:+.2f} |"
+        first, berth = ([unallocated(fleet, one, gpus, rule) for one in draws] for rule in RULES)
+        name, more = workload.removeprefix("openb_pod_list_"), statistics.mean(berth) - fgd
+        yield f"| {name} | {_mean_and_range(first)} | {_mean_and_range(berth)} | {fgd:.2f} | {more:+.2f} |"
+
+
+def _mean_and_range(values: Sequence[float]) -> str:
+    return f"{statistics.mean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
 def unallocated(fleet: Fleet, jobs: Sequence[Job], gpus: int, rule: Rule) -> float:
     """Percent of the GPUs that a placement leaves."""
     started = replayed(fleet, jobs, rule, seed=1).started_jobs
     return 100 * (1 - sum(job.gpus for job in jobs if job.name in started) / gpus)
+
+
+# -- before a large job --------------------------------------------------------------------------------------------
+
+SIZES = (1, 2, 4)
+
+
+def before_large(seeds: int) -> Rows:
+    """How many pods come before one of the two large jobs fits no more, for each seed."""
+    rules: tuple[Rule, ...] = ("berth", "first fit", "emptiest node")
+    yield f"| GPUs per pod | any plan | {' | '.join(map(_shown, rules))} |"
+    yield "|---|---|---|---|---|"
+    for size in SIZES:
+        fleets = [mixed_fleet(seed) for seed in range(seeds)]
+        cells = [[most_of_any_plan(free, size) for _, free in fleets]]
+        cells += [[most_of(rule, size, *one) for one in fleets] for rule in rules]
+        yield f"| {size} | {' | '.join(', '.join(map(str, cell)) for cell in cells)} |"
+
+
+def most_of_any_plan(free: Free, size: int) -> int:
+    """How many pods any plan could place and keep all trays and the best board for the two jobs."""
+    board = min(name for name, left in free.items() if machine_of(name) == BOARD and left == _gpus_of(name))
+    return sum(left // size for name, left in free.items() if name != board and machine_of(name) != TRAY)
+
+
+def most_of(rule: Rule, size: int, fleet: Fleet, free: Free) -> int:
+    """How many pods a placement places and keeps all trays and a whole board."""
+    jobs = pods_of(size, most_of_any_plan(free, size) + 1)
+    started = replayed(fleet, jobs, rule, seed=1).started_jobs.values()
+    left = dict(free)
+    for number, job in enumerate(sorted(started, key=lambda one: one.at)):
+        left[job.pods[0].node] -= size
+        whole = Counter(machine_of(name) for name, gpus in left.items() if gpus == _gpus_of(name))
+        if whole[TRAY] < TRAYS or not whole[BOARD]:
+            return number
+    return len(started)
+
+
+def pods_of(size: int, number: int) -> list[Job]:
+    """Pods with so many GPUs that come one after the other and stay."""
+    return [Job(f"pod-{i}", float(i), gpus=size) for i in range(number)]
+
+
+def _gpus_of(node: str) -> int:
+    return carried_machines()[machine_of(node)].count
+
+
+# -- whole racks ---------------------------------------------------------------------------------------------------
+
+
+def whole_racks(seeds: int, hours: float = 60, shares: Sequence[float] = (0.4, 0.55, 0.7)) -> Rows:
+    """How long a whole rack is free while small jobs come and go, and how long these wait."""
+    yield "| GPUs that jobs ask for | placement | a whole rack is free | mean wait of jobs |"
+    yield "|---|---|---|---|"
+    for share in shares:
+        for rule in ("emptiest node", *RULES):
+            found = [
+                replayed(rack_fleet(seed), small_jobs(share, hours, seed), rule, seed, LargeShape(TRAYS, 4))
+                for seed in range(seeds)
+            ]
+            waits = [job.wait for one in found for job in one.started_jobs.values()]
+            free = statistics.mean(one.large_place for one in found)
+            yield f"| {share:.0%} | {_shown(rule)} | {free:.0%} of the time | {statistics.mean(waits):.0f} s |"
 
 
 # -- gangs ---------------------------------------------------------------------------------------------------------
@@ -258,9 +333,9 @@ def main() -> None:
     tables: dict[str, Callable[[], Rows]] = {
         "Predicted against measured": predicted_against_measured,
         "Two-GPU jobs on a crowded node": lambda: crowded(args.seeds),
-        "Pods without a wish before a large job": lambda: large_jobs.table(args.seeds),
+        "Pods without a wish before a large job": lambda: before_large(args.seeds),
         "Gangs on a mixed trace": lambda: gangs(args.seeds),
-        "Whole racks among small jobs": whole_racks.table,
+        "Whole racks among small jobs": lambda: whole_racks(args.seeds),
     }
     if args.traces is not None:
         tables["DGX-1V, MAPA's 300-job files"] = lambda: mapa(args.traces / "mapa")

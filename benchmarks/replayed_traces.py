@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
+from extender.api.fields import Json
 from extender.replay import Fleet, Job, fleet_of
 from extender.replay.published_traces import read_nodes
-from extender.sandbox import parse_nodes
+from extender.sandbox import MachineNode, carried_machines, parse_nodes
+from extender.vendors import CLIQUE_LABEL
 
 HOUR = 3600.0
 OVERLOAD = 1.3  # openb's published workloads request 130 % of the GPUs
@@ -102,6 +104,80 @@ def crowded_jobs(gpus: int, seed: int, number: int = 2000) -> list[Job]:
         now += rng.expovariate(1 / gap)
         wanted = float(rng.choices(sizes, shares)[0])
         found.append(Job(f"job-{one}", now, rng.expovariate(1 / HOUR), gpus=wanted))
+    return found
+
+
+# -- before a large job --------------------------------------------------------------------------------------------
+
+MIXED = {
+    "hgx-h100-8": 6,
+    "a100-pcie-8-bridged": 8,
+    "dgx1-v100": 6,
+    "h100-pcie-8-bridged": 6,
+    "l40s-8-pix": 8,
+    "rtx-a6000-4-bridged": 8,
+    "gb200-nvl72-tray": 18,
+}
+TRAY, BOARD = "gb200-nvl72-tray", "hgx-h100-8"
+HELD = 0.2  # share of the GPUs that other pods hold, but for the trays and one board
+Free = dict[str, int]  # free GPUs by node
+
+
+def machine_of(node: str) -> str:
+    """The machine of a node of the mixed fleet."""
+    return node.rpartition("-")[0]
+
+
+def mixed_fleet(seed: int) -> tuple[Fleet, Free]:
+    """Nodes of all kinds, all trays in one clique. Pods hold GPUs at random, but none of a tray or the first board."""
+    rng, machines, claims, free = random.Random(seed), list[MachineNode](), list[Json](), Free()
+    for name in sorted(f"{kind}-{i:02}" for kind, number in MIXED.items() for i in range(number)):
+        machine = carried_machines()[machine_of(name)]
+        machines.append(MachineNode(name, machine, {CLIQUE_LABEL: TRAY} if machine_of(name) == TRAY else {}))
+        held = [i for i in range(machine.count) if rng.random() < HELD]
+        is_kept = machine_of(name) == TRAY or name == f"{BOARD}-00"
+        claims += [_held(name, held)] if held and not is_kept else []
+        free[name] = machine.count - (0 if is_kept else len(held))
+    return fleet_of(machines, claims), free
+
+
+def _held(node: str, gpus: Sequence[int]) -> Json:
+    """The claim of a pod that has these GPUs."""
+    results = [{"request": "g", "driver": "gpu.nvidia.com", "pool": node, "device": f"gpu-{i}"} for i in gpus]
+    asked = {"name": "g", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": len(gpus)}}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": f"held-{node}", "namespace": "other", "uid": f"held-{node}"},
+        "spec": {"devices": {"requests": [asked]}},
+        "status": {
+            "allocation": {"devices": {"results": results}},
+            "reservedFor": [{"resource": "pods", "name": "p", "uid": f"pod-{node}"}],
+        },
+    }
+
+
+# -- whole racks among small jobs ----------------------------------------------------------------------------------
+
+RACKS, TRAYS = 4, 18
+SMALL_GPUS, SMALL_GANGS = (1, 2, 4), (2, 3, 4, 6)  # of jobs of one pod; whole trays of a gang
+
+
+def rack_fleet(seed: int) -> Fleet:
+    """Racks of trays with names that say nothing of each other."""
+    rng, machine = random.Random(seed), carried_machines()[TRAY]
+    racks, trays = rng.sample(range(100), RACKS), rng.sample(range(10_000), RACKS * TRAYS)
+    labels = [{CLIQUE_LABEL: f"rack-{racks[i // TRAYS]}"} for i in range(len(trays))]
+    return fleet_of([MachineNode(f"node-{number}", machine, one) for number, one in zip(trays, labels, strict=True)])
+
+
+def small_jobs(share: float, hours: float, seed: int) -> list[Job]:
+    """Jobs of an hour in the mean that ask for a share of the GPUs: half are pods, half gangs of a few whole trays."""
+    rng, gpus, found = random.Random(seed), carried_machines()[TRAY].count, list[Job]()
+    each = (sum(SMALL_GPUS) / len(SMALL_GPUS) + gpus * sum(SMALL_GANGS) / len(SMALL_GANGS)) / 2
+    for at in _times(rng, share * gpus * RACKS * TRAYS / each, hours):
+        pods, size = (1, rng.choice(SMALL_GPUS)) if rng.random() < 0.5 else (rng.choice(SMALL_GANGS), gpus)
+        found.append(Job(f"job-{len(found)}", at * HOUR, rng.expovariate(1 / HOUR), pods, float(size)))
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import orjson
@@ -197,3 +197,19 @@ def encode_simple_spec(spec: ClaimSpec) -> Json:
         for a in r.alternatives
     ]
     return {"devices": {"requests": requests}}
+
+
+def merged_specs(specs: Sequence[Json]) -> Json:
+    """The requests and constraints of several claims of one pod in one spec, without parameters of drivers.
+
+    If there are several claims, each one's requests get its number in their names.
+    """
+    requests, constraints = list[Json](), list[Json]()
+    for number, spec in enumerate(specs):
+        devices, prefix = inner(spec, "devices", "spec"), f"c{number}-" if len(specs) > 1 else ""
+        asked = devices.get("requests") or []
+        requests += [{**one, "name": prefix + one["name"]} for one in asked]
+        for one in devices.get("constraints") or []:  # one without names is about all requests of its claim
+            names = one.get("requests") or [request["name"] for request in asked]
+            constraints.append({**one, "requests": [prefix + name for name in names]})
+    return {"devices": {"requests": requests, **({"constraints": constraints} if constraints else {})}}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from sys import intern
 
 from extender.api.fields import Json, flag, inner, integer, many, need, present, string, strings
@@ -17,6 +18,7 @@ from extender.base.berth_errors import WireError
 
 _NAME = "metadata.name"
 _BLOCKING = ("NoSchedule", "NoExecute")
+_TAINTS = 256  # distinct ones that are shared; a fleet has a few
 _NO_NAMES = frozenset[str]()  # one for all nodes: a fleet has thousands
 _NATIVE = ("cpu", "memory", "ephemeral-storage")
 
@@ -193,7 +195,10 @@ def decode_selection(obj: Json, path: str) -> NodeSelection:
 
 def decode_taint(obj: Json, path: str) -> Taint:
     """A taint of a device or a node. Raises WireError."""
-    return Taint(need(obj, "key", path), string(obj, "value", path), string(obj, "effect", path))
+    return _one_taint(need(obj, "key", path), string(obj, "value", path), string(obj, "effect", path))
+
+
+_one_taint = lru_cache(_TAINTS)(Taint)  # each device that an agent publishes has the same one
 
 
 def decode_toleration(obj: Json, path: str) -> Toleration:

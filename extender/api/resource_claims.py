@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from sys import intern
 from typing import NamedTuple, TypeVar
 
 import orjson
@@ -211,11 +212,6 @@ class SpecCache:
     def __len__(self) -> int:
         return len(self._known)
 
-    @property
-    def content_bytes(self) -> int:
-        """Bytes of the JSON content of all specs in the cache."""
-        return sum(map(len, self._known))
-
     def decode(self, content: bytes) -> ClaimSpec:
         """The spec of this JSON text. Raises WireError, also if the text is too long."""
         if len(content) > _MAX_SPEC:
@@ -346,7 +342,7 @@ def _allocation(status: Json) -> Allocation:
 
 
 def _device_id(obj: Json, path: str) -> DeviceId:
-    return DeviceId(need(obj, "driver", path), need(obj, "pool", path), need(obj, "device", path))
+    return DeviceId(*(intern(need(obj, part, path)) for part in DeviceId._fields))
 
 
 def _result(obj: Json, path: str) -> Result:

@@ -3,44 +3,34 @@
 from extender.assess.anonymise import anonymised
 from extender.assess.assessment import Assessment, assess
 from extender.assess.cluster_reading import BUDGET, ClusterReading, reading_of
+from extender.assess.console_advice import ConsoleAdvisor
 from extender.assess.html_page import html_page
-from extender.assess.movable_pods import Movable, Terms, movable_pods
+from extender.assess.movable_pods import CLAIM, Movable, Terms, movable_pods
 from extender.assess.pod_facts import ClusterFacts, facts_of, newest_time
 from extender.assess.pod_jobs import job_lines
-from extender.assess.restart_advice import Move, RestartAdvice, advise_restarts
-from extender.assess.wanted_pods import (
-    Shape,
-    Wanted,
-    check_wanted,
-    largest_shapes,
-    wanted_group,
-    wanted_objects,
-    wanted_pod,
-)
+from extender.assess.restart_advice import Move, RestartAdvice, advice_for, advise_restarts
+from extender.assess.unread import unread_of
 
 __all__ = [
     "BUDGET",
+    "CLAIM",
     "Assessment",
     "ClusterFacts",
     "ClusterReading",
+    "ConsoleAdvisor",
     "Movable",
     "Move",
     "RestartAdvice",
-    "Shape",
     "Terms",
-    "Wanted",
+    "advice_for",
     "advise_restarts",
     "anonymised",
     "assess",
-    "check_wanted",
     "facts_of",
     "html_page",
     "job_lines",
-    "largest_shapes",
     "movable_pods",
     "newest_time",
     "reading_of",
-    "wanted_group",
-    "wanted_objects",
-    "wanted_pod",
+    "unread_of",
 ]

@@ -1,13 +1,13 @@
 """Snapshots that may leave a company: names become numbers, and all that an assessment does not read is left out.
 
-Every object is built anew from a list of fields, so that an unlisted field is not in the result. One name
-has one number in the whole file. DeviceClasses keep their names and expressions, which decide what fits.
+Every object is built anew from a list of fields, so that an unlisted field is not in the result. One name has one
+number in the whole file. Only texts of known_texts.py stay as they are, also in CEL expressions.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -15,6 +15,20 @@ from extender.api.fields import Json
 from extender.api.pod_annotations import ANNOTATION_READERS
 from extender.api.pod_groups import LWS_EXCLUSIVE, LWS_NAME, MINIMUM, READ_ANNOTATIONS, TIMEOUT, GroupSource
 from extender.api.resource_claims import EXTENDED_CLAIM_ANNOTATION
+from extender.assess.known_texts import (
+    AMOUNTS,
+    ATTRIBUTES,
+    CLASSES,
+    DEVICES,
+    DOMAINS,
+    EXPRESSION,
+    GRAPHS,
+    NUMBERS,
+    SPOKEN,
+    TAINTS,
+    is_of_vendor,
+    is_plain,
+)
 from extender.policy import Policy
 from extender.vendors import CLIQUE_LABEL, CLIQUE_LABELS, PLUGIN_RESOURCES
 
@@ -24,23 +38,19 @@ _GROUPS = {LWS_NAME, *(source.value for source in GroupSource)}
 _ASKED = {MINIMUM, TIMEOUT, *ANNOTATION_READERS, *READ_ANNOTATIONS}
 _HOSTNAME = "kubernetes.io/hostname"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-_COUNT = re.compile(r"[0-9]{1,6}")
 _PLAIN = re.compile(r"[0-9.]{1,12}[A-Za-z]{0,2}|required|preferred|product|none|true|false")  # values without a name
-_SPOKEN = {  # attributes whose text says what a device is; texts of all others become numbers
-    "type", "productName", "model", "brand", "architecture", "family", "driver", "profile", "partitionProfile",
-    "pciBusID", "pciAddress", "pciAddr", "pcieRoot", "computePartition", "memoryPartition", "pciVendor", "pciDevice",
-    "linkType", "links", "distances",
-}  # fmt: skip
 _OWNERS = ("ReplicaSet", "StatefulSet", "Job", "DaemonSet", "Node")
 _AMOUNTS = ("cpu", "memory", "pods", *PLUGIN_RESOURCES)
-_DEVICE = ("name", "capacity", "consumesCounters", "allNodes", "allowMultipleAllocations")
-_REQUEST = ("deviceClassName", "selectors", "allocationMode", "count", "adminAccess", "capacity")
+_KINDS_OF_DRIVERS = ("gpu", "net", "nic", "cpu")  # words that say it, see driver_of
+_NUMBER, _VERSION = re.compile(r"-?[0-9]{1,18}"), re.compile(r"[0-9]{1,5}(\.[0-9]{1,5}){2}")
+_COMPARED = ("Gt", "Lt")
+_TOKEN = re.compile(r"//[^\n]*|[rR]?(\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*')|[A-Za-z_]\w*|[0-9]+")  # of CEL
 
 
 def anonymised(objects: Iterable[Json]) -> Iterator[Json]:
     """The objects without names and secrets. Equal input gives equal output. Malformed objects are left out."""
     given = list(objects)
-    names = _Names(_selected_labels(given))
+    names = _Names(given)
     build: Mapping[str, Callable[[Json], Json]] = {
         "Node": names.node,
         "Pod": names.pod,
@@ -54,17 +64,24 @@ def anonymised(objects: Iterable[Json]) -> Iterator[Json]:
         "LeaderWorkerSet": names.worker_set,
     }
     for obj in given:
+        if obj.get("kind") == "ResourceSlice":
+            with suppress(AttributeError, KeyError, TypeError):
+                names.slice(obj)  # expressions of other objects read what is in slices
+    for obj in given:
         if (kind := obj.get("kind")) in build:
             try:
                 built = build[str(kind)](obj)
             except (AttributeError, KeyError, TypeError):
                 continue  # a field has another form, which no API server stores
-            yield {"apiVersion": obj.get("apiVersion"), "kind": kind, **built}
+            yield names.vetted({"apiVersion": obj.get("apiVersion"), "kind": kind, **built})
 
 
-def _selected_labels(objects: Iterable[Json]) -> set[str]:
-    """The labels by which pods and groups select nodes. Malformed objects select none."""
-    found = set[str]()
+def _selected_labels(objects: Iterable[Json]) -> tuple[set[str], dict[str, set[str]]]:
+    """(labels by which pods and groups select nodes, the values of those that are compared as numbers).
+
+    Malformed objects select none.
+    """
+    found, compared = set[str](), dict[str, set[str]]()
     for obj in objects:
         with suppress(AttributeError, KeyError, TypeError):
             spec = _of(obj, "spec")
@@ -73,7 +90,16 @@ def _selected_labels(objects: Iterable[Json]) -> set[str]:
                 terms = _of(spec, "affinity", "nodeAffinity", _REQUIRED).get("nodeSelectorTerms") or ()
                 conditions = [one for term in terms for one in term.get("matchExpressions") or ()]
                 found |= {*_of(spec, "nodeSelector"), *(one["key"] for one in conditions)}
-    return found
+                for one in conditions:
+                    if one["operator"] in _COMPARED:
+                        compared.setdefault(one["key"], set()).update(one["values"])
+    for obj in objects:
+        if obj.get("kind") == "Node":
+            with suppress(AttributeError, KeyError, TypeError):
+                labels = _of(obj, "metadata", "labels")
+                for label in compared.keys() & labels.keys():
+                    compared[label].add(labels[label])
+    return found, compared
 
 
 def _picked(obj: Json, fields: Iterable[str]) -> Json:
@@ -86,18 +112,30 @@ def _of(obj: Json, *path: str) -> Json:
     return obj
 
 
+def _ranks(values: Iterable[str]) -> dict[str, int]:
+    """The place of each number among the others; none for other texts."""
+    numbers = sorted({int(one) for one in values if _NUMBER.fullmatch(one)})
+    return {one: numbers.index(int(one)) + 1 for one in values if _NUMBER.fullmatch(one)}
+
+
 def _last(name: str) -> str:
     """A qualified name without its domain."""
     return name.rpartition("/")[2]
 
 
 class _Names:
-    """The numbers of names, by kind of name. `selected` are the labels by which pods select nodes."""
+    """The numbers of names, by kind of name."""
 
-    def __init__(self, selected: set[str]) -> None:
-        self._selected = selected
+    def __init__(self, objects: Sequence[Json]) -> None:
+        self._selected, compared = _selected_labels(objects)
+        # Only the order of numbers that are compared stays.
+        self._ranks = {label: _ranks(values) for label, values in compared.items()}
         self._known: dict[tuple[str, str], str] = {}
         self._counts: dict[str, int] = {}
+        self._made: set[str] = set()
+        self._resources = {
+            str(_of(obj, "spec").get("extendedResourceName")) for obj in objects if obj.get("kind") == "DeviceClass"
+        }
 
     def of(self, kind: str, name: object) -> str:
         """The number of a name."""
@@ -106,8 +144,21 @@ class _Names:
         key = kind, str(name)
         if key not in self._known:
             self._counts[kind] = number = self._counts.get(kind, 0) + 1
-            self._known[key] = f"{kind}-{number}"
+            self._known[key] = self._keep(f"{kind}-{number}")
         return self._known[key]
+
+    def _keep(self, text: str) -> str:
+        self._made.add(text)
+        return text
+
+    def vetted(self, value: Any) -> Any:
+        """The value, in which each text that is neither known nor made here becomes a number."""
+        if isinstance(value, dict):
+            return {name: self.vetted(one) for name, one in value.items()}
+        if isinstance(value, list):
+            return [self.vetted(one) for one in value]
+        is_fine = not isinstance(value, str) or not value or value in self._made or is_plain(value)
+        return value if is_fine else self.of("text", value)
 
     def metadata(self, obj: Json, kind: str) -> Json:
         """Name, namespace, UID and times of an object."""
@@ -131,20 +182,26 @@ class _Names:
                 found[label] = self.of(_last(label), value)
             elif label in _GROUPS:
                 found[label] = self.of("group", value)
-            elif label in _PRODUCTS or (label in READ_ANNOTATIONS and _COUNT.fullmatch(value)):  # such as an index
-                found[label] = value
+            elif label in _PRODUCTS:
+                found[label] = self._spoken(value)
+            elif label in READ_ANNOTATIONS and _NUMBER.fullmatch(value):  # such as the index of a pod
+                found[label] = self._keep(value)
         return found
+
+    def _spoken(self, text: str, kind: str = "value") -> str:
+        """A text that says what a device is, if vendors use it; else a number."""
+        return self._keep(text) if is_of_vendor(text) else self.of(kind, text)
 
     def _selected_label(self, label: str, value: str) -> tuple[str, str]:
         """A label of a node, or one that a pod selects."""
         if label in _PRODUCTS:
-            return label, value
+            return self._keep(label), self._spoken(value)
         if label in _TOPOLOGY:
-            return label, self.of(_last(label), value)
+            return self._keep(label), self.of(_last(label), value)
         if label == _HOSTNAME:
-            return label, self.of("node", value)
-        # Operators Gt and Lt compare numbers, which are no names.
-        return self.of("label", label), value if _COUNT.fullmatch(value) else self.of("value", value)
+            return self._keep(label), self.of("node", value)
+        rank = self._ranks.get(label, {}).get(value)
+        return self.of("label", label), self._keep(str(rank)) if rank is not None else self.of("value", value)
 
     def _nodes_of(self, spec: Json) -> Json:
         """What limits the nodes of a pod, and its priority."""
@@ -172,14 +229,15 @@ class _Names:
         return {"key": key, "operator": given["operator"], "values": values}
 
     def _taint(self, given: Json) -> Json:
-        """A taint of a node or a toleration. Keys of Kubernetes and of vendors are no names of users."""
+        """A taint of a node or a device, or a toleration."""
         key = str(given.get("key") or "")
-        known = key.startswith(("node.kubernetes.io/", "nvidia.com/", "amd.com/"))
-        found = {"key": key if known else self.of("taint", key), "value": self.of("value", given.get("value"))}
+        known = self._keep(key) if key in TAINTS else self.of("taint", key)
+        found = {"key": known, "value": self.of("value", given.get("value"))}
         return {name: text for name, text in found.items() if text} | _picked(given, ("operator", "effect"))
 
     def _annotations(self, given: Json) -> Json:
         found = {name: value for name, value in given.items() if name in _ASKED and _PLAIN.fullmatch(str(value))}
+        self._made |= set(map(str, found.values()))
         return found | {name: self.of("group", value) for name, value in given.items() if name in _GROUPS}
 
     # -- kinds ---------------------------------------------------------------------------------------------------
@@ -211,6 +269,9 @@ class _Names:
         ]
         claims = [self._entry(namespace, one) for one in spec.get("resourceClaims") or ()]
         made = {"containers": [self._container(one) for one in spec.get("containers") or ()], **self._nodes_of(spec)}
+        made["initContainers"] = [
+            {**self._container(one), **_picked(one, ("restartPolicy",))} for one in spec.get("initContainers") or ()
+        ]
         if claims:
             made["resourceClaims"] = claims
         if spec.get("nodeName"):
@@ -245,7 +306,9 @@ class _Names:
 
     def _container(self, given: Json) -> Json:
         resources = _of(given, "resources")
-        found: Json = {"requests": _picked(_of(resources, "requests"), _AMOUNTS)}
+        asked = _of(resources, "requests")
+        own = {self._resource(name): amount for name, amount in asked.items() if name in self._resources}
+        found: Json = {"requests": _picked(asked, _AMOUNTS) | own}
         if resources.get("claims"):
             found["claims"] = [
                 {"name": self.of("entry", one.get("name")), **self._request_named(one)} for one in resources["claims"]
@@ -262,7 +325,9 @@ class _Names:
     def slice(self, obj: Json) -> Json:
         spec = _of(obj, "spec")
         pool = _of(spec, "pool")
-        made = _picked(spec, ("driver", "allNodes", "sharedCounters", "perDeviceNodeSelection"))
+        made = {"driver": self._domain(spec["driver"]), **_picked(spec, ("allNodes", "perDeviceNodeSelection"))}
+        if spec.get("sharedCounters"):
+            made["sharedCounters"] = [self._counters(one, "name") for one in spec["sharedCounters"]]
         if spec.get("nodeName"):
             made["nodeName"] = self.of("node", spec["nodeName"])
         made["pool"] = {
@@ -273,23 +338,111 @@ class _Names:
         return {"metadata": self.metadata(obj, "slice"), "spec": made}
 
     def _device(self, given: Json) -> Json:
-        found = _picked(given, _DEVICE)
-        found["attributes"] = {
-            name: self._value(name, value) for name, value in (given.get("attributes") or {}).items()
+        found: Json = {
+            "name": self._device_name(given["name"]),
+            **_picked(given, ("allNodes", "allowMultipleAllocations")),
         }
+        found["attributes"] = dict(self._attribute(*one) for one in (given.get("attributes") or {}).items())
+        capacity = (given.get("capacity") or {}).items()
+        found["capacity"] = {self._amount(name): self._capacity(value) for name, value in capacity}
+        if given.get("consumesCounters"):
+            found["consumesCounters"] = [self._counters(one, "counterSet") for one in given["consumesCounters"]]
         if given.get("taints"):
-            found["taints"] = [_picked(one, ("key", "effect")) for one in given["taints"]]
+            found["taints"] = [self._taint(one) for one in given["taints"]]
         return found
 
-    def _value(self, name: str, value: Any) -> Any:
-        """The value of an attribute: a text that may be a serial number or an address becomes a number."""
-        text = value.get("string") if isinstance(value, dict) else None
-        if not isinstance(text, str) or _last(name) in _SPOKEN:
-            return _picked(value, ("string", "int", "bool", "version", "ints", "bools", "versions"))
-        prefix = text.partition("-")[0] if text.startswith(("GPU-", "MIG-")) else "value"
-        if _last(name) == "clique":
-            prefix = _last(CLIQUE_LABEL)  # the same number as in the label
-        return {"string": self.of(prefix, text)}
+    def _pool(self, name: str) -> str:
+        return self.of("node", name)
+
+    def _device_name(self, name: str) -> str:
+        return self._keep(name) if DEVICES.fullmatch(name) else self.of("device", name)
+
+    def _capacity(self, given: Json) -> Json:
+        found = _picked(given, ("value",))
+        if policy := _of(given, "requestPolicy"):
+            found["requestPolicy"] = _picked(policy, ("default", "validValues"))
+            if bounds := _of(policy, "validRange"):
+                found["requestPolicy"]["validRange"] = _picked(bounds, ("min", "max", "step"))
+        return found
+
+    def _counters(self, given: Json, field: str) -> Json:
+        """A set of counters, or what a device takes of it. `field` has the name of the set."""
+        counters = {self._amount(name): {"value": one["value"]} for name, one in given["counters"].items()}
+        return {field: self.of("counters", given[field]), "counters": counters}
+
+    def _domain(self, name: str) -> str:
+        """A driver, or the domain of an attribute. An unknown one keeps what says which devices a driver has."""
+        if name in DOMAINS:
+            return self._keep(name)
+        end = next((driver for driver in DOMAINS if name.endswith(f".{driver}")), "example")
+        words = name.partition(".")[0].split("-")
+        word = next((one for one in _KINDS_OF_DRIVERS if one in words), "")
+        return self._keep(f"{word}{'.' * bool(word)}{self.of('domain', name)}.{end}")
+
+    def _qualified(self, name: str, short: Callable[[str], str]) -> str:
+        domain, slash, last = name.rpartition("/")
+        return self._keep(f"{self._domain(domain) if slash else ''}{slash}{short(last)}")
+
+    def _attribute_name(self, short: str) -> str:
+        """An identifier of CEL."""
+        return self._keep(short if short in ATTRIBUTES | EXPRESSION else self.of("attribute", short).replace("-", "_"))
+
+    def _amount(self, name: str) -> str:
+        """The name of a capacity or a counter. In an expression, one that is not known is an attribute."""
+        return self._qualified(
+            name, lambda short: self._keep(short) if short in AMOUNTS else self._attribute_name(short)
+        )
+
+    def _attribute(self, name: str, value: Json) -> tuple[str, Json]:
+        """An attribute: texts, numbers and versions that may be those of one piece become numbers."""
+        last = _last(name)
+        found = _picked(value, ("bool", "bools"))
+        for field in ("string", "int", "version"):
+            if value.get(field) is not None:
+                found[field] = self._value(last, field, value[field])
+            if value.get(f"{field}s") is not None:
+                found[f"{field}s"] = [self._value(last, field, one) for one in value[f"{field}s"]]
+        return self._qualified(name, self._attribute_name), found
+
+    def _value(self, name: str, field: str, value: Any) -> Any:
+        if field == "string":
+            kind = value.partition("-")[0] if value.startswith(("GPU-", "MIG-")) else "value"
+            if name == "clique":
+                kind = _last(CLIQUE_LABEL)  # the same number as in the label
+            if name in GRAPHS and GRAPHS[name].fullmatch(value):
+                return self._keep(value)
+            return self._spoken(value, kind) if name in SPOKEN else self.of(kind, value)
+        if name in NUMBERS:
+            return value if field == "int" else self._keep(value) if _VERSION.fullmatch(value) else "0.0.0"
+        number = int(self.of("number", str(value)).rpartition("-")[2])
+        return number if field == "int" else self._keep(f"0.0.{number}")
+
+    def _selectors(self, given: Iterable[Json]) -> list[Json]:
+        return [{"cel": {"expression": self._expression(one["cel"]["expression"])}} for one in given]
+
+    def _expression(self, text: str) -> str:
+        """A CEL expression, with numbers for the names in it. Comments are left out."""
+        return self._keep(_TOKEN.sub(self._token, text))
+
+    def _token(self, found: re.Match[str]) -> str:
+        token = found[0]
+        if token.startswith("//"):
+            return ""
+        if token.isdecimal():
+            return self._known.get(("number", token), token).rpartition("-")[2]
+        if not found[1]:
+            return token if token in EXPRESSION or token in AMOUNTS else self._attribute_name(token)
+        text = found[1][1:-1]
+        if text in ATTRIBUTES or text in AMOUNTS or text in DOMAINS or is_plain(text) or is_of_vendor(text):
+            return token
+        return f'"{self._domain(text) if ("domain", text) in self._known else self._of_value(text)}"'
+
+    def _of_value(self, text: str) -> str:
+        """What the text became where an attribute has it."""
+        kinds = ("value", "attribute", "GPU", "MIG", "device")
+        known = (self._known.get((kind, text)) for kind in kinds)
+        found = next((one for one in known if one is not None), None) or self.of("value", text)
+        return found.replace("-", "_") if found.startswith("attribute-") else found
 
     def claim(self, obj: Json) -> Json:
         given, status = _of(obj, "metadata"), _of(obj, "status")
@@ -326,34 +479,70 @@ class _Names:
     def _request(self, given: Json) -> Json:
         found: Json = {"name": self._request_name(given.get("name"))}
         if given.get("exactly"):
-            found["exactly"] = _picked(given["exactly"], _REQUEST)
+            found["exactly"] = self._asked(given["exactly"])
         if given.get("firstAvailable"):
             found["firstAvailable"] = [
-                {"name": self._request_name(one.get("name")), **_picked(one, _REQUEST)}
-                for one in given["firstAvailable"]
+                {"name": self._request_name(one.get("name")), **self._asked(one)} for one in given["firstAvailable"]
             ]
         return found
 
+    def _asked(self, given: Json) -> Json:
+        found: Json = {"deviceClassName": self._class(given["deviceClassName"])}
+        found |= _picked(given, ("allocationMode", "count", "adminAccess"))
+        if given.get("selectors"):
+            found["selectors"] = self._selectors(given["selectors"])
+        if given.get("tolerations"):
+            found["tolerations"] = [self._taint(one) for one in given["tolerations"]]
+        if amounts := _of(given, "capacity", "requests"):
+            found["capacity"] = {"requests": {self._amount(name): value for name, value in amounts.items()}}
+        return found
+
+    def _class(self, name: str) -> str:
+        return self._keep(name) if name in CLASSES else self.of("class", name)
+
+    def _resource(self, name: str) -> str:
+        """An extended resource of a DeviceClass."""
+        return self._keep(name if name in PLUGIN_RESOURCES else f"example.com/{self.of('resource', name)}")
+
     def _constraint(self, given: Json) -> Json:
-        found = _picked(given, ("matchAttribute", "distinctAttribute"))
+        found: Json = {
+            field: self._qualified(given[field], self._attribute_name)
+            for field in ("matchAttribute", "distinctAttribute")
+            if given.get(field)
+        }
         if given.get("requests"):
             found["requests"] = [self._request_name(one) for one in given["requests"]]
         return found
 
     def _result(self, given: Json) -> Json:
-        kept = _picked(given, ("driver", "device", "adminAccess", "shareID", "consumedCapacity"))
-        return {"request": self._request_name(given.get("request")), "pool": self.of("node", given.get("pool")), **kept}
+        found = {
+            "request": self._request_name(given.get("request")),
+            "driver": self._domain(given["driver"]),
+            "pool": self.of("node", given.get("pool")),
+            "device": self._device_name(given["device"]),
+            **_picked(given, ("adminAccess",)),
+        }
+        if given.get("shareID"):
+            found["shareID"] = self.of("uid", given["shareID"])
+        if amounts := given.get("consumedCapacity"):
+            found["consumedCapacity"] = {self._amount(name): value for name, value in amounts.items()}
+        return found
 
     def device_class(self, obj: Json) -> Json:
-        metadata = self.metadata(obj, "class") | _picked(_of(obj, "metadata"), ("name",))
-        return {"metadata": metadata, "spec": _picked(_of(obj, "spec"), ("selectors", "extendedResourceName"))}
+        metadata = self.metadata(obj, "class") | {"name": self._class(_of(obj, "metadata")["name"])}
+        spec = _of(obj, "spec")
+        made: Json = {"selectors": self._selectors(spec.get("selectors") or ())}
+        if spec.get("extendedResourceName"):
+            made["extendedResourceName"] = self._resource(spec["extendedResourceName"])
+        return {"metadata": metadata, "spec": made}
 
     def rule(self, obj: Json) -> Json:
         selector = _of(obj, "spec", "deviceSelector")
-        made = _picked(selector, ("driver", "device"))
-        if selector.get("pool"):
-            made["pool"] = self.of("node", selector["pool"])
-        taint = _picked(_of(obj, "spec", "taint"), ("key", "effect"))
+        made: Json = {}
+        for field, name_of in (("driver", self._domain), ("device", self._device_name), ("pool", self._pool)):
+            if selector.get(field):
+                made[field] = name_of(selector[field])
+        taint = self._taint(_of(obj, "spec", "taint"))
         return {"metadata": self.metadata(obj, "rule"), "spec": {"deviceSelector": made, "taint": taint}}
 
     def pod_group(self, obj: Json) -> Json:

@@ -11,9 +11,10 @@ from extender.api.fields import Json
 from extender.api.gpu_topology import Graph
 from extender.assess.cluster_reading import ClusterReading
 from extender.assess.fleet_state import FleetState, NodeFacts, fleet_state, plugin_requests
-from extender.assess.gang_spread import GangSpread, gang_spreads
+from extender.assess.gang_spread import GangSpread, gang_spreads, group_of
 from extender.assess.pod_sets import Bandwidth, PodSet, bandwidth_of, pod_sets, users_by_node
 from extender.assess.replayed_pods import Replayed, replayed_pods
+from extender.assess.unread import unread_of
 from extender.assess.waiting_pods import WaitingPods, waiting_pods
 from extender.base.bits import members
 from extender.base.text_limits import counted
@@ -21,7 +22,8 @@ from extender.console import to_json
 from extender.policy import Policy
 from extender.topology.link_knowledge import Links
 
-_OF_CLAIMS = ("free", "allocated", "shared", "stranded", "largest_set")
+_OF_CLAIMS = ("free", "closed", "allocated", "shared", "stranded", "largest_set")
+_OF_LINKS = ("joined", "gbps", "best_gbps", "now_gbps")
 
 
 @dataclass(slots=True)
@@ -33,11 +35,14 @@ class Assessment:
     sets: list[PodSet]  # of the pods with several GPUs, the worst first
     bandwidth: Bandwidth
     near: int  # pairs of a GPU and a NIC that are as near as their node allows
-    pairs: int
+    pairs: int  # the most that can be
     gangs: list[GangSpread]
     waiting: list[WaitingPods]
     plugin_pods: int  # pods whose GPUs a device plugin chose
+    plugin_several: int  # those with several of them
     plugin_gpus: int
+    unread_pods: int  # running pods of which it is not known which GPUs they have
+    uncounted_nodes: int  # with a pool of GPUs that offers none
     replay: Replayed
     unknown: list[str]  # what is not known, a sentence each
     lacking: list[str]  # kinds that were not read
@@ -53,7 +58,10 @@ class Assessment:
             for one in found["fleet"]["products"]:
                 one.update({} if one["counted"] else dict.fromkeys(_OF_CLAIMS))
         found["bandwidth"]["share"] = self.bandwidth.share
-        found["sets"] = [{**to_json(one), "gpus": members(one.gpus)} for one in self.sets]
+        found["sets"] = [
+            {**to_json(one), "gpus": members(one.gpus), **({} if one.is_measured else dict.fromkeys(_OF_LINKS))}
+            for one in self.sets
+        ]
         found["gangs"] = [{name: value for name, value in to_json(one).items() if name != "uids"} for one in self.gangs]
         return found
 
@@ -61,10 +69,13 @@ class Assessment:
 def assess(reading: ClusterReading, *, replays: bool, progress: Callable[[int], None] = lambda _: None) -> Assessment:
     """Assess a cluster under the default policy."""
     policy, snapshot = Policy(), reading.cache.snapshot()
+    unread = unread_of(reading, snapshot)
     sets = pod_sets(reading, snapshot)
-    gangs = gang_spreads(reading.pods, sets, snapshot, policy.group_levels)
+    halves = {group_of(pod) for pod in reading.pods if pod.uid in unread.pods}
+    whole = (pod for pod in reading.pods if group_of(pod) not in halves)
+    gangs = gang_spreads(whole, sets, snapshot, policy.group_levels)
     spread = frozenset(chain.from_iterable(one.uids for one in gangs if one.nodes > 1))
-    fleet = fleet_state(reading, snapshot, users_by_node(sets), spread, policy.group_levels)
+    fleet = fleet_state(reading, snapshot, users_by_node(sets), spread, policy.group_levels, unread)
     several = sorted((one for one in sets if one.is_several), key=_worst_first)
     asked = [sum(plugin_requests(pod).values()) for pod in reading.pods if pod.node_name]
     found = Assessment(
@@ -75,18 +86,21 @@ def assess(reading: ClusterReading, *, replays: bool, progress: Callable[[int], 
         sum(one.near for one in sets),
         sum(one.pairs for one in sets),
         gangs,
-        waiting_pods(reading, snapshot, policy),
+        waiting_pods(reading, snapshot, policy, knows_free=reading.knows_claims and not unread.nodes),
         sum(map(bool, asked)),
+        sum(one > 1 for one in asked),
         sum(asked),
+        len(unread.pods),
+        len(unread.uncounted),
         Replayed(problem="not asked for"),
         [],
-        reading.lacking,
+        [*reading.lacking, *unread.notes],
         [*reading.unreadable, *(f"node {name}: {why}" for name, why in reading.cache.failed_nodes.items())],
         _graphs(several, snapshot),
         reading.knows_claims,
     )
     if replays:
-        found.replay = replayed_pods(reading, snapshot, sets, gangs, policy.group_levels, progress)
+        found.replay = replayed_pods(reading, snapshot, sets, gangs, policy.group_levels, unread.nodes, progress)
     found.unknown = list(_unknown(found, reading, snapshot))
     return found
 
@@ -115,6 +129,9 @@ def _unknown(found: Assessment, reading: ClusterReading, snapshot: Snapshot) -> 
             f"{counted(found.plugin_pods, 'pod has', 'pods have')} {counted(found.plugin_gpus, 'GPU')} of a device "
             "plugin: which ones only the kubelet knows, so these sets are not measured."
         )
+    if reading.parts:
+        named = ", ".join(sorted(reading.parts))
+        yield f"{counted(max(reading.parts.values()), 'node offers', 'nodes offer')} {named}, which are not counted."
     both = sum(name in snapshot.node_infos and snapshot.node_infos[name].fabric is not None for name in reading.offered)
     if both:
         yield (
@@ -142,16 +159,14 @@ def _unknown(found: Assessment, reading: ClusterReading, snapshot: Snapshot) -> 
 
 def _about_links(fact: NodeFacts) -> Iterable[str]:
     nodes = f"{counted(fact.nodes, 'node')} of {fact.product or 'an unnamed product'}"
-    of = {Links.BOARD: "the links are those of the usual board", Links.AGENT: "Berth's agent has read the links"}
+    of = "the links are those of the usual board" if fact.links is Links.BOARD else "Berth's agent has read the links"
     if fact.links is Links.UNKNOWN:
         yield (
-            f"{nodes}: no driver publishes which GPUs links join, only Berth's agent reads it. Their pods with several "
-            "GPUs are not measured."
+            f"{nodes}: no driver publishes which GPUs links join, and boards number them differently. Only Berth's "
+            "agent reads it. Their pods with several GPUs are not measured."
         )
     elif fact.links is Links.NONE:
         yield f"{nodes}: the product has no links. Sets differ by PCIe and NUMA alone, which bandwidths leave out."
     elif fact.equal:
         joined = "All GPUs are joined whatever one takes: inside a node, Berth wins no bandwidth here."
-        yield f"{nodes}: {of[fact.links]}. {joined}"
-    elif fact.links is Links.BOARD:
-        yield f"{nodes}: {of[fact.links]}."
+        yield f"{nodes}: {of}. {joined}"

@@ -18,6 +18,7 @@ from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted, one_line
 from extender.cache import ClusterCache
 from extender.cluster import WatchedResource
+from extender.console import NO_BUDGETS
 from extender.replay import version_problem
 from extender.runtime.informers import watched_resources
 from extender.vendors import PLUGIN_RESOURCES
@@ -32,11 +33,12 @@ NEEDED = {
 }
 """The six kinds, each with what its lack means."""
 BUDGET = "PodDisruptionBudget"  # of which berth defrag asks
-_MEANS = {BUDGET: "which pods they protect is not known, and kubectl delete does not ask them"}
+_MEANS = {BUDGET: NO_BUDGETS}
 _OF_GROUPS = "what it says of waiting groups is not known"
 _OPTIONAL_IN_FILES = ("DeviceTaintRule", "ResourceClaim")  # a cluster may well have none
 _REPLAYED = ("Node", "ResourceSlice", "DeviceClass", "DeviceTaintRule")
 _MAX_NAMED = 8  # unreadable objects
+_DOMAINS = {name.partition("/")[0] for name in PLUGIN_RESOURCES}
 
 
 @dataclass(slots=True)
@@ -55,7 +57,11 @@ class ClusterReading:
     lacking: list[str] = field(default_factory=list)  # a sentence for each kind that lacks
     unreadable: list[str] = field(default_factory=list)
     kinds: set[str] = field(default_factory=set)
-    knows_claims: bool = True  # whether it is known which devices are allocated
+    knows_claims: bool = True  # False: no claims were read, so which devices are allocated is not known
+    is_live: bool = False  # whether an object that is not there does not exist
+    unread_on: set[str] = field(default_factory=set)  # nodes with a pod that cannot be read
+    alone_on: list[str] = field(default_factory=list)  # nodes that slices name, and that were not read
+    parts: dict[str, int] = field(default_factory=dict)  # resources of device plugins that are not counted, to nodes
 
 
 def reading_of(
@@ -66,7 +72,7 @@ def reading_of(
     `is_live`: the API server listed all other kinds, so that what is not there does not exist.
     Raises WireError if there are neither nodes nor slices, or if objects have a version that Berth does not read.
     """
-    found = ClusterReading(ClusterCache(Features()))
+    found = ClusterReading(ClusterCache(Features()), is_live=is_live)
     reader = _Reader(found, where)
     for number, obj in enumerate(objects, 1):
         reader.add(number, obj)
@@ -89,12 +95,25 @@ def reading_of(
     return found
 
 
+def claims_of(pod: Pod) -> list[ObjectKey]:
+    """The claims of a pod, also that of its extended resources, in the order of their names."""
+    extended = {ObjectKey(pod.key.namespace, pod.extended_claim)} if pod.extended_claim else set()
+    return sorted(pod.claim_keys | extended)
+
+
 def _missing_claims(found: ClusterReading) -> str:
     """Why files without claims are half a snapshot; '' if the cluster has no claims."""
     if "Pod" not in found.kinds:
         return "and no Pod that shows whether there are any"
     users = sum(bool(pod.node_name and (pod.claims or pod.extended_claim)) for pod in found.pods)
     return f"but {counted(users, 'running pod names', 'running pods name')} claims" if users else ""
+
+
+def _node_of(pod: Json) -> str:
+    """The node of a pod that cannot be read; '' if it has none."""
+    spec = pod.get("spec")
+    name = spec.get("nodeName") if isinstance(spec, dict) else None
+    return name if isinstance(name, str) else ""
 
 
 class _Reader:
@@ -105,15 +124,25 @@ class _Reader:
         kinds = {kind.list_kind.removesuffix("List"): kind for kind in watched_resources(found.cache, lambda: 0.0)}
         self._kinds: dict[str, WatchedResource] = {name: kinds[name] for name in (*NEEDED, "Namespace")}
         self._slice_nodes: dict[str, None] = {}
+        self._nodes: set[str] = set()
+        self._read: dict[tuple[str, ...], Json] = {}  # by version, kind and name
 
     def add(self, number: int, obj: Json) -> None:
         """Read one object. Raises WireError for a version that Berth does not read."""
         kind = str(obj.get("kind"))
         if problem := version_problem(obj):
             raise WireError(f"{self._where}, object {number}, {kind}", problem)
+        metadata = obj.get("metadata")
+        given = metadata if isinstance(metadata, dict) else {}
+        key = str(obj.get("apiVersion")), kind, str(given.get("namespace")), str(given.get("name"))
+        named = f"{self._where}, object {number}, {kind} {one_line(key[-1])}"
+        if (first := self._read.get(key)) is not None:  # files may overlap
+            if first != obj:
+                self._note(f"{named}: is there twice, and differs: the first one counts")
+            return
         try:
-            for key, policy in group_policy_of(obj).items():
-                self._found.cache.apply_group_policy(key, policy)
+            for group, policy in group_policy_of(obj).items():
+                self._found.cache.apply_group_policy(group, policy)
             if kind == BUDGET:
                 self._found.budgets.append(obj)
                 self._found.kinds.add(kind)
@@ -121,8 +150,11 @@ class _Reader:
                 self._apply(kind, obj)
                 self._found.kinds.add(kind)
         except WireError as error:
-            name = one_line(str((obj.get("metadata") or {}).get("name")))
-            self._note(f"{self._where}, object {number}, {kind} {name}: {error}")
+            if kind == "Pod" and (node := _node_of(obj)):
+                self._found.unread_on.add(node)
+            self._note(f"{named}: {error}")
+        else:
+            self._read[key] = obj
 
     def _note(self, text: str) -> None:
         notes = self._found.unreadable
@@ -141,7 +173,15 @@ class _Reader:
         if kind == "ResourceClaim":
             found.claims[ObjectKey(namespace or "", name)] = obj
         elif kind == "Node":
+            self._nodes.add(name)
             offered = inner(inner(obj, "status", ""), "allocatable", "status")
+            for one in offered:
+                if (
+                    one.partition("/")[0] in _DOMAINS
+                    and one not in PLUGIN_RESOURCES
+                    and resource_units(one, offered[one])
+                ):
+                    found.parts[one] = found.parts.get(one, 0) + 1
             counts = {one: resource_units(one, offered[one]) for one in PLUGIN_RESOURCES if one in offered}
             if any(counts.values()):
                 found.offered[name] = {one: count for one, count in counts.items() if count}
@@ -165,7 +205,9 @@ class _Reader:
 
     def finish(self) -> None:
         """Without any Node object, the nodes are those that slices name."""
-        if "Node" not in self._found.kinds:
+        if "Node" in self._found.kinds:
+            self._found.alone_on = [name for name in self._slice_nodes if name not in self._nodes]
+        else:
             for name in self._slice_nodes:
                 obj: Json = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
                 self._kinds["Node"].apply(name, obj)

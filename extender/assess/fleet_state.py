@@ -4,37 +4,47 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from extender.allocation import NodeInfo, Snapshot
+from extender.allocation import NodeInfo, Snapshot, blocking_taint
 from extender.api.label_domains import label_domains
+from extender.api.nodes import Node
 from extender.api.pods import Pod
+from extender.api.request_mix import WHOLE
 from extender.assess.cluster_reading import ClusterReading
-from extender.assess.pod_sets import PodSet, is_equal_for_all, says_places
-from extender.explain.fleet_rows import STATES, fleet_stats, letters, product
+from extender.assess.pod_sets import PodSet, says_places
+from extender.assess.unread import Unread
+from extender.explain.fleet_rows import STATES, largest_free_set, letters, product, shown_bits
 from extender.scheduling import path_labels
-from extender.topology.link_knowledge import Links, links_of
+from extender.topology.link_knowledge import Links, is_equal_for_all, links_of
 from extender.topology.ring import joined_sets
+from extender.topology.score_parts import left_over, stranded
 from extender.vendors import PLUGIN_RESOURCES
 
 _MAX_BREAKERS = 20  # pods that are named
 _MAX_MOVED = 2  # more pods break a set together: to move them costs too much
+_CONDITIONS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")  # of taints; a cordon has one, too
 
 
 @dataclass(slots=True)
 class ProductState:
-    """The GPUs of one product. A device plugin's GPUs are `counted`: how many are in use is known, not which."""
+    """The GPUs of one product. A device plugin's GPUs are `counted`: how many are in use is known, not which.
+
+    `closed` GPUs are in no use, but their driver or a rule taints them, or their node takes no pods.
+    """
 
     product: str
     nodes: int = 0
     gpus: int = 0
     free: int = 0
+    closed: int = 0
+    unknown: int = 0  # beside pods whose claims were not read: free or not
     allocated: int = 0
     shared: int = 0
     unhealthy: int = 0
     drifting: int = 0
     stranded: float = 0.0
-    largest_set: int = 0  # of free GPUs on one node that links join
+    largest_set: int | None = 0  # of free GPUs on one node that links join; None: which ones links join is not known
     counted: bool = False
 
 
@@ -46,6 +56,7 @@ class BrokenSets:
     whole: int = 0  # all free
     used: int = 0  # more than half in use
     broken: int = 0  # half or less in use
+    closed: int = 0  # half or less in use, but not all others can be used
     free: int = 0  # GPUs in broken sets
 
 
@@ -69,6 +80,7 @@ class BrokenDomains:
     full: int = 0  # none free
     broken: int = 0  # some are free, and pods that one node could hold have others
     used: int = 0  # some are free, and all others belong to gangs over several nodes
+    closed: int = 0  # none in use, but not all can be used
     free: int = 0  # GPUs in broken domains
 
 
@@ -100,9 +112,11 @@ def fleet_state(
     users: Mapping[str, Sequence[PodSet]],
     spread: frozenset[str],
     levels: Sequence[str],
+    unread: Unread,
 ) -> FleetState:
     """The state of the fleet. `spread` are the UIDs of the pods of gangs that have several nodes."""
-    found = FleetState(_products(reading, snapshot))
+    closed = {name: _closed_devices(node_info) for name, node_info in snapshot.node_infos.items()}
+    found = FleetState(_products(reading, snapshot, closed, unread))
     sets, facts = dict[str, BrokenSets](), dict[tuple[str, Links, bool], NodeFacts]()
     for name, node_info in snapshot.node_infos.items():
         if node_info.fabric is None:
@@ -111,38 +125,61 @@ def fleet_state(
         fact = facts.setdefault((product(node_info), links, equal), NodeFacts(product(node_info), links, equal))
         fact.nodes += 1
         fact.with_nics += says_places(node_info)
-        if links in (Links.AGENT, Links.BOARD) and reading.knows_claims:
-            _add_sets(node_info, users.get(name, ()), sets, found.breakers)
+        if links in (Links.AGENT, Links.BOARD) and reading.knows_claims and name not in unread.nodes:
+            _add_sets(node_info, closed[name], users.get(name, ()), sets, found.breakers)
     found.sets = sorted(sets.values(), key=lambda one: one.product)
     found.breakers = sorted(found.breakers, key=lambda one: (one.gpus, -one.of, one.node))[:_MAX_BREAKERS]
     found.facts = sorted(facts.values(), key=lambda one: (one.product, one.links))
     if reading.knows_claims:
-        found.domains = list(_domains(snapshot, users, spread, levels))
+        found.domains = list(_domains(snapshot, closed, users, spread, levels, unread))
     return found
 
 
 # -- products -----------------------------------------------------------------------------------------------------
 
 
-def _products(reading: ClusterReading, snapshot: Snapshot) -> list[ProductState]:
+def _takes_no_pods(node: Node) -> bool:
+    """Whether a node is cordoned, or not well."""
+    return any(taint.key.startswith(_CONDITIONS) for taint in node.taints)
+
+
+def _closed_devices(node_info: NodeInfo) -> int:
+    """Mask of the devices that no pod gets: they are tainted, or their node takes no pods."""
+    if _takes_no_pods(node_info.node):
+        return -1
+    devices = node_info.inventory.devices
+    tainted = (bit for bit in shown_bits(node_info) if blocking_taint(devices[bit].device, ()) is not None)
+    return sum(1 << bit for bit in tainted)
+
+
+def _products(
+    reading: ClusterReading, snapshot: Snapshot, closed: Mapping[str, int], unread: Unread
+) -> list[ProductState]:
     found: dict[str, ProductState] = {}
-    for node_info in snapshot.node_infos.values():
-        states = letters(node_info)
-        if states:
-            one = found.setdefault(product(node_info), ProductState(product(node_info)))
-            one.nodes += 1
-            _count(one, states)
-    for name, stats in fleet_stats(snapshot).items():
-        found[name].stranded, found[name].largest_set = stats.stranded, stats.largest_set
+    for name, node_info in snapshot.node_infos.items():
+        if not (bits := shown_bits(node_info)):
+            continue
+        one = found.setdefault(product(node_info), ProductState(product(node_info)))
+        one.nodes += 1
+        _count(one, node_info, bits, closed[name], is_known=name not in unread.nodes)
+        if node_info.fabric is None or name in unread.nodes:
+            continue
+        usable = replace(node_info, busy=node_info.busy | closed[name])
+        one.stranded += stranded(left_over(usable, node_info.in_part_use), snapshot.baseline) / WHOLE
+        if links_of(node_info) is Links.UNKNOWN:
+            one.largest_set = None
+        elif one.largest_set is not None:
+            one.largest_set = max(one.largest_set, largest_free_set(usable))
     return [*sorted(found.values(), key=lambda one: one.product), *_counted(reading, snapshot)]
 
 
-def _count(one: ProductState, states: str) -> None:
-    counts = Counter("s" if state.isdigit() else state for state in states)
-    one.gpus += len(states)
-    for code, name in STATES.items():
-        if name != "held":  # a snapshot file has no holds
-            setattr(one, name, getattr(one, name) + counts[code])
+def _count(one: ProductState, node_info: NodeInfo, bits: Iterable[int], closed: int, *, is_known: bool) -> None:
+    for bit, code in zip(bits, letters(node_info), strict=True):
+        name = "shared" if code.isdigit() else STATES[code]
+        if name == "free":
+            name = "unknown" if not is_known else "closed" if closed >> bit & 1 else name
+        one.gpus += 1
+        setattr(one, name, getattr(one, name) + 1)
 
 
 def _counted(reading: ClusterReading, snapshot: Snapshot) -> list[ProductState]:
@@ -163,40 +200,59 @@ def _counted(reading: ClusterReading, snapshot: Snapshot) -> list[ProductState]:
             one.nodes += 1
             one.gpus += amount
             one.allocated += used
-            one.free += amount - used
+            if node in reading.unread_on:
+                one.unknown += amount - used
+            elif node_info is not None and _takes_no_pods(node_info.node):
+                one.closed += amount - used
+            else:
+                one.free += amount - used
     return [found[name] for name in sorted(found)]
 
 
 def plugin_requests(pod: Pod) -> Counter[str]:
-    """The GPUs that a pod requests of a device plugin; none if DRA provides them."""
-    found = Counter[str]()
+    """The GPUs that a pod requests of a device plugin; none if DRA provides them.
+
+    An init container has ended before the others begin, but for a sidecar: the larger one counts.
+    """
+    together, alone = Counter[str](), Counter[str]()  # at the end, and at most while an init container runs
     for container in pod.containers if not pod.extended_claim else ():
         for name, amount in container.requests:
-            if name in PLUGIN_RESOURCES and not container.init:
-                found[name] += amount
-    return found
+            if name not in PLUGIN_RESOURCES:
+                continue
+            if container.init and not container.sidecar:
+                alone[name] = max(alone[name], together[name] + amount)
+            else:
+                together[name] += amount
+    return together | alone
 
 
 # -- sets and domains ---------------------------------------------------------------------------------------------
 
 
 def _add_sets(
-    node_info: NodeInfo, users: Sequence[PodSet], sets: dict[str, BrokenSets], breakers: list[Breaker]
+    node_info: NodeInfo,
+    closed: int,
+    users: Sequence[PodSet],
+    sets: dict[str, BrokenSets],
+    breakers: list[Breaker],
 ) -> None:
     """Count the joined sets of a node, and name the pods that break them."""
     assert node_info.fabric is not None
-    used = node_info.positions(node_info.busy | node_info.in_part_use)
+    used, shut = node_info.positions(node_info.busy | node_info.in_part_use), node_info.positions(closed)
     for gpus in joined_sets(node_info.fabric.graph.interconnect, node_info.positions(-1)):
         if gpus.bit_count() < 2:  # noqa: PLR2004 - one GPU is no set
             continue
         one = sets.setdefault(product(node_info), BrokenSets(product(node_info)))
-        free = (gpus & ~used).bit_count()
-        taken = gpus.bit_count() - free
-        one.whole += not taken
-        one.used += taken > free
-        if 0 < taken <= free:
+        taken = (gpus & used).bit_count()
+        if taken > gpus.bit_count() - taken:
+            one.used += 1
+        elif gpus & shut & ~used:
+            one.closed += 1
+        elif not taken:
+            one.whole += 1
+        else:
             one.broken += 1
-            one.free += free
+            one.free += gpus.bit_count() - taken
             inside = [(user.pod, (user.gpus & gpus).bit_count()) for user in users if user.gpus & gpus]
             if 0 < len(inside) <= _MAX_MOVED and taken == sum(count for _, count in inside):
                 name, beside = node_info.node.name, inside[1][0] if inside[1:] else ""
@@ -204,22 +260,31 @@ def _add_sets(
 
 
 def _domains(
-    snapshot: Snapshot, users: Mapping[str, Sequence[PodSet]], spread: frozenset[str], levels: Sequence[str]
+    snapshot: Snapshot,
+    closed: Mapping[str, int],
+    users: Mapping[str, Sequence[PodSet]],
+    spread: frozenset[str],
+    levels: Sequence[str],
+    unread: Unread,
 ) -> Iterable[BrokenDomains]:
-    """The domains of each level that nodes with GPUs have."""
+    """The domains of each level that nodes with GPUs have, without those of which not all is known."""
     with_gpus = {name: info for name, info in snapshot.node_infos.items() if info.fabric is not None}
     for level in levels:
         labels = ((name, info.node.labels) for name, info in with_gpus.items())
         domains = label_domains(labels, path_labels(level, levels)).nodes
         found = BrokenDomains(level)
         for nodes in domains.values():
-            infos = [with_gpus[name] for name in nodes]
-            gpus = sum(info.positions(-1).bit_count() for info in infos)
-            free = sum(info.positions(~info.busy).bit_count() for info in infos)
+            if not unread.nodes.isdisjoint(nodes):
+                continue
+            infos = [(with_gpus[name], closed[name]) for name in nodes]
+            gpus = sum(info.positions(-1).bit_count() for info, _ in infos)
+            taken = sum(info.positions(info.busy).bit_count() for info, _ in infos)
+            free = sum(info.positions(~info.busy & ~shut).bit_count() for info, shut in infos)
             small = any(user.uid not in spread for name in nodes for user in users.get(name, ()))
             found.whole += free == gpus
-            found.full += not free
-            if 0 < free < gpus:
+            found.closed += not taken and free < gpus
+            found.full += bool(taken) and not free
+            if taken and free:
                 found.broken += small
                 found.used += not small
                 found.free += free if small else 0

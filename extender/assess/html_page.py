@@ -12,7 +12,7 @@ from extender.assess.pod_sets import PodSet
 from extender.assess.texts import HEADS, gang_cells, headline, product_cells, replay_cells, set_cells
 from extender.base.text_limits import counted, printable
 
-_FREE, _USED, _OTHER, _BAD = "#22a06b", "#2563eb", "#cbd5e1", "#be123c"
+_FREE, _USED, _OTHER, _BAD, _CLOSED = "#22a06b", "#2563eb", "#cbd5e1", "#be123c", "#475569"
 _SIZE, _MIDDLE, _RING, _DOT = 120, 60, 42, 9  # of a picture of a node, in pixels
 _BAR, _BAR_HEIGHT = 360, 16
 _MAX_ROWS = 60  # pods with a picture, and rows of other tables
@@ -45,7 +45,8 @@ def html_page(found: Assessment) -> str:
 
 def _products(found: Assessment) -> Iterator[str]:
     yield "<h2>GPUs</h2><p class='legend'>"
-    for name, colour in (("free", _FREE), ("allocated", _USED), ("stranded", _OTHER), ("unhealthy or drifting", _BAD)):
+    states = ("free", "allocated", "stranded", "unhealthy or drifting", "closed or not known")
+    for name, colour in zip(states, (_FREE, _USED, _OTHER, _BAD, _CLOSED), strict=True):
         yield f"<span><span class='dot' style='background:{colour}'></span>{name}</span>"
     yield "</p>"
     rows = []
@@ -54,7 +55,8 @@ def _products(found: Assessment) -> Iterator[str]:
         used = one.allocated + one.shared
         amounts = (("free", one.free - stranded, _FREE), ("allocated", used, _USED))
         is_known = found.knows_claims or one.counted
-        parts = [*amounts, ("stranded", round(stranded, 1), _OTHER), ("unhealthy", bad, _BAD)] if is_known else []
+        shut = ("closed or not known", one.closed + one.unknown, _CLOSED)
+        parts = [*amounts, ("stranded", round(stranded, 1), _OTHER), ("unhealthy", bad, _BAD), shut] if is_known else []
         rows.append([*map(_text, product_cells(one, is_known=is_known)), _bar(parts)])
     yield _table([*HEADS["products"], ""], rows)
 
@@ -77,12 +79,12 @@ def _broken(found: Assessment) -> Iterator[str]:
     fleet = found.fleet
     lines = [
         f"{one.product}, joined sets: {one.whole} whole, {one.used} in use, {one.broken} broken, "
-        f"with {counted(one.free, 'free GPU')}"
+        f"with {counted(one.free, 'free GPU')}, {one.closed} closed"
         for one in fleet.sets
     ]
     lines += [
         f"{one.label}: {one.whole} whole, {one.full + one.used} in use by large jobs, {one.broken} broken by small "
-        f"pods, with {counted(one.free, 'free GPU')}"
+        f"pods, with {counted(one.free, 'free GPU')}, {one.closed} closed"
         for one in fleet.domains
     ]
     yield from _list("Sets and racks broken by small pods", lines)

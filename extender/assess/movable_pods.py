@@ -9,19 +9,19 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from extender.allocation import Snapshot
+from extender.allocation import Snapshot, tolerates
 from extender.api.pod_amounts import Amounts
 from extender.api.pod_groups import GroupKey, GroupSource
 from extender.api.pods import SCHEDULER, Pod
 from extender.api.resource_claims import Claim
 from extender.assess.gang_spread import group_of
 from extender.assess.pod_facts import Budget, ClusterFacts, PodFacts, time_of
-from extender.defrag import Restart
-from extender.vendors import GPU, driver_of
+from extender.defrag import RESERVED, Restart, gpus_of
 
 _HOUR = 3600.0
 _SERVES = "ReplicaSet"  # its pods lose nothing but the time of their start
 _KINDS = {GroupSource.JOB_SET: "JobSet", GroupSource.JOB: "Job"}
+CLAIM = "claim "  # begins what stays and is no pod
 OTHER_SCHEDULER = "another scheduler places them, maybe on the devices that became free"
 
 
@@ -82,8 +82,8 @@ class _Movable:
         for pod in self._pods.values():
             parts.setdefault(self._root(pod.uid), ({}, []))[0][pod.uid] = pod
         for claim in claims:
-            if not users[claim.key] or any(uid not in self._pods for uid in users[claim.key]):
-                self._stay("their claims are reserved for pods that were not read", [f"claim {claim.key}"])
+            if why := self._why_claimed([uid for uid in users[claim.key] if uid not in self._pods], users[claim.key]):
+                self._stay(why, [f"{CLAIM}{claim.key}"])
             parts.setdefault(self._root(claim.key), ({}, []))[1].append(claim)
         for pods, own in parts.values():
             if pods and own:
@@ -109,6 +109,14 @@ class _Movable:
                 yield one.uid
             else:
                 yield from self._of_groups.get((claim.key.namespace, one.name), [""])
+
+    def _why_claimed(self, others: list[str], users: list[str]) -> str:
+        """Why no restart frees the devices of a claim that `others` of its users have; '' if there are none."""
+        if users and not others:
+            return ""
+        if users and self._facts.ended.issuperset(others):
+            return "their pods have ended: Kubernetes frees the devices without a restart"
+        return "they are reserved for no pod that was read"
 
     def _add_pods_of_jobs(self) -> None:
         """The pods without devices of Jobs that have some with devices: a launcher goes with its workers."""
@@ -170,7 +178,7 @@ class _Movable:
             sum(count * self._hours(claim, owners) for claim in claims if (count := gpus[claim.key])),
             max(one.priority for one in known),
             ", ".join(sorted({" ".join(owner) for owner in owners.values()})),
-            len(pods) > 1,
+            group is not None and group.source is not GroupSource.JOB,
             budgets,
             {one.pod.uid: one.amounts for one in known},
         )
@@ -207,14 +215,10 @@ class _Movable:
             return OTHER_SCHEDULER
         if self._terms.priority is not None and known.priority > self._terms.priority:
             return f"they have a priority above {self._terms.priority}"
+        if any(tolerates(toleration, RESERVED) for toleration in pod.tolerations):
+            return f"they tolerate the taint {RESERVED.key}, so they may take the devices again"
         return ""
 
 
 def _has_devices(claim: Claim) -> bool:
     return claim.allocation is not None and any(not one.admin_access for one in claim.allocation.results)
-
-
-def gpus_of(claim: Claim) -> int:
-    """GPUs of a claim; a part of one counts as one."""
-    results = claim.allocation.results if claim.allocation is not None else ()
-    return len({one.device for one in results if not one.admin_access and driver_of(one.device.driver).kind == GPU})

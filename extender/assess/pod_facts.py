@@ -50,6 +50,7 @@ class ClusterFacts:
     cache: ClusterCache
     pods: dict[str, PodFacts] = field(default_factory=dict)  # that may have devices, or are of a group; by UID
     others: dict[str, PodFacts] = field(default_factory=dict)  # of Jobs, without devices; by UID
+    ended: set[str] = field(default_factory=set)  # UIDs of pods that may have had devices
     allocatable: dict[str, Amounts] = field(default_factory=dict)  # by node
     used: dict[str, Amounts] = field(default_factory=dict)  # by node: what pods without devices request
     budgets: list[Budget] = field(default_factory=list)
@@ -67,8 +68,8 @@ class ClusterFacts:
     def add_pod(self, obj: Json, pod: Pod) -> None:
         """Add a pod that is decoded already."""
         if pod.ended:
-            return
-        if pod.concerns_berth:
+            self.ended.add(pod.uid)
+        elif pod.concerns_berth:
             self.pods[pod.uid] = _facts(obj, pod)
         elif pod.node_name:
             amounts = read(obj, requests_of)
@@ -79,7 +80,7 @@ class ClusterFacts:
 
 def facts_of(reading: ClusterReading) -> ClusterFacts:
     """What the advice needs of a reading. Raises WireError that names an object."""
-    found, decoded = ClusterFacts(reading.cache), {pod.uid: pod for pod in reading.pods}
+    found, decoded = ClusterFacts(reading.cache), {pod.uid: pod for pod in (*reading.pods, *reading.ended)}
     for obj in (*reading.fleet, *reading.others, *reading.budgets):
         found.add(obj)
     for uid, pod in decoded.items():

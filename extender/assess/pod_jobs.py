@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import fields, replace
 
 from extender.allocation import NodeInfo, Snapshot, tolerates
 from extender.allocation.nodes import PoolDevice
+from extender.api.claim_specs import merged_specs
 from extender.api.fields import Json, inner, many
 from extender.api.nodes import Node, Toleration, encode_toleration
-from extender.api.object_meta import ObjectKey
 from extender.api.pod_amounts import requests_of
 from extender.api.pod_annotations import TOPOLOGY_ANNOTATION
 from extender.api.pod_groups import GroupKey
 from extender.api.pods import Pod
 from extender.api.resource_claims import Claim, Result
-from extender.assess.cluster_reading import ClusterReading
+from extender.assess.cluster_reading import ClusterReading, claims_of
 from extender.assess.fleet_state import plugin_requests
 from extender.assess.gang_spread import group_of
 from extender.replay import SPEC_FIELDS, Job, cel_text
@@ -41,12 +41,6 @@ def gang_of(pod: Pod) -> GroupKey | None:
     return group_of(pod) if named or (pod.node_name and not pod.ended) else None
 
 
-def claims_of(pod: Pod) -> list[ObjectKey]:
-    """The claims of a pod, also that of its extended resources, in the order of their names."""
-    extended = {ObjectKey(pod.key.namespace, pod.extended_claim)} if pod.extended_claim else set()
-    return sorted(pod.claim_keys | extended)
-
-
 def pod_job(pod: Pod, reading: ClusterReading, snapshot: Snapshot) -> Job | None:
     """One pod as a job, which arrives at 0 s; None if it shares a claim, or the spec of one is not known.
 
@@ -67,7 +61,7 @@ def pod_job(pod: Pod, reading: ClusterReading, snapshot: Snapshot) -> Job | None
     given = [claim.allocation.results if claim.allocation is not None else () for claim in own]
     if node_info is not None:
         specs = [_of_product(one, node_info, results) for one, results in zip(specs, given, strict=True)]
-    asked = specs[0] if len(specs) == 1 else _merged(specs)
+    asked = specs[0] if len(specs) == 1 else merged_specs(specs)
     devices = sum(map(len, given)) or _counted(asked)
     return replace(plain, claim=asked, topology=_wish(pod, devices))
 
@@ -199,20 +193,3 @@ def _selecting(request: Json, wanted: Mapping[str, str]) -> Json:
 
 def _narrowed(request: Json, expression: str) -> Json:
     return {**request, "selectors": [*(request.get("selectors") or ()), {"cel": {"expression": expression}}]}
-
-
-def _merged(specs: Sequence[Json]) -> Json:
-    """The specs of several claims of one pod as one. Each claim's requests get its number in their names."""
-    requests, constraints = list[Json](), list[Json]()
-    for number, spec in enumerate(specs):
-        devices = inner(spec, "devices", "spec")
-        asked = devices.get("requests") or []
-        requests += [{**one, "name": f"c{number}-{one['name']}"} for one in asked]
-        constraints += [_renamed(one, number, devices) for one in devices.get("constraints") or []]
-    return {"devices": {"requests": requests, **({"constraints": constraints} if constraints else {})}}
-
-
-def _renamed(constraint: Json, number: int, devices: Json) -> Json:
-    """The constraint about the renamed requests. Without names it is about all requests of its claim."""
-    names = constraint.get("requests") or [one["name"] for one in devices.get("requests") or ()]
-    return {**constraint, "requests": [f"c{number}-{name}" for name in names]}

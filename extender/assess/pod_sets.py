@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.allocation.nodes.places import Nearness
-from extender.api.gpu_topology import Fabric
 from extender.api.pods import Pod
 from extender.api.resource_claims import Result
 from extender.api.resource_slices import PoolKey
@@ -15,7 +14,7 @@ from extender.assess.cluster_reading import ClusterReading
 from extender.base.bits import members
 from extender.cache import ALL_NODES
 from extender.explain.fleet_rows import product
-from extender.topology.affinity import nearest, pairs_of
+from extender.topology.affinity import near_pairs, nearest
 from extender.topology.device_pairs import device_pairs
 from extender.topology.link_knowledge import Links, links_of
 from extender.topology.score_parts import product_gbps
@@ -39,7 +38,7 @@ class PodSet:
     best_gbps: float = 0.0  # of the best set of this size, if all GPUs of the node were free
     now_gbps: float = 0.0  # of the best set out of its own GPUs and those that are free now
     near: int = 0  # pairs of a GPU and a NIC that are as near as the node allows
-    pairs: int = 0
+    pairs: int = 0  # of so many GPUs and NICs, the most that can be
     nics: str = ""  # the pairs in words
 
     @property
@@ -54,13 +53,6 @@ class PodSet:
     def is_measured(self) -> bool:
         """Whether it has several GPUs, and the links between them are known."""
         return self.is_several and self.links is not Links.UNKNOWN
-
-
-def is_equal_for_all(fabric: Fabric) -> bool:
-    """Whether all sets of one size have one bandwidth: a switch joins all GPUs, or each is linked to each alike."""
-    graph = fabric.graph
-    pairs = {graph.links[a][b] for a in range(graph.size) for b in range(a)}
-    return len(set(graph.switch_links)) == 1 and len(pairs) <= 1
 
 
 def pod_sets(reading: ClusterReading, snapshot: Snapshot) -> list[PodSet]:
@@ -105,7 +97,7 @@ def _measured(node_info: NodeInfo, pod: str, uid: str, results: Iterable[Result]
     name, links = product(node_info), links_of(node_info)
     if gpus.bit_count() == 1 and node_info.places is None:
         return PodSet(pod, uid, node_info.node.name, name, gpus, names, links)
-    near, pairs = _near(node_info, taken)
+    near, pairs = near_pairs(node_info.places, taken)
     count, graph = gpus.bit_count(), fabric.graph
     gbps = bandwidth(graph, gpus) if count > 1 else 0.0
     now = max(best_gbps(graph, gpus | node_info.positions(~node_info.busy), count), gbps) if count > 1 else 0.0
@@ -125,22 +117,6 @@ def _measured(node_info: NodeInfo, pod: str, uid: str, results: Iterable[Result]
         pairs,
         device_pairs(node_info, taken, lambda _: None).text() if pairs else "",
     )
-
-
-def _near(node_info: NodeInfo, taken: int) -> tuple[int, int]:
-    """(pairs of devices of different drivers that are as near as the node allows, all pairs).
-
-    A pair counts if the node's drivers say places that can be compared.
-    """
-    places = node_info.places
-    if places is None:
-        return 0, 0
-    best, near, pairs = nearest(places), 0, 0
-    for pair in pairs_of(places, taken):
-        first, second = sorted((places.kind(pair.anchor), places.kind(pair.other)))
-        pairs += best[first, second] > Nearness.UNKNOWN
-        near += best[first, second] > Nearness.UNKNOWN and pair.nearness == best[first, second]
-    return near, pairs
 
 
 def says_places(node_info: NodeInfo) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from extender.allocation import Snapshot
@@ -11,9 +11,9 @@ from extender.api.fields import Json
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import GroupKey
 from extender.api.pods import Pod
-from extender.assess.cluster_reading import ClusterReading
+from extender.assess.cluster_reading import ClusterReading, claims_of
 from extender.assess.gang_spread import GangSpread
-from extender.assess.pod_jobs import by_age, claims_of, gang_of, pod_job
+from extender.assess.pod_jobs import by_age, gang_of, pod_job
 from extender.assess.pod_sets import PodSet
 from extender.base.berth_errors import BerthError
 from extender.replay import Job, Outcome, Task, fleet_of, placement_of, run_side_by_side
@@ -54,10 +54,11 @@ def replayed_pods(
     sets: Sequence[PodSet],
     gangs: Sequence[GangSpread],
     levels: Sequence[str],
+    unknown: Container[str],
     progress: Callable[[int], None] = lambda _: None,
 ) -> Replayed:
-    """Replay the pods of the fleet, or of a part of it that has whole domains."""
-    nodes = _sample(snapshot, levels)
+    """Replay the pods of the fleet, or of a part of it that has whole domains, without the `unknown` nodes."""
+    nodes = _sample(snapshot, levels, unknown)
     found = Replayed(len(nodes), len(snapshot.node_infos))
     choice = _Choice(reading, snapshot, nodes)
     try:
@@ -78,7 +79,7 @@ def replayed_pods(
     pairs = [(one.near, one.pairs) for one in sets if one.uid in chosen and one.pairs]
     nics = sum(near for near, _ in pairs) / sum(count for _, count in pairs) if pairs else None
     found.rows = [_today(today, inside, len(jobs), nics)]
-    found.rows += (_figures(one, knows_nics=nics is not None) for one in outcomes)
+    found.rows += map(_figures, outcomes)
     return found
 
 
@@ -92,17 +93,16 @@ def _today(sets: Sequence[PodSet], gangs: Sequence[GangSpread], jobs: int, nics:
     return Figures("today", jobs, joined, gbps / len(sets), gbps / best if best else None, nics, domains)
 
 
-def _figures(outcome: Outcome, *, knows_nics: bool) -> Figures:
-    nics = outcome.nic if knows_nics else math.nan
-    values = (outcome.joined, outcome.ring_gbps, outcome.ring, nics, outcome.domains)
+def _figures(outcome: Outcome) -> Figures:
+    values = (outcome.joined, outcome.ring_gbps, outcome.ring, outcome.nic, outcome.domains)
     return Figures(outcome.placement, outcome.started, *(None if math.isnan(one) else one for one in values))
 
 
-def _sample(snapshot: Snapshot, levels: Sequence[str]) -> frozenset[str]:
-    """At most _MAX_NODES nodes with GPUs: every so many-th domain, so that the mix of nodes stays."""
+def _sample(snapshot: Snapshot, levels: Sequence[str], unknown: Container[str]) -> frozenset[str]:
+    """At most _MAX_NODES known nodes with GPUs: every so many-th domain, so that the mix of nodes stays."""
     domains: dict[tuple[str, str], list[str]] = {}
     for name, info in sorted(snapshot.node_infos.items()):
-        if info.fabric is not None:
+        if info.fabric is not None and name not in unknown:
             labels = info.node.labels
             domain = next(((level, labels[level]) for level in reversed(levels) if level in labels), ("", name))
             domains.setdefault(domain, []).append(name)

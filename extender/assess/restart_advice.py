@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from math import isclose
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from math import inf, isclose
 from shlex import quote
+from typing import NamedTuple
 
 from extender.allocation import Features, Snapshot
 from extender.api.fields import Json
 from extender.api.pod_amounts import NO_LIMIT
 from extender.api.pods import Pod
-from extender.assess.movable_pods import Movable, gpus_of
+from extender.assess.movable_pods import Movable, Terms, movable_pods
 from extender.assess.pod_facts import ClusterFacts
-from extender.assess.wanted_pods import Wanted
+from extender.assess.wanted_pods import Wanted, check_wanted
 from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.base.text_limits import counted
 from extender.console import to_json
@@ -26,6 +29,13 @@ from extender.replay import NodeRoom, Proof, prove
 from extender.scheduling import Evaluator
 
 _TOLERATION = {"key": TOLERATION.key, "operator": TOLERATION.operator}
+_SENTENCES = {
+    "fits": "there is room now",
+    "impossible": "there is no room even if all pods that may be restarted end",
+    "gave-up": "no advice was found before the search gave up: give berth defrag more --seconds, or ask for less",
+}
+_NAMED = 3  # pods in a sentence
+_NEAR = 1.1  # of the least cost that the search found: as good
 _PROOF_NODES = 256  # on which the pods are placed again: those of the advice, and the freest others
 
 
@@ -53,12 +63,14 @@ class RestartAdvice:
 
     wanted: str
     verdict: str
+    sentence: str = ""  # the answer in one line
     cost: float = 0.0  # of what the proof found
     waiting_gpus: int = 0  # of restarted pods that would wait, in `cost` with `waiting_cost`
     waiting_cost: float = 0.0
     is_cheapest: bool = True
     moves: list[Move] = field(default_factory=list)
     placed_on: list[str] = field(default_factory=list)  # nodes of the wanted pods
+    still_waits: list[str] = field(default_factory=list)  # wanted pods above the minimum of their gang, without a place
     reserved: list[str] = field(default_factory=list)  # nodes that become free for the wanted pods
     proof: str = ""  # a sentence
     is_proved: bool = False
@@ -71,6 +83,23 @@ class RestartAdvice:
         """The answer as JSON."""
         found: Json = to_json(self)
         return found
+
+
+def advice_for(
+    facts: ClusterFacts, wanted: Iterable[Wanted], terms: Terms, policy: Policy, seconds: float
+) -> Iterator[RestartAdvice]:
+    """The advice for each, after `seconds` at most. Without a priority, that of the wanted pods is the limit.
+
+    Raises WireError if no place could help some of them.
+    """
+    snapshot, known = facts.cache.snapshot(), dict[Terms, Movable]()
+    for one in wanted:
+        check_wanted(one, snapshot, policy)
+        priority = one.priority if terms.priority is None else terms.priority
+        own = replace(terms, priority=priority, group=one.group)
+        if own not in known:
+            known[own] = movable_pods(facts, snapshot, own)
+        yield advise_restarts(facts, one, known[own], policy, Deadline(seconds, time.monotonic))
 
 
 def advise_restarts(
@@ -93,24 +122,82 @@ def advise_restarts(
         candidates=len(movable.restarts),
         stays=movable.stays,
     )
-    if advice.verdict is Verdict.IMPOSSIBLE:
+    if advice.verdict is Verdict.FITS:
+        found.still_waits = _without_places(wanted.asked, advice.nodes)
+    elif advice.verdict is Verdict.IMPOSSIBLE:
         with suppress(DeadlineExceeded):
             found.reason = cluster.without(movable.restarts).refusal(wanted.asked)
     elif advice.verdict is Verdict.ADVICE:
-        nodes = _proof_nodes(advice, snapshot)
-        own = [one.pod for one in facts.pods.values() if one.pod.node_name and _is_of(one.pod, wanted)]
-        left = cluster.without(advice.restarts).left
-        total = {name: facts.allocatable.get(name, NO_LIMIT) for name in nodes}
-        room = NodeRoom(total, {name: left.get(name, NO_LIMIT) for name in nodes})
-        proof = prove(facts.cache, room, wanted.asked, advice.restarts, advice.reserved, policy, own)
-        found.moves = [_move(one, proof) for one in advice.restarts]
-        _add_cost(found, advice)
-        found.reserved = sorted(advice.reserved)
-        _add_proof(found, wanted, proof, advice, (len(nodes), len(snapshot.node_infos)))
+        best = _cheapest_in_proof(facts, cluster, wanted, advice, policy)
+        found.moves = [_move(one, best.proof) for one in best.advice.restarts]
+        found.reserved = sorted(best.advice.reserved)
+        _add_cost(found, best, advice.cost)
+        _add_proof(found, wanted, best, len(snapshot.node_infos))
+    found.sentence = f"{found.wanted}: {_in_one_line(found)}"
+    if found.still_waits:
+        found.sentence += f"; {_for_a_part(found, len(wanted.asked.pods))}"
     return found
 
 
+def _for_a_part(found: RestartAdvice, pods: int) -> str:
+    names = ", ".join(found.still_waits[:_NAMED]) + ", …" * (len(found.still_waits) > _NAMED)
+    return f"that is for {pods - len(found.still_waits)} of {counted(pods, 'pod')}: {names} would wait on"
+
+
+def _without_places(asked: Asked, nodes: Mapping[str, str]) -> list[str]:
+    return [str(pod.key) for pod in asked.pods if pod.uid not in nodes]
+
+
+def _in_one_line(found: RestartAdvice) -> str:
+    restarts = counted(len(found.moves), "restart")
+    if found.is_proved:
+        cheapest = "" if found.is_cheapest else "; there may be a cheaper way"
+        return f"there is room after {restarts}, cost {found.cost:g} GPU-hours{cheapest}"
+    if found.moves:
+        return f"no advice, {restarts} seemed to make room: {found.proof}"
+    where = f" on {', '.join(found.placed_on)}" if found.placed_on else ""
+    return f"{_SENTENCES[found.verdict]}{where}" + (f": {found.reason}" if found.reason else "")
+
+
 # -- the proof -------------------------------------------------------------------------------------------------------
+
+
+class Proved(NamedTuple):
+    """An advice with its proof, on so many nodes. `cost` is what the proof found; infinite if it proved nothing."""
+
+    advice: Advice
+    proof: Proof
+    nodes: int
+    cost: float
+
+
+def proved(facts: ClusterFacts, cluster: Cluster, wanted: Wanted, advice: Advice, policy: Policy) -> Proved:
+    """Prove an advice. `cluster` is the cluster as it is."""
+    nodes = _proof_nodes(advice, cluster.snapshot)
+    own = [one.pod for one in facts.pods.values() if one.pod.node_name and _is_of(one.pod, wanted)]
+    left = cluster.without(advice.restarts).left
+    total = {name: facts.allocatable.get(name, NO_LIMIT) for name in nodes}
+    room = NodeRoom(total, {name: left.get(name, NO_LIMIT) for name in nodes})
+    proof = prove(facts.cache, room, wanted.asked, advice.restarts, advice.reserved, policy, own)
+    cost = sum(one.cost + WAIT_COST * one.waiting_gpus(_waiting(one, proof)) for one in advice.restarts)
+    placed = sum(pod.uid in proof.nodes for pod in wanted.asked.pods)
+    is_proved = not proof.problem and placed >= max(len(advice.nodes), 1)
+    return Proved(advice, proof, len(nodes), cost if is_proved else inf)
+
+
+def _cheapest_in_proof(facts: ClusterFacts, cluster: Cluster, wanted: Wanted, advice: Advice, policy: Policy) -> Proved:
+    """The best advice; or if pods wait in its proof that the search had placed, the one of the others that is better.
+
+    The deadline ends only the choice among the others.
+    """
+    best = proved(facts, cluster, wanted, advice, policy)
+    with suppress(DeadlineExceeded):
+        for other in advice.others:
+            if other.cost >= best.cost:
+                break
+            cluster.memory.context.deadline.check_time()
+            best = min(best, proved(facts, cluster, wanted, other, policy), key=lambda one: one.cost)
+    return best
 
 
 def _is_of(pod: Pod, wanted: Wanted) -> bool:
@@ -125,38 +212,43 @@ def _proof_nodes(advice: Advice, snapshot: Snapshot) -> frozenset[str]:
     return frozenset([*(first & infos.keys()), *others[: max(_PROOF_NODES - len(first), 0)]])
 
 
-def _add_cost(found: RestartAdvice, advice: Advice) -> None:
-    """The cost if all pods go where the proof found places, which the search may have thought of otherwise."""
+def _add_cost(found: RestartAdvice, best: Proved, least: float) -> None:
+    """The cost if all pods go where the proof found places. `least` is that of the search, which may err."""
     found.waiting_gpus = sum(move.waiting_gpus for move in found.moves)
     found.waiting_cost = WAIT_COST * found.waiting_gpus
-    cost = sum(one.cost for one in advice.restarts) + found.waiting_cost
-    found.is_cheapest &= isclose(cost, advice.cost)
+    cost = sum(one.cost for one in best.advice.restarts) + found.waiting_cost
+    found.is_cheapest &= isclose(cost, best.advice.cost) and cost <= _NEAR * least
     found.cost = round(cost, 1)
 
 
-def _add_proof(found: RestartAdvice, wanted: Wanted, proof: Proof, advice: Advice, nodes: tuple[int, int]) -> None:
+def _add_proof(found: RestartAdvice, wanted: Wanted, best: Proved, nodes: int) -> None:
     """Say what the proof found, on so many of all nodes. Only a proved advice has commands."""
-    needed = [pod.uid for pod in wanted.asked.pods]
+    proof, needed = best.proof, [pod.uid for pod in wanted.asked.pods]
     placed = sorted({proof.nodes[uid] for uid in needed if uid in proof.nodes})
-    part = "" if nodes[0] == nodes[1] else f"{nodes[0]:,} of "
-    on = f"the filter and the binds of berth serve, on {part}{counted(nodes[1], 'node')},"
+    part = "" if best.nodes == nodes else f"{best.nodes:,} of "
+    on = f"the filter and the binds of berth serve, on {part}{counted(nodes, 'node')},"
     if proof.problem:
         found.proof = f"not proved: {proof.problem}"
-    elif sum(uid in proof.nodes for uid in needed) < len(advice.nodes):
+    elif best.cost == inf:
         reason = next((proof.reasons[uid] for uid in needed if uid in proof.reasons), "they were not placed")
         found.proof = f"not proved: {on} did not place {wanted.asked.text}: {reason}"
     else:
         found.is_proved, found.placed_on = True, placed
-        found.commands = list(_commands(wanted.asked, found.reserved, advice))
+        found.still_waits = _without_places(wanted.asked, proof.nodes)
+        found.commands = list(_commands(wanted.asked, found.reserved, best.advice))
         moved = sum(not move.waiting_pods for move in found.moves)
         others = "all restarted pods" if moved == len(found.moves) else f"{moved} of {len(found.moves)} restarts"
-        found.proof = f"proved: {on} placed {wanted.asked.text} on {', '.join(placed)}, and {others}"
+        left = len(needed) - len(found.still_waits)
+        text = f"{left} of {len(needed)} pods of " * (left < len(needed)) + wanted.asked.text
+        found.proof = f"proved: {on} placed {text} on {', '.join(placed)}, and {others}"
+
+
+def _waiting(restart: Restart, proof: Proof) -> list[Pod]:
+    return [pod for pod in again(restart).pods if pod.uid not in proof.nodes]
 
 
 def _move(restart: Restart, proof: Proof) -> Move:
-    pods = again(restart).pods
-    waiting = [pod for pod in pods if pod.uid not in proof.nodes]
-    lacking = {key for pod in waiting for key in pod.claim_keys}
+    pods, waiting = again(restart).pods, _waiting(restart, proof)
     frees: dict[str, list[str]] = {}
     for result in restart.results:
         frees.setdefault(result.device.pool, []).append(result.device.device)
@@ -171,7 +263,7 @@ def _move(restart: Restart, proof: Proof) -> Move:
         round(restart.cost, 1),
         tuple(sorted({proof.nodes[pod.uid] for pod in pods if pod.uid in proof.nodes})),
         len(waiting),
-        sum(gpus_of(claim) for claim in restart.claims if claim.key in lacking),
+        restart.waiting_gpus(waiting),
         next((proof.reasons[pod.uid] for pod in waiting if pod.uid in proof.reasons), ""),
     )
 
@@ -186,8 +278,11 @@ def _commands(wanted: Asked, reserved: Sequence[str], advice: Advice) -> Iterato
     yield f"kubectl taint nodes {nodes} {RESERVED.key}=:{RESERVED.effect}"
     if not wanted.is_new:
         yield from (_tolerate(pod) for pod in wanted.pods)
-    for one in advice.restarts:
-        yield _of_pods(one.pods, "delete pod")
+    by_namespace: dict[str, list[Pod]] = {}
+    for pod in chain.from_iterable(one.pods for one in advice.restarts):
+        by_namespace.setdefault(pod.key.namespace, []).append(pod)
+    for pods in by_namespace.values():  # one command waits for the ends of all its pods together
+        yield _of_pods(pods, "delete pod")
     free = f"kubectl taint nodes {nodes} {taint}-"
     if wanted.is_new:
         yield f"# create the pods with this toleration: {json.dumps(_TOLERATION)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from extender.assess.assessment import Assessment
 from extender.assess.fleet_state import ProductState
@@ -12,7 +12,7 @@ from extender.assess.replayed_pods import Figures
 from extender.base.text_limits import counted
 
 HEADS = {
-    "products": ("product", "nodes", "GPUs", "free", "in use", "stranded", "largest joined free set"),
+    "products": ("product", "nodes", "GPUs", "free", "closed", "in use", "stranded", "largest joined free set"),
     "sets": ("pod", "node", "GPUs", "joined", "GB/s", "best", "now", "NICs", "links are from"),
     "gangs": ("gang", "pods", "GPUs", "nodes", "domains", "fewest", "of"),
     "waiting": ("pod", "pods", "reason"),
@@ -24,13 +24,13 @@ HEADS = {
 def headline(found: Assessment) -> Iterator[str]:
     """The answer in a few sentences."""
     products = found.fleet.products
-    gpus, free = sum(one.gpus for one in products), sum(one.free for one in products)
-    stranded = sum(one.stranded for one in products)
-    fleet = f"{counted(found.nodes, 'node')}, {counted(gpus, 'GPU')}"
+    fleet = f"{counted(found.nodes, 'node')}, {counted(sum(one.gpus for one in products), 'GPU')}"
+    if found.uncounted_nodes:
+        fleet += f", without those of {counted(found.uncounted_nodes, 'node')} that cannot be counted"
     if not found.knows_claims:
         yield f"Which GPUs are in use is not known: no ResourceClaims were read. {fleet}."
         return
-    yield f"{fleet}: {free} free, {stranded:.0f} of them of no use to the typical job."
+    yield f"{fleet}: {', '.join(_free_in_words(products))}."
     width = found.bandwidth
     if width.pods and width.share is not None:
         yield (
@@ -39,13 +39,32 @@ def headline(found: Assessment) -> Iterator[str]:
         )
     elif width.pods:
         yield f"{counted(width.pods, 'pod has', 'pods have')} several GPUs. The links between them are not known."
-    else:
+    elif not found.unread_pods:
         yield "No pod with several GPUs has a claim."
+    if found.unread_pods:
+        yield f"{counted(found.unread_pods, 'running pod')}: it is not known which GPUs they have."
     if found.pairs:
-        yield f"{found.near} of {counted(found.pairs, 'pair')} of GPU and NIC are as near as their node allows."
+        pairs = counted(found.pairs, "pair")
+        yield f"{found.near} of {pairs} of GPU and NIC that can be as near as their node allows are."
     spread = [one for one in found.gangs if one.domains > one.fewest]
     if found.gangs:
         yield f"Of {counted(len(found.gangs), 'gang')}, {len(spread)} spread over more domains than they need."
+
+
+def _free_in_words(products: Sequence[ProductState]) -> Iterator[str]:
+    """How many GPUs are free, and how many of these are of no use. Stranded GPUs of a device plugin are not known."""
+    free, closed = sum(one.free for one in products), sum(one.closed for one in products)
+    measured = [one for one in products if not one.counted]
+    yield f"{free} free"
+    if measured:
+        of = "them" if len(measured) == len(products) else f"the {sum(one.free for one in measured)} of DRA drivers"
+        yield f"{sum(one.stranded for one in measured):.0f} of {of} of no use to the typical job"
+    elif products:
+        yield "how many of them are of no use to the typical job is not known"
+    if closed:
+        yield f"{closed} in no use, but tainted or on nodes that take no pods"
+    if unknown := sum(one.unknown for one in products):
+        yield f"{unknown} free or not, which is not known"
 
 
 def _percent(share: float | None) -> str:
@@ -59,10 +78,13 @@ def _amount(value: float | None) -> str:
 def product_cells(one: ProductState, *, is_known: bool = True) -> list[str]:
     """The cells of a product. `is_known`: whether the claims are."""
     if not (is_known or one.counted):
-        return [one.product, f"{one.nodes:,}", f"{one.gpus:,}", *("not known",) * 4]
+        return [one.product, f"{one.nodes:,}", f"{one.gpus:,}", *("not known",) * 5]
     used = one.allocated + one.shared + one.drifting + one.unhealthy
-    found = [one.product, *(f"{count:,}" for count in (one.nodes, one.gpus, one.free, used))]
-    return [*found, *(("not known",) * 2 if one.counted else (f"{one.stranded:.1f}", str(one.largest_set or "-")))]
+    counts = [f"{count:,}" for count in (one.nodes, one.gpus, one.free, one.closed, used)]
+    if one.unknown:
+        counts[2] += f", {one.unknown:,} not known"
+    largest = "not known" if one.largest_set is None else str(one.largest_set or "-")
+    return [one.product, *counts, *(("not known",) * 2 if one.counted else (f"{one.stranded:.1f}", largest))]
 
 
 def set_cells(one: PodSet) -> list[str]:

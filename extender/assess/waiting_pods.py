@@ -30,16 +30,19 @@ class WaitingPods:
     nearest: str = ""  # the cheapest change that would help
 
 
-def waiting_pods(reading: ClusterReading, snapshot: Snapshot, policy: Policy) -> list[WaitingPods]:
-    """The waiting pods that need GPUs or other devices, those of which most wait first."""
+def waiting_pods(reading: ClusterReading, snapshot: Snapshot, policy: Policy, *, knows_free: bool) -> list[WaitingPods]:
+    """The waiting pods that need GPUs or other devices, those of which most wait first.
+
+    `knows_free`: whether it is known which devices are free.
+    """
     kinds: dict[Hashable, list[Pod]] = {}
     for pod in sorted(reading.pods, key=lambda pod: pod.key):
         if pod.is_waiting:
             kinds.setdefault(_kind(pod, snapshot, policy), []).append(pod)
     explainer = Explainer(reading.cache, Evaluator(Features()), policy)
     room = _room(reading) if reading.offered else {}
-    why = "too many kinds of pods wait" if reading.knows_claims else "which devices are free is not known"
-    most = _MAX_EXPLAINED if reading.knows_claims else 0
+    why = "too many kinds of pods wait" if knows_free else "which devices are free is not known"
+    most = _MAX_EXPLAINED if knows_free else 0
     found = []
     for number, pods in enumerate(sorted(kinds.values(), key=len, reverse=True)):
         told = error_line(pods[0].unschedulable or pods[0].scheduler_error)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from extender.allocation import Snapshot
-from extender.api.fields import Json
-from extender.api.group_topology import REQUIRED
+from extender.api.fields import Json, inner, integer, string
+from extender.api.group_topology import KUEUE_TOPOLOGY
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_amounts import Amounts, requests_of
 from extender.api.pod_annotations import TOPOLOGY_ANNOTATION
@@ -19,6 +19,7 @@ from extender.base.berth_errors import WireError
 from extender.defrag import Asked
 from extender.explain import groups_named
 from extender.explain.fleet_rows import product
+from extender.explain.scenario import with_new_group
 from extender.gangs.gang import gang_minimum, gang_of
 from extender.gangs.gang_problem import MAX_TOGETHER
 from extender.manifests import HypotheticalGroup, HypotheticalPod, hypothetical, pod_templates
@@ -28,6 +29,7 @@ from extender.scheduling.requirements import Pending, Skip, UnschedulableAndUnre
 from extender.topology.sets import largest_joined
 
 _NAME = "wanted"
+_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class Wanted:
 
     asked: Asked
     priority: int = 0
+    unknown_class: str = ""  # the PriorityClass of new pods, of which the priority is not known
     group: GroupKey | None = None
 
 
@@ -66,7 +69,7 @@ class Shape:
         notes = {TOPOLOGY_ANNOTATION: "required"} if self.gpus > 1 else {}
         if self.pods > 1:
             notes |= {GroupSource.BERTH.value: _NAME, MINIMUM: str(self.pods)}
-            notes |= {REQUIRED: self.level} if self.level else {}
+            notes |= {KUEUE_TOPOLOGY.required: self.level} if self.level else {}  # Berth's own names levels alone
         metadata: Json = {"namespace": "default", "name": _NAME}
         template: Json = {
             "apiVersion": "resource.k8s.io/v1",
@@ -139,13 +142,15 @@ def wanted_group(facts: ClusterFacts, snapshot: Snapshot, key: ObjectKey) -> Wan
 
 
 def _waiting(facts: ClusterFacts, pods: Sequence[Pod], text: str) -> Wanted:
-    known = {pod.uid: facts.pods[pod.uid] for pod in pods}
+    known = {pod.uid: one for pod in pods if (one := facts.pods.get(pod.uid)) is not None}
+    if len(known) < len(pods):
+        raise WireError(text, "was created while the cluster was read: ask again")
     asked = {uid: one.amounts for uid, one in known.items()}
     membership = pods[0].membership
     return Wanted(
         Asked(text, tuple(pods), requests=asked, is_new=False),
         min(one.priority for one in known.values()),
-        membership.key if membership is not None else None,
+        group=membership.key if membership is not None else None,
     )
 
 
@@ -181,11 +186,26 @@ def _new(
     found = tuple(replace(one.pod, scheduler=SCHEDULER) for one in pods)
     claims = {claim.key: claim for one in pods for claim in one.claims}
     requests = dict.fromkeys((pod.uid for pod in found), largest)
-    return Wanted(Asked(text, found, tuple(claims.values()), requests, policies))
+    priority, unknown = _priority_of(objects)
+    return Wanted(Asked(text, found, tuple(claims.values()), requests, policies), priority, unknown)
+
+
+def _priority_of(objects: Iterable[Json]) -> tuple[int, str]:
+    """(the least priority of new pods, a PriorityClass of them that is neither Kubernetes' nor among the objects)."""
+    given = list(objects)
+    known = _PRIORITIES | {
+        str(inner(obj, "metadata", "").get("name")): integer(obj, "value", "")
+        for obj in given
+        if obj.get("kind") == "PriorityClass"
+    }
+    specs = [inner(one.pod, "spec", "") for obj in given for one in pod_templates(obj)]
+    names = [string(spec, "priorityClassName", "spec") for spec in specs]
+    unknown = next((name for name in names if name and name not in known), "")
+    return min((known.get(name, 0) for name in names), default=0), unknown
 
 
 def check_wanted(wanted: Wanted, snapshot: Snapshot, policy: Policy) -> None:
-    """Raises WireError if no place could help the pods: a claim or a class does not exist, or is invalid."""
+    """Raises WireError if no place could help the pods: a claim or a class does not exist, or an object is invalid."""
     cluster = wanted.asked
     known = replace(snapshot, claims={**snapshot.claims, **{claim.key: claim for claim in cluster.claims}})
     for pod in cluster.pods:
@@ -196,3 +216,10 @@ def check_wanted(wanted: Wanted, snapshot: Snapshot, policy: Policy) -> None:
                 raise WireError(f"pod {pod.key}", str(reason))
             case Skip():
                 raise WireError(f"pod {pod.key}", "asks for no devices")
+    first = cluster.pods[0]
+    if (membership := first.membership) is None or not membership.key.name:
+        return
+    if cluster.is_new:
+        known = with_new_group(known, membership.key, cluster.pods, cluster.policies)
+    if gang_minimum(membership, known) and (problem := gang_of(first, membership, known).problem(policy.group_levels)):
+        raise WireError(cluster.text, problem)

@@ -38,6 +38,9 @@ class CacheListener:
     def pod_changed(self, before: Pod | None, after: Pod | None) -> None:
         """A pod without a node changed. `after` is None when it left the watch: it was bound or deleted."""
 
+    def claim_changed(self, key: ObjectKey, after: Claim | None) -> None:
+        """A claim changed. `after` is None when it was deleted."""
+
 
 class ClusterCache:
     """The objects of the watches, and reservations. Events only mark nodes; `snapshot` rebuilds the marked nodes.
@@ -64,7 +67,7 @@ class ClusterCache:
         self._fleet = FleetBaselineCounter()
         self._request_mix = RequestMixEstimator()
         self._changes, self._gains = ChangeLog(known_since=0), ChangeLog(known_since=0)
-        self._gained: set[str] = set()  # nodes that gained room in the current rebuild
+        self._gained: dict[str, None] = {}  # nodes that gained room in the current rebuild
         self._remembered_changes = remembered_changes
         self.version = 0  # of the last snapshot, or of a later `rebuild`
         self._failed = FailedNodes(self.timers)
@@ -104,6 +107,8 @@ class ClusterCache:
             self._freed(self.reservations.apply(ReservationEvent.CLAIM_DELETED, gone))
         if new is not None:
             self._request_mix.observe(new)
+        for listener in self.listeners:
+            listener.claim_changed(key, new)
         self._snapshot = None
 
     def apply_node(self, name: str, new: Node | None) -> None:
@@ -216,9 +221,9 @@ class ClusterCache:
                     touched |= self.reservations.apply(ReservationEvent.EXPIRE, name)
                 case TimerKind.AGENT:
                     if self.slices.agents.expire(name, exists=name in self.store.nodes):
-                        self.slices.dirty.add(name)
+                        self.slices.dirty[name] = None
                 case TimerKind.FAILED_NODES:
-                    self.slices.dirty.update(self._failed.expire(now))
+                    self.slices.dirty.update(dict.fromkeys(self._failed.expire(now)))
                     frees = True
                 case _:
                     self.slices.end_wait(kind, name, now)
@@ -276,17 +281,15 @@ class ClusterCache:
         if not dirty and not used and not pools:
             return
         if pools:
-            used |= self._node_infos.nodes_to_build(pools)
-        dirty.update(used & self.failed_nodes.keys())
+            used.update(dict.fromkeys(sorted(self._node_infos.nodes_to_build(pools))))
+        dirty.update({name: None for name in used if name in self.failed_nodes})
         changed = dirty | used
-        for name in dirty:
-            self._rebuild_node(name, only_use=False)
-        for name in used - dirty:
-            self._rebuild_node(name, only_use=True)
+        for name in changed:
+            self._rebuild_node(name, only_use=name not in dirty)
         if pools:  # move the nodes that see these pools to the states with their current use
             moved, gained = self._node_infos.use_shared(pools, self.builder)
-            changed.update(moved)
-            self._gained.update(gained)
+            changed.update(dict.fromkeys(moved))
+            self._gained.update(dict.fromkeys(gained))
         self._note(changed)
 
     def _note(self, changed: Collection[str]) -> None:
@@ -314,7 +317,7 @@ class ClusterCache:
             self._failed.built(name)
         node_infos.put(name, new)
         if old is None or new.gained(old):
-            self._gained.add(name)
+            self._gained[name] = None
         self._fleet.replace(old, new)
 
     def _new_snapshot(self) -> Snapshot:

@@ -79,7 +79,7 @@ class ObjectIndex:
         elif name not in self.nodes:
             self._slices.node_appeared(name)
         if self.nodes.get(name) != new:
-            self._slices.dirty.add(name)
+            self._slices.dirty[name] = None
             self.nodes_version += 1
             set_or_drop(self.nodes, name, new)
             (self.soft_tainted.add if new is not None and new.soft_taints else self.soft_tainted.discard)(name)

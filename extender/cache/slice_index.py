@@ -55,6 +55,9 @@ class SliceIndex:
     `dirty` are the nodes whose NodeInfo must be built again, `dirty_use` those where only the allocated devices
     changed. `dirty_pools` are the pools of several nodes whose allocated devices changed. After a change of a rule,
     `take_dirty_nodes` computes the taints. Until then, the indexes have the taints of the old rules.
+
+    The marks have an order, which events alone decide: the states of nodes get their numbers in it, and equal histories
+    must lead to equal decisions.
     """
 
     def __init__(self, timers: Timers) -> None:
@@ -74,8 +77,8 @@ class SliceIndex:
         self.link_changes = Cooldown(timers, TimerKind.LINK_CHANGES, LINK_BURST, LINK_SECONDS)
         self._pool_changes = Cooldown(timers, TimerKind.SHARED_POOLS, 1.0, POOL_SECONDS)
         self.waiting_pools: set[PoolKey] = set()  # other nodes than the slice's keep their view of these pools
-        self.dirty: set[str] = set()
-        self.dirty_use: set[str] = set()
+        self.dirty: dict[str, None] = {}
+        self.dirty_use: dict[str, None] = {}
         self.dirty_pools: set[PoolKey] = set()
 
     # -- events ----------------------------------------------------------------------------------------------
@@ -99,8 +102,8 @@ class SliceIndex:
             self.published[name] = new
             self._add(new if _is_of_agent(new) else tainted(new, self.rules.values()))
         self._touch_nodes(both, now)
-        doubted = self.publishers.changed - self.dirty
-        self.dirty |= {node for node in doubted if self.node_changes.allows(node, now)}
+        doubted = self.publishers.changed - self.dirty.keys()
+        self._mark(node for node in doubted if self.node_changes.allows(node, now))
         for node, before in reported.items():
             if hardware_facts(before) != hardware_facts(self.fabric.get(node)):
                 self.link_changes.allows(node, now)  # if not, the builder keeps the last slice
@@ -165,13 +168,14 @@ class SliceIndex:
     def _touch_nodes(self, changed: list[Slice], now: float) -> None:
         """Mark the nodes of the pools of slices: a slice of one node can complete or break a pool that others see."""
         named = {one.selection.node_name or ("" if _is_of_agent(one) else ALL_NODES) for one in changed}
-        self.dirty |= {node for node in named - self.dirty if node == ALL_NODES or self.node_changes.allows(node, now)}
-        for pool in {one.pool for one in changed if not _is_of_agent(one)}:
+        new = named - self.dirty.keys()
+        self._mark(node for node in new if node == ALL_NODES or self.node_changes.allows(node, now))
+        for pool in dict.fromkeys(one.pool for one in changed if not _is_of_agent(one)):
             nodes = self.nodes_of([pool]) - named
             is_large = ALL_NODES in nodes or len(nodes) >= _LARGE_POOL_NODES
             cost = 1.0 if is_large else len(nodes) / _NODES_TOGETHER
             if ALL_NODES in named or not nodes or self._pool_changes.allows("", now, cost):
-                self.dirty |= nodes
+                self._mark(nodes)
             else:
                 self.waiting_pools.add(pool)
 
@@ -205,13 +209,16 @@ class SliceIndex:
         """The timer of a cooldown is due: mark the nodes whose newest slices are used from now on."""
         if kind is TimerKind.SHARED_POOLS:
             self._pool_changes.ended(key, now)
-            self.dirty |= self.nodes_of(self.waiting_pools)
+            self._mark(self.nodes_of(self.waiting_pools))
             self.waiting_pools = set()
         else:
             (self.node_changes if kind is TimerKind.NODE_CHANGES else self.link_changes).ended(key, now)
-            self.dirty.add(key)
+            self.dirty[key] = None
 
     # -- marks -----------------------------------------------------------------------------------------------
+
+    def _mark(self, nodes: Iterable[str]) -> None:
+        self.dirty.update(dict.fromkeys(sorted(nodes)))
 
     def nodes_of(self, keys: Iterable[PoolKey]) -> set[str]:
         """The nodes whose slices are in these pools; ALL_NODES for slices without a node name."""
@@ -219,13 +226,13 @@ class SliceIndex:
 
     def touch_pools(self, keys: Iterable[PoolKey]) -> None:
         """Mark the nodes of these pools: the use of their devices changed."""
-        for key in keys:
+        for key in sorted(keys):
             nodes = self.pools.nodes(key)
-            self.dirty_use.update(filter(None, nodes))
+            self.dirty_use.update(dict.fromkeys(filter(None, nodes)))
             if "" in nodes:
                 self.dirty_pools.add(key)
 
-    def take_dirty_nodes(self, nodes: Collection[str]) -> tuple[set[str], set[str], set[PoolKey]]:
+    def take_dirty_nodes(self, nodes: Collection[str]) -> tuple[dict[str, None], dict[str, None], set[PoolKey]]:
         """Return and clear the marks: nodes to build again, nodes where only the use changed, and `dirty_pools`.
 
         `nodes` are all nodes.
@@ -233,8 +240,8 @@ class SliceIndex:
         if self.to_taint:
             self.compute_taints(len(self.to_taint))
         dirty, used, pools = self._all_dirty(nodes), self.dirty_use, self.dirty_pools
-        self.dirty, self.dirty_use, self.dirty_pools = set(), set(), set()
-        return dirty, used - dirty, pools
+        self.dirty, self.dirty_use, self.dirty_pools = {}, {}, set()
+        return dirty, {node: None for node in used if node not in dirty}, pools
 
     def take_some_dirty_nodes(self, most: int, nodes: Collection[str]) -> tuple[list[str], list[str]]:
         """Return up to `most` nodes, and clear their marks: nodes to build again, and nodes where only the use changed.
@@ -242,12 +249,15 @@ class SliceIndex:
         None is left if there are fewer. `nodes` are all nodes.
         """
         dirty = self.dirty = self._all_dirty(nodes)
-        names = [dirty.pop() for _ in range(min(most, len(dirty)))]
-        self.dirty_use.difference_update(names)
-        return names, [self.dirty_use.pop() for _ in range(min(most - len(names), len(self.dirty_use)))]
+        names = [dirty.popitem()[0] for _ in range(min(most, len(dirty)))]
+        for name in names:
+            self.dirty_use.pop(name, None)
+        return names, [self.dirty_use.popitem()[0] for _ in range(min(most - len(names), len(self.dirty_use)))]
 
-    def _all_dirty(self, nodes: Collection[str]) -> set[str]:
-        return self.dirty.union(nodes) - {ALL_NODES} if ALL_NODES in self.dirty else self.dirty
+    def _all_dirty(self, nodes: Collection[str]) -> dict[str, None]:
+        if ALL_NODES not in self.dirty:
+            return self.dirty
+        return {node: None for node in (*self.dirty, *nodes) if node != ALL_NODES}
 
     def compute_taints(self, most: int) -> int:
         """Compute the taints of up to `most` slices after a change of rules; returns how many are left."""
@@ -261,7 +271,7 @@ class SliceIndex:
                 self.deleted.add(name)
                 self._remove(before)
                 self._add(now)
-                self.dirty |= self.nodes_of([now.pool])
+                self._mark(self.nodes_of([now.pool]))
         return len(self.to_taint)
 
 

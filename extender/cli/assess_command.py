@@ -56,7 +56,7 @@ def assess_command(
 
     It only lists objects: nodes, pods, slices, claims, classes and taint rules. The share of --fail-below is the
     predicted bandwidth of all pods with several GPUs, divided by that of the best sets of their nodes. Exit code 1
-    also if there are such pods, but the links of all of them are unknown, or if no claims could be read.
+    also if there are such pods, but the links of all of them are unknown, or if claims could not be read.
 
     Example: berth assess --kubeconfig ~/.kube/config --html assessment.html
     """
@@ -84,7 +84,11 @@ def _judge(found: Assessment, least: float) -> None:
     if not found.knows_claims:
         say("berth: --fail-below: no ResourceClaims were read, so which pods have which GPUs is not known", err=True)
         raise typer.Exit(1)
-    share, pods = found.bandwidth.share, found.bandwidth.pods
+    if found.unread_pods:
+        which = counted(found.unread_pods, "running pod has", "running pods have")
+        say(f"berth: --fail-below: {which} GPUs that are not known: see `what is not known`", err=True)
+        raise typer.Exit(1)
+    share, pods = found.bandwidth.share, found.bandwidth.pods + found.plugin_several
     if not pods:
         return
     if share is None:
@@ -149,15 +153,16 @@ def _print(found: Assessment) -> None:
         screen.print(f"  {line}")
 
 
-_BROKEN = ("", "whole", "in use", "broken by small pods", "free GPUs in these")
+_BROKEN = ("", "whole", "in use", "broken by small pods", "free GPUs in these", "closed")
 
 
 def _broken(found: Assessment) -> list[Sequence[str]]:
     rows: list[Sequence[str]] = [
-        [one.product, *map(str, (one.whole, one.used, one.broken, one.free))] for one in found.fleet.sets
+        [one.product, *map(str, (one.whole, one.used, one.broken, one.free, one.closed))] for one in found.fleet.sets
     ]
     rows += [
-        [one.label, *map(str, (one.whole, one.full + one.used, one.broken, one.free))] for one in found.fleet.domains
+        [one.label, *map(str, (one.whole, one.full + one.used, one.broken, one.free, one.closed))]
+        for one in found.fleet.domains
     ]
     return rows
 

@@ -14,10 +14,9 @@ from extender.cli.object_files import documents
 from extender.cli.output import Screen
 from extender.cli.snapshot_command import list_items, list_kind
 from extender.cluster import ApiClient, ClusterError, load_credentials
+from extender.console import BUDGETS_PATH
 from extender.files import name_of
 from extender.runtime.informers import watched_resources
-
-_BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
 
 
 class Objects(NamedTuple):
@@ -58,7 +57,7 @@ async def _listed(kubeconfig: Path | None, context: str, *, budgets: bool) -> tu
             raise WireError(f"API server {credentials.url}", f"lists nothing: {next(iter(refused.values()))}")
         if budgets:
             try:
-                objects += await list_items(client, _BUDGETS, "PodDisruptionBudgetList")
+                objects += await list_items(client, BUDGETS_PATH, "PodDisruptionBudgetList")
             except ClusterError as error:
                 refused["PodDisruptionBudget"] = str(error)
     return objects, refused

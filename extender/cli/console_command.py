@@ -19,6 +19,7 @@ from extender.cli.options import (
     parse_tls,
     parse_url,
 )
+from extender.cli.restart_advisor import restart_advisor
 from extender.entry.console_process import serve_console
 from extender.entry.listening import Pages
 
@@ -56,6 +57,7 @@ def console_command(
     set_up_logging(log_level, log_format)
     tls = parse_tls(tls_cert, tls_key, None, None)
     docs = parse_url(docs_url, "--docs-url") if docs_url is not None else ""
-    pages = Pages(parse_listen(listen), page_token_file, tuple(page_host or ()), tls, cluster_name, docs)
+    hosts = tuple(page_host or ())
+    pages = Pages(parse_listen(listen), page_token_file, hosts, tls, cluster_name, docs, restart_advisor)
     shown_at = ObjectKey(*parse_key(policy_configmap, "--policy-configmap")) if policy_configmap is not None else None
     serve_console(kubeconfig, pages, policy, shown_at)

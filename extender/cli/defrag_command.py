@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,27 +13,20 @@ from rich.table import Table
 
 from extender.assess import (
     BUDGET,
+    CLAIM,
     ClusterFacts,
     ClusterReading,
-    Movable,
     Move,
     RestartAdvice,
-    Shape,
     Terms,
-    Wanted,
-    advise_restarts,
-    check_wanted,
+    advice_for,
     facts_of,
-    largest_shapes,
-    movable_pods,
     newest_time,
     reading_of,
-    wanted_group,
-    wanted_objects,
-    wanted_pod,
+    unread_of,
 )
+from extender.assess.wanted_pods import Shape, Wanted, largest_shapes, wanted_group, wanted_objects, wanted_pod
 from extender.base.berth_errors import WireError
-from extender.base.deadline import Deadline
 from extender.base.text_limits import counted
 from extender.cel import CompileError
 from extender.cel.dra import compile_selector
@@ -113,6 +105,10 @@ def defrag_command(
     objects = from_files(snapshot) if snapshot else from_cluster(kubeconfig, context, budgets=True)
     reading = reading_of(*objects[:3], is_live=objects.is_live)
     _check_claims(reading, objects, of_files=bool(snapshot))
+    unread = unread_of(reading, reading.cache.snapshot())
+    if unread.claims:
+        raise WireError(objects.where, f"{unread.claims}, so it is not known which devices are in use")
+    reading.lacking += unread.notes
     decided_by = policy_of(policy) if policy is not None else Policy()
     if level:
         _check_level(level, reading, decided_by)
@@ -120,8 +116,8 @@ def defrag_command(
     terms = Terms(now, priority, None, all_schedulers)
     with Screen(stderr=True).status("searching"):
         facts = facts_of(reading)
-        wanted = _wanted(facts, words, file, shape, namespace)
-        found = list(_advice(facts, wanted, terms, decided_by, seconds))
+        wanted = map(partial(_check_class, terms), _wanted(facts, words, file, shape, namespace))
+        found = list(advice_for(facts, wanted, terms, decided_by, seconds))
     _show(found, reading, output, of_files=bool(snapshot))
     if not any(one.is_proved or one.verdict == "fits" for one in found):
         raise typer.Exit(1)
@@ -196,18 +192,14 @@ def _wanted(
             yield wanted_objects(one.objects(), snapshot, one.text)
 
 
-def _advice(
-    facts: ClusterFacts, wanted: Iterable[Wanted], terms: Terms, policy: Policy, seconds: float
-) -> Iterator[RestartAdvice]:
-    """The advice for each. Without a priority, that of the wanted pods is the limit."""
-    snapshot, known = facts.cache.snapshot(), dict[Terms, Movable]()
-    for one in wanted:
-        check_wanted(one, snapshot, policy)
-        priority = one.priority if terms.priority is None else terms.priority
-        own = replace(terms, priority=priority, group=one.group)
-        if own not in known:
-            known[own] = movable_pods(facts, snapshot, own)
-        yield advise_restarts(facts, one, known[own], policy, Deadline(seconds, time.monotonic))
+def _check_class(terms: Terms, wanted: Wanted) -> Wanted:
+    """Raises WireError if it is not known which priority the pods of a file will have."""
+    if wanted.unknown_class and terms.priority is None:
+        raise WireError(
+            f"{wanted.asked.text}: priorityClassName {wanted.unknown_class}",
+            "is a class that the files do not have: add it with -f, or give its value with --priority",
+        )
+    return wanted
 
 
 # -- output ----------------------------------------------------------------------------------------------------------
@@ -224,7 +216,7 @@ def _show(found: Sequence[RestartAdvice], reading: ClusterReading, output: str, 
             for line in (*[f"# {one.wanted}"] * (len(found) > 1), *one.commands):
                 say(line)
             if not one.commands:
-                say(_headline(one), err=True)
+                say(one.sentence, err=True)
     else:
         for one in found:
             _print(one)
@@ -232,28 +224,9 @@ def _show(found: Sequence[RestartAdvice], reading: ClusterReading, output: str, 
             say(f"not known: {line}")
 
 
-_SENTENCES = {
-    "fits": "there is room now",
-    "impossible": "there is no room even if all pods that may be restarted end",
-    "gave-up": "no advice was found before the search gave up: give it more --seconds, or ask for less",
-}
-
-
-def _headline(found: RestartAdvice) -> str:
-    if found.is_proved:
-        restarts = f"{counted(len(found.moves), 'restart')}, cost {found.cost:g} GPU-hours"
-        cheapest = "" if found.is_cheapest else "; there may be a cheaper way"
-        return f"{found.wanted}: there is room after {restarts}{cheapest}"
-    if found.moves:
-        return f"{found.wanted}: no advice, {counted(len(found.moves), 'restart')} seemed to make room: {found.proof}"
-    where = f" on {', '.join(found.placed_on)}" if found.placed_on else ""
-    why = f": {found.reason}" if found.reason else ""
-    return f"{found.wanted}: {_SENTENCES[found.verdict]}{where}{why}"
-
-
 def _print(found: RestartAdvice) -> None:
     screen = table_screen()
-    screen.print(_headline(found), style="bold")
+    screen.print(found.sentence, style="bold")
     if found.is_proved:
         heads = ("", "restart", "owner", "frees", "GPU-hours", "cost", "goes to")
         table = Table(*heads, box=None, pad_edge=False, header_style="dim")
@@ -267,7 +240,8 @@ def _print(found: RestartAdvice) -> None:
         screen.print(found.proof, style="green")
     for why, pods in sorted(found.stays.items(), key=lambda item: (-len(item[1]), item[0])):
         named = ", ".join(sorted(pods)[:_NAMED]) + (", …" if len(pods) > _NAMED else "")
-        screen.print(f"never restarted: {counted(len(pods), 'pod')}, because {why}: {named}")
+        kind = CLAIM.strip() if pods[0].startswith(CLAIM) else "pod"
+        screen.print(f"never restarted: {counted(len(pods), kind)}, because {why}: {named}")
     for command in found.commands:
         screen.print(command)
 

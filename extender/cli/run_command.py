@@ -26,6 +26,7 @@ from extender.cli.object_files import policy_of
 from extender.cli.options import PORTS, Columns, needs, parse_listen
 from extender.cli.output import Screen
 from extender.cli.replay_command import named_fleet, named_jobs, time_text
+from extender.cli.restart_advisor import restart_advisor
 from extender.entry.all_in_one import both
 from extender.explain.fleet_rows import LargeJob, fleet_stats, large_jobs
 from extender.gangs.gang import gang_minimum
@@ -171,7 +172,7 @@ async def _running(world: _World, listen: tuple[str, str], api_port: int, consol
     console.print(f"{_add_fleet(cluster, world.fleet)}\n")
     async with (
         cluster.serving(port=api_port) as api_url,
-        both(api_url, world.policy) as (app, console_app),
+        both(api_url, world.policy, advisor=restart_advisor) as (app, console_app),
         listening(app, *verbs) as url,
         listening(console_app, *pages, "--console") as page,
     ):

@@ -71,6 +71,8 @@ def serve_command(
     needs(console, "--console", *of_console)
     to = None
     if console is not None:
-        to = Pages(parse_listen(console, "--console"), page_token_file, tuple(page_host or ()))
+        from extender.cli.restart_advisor import restart_advisor  # here, so that serve alone loads no console
+
+        to = Pages(parse_listen(console, "--console"), page_token_file, tuple(page_host or ()), advisor=restart_advisor)
     spans = Traces(parse_url(traces, "--traces")) if traces is not None else None
     serve(kubeconfig, where, policy, to, spans)

@@ -8,14 +8,18 @@ from extender.console.decision_history import DecisionHistory
 from extender.console.explainer import Explainer, UnknownGroup, UnknownPod, WhatIf, to_json
 from extender.console.forked_call import ForkedCallFailed
 from extender.console.questions import Questions, TooManyQuestions, Turns
+from extender.console.restart_questions import BUDGETS_PATH, NO_BUDGETS, RestartAdvisor
 
 __all__ = [
+    "BUDGETS_PATH",
+    "NO_BUDGETS",
     "Console",
     "ConsoleCluster",
     "DecisionHistory",
     "Explainer",
     "ForkedCallFailed",
     "Questions",
+    "RestartAdvisor",
     "TooManyQuestions",
     "Turns",
     "UnknownGroup",

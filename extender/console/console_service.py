@@ -16,13 +16,15 @@ from typing import Self
 
 from extender.allocation import Features
 from extender.cache import ClusterCache
-from extender.cluster import ApiClient, Writer, now_rfc3339
+from extender.cluster import ApiClient, Writer, now_rfc3339, utc_now
 from extender.console.auditor import Auditor
 from extender.console.decision_history import DecisionHistory, DecisionReader, SetComparer
 from extender.console.event_recorder import EventRecorder
 from extender.console.explainer import Explainer
 from extender.console.fleet_overview import FleetOverview, FleetSampler
+from extender.console.job_history import JobHistory
 from extender.console.questions import Questions
+from extender.console.restart_questions import RestartQuestions
 from extender.policy import Policy
 from extender.runtime.informers import CacheRefresh, Informers
 from extender.runtime.supervisor import Supervisor
@@ -88,15 +90,18 @@ class Console:
         self.policy_problem = ""  # why the newest policy file is not in force; empty if it is
         self.use_policy(policy)
         self.history = DecisionHistory(now_rfc3339())
+        self.jobs = JobHistory(lambda: utc_now().timestamp())
         self.questions = Questions(self.explainer, self.history, writer, self.refreshed)
+        self.restarts = RestartQuestions(client, self.explainer, self.refreshed)
         self.fleet_sampler = FleetSampler(self.cache, self.refreshed, clock)
         self.overview = FleetOverview(self.cache, self.history, self.explainer, self.fleet_sampler, clock)
         self.event_recorder = EventRecorder(self.questions, writer, clock)
         self.auditor = Auditor(self.cache, client, writer)
         self.set_comparer = SetComparer(self.cache, evaluator, self.history, self.refreshed, clock)
         self.decision_reader = DecisionReader(
-            self.cache, self.history, writer.read_pod, self.refreshed, self.set_comparer.bound
+            self.cache, self.history, writer.read_pod, self.refreshed, self.set_comparer.bound, bound=self.jobs.bound
         )
+        self.cache.listeners.append(self.jobs)
         self.cache.listeners.append(self.decision_reader)
         self.cache.listeners.append(self.event_recorder)
 

@@ -113,7 +113,8 @@ class DecisionHistory:
 class DecisionReader(CacheListener):
     """A background task of the console. A pod that leaves the watch is only queued; `run` reads it.
 
-    `decided` gets each decision, with the claims of the pod. See CacheRefresh.wait for `refreshed`.
+    `decided` gets each decision, and `bound` each pod, with the claims of the pod. See CacheRefresh.wait for
+    `refreshed`.
     """
 
     def __init__(
@@ -124,8 +125,10 @@ class DecisionReader(CacheListener):
         refreshed: Callable[[], Awaitable[None]],
         decided: Callable[[DecidedPod, list[Claim]], None],
         waiting: int = _MAX_WAITING,
+        bound: Callable[[Pod, list[Claim], Snapshot], None] = lambda *_: None,
     ) -> None:
         self._cache = cache
+        self._bound = bound
         self._history = history
         self._read_pod = read_pod
         self._refreshed = refreshed
@@ -166,6 +169,7 @@ class DecisionReader(CacheListener):
         if decision is None:
             return False
         claims = _claims_of(pod, snapshot)
+        self._bound(pod, claims, snapshot)
         self._history.record_decision(key, uid, decision, (claim.key for claim in claims))
         entry = self._history.entry(uid)
         if entry is not None:

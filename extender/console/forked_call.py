@@ -19,7 +19,7 @@ from typing import Any, NoReturn, TypeVar
 from extender.base.berth_errors import BerthError
 
 T = TypeVar("T")
-_MORE_BYTES = 96 << 20  # that the child may allocate beyond the memory of its parent
+_MORE_BYTES = 96 << 20  # that the child may allocate beyond the memory of its parent, by default
 _CHUNK_BYTES = 1 << 16
 _starting: list[Callable[[], NoReturn]] = []  # the work for the child of the running `os.fork`; empty otherwise
 
@@ -40,14 +40,15 @@ class ForkedCallFailed(BerthError):
     """The child could not start, or ended without a result."""
 
 
-async def forked(work: Callable[[], T], seconds: float) -> T:
+async def forked(work: Callable[[], T], seconds: float, more_bytes: int = _MORE_BYTES) -> T:
     """The result of `work`, computed by a child process on a copy of this process's memory as it is now.
 
     `work` only computes: the child has one thread, no event loop, no open file and no socket. The kernel ends the child
-    after `seconds`, and limits its memory. A cancelled call ends its child. Raises ForkedCallFailed, BerthError with
-    the text of a BerthError in the child, or RuntimeError with the traceback of another error there.
+    after `seconds`, and limits its memory to `more_bytes` beyond that of this process. A cancelled call ends its child.
+    Raises ForkedCallFailed, BerthError with the text of a BerthError in the child, or RuntimeError with the traceback
+    of another error there.
     """
-    child, read_fd = _fork(work, seconds)
+    child, read_fd = _fork(partial(_outcome, work, more_bytes), seconds)
     try:
         data = await _everything(read_fd)
     except BaseException:
@@ -68,7 +69,7 @@ async def forked(work: Callable[[], T], seconds: float) -> T:
     return result
 
 
-def _fork(work: Callable[[], Any], seconds: float) -> tuple[int, int]:
+def _fork(outcome: Callable[[int], bytes], seconds: float) -> tuple[int, int]:
     """Fork; returns the child's process id, and the pipe with its outcome. Raises ForkedCallFailed."""
     try:
         read_fd, write_fd = os.pipe()
@@ -78,7 +79,7 @@ def _fork(work: Callable[[], Any], seconds: float) -> tuple[int, int]:
         with warnings.catch_warnings():
             # Python 3.12 warns of threads, whose locks stay as they are in the child. `work` takes no such lock.
             warnings.simplefilter("ignore", DeprecationWarning)
-            _starting.append(partial(_run, work, write_fd, seconds))
+            _starting.append(partial(_run, outcome, write_fd, seconds))
             child = os.fork()
             if child == 0:  # the hook failed before `_run` could end this process
                 os._exit(1)
@@ -102,24 +103,24 @@ def _wait(child: int) -> int:
     return 0
 
 
-def _run(work: Callable[[], Any], write_fd: int, seconds: float) -> NoReturn:
+def _run(outcome: Callable[[int], bytes], write_fd: int, seconds: float) -> NoReturn:
     """The child: send the outcome, and end without clean-up, because all handlers belong to the parent."""
     try:
         signal.set_wakeup_fd(-1)  # it wakes the parent's event loop
         for number in (signal.SIGALRM, signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, seconds)
-        _write(write_fd, _outcome(work, write_fd))
+        _write(write_fd, outcome(write_fd))
         os._exit(0)
     finally:
         os._exit(1)
 
 
-def _limit_memory() -> None:
+def _limit_memory(more_bytes: int) -> None:
     """Without a limit, the kernel would end the parent, too, as soon as both exceed the memory of their container."""
     with suppress(OSError):  # only Linux has the file
         pages = int(Path("/proc/self/statm").read_text().split()[0])
-        wanted, limits = pages * resource.getpagesize() + _MORE_BYTES, resource.getrlimit(resource.RLIMIT_AS)
+        wanted, limits = pages * resource.getpagesize() + more_bytes, resource.getrlimit(resource.RLIMIT_AS)
         most = min([wanted, *(limit for limit in limits if limit != resource.RLIM_INFINITY)])
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
@@ -135,12 +136,12 @@ def _close_files(kept: int) -> None:
                 os.close(fd)
 
 
-def _outcome(work: Callable[[], Any], write_fd: int) -> bytes:
+def _outcome(work: Callable[[], Any], more_bytes: int, write_fd: int) -> bytes:
     """The pickled kind and value of the outcome."""
     outcome: tuple[str, Any]
     try:
         gc.freeze()  # a collection would write to the pages of all objects, and so copy them
-        _limit_memory()
+        _limit_memory(more_bytes)
         _close_files(write_fd)
     except OSError as error:
         return pickle.dumps(("spent", f"cannot prepare a process: {error}"))
@@ -149,7 +150,7 @@ def _outcome(work: Callable[[], Any], write_fd: int) -> bytes:
     except BerthError as error:
         outcome = "error", str(error)
     except MemoryError:
-        outcome = "spent", f"gave up: the work takes more than {_MORE_BYTES >> 20} MiB"
+        outcome = "spent", f"gave up: the work takes more than {more_bytes >> 20} MiB"
     except BaseException:  # noqa: BLE001 - the parent raises it
         outcome = "fault", traceback.format_exc()
     return pickle.dumps(outcome)

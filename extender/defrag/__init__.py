@@ -5,7 +5,7 @@
 
 from extender.defrag.cheapest_restarts import Advice, Verdict, advise
 from extender.defrag.clusters import Cluster
-from extender.defrag.restarts import RESERVED, TOLERATION, WAIT_COST, Asked, Restart, again
+from extender.defrag.restarts import RESERVED, TOLERATION, WAIT_COST, Asked, Restart, again, gpus_of
 
 __all__ = [
     "RESERVED",
@@ -18,4 +18,5 @@ __all__ = [
     "Verdict",
     "advise",
     "again",
+    "gpus_of",
 ]

@@ -54,6 +54,42 @@ class Bounds:
             before = cost
         return found
 
+    @property
+    def devices(self) -> int:
+        """The devices that all pods have together, at least."""
+        return self._devices * self._pods
+
+    def free(self, node_info: NodeInfo) -> int:
+        """The devices of a node that these pods could have now."""
+        return (self._mask(node_info) & ~node_info.busy).bit_count()
+
+    def places(self, node_info: NodeInfo, restarts: Iterable[Restart]) -> list[Sequence[Restart]]:
+        """For one pod, two pods and so on, the cheapest restarts that free enough devices of a node.
+
+        Empty if the number of devices says nothing.
+        """
+        mask = self._mask(node_info)
+        if not self._devices or mask & ~node_info.inventory.simple:
+            return []
+        shares = [(share.devices, one) for one in restarts if (share := _share(one, node_info, mask)) is not None]
+        best: list[tuple[float, tuple[Restart, ...]] | None] = [(0.0, ())]  # by devices: the cheapest that free as many
+        for devices, one in shares:
+            before = list(best)
+            best += [None] * devices
+            for freed, known in enumerate(before):
+                if known is not None:
+                    cost, chosen = known[0] + one.cost, (*known[1], one)
+                    old = best[freed + devices]
+                    if old is None or cost < old[0]:
+                        best[freed + devices] = cost, chosen
+        free, found = self.free(node_info), list[Sequence[Restart]]()
+        for pods in range(1, self._pods + 1):
+            enough = [one for one in best[max(pods * self._devices - free, 0) :] if one is not None]
+            if not enough:
+                break
+            found.append(min(enough, key=lambda one: one[0])[1])
+        return found
+
     def of(self, node_infos: Iterable[NodeInfo], by_node: Mapping[str, Sequence[Restart]]) -> float:
         """What it costs at least that all pods have room on these nodes; infinite if they cannot have it."""
         slots = [slot for info in node_infos for slot in self.slots(info, by_node.get(info.node.name, ()))]

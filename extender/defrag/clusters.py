@@ -9,17 +9,21 @@ is. A cluster has the names of its changed nodes, which are evaluated apart.
 
 from __future__ import annotations
 
-from collections import ChainMap, Counter
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.allocation.what_if import with_devices_allocated, with_devices_released
+from extender.api.nodes import only_node
 from extender.api.pod_amounts import NO_LIMIT, Amounts
 from extender.api.pods import Pod
-from extender.api.resource_claims import Result
+from extender.api.reasons import FREEABLE_CODES
+from extender.api.resource_claims import Allocation, Claim, Result
 from extender.api.resource_slices import PoolKey
+from extender.base.text_limits import counted
 from extender.defrag.restarts import Asked, Restart, again
+from extender.explain import free_devices, holders_of_usable
 from extender.explain.scenario import only_nodes, with_new_group, without_allocations
 from extender.gangs.gang import Gang, gang_minimum, gang_of
 from extender.gangs.gang_planner import plan_gang
@@ -38,6 +42,8 @@ from extender.scheduling import (
 )
 from extender.scheduling.requirements import Skip
 
+_NAMED = 3  # claims of a node
+_NOT_OFFERED = "the pod may not use the node, or too little CPU, memory or room for pods is left"
 _LIKELY = 64  # nodes that may be the best for a member of a gang
 Nodes = frozenset[str]
 NO_NODES: Nodes = frozenset()
@@ -53,6 +59,8 @@ class Memory:
     rankings: RankingCache = field(default_factory=RankingCache)
     usable: dict[object, Nodes] = field(default_factory=dict)  # by node selectors and tolerations
     statuses: dict[tuple[object, NodeInfo], FilterStatus] = field(default_factory=dict)
+    # By requirements key, then by node and the names of its restarts: what room for a pod costs there at least.
+    bounds: dict[object, dict[tuple[NodeInfo, tuple[str, ...]], float]] = field(default_factory=dict)
     seeing: dict[PoolKey, list[str]] = field(default_factory=dict)  # pool to the nodes that may use its devices
 
     def ranking(self, requirements: PodRequirements) -> NodeRanking:
@@ -132,10 +140,10 @@ class Cluster:
     # -- places --------------------------------------------------------------------------------------------------
 
     def place(self, asked: Asked, barred: Nodes = NO_NODES, among: Sequence[str] | None = None) -> Placed | None:
-        """The pods placed, without use of the barred nodes and of those not `among`; None if they find no place.
+        """The pods placed, without use of the barred nodes and of those not `among`; None if none finds a place.
 
-        A gang is placed as a whole, or at least its minimum. Other pods are placed one by one, all or none. Raises
-        DeadlineExceeded.
+        A gang is placed as a whole, or at least its minimum. Other pods are placed one by one, as many as find places.
+        Raises DeadlineExceeded.
         """
         cluster = self.knowing(asked)
         gang = cluster.gang(asked)
@@ -144,22 +152,36 @@ class Cluster:
         places = dict[str, str]()
         for pod in asked.pods:
             found = _place_pod(cluster, asked, pod, barred, among)
-            if found is None:
-                return None
-            cluster = found.cluster
-            places |= found.nodes
-        return Placed(cluster, places)
+            if found is not None:
+                cluster = found.cluster
+                places |= found.nodes
+        return Placed(cluster, places) if places else None
 
-    def with_placements(self, asked: Asked, placements: Mapping[str, tuple[str, Placement]]) -> Placed:
-        """The cluster with the devices, CPU and memory of these placements in use, which are by UID of the pod."""
-        infos, left = dict(self.snapshot.node_infos), dict(self.left)
+    def with_placements(
+        self,
+        asked: Asked,
+        placements: Mapping[str, tuple[str, Placement]],
+        requirements: Mapping[str, PodRequirements],
+    ) -> Placed:
+        """The cluster with the devices, CPU and memory of these placements in use. Both mappings are by UID of the pod.
+
+        A claim that several of the pods share has devices once, and binds the others to its node.
+        """
+        infos, left, taken = dict(self.snapshot.node_infos), dict(self.left), dict[str, Claim]()
         amounts = {pod.uid: asked.amounts(pod) for pod in asked.pods}
-        nodes = {uid: node for uid, (node, _) in placements.items()}
         for uid, (node, placement) in placements.items():
-            results: list[Result] = [one for claim in placement.results(infos[node]) for one in claim]
+            own, results = requirements[uid].for_node(infos[node].node).pending_claims, list[Result]()
+            for claim, devices in zip(own, placement.results(infos[node]), strict=True):
+                if claim.uid not in taken:
+                    taken[claim.uid] = replace(claim, allocation=Allocation(devices, node_selector=only_node(node)))
+                    results += devices
             infos[node] = with_devices_allocated(infos[node], results)
             left[node] = left.get(node, NO_LIMIT).minus(amounts[uid])
-        return Placed(self._with(replace(self.snapshot, node_infos=infos), left, nodes.values()), nodes)
+        snapshot, nodes = replace(self.snapshot, node_infos=infos), {uid: node for uid, (node, _) in placements.items()}
+        if len(asked.pods) > 1:  # a later one may share a claim
+            claims = ChainMap({claim.key: claim for claim in taken.values()}, snapshot.claims)  # type: ignore[arg-type]  # the second is never written
+            snapshot = replace(snapshot, claims=claims)
+        return Placed(self._with(snapshot, left, nodes.values()), nodes)
 
     def knowing(self, asked: Asked) -> Cluster:
         """The cluster with the claims of these pods, and with their group."""
@@ -174,7 +196,7 @@ class Cluster:
     def gang(self, asked: Asked) -> Gang | None:
         """The gang of these pods, which `knowing` made known; None if each is placed alone."""
         pod = asked.pods[0]
-        if pod.membership is None or not gang_minimum(pod.membership, self.snapshot):
+        if asked.is_started or pod.membership is None or not gang_minimum(pod.membership, self.snapshot):
             return None
         found = gang_of(pod, pod.membership, self.snapshot)
         return found if found.missing else None
@@ -194,18 +216,35 @@ class Cluster:
         return Offers(self, self.runnable(pod), barred, asked.amounts(pod), requirements)
 
     def refusal(self, asked: Asked) -> str:
-        """The reason of most nodes for the first of these pods alone; '' if it fits on one. Raises DeadlineExceeded."""
-        cluster = self.knowing(asked)
-        requirements = requirements_of(asked.pods[0], cluster.snapshot, self.memory.policy)
+        """Why the first of these pods alone fits on no node: of the nodes with matching devices, if there are some.
+
+        The node with the most free devices is named, with who holds the others; '' if it fits on one. Raises
+        DeadlineExceeded.
+        """
+        cluster, pod = self.knowing(asked), asked.pods[0]
+        requirements = requirements_of(pod, cluster.snapshot, self.memory.policy)
         if not isinstance(requirements, PodRequirements):
             return ""
-        found = Counter[str]()
-        for info in cluster.snapshot.node_infos.values():
+        offers, found = cluster.offers(asked, pod, NO_NODES, requirements), dict[tuple[int, str], list[NodeInfo]]()
+        for name, info in cluster.snapshot.node_infos.items():
             status = self.memory.status(info, requirements)
             if isinstance(status, Placement):
-                return ""
-            found[status.text] += 1
-        return max(found, key=lambda text: (found[text], text), default="")
+                if name in offers:
+                    return ""
+                near, text = 2, _NOT_OFFERED
+            else:
+                near, text = int(status.reason.code in FREEABLE_CODES), status.text
+            found.setdefault((near, text), []).append(info)
+        if not found:
+            return ""
+        near, text = max(found, key=lambda one: (one[0], len(found[one]), one[1]))
+        if not near:
+            return text
+        nodes = found[near, text]
+        first = max(nodes, key=lambda info: (free_devices(info), info.node.name))
+        held = holders_of_usable(first, cluster.snapshot, requirements, self.memory.context)[:_NAMED]
+        others = f" and {counted(len(nodes) - 1, 'other node')}" if len(nodes) > 1 else ""
+        return f"{text} on {first.node.name}{others}" + (f" ({'; '.join(held)})" if held else "")
 
     def plan(
         self, asked: Asked, gang: Gang, members: GangMembers, names: Sequence[str], barred: Nodes = NO_NODES
@@ -273,22 +312,24 @@ def _place_pod(cluster: Cluster, asked: Asked, pod: Pod, barred: Nodes, among: S
         for name, placement in memory.ranking(requirements).best(offers, 1, cluster.changed):
             if best is None or (-placement.score, name) < best[:2]:
                 best = -placement.score, name, placement
-    return cluster.with_placements(asked, {pod.uid: best[1:]}) if best is not None else None
+    if best is None:
+        return None
+    return cluster.with_placements(asked, {pod.uid: best[1:]}, {pod.uid: requirements})
 
 
 def _place_gang(
     cluster: Cluster, asked: Asked, gang: Gang, barred: Nodes, among: Sequence[str] | None
 ) -> Placed | None:
-    members = gang_members(gang, cluster.snapshot, cluster.memory.policy)
-    if not isinstance(members, GangMembers):
+    policy = cluster.memory.policy
+    members = gang_members(gang, cluster.snapshot, policy)
+    if not isinstance(members, GangMembers) or not gang.is_complete or gang.problem(policy.group_levels):
         return None
-    sizes = [len(members.pods)] if asked.is_whole else plan_sizes(gang, members)
-    for size in sizes:
+    for size in plan_sizes(gang, members):
         own = members.first(size)
         for names in (among,) if among is not None else _likely_first(cluster, asked, own, barred):
             found = cluster.plan(asked, gang, own, names, barred)
             if isinstance(found, GangPlan):
-                return cluster.with_placements(asked, found.placements)
+                return cluster.with_placements(asked, found.placements, members.requirements)
     return None
 
 

@@ -15,7 +15,7 @@ from extender.allocation.what_if import with_devices_released
 from extender.api.reasons import Code
 from extender.defrag.bounds import Bounds, least_gpus
 from extender.defrag.clusters import Cluster
-from extender.defrag.restarts import Asked, Restart
+from extender.defrag.restarts import Asked, Restart, cost_of
 from extender.explain import GangQuestion, PlannerCaches, free_devices, widest_domains
 from extender.gangs.domains import natural
 from extender.gangs.gang import Gang
@@ -29,7 +29,10 @@ ByNode = Mapping[str, Sequence[Restart]]
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """Nodes, and the restarts that free devices there. `bound` is what it costs at least that the pods fit here."""
+    """Nodes, and the restarts that free devices there, the cheapest first.
+
+    `bound` is what it costs at least that the pods fit here, which they do not without any restart.
+    """
 
     nodes: Sequence[str]
     restarts: Sequence[Restart]
@@ -55,6 +58,13 @@ class Fit(Protocol):
 
     def fits(self, domain: Domain, chosen: Sequence[Restart]) -> bool:
         """Whether the pods fit after these restarts. Raises DeadlineExceeded."""
+        ...
+
+    def places(self, domain: Domain) -> list[Sequence[Restart]]:
+        """For each number of pods that a node of the domain may have, the restarts that free devices; cheapest first.
+
+        Empty if the number of devices says nothing.
+        """
         ...
 
     def nodes(self, domain: Domain, chosen: Sequence[Restart], /) -> Sequence[str]:
@@ -85,14 +95,18 @@ class _PodFit:
 
     def domains(self) -> Iterator[Domain]:
         pod, snapshot = self._asked.pods[0], self._cluster.snapshot
-        amounts = self._asked.amounts(pod)
-        for name in sorted(self._cluster.runnable(pod) & self._by_node.keys(), key=natural):
+        amounts, requirements = self._asked.amounts(pod), self._requirements
+        known = self._cluster.memory.bounds.setdefault(requirements.key, {})  # most nodes are as in other clusters
+        for name in self._cluster.runnable(pod) & self._by_node.keys():
             info, restarts = snapshot.node_infos[name], self._by_node[name]
-            if self._requirements.mismatch(info.node, snapshot) is not None:
+            if requirements.node_selectors and requirements.mismatch(info.node, snapshot) is not None:
                 continue
-            bound = self._bounds.of([info], self._by_node)
+            key = info, tuple([one.name for one in restarts])
+            bound = known.get(key)
+            if bound is None:
+                bound = known[key] = self._bounds.of([info], self._by_node)
             if bound < inf and self._cluster.left_without(name, restarts).has(amounts):
-                yield Domain((name,), restarts, bound)
+                yield Domain((name,), restarts, max(bound, restarts[0].cost))
 
     def may_fit(self, domain: Domain, chosen: Sequence[Restart]) -> bool:
         info = self._cluster.snapshot.node_infos[domain.nodes[0]]
@@ -109,6 +123,9 @@ class _PodFit:
         self.gave_up |= isinstance(found, Unschedulable) and found.reason.code is Code.OUT_OF_BUDGET
         return isinstance(found, Placement)
 
+    def places(self, _: Domain) -> list[Sequence[Restart]]:
+        return []  # of one node: no place is cheaper than another
+
     def nodes(self, domain: Domain, _: Sequence[Restart]) -> Sequence[str]:
         return domain.nodes
 
@@ -120,6 +137,7 @@ class _Places:
     domain: Domain
     free: Mapping[str, int]
     all_free: int
+    devices: int  # that are free
     freest: Sequence[str]
 
 
@@ -146,7 +164,8 @@ class _GangFit:
             restarts = {one.name: one for name in domain.nodes for one in self._by_node.get(name, ())}
             bound = self._bounds.of((infos[name] for name in domain.nodes), self._by_node)
             if restarts and bound < inf:
-                yield Domain(domain.nodes, sorted(restarts.values(), key=lambda one: one.order), bound)
+                ordered = sorted(restarts.values(), key=lambda one: one.order)
+                yield Domain(domain.nodes, ordered, max(bound, ordered[0].cost))
 
     def may_fit(self, domain: Domain, chosen: Sequence[Restart]) -> bool:
         places, by_node = self._places_of(domain), dict[str, list[Restart]]()
@@ -154,6 +173,8 @@ class _GangFit:
             for name in one.nodes & places.free.keys():
                 by_node.setdefault(name, []).append(one)
         infos = self._cluster.snapshot.node_infos
+        if places.devices + sum(len(one.results) for one in chosen) < self._bounds.devices:
+            return False
         more = sum(len(self._bounds.slots(infos[name], own)) - places.free[name] for name, own in by_node.items())
         return places.all_free + more >= len(self._members.requirements)
 
@@ -173,11 +194,19 @@ class _GangFit:
         others = (name for name in places.freest if name not in first)
         return [*sorted(first), *islice(others, most)]
 
+    def places(self, domain: Domain) -> list[Sequence[Restart]]:
+        found, infos = list[tuple[float, object, Sequence[Restart]]](), self._cluster.snapshot.node_infos
+        for name in domain.nodes:
+            own = self._bounds.places(infos[name], self._by_node.get(name, ()))
+            found += [(cost_of(restarts), natural(name), restarts) for restarts in own]
+        return [restarts for *_, restarts in sorted(found, key=lambda one: one[:2])]
+
     def _places_of(self, domain: Domain) -> _Places:
         """What all sets of restarts in a domain share. One domain is tried after the other."""
         if self._places is None or self._places.domain is not domain:
             infos = self._cluster.snapshot.node_infos
             free = {name: len(self._bounds.slots(infos[name], ())) for name in domain.nodes}
             freest = sorted(domain.nodes, key=lambda name: (-free_devices(infos[name]), natural(name)))
-            self._places = _Places(domain, free, sum(free.values()), freest)
+            devices = sum(self._bounds.free(infos[name]) for name in domain.nodes)
+            self._places = _Places(domain, free, sum(free.values()), devices, freest)
         return self._places

@@ -4,13 +4,15 @@ The cost of an advice is in GPU-hours, the sum of
 
 * the GPU-hours of each pod since its start: work that may be lost (none for a pod of a ReplicaSet, which serves),
 * POD_COST for each pod, for the start of its program,
-* WAIT_COST for each GPU of pods that find no place again.
+* WAIT_COST for each GPU of pods that find no place again; for all GPUs of a group if one of its pods finds none.
+
+The search and the proof count alike: `Restart.waiting_gpus` has the last part.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -19,6 +21,7 @@ from extender.api.pod_amounts import Amounts
 from extender.api.pod_groups import GroupKey, GroupPolicy
 from extender.api.pods import Pod
 from extender.api.resource_claims import Claim, PodClaim, Result
+from extender.vendors import GPU, driver_of
 
 POD_COST = 1.0
 WAIT_COST = 24.0  # a day
@@ -38,38 +41,40 @@ class Restart:
     gpu_hours: float
     priority: int = 0  # the highest of the pods
     owner: str = ""  # what creates the pods again, such as ReplicaSet llm
-    is_gang: bool = False
+    is_whole: bool = False  # a group or a JobSet, which does no work before all its pods run
     budgets: Mapping[str, int] = field(default_factory=dict)  # PodDisruptionBudget to the number of pods it protects
     requests: Mapping[str, Amounts] = field(default_factory=dict)  # by UID
+    # A search reads these millions of times.
+    cost: float = field(init=False)  # without that of waiting
+    results: tuple[Result, ...] = field(init=False)  # the devices that become free
+    nodes: frozenset[str] = field(init=False)  # of the pods
 
-    @property
-    def cost(self) -> float:
-        """The cost without that of waiting."""
-        return self.gpu_hours + POD_COST * len(self.pods)
+    def __post_init__(self) -> None:
+        found = (claim.allocation.results for claim in self.claims if claim.allocation is not None)
+        results = tuple(result for result in chain.from_iterable(found) if not result.admin_access)
+        object.__setattr__(self, "cost", self.gpu_hours + POD_COST * len(self.pods))
+        object.__setattr__(self, "results", results)
+        object.__setattr__(self, "nodes", frozenset(pod.node_name for pod in self.pods))
 
     @property
     def order(self) -> tuple[float, int, str]:
         """Sorts equal costs: those of the lowest priority first."""
         return self.cost, self.priority, self.name
 
-    @property
-    def results(self) -> tuple[Result, ...]:
-        """The devices that become free."""
-        found = (claim.allocation.results for claim in self.claims if claim.allocation is not None)
-        return tuple(result for result in chain.from_iterable(found) if not result.admin_access)
-
-    @property
-    def nodes(self) -> frozenset[str]:
-        """The nodes of the pods."""
-        return frozenset(pod.node_name for pod in self.pods)
+    def waiting_gpus(self, waiting: Collection[Pod]) -> int:
+        """The GPUs that wait with these pods, of those of `again`."""
+        if self.is_whole and waiting:
+            return self.gpus
+        lacking = {key for pod in waiting for key in pod.claim_keys}
+        return sum(gpus_of(claim) for claim in self.claims if claim.key in lacking)
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
     """Pods without a node that want places, with the claims that do not exist yet.
 
-    `is_new`: they are all pods of their group. Otherwise others of it may be bound. `is_whole`: a part of a gang, even
-    its minimum, is not enough.
+    `is_new`: they are all pods of their group. Otherwise others of it may be bound. `is_started`: the minimum of their
+    gang has places already, so each is placed alone.
     """
 
     text: str
@@ -78,11 +83,16 @@ class Asked:
     requests: Mapping[str, Amounts] = field(default_factory=dict)  # by UID
     policies: Mapping[GroupKey, GroupPolicy] = field(default_factory=dict)  # of groups that do not exist yet
     is_new: bool = True
-    is_whole: bool = False
+    is_started: bool = False
 
     def amounts(self, pod: Pod) -> Amounts:
         """What a pod asks of a node besides devices."""
         return self.requests.get(pod.uid, Amounts(pods=1))
+
+    def after(self, placed: Container[str]) -> Asked | None:
+        """Those that still want places, after those with these UIDs got theirs; None if all of them did."""
+        left = tuple(pod for pod in self.pods if pod.uid not in placed)
+        return replace(self, pods=left, is_started=True) if left else None
 
 
 def again(restart: Restart) -> Asked:
@@ -108,7 +118,7 @@ def again(restart: Restart) -> Asked:
     )
     pods = tuple(_without_node(pod, renewed[pod.uid]) for pod in restart.pods)
     requests = {renewed[uid]: amounts for uid, amounts in restart.requests.items()}
-    return Asked(restart.name, pods, claims, requests, is_whole=True)
+    return Asked(restart.name, pods, claims, requests)
 
 
 def _without_node(pod: Pod, uid: str) -> Pod:
@@ -118,6 +128,20 @@ def _without_node(pod: Pod, uid: str) -> Pod:
         return found
     special = PodClaim("extended-resources", claim_name=pod.extended_claim)
     return replace(found, claims=(*pod.claims, special), containers=(), extended_claim="")
+
+
+def gpus_of(claim: Claim) -> int:
+    """GPUs of a claim; a part of one counts as one."""
+    results = claim.allocation.results if claim.allocation is not None else ()
+    return len({one.device for one in results if not one.admin_access and driver_of(one.device.driver).kind == GPU})
+
+
+def deletion_order(restarts: Iterable[Restart]) -> tuple[Restart, ...]:
+    """The order in which pods end and are created again: the largest first, those of one namespace together."""
+    found: dict[str, list[Restart]] = {}
+    for one in sorted(restarts, key=lambda one: (-one.gpus, one.name)):
+        found.setdefault(one.pods[0].key.namespace, []).append(one)
+    return tuple(chain.from_iterable(found.values()))
 
 
 def cost_of(restarts: Iterable[Restart]) -> float:

@@ -9,8 +9,9 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from extender.cache import ClusterCache
 from extender.cluster import ApiClient, Credentials
-from extender.console import Console, ConsoleCluster
+from extender.console import Console, ConsoleCluster, RestartAdvisor
 from extender.policy import Policy
 from extender.serve import Service
 from extender.web.console.console_app import ConsoleApp
@@ -28,10 +29,11 @@ async def both(
     api_url: str,
     policy: Policy | None = None,
     clock: Callable[[], float] = time.monotonic,
+    advisor: Callable[[ClusterCache], RestartAdvisor] | None = None,
 ) -> AsyncIterator[tuple[ServeApp, ConsoleApp]]:
     """The ASGI applications of serve and console in one process, for an API server without authentication.
 
-    `clock` returns seconds.
+    `clock` returns seconds. For `advisor` see RestartQuestions.
     """
     policy = policy or Policy()
     async with (
@@ -39,4 +41,5 @@ async def both(
         Service(client, policy, clock) as service,
         console_over(service, policy) as console,
     ):
+        console.restarts.advisor = advisor
         yield ServeApp(service, Probes(service)), ConsoleApp(console)

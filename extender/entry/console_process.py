@@ -74,6 +74,7 @@ def open_pages(pages: Pages, option: str) -> list[socket.socket]:
 def pages_server(console: Console, pages: Pages, rejections: RejectionLog) -> Server:
     """The server of a running console."""
     console.overview.cluster, console.overview.docs = pages.cluster, pages.docs
+    console.restarts.advisor = pages.advisor
     app = ConsoleApp(console, Access(pages.address[0], pages.hosts, pages.token), rejections=rejections)
     return server(app, pages.address, PAGES, pages.tls, rejections)
 

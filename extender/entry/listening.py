@@ -59,6 +59,8 @@ class Pages:
     tls: Tls | None = None
     cluster: str = ""  # the name of the cluster that the page shows
     docs: str = ""  # the URL of the documentation to which the page links
+    # See RestartQuestions of extender.console, whose types neither serve alone nor the agent loads: hence Any.
+    advisor: Callable[[Any], Any] | None = None
 
 
 class ServerEnded(BerthError):

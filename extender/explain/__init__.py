@@ -14,7 +14,7 @@ from extender.explain.gang_question import (
     free_devices,
     widest_domains,
 )
-from extender.explain.near_misses import NO_RELEASE_HELPS, devices_for
+from extender.explain.near_misses import NO_RELEASE_HELPS, devices_for, holders_of_usable
 from extender.explain.place_constraints import unmet_places
 from extender.explain.pod_explanation import Explanation, UnschedulableNodes, explain, no_devices, other_scheduler
 from extender.explain.selector_stats import failing_terms
@@ -39,6 +39,7 @@ __all__ = [
     "first_fit_devices",
     "free_devices",
     "groups_named",
+    "holders_of_usable",
     "namespaces_with_group",
     "no_devices",
     "other_scheduler",

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, combinations
-from typing import NamedTuple
 
 from extender.allocation import Snapshot
 from extender.gangs.domains import NODE, Domain, Domains, natural
@@ -93,7 +92,7 @@ def lacking_members(
 def _crowded_nodes(members: Iterable[GangMember], snapshot: Snapshot) -> frozenset[str]:
     """The nodes in NVLink cliques with other ComputeDomains than those of the members, unless the policy ignores it."""
     of_domains = {one.requirements.compute_domain: one.requirements for one in members}
-    cliques = (one.crowded_cliques(snapshot) for one in of_domains.values())
+    cliques = (one.crowded_cliques(snapshot) for domain, one in of_domains.items() if domain)
     return in_cliques(frozenset[str]().union(*cliques), snapshot)
 
 
@@ -202,11 +201,10 @@ class _Planner:
         return FewerDomains(self._rooms, self._domains, self._may_fit, place).plan(domain, placed)
 
     def _filled(self, rooms: Sequence[NodeRooms], domain: Domain) -> list[Placed] | None:
-        found = fill(rooms, domain, self._domains, self._order)
-        return found.placed if found is not None else None
+        return fill(rooms, domain, self._order)
 
     def _fill(self, rooms: NodeRooms, trial: GangTrial, domain: Domain, wanted: int, variant: int) -> Placed | None:
-        return _fill_rooms(rooms, trial, domain, self._domains, self._order, variant, wanted)
+        return _fill_rooms(rooms, trial, domain, self._order, variant, wanted)
 
     def _searched(self, domain: Domain) -> Assigned | None:
         """The units in a domain, with other devices or alternatives than the preferred ones."""
@@ -214,7 +212,7 @@ class _Planner:
             return self._parts.searched(domain)
         alone = len(self._rooms) == 1 and not self._rooms[0].spans_domains
         if alone and len(local_nodes(domain.nodes, self._snapshot)) == len(domain.nodes):
-            found = pack(self._rooms[0], domain, self._snapshot, self._domains, self._order, self._steps)
+            found = pack(self._rooms[0], domain, self._snapshot, self._order, self._steps)
         else:
             found = self._with_other_alternatives(domain) or self._by_search(domain, self._steps)
         return self._by_rank(self._in_fewer(domain, found)) if found is not None else None
@@ -222,9 +220,9 @@ class _Planner:
     def _with_other_alternatives(self, domain: Domain) -> list[Placed] | None:
         """All units without the first alternatives of their requests, then without the second ones, and so on."""
         for variant in range(1, max(rooms.variants for rooms in self._rooms)):
-            found = fill(self._rooms, domain, self._domains, self._order, variant)
+            found = fill(self._rooms, domain, self._order, variant)
             if found is not None:
-                return found.placed
+                return found
         return None
 
     def _by_search(self, domain: Domain, steps: Steps) -> list[Placed] | None:
@@ -272,8 +270,8 @@ class _Planner:
     def _room(self, domain: Domain) -> int:
         if self._parts is not None:
             return self._parts.room(domain)
-        found = fill(self._rooms, domain, self._domains, self._order, whole=False)
-        return found.members if found is not None else 0
+        placed = fill(self._rooms, domain, self._order, whole=False) or []
+        return sum(rooms.members_per_unit * len(units) for rooms, units in zip(self._rooms, placed, strict=False))
 
     def _bounded_members(self, domain: Domain) -> int:
         self._context.deadline.check_time()
@@ -309,45 +307,31 @@ def _bound(rooms: NodeRooms, domain: Domain) -> int:
 # -- filling a domain with the preferred devices of each unit ------------------------------------------------------
 
 
-class Filled(NamedTuple):
-    """The units that a domain received, in the order of the rooms, and the number of their members."""
-
-    placed: list[Placed]
-    members: int
-
-
 def fill(
     all_rooms: Sequence[NodeRooms],
     domain: Domain,
-    domains: Domains,
     order: PlaceOrder,
     variant: int = 0,
     *,
     whole: bool = True,
-) -> Filled | None:
+) -> list[Placed] | None:
     """Place all units in a domain. If not all fit: None, or with `whole` False as many as fit.
 
-    Raises DeadlineExceeded.
+    The result is in the order of the rooms. Raises DeadlineExceeded.
     """
     trial, found = GangTrial(), list[Placed]()
     for rooms in all_rooms:
-        placed = _fill_rooms(rooms, trial, domain, domains, order, variant, len(rooms.units), whole=whole)
+        placed = _fill_rooms(rooms, trial, domain, order, variant, len(rooms.units), whole=whole)
         if placed is None:
             return None
         found.append(placed)
-    return Filled(found, members_of(all_rooms, found))
-
-
-def members_of(all_rooms: Sequence[NodeRooms], placed: Sequence[Placed]) -> int:
-    """The number of members of these units."""
-    return sum(rooms.members_per_unit * len(units) for rooms, units in zip(all_rooms, placed, strict=True))
+    return found
 
 
 def _fill_rooms(
     rooms: NodeRooms,
     trial: GangTrial,
     domain: Domain,
-    domains: Domains,
     order: PlaceOrder,
     variant: int,
     wanted: int,
@@ -362,7 +346,7 @@ def _fill_rooms(
         if whole and sum(known.values()) < left:
             return None
         before = len(placed)
-        parts = spread(known, *order.of_parts(rooms, known, domain), left, domains.placed | trial.nodes)
+        parts = spread(known, *order.of_parts(rooms, known, domain), left, order.placed | trial.nodes)
         for name, number in parts.items():
             placed += ((name, unit) for unit in rooms.place(trial, name, number, variant))
         # Nodes that share a pool, or a limit, have less room together than each alone. So the rest is spread again.
@@ -371,9 +355,7 @@ def _fill_rooms(
     return placed if not whole or len(placed) == wanted else None
 
 
-def pack(
-    rooms: NodeRooms, domain: Domain, snapshot: Snapshot, domains: Domains, order: PlaceOrder, steps: Steps
-) -> list[Placed] | None:
+def pack(rooms: NodeRooms, domain: Domain, snapshot: Snapshot, order: PlaceOrder, steps: Steps) -> list[Placed] | None:
     """Place all units of a gang of equal units in a domain whose nodes share no pool, with any of their devices.
 
     Units on one node do not affect other nodes. So each node is searched alone, until there is room for all units.
@@ -393,7 +375,7 @@ def pack(
     if sum(room.values()) < wanted:
         return None
     placed = Placed()
-    for name, number in spread(room, *order.of_parts(rooms, room, domain), wanted, domains.placed).items():
+    for name, number in spread(room, *order.of_parts(rooms, room, domain), wanted, order.placed).items():
         found = rooms.place(trial, name, number)
         units = found if len(found) == number else better[rooms.equivalence_key(name)][:number]
         placed += ((name, unit) for unit in units)

@@ -46,6 +46,11 @@ class PlaceOrder:
         self._snapshot = snapshot
         self._context = context
 
+    @property
+    def placed(self) -> frozenset[str]:
+        """The nodes on which members are bound."""
+        return self._domains.placed
+
     # -- domains ---------------------------------------------------------------------------------------------
 
     def _spare(self, domain: Domain) -> int:

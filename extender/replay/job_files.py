@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -64,11 +64,6 @@ def read_jobs(path: Path, traces: Sequence[Trace], columns: str, notes: Counter[
         )
     if not jobs:
         raise WireError(where, "has no jobs")
-    names = set[str]()
-    for job in jobs:
-        if job.name in names:
-            raise WireError(where, f"two jobs have the name {shown(job.name)}")
-        names.add(job.name)
     first = jobs[0].arrival
     return [replace(job, arrival=job.arrival - first) for job in jobs]
 
@@ -77,7 +72,7 @@ def _of_json(text: str, where: str, notes: Counter[str]) -> Iterator[Job]:
     if text.startswith("[") and '"attempts"' in text[:_PHILLY_START]:
         yield from _of_philly(text, where, notes)
         return
-    before = -math.inf
+    before = dict[str, _Placed]()
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
@@ -92,8 +87,7 @@ def _of_json(text: str, where: str, notes: Counter[str]) -> Iterator[Job]:
             raise WireError(place, "must be a JSON object")
         if "kind" in row:
             raise WireError(place, _OBJECTS)
-        before = _in_order(job := _job(row, number, place, _FIELDS), before, place)
-        yield job
+        yield _checked(_job(row, number, place, _FIELDS), before, number, place)
 
 
 def _of_csv(text: str, where: str, traces: Sequence[Trace], notes: Counter[str]) -> Iterator[Job]:
@@ -103,12 +97,11 @@ def _of_csv(text: str, where: str, traces: Sequence[Trace], notes: Counter[str])
         yield from _converted(rows, partial(job_of, trace), f"{where}: line", notes)
         return
     _check_columns(header, f"{where}: line 1")
-    before = -math.inf
+    before = dict[str, _Placed]()
     for number, row in rows:
         place = f"{where}: line {number}"
         given = {name: value for name, value in row.items() if value}
-        before = _in_order(job := _job(given, number, place, _CSV_FIELDS), before, place)
-        yield job
+        yield _checked(_job(given, number, place, _CSV_FIELDS), before, number, place)
 
 
 def _of_columns(text: str, where: str, columns: Trace, notes: Counter[str]) -> Iterator[Job]:
@@ -165,13 +158,19 @@ def _converted(
     yield from sorted(jobs.values(), key=lambda job: job.arrival)
 
 
-def _in_order(job: Job, before: float, place: str) -> float:
-    if job.arrival < before:
-        raise WireError(
-            place,
-            f"arrival {job.arrival:g} is before that of the job above, {before:g}",
-        )
-    return job.arrival
+class _Placed(NamedTuple):
+    line: int
+    arrival: float
+
+
+def _checked(job: Job, before: dict[str, _Placed], line: int, place: str) -> Job:
+    """The job, which becomes the last of those before, by name. Raises WireError if it may not follow these."""
+    if job.name in before:
+        raise WireError(place, f"has the name {shown(job.name)}, as line {before[job.name].line} has")
+    if before and job.arrival < (last := before[next(reversed(before))].arrival):
+        raise WireError(place, f"arrival {job.arrival:g} is before that of the job above, {last:g}")
+    before[job.name] = _Placed(line, job.arrival)
+    return job
 
 
 def _check_number(number: int, place: str) -> None:
@@ -311,7 +310,7 @@ _READERS: dict[str, Callable[[object], Any]] = {
     "product": _text(PRODUCT_WORDS),
     "cpu": _amount(1000),
     "ram": _amount(1),
-    "topology": _text(re.compile("required|preferred|none")),
+    "topology": _text(re.compile("required|preferred|product|none")),
     "group_required": _text(_LEVEL),
     "group_preferred": _text(_LEVEL),
     "claim": _claim,
@@ -328,7 +327,7 @@ _WANTED = {
     "product": "words of a product's name, separated by |",
     "cpu": "a quantity such as 8 or 500m",
     "ram": "a quantity such as 64Gi",
-    "topology": "required, preferred or none",
+    "topology": "required, preferred, product or none",
     "group_required": "a level, such as rack or clique",
     "group_preferred": "a level, such as rack or clique",
     "claim": "an object: the spec of a ResourceClaim",

@@ -45,7 +45,7 @@ class Job:
     product: str = ""  # words of which the product's name has one, separated by |
     cpu: int = 0
     ram: int = 0
-    topology: str = ""  # required, preferred or none: the links between the GPUs of a pod
+    topology: str = ""  # required, preferred, product or none: the links between the GPUs of a pod
     group_required: str = ""  # the level in one domain of which all pods must be
     group_preferred: str = ""
     claim: Json | None = field(default=None, compare=False)  # the spec of each pod's claim, in place of GPUs and NICs

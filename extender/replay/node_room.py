@@ -1,7 +1,7 @@
 """The CPU, memory and places that the nodes of a replay have left, as NodeResourcesFit of kube-scheduler counts them.
 
-It filters, and scores by its strategy LeastAllocated. One point of an extender weighs 200 in scheduler-config/, and
-this score is at most 100: so it decides between nodes with equal points of Berth.
+It filters, and scores by its strategy: LeastAllocated by default, MostAllocated in scheduler-config/. One point of an
+extender weighs 200 there, and this score is at most 100: so it decides between nodes with equal points of Berth.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ class NodeRoom:
             if cpu >= need_cpu and ram >= need_ram and pods >= need_pods
         ]
 
-    def least_allocated(self, names: Iterable[str], asked: Amounts) -> list[str]:
-        """The nodes of which the largest share of CPU and memory would stay free; all of them if none is asked for."""
+    def best(self, names: Iterable[str], asked: Amounts, *, most_allocated: bool) -> list[str]:
+        """The nodes with the highest score; all of them if neither CPU nor memory is asked for."""
         if not asked.cpu and not asked.ram:
             return list(names)
-        scores = {name: self._score(name, asked) for name in names}
-        best = max(scores.values())
+        scores = {name: self._free(name, asked) for name in names}
+        best = (min if most_allocated else max)(scores.values())
         return [name for name, score in scores.items() if score == best]
 
-    def _score(self, name: str, asked: Amounts) -> int:
-        """0 to 100, in whole numbers as kube-scheduler computes it."""
+    def _free(self, name: str, asked: Amounts) -> int:
+        """The percentage of CPU and memory that would stay free, in whole numbers as kube-scheduler computes it."""
         left, total = self._left[name], self._total[name]
         cpu = (left.cpu - asked.cpu) * 100 // max(total.cpu, 1)
         return (cpu + (left.ram - asked.ram) * 100 // max(total.ram, 1)) // 2

@@ -20,7 +20,7 @@ from extender.api.resource_claims import Result
 from extender.explain.fleet_rows import fleet_stats, large_jobs
 from extender.replay.jobs import Job
 from extender.replay.large_shapes import LargeShape, has_place
-from extender.topology.affinity import nearest, pairs_of
+from extender.topology.affinity import near_pairs
 from extender.topology.score_parts import product_gbps
 from extender.topology.sets import bandwidth, is_joined
 
@@ -38,7 +38,7 @@ class PlacedPod(NamedTuple):
     gbps: float
     best_gbps: float
     near: int  # pairs of a GPU and a NIC that are as near as the machine allows
-    pairs: int
+    pairs: int  # of so many GPUs and NICs, the most that can be
     devices: tuple[str, ...]  # as driver/pool/device
     knows_links: bool = True  # False: what joins the GPUs of the node is not known, so that the set is not measured
 
@@ -55,17 +55,13 @@ def placed_pod(node_info: NodeInfo, results: Sequence[Result], *, knows_links: b
     """Measure the devices of a pod. `knows_links`: whether it is known what joins the GPUs of the node."""
     names = tuple(str(one.device) for one in results)
     taken = sum(1 << bit for one in results if (bit := _whole_device(node_info, one)) is not None)
-    gpus, fabric, places = node_info.positions(taken), node_info.fabric, node_info.places
+    gpus, fabric = node_info.positions(taken), node_info.fabric
     count, joined, gbps = gpus.bit_count(), False, 0.0
     if fabric is not None and count > 1:
         joined, gbps = is_joined(fabric.graph, gpus), bandwidth(fabric.graph, gpus)
-    near, pairs = 0, pairs_of(places, taken)
-    for pair in pairs if places is not None else ():
-        assert places is not None, "there are pairs"
-        a, b = sorted((places.kind(pair.anchor), places.kind(pair.other)))
-        near += pair.nearness == nearest(places)[a, b]
+    near, pairs = near_pairs(node_info.places, taken)
     best = max(product_gbps(node_info, gpus), gbps) if count > 1 else 0.0
-    return PlacedPod(node_info.node.name, count, joined, gbps, best, near, len(pairs), names, knows_links)
+    return PlacedPod(node_info.node.name, count, joined, gbps, best, near, pairs, names, knows_links)
 
 
 def _whole_device(node_info: NodeInfo, result: Result) -> int | None:
@@ -103,7 +99,7 @@ class Outcome:
     joined: float  # of the pods with several GPUs on other nodes: those whose GPUs links join
     ring_gbps: float  # mean bandwidth of their rings in GB/s
     ring: float  # the sum of it, against the best sets of their nodes
-    nic: float  # pairs of a GPU and a NIC that are as near as the machine allows
+    nic: float  # pairs of a GPU and a NIC that are as near as the machine allows, of those that can be
     gangs: int
     domains: float  # of a gang: values of the nearest level of its nodes, or nodes without one
     in_one: float  # gangs in one domain

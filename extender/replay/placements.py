@@ -62,7 +62,7 @@ class BerthPlacing:
             return Offer(reasons=tally(answer.failed, names, self._nodes), lasting=self._is_lasting(pod))
         if len(passed) == 1:
             return Offer({passed[0]: 0})
-        return Offer(dict(self._decisions.prioritize(pod, passed)))
+        return Offer(dict(self._decisions.prioritize(pod, passed)), most_allocated=True)  # as in scheduler-config/
 
     def _is_lasting(self, pod: Pod) -> bool:
         """Whether only free devices help. A gang may also wait for its turn, or for the end of a pause."""

@@ -1,6 +1,7 @@
 """Traces that others published, as jobs of a replay. TRACES is a table of their columns: a file's header tells which.
 
-* PAI: Alibaba's cluster-trace-gpu-v2020 (NSDI 2022), the table of tasks, with its header file before it.
+* PAI: Alibaba's cluster-trace-gpu-v2020 (NSDI 2022), the table of tasks, with its header file before it; and the jobs
+  of its simulator, whose amounts are GPUs and cores.
 * openb: Alibaba's cluster-trace-gpu-v2023 (FGD, USENIX ATC 2023), the lists of pods.
 * DLRM: Alibaba's cluster-trace-gpu-v2025 (Prism, NSDI 2025), instances of recommendation models with GPUs and RDMA.
 * spot: Alibaba's cluster-trace-v2026-spot-gpu (GFS, ASPLOS 2026), the jobs.
@@ -35,6 +36,7 @@ _MIB, _GIB = 2.0**20, 2.0**30
 _MAX_VALUE = 1e18
 LEFT_OUT = "rows left out because they have no time, or ask for nothing"
 _MISSING = {"", "nan", "none", "null", "na", "n/a", r"\n"}
+_NO_LIMIT = {*_MISSING, "-1"}
 
 
 class Column(NamedTuple):
@@ -57,6 +59,7 @@ class Trace:
     only: tuple[str, str] | None = None  # the rows with this value in this column are jobs
     is_cut: bool = False  # a row without an arrival ran when the trace began, one without an end when it ended
     may_lack: Collection[str] = ("end", "product", "ram")  # fields whose columns some files of this form do not have
+    dropped: Collection[str] = ()  # columns that limit where a pod may be, which a replay does not do
 
     def lacking(self, header: Collection[str]) -> list[str]:
         """The columns that a file of this form has, and this header has not."""
@@ -75,6 +78,18 @@ TRACES = (
             "gpus": Column("plan_gpu", 0.01),
             "cpu": Column("plan_cpu", 0.01),
             "ram": Column("plan_mem", _GIB),
+            "product": Column("gpu_type"),
+        },
+    ),
+    Trace(
+        "PAI simulator",
+        {
+            "name": Column("job_id"),
+            "arrival": Column("submit_time"),
+            "duration": Column("duration"),
+            "pods": Column("num_inst"),
+            "gpus": Column("num_gpu"),
+            "cpu": Column("num_cpu"),
             "product": Column("gpu_type"),
         },
     ),
@@ -105,6 +120,7 @@ TRACES = (
         },
         only=("role", "HN"),  # the others, CN, need no device of a GPU node
         is_cut=True,
+        dropped=("max_instance_per_node",),
     ),
     Trace(
         "spot",
@@ -217,6 +233,9 @@ def job_of(trace: Trace, row: Mapping[str, str], number: int, notes: Counter[str
         ram=round(cells.amount("ram")),
     )
     if arrival >= 0 and (gpus or job.nics or job.cpu or job.ram):
+        for column in trace.dropped:
+            if row.get(column, "").lower() not in _NO_LIMIT:
+                notes[f"jobs with a {column}, which the replay does not keep"] += 1
         return job
     notes[LEFT_OUT] += 1
     return None
@@ -230,8 +249,8 @@ def _times(cells: _Cells, *, is_cut: bool) -> tuple[float, float]:
     elif cells.has("end"):
         end = cells.time("end")
         if end < arrival:
-            names = cells.column("end"), cells.column("arrival")
-            raise ValueError(f"{names[0]} {end:g} is before {names[1]} {arrival:g}")
+            texts = [f"{cells.column(field)} {shown(cells.text(field))}" for field in ("end", "arrival")]
+            raise ValueError(" is before ".join(texts))
         duration = end - arrival
     else:
         return (arrival if is_cut else -1.0), math.inf

@@ -2,8 +2,8 @@
 
 The cluster is virtual, and so is its time. The pods that are restarted have ended, and are created again. The nodes
 that are to become free have a taint that only the wanted pods tolerate: without it, a restarted pod may take a node
-while a gang pauses after a failed plan. When the wanted pods have their places, the taint goes, and all that still wait
-are tried again.
+before the wanted pods exist, or while a gang pauses after a failed plan. When the wanted pods have their places, the
+taint goes, and all that still wait are tried again.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class _Restarts:
         self._room = room
         tolerant = tuple(replace(pod, tolerations=(*pod.tolerations, TOLERATION)) for pod in wanted.pods)
         self._wanted = replace(wanted, pods=tolerant)
-        self._asked = [self._wanted, *map(again, restarts)]
+        self._restarted = [again(one) for one in restarts]
         self._freed = {claim.key for one in restarts for claim in one.claims}
         self._reserved = reserved
         self._policy = policy
@@ -133,12 +133,20 @@ class _Restarts:
             cache.apply_claim(key, store.claims[key])
 
     async def _restart(self) -> None:
-        """Reserve the nodes, create all pods, free the nodes, and wait until no pod can be placed any more."""
+        """Reserve the nodes, create all pods, free the nodes, and wait until no pod can be placed any more.
+
+        Wanted pods that do not exist yet come last, as the commands of an advice say.
+        """
         before = {name: self._cache.store.nodes[name] for name in sorted(self._reserved)}
         for name, node in before.items():
             self._cache.apply_node(name, replace(node, taints=(*node.taints, RESERVED)))
-        for asked in self._asked:
+        if not self._wanted.is_new:
+            self._create(self._wanted)
+        for asked in self._restarted:
             self._create(asked)
+        if self._wanted.is_new:
+            await self._rounds(lambda: not self._scheduler.has_work)
+            self._create(self._wanted)
         await self._rounds(lambda: all(pod.uid in self._nodes for pod in self._wanted.pods))
         for name, node in before.items():
             self._cache.apply_node(name, node)

@@ -31,13 +31,15 @@ FORBIDDEN = Code.NODE_CONSTRAINTS.text
 class Offer:
     """The answer about a pod: scores by node, or the number of nodes for each reason; or an error.
 
-    `lasting`: it would be the same for any pod, or gang, of this shape until devices become free.
+    `lasting`: it would be the same for any pod, or gang, of this shape until devices become free. `most_allocated`: of
+    nodes with equal scores kube-scheduler takes the fullest.
     """
 
     scores: Mapping[str, int] = field(default_factory=dict)
     reasons: Mapping[str, int] = field(default_factory=dict)
     error: str = ""
     lasting: bool = True
+    most_allocated: bool = False
 
 
 class Placing(Protocol):
@@ -152,7 +154,7 @@ class VirtualScheduler:
             self._reject(waiting, offer)
         else:
             self._take(waiting.pod.uid, of)
-            node = self._chosen(offer.scores, waiting)
+            node = self._chosen(offer, waiting)
             self._node_of[waiting.pod.uid] = node, waiting.requests
             self._room.take(node, waiting.requests)
             if of in self._classes:
@@ -165,10 +167,11 @@ class VirtualScheduler:
         names = self._room.with_room(waiting.requests)
         return names if waiting.nodes is None else [name for name in names if name in waiting.nodes]
 
-    def _chosen(self, scores: Mapping[str, int], waiting: Waiting) -> str:
+    def _chosen(self, offer: Offer, waiting: Waiting) -> str:
         """The best node."""
-        best = max(scores.values())
-        equal = self._room.least_allocated((name for name, score in scores.items() if score == best), waiting.requests)
+        best = max(offer.scores.values())
+        names = (name for name, score in offer.scores.items() if score == best)
+        equal = self._room.best(names, waiting.requests, most_allocated=offer.most_allocated)
         return tie_breaker(dict.fromkeys(equal, 0), self._seed, waiting.pod.key.name)
 
     def _reject(self, waiting: Waiting, offer: Offer) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from extender.allocation import Features, NodeInfo, Snapshot
+from extender.allocation import Features, Snapshot
 from extender.allocation.what_if import with_own_pools_released
 from extender.api.documents import MAX_YAML, parts_of, text_of
 from extender.api.fields import Json
@@ -31,7 +31,7 @@ from extender.sandbox.apiserver.validation import decode
 from extender.sandbox.apiserver.versioned_store import ObjectStore
 from extender.sandbox.machines import GPU_DRIVER
 from extender.scheduling import Evaluator
-from extender.topology.affinity import nearest, pairs_of
+from extender.topology.affinity import near_pairs
 from extender.topology.sets import bandwidth, is_joined
 
 EXPECT = "berth.dev/expect-"
@@ -205,8 +205,9 @@ class Report:
         if node_info.fabric is None:
             return PlacedGpus(node, gpus, busy, None, False, 0.0)
         graph, mask = node_info.fabric.graph, _mask(node_info.fabric, gpus)
-        gbps = bandwidth(graph, mask) if len(gpus) > 1 else 0.0
-        return PlacedGpus(node, gpus, busy, graph, is_joined(graph, mask), gbps, *_near_pairs(node_info, devices))
+        gbps, index = bandwidth(graph, mask) if len(gpus) > 1 else 0.0, node_info.inventory.index
+        near = near_pairs(node_info.places, sum(1 << index[device] for device in set(devices) if device in index))
+        return PlacedGpus(node, gpus, busy, graph, is_joined(graph, mask), gbps, *near)
 
     def _first_fit_node(self, claims: list[Claim]) -> str:
         """Take the first devices that fit on the first node by name."""
@@ -225,19 +226,6 @@ class Report:
         free = with_own_pools_released(self._node_infos[node], [Result("", device) for device in taken])
         found = first_fit_devices(free, claims, self._classes, self._context)
         return [free.inventory.devices[bit].id for bit in members(found or 0)]
-
-
-def _near_pairs(node_info: NodeInfo, devices: Sequence[DeviceId]) -> tuple[int, int]:
-    """(pairs of these devices that are as near as the machine allows, all pairs)."""
-    places, index = node_info.places, node_info.inventory.index
-    pairs = pairs_of(places, sum(1 << index[device] for device in set(devices) if device in index))
-    if places is None or not pairs:
-        return 0, 0
-    best, near = nearest(places), 0
-    for pair in pairs:
-        a, b = sorted((places.kind(pair.anchor), places.kind(pair.other)))
-        near += pair.nearness == best[a, b]
-    return near, len(pairs)
 
 
 def _devices_of(claim: Claim) -> list[DeviceId]:

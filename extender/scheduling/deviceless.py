@@ -6,7 +6,8 @@ that twice as many GPUs can no longer be used.
 
 A point of an extender weighs 200 in scheduler-config/. NodeResourcesFit and NodeResourcesBalancedAllocation add at most
 100 each. So one point for each step decides before them, and what the pod itself prefers may still decide against it:
-a preferred affinity or a spread constraint weighs 200, too.
+a preferred affinity or a spread constraint weighs 200, too. Between nodes with equal points MostAllocated decides, the
+strategy in scheduler-config/: it fills one node before it takes the CPU of the next.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ from extender.scheduling.node_selection import SelectedNodes
 from extender.scheduling.requirements.pod_requirements import PodRequirements
 from extender.scheduling.unschedulable_reason import unschedulable_reason
 from extender.topology.preference import ByTopology
-from extender.topology.score_parts import DeviceChoice, ScorePart, achieved_gbps, parts, total
+from extender.topology.score_parts import DeviceChoice, ScorePart, achieved_gbps, parts, total, with_least_memory
 from extender.topology.sets import bandwidth, is_joined
 
 _MAX_PLACEMENTS = 8_192  # entries of about 2.5 KB; a half-full fleet of mixed machine types has about 1,000 states
@@ -78,8 +78,8 @@ class Placement:
     ring_gbps: float  # GB/s
     free_gpus: tuple[int, int] = (0, 0)  # before and after it, in thousandths of a GPU
     # Of a single request on the fast path: the mask of the free devices that match it, and how many of them it takes.
-    matching: int = 0
-    each: int = 0
+    matching: int = field(default=0, compare=False)
+    each: int = field(default=0, compare=False)
     # The cached placement that this one copies for another pod's request.
     shared_from: Placement | None = field(default=None, compare=False, repr=False)
 
@@ -369,12 +369,14 @@ def may_reject_sets(node_info: NodeInfo, requirements: PodRequirements) -> bool:
 class PlacementCache:
     """Placements of the fast path, shared by pods whose requests match the same devices.
 
-    Requirements with other names or other selectors can match the same devices. The cache is bounded, the oldest entry
-    goes first. It is valid for one FleetBaseline, because scores are relative to that baseline.
+    Requirements with other names or other selectors can match the same devices. If the selectors demand other memory,
+    the devices are the same, too, and only the part `headroom` is computed again: a cluster has many such bounds. The
+    cache is bounded, the oldest entry goes first. It is valid for one FleetBaseline, because scores are relative to it.
     """
 
     def __init__(self, limit: int = _MAX_PLACEMENTS) -> None:
-        self._placements: FIFOCache[tuple[object, ...], Placement] = FIFOCache(limit)
+        # Each with the bytes of memory that the selectors of its request demand of a device.
+        self._placements: FIFOCache[tuple[object, ...], tuple[int, Placement]] = FIFOCache(limit)
         self._baseline: FleetBaseline | None = None
 
     def __len__(self) -> int:
@@ -395,23 +397,30 @@ class PlacementCache:
             self._placements.clear()
             self._baseline = context.baseline
         key = placement_key(node_info, requirements, path)
-        kept = self._placements.get(key)
+        asked, (least, kept) = path.asked[0], self._placements.get(key, (0, None))
+        wanted = asked.least_memory if not requirements.intent.expected_bytes else 0  # see score_parts
         if kept is None:
             status = _solve(node_info, requirements, context, problem, path)
             if isinstance(status, Unschedulable):
                 return status
-            kept = self._placements[key] = replace(status.for_request(_NO_REQUEST), shared_from=None)
-        return kept.for_request(path.asked[0].request)
+            kept = replace(status.for_request(_NO_REQUEST), shared_from=None)
+            self._placements[key] = wanted, kept
+        elif least != wanted:
+            bits = [pick.bit for pick in kept.solution.picks[0]]
+            found = with_least_memory(kept.parts, wanted, node_info, bits, context.baseline, requirements.policy)
+            kept = replace(kept, parts=found, score=total(found, requirements.policy))
+            self._placements[key] = wanted, kept
+        return kept.for_request(asked.request)
 
 
 def placement_key(node_info: NodeInfo, requirements: PodRequirements, path: FastPath) -> tuple[object, ...]:
-    """The cache key: equal keys have equal placements. Selectors that match the same devices may demand other memory.
+    """The cache key: placements with equal keys differ only in the memory that their selectors demand.
 
     If no GPU of the fabric matches, the score reads only `own_in_use` of the node's use. So nodes of one hardware share
     the choice among the devices of a pool that all of them reach.
     """
-    (_, request, free, least_memory), *_ = path.asked
-    asked = free, request.count, least_memory, requirements.intent, requirements.policy
+    (_, request, free, _), *_ = path.asked
+    asked = free, request.count, requirements.intent, requirements.policy
     if not node_info.positions(free):
         return node_info.state.hardware_signature, node_info.own_in_use, *asked
     return node_info.state.own_signature, *asked

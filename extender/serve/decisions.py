@@ -82,7 +82,7 @@ class Decisions:
         self.requeuer = Requeuer(writer, self.evaluations, wall_clock)
         self.cache = ClusterCache(features)
         self.cache.listeners.append(self.requeuer)
-        self.refresh = CacheRefresh(self.cache)
+        self.refresh = CacheRefresh(self.cache, clock)
         self.orphans = OrphanCollector(
             self.cache, writer, clock, self.supervisor, lambda uid: uid in self.binder.running
         )

@@ -95,10 +95,6 @@ class Evaluations:
         share = self.seconds * min(1.0, _MAX_CALLS_TOGETHER / max(self._sharing, len(self._used), 1))
         return max(share - self._used.get(namespace, 0.0), _FREE_SECONDS)
 
-    def one_slice(self) -> Deadline:
-        """The deadline of a step in the queue. One piece of work always ends, so that the item comes to its end."""
-        return Deadline(_SLICE_SECONDS, self._clock, ends_one=True)
-
     def one_step(self) -> Deadline:
         """The deadline of a step of a search in the queue."""
         return Deadline(_STEP_SECONDS, self._clock, ends_one=True)
@@ -147,7 +143,8 @@ class Evaluations:
         key, item = next(self._items.of(namespace))
         began, done = self._clock(), True
         try:
-            done = item.work(self.one_slice())
+            # One piece of work always ends, so that the item comes to its end.
+            done = item.work(Deadline(_SLICE_SECONDS, self._clock, ends_one=True))
         except DeadlineExceeded:
             done = False
         finally:

@@ -229,7 +229,7 @@ class FilterService:
         self._deleted_pods: LRUCache[str, None] = LRUCache(remembered_pods)  # by UID
         self.policy_generation = 0
         self._deviceless = DevicelessScores()
-        self._collected: CollectedDomain | None = None
+        self.collected: CollectedDomain | None = None  # its nodes are kept for a waiting gang
         self.policy_problem = ""  # why Berth does not use the newest policy file; empty if it does
         self.use_policy(policy)
 
@@ -243,15 +243,6 @@ class FilterService:
         self._cache.slices.agents.use_seconds(policy.live_memory_seconds)
         self.policy, self.policy_problem = policy, ""
         self.policy_generation += 1
-
-    @property
-    def collected(self) -> CollectedDomain | None:
-        """The domain whose nodes are kept for a waiting gang; None if there is none."""
-        return self._collected
-
-    def keep_for_gang(self, collected: CollectedDomain | None) -> None:
-        """Keep the nodes of a domain for a gang from now on, in place of those kept before."""
-        self._collected = collected
 
     def reject_policy(self, problem: str) -> None:
         """Note why the newest policy file is not valid. The last valid policy stays in force."""
@@ -296,12 +287,12 @@ class FilterService:
             text = str(Reason(Code.UNFINISHED, (str(min(ranking.nodes, of)), str(of))))
             return FilterResult(error=f"pod {pod.key}: {text}")
         selected = self.evaluator.selected_nodes(requirements) if requirements.node_selectors else None
-        found = shortlist(ranking, requirements, snapshot, names, self._collected, selected)
+        found = shortlist(ranking, requirements, snapshot, names, self.collected, selected)
         if not found.nodes:
             self.unschedulable.add(pod.uid, requirements, snapshot.version)
             self._report_unsuitable(pod, requirements, snapshot, names)
             for_gangs = _name_gangs(found.reasons, gang_nodes)
-            self.unschedulable_reasons[_main_code(ranking, found.reasons, self._collected, for_gangs).name] += 1
+            self.unschedulable_reasons[_main_code(ranking, found.reasons, self.collected, for_gangs).name] += 1
             return FilterResult([], found.reasons)
         self.unschedulable.remove(pod.uid)
         listed = {name: placement.score for name, placement in found.nodes.items()}
@@ -318,7 +309,7 @@ class FilterService:
 
     def kept_from(self, requirements: PodRequirements) -> frozenset[str]:
         """The nodes that are kept for a gang, and that the pod must not use."""
-        return self._collected.kept_from(requirements) if self._collected is not None else frozenset()
+        return self.collected.kept_from(requirements) if self.collected is not None else frozenset()
 
     def update_ranking(self, pod: Pod, requirements: PodRequirements, ranking: NodeRanking, snapshot: Snapshot) -> bool:
         """Evaluate every node within this call. False if that takes longer: the queue does the rest."""

@@ -144,6 +144,48 @@ def pairs_of(places: Places | None, devices: int) -> list[Pair]:
     return [pair for others in kinds.values() for pair in pair_up(places, anchors, others)]
 
 
+def near_pairs(places: Places | None, devices: int) -> tuple[int, int]:
+    """(pairs among the devices of a mask that are as near as the node allows, the most of so many devices that can be).
+
+    Pairs of drivers whose places cannot be compared do not count.
+    """
+    near, most = 0, 0
+    if places is None:
+        return near, most
+    best, pairs = nearest(places), pairs_of(places, devices)
+    for driver in {places.kind(pair.other) for pair in pairs}:
+        own = [pair for pair in pairs if places.kind(pair.other) == driver]
+        first, second = sorted((places.kind(own[0].anchor), driver))
+        if (level := best[first, second]) > Nearness.UNKNOWN:
+            sides = {pair.anchor for pair in own}, {pair.other for pair in own}
+            found = sum(pair.nearness == level for pair in own)
+            near += found
+            most += max(
+                _most_near(places, level, *sorted((len(side), places.kind(min(side))) for side in sides)), found
+            )
+    return near, most
+
+
+@lru_cache(_MAX_TABLES)
+def _most_near(places: Places, level: Nearness, few: tuple[int, str], many: tuple[int, str]) -> int:
+    """The most pairs of a level among so many devices of two drivers, if all of the node were free.
+
+    Each of the many is in one pair. The few are chosen one after the other, each where most of the many are near: of
+    devices on PCIe roots or NUMA nodes, there is no better choice.
+    """
+    (count, one), (pairs, other), kinds = few, many, dict(places.kinds)
+    left, found = kinds[other], 0
+    beside = [union([1 << b for b in members(left) if places.nearness(a, b) == level]) for a in members(kinds[one])]
+    each, rest = divmod(pairs, count)
+    for position in range(count):
+        best = max(beside, key=lambda mask: (mask & left).bit_count())
+        beside.remove(best)
+        served = members(best & left)[: each + (position < rest)]
+        left &= ~union([1 << bit for bit in served])
+        found += len(served)
+    return found
+
+
 class Together:
     """Chooses the devices for the slots of a pod, by driver: near anchors, and for each the nearest others."""
 

@@ -35,7 +35,9 @@ _UNIT = "(GiB and GB/s)"
 _HALF = 256.0  # the value of which `thrift` is 1/2; values of GPUs are between 5 (T4) and 3,100 (GB200)
 _SET = 0.75  # of the value, for each doubling of a broken set
 _UNKNOWN = 1_000.0  # about that of a B200
-_NAMED = 4  # so much more, as a multiple of the value, counts a product of which jobs name all GPUs
+# So much more, as a multiple of the value, counts a product of which jobs name all GPUs. Less counts by the square: if
+# they name few, enough are left for them anyway.
+_NAMED = 16
 _MAX_KINDS = 1024  # of machines, whose values are remembered; each keeps its links, at most 3 KiB
 _REACH = 4  # their links count so often, so that a tray of a rack is worth more than a whole board of B200s
 
@@ -81,7 +83,9 @@ def thrift(
     taken = chosen.bit_count()
     found = values_of_products(node_info, fabric, chosen, own)
     value = sum(value * gpus.bit_count() for _, value, gpus in found) / taken
-    counts = sum(value * (1 + _NAMED * named.get(product, 0.0)) * gpus.bit_count() for product, value, gpus in found)
+    counts = sum(
+        value * (1 + _NAMED * named.get(product, 0.0) ** 2) * gpus.bit_count() for product, value, gpus in found
+    )
     counts /= taken
     broken = (sum(broken_sets(node_info, chosen)) | chosen).bit_count()  # no two sets have a GPU in common
     names = " and ".join(product or "GPU" for product, _, _ in found)

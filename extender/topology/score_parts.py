@@ -12,7 +12,7 @@ mix cannot use there. The gradient of a placement is the fragment that it adds; 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
@@ -68,6 +68,7 @@ def fragment(host: Host, mix: RequestMix) -> float:
 _GIB = 1 << 30
 _UNASKED = 0.15  # how much of `link` the links decide if the pod asked for none
 _TOO_SLOW = 0.25  # `link` just below what the pod asked for: a cheap GPU and a full node weigh less than the rest
+_BEFORE_HEADROOM = ("link", "affinity", "value")  # the parts that come first
 _TIE = 1_000  # the weight of the best fit is this much smaller than that of the gradient
 
 
@@ -119,7 +120,7 @@ class DeviceChoice:
 def parts(choice: DeviceChoice, baseline: FleetBaseline, policy: Policy, intent: PodIntent) -> tuple[ScorePart, ...]:
     """The parts of the score that apply to this choice."""
     value = _value(choice, baseline, policy)
-    assumed = baseline.least_memory_bytes if value is None or not policy.weights.value else 0
+    assumed = _assumed_bytes(value, baseline, policy)
     found = (
         _link(choice, baseline, intent),
         _affinity(choice, baseline),
@@ -131,6 +132,31 @@ def parts(choice: DeviceChoice, baseline: FleetBaseline, policy: Policy, intent:
         _preference(choice),
     )
     return tuple(part for part in found if part is not None)
+
+
+def with_least_memory(
+    found: tuple[ScorePart, ...],
+    least: int,
+    node_info: NodeInfo,
+    bits: Iterable[int],
+    baseline: FleetBaseline,
+    policy: Policy,
+) -> tuple[ScorePart, ...]:
+    """The parts of the same choice for selectors that demand `least` bytes of each device. Only `headroom` differs.
+
+    `bits` are the chosen devices, of one request without an amount, in a pod without an annotation of its memory.
+    """
+    value = next((part for part in found if part.name == "value"), None)
+    assumed = _assumed_bytes(value, baseline, policy)
+    headroom = _headroom_of([(bit, least) for bit in bits], node_info, assumed, policy)
+    before = [part for part in found if part.name in _BEFORE_HEADROOM]
+    after = [part for part in found[len(before) :] if part.name != "headroom"]
+    return (*before, *([headroom] if headroom is not None else ()), *after)
+
+
+def _assumed_bytes(value: ScorePart | None, baseline: FleetBaseline, policy: Policy) -> int:
+    """What a pod is assumed to need of a device: if `value` does not count, the smallest GPU of the fleet; else 0."""
+    return baseline.least_memory_bytes if value is None or not policy.weights.value else 0
 
 
 def total(found: tuple[ScorePart, ...], policy: Policy) -> float:
@@ -251,21 +277,27 @@ def _headroom(choice: DeviceChoice, assumed_bytes: int, policy: Policy, expected
     the selectors demand, which only bounds it. Without any of these, `assumed_bytes` is assumed; if it is 0, the device
     does not count.
     """
-    asked = have = fit = overused = assumed = 0
-    problem = choice.problem
+    problem, wanted = choice.problem, list[tuple[int, int]]()
     for name, claim in zip(problem.names, choice.solution.picks, strict=True):
         for pick in claim:
-            memory = unclaimed_bytes(choice.node_info, pick.bit)
-            if not memory:  # such as a NIC
-                continue
-            wanted = _wanted_bytes(pick.consumed or pick.request.capacity) or expected_bytes
-            wanted = wanted or problem.select(name, pick.request).least_memory
-            if wanted or assumed_bytes:
-                asked += wanted or min(assumed_bytes, memory)
-                fit += min(wanted or assumed_bytes, memory)
-                assumed += not wanted
-                have += memory
-                overused += min(choice.node_info.overuse.get(pick.bit, 0), memory)
+            asked = _wanted_bytes(pick.consumed or pick.request.capacity) or expected_bytes
+            wanted.append((pick.bit, asked or problem.select(name, pick.request).least_memory))
+    return _headroom_of(wanted, choice.node_info, assumed_bytes, policy)
+
+
+def _headroom_of(
+    wanted: Iterable[tuple[int, int]], node_info: NodeInfo, assumed_bytes: int, policy: Policy
+) -> ScorePart | None:
+    """See _headroom. `wanted`: the bit of each chosen device, and the bytes that it has to have; 0: not known."""
+    asked = have = fit = overused = assumed = 0
+    for bit, least in wanted:
+        memory = unclaimed_bytes(node_info, bit)
+        if memory and (least or assumed_bytes):  # a NIC has none
+            asked += least or min(assumed_bytes, memory)
+            fit += min(least or assumed_bytes, memory)
+            assumed += not least
+            have += memory
+            overused += min(node_info.overuse.get(bit, 0), memory)
     if not have:
         return None
     value = (fit if policy.headroom == "tight" else have - fit) / have * (1 - overused / have)

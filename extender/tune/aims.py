@@ -25,7 +25,7 @@ MAX_DRAWS = len(_T) + 1
 
 class Aim(NamedTuple):
     """A figure of replays. `sign` is 1 if more is better, else -1. `lacks` says that no job has what it `needs`,
-    `unknown` why no draw has a value.
+    `unknown` why no draw has a value. `of_waits`: weights cannot change it where no job waits.
 
     People read it times `scale`, in `unit`; a change of it in `change_unit`.
     """
@@ -39,6 +39,7 @@ class Aim(NamedTuple):
     lacks: str
     unknown: str
     needs: Callable[[Job], bool]
+    of_waits: bool
     of: Callable[[Sequence[Job], Outcome], float]
 
 
@@ -76,6 +77,7 @@ AIMS = {
             lacks="no pod of the jobs has several GPUs",
             unknown="no pod with several GPUs got a node whose links are known",
             needs=lambda job: job.pod_gpus > 1,
+            of_waits=False,
             of=lambda _, outcome: outcome.ring_gbps or math.nan,
         ),
         Aim(
@@ -88,6 +90,7 @@ AIMS = {
             lacks="no job has GPUs",
             unknown="the fleet has no GPUs",
             needs=lambda job: job.pod_gpus > 0,
+            of_waits=True,
             of=lambda _, outcome: outcome.allocated,
         ),
         Aim(
@@ -100,6 +103,7 @@ AIMS = {
             lacks=f"no job has more than {LARGE_GPUS} GPUs",
             unknown=f"too few jobs have more than {LARGE_GPUS} GPUs: no draw has one",
             needs=is_large,
+            of_waits=True,
             of=large_wait,
         ),
     )
@@ -112,6 +116,11 @@ Figures = Mapping[str, float]
 def figures_of(jobs: Sequence[Job], outcome: Outcome) -> Figures:
     """Measure a replay."""
     return {name: aim.of(jobs, outcome) for name, aim in AIMS.items()}
+
+
+def has_waits(outcome: Outcome) -> bool:
+    """Whether a job did not start at once. Times are sums of fractions."""
+    return outcome.started < outcome.jobs or any(one.wait > 1 for one in outcome.started_jobs.values())
 
 
 def decisions_of(outcome: Outcome) -> str:

@@ -17,7 +17,7 @@ from extender.api.fields import Json
 from extender.base.berth_errors import WireError
 from extender.policy import Policy
 from extender.replay import Fleet, Job, Outcome, Task, measured_side_by_side, placement_of
-from extender.tune.aims import AIMS, Aim, Figures, Interval, change, decisions_of, figures_of, interval
+from extender.tune.aims import AIMS, Aim, Figures, Interval, change, decisions_of, figures_of, has_waits, interval
 from extender.tune.candidates import (
     Changes,
     Trial,
@@ -133,13 +133,16 @@ def tune(
     """
     if not any(map(aim.needs, jobs)):
         raise WireError(f"--aim {aim.name}", aim.lacks)
-    generators = [random.Random(f"{seed}/{one}") for one in range(SEARCH_DRAWS + draws)]  # noqa: S311 - no secrets
-    drawn = [resampled(jobs, one) for one in generators]
-    first, others = drawn[:SEARCH_DRAWS], drawn[SEARCH_DRAWS:]
     singles = single_changes(policy.weights, weights_that_matter(jobs))
     runner = _Runner(fleet, policy, seed, progress)
     runner.expect(1 + len(singles) + (1 + len(singles) + _MAX_COMBINATIONS) * SEARCH_DRAWS + 2 * draws)
-    singles = runner.that_decide_otherwise(singles, jobs)
+    now, waits = runner.present(jobs)
+    if aim.of_waits and not waits:
+        raise WireError(f"--aim {aim.name}", "no job waits on this fleet, so other weights cannot start one earlier")
+    singles = runner.that_decide_otherwise(singles, jobs, now)
+    generators = [random.Random(f"{seed}/{one}") for one in range(SEARCH_DRAWS + draws)]  # noqa: S311 - no secrets
+    drawn = [resampled(jobs, one) for one in generators]
+    first, others = drawn[:SEARCH_DRAWS], drawn[SEARCH_DRAWS:]
     runner.expect((1 + len(singles) + _MAX_COMBINATIONS) * SEARCH_DRAWS + 2 * draws)
     before, *found = runner.figures([(), *singles], first)
     if all(math.isnan(one[aim.name]) for one in before):
@@ -168,12 +171,18 @@ class _Runner:
         """At most so many replays are still to come."""
         self._replays = self._done + more
 
-    def that_decide_otherwise(self, singles: Sequence[Changes], jobs: Sequence[Job]) -> list[Changes]:
+    def present(self, jobs: Sequence[Job]) -> tuple[str, bool]:
+        """What the present policy decides for the jobs of the user, see decisions_of, and whether a job waits."""
+        (found,) = self._measured([()], [jobs], 0, _present)
+        return found
+
+    def that_decide_otherwise(self, singles: Sequence[Changes], jobs: Sequence[Job], now: str) -> list[Changes]:
         """The changes with which a job of the user gets other devices, or gets them at another time.
 
-        Of values of one weight that decide alike, the nearest to the present one is left.
+        `now` are the decisions of the present policy. Of values of one weight that decide alike, the nearest to the
+        present one is left.
         """
-        now, *found = self._measured([(), *singles], [jobs], 0, _decisions)
+        found = self._measured(singles, [jobs], 0, _decisions)
         known = {(name, now) for ((name, _),) in singles}
         left = list[Changes]()
         for changes, decisions in zip(singles, found, strict=True):
@@ -214,6 +223,10 @@ class _Runner:
 
 def _figures(task: Task, outcome: Outcome) -> Figures:
     return figures_of(task.jobs, outcome)
+
+
+def _present(_: Task, outcome: Outcome) -> tuple[str, bool]:
+    return decisions_of(outcome), has_waits(outcome)
 
 
 def _decisions(_: Task, outcome: Outcome) -> str:

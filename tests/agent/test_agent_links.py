@@ -10,12 +10,11 @@ import pytest
 
 from extender.allocation import FleetBaseline
 from extender.api.gpu_topology import Fabric, Graph, Source
-from extender.api.nodes import decode_node
 from extender.api.resource_slices import SliceDecoder
 from extender.cache import ClusterCache
 from extender.cache.slice_index import LINK_SECONDS
 from extender.sandbox import carried_machines, fabric_slice
-from extender.sandbox.machines import GPU_DRIVER, gpu_slice, node_object
+from extender.sandbox.machines import GPU_DRIVER, gpu_slice
 from extender.sandbox.machines import gpu_uuid as made_up_uuid
 from extender.topology import ring
 from extender.topology.agent_slices import read_fabric
@@ -23,7 +22,7 @@ from extender.topology.ring import MAX_MESH
 from extender.topology.sets import bandwidth, best_gbps, ranked
 from extender.topology.sources import choose_fabric, live_fabric
 from extender.vendors import whole_identity
-from tests.worlds.nic_worlds import device_slice
+from tests.worlds.filled_caches import device_slice, machine_nodes, put
 
 MACHINES = carried_machines()
 DECODER = SliceDecoder()
@@ -157,19 +156,6 @@ def test_machines_keep_their_rings(machine: str) -> None:
 # -- the fleet's baseline ------------------------------------------------------------------------------------
 
 
-def put(cache: ClusterCache, obj: dict, now: float = 0.0) -> None:
-    cache.apply_slice(obj["metadata"]["name"], DECODER.decode(obj), now)
-
-
-def cache_of(**machines: str) -> ClusterCache:
-    cache = ClusterCache()
-    for node, name in machines.items():
-        cache.apply_node(node, decode_node(node_object(node, MACHINES[name], {})))
-        put(cache, gpu_slice(node, MACHINES[name]))
-        put(cache, fabric_slice(node, MACHINES[name]))
-    return cache
-
-
 def baseline(cache: ClusterCache) -> FleetBaseline:
     return cache.snapshot().baseline
 
@@ -190,7 +176,7 @@ def baseline(cache: ClusterCache) -> FleetBaseline:
 )
 def test_rates_that_the_product_cannot_have_do_not_count(machine: str, lie: dict) -> None:
     """The driver states the product. The whole fleet has this product, so nothing can be better than an honest node."""
-    cache = cache_of(n1=machine, n2=machine)
+    cache = machine_nodes(n1=machine, n2=machine)
     most = max(*baseline(cache).best_ring_gbps.values(), 120 if machine == "dgx1-v100" else 0)
     put(cache, lie)
     assert max(baseline(cache).best_ring_gbps.values()) <= most
@@ -199,7 +185,7 @@ def test_rates_that_the_product_cannot_have_do_not_count(machine: str, lie: dict
 
 
 def test_an_unknown_product_counts_as_the_newest_known_one_at_most() -> None:
-    cache = cache_of(n1="t4-4", n2="t4-4")
+    cache = machine_nodes(n1="t4-4", n2="t4-4")
     unknown = gpu_slice("n1", MACHINES["t4-4"])
     for device in unknown["spec"]["devices"]:
         device["attributes"]["productName"] = {"string": "NVIDIA R999"}
@@ -211,7 +197,7 @@ def test_an_unknown_product_counts_as_the_newest_known_one_at_most() -> None:
 @pytest.mark.parametrize("kept", [1, 2, 3])
 def test_gpus_that_the_driver_does_not_publish_do_not_count(kept: int) -> None:
     """The agent of a node with few GPUs publishes four (the others are, for example, in MIG mode)."""
-    cache = cache_of(n1="gb200-nvl72-tray", n2="t4-4")
+    cache = machine_nodes(n1="gb200-nvl72-tray", n2="t4-4")
     few = gpu_slice("n1", MACHINES["gb200-nvl72-tray"])
     del few["spec"]["devices"][kept:]
     put(cache, few)
@@ -222,7 +208,7 @@ def test_gpus_that_the_driver_does_not_publish_do_not_count(kept: int) -> None:
 
 def test_a_mig_device_is_no_gpu_of_the_baseline() -> None:
     """A MIG device may name the UUID of its GPU."""
-    cache = cache_of(n1="gb200-nvl72-tray", n2="t4-4")
+    cache = machine_nodes(n1="gb200-nvl72-tray", n2="t4-4")
     partitioned = gpu_slice("n1", MACHINES["gb200-nvl72-tray"])
     for device in partitioned["spec"]["devices"][1:]:
         device["attributes"]["type"] = {"string": "mig"}
@@ -234,7 +220,7 @@ def test_a_mig_device_is_no_gpu_of_the_baseline() -> None:
 @pytest.mark.parametrize("whole", [0, 2])
 def test_a_mig_device_has_the_place_of_its_gpu(whole: int) -> None:
     """Also on a node whose GPUs are all in MIG mode. NVIDIA's driver 0.4 publishes no NUMA node."""
-    cache = cache_of(n1="gb200-nvl72-tray")
+    cache = machine_nodes(n1="gb200-nvl72-tray")
     put(cache, device_slice("n1", "dra.net", [{"name": "nic", "attributes": {"dra.net/numaNode": {"int": 0}}}]))
     partitioned = gpu_slice("n1", MACHINES["gb200-nvl72-tray"])
     for number, device in enumerate(partitioned["spec"]["devices"][whole:]):
@@ -256,7 +242,7 @@ def test_a_mig_device_has_the_place_of_its_gpu(whole: int) -> None:
 
 
 def test_the_agent_of_a_node_that_lost_its_mig_devices_has_no_fabric() -> None:
-    cache = cache_of(n1="gb200-nvl72-tray")
+    cache = machine_nodes(n1="gb200-nvl72-tray")
     partitioned = gpu_slice("n1", MACHINES["gb200-nvl72-tray"])
     for device in partitioned["spec"]["devices"]:
         device["attributes"] |= {"type": {"string": "mig"}, "parentUUID": device["attributes"].pop("uuid")}
@@ -269,7 +255,7 @@ def test_the_agent_of_a_node_that_lost_its_mig_devices_has_no_fabric() -> None:
 
 def test_gpus_that_no_driver_publishes_belong_to_every_agent_that_names_them() -> None:
     """A node whose GPUs are in MIG mode loses nothing if the agent of another node names their UUIDs."""
-    cache = cache_of(n1="t4-4", n2="gb200-nvl72-tray")
+    cache = machine_nodes(n1="t4-4", n2="gb200-nvl72-tray")
     few = gpu_slice("n2", MACHINES["gb200-nvl72-tray"])
     del few["spec"]["devices"][2:]
     put(cache, few)
@@ -285,7 +271,7 @@ def test_gpus_that_no_driver_publishes_belong_to_every_agent_that_names_them() -
 
 
 def test_made_up_gpus_do_not_raise_the_size_of_the_largest_node() -> None:
-    cache = cache_of(n1="t4-4", n2="t4-4")
+    cache = machine_nodes(n1="t4-4", n2="t4-4")
     put(cache, said(16))
     assert baseline(cache).most_gpus == 4
     assert baseline(cache).best_ring_gbps.keys() == {2, 3, 4}
@@ -293,7 +279,7 @@ def test_made_up_gpus_do_not_raise_the_size_of_the_largest_node() -> None:
 
 def test_a_new_graph_with_the_same_best_rings_leaves_the_baseline_as_it_is() -> None:
     """Another baseline voids all scores of the fleet."""
-    cache = cache_of(n1="t4-4", n2="t4-4")
+    cache = machine_nodes(n1="t4-4", n2="t4-4")
     before = baseline(cache)
     put(cache, said(4, productName="Tesla T4", numaNode=7))
     fabric = cache.snapshot().node_infos["n1"].fabric
@@ -304,7 +290,7 @@ def test_a_new_graph_with_the_same_best_rings_leaves_the_baseline_as_it_is() -> 
 
 def test_another_numa_node_or_distance_causes_no_new_search_for_rings() -> None:
     """Attack: keep serve busy with ever new NUMA nodes or distances."""
-    cache = cache_of(n1="dgx1-v100", n2="t4-4")
+    cache = machine_nodes(n1="dgx1-v100", n2="t4-4")
     links = two_meshes()
     put(cache, said(16, links=links, nvlinkVersion=2))
     before, searches = baseline(cache), ring.mesh_problem.cache_info().misses
@@ -320,10 +306,10 @@ def test_another_numa_node_or_distance_causes_no_new_search_for_rings() -> None:
 
 def test_ever_new_slices_of_an_agent_keep_no_more_graphs_than_the_tables_hold() -> None:
     """The table of interned graphs holds 1,024, and the caches of GPU sets as many."""
-    cache = cache_of(n1="hgx-h100-8", n2="t4-4")
+    cache = machine_nodes(n1="hgx-h100-8", n2="t4-4")
     for number in range(3000):
         cache.expire(60.0 * number)
-        put(cache, said(2, links={(0, 1): 2}, linkMBps=20_000 + number, numaNode=number % 1024), 60.0 * number)
+        put(cache, said(2, links={(0, 1): 2}, linkMBps=20_000 + number, numaNode=number % 1024), now=60.0 * number)
         baseline(cache)
     gc.collect()
     assert sum(type(kept) is Graph for kept in gc.get_objects()) <= 2 * 1024 + 512, "512 for the tables of products"
@@ -340,7 +326,7 @@ def numa_of(cache: ClusterCache, node: str) -> int:
 
 def test_links_that_change_ever_again_wait_and_delay_no_other_node() -> None:
     """Each write with new links costs a search for rings: ever new ones once kept serve busy."""
-    cache = cache_of(n1="dgx1-v100", n2="t4-4")
+    cache = machine_nodes(n1="dgx1-v100", n2="t4-4")
     for number in range(1, 50):
         put(cache, said(8, pcieGeneration=3, numaNode=number), now=1.0)
         cache.snapshot()
@@ -361,7 +347,7 @@ def test_links_that_change_ever_again_wait_and_delay_no_other_node() -> None:
 
 def test_an_agent_that_changes_the_name_of_its_pool_gains_no_time() -> None:
     """Attack: keep serve busy with ever new links or rates."""
-    cache, other = cache_of(n1="dgx1-v100"), said(8)
+    cache, other = machine_nodes(n1="dgx1-v100"), said(8)
     other["spec"]["pool"]["name"] = "n2"  # so the node has no agent's slice
     for number in range(1, 50):
         put(cache, other)
@@ -371,7 +357,7 @@ def test_an_agent_that_changes_the_name_of_its_pool_gains_no_time() -> None:
 
 
 def test_the_state_of_gpus_does_not_wait() -> None:
-    cache = cache_of(n1="t4-4")
+    cache = machine_nodes(n1="t4-4")
     for number in range(50):
         put(cache, said(4, memoryFreeMiB=number, note=f"check {number}"), now=5.0 * number)
         fabric = cache.snapshot().node_infos["n1"].fabric

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.api.gpu_topology import Source
-from extender.api.nodes import decode_node
 from extender.api.resource_slices import SliceDecoder
 from extender.cache import CacheListener, ClusterCache
 from extender.sandbox import carried_machines, fabric_slice
@@ -23,6 +22,7 @@ from extender.topology.agent_slices import BOUNDS, MAX_LINKS, MAX_NODE_GPUS, MAX
 from extender.topology.sets import bandwidth
 from tests.worlds.cache_worlds import CountingBuilder
 from tests.worlds.eventually import eventually
+from tests.worlds.filled_caches import machine_nodes, put
 from tests.worlds.running_berth import berthing
 
 MACHINES = carried_machines()
@@ -145,28 +145,15 @@ def test_real_machines_have_no_problem() -> None:
         assert read_fabric(DECODER.decode(fabric_slice("n1", machine)).devices)[1] == (), name
 
 
-def cache_of(**machines: str) -> ClusterCache:
-    cache = ClusterCache()
-    for node, name in machines.items():
-        cache.apply_node(node, decode_node(node_object(node, MACHINES[name], {})))
-        put(cache, gpu_slice(node, MACHINES[name]))
-        put(cache, fabric_slice(node, MACHINES[name]))
-    return cache
-
-
 def source_of(cache: ClusterCache, node: str) -> Source:
     fabric = cache.snapshot().node_infos[node].fabric
     assert fabric is not None
     return fabric.source
 
 
-def put(cache: ClusterCache, obj: dict) -> None:
-    cache.apply_slice(obj["metadata"]["name"], DECODER.decode(obj))
-
-
 def test_gpus_of_another_node_are_refused() -> None:
     """Attack: describe the GPUs of another node."""
-    cache = cache_of(n1="dgx1-v100", n2="dgx1-v100")
+    cache = machine_nodes(n1="dgx1-v100", n2="dgx1-v100")
     other = fabric_slice("n2", MACHINES["dgx1-v100"])["spec"]["devices"][3]["attributes"]["uuid"]["string"]
     put(cache, said("dgx1-v100", 3, uuid=other))
     node_infos = cache.snapshot().node_infos
@@ -185,10 +172,10 @@ def test_gpus_of_another_node_are_refused() -> None:
 
 def test_a_driver_that_publishes_uuids_of_another_node_voids_no_data_of_its_agent() -> None:
     """Attack: void the data of another node's agent, with a driver that publishes the same UUIDs."""
-    cache = cache_of(n1="dgx1-v100", n2="dgx1-v100")
+    cache = machine_nodes(n1="dgx1-v100", n2="dgx1-v100")
     lie = gpu_slice("n1", MACHINES["dgx1-v100"])
     lie["spec"]["devices"] = gpu_slice("n2", MACHINES["dgx1-v100"])["spec"]["devices"]
-    cache.apply_slice(lie["metadata"]["name"], DECODER.decode(lie))
+    put(cache, lie)
     put(cache, said("dgx1-v100", node="n2", readAt=1))  # the next heartbeat of the honest agent
     assert source_of(cache, "n2") is Source.LIVE
     assert "n2" not in cache.agent_problems
@@ -196,14 +183,14 @@ def test_a_driver_that_publishes_uuids_of_another_node_voids_no_data_of_its_agen
 
 def test_a_node_with_thousands_of_gpus_has_no_graph() -> None:
     """5,120 GPUs took 15 s of each filter request: the distances of a graph are a square table."""
-    cache = cache_of(n2="dgx1-v100")
-    cache.apply_node("n1", decode_node(node_object("n1", MACHINES["dgx1-v100"], {})))
+    cache = machine_nodes(n2="dgx1-v100")
+    put(cache, node_object("n1", MACHINES["dgx1-v100"], {}))
     one = gpu_slice("n1", MACHINES["dgx1-v100"])
     one["spec"]["devices"] = one["spec"]["devices"][:1]
     for number in range(MAX_NODE_GPUS + 1):
         one["metadata"]["name"], one["spec"]["pool"]["name"] = f"s{number}", f"p{number}"
         one["spec"]["devices"][0]["attributes"]["uuid"] = {"string": f"GPU-{number}"}
-        cache.apply_slice(f"s{number}", DECODER.decode(one), now=5.0 * number)
+        put(cache, one, now=5.0 * number)
         fabric = cache.snapshot().node_infos["n1"].fabric
         assert (fabric is None) is (number == MAX_NODE_GPUS)
     assert cache.agent_problems == {"n1": ("its driver publishes 65 GPUs, where a node has at most 64",)}
@@ -215,7 +202,7 @@ def test_a_node_with_thousands_of_gpus_has_no_graph() -> None:
 
 def test_pool_is_named_after_the_node() -> None:
     """Attack: publish data of another node by the pool's name."""
-    cache = cache_of(n1="dgx1-v100")
+    cache = machine_nodes(n1="dgx1-v100")
     for number in range(20):
         lie = said("dgx1-v100", switchLinks=18)
         lie["metadata"]["name"] = f"lie-{number}"
@@ -246,8 +233,7 @@ def test_view_that_cannot_be_built_stops_no_other() -> None:
     cache = ClusterCache()
     builder = CountingBuilder(cache)
     for node in ("n1", "n2", "n3"):
-        cache.apply_node(node, decode_node(node_object(node, MACHINES["t4-4"], {})))
-        put(cache, gpu_slice(node, MACHINES["t4-4"]))
+        put(cache, node_object(node, MACHINES["t4-4"], {}), gpu_slice(node, MACHINES["t4-4"]))
     before = cache.snapshot().node_infos["n2"]
     builder.failing = frozenset({"n2"})
     for node in ("n1", "n2"):
@@ -268,7 +254,7 @@ def test_a_node_that_fails_is_tried_again_after_pauses_that_grow_until_it_is_bui
     builder = CountingBuilder(cache)
     deadlines = list[float]()
     cache.timers.moved = lambda: deadlines.append(cache.next_deadline)
-    cache.apply_node("n1", decode_node(node_object("n1", MACHINES["t4-4"], {})))
+    put(cache, node_object("n1", MACHINES["t4-4"], {}))
     assert cache.next_deadline == inf
     builder.failing, now, pauses = frozenset({"n1"}), 0.0, []
     for count in range(9):
@@ -283,7 +269,7 @@ def test_a_node_that_fails_is_tried_again_after_pauses_that_grow_until_it_is_bui
     assert "n1" in cache.snapshot().node_infos
     assert cache.next_deadline == inf
     builder.failing = frozenset({"n1"})
-    cache.apply_node("n1", decode_node(node_object("n1", MACHINES["t4-4"], {"x": "y"})))
+    put(cache, node_object("n1", MACHINES["t4-4"], {"x": "y"}))
     cache.snapshot()
     cache.expire(now)
     assert cache.next_deadline == now + 1
@@ -297,12 +283,12 @@ def test_failed_nodes_are_not_tried_again_with_each_change_of_another_node() -> 
     builder = CountingBuilder(cache)
     builder.failing = frozenset(f"n{number}" for number in range(50))
     for number in range(51):
-        cache.apply_node(f"n{number}", decode_node(node_object(f"n{number}", MACHINES["t4-4"], {})))
+        put(cache, node_object(f"n{number}", MACHINES["t4-4"], {}))
     cache.snapshot()
     cache.expire(0.0)
     builder.built.clear()
     for number in range(13):
-        cache.apply_node("n50", decode_node(node_object("n50", MACHINES["t4-4"], {"x": str(number)})))
+        put(cache, node_object("n50", MACHINES["t4-4"], {"x": str(number)}))
         cache.snapshot()
         cache.expire(0.0)
     assert builder.built == Counter([*builder.failing, *["n50"] * 13])

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import random
-from itertools import chain, combinations
+from itertools import chain, combinations, product
 from math import comb
 from typing import Any, NamedTuple
 
 import pytest
 
 from extender.api.reasons import Code, Reason
-from extender.base.bits import members
+from extender.base.bits import members, union
 from extender.policy import Policy, Weights
 from extender.scheduling import Placement, Unschedulable
-from extender.topology.affinity import pairs_of
+from extender.topology.affinity import near_pairs, pairs_of
 from extender.topology.sets import bandwidth
 from tests.worlds.evaluation_worlds import lines_of
 from tests.worlds.nic_oracle import Oracle
@@ -281,6 +281,19 @@ def test_every_chosen_device_is_in_a_pair(gpus: int, nics: int) -> None:
     pairs = pairs_of(info.places, found.solution.mask)
     assert len(pairs) == max(gpus, nics)
     assert {p.anchor for p in pairs} | {p.other for p in pairs} == set(members(found.solution.mask))
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_the_share_of_near_pairs_is_of_those_that_can_be(name: str) -> None:
+    """Fewer NICs than GPUs leave GPUs without a near one, whatever one takes."""
+    info = NicFleet({"n": MACHINES[name]}).node_info("n")
+    kinds = [[b for b, one in enumerate(info.inventory.devices) if one.id.driver == kind] for kind in (GPU, NIC)]
+    for gpus, nics in product(*(range(1, len(kind) + 1) for kind in kinds)):
+        if comb(len(kinds[0]), gpus) * comb(len(kinds[1]), nics) > 300:
+            continue
+        sets = product(combinations(kinds[0], gpus), combinations(kinds[1], nics))
+        found = [near_pairs(info.places, union([1 << bit for bit in chain(*one)])) for one in sets]
+        assert {most for _, most in found} == {max(near for near, _ in found)}, (gpus, nics)
 
 
 def test_requests_for_the_same_devices_are_counted_together() -> None:

@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
-from benchmarks import large_jobs
-from extender.policy import Policy, PolicyError, load_policy
+from benchmarks import quality
+from benchmarks.replayed_traces import mixed_fleet
+from extender.policy import PolicyError, load_policy
+from extender.replay import Job
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import Machine
 from extender.topology.product_values import thrift
 from extender.topology.score_parts import product_gbps
+from tests.worlds.one_by_one import Fleet
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
 from tests.worlds.vendor_worlds import node_info, nvidia
 
@@ -172,26 +175,29 @@ def test_a_set_with_the_wanted_bandwidth_comes_before_a_cheaper_one_just_below_i
     """The slow node has GPUs in use, so that packing prefers it, too; the fast one has whole sets to break."""
     names, size = [f"{slow}-00", f"{fast}-00"], carried_machines()[slow].count
     for wanted, held in ((2, 0), (4, 0), (2, size - 2), (4, max(size - 4, 0))):
-        fleet = large_jobs.Fleet(Policy(), {slow: 1, fast: 1})
+        fleet = Fleet(carried_machines(), {slow: 1, fast: 1})
         if held:
             fleet.occupy(names[0], range(held))
         below, above = (product_gbps(fleet.cache.snapshot().node_infos[name], (1 << wanted) - 1) for name in names)
         asked = below * 1.02
         if 0 < asked <= above:
-            pod, _ = fleet.create("p", wanted)
-            pod = replace(pod, annotations={"berth.dev/bandwidth": f"{asked:g}"})
-            passed = fleet.filter_service.filter(pod, names).passed
+            asking = replace(fleet.create("p", wanted), annotations={"berth.dev/bandwidth": f"{asked:g}"})
+            passed = fleet.filter_service.filter(asking, names).passed
             assert passed, "both nodes have room"
             assert passed[0] == names[1], (wanted, held, asked, above)
 
 
-@pytest.mark.parametrize("size", large_jobs.SIZES)
+@pytest.mark.parametrize("size", quality.SIZES)
 def test_large_jobs_fit_as_long_as_any_plan_could_have_kept_their_nodes(size: int) -> None:
+    """A gang of all trays, and a job of a whole board, after as many pods as any plan could have placed before them."""
     for seed in range(2):
-        fleet = large_jobs.held_fleet(seed)
-        assert large_jobs.most_of_berth(fleet, size) == large_jobs.most_of_any_plan(
-            large_jobs.free_gpus(large_jobs.held_fleet(seed)), size
-        )
+        fleet, free = mixed_fleet(seed)
+        pods = quality.pods_of(size, quality.most_of_any_plan(free, size))
+        large = [
+            Job("trays", 1000, pods=18, gpus=4, product="GB200", group_required="clique"),
+            Job("board", 1001, gpus=8, product="H100", topology="required"),
+        ]
+        assert quality.replayed(fleet, [*pods, *large], "berth", seed).started == len(pods) + 2
 
 
 def whole_board() -> Machine:
@@ -201,20 +207,17 @@ def whole_board() -> Machine:
 
 
 @pytest.mark.parametrize("held", [0, 20, 40, 60])
-@pytest.mark.parametrize("size", large_jobs.SIZES)
-def test_trays_are_whole_as_long_as_other_nodes_have_room(
-    size: int, held: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("size", quality.SIZES)
+def test_trays_are_whole_as_long_as_other_nodes_have_room(size: int, held: int) -> None:
     """Jobs of eight hold many boards: then a typical job needs a board, and none would miss the GPUs of a tray."""
     rng = random.Random(100 * size + held)
     machines = {**carried_machines(), "b200": whole_board()}
-    monkeypatch.setattr(large_jobs, "carried_machines", lambda: machines)
     others = dict.fromkeys(rng.sample([L40S, V100, A100, H100], rng.randint(0, 2)), 1)
-    fleet = large_jobs.Fleet(Policy(), {**others, "b200": held + 3, TRAY: rng.randint(1, 4)})
+    fleet = Fleet(machines, {**others, "b200": held + 3, TRAY: rng.randint(1, 4)}, cliques=(TRAY,))
     for number in range(held + 1):  # the last one is partly in use
         fleet.occupy(f"b200-{number:02}", range(8 if number < held else rng.randint(1, 3)))
-    left = large_jobs.free_gpus(fleet)
-    for number in range(sum(gpus // size for name, gpus in left.items() if large_jobs.kind_of(name) != TRAY)):
+    left = fleet.free_gpus
+    for number in range(sum(gpus // size for name, gpus in left.items() if not name.startswith(TRAY))):
         assert fleet.place(number, size) is not None
-        broken = [name for name, gpus in large_jobs.free_gpus(fleet).items() if name.startswith(TRAY) and gpus < 4]
+        broken = [name for name, gpus in fleet.free_gpus.items() if name.startswith(TRAY) and gpus < 4]
         assert not broken, f"pod {number} of {held=} {others=}"

@@ -8,45 +8,23 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.allocation import Features
-from extender.api.device_classes import decode_class
-from extender.api.nodes import decode_node
-from extender.api.object_meta import ObjectKey
-from extender.api.pods import Pod
-from extender.api.resource_claims import PodClaim, decode_claim
-from extender.api.resource_slices import SliceDecoder
 from extender.base.bits import members
 from extender.cache import ClusterCache
-from extender.cel.dra import Masks
 from extender.cli.allocate_command import answer, decode_case
-from extender.policy import Policy
-from extender.scheduling import (
-    EvaluationContext,
-    NodeRanking,
-    Placement,
-    PodRequirements,
-    Unschedulable,
-    evaluate,
-    ignores_identity,
-    requirements_of,
-)
+from extender.scheduling import NodeRanking, Placement, Unschedulable, evaluate, ignores_identity
+from tests.worlds.filled_caches import NODE, asked, claim_for, class_of_driver, device_slice, put
 
 Json = dict[str, Any]
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases" / "derived_attributes.yaml").read_text())
-CLASSES: list[Json] = [
-    {"metadata": {"name": name}, "spec": {"selectors": [{"cel": {"expression": f'device.driver == "{name}"'}}]}}
-    for name in ("gpu", "nic")
-]
+CLASSES = [class_of_driver(name) for name in ("gpu", "nic")]
 
 
 def slices_of(case: Json, node: str = "n") -> list[Json]:
-    found = []
-    for driver in ("gpu", "nic"):
-        devices = [{"name": f"{driver}-{i}", "attributes": one} for i, one in enumerate(case.get(f"{driver}s", []))]
-        pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
-        spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": devices}
-        found.append({"metadata": {"name": f"{driver}-{node}"}, "spec": spec})
-    return found
+    named = {
+        driver: [{"name": f"{driver}-{i}", "attributes": one} for i, one in enumerate(case.get(f"{driver}s", []))]
+        for driver in ("gpu", "nic")
+    }
+    return [device_slice(node, driver, devices) for driver, devices in named.items()]
 
 
 def form_of(request: Json) -> Json:
@@ -65,8 +43,7 @@ def claim_of(case: Json, *, alternatives: bool) -> Json:
         else {"name": name, "exactly": form_of(request)}
         for name, request in case["requests"].items()
     ]
-    devices = {"requests": requests, "constraints": case["constraints"]}
-    return {"metadata": {"namespace": "x", "name": "c", "uid": "c"}, "spec": {"devices": devices}}
+    return claim_for(*requests, constraints=case["constraints"])
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
@@ -75,7 +52,7 @@ def test_allocated_devices(case: Json, *, alternatives: bool) -> None:
     world = {
         "name": case["name"],
         "features": ["DRAListTypeAttributes", "DRAPrioritizedList"],
-        "node": {"metadata": {"name": "n"}},
+        "node": NODE,
         "resourceSlices": slices_of(case),
         "deviceClasses": CLASSES,
         "claims": [claim_of(case, alternatives=alternatives)],
@@ -90,26 +67,10 @@ def test_allocated_devices(case: Json, *, alternatives: bool) -> None:
         assert (results and [r["device"] for r in results]) == (None if case["expect"] == "none" else case["expect"])
 
 
-def asked(case: Json, nodes: dict[str, Json]) -> tuple[ClusterCache, PodRequirements, EvaluationContext]:
-    """A cache with these nodes, each with the devices of a case, and the requirements of the claim of `case`."""
-    cache, decoder = ClusterCache(), SliceDecoder()
-    for class_ in CLASSES:
-        cache.apply_class(class_["metadata"]["name"], decode_class(class_))
-    for name, world in nodes.items():
-        cache.apply_node(name, decode_node({"metadata": {"name": name}}))
-        for obj in slices_of(world, name):
-            cache.apply_slice(obj["metadata"]["name"], decoder.decode(obj))
-    made = decode_claim(claim_of(case, alternatives=False))
-    cache.apply_claim(made.key, made)
-    snapshot = cache.snapshot()
-    requirements = requirements_of(Pod(ObjectKey("x", "p"), "p", claims=(PodClaim("g", "c"),)), snapshot, Policy())
-    assert isinstance(requirements, PodRequirements)
-    return cache, requirements, EvaluationContext(Masks(), Features(), snapshot.baseline)
-
-
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_serve_agrees(case: Json) -> None:
-    cache, requirements, context = asked(case, {"n": case})
+    cache = put(ClusterCache(), *CLASSES, NODE, *slices_of(case))
+    requirements, context = asked(cache, claim_of(case, alternatives=False))
     info = cache.snapshot().node_infos["n"]
     status = evaluate(info, requirements, context)
     if case["expect"] in ("error", "none"):
@@ -126,11 +87,11 @@ def test_each_node_gets_the_status_of_its_own_devices(attribute: str) -> None:
     numa = f'int(device.attributes["gpu"].{attribute}.substring(4))'
     requests = {"g": {"of": "gpu", "numa": numa}, "n": {"of": "nic", "numa": 'device.attributes["nic"].numa'}}
     case = {"requests": requests, "constraints": [{"matchAttribute": "x/numa"}]}
-    worlds = {
-        name: {"gpus": [{attribute: {"string": place}}], "nics": [{"numa": {"int": 0}}]}
-        for name, place in (("a", "numa0"), ("b", "numa1"), ("c", "numa0"))
-    }
-    cache, requirements, context = asked(case, worlds)
+    cache = put(ClusterCache(), *CLASSES)
+    for name, place in (("a", "numa0"), ("b", "numa1"), ("c", "numa0")):
+        devices = {"gpus": [{attribute: {"string": place}}], "nics": [{"numa": {"int": 0}}]}
+        put(cache, {"kind": "Node", "metadata": {"name": name}}, *slices_of(devices, name))
+    requirements, context = asked(cache, claim_of(case, alternatives=False))
     snapshot = cache.snapshot()
     assert ignores_identity(requirements, context) == (attribute == "place")
     ranking = NodeRanking(requirements)

@@ -10,29 +10,23 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from extender.allocation import Features
-from extender.api.device_classes import decode_class
-from extender.api.nodes import decode_node
-from extender.api.object_meta import ObjectKey
-from extender.api.pods import Pod
-from extender.api.resource_claims import PodClaim, decode_claim
 from extender.api.resource_slices import SliceDecoder
 from extender.base.bits import members
 from extender.cache import ClusterCache
-from extender.cel.dra import Dialect, Masks
+from extender.cel.dra import Dialect
 from extender.cel.dra.terms import failed_term
 from extender.cli.allocate_command import answers_of
 from extender.cli.select_command import answer
-from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import GPU_DRIVER, gpu_slice
-from extender.scheduling import EvaluationContext, Placement, PodRequirements, Unschedulable, evaluate, requirements_of
+from extender.scheduling import Placement, Unschedulable, evaluate
 from extender.scheduling.equivalence import Patterns, equivalence_key
 from extender.topology.sources import choose_fabric
+from tests.worlds.filled_caches import CLASS, NODE, asked, claim_for, class_of_driver, device_slice, put
 
 Json = dict[str, Any]
 WORLD = yaml.safe_load((Path(__file__).parents[1] / "cases" / "list_attributes.yaml").read_text())
-OF_D = {"metadata": {"name": "d"}, "spec": {"selectors": [{"cel": {"expression": 'device.driver == "d"'}}]}}
+OF_D = class_of_driver("d")
 
 
 @pytest.mark.parametrize(("expression", "expected"), WORLD["selectors"])
@@ -46,53 +40,25 @@ def test_selectors_read_lists(expression: str, expected: object) -> None:
 
 def node_of(name: str, devices: list[Json], others: list[Json]) -> list[Json]:
     """The node and the slices of its two drivers."""
-    found: list[Json] = [{"kind": "Node", "metadata": {"name": name}}]
-    for driver, content in (("d", devices), ("other", others)):
-        pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
-        spec = {"driver": driver, "nodeName": name, "pool": pool, "devices": content}
-        found.append({"kind": "ResourceSlice", "metadata": {"name": f"{driver}-{name}"}, "spec": spec})
-    return found
+    node = {"kind": "Node", "metadata": {"name": name}}
+    return [node, device_slice(name, "d", devices), device_slice(name, "other", others)]
 
 
 def claim_of(case: Json) -> Json:
     exactly: Json = {"deviceClassName": "d", "count": case.get("count", 1)}
     if "selector" in case:
         exactly["selectors"] = [{"cel": {"expression": case["selector"]}}]
-    devices = {"requests": [{"name": "r", "exactly": exactly}], "constraints": case.get("constraints", [])}
-    return {"metadata": {"namespace": "x", "name": "c", "uid": "c"}, "spec": {"devices": devices}}
-
-
-def filled(nodes: list[list[Json]]) -> ClusterCache:
-    cache, decoder = ClusterCache(), SliceDecoder()
-    cache.apply_class("d", decode_class(OF_D))
-    for objects in nodes:
-        for obj in objects:
-            name = obj["metadata"]["name"]
-            if obj["kind"] == "Node":
-                cache.apply_node(name, decode_node(obj))
-            else:
-                cache.apply_slice(name, decoder.decode(obj))
-    return cache
-
-
-def asked(cache: ClusterCache, case: Json) -> tuple[PodRequirements, EvaluationContext]:
-    made = decode_claim(claim_of(case))
-    cache.apply_claim(made.key, made)
-    pod = Pod(ObjectKey("x", "p"), "p", claims=(PodClaim("g", "c"),))
-    snapshot = cache.snapshot()
-    requirements = requirements_of(pod, snapshot, Policy())
-    assert isinstance(requirements, PodRequirements)
-    return requirements, EvaluationContext(Masks(), Features(), snapshot.baseline)
+    return claim_for({"name": "r", "exactly": exactly}, constraints=case.get("constraints", []))
 
 
 @pytest.mark.parametrize("case", WORLD["worlds"], ids=lambda case: case["name"])
 def test_serve_and_allocate_agree(case: Json) -> None:
     node = node_of("n", case["devices"], case.get("others", []))
-    cache = filled([node])
-    requirements, context = asked(cache, case)
+    cache = put(ClusterCache(), OF_D, *node)
+    requirements, context = asked(cache, claim_of(case))
     info = cache.snapshot().node_infos["n"]
     status = evaluate(info, requirements, context)
-    objects = [*node, {"kind": "DeviceClass", **OF_D}, {"kind": "ResourceClaim", **claim_of(case)}]
+    objects = [*node, OF_D, claim_of(case)]
     for order in ("in-tree", "preferred"):
         (found,) = answers_of([("", obj) for obj in objects], order, None)
         results = found["allocations"][0]["devices"]["results"] if found["allocations"] else None
@@ -127,8 +93,8 @@ def test_nodes_of_one_equivalence_key_fit_the_same_claims(nodes: list[list[Json 
         [{"name": f"x{i}", **({} if one is None else {"attributes": {"n": one}})} for i, one in enumerate(node)]
         for node in nodes
     ]
-    cache = filled([node_of(f"n{i}", devices, []) for i, devices in enumerate(made)])
-    requirements, context = asked(cache, {"count": 2, "constraints": [{f"{kind}Attribute": "d/n"}]})
+    cache = put(ClusterCache(), OF_D, *(obj for i, own in enumerate(made) for obj in node_of(f"n{i}", own, [])))
+    requirements, context = asked(cache, claim_of({"count": 2, "constraints": [{f"{kind}Attribute": "d/n"}]}))
     known: dict[object, object] = {}
     for info in cache.snapshot().node_infos.values():
         key = len(info.inventory.devices), *equivalence_key(info, requirements, context, Patterns())
@@ -170,16 +136,14 @@ def test_a_failed_term_shows_the_list_as_cel_writes_it(term: str, seen: str) -> 
 
 def test_the_preferred_gpus_are_joined_ones_whose_lists_meet() -> None:
     """Of four GPUs in two NVLink pairs, the middle two alone have equal lists."""
-    machine, cache = carried_machines()["rtx-a6000-4-bridged"], filled([])
-    published, decoder = gpu_slice("n", machine), SliceDecoder()
+    machine = carried_machines()["rtx-a6000-4-bridged"]
+    published = gpu_slice("n", machine)
     for device, near in zip(published["spec"]["devices"], ([0], [0, 1], [0, 1], [1]), strict=True):
         device["attributes"]["resource.kubernetes.io/numaNode"] = {"ints": near}
-    cache.apply_class("d", decode_class({"metadata": {"name": "d"}, "spec": {}}))
-    cache.apply_node("n", decode_node({"metadata": {"name": "n"}}))
-    for obj in (published, fabric_slice("n", machine)):
-        cache.apply_slice(obj["metadata"]["name"], decoder.decode(obj))
+    cache = put(ClusterCache(), CLASS, NODE, published, fabric_slice("n", machine))
     constraints = [{"matchAttribute": "resource.kubernetes.io/numaNode"}]
-    requirements, context = asked(cache, {"count": 2, "constraints": constraints})
+    request = {"name": "r", "exactly": {"deviceClassName": "any", "count": 2}}
+    requirements, context = asked(cache, claim_for(request, constraints=constraints))
     status = evaluate(cache.snapshot().node_infos["n"], requirements, context)
     assert isinstance(status, Placement)
     assert status.solution.mask in (0b0011, 0b1100)

@@ -11,12 +11,8 @@ from typing import Any
 import pytest
 
 from extender.allocation import Features, NodeInfo
-from extender.api.device_classes import decode_class
-from extender.api.nodes import decode_node
 from extender.api.pods import decode_pod
 from extender.api.reasons import Code
-from extender.api.resource_claims import decode_claim
-from extender.api.resource_slices import SliceDecoder
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
 from extender.gangs.gang_problem import GangShortage
@@ -27,6 +23,7 @@ from extender.scheduling import EvaluationContext, FilterStatus, Placement, PodR
 from extender.topology.sets import quality
 from tests.worlds.dra_worlds import H100
 from tests.worlds.explain_worlds import held_claim
+from tests.worlds.filled_caches import claim_for, class_of_driver, device_slice, put
 from tests.worlds.gang_worlds import GangWorld, nodes_of
 from tests.worlds.running_berth import pod
 
@@ -72,7 +69,7 @@ def claim_object(name: str, requests: tuple[Asked, ...]) -> Json:
             first = {**exactly, "name": "never", "count": one.first, "selectors": [never]}
             request = {"name": f"r{number}", "firstAvailable": [first, {**exactly, "name": "then"}]}
         found.append(request)
-    return {"metadata": {"name": name, "namespace": "default"}, "spec": {"devices": {"requests": found}}}
+    return claim_for(*found, name=name, namespace="default")
 
 
 def machine_of(world: World) -> Machine:
@@ -92,29 +89,19 @@ def slices(world: World, node: str = "n1") -> Iterator[Json]:
                 name = f"partition{len(members)}"
                 device["attributes"][name if world.bare else f"{GPU}/{name}"] = {"int": identity}
     yield gpus
-    pool = {"name": "n1", "generation": 1, "resourceSliceCount": 1}
-    devices = [{"name": f"nic-{number}"} for number in range(4)]
-    yield {"metadata": {"name": "nics"}, "spec": {"driver": NIC, "nodeName": "n1", "pool": pool, "devices": devices}}
+    yield device_slice("n1", NIC, [{"name": f"nic-{number}"} for number in range(4)])
 
 
 def status(world: World) -> tuple[FilterStatus, NodeInfo]:
     """The status of the node for the pod."""
-    cache, decoder = ClusterCache(), SliceDecoder()
-    cache.apply_node("n1", decode_node(node_object("n1", machine_of(world), {})))
+    cache = put(ClusterCache(), node_object("n1", machine_of(world), {}), *slices(world))
+    put(cache, class_of_driver(GPU), class_of_driver(NIC))
     cache.apply_namespace("default", {"resource.kubernetes.io/admin-access": "true"})
-    for raw in slices(world):
-        cache.apply_slice(raw["metadata"]["name"], decoder.decode(raw))
-    for driver in (GPU, NIC):
-        selectors = [{"cel": {"expression": f'device.driver == "{driver}"'}}]
-        class_ = {"metadata": {"name": driver}, "spec": {"selectors": selectors}}
-        cache.apply_class(driver, decode_class(class_))
     held = [{"request": "r", "driver": GPU, "pool": "n1", "device": f"gpu-{number}"} for number in world.busy]
     objects = [held_claim("held", held)] if held else []
     objects += [claim_object(f"c{number}", requests) for number, requests in enumerate(world.claims)]
-    for one in map(decode_claim, objects):
-        cache.apply_claim(one.key, one)
     asking = decode_pod(pod("p", *(f"c{number}" for number in range(len(world.claims)))))
-    snapshot = cache.snapshot()
+    snapshot = put(cache, *objects).snapshot()
     requirements = requirements_of(asking, snapshot, Policy())
     assert isinstance(requirements, PodRequirements)
     context = EvaluationContext(Masks(), Features(), snapshot.baseline)

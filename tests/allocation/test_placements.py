@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.allocation import Features
-from extender.api.device_classes import decode_class
 from extender.api.nodes import decode_node
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
-from extender.api.resource_claims import PodClaim, Result, decode_claim
+from extender.api.resource_claims import PodClaim, Result
 from extender.api.resource_slices import DeviceId, SliceDecoder
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
@@ -29,6 +28,7 @@ from extender.scheduling import (
     requirements_of,
 )
 from extender.scheduling.evaluate import PlacementCache
+from tests.worlds.filled_caches import GPU_CLASS, device_slice, put
 from tests.worlds.running_berth import claim
 
 _POLICIES = (Policy(), load_policy("headroom: roomy"), load_policy("packing: spread\nweights: {packing: 50}"))
@@ -61,24 +61,19 @@ _ASKED = st.tuples(
 
 def fleet(held: list[tuple[int, int]]) -> tuple[ClusterCache, Masks]:
     """Four machines twice; of each node in turn, these devices are held. A pool that all nodes reach is number 8."""
-    cache, decoder, machines = ClusterCache(), SliceDecoder(), carried_machines()
-    cache.apply_class("gpu.nvidia.com", decode_class({"metadata": {"name": "gpu.nvidia.com"}, "spec": {}}))
+    cache, machines = put(ClusterCache(), GPU_CLASS), carried_machines()
     for number, kind in enumerate(("hgx-h100-8", "dgx1-v100", "a100-pcie-8-bridged", "t4-4") * 2):
         name = f"n{number}"
-        cache.apply_node(name, decode_node(node_object(name, machines[kind], {})))
-        cache.apply_slice(name, decoder.decode(gpu_slice(name, machines[kind])))
+        put(cache, node_object(name, machines[kind], {}), gpu_slice(name, machines[kind]))
     if any(node == SHARED for node, _ in held):
-        pool = {"name": f"n{SHARED}", "generation": 1, "resourceSliceCount": 1}
         devices = [{"name": f"gpu-{i}", "capacity": {"memory": {"value": f"{10 * (5 - i)}Gi"}}} for i in range(5)]
-        spec = {"driver": "net.example.com", "allNodes": True, "pool": pool, "devices": devices}
-        cache.apply_slice("net", decoder.decode({"metadata": {"name": "net"}, "spec": spec}))
+        put(cache, device_slice(f"n{SHARED}", "net.example.com", devices, nodeName=None, allNodes=True))
     for number, (node, device) in enumerate(held):
         one: dict[str, Any] = claim(f"held-{number}", 1)
         one["metadata"]["uid"] = f"held-{number}"
         driver = "net.example.com" if node == SHARED else "gpu.nvidia.com"
         result = {"request": "gpu", "driver": driver, "pool": f"n{node}", "device": f"gpu-{device}"}
-        found = decode_claim({**one, "status": {"allocation": {"devices": {"results": [result]}}}})
-        cache.apply_claim(found.key, found)
+        put(cache, {**one, "status": {"allocation": {"devices": {"results": [result]}}}})
     return cache, Masks()
 
 
@@ -87,12 +82,9 @@ def requirements(
 ) -> PodRequirements:
     asked = claim("asked", count, selector)
     asked["spec"]["devices"]["requests"][0]["name"] = request
-    found = decode_claim(asked)
-    cache.apply_claim(found.key, found)
     prefixed = {f"berth.dev/{key}": value for key, value in annotations.items()}
-    made = requirements_of(
-        Pod(ObjectKey("default", "p"), "u", (PodClaim("g", "asked"),), annotations=prefixed), cache.snapshot(), policy
-    )
+    pod = Pod(ObjectKey("default", "p"), "u", (PodClaim("g", "asked"),), annotations=prefixed)
+    made = requirements_of(pod, put(cache, asked).snapshot(), policy)
     assert isinstance(made, PodRequirements)
     return made
 
@@ -120,14 +112,10 @@ def test_a_shared_placement_equals_the_placement_of_the_pod_alone(
 
 def test_nodes_share_no_placement_if_their_packing_counts_other_devices() -> None:
     """One has a GPU and a NIC; the other, whose devices are as many and alike, has no GPU."""
-    cache, decoder = ClusterCache(), SliceDecoder()
-    cache.apply_class("gpu.nvidia.com", decode_class({"metadata": {"name": "gpu.nvidia.com"}, "spec": {}}))
+    cache = put(ClusterCache(), GPU_CLASS)
     for node, driver in (("n1", "gpu.example.com"), ("n2", "fpga.example.com")):
-        cache.apply_node(node, decode_node({"metadata": {"name": node}}))
-        for one in (driver, "nic.example.com"):
-            pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
-            spec = {"driver": one, "nodeName": node, "pool": pool, "devices": [{"name": "x"}]}
-            cache.apply_slice(f"{node}-{one}", decoder.decode({"metadata": {"name": f"{node}-{one}"}, "spec": spec}))
+        put(cache, {"kind": "Node", "metadata": {"name": node}})
+        put(cache, *(device_slice(node, one, [{"name": "x"}]) for one in (driver, "nic.example.com")))
     asked = requirements(cache, 1, 'device.driver == "nic.example.com"', {}, Policy(), "nic")
     snapshot, said = cache.snapshot(), []
     context = EvaluationContext(Masks(), Features(), snapshot.baseline, PlacementCache())

@@ -8,15 +8,15 @@ from extender.cache.product_demand import ProductDemand, ProductStock, Wish
 from extender.sandbox import carried_machines
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
 
-L40S, A6000, B200 = "l40s-8-pix", "rtx-a6000-4-bridged", "hgx-b200-8-degraded"
+L40S, A6000, T4, B200 = "l40s-8-pix", "rtx-a6000-4-bridged", "t4-4", "hgx-b200-8-degraded"
 BY_NAME = "device.attributes['gpu.nvidia.com'].productName.contains('L40S')"
 BY_MEMORY = "device.capacity['gpu.nvidia.com'].memory.compareTo(quantity('46Gi')) < 0"
 ANY = "device.attributes['gpu.nvidia.com'].productName.startsWith('NVIDIA')"
 
 
-async def learn(b: Berthing, selector: str, number: int = 40, **exactly: str) -> None:
+async def learn(b: Berthing, selector: str, number: int = 40, prefix: str = "old", **exactly: str) -> None:
     """Show Berth allocated claims for two GPUs."""
-    names = [f"old-{i}" for i in range(number)]
+    names = [f"{prefix}-{i}" for i in range(number)]
     await b.create(*(claim(name, 2, selector, **exactly) for name in names))
     for name in names:
         found = b.cluster.store["resourceclaims", ("default", name)]
@@ -82,6 +82,17 @@ async def test_a_much_cheaper_product_comes_first_though_jobs_name_it() -> None:
     async with berthing({L40S: L40S, B200: B200}) as b:
         await learn(b, BY_NAME)
         assert (await chosen(b, "p"))[0] == L40S
+
+
+@pytest.mark.parametrize(("named", "node"), [(36, A6000), (10, T4)])
+async def test_a_cheap_product_is_kept_for_the_jobs_that_name_most_of_it(named: int, node: str) -> None:
+    """Other jobs can use both products. Where few jobs name the cheap one, enough is left for them anyway."""
+    async with berthing({T4: T4, A6000: A6000}) as b:
+        await learn(b, BY_NAME.replace("L40S", "T4"), named, prefix="named")
+        await learn(b, "", 40 - named)
+        for _ in range(2):  # each tries one new wish
+            b.app.service.cache.snapshot()
+        assert (await chosen(b, "p"))[0] == node
 
 
 async def test_the_demand_follows_the_fleet() -> None:

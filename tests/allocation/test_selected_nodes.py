@@ -12,11 +12,12 @@ from extender.allocation import Features
 from extender.api.nodes import Node, NodeSelector, Requirement, Term, only_node
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
-from extender.api.resource_claims import PodClaim, decode_claim
+from extender.api.resource_claims import PodClaim
 from extender.base.deadline import NO_DEADLINE, Deadline, DeadlineExceeded
 from extender.policy import Policy
 from extender.scheduling import Evaluator, PodRequirements, SelectedNodes, requirements_of
 from tests.worlds.evaluation_worlds import TICK, Fleet
+from tests.worlds.filled_caches import put
 from tests.worlds.running_berth import claim
 
 LABELS = {f"k{n}": "v" for n in range(64)}
@@ -38,9 +39,7 @@ def world(nodes: int, *labels: str, **of: Any) -> tuple[Fleet, Pod]:
     fleet = Fleet(nodes=nodes, kinds=1, **of)
     for name in fleet.names:
         fleet.cache.apply_node(name, Node(name, LABELS))
-    for label in labels:
-        decoded = decode_claim(allocated(label, label))
-        fleet.cache.apply_claim(decoded.key, decoded)
+    put(fleet.cache, *(allocated(label, label) for label in labels))
     pod = Pod(ObjectKey("default", "p"), "uid-p", tuple(PodClaim(f"g-{label}", label) for label in labels))
     fleet.cache.apply_pod(pod.uid, pod)
     return fleet, pod

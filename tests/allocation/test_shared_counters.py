@@ -7,8 +7,9 @@ from typing import Any
 from extender.allocation import NodeInfo
 from extender.api.nodes import decode_node
 from extender.api.resource_claims import Result
-from extender.api.resource_slices import DeviceId, PoolKey, SliceDecoder
+from extender.api.resource_slices import DeviceId, PoolKey
 from extender.cache import ClusterCache
+from tests.worlds.filled_caches import put
 from tests.worlds.shared_pool_worlds import NET, slice_object
 
 NODES = [f"n{number}" for number in range(4)]
@@ -21,19 +22,13 @@ def filled() -> ClusterCache:
     cache = ClusterCache()
     for name in NODES:
         put_node(cache, name)
-    for one in (counted(), counters()):
-        put(cache, one)
+    put(cache, counted(), counters())
     cache.hold("c", "p", "n0", (Result("r", DeviceId(NET, "counted", "d0")),), 10.0)
     return cache
 
 
 def put_node(cache: ClusterCache, name: str, **labels: str) -> None:
     cache.apply_node(name, decode_node({"metadata": {"name": name, "labels": labels}}))
-
-
-def put(cache: ClusterCache, obj: dict[str, Any]) -> None:
-    slice_ = SliceDecoder().decode(obj)
-    cache.apply_slice(slice_.name, slice_)
 
 
 def counted(devices: int = 2) -> dict[str, Any]:

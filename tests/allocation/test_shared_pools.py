@@ -12,6 +12,7 @@ from extender.api.resource_claims import Result
 from extender.api.resource_slices import DeviceId, PoolKey, SliceDecoder, TaintRule
 from extender.cache import ClusterCache
 from tests.worlds.cache_worlds import CountingBuilder
+from tests.worlds.filled_caches import device_slice, put
 from tests.worlds.shared_pool_worlds import (
     GPU,
     NET,
@@ -155,12 +156,7 @@ def test_nodes_in_one_state_may_report_other_memory_of_a_shared_gpu() -> None:
     def agent(node: str, free: int) -> dict[str, Any]:
         numbers = {"memoryTotalMiB": 80_000, "memoryFreeMiB": free, "memoryReservedMiB": 0}
         attributes = {"uuid": {"string": "GPU-x"}, **{name: {"int": value} for name, value in numbers.items()}}
-        pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
-        spec = {"driver": "fabric.berth.dev", "nodeName": node, "pool": pool}
-        return {
-            "metadata": {"name": f"agent-{node}"},
-            "spec": {**spec, "devices": [{"name": "gpu-0", "attributes": attributes}]},
-        }
+        return device_slice(node, "fabric.berth.dev", [{"name": "gpu-0", "attributes": attributes}])
 
     published = slice_object("all", driver=GPU, allNodes=True, devices=[gpu])
     cache = two_nodes(published, agent("a", 10_000), agent("b", 80_000))
@@ -215,7 +211,6 @@ def test_a_node_keeps_its_fabric_if_another_driver_publishes_its_gpu() -> None:
             slice_object("stolen", suffix=f"x{number}", driver=GPU, nodeName="n5", devices=devices),
             slice_object(f"more-{number}", allNodes=True, devices=[{"name": "d0"}]),
         ]
-        for slice_ in map(SliceDecoder().decode, objects):
-            cache.apply_slice(slice_.name, slice_)
+        put(cache, *objects)
         assert cache.snapshot().node_infos["n0"].fabric is fabric
     assert not cache.agent_problems

@@ -23,6 +23,7 @@ from extender.topology.ring import mesh_problem
 from extender.topology.sets import bandwidth, is_joined, ranked
 from extender.vendors import VENDORS, memory_bytes, numa_attributes, vendors_of, whole_identity
 from tests.worlds.commands import berth, berth_beside
+from tests.worlds.filled_caches import class_of_driver, device_slice
 from tests.worlds.vendor_worlds import (
     ADDRESS,
     AMD,
@@ -172,9 +173,7 @@ def test_a_device_counts_by_its_own_driver(driver: str) -> None:
     """A NIC's driver that publishes the attributes of a GPU makes no GPU."""
     about = {"type": "gpu", "uuid": "GPU-x", "serial": "x", "productName": "MI300X", "model": "Gaudi3"}
     lies = device("d", "1Gi", address="0000:01:00.0", **{f"{driver}/{name}": value for name, value in about.items()})
-    pool = {"name": "n", "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": "dra.net", "nodeName": "n", "pool": pool, "devices": [lies]}
-    (found,) = SliceDecoder().decode({"metadata": {"name": "s"}, "spec": spec}).devices
+    (found,) = SliceDecoder().decode(device_slice("n", "dra.net", [lies])).devices
     assert whole_identity(found, "dra.net") == ""
     assert memory_bytes(found, "dra.net") == GIB
 
@@ -263,12 +262,11 @@ boards:
 def asking(driver: str, count: int) -> list[Json]:
     """A DeviceClass, a claim and a pod that asks for GPUs of a driver."""
     dra = {"apiVersion": "resource.k8s.io/v1"}
-    selectors = [{"cel": {"expression": f'device.driver == "{driver}"'}}]
     requests = [{"name": "gpu", "exactly": {"deviceClassName": "accelerators", "count": count}}]
     container = {"name": "main", "image": "i", "resources": {"claims": [{"name": "g"}]}}
     pod = {"containers": [container], "resourceClaims": [{"name": "g", "resourceClaimName": "c"}]}
     return [
-        {**dra, "kind": "DeviceClass", "metadata": {"name": "accelerators"}, "spec": {"selectors": selectors}},
+        class_of_driver(driver, "accelerators"),
         {**dra, "kind": "ResourceClaim", "metadata": {"name": "c"}, "spec": {"devices": {"requests": requests}}},
         {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": pod},
     ]

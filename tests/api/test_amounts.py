@@ -9,13 +9,10 @@ import pytest
 import yaml
 
 from extender.allocation import Features
-from extender.api.device_classes import decode_class
-from extender.api.nodes import decode_node
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
 from extender.api.quantity import parse_quantity
-from extender.api.resource_claims import PodClaim, decode_claim
-from extender.api.resource_slices import SliceDecoder
+from extender.api.resource_claims import PodClaim
 from extender.base.berth_errors import WireError
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
@@ -23,6 +20,7 @@ from extender.cli.allocate_command import answers_of
 from extender.policy import Policy
 from extender.scheduling import EvaluationContext, Placement, PodRequirements, evaluate, requirements_of
 from extender.scheduling.requirements import UnschedulableAndUnresolvable
+from tests.worlds.filled_caches import ADMINS, CLASS, NODE, device_slice, pod_with, put
 
 Json = dict[str, Any]
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases" / "amounts.yaml").read_text())
@@ -36,8 +34,8 @@ def objects(case: Json) -> list[Json]:
     claims = [{"results": [{"driver": DRIVER, "pool": "p", "request": "r", **one}]} for one in case.get("stored", ())]
     asked = [*({} for _ in claims), *case["claims"]]
     return [
-        {"kind": "DeviceClass", "metadata": {"name": "any"}, "spec": {}},
-        {"kind": "Node", "metadata": {"name": "n"}},
+        CLASS,
+        NODE,
         *(
             {
                 "kind": "ResourceSlice",
@@ -77,23 +75,10 @@ def test_offline(case: Json, order: str) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_live(case: Json) -> None:
-    cache, decoder, names = ClusterCache(), SliceDecoder(), []
-    cache.apply_namespace("x", {"resource.kubernetes.io/admin-access": "true"})
-    for obj in objects(case):
-        match obj["kind"]:
-            case "DeviceClass":
-                cache.apply_class("any", decode_class(obj))
-            case "Node":
-                cache.apply_node("n", decode_node(obj))
-            case "ResourceSlice":
-                cache.apply_slice(obj["metadata"]["name"], decoder.decode(obj))
-            case _:
-                claim = decode_claim(obj)
-                cache.apply_claim(claim.key, claim)
-                names += [] if claim.allocation is not None else [claim.key.name]
-    pod = Pod(ObjectKey("x", "p"), "p", claims=tuple(PodClaim(name, name) for name in names))
-    snapshot = cache.snapshot()
-    requirements = requirements_of(pod, snapshot, Policy())
+    cluster = objects(case)
+    claims = [obj["metadata"]["name"] for obj in cluster if obj["kind"] == "ResourceClaim" and "status" not in obj]
+    snapshot = put(ClusterCache(), ADMINS, *cluster).snapshot()
+    requirements = requirements_of(pod_with(*claims), snapshot, Policy())
     status: Any = requirements
     if isinstance(requirements, PodRequirements):
         context = EvaluationContext(Masks(), Features(), snapshot.baseline)
@@ -102,13 +87,9 @@ def test_live(case: Json) -> None:
 
 
 def test_a_pool_that_is_incomplete_on_one_node_fails_all_devices_there_alone() -> None:
-    def slice_(node: str, count: int) -> Json:
-        pool = {"name": node, "generation": 1, "resourceSliceCount": count}
-        spec = {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": [{"name": "a"}]}
-        return {"kind": "ResourceSlice", "metadata": {"name": node}, "spec": spec}
-
-    class_, _, _, claim = objects({"devices": [], "claims": [{"allocationMode": "All"}]})
-    world = [class_, slice_("n", 1), slice_("m", 2), claim]
+    slices = [device_slice(node, DRIVER, [{"name": "a"}]) for node in ("n", "m")]
+    slices[1]["spec"]["pool"]["resourceSliceCount"] = 2
+    world = [CLASS, *slices, objects({"devices": [], "claims": [{"allocationMode": "All"}]})[-1]]
     found = {one["node"]: one for one in answers_of([("", obj) for obj in world], "preferred", None)}
     assert found["n"]["allocations"] is not None
     assert "asks for all devices, but resource pool d.example.com/m is currently being updated" in found["m"]["error"]
@@ -116,13 +97,10 @@ def test_a_pool_that_is_incomplete_on_one_node_fails_all_devices_there_alone() -
 
 def test_a_negative_amount_of_a_template_is_refused_by_field() -> None:
     """The pod once was asked to wait for ever, until its claim has the pod as owner."""
-    cache = ClusterCache()
     obj = objects({"devices": [], "claims": [{"capacity": {"requests": {"mem": "-1"}}}]})[-1]
     obj["metadata"]["ownerReferences"] = [{"kind": "Pod", "name": "p", "uid": "p", "controller": True}]
-    claim = decode_claim(obj)
-    cache.apply_claim(claim.key, claim)
     entry = PodClaim("g", template_name="t")
     pod = Pod(ObjectKey("x", "p"), "p", claims=(entry,), claim_statuses={"g": "c0"})
-    found = requirements_of(pod, cache.snapshot(), Policy())
+    found = requirements_of(pod, put(ClusterCache(), obj).snapshot(), Policy())
     assert isinstance(found, UnschedulableAndUnresolvable)
     assert "capacity.requests[mem]: must not be negative, is -1" in str(found.reason)

@@ -64,8 +64,7 @@ def test_specs_are_bounded_by_their_bytes() -> None:
     assert cache.decode(content(0, 10)) is cache.decode(content(0, 10))
     for number in range(60):
         assert cache.decode(content(number, 10_000)).config
-    assert 1 < len(cache) <= 5
-    assert cache.content_bytes <= 50_000
+    assert 1 < len(cache) <= 4
     before = len(cache)
     assert cache.decode(content(1, 120_000)).config, "too large to be remembered"
     assert len(cache) == before, "too large to be remembered"

@@ -9,31 +9,23 @@ import pytest
 import yaml
 
 from extender.allocation import Features
-from extender.api.device_classes import decode_class
-from extender.api.nodes import decode_node
-from extender.api.object_meta import ObjectKey
-from extender.api.pods import Pod
 from extender.api.quantity import parse_quantity
 from extender.api.reasons import Code
-from extender.api.resource_claims import PodClaim, decode_claim
 from extender.api.resource_slices import SliceDecoder
 from extender.cache import ClusterCache
-from extender.cel.dra import Masks
 from extender.cli.allocate_command import answer, decode_case
 from extender.explain import explain
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import GPU_DRIVER, gpu_slice
 from extender.scheduling import (
-    EvaluationContext,
     FilterStatus,
     Placement,
-    PodRequirements,
     Unschedulable,
     evaluate,
-    requirements_of,
 )
 from extender.topology.sources import choose_fabric, live_fabric
+from tests.worlds.filled_caches import ADMINS, CLASS, NODE, asked, claim_for, device_slice, pod_with, put
 from tests.worlds.running_berth import berthing, claim, pod
 
 Json = dict[str, Any]
@@ -46,8 +38,6 @@ GATES = (
     "DRAConsumableCapacity",
     "DRADeviceBindingConditions+DRAResourceClaimDeviceStatus",
 )
-NODE = {"metadata": {"name": "n"}}
-CLASS = {"metadata": {"name": "any"}, "spec": {}}
 _SPEC_FIELDS = ("skipNodeOperations", "partitionTypeAttribute")
 
 
@@ -55,16 +45,17 @@ def slices_of(case: Json) -> list[Json]:
     count = 2 if "counters" in case else 1
     spec = {"driver": "d", "nodeName": "n", "pool": {"name": "p", "generation": 1, "resourceSliceCount": count}}
     own = {name: case[name] for name in _SPEC_FIELDS if name in case}
-    found = [{"metadata": {"name": "s"}, "spec": {**spec, **own, "devices": case["devices"]}}]
-    if "counters" in case:
-        found.append({"metadata": {"name": "t"}, "spec": {**spec, "sharedCounters": case["counters"]}})
-    return found
+    parts: list[Json] = [{**own, "devices": case["devices"]}]
+    parts += [{"sharedCounters": case["counters"]}] if "counters" in case else []
+    return [
+        {"kind": "ResourceSlice", "metadata": {"name": f"s{i}"}, "spec": {**spec, **part}}
+        for i, part in enumerate(parts)
+    ]
 
 
 def claim_of(case: Json) -> Json:
     exactly = {"deviceClassName": "any", "allocationMode": "ExactCount", "count": 1, **case["exactly"]}
-    request = {"name": "r", "exactly": exactly}
-    return {"metadata": {"namespace": "x", "name": "c", "uid": "c"}, "spec": {"devices": {"requests": [request]}}}
+    return claim_for({"name": "r", "exactly": exactly})
 
 
 def features_of(case: Json) -> Features:
@@ -91,42 +82,24 @@ def test_allocated_devices(case: Json) -> None:
         assert all(case.get("result", {}).items() <= result.items() for result in results)
 
 
-def cache_of(case: Json) -> tuple[ClusterCache, PodRequirements, Pod]:
-    cache, decoder = ClusterCache(features_of(case)), SliceDecoder()
-    cache.apply_class("any", decode_class(CLASS))
-    cache.apply_namespace("x", {"resource.kubernetes.io/admin-access": "true"})
-    cache.apply_node("n", decode_node(NODE))
-    for obj in slices_of(case):
-        cache.apply_slice(obj["metadata"]["name"], decoder.decode(obj))
-    made = decode_claim(claim_of(case))
-    cache.apply_claim(made.key, made)
-    waiting = Pod(ObjectKey("x", "p"), "p", claims=(PodClaim("g", "c"),))
-    requirements = requirements_of(waiting, cache.snapshot(), Policy())
-    assert isinstance(requirements, PodRequirements)
-    return cache, requirements, waiting
-
-
 @pytest.mark.parametrize("case", [case for case in CASES if "reason" in case], ids=lambda case: case["name"])
 def test_why_not(case: Json) -> None:
-    cache, requirements, waiting = cache_of(case)
+    cache = put(ClusterCache(features_of(case)), CLASS, ADMINS, NODE, *slices_of(case))
+    requirements, context = asked(cache, claim_of(case), features=features_of(case))
     snapshot = cache.snapshot()
-    context = EvaluationContext(Masks(), features_of(case), snapshot.baseline)
     status = evaluate(snapshot.node_infos["n"], requirements, context)
     assert isinstance(status, Unschedulable)
     assert status.text == case["reason"]
-    explanation = explain(waiting, snapshot, Policy(), context)
+    explanation = explain(pod_with("c"), snapshot, Policy(), context)
     assert [nodes.reason for nodes in explanation.unschedulable] == [case["reason"]]
     assert case.get("why", "") in "\n".join(explanation.unschedulable[0].causes)
 
 
 def test_nodes_that_differ_in_such_a_field_alone_do_not_share_a_status() -> None:
     plain, left_out = {"name": "a"}, {"name": "a", "nodeAllocatableResources": {"cpu": {"mapping": {"quantity": "1"}}}}
-    cache, decoder = ClusterCache(), SliceDecoder()
+    cache = ClusterCache()
     for node, device in (("n", plain), ("m", left_out)):
-        pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
-        cache.apply_node(node, decode_node({"metadata": {"name": node}}))
-        spec = {"driver": "d", "nodeName": node, "pool": pool, "devices": [device]}
-        cache.apply_slice(node, decoder.decode({"metadata": {"name": node}, "spec": spec}))
+        put(cache, {"kind": "Node", "metadata": {"name": node}}, device_slice(node, "d", [device]))
     node_infos = cache.snapshot().node_infos
     assert node_infos["n"].state.allocation_signature != node_infos["m"].state.allocation_signature
     assert node_infos["n"].state != node_infos["m"].state
@@ -134,39 +107,29 @@ def test_nodes_that_differ_in_such_a_field_alone_do_not_share_a_status() -> None
 
 def test_a_device_in_use_that_only_another_node_sees_decides_about_the_group() -> None:
     """The counter set belongs to the pool, which has slices for two nodes."""
-    cache, decoder = ClusterCache(), SliceDecoder()
+    cache = put(ClusterCache(), NODE, CLASS)
     uses = {"counterSet": "s", "counters": {"m": {"value": "1"}}}
 
     def publish(name: str, node: str, **content: Any) -> None:
         pool = {"name": "p", "generation": 1, "resourceSliceCount": 3}
         spec = {"driver": "d", "nodeName": node, "pool": pool, **content}
-        cache.apply_slice(name, decoder.decode({"metadata": {"name": name}, "spec": spec}))
+        put(cache, {"kind": "ResourceSlice", "metadata": {"name": name}, "spec": spec})
 
     def use(device: str, *groups: str) -> Json:
         return {"name": device, "consumesCounters": [{**uses, "compatibilityGroups": list(groups)}]}
 
-    cache.apply_node("n", decode_node(NODE))
-    cache.apply_class("any", decode_class(CLASS))
     publish("s", "n", devices=[use("a", "mig"), use("b")])
     publish("t", "n", sharedCounters=[{"name": "s", "counters": {"m": {"value": "4"}}}])
     publish("u", "m", devices=[use("c", "vgpu")])
-    made = decode_claim(claim_of({"exactly": {}}))
-    cache.apply_claim(made.key, made)
 
     def status() -> FilterStatus:
-        snapshot = cache.snapshot()
-        requirements = requirements_of(Pod(ObjectKey("x", "p"), "p", claims=(PodClaim("g", "c"),)), snapshot, Policy())
-        assert isinstance(requirements, PodRequirements)
-        return evaluate(
-            snapshot.node_infos["n"], requirements, EvaluationContext(Masks(), Features(), snapshot.baseline)
-        )
+        requirements, context = asked(cache, claim_of({"exactly": {}}))
+        return evaluate(cache.snapshot().node_infos["n"], requirements, context)
 
     assert isinstance(status(), Placement)
     result = {"request": "r", "driver": "d", "pool": "p", "device": "c"}
-    other = claim_of({"exactly": {}})
-    other["metadata"] = {"namespace": "x", "name": "other", "uid": "o"}
-    held = decode_claim({**other, "status": {"allocation": {"devices": {"results": [result]}}}})
-    cache.apply_claim(held.key, held)
+    other = claim_for({"name": "r", "exactly": {"deviceClassName": "any"}}, name="other")
+    put(cache, {**other, "status": {"allocation": {"devices": {"results": [result]}}}})
     refused = status()
     assert isinstance(refused, Unschedulable)
     assert refused.reason.code is Code.COMPATIBILITY_GROUPS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,155 @@ def minimums(objects: list[Json]) -> list[int]:
     cache = dump_of(objects)
     pods = [cache.store.in_tree(decode_pod(one)) for one in objects if one["kind"] == "Pod"]
     return [gang_minimum(one.membership, cache.snapshot()) for one in pods if one.membership is not None]
+
+
+def everything() -> list[Json]:
+    """One object of each kind, with each field that an assessment reads, and some of a driver that nobody knows."""
+    nodes = {"n": {"machine": "hgx-h100-8", "labels": {"topology.kubernetes.io/rack": "r", "team": "t"}}}
+    pods = [{"name": "p", "node": "n", "gpus": [0, 1], "group": "g"}, {"name": "w", "count": 16}]
+    objects = objects_of({"agent": True, "nodes": nodes, "pods": pods})
+    of = {(one["kind"], one["metadata"]["name"]): one for one in objects}
+    of["Node", "n"]["spec"] = {"taints": [{"key": "nvidia.com/gpu", "value": "v", "effect": "NoSchedule"}]}
+    of["Node", "n"]["metadata"]["labels"]["nvidia.com/gpu.product"] = "NVIDIA-H100-80GB-HBM3"
+    for one in objects:
+        if one["kind"] == "ResourceSlice":
+            del one["spec"]["devices"][1:]  # the others are alike
+    spec = of["Pod", "p"]["spec"]
+    spec |= constrained() | {"schedulerName": "default-scheduler", "schedulingGates": [{"name": "gate"}]}
+    spec["initContainers"] = [{"name": "i", "resources": {"requests": {"nvidia.com/gpu": "1", "gpus.io/x": "1"}}}]
+    spec["containers"][0]["resources"]["claims"] = [{"name": "gpu", "request": "gpu"}]
+    claim = of["ResourceClaim", "p"]
+    request = claim["spec"]["devices"]["requests"][0]
+    toleration = {"key": "k", "operator": "Equal", "value": "v", "effect": "NoSchedule"}
+    expression = "device.attributes['gpu.io'].shape == 'large' && device.attributes['gpu.io'].count == 5"
+    request["exactly"] |= {
+        "allocationMode": "ExactCount",
+        "tolerations": [toleration],
+        "selectors": [{"cel": {"expression": expression}}],
+        "capacity": {"requests": {"memory": "1Gi", "gpu.io/slots": "1"}},
+    }
+    claim["spec"]["devices"]["constraints"] = [{"requests": ["gpu"], "matchAttribute": "gpu.io/shape"}]
+    claim["status"]["allocation"]["devices"]["results"][0] |= {
+        "shareID": "s",
+        "consumedCapacity": {"gpu.io/slots": "1"},
+    }
+    return [*objects, *unknown_driver()]
+
+
+def unknown_driver() -> list[Json]:
+    """A driver that nobody knows, with its class, a rule, and a group of pods."""
+    use = {"counterSet": "s", "counters": {"slots": {"value": "1"}}}
+    device = {
+        "name": "d",
+        "attributes": {
+            "shape": {"string": "large"},
+            "count": {"int": 5},
+            "model": {"string": "NVIDIA H100"},
+            "cudaDriverVersion": {"version": "1.2.3"},
+            "release": {"version": "1.2.3"},
+            "gpu.io/shapes": {"strings": ["large"]},
+            "pcieRoot": {"strings": ["pci0000:01"]},
+        },
+        "capacity": {"memory": {"value": "1Gi"}, "slots": {"value": "1", "requestPolicy": {"default": "1"}}},
+        "consumesCounters": [use],
+        "taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}],
+    }
+    api = {"apiVersion": "resource.k8s.io/v1"}
+    pool = {"name": "n", "generation": 1, "resourceSliceCount": 2}
+    slices = [
+        {"driver": "gpu.io", "nodeName": "n", "pool": pool, "devices": [device]},
+        {"driver": "gpu.io", "nodeName": "n", "pool": pool, "sharedCounters": [{"name": "s", **use}]},
+    ]
+    selectors = [{"cel": {"expression": "'shape' in device.attributes['gpu.io'] // why"}}]
+    spec = {"selectors": selectors, "extendedResourceName": "gpus.io/x"}
+    rule = {"deviceSelector": {"driver": "gpu.io", "pool": "n", "device": "d"}, "taint": {"key": "k", "effect": "None"}}
+    return [
+        *(
+            {**api, "kind": "ResourceSlice", "metadata": {"name": f"s{number}"}, "spec": one}
+            for number, one in enumerate(slices)
+        ),
+        {**api, "kind": "DeviceClass", "metadata": {"name": "large"}, "spec": spec},
+        {
+            **api,
+            "apiVersion": "resource.k8s.io/v1beta2",
+            "kind": "DeviceTaintRule",
+            "metadata": {"name": "r"},
+            "spec": rule,
+        },
+        {
+            "apiVersion": "scheduling.x-k8s.io/v1alpha1",
+            "kind": "PodGroup",
+            "metadata": {"name": "g", "namespace": "default", "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"minMember": 2},
+        },
+    ]
+
+
+def planted(value: Any) -> Iterator[None]:
+    """Plant a secret in one text after the other, as a value and as a key; each is taken out again."""
+    places = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, one in list(places):
+        if isinstance(one, dict | list):
+            yield from planted(one)
+        elif isinstance(one, str) and key != "kind":
+            for text in (SECRET, f"{one}{SECRET}", f"{SECRET}-{one}", f"{SECRET}.com/{one}", f"1 {SECRET}"):
+                value[key] = text
+                yield
+            value[key] = one
+        elif isinstance(one, int) and not isinstance(one, bool):
+            value[key] = SECRET
+            yield
+            value[key] = one
+        if isinstance(value, dict):
+            del value[key]
+            for text in (f"{key}{SECRET}", f"{SECRET}.com/{key}"):
+                value[text] = one
+                yield
+                del value[text]
+            value[key] = one
+
+
+def test_no_text_that_a_company_could_have_chosen_is_left() -> None:
+    objects = everything()
+    assert SECRET not in json.dumps(list(anonymised([one for one in objects if one["kind"] != "Pod"])))
+    for one in objects:
+        if one["kind"] == "Pod":
+            one["spec"] = json.loads(json.dumps(one["spec"]).replace(SECRET, "other"))
+    count = 0
+    for _ in planted(objects):
+        found = json.dumps(list(anonymised(objects)))
+        assert SECRET not in found, found[max(found.index(SECRET) - 200, 0) :][:300]
+        count += 1
+    assert count > 500
+
+
+def test_what_fits_stays_the_same() -> None:
+    """Names of unknown drivers, classes and attributes become numbers everywhere, so that expressions still hold."""
+    objects = list(anonymised(everything()))
+    of = {one["kind"]: one for one in objects}
+    device = next(one for one in objects if one["kind"] == "ResourceSlice" and "gpu.io" not in str(one))["spec"]
+    assert device["driver"] == "gpu.nvidia.com"
+    own = [one["spec"] for one in objects if one["kind"] == "ResourceSlice"][-2]
+    (shape, count), text = list(own["devices"][0]["attributes"])[:2], own["devices"][0]["attributes"]
+    expression = next(one for one in objects if one["kind"] == "ResourceClaim")["spec"]["devices"]["requests"][0]
+    assert expression["exactly"]["selectors"][0]["cel"]["expression"] == (
+        f'device.attributes["{own["driver"]}"].{shape} == "{text[shape]["string"]}" && '
+        f'device.attributes["{own["driver"]}"].{count} == {text[count]["int"]}'
+    )
+    assert of["DeviceClass"]["spec"]["selectors"][0]["cel"]["expression"].startswith(f'"{shape}" in device.attributes')
+    assert of["DeviceTaintRule"]["spec"]["deviceSelector"]["driver"] == own["driver"]
+
+
+def test_numbers_that_pods_compare_keep_their_order() -> None:
+    labels = [{"generation": str(number)} for number in (123456, 7, 99)]
+    nodes = {f"n{i}": {"machine": "t4-4", "labels": one} for i, one in enumerate(labels)}
+    objects = objects_of({"nodes": nodes, "pods": [{"name": "p", "count": 1}]})
+    term = {"matchExpressions": [{"key": "generation", "operator": "Gt", "values": ["50"]}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    objects[-2]["spec"]["affinity"] = {"nodeAffinity": required}
+    found = list(anonymised(objects))
+    assert "123456" not in json.dumps(found)
+    assert usable(found) == usable(objects) == [[1, 0, 1]]
 
 
 def test_a_malformed_object_is_left_out() -> None:

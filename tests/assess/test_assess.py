@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.assess import pod as pod_objects
+from extender.assess import reading_of, unread_of
 from extender.cli import cluster_objects
 from extender.cli.snapshot_command import list_kind
 from extender.cluster import ApiClient, Forbidden, WatchedResource
@@ -38,7 +40,7 @@ def test_case(case: Json, tmp_path: Path) -> None:
             rows = sorted(found[name], key=lambda row: row.get("pod", ""))
             assert len(rows) == len(expected)
             assert [{key: row[key] for key in wanted} for row, wanted in zip(rows, expected, strict=True)] == expected
-    for name in ("boards", "domains"):
+    for name in ("boards", "domains", "products"):
         if name in case:
             rows = found["fleet"]["sets" if name == "boards" else name]
             assert [{key: row[key] for key in wanted} for row, wanted in zip(rows, case[name], strict=True)] == case[
@@ -69,11 +71,25 @@ def test_a_pod_has_the_nic_beside_its_gpu_or_not(tmp_path: Path) -> None:
     assert (found["near"], found["pairs"]) == (2, 4)
 
 
+def test_all_gpus_with_one_nic_are_as_near_as_they_can_be(tmp_path: Path) -> None:
+    case: Json = {"nodes": {"a": "hgx-h100-8"}}
+    nics = next(one for one in objects_of(case) if one["metadata"]["name"] == "dra.net-a")["spec"]["devices"]
+    pods = [{"name": "p", "node": "a", "gpus": list(range(8)), "nics": [nics[0]["name"]]}]
+    objects = [*objects_of({**case, "pods": pods}), NIC_CLASS]
+    code, out, err = berth(["assess", str(snapshot_file(tmp_path, objects)), "--output", "json"])
+    assert code == 0, err
+    found = json.loads(out)
+    assert (found["near"], found["pairs"]) == (1, 1)
+    assert [row["nics"] for row in found["replay"]["rows"]] == [1.0] * 4
+
+
 def test_the_same_pods_once_more_are_better_with_berth(tmp_path: Path) -> None:
     """First fit gives the second pod of each board four GPUs without a ring, after a pod that has three."""
     pods = [{"name": f"a{i}", "node": f"n{i}", "gpus": [0]} for i in range(3)]
     pods += [{"name": f"b{i}", "node": f"n{i}", "gpus": [1, 2, 3, 4]} for i in range(3)]
-    path = snapshot_file(tmp_path, objects_of({"nodes": {f"n{i}": "dgx1-v100" for i in range(3)}, "pods": pods}))
+    path = snapshot_file(
+        tmp_path, objects_of({"agent": True, "nodes": {f"n{i}": "dgx1-v100" for i in range(3)}, "pods": pods})
+    )
     code, out, err = berth(["assess", str(path), "--output", "json"])
     assert code == 0, err
     rows = {row["placement"]: row for row in json.loads(out)["replay"]["rows"]}
@@ -148,9 +164,10 @@ def test_other_vendors(driver: str, devices: list[Json], links: str, joined: boo
         (NOT_JOINED, 0.1, 0),
         (NOT_JOINED, 0.2, 1),
         (next(case for case in CASES if case["name"] == "bridged cards without the agent"), 0.0, 1),
+        (next(case for case in CASES if case["name"] == "pods of a device plugin"), 0.0, 1),
         (next(case for case in CASES if case["name"].startswith("a small pod")), 1.0, 0),
     ],
-    ids=["above", "below", "not known", "no such pods"],
+    ids=["above", "below", "not known", "a device plugin", "no such pods"],
 )
 def test_the_exit_code_is_for_ci(case: Json, least: float, code: int, tmp_path: Path) -> None:
     path = snapshot_file(tmp_path, objects_of(case))
@@ -221,6 +238,116 @@ def test_a_cluster_of_a_device_plugin_has_no_claims_and_all_is_known(tmp_path: P
     path = snapshot_file(tmp_path, objects_of({"nodes": {"a": node}, "pods": pods}))
     _, out, _ = berth(["assess", str(path)])
     assert "1 node, 8 GPUs: 4 free" in out
+
+
+def two_nodes() -> list[Json]:
+    """Two pods on a, one on b, each with two GPUs that a switch joins."""
+    nodes = {"a": "hgx-h100-8", "b": "hgx-h100-8"}
+    pods = [{"name": f"p{i}", "node": node, "gpus": [2 * i, 2 * i + 1]} for i, node in enumerate("aab")]
+    return objects_of({"nodes": nodes, "pods": pods})
+
+
+def without_claim(objects: list[Json]) -> None:
+    objects[:] = [one for one in objects if (one["kind"], one["metadata"]["name"]) != ("ResourceClaim", "p0")]
+
+
+def changed(objects: list[Json], kind: str, name: str, path: str, value: object) -> None:
+    """Set a field of an object; a number in the path is a position."""
+    at: Any = next(one for one in objects if one["kind"] == kind and one["metadata"]["name"].startswith(name))
+    *parents, last = (int(part) if part.isdigit() else part for part in path.split("."))
+    for part in parents:
+        at = at[part]
+    at[last] = value
+
+
+RESULT = "status.allocation.devices.results.0"
+LACKING = [  # what lacks, whether GPUs beside known ones are unknown, and words of the note
+    (without_claim, 6, "1 running pod has claims that were not read (default/p0 on a: claim default/p0"),
+    (lambda of: changed(of, "ResourceClaim", "p0", f"{RESULT}.device", 7), 5, "results[0].device"),
+    (lambda of: changed(of, "ResourceClaim", "p0", "status.allocation", 7), 6, "status.allocation"),
+    (
+        lambda of: changed(of, "ResourceSlice", "00000-gpu.nvidia.com-a", "spec.pool.resourceSliceCount", 2),
+        0,
+        "pool a are missing",
+    ),
+    (lambda of: changed(of, "ResourceSlice", "00000-gpu.nvidia.com-a", "spec.devices.0.name", 5), 0, "devices[0].name"),
+    (
+        lambda of: changed(
+            of, "ResourceSlice", "00000-gpu.nvidia.com-a", "spec.devices.0.capacity.memory.value", "80GiB"
+        ),
+        0,
+        "devices[0].capacity",
+    ),
+    (
+        lambda of: changed(of, "ResourceSlice", "00000-gpu.nvidia.com-a", "spec.nodeName", "gone"),
+        0,
+        "node of slices is not known",
+    ),
+]
+LACKING_IDS = ["no claim", "a result", "an allocation", "a slice", "a device", "an amount", "another node"]
+
+
+@pytest.mark.parametrize(("lacks", "unknown", "words"), LACKING, ids=LACKING_IDS)
+def test_a_part_that_lacks_is_named_and_nothing_is_stated_of_it(
+    lacks: Callable[[list[Json]], None], unknown: int, words: str, tmp_path: Path
+) -> None:
+    objects = two_nodes()
+    lacks(objects)
+    path = snapshot_file(tmp_path, objects)
+    found = assessed(path)
+    (row,) = found["fleet"]["products"]
+    assert any(words in line for line in found["lacking"])
+    assert found["unread_pods"] == (1 if unknown else 2)
+    assert (row["free"], row["unknown"]) == (6, unknown)
+    code, out, err = berth(["assess", str(path), "--no-replay", "--fail-below", "0.1"])
+    assert code == 1
+    assert "GPUs that are not known" in err
+    assert ("free or not, which is not known" if unknown else "1 node that cannot be counted") in out.splitlines()[0]
+
+
+@pytest.mark.parametrize(("lacks", "unknown", "words"), LACKING, ids=LACKING_IDS)
+def test_no_room_is_found_where_it_is_not_known(
+    lacks: Callable[[list[Json]], None], unknown: int, words: str, tmp_path: Path
+) -> None:
+    """Without the claims no device is free for certain; without a slice only the devices of other nodes count."""
+    objects = two_nodes()
+    lacks(objects)
+    code, out, err = berth(["defrag", "--gpus", "6", "--snapshot", str(snapshot_file(tmp_path, objects))])
+    assert words in err + out
+    assert (code, "so it is not known which devices are in use" in err) == ((2, True) if unknown else (0, False))
+    assert unknown or "there is room now on b" in out
+
+
+def test_the_pods_of_a_node_with_an_unreadable_pod_may_use_more(tmp_path: Path) -> None:
+    node = {"machine": "hgx-h100-8", "plugin": {"nvidia.com/gpu": "8"}}
+    pods = [{"name": name, "node": "a", "count": 4, "plugin": {"nvidia.com/gpu": "2"}} for name in "pq"]
+    objects = objects_of({"nodes": {"a": node}, "pods": pods})
+    changed(objects, "Pod", "p", "spec.containers", 7)
+    (row,) = assessed(snapshot_file(tmp_path, objects))["fleet"]["products"]
+    assert (row["free"], row["unknown"], row["allocated"]) == (0, 6, 2)
+
+
+def test_what_is_not_there_in_a_cluster_does_not_exist() -> None:
+    objects = two_nodes()
+    without_claim(objects)
+    reading = reading_of(objects, {}, "the cluster", is_live=True)
+    assert not unread_of(reading, reading.cache.snapshot()).notes
+
+
+def test_overlapping_files_count_once(tmp_path: Path) -> None:
+    node = {"machine": "hgx-h100-8", "plugin": {"nvidia.com/gpu": "8"}}
+    pods = [{"name": "p", "node": "a", "count": 4, "plugin": {"nvidia.com/gpu": "2"}}]
+    objects = objects_of({"nodes": {"a": node}, "pods": pods})
+    paths = [str(snapshot_file(tmp_path, objects, name)) for name in ("one.json", "two.json")]
+    code, out, err = berth(["assess", *paths, "--no-replay", "--output", "json"])
+    assert code == 0, err
+    found = json.loads(out)
+    (row,) = found["fleet"]["products"]
+    assert (row["free"], row["allocated"], found["unreadable"]) == (6, 2, [])
+    changed(objects, "Pod", "p", "metadata.labels", {"newer": "yes"})
+    snapshot_file(tmp_path, objects, "two.json")
+    _, out, _ = berth(["assess", *paths, "--no-replay"])
+    assert "Pod p: is there twice, and differs: the first one counts" in out
 
 
 def test_one_object_that_cannot_be_read_is_told_and_the_others_count(tmp_path: Path) -> None:

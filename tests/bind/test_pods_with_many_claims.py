@@ -13,7 +13,7 @@ from extender.api.claim_specs import MAX_ALTERNATIVES
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import MAX_CLAIMS, Pod
 from extender.api.reasons import Code, Reason
-from extender.api.resource_claims import PodClaim, decode_claim
+from extender.api.resource_claims import PodClaim
 from extender.api.resource_slices import Capacities
 from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.cel.dra import Masks
@@ -29,6 +29,7 @@ from extender.scheduling import (
 from extender.scheduling.requirements import UnschedulableAndUnresolvable
 from extender.scheduling.unschedulable_reason import unschedulable_reason
 from tests.worlds.evaluation_worlds import GPU, Fleet, steps
+from tests.worlds.filled_caches import put
 from tests.worlds.running_berth import berthing, claim
 from tests.worlds.running_berth import pod as pod_object
 
@@ -54,9 +55,7 @@ def large(name: str, requests: int = 32, alternatives: int = 8, **fields: object
 
 def pod_with(fleet: Fleet, *claims: dict[str, Any]) -> Pod:
     """A pod with these claims, all known to the cache."""
-    for one in claims:
-        decoded = decode_claim(one)
-        fleet.cache.apply_claim(decoded.key, decoded)
+    put(fleet.cache, *claims)
     names = [one["metadata"]["name"] for one in claims]
     found = Pod(ObjectKey("default", "p"), "uid-p", tuple(PodClaim(f"g-{name}", name) for name in names))
     fleet.cache.apply_pod(found.uid, found)
@@ -286,7 +285,8 @@ def test_devices_with_equal_capacities_are_looked_at_once_for_the_reason() -> No
     fleet = Fleet(nodes=1)
     (slice_, _), *_ = fleet.cache.snapshot().node_infos["n0"].inventory.offsets
     counted = CountedCapacities(slice_.devices[0].capacity)
-    fleet.cache.apply_slice("n0", replace(slice_, devices=tuple(replace(d, capacity=counted) for d in slice_.devices)))
+    devices = tuple(replace(device, capacity=counted) for device in slice_.devices)
+    fleet.cache.apply_slice(slice_.name, replace(slice_, devices=devices))
     asked = requirements(fleet, pod_with(fleet, claim("c", capacity={"requests": {"memory": "1Ti"}})))
     snapshot = fleet.cache.snapshot()
     node_info = snapshot.node_infos["n0"]

@@ -28,20 +28,14 @@ from extender.cache.timers import TimerKind, Timers
 from extender.runtime.informers import HoldExpirer
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
+from tests.worlds.filled_caches import machine_nodes, put
 from tests.worlds.skipping_loop import in_virtual_time
 
 POOL = PoolKey("d", "p")
 
 
 def filled() -> ClusterCache:
-    cache, decoder = ClusterCache(), SliceDecoder()
-    for name, kind in (("n1", "t4-4"), ("n2", "dgx1-v100"), ("n3", "t4-4")):
-        machine = carried_machines()[kind]
-        cache.apply_node(name, decode_node(node_object(name, machine, {})))
-        for obj in (gpu_slice(name, machine), fabric_slice(name, machine)):
-            slice_ = decoder.decode(obj)
-            cache.apply_slice(slice_.name, slice_)
-    return cache
+    return machine_nodes(n1="t4-4", n2="dgx1-v100", n3="t4-4")
 
 
 def held(device: str) -> tuple[Result, ...]:
@@ -74,9 +68,9 @@ def test_equal_nodes_have_equal_signatures() -> None:
 
 def test_nodes_whose_counters_have_other_amounts_are_in_other_states() -> None:
     """Such nodes once shared a status: if the first of them had no room for a partition, none had."""
-    cache, decoder = ClusterCache(), SliceDecoder()
+    cache = ClusterCache()
     for name, amount in (("n1", "1"), ("n2", "2"), ("n3", "2")):
-        cache.apply_node(name, decode_node({"metadata": {"name": name}}))
+        put(cache, {"kind": "Node", "metadata": {"name": name}})
         consumes = [{"counterSet": "s", "counters": {"c": {"value": "2"}}}]
         for part in (
             {"devices": [{"name": "partition", "consumesCounters": consumes}]},
@@ -84,8 +78,8 @@ def test_nodes_whose_counters_have_other_amounts_are_in_other_states() -> None:
         ):
             pool = {"name": name, "generation": 1, "resourceSliceCount": 2}
             spec = {"driver": "d", "nodeName": name, "pool": pool, **part}
-            slice_ = decoder.decode({"metadata": {"name": f"{name}-{next(iter(part)).lower()}"}, "spec": spec})
-            cache.apply_slice(slice_.name, slice_)
+            metadata = {"name": f"{name}-{next(iter(part)).lower()}"}
+            put(cache, {"kind": "ResourceSlice", "metadata": metadata, "spec": spec})
     node_infos = cache.snapshot().node_infos
     assert node_infos["n1"].state is not node_infos["n2"].state
     assert node_infos["n2"].state is node_infos["n3"].state

@@ -112,3 +112,14 @@ async def test_a_caller_ends_though_each_time_slice_is_followed_by_another_chang
     await asyncio.gather(*calls, return_exceptions=True)
     assert not any(call.cancelled() for call in calls)
     assert builder.built.total() <= began + NODES + MOST, "callers that came together wait for the same nodes"
+
+
+def test_events_alone_decide_the_order_in_which_nodes_are_built() -> None:
+    """Hashes of texts differ in each process. The states of nodes have numbers in this order, and a replay's figures
+    must not depend on the process."""
+    cache = many_nodes()
+    version = cache.snapshot().version
+    results = tuple(Result("r", DeviceId("gpu.nvidia.com", f"n{number}", "gpu-1")) for number in range(NODES))
+    cache.apply_claim(ObjectKey("a", "c"), Claim(ObjectKey("a", "c"), "u", "1", allocation=Allocation(results)))
+    names = sorted(result.device.pool for result in results)
+    assert cache.snapshot().changed_since(version) == names[::-1]

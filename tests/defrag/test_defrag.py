@@ -10,16 +10,17 @@ from unittest.mock import patch
 import pytest
 import yaml
 
-from extender.assess import Shape, anonymised, restart_advice
+from extender.assess import anonymised, restart_advice
+from extender.assess.wanted_pods import Shape
 from extender.base.deadline import Deadline
 from extender.cli import defrag_command
 from extender.cli.cluster_objects import Objects
 from extender.defrag import WAIT_COST, Verdict, advise
 from extender.replay import Proof
 from extender.sandbox import write_kubeconfig
-from tests.worlds.assessed_clusters import snapshot_file
+from tests.worlds.assessed_clusters import objects_of, snapshot_file
 from tests.worlds.commands import berth, berth_beside
-from tests.worlds.defrag_worlds import cheapest_by_force, objects_of_case, random_world, running, world_of
+from tests.worlds.defrag_worlds import DefragWorld, objects_of_case, random_world, running, sharing, world_of
 from tests.worlds.running_berth import berthing
 
 Json = dict[str, Any]
@@ -50,16 +51,14 @@ def test_case(case: Json, tmp_path: Path) -> None:
         assert one["cost"] == sum(move["cost"] for move in one["moves"]) + WAIT_COST * one["waiting_gpus"]
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_no_set_of_restarts_is_cheaper(seed: int) -> None:
-    objects, shape = random_world(seed)
-    cluster, wanted, movable = world_of(objects, shape)
-    found, least = advise(cluster, wanted.asked, movable.restarts, movable.budgets), None
-    if found.verdict is not Verdict.FITS:
-        least = cheapest_by_force(cluster, wanted, movable)
-        cost = found.cost if found.verdict is Verdict.ADVICE else float("inf")
-        assert cost <= 1.1 * least
-        assert found.is_cheapest
+@pytest.mark.parametrize("seed", range(24))
+def test_no_set_of_restarts_is_cheaper_in_the_proof(seed: int) -> None:
+    world = DefragWorld(*random_world(seed))
+    found = world.advice()
+    cost = found.cost if found.verdict == "advice" else float("inf")
+    assert found.is_proved == (found.verdict == "advice"), found.proof
+    if found.verdict != "fits" and found.is_cheapest:
+        assert world.cheapest_by_force(cost / 1.1) == float("inf")
 
 
 @pytest.mark.parametrize("case", CASES[:6], ids=lambda case: case["name"])
@@ -82,10 +81,7 @@ def test_a_search_that_ends_early_says_so() -> None:
 
 def test_pods_that_share_a_claim_go_together(tmp_path: Path) -> None:
     objects = objects_of_case({"nodes": {"a": "hgx-h100-8"}, "pods": [{"name": "p", "node": "a", "gpus": [0]}]})
-    pod, claim = objects[-2:]
-    second = json.loads(json.dumps(pod))
-    second["metadata"] |= {"name": "q", "uid": "uid-q"}
-    claim["status"]["reservedFor"].append({"resource": "pods", "name": "q", "uid": "uid-q"})
+    second = sharing(objects[-2], objects[-1], "q")
     code, out, _ = berth(["defrag", "--gpus", "8", "--snapshot", str(snapshot_file(tmp_path, [*objects, second]))])
     assert code == 0
     assert "pod default/p and 1 that share its claim" in out
@@ -132,6 +128,42 @@ spec:
 """
 
 
+def test_claims_of_ended_pods_are_no_restarts(tmp_path: Path) -> None:
+    objects = [*objects_of({"nodes": {"a": "hgx-h100-8"}}), *running("done", "a", [0]), *running("p", "a", [1])]
+    objects[-4]["status"]["phase"] = "Succeeded"
+    objects[-1]["status"]["reservedFor"][0]["uid"] = "another"
+    _, out, _ = berth(["defrag", "--gpus", "8", "--snapshot", str(snapshot_file(tmp_path, objects))])
+    assert "1 claim, because their pods have ended: Kubernetes frees the devices without a restart" in out
+    assert "1 claim, because they are reserved for no pod that was read: claim default/p" in out
+
+
+PRIORITY_CLASS = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}}
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "code", "message"),
+    [
+        ("high", [], 2, "priorityClassName high: is a class that the files do not have: add it with -f, or give its"),
+        ("high", ["--priority", "5"], 0, "there is room after 1 restart"),
+        ("high", ["-f", "class.json"], 0, "there is room after 1 restart"),
+        ("system-cluster-critical", [], 0, "there is room after 1 restart"),
+        ("", [], 1, "because they have a priority above 0: default/p"),
+    ],
+)
+def test_the_priority_of_a_manifest_is_that_of_its_class(
+    name: str, words: list[str], code: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    objects = [*objects_of({"nodes": {"a": "hgx-h100-8"}}), *running("p", "a", [0], priority=5)]
+    template, pod = Shape(8).objects()
+    pod["spec"] = {**pod["spec"], **({"priorityClassName": name} if name else {})}
+    snapshot_file(tmp_path, [template, pod], "want.json")
+    snapshot_file(tmp_path, [{**PRIORITY_CLASS, "value": 5}], "class.json")
+    asked = ["defrag", "-f", "want.json", *words, "--snapshot", str(snapshot_file(tmp_path, objects))]
+    found, out, err = berth(asked)
+    assert (found, message in out + err) == (code, True), out + err
+
+
 def test_a_manifest_is_a_question(tmp_path: Path) -> None:
     path, manifest = snapshot_file(tmp_path, objects_of_case(CASES[0])), tmp_path / "pod.yaml"
     manifest.write_text(MANIFEST.replace("CLASS", "gpu.nvidia.com"))
@@ -139,6 +171,29 @@ def test_a_manifest_is_a_question(tmp_path: Path) -> None:
     assert code == 0, err
     assert "pod default/new: there is room after 1 restart" in out
     assert "the files have no PodDisruptionBudget" in out
+
+
+GANG = """
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: new-2}
+spec:
+  schedulerName: berth-scheduler
+  resourceClaims: [{name: gpu, resourceClaimTemplateName: eight}]
+  containers: [{name: main, resources: {claims: [{name: gpu}]}}]
+"""
+
+
+def test_a_gang_with_a_wrong_level_is_no_question(tmp_path: Path) -> None:
+    """The gang planner never plans such a gang. So there is no room for it, whatever is restarted."""
+    notes = 'annotations: {berth.dev/group: g, berth.dev/group-min: "2", berth.dev/group-required: no/level}'
+    text = (MANIFEST.replace("CLASS", "gpu.nvidia.com") + GANG).replace("{name: new", f"{{{notes}, name: new")
+    path, manifest = snapshot_file(tmp_path, objects_of_case(CASES[0])), tmp_path / "gang.yaml"
+    manifest.write_text(text)
+    code, out, err = berth(["defrag", "-f", str(manifest), "--snapshot", str(path)])
+    assert (code, out) == (2, "")
+    assert "group default/g: pod annotation berth.dev/group-required: 'no/level' is no level: write node or" in err
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from benchmarks import (
     call_paths,
     cel,
     gang_waking,
-    large_jobs,
     pod_cost,
     quality,
     replayed_traces,
@@ -23,7 +22,6 @@ from benchmarks import (
     soak,
 )
 from benchmarks.serving import Effort
-from extender.policy import Policy
 from tests.worlds.process_starter import Started, start
 
 
@@ -32,20 +30,19 @@ def cells_of(table: Iterable[str]) -> list[list[str]]:
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in table]
 
 
-def test_a_mixed_fleet_is_filled_with_jobs_of_eight_gpus_node_by_node() -> None:
-    fleet = large_jobs.Fleet(Policy())
-    nodes = [name for name in fleet.names if large_jobs.gpus_of(name) == 8]
-    placements = [fleet.place(number, 8) for number in range(len(nodes) + 1)]
-    assert all(placement is not None and placement.ring_gbps > 0 for placement in placements[:-1])
-    assert placements[-1] is None
+def test_pods_keep_whole_sets_for_large_jobs_with_berth_alone() -> None:
+    rows = cells_of(quality.before_large(seeds=1))
+    assert [size for size, *_ in rows[2:]] == ["1", "2", "4"]
+    for _, *cells in rows[2:]:
+        most, berth, first_fit, emptiest = map(int, cells)
+        assert most == berth > first_fit > emptiest
 
 
-def test_rules_that_choose_a_node_by_its_name_or_its_free_gpus_break_a_whole_set() -> None:
-    free = {"gb200-nvl72-tray-00": 4, "hgx-h100-8-00": 8, "t4-4-00": 2}
-    assert large_jobs.most_of_any_plan(free, 2) == 1
-    assert large_jobs.most_of(large_jobs.first_node, free, 2) == 0
-    assert large_jobs.most_of(large_jobs.emptiest_node, free, 2) == 0
-    assert large_jobs.most_of(lambda left: max(left), free, 2) == 1
+def test_small_jobs_leave_a_rack_whole_with_berth_alone() -> None:
+    rows = cells_of(quality.whole_racks(seeds=1, hours=12, shares=(0.4,)))
+    free = {placement: int(cell.partition("%")[0]) for _, placement, cell, _ in rows[2:]}
+    assert free["Berth"] > 75
+    assert max(free["first fit"], free["emptiest node"]) < 10
 
 
 def test_pods_of_openb_arrive_until_they_ask_for_all_gpus(tmp_path: Path) -> None:

@@ -256,6 +256,7 @@ OPEN = {
 SUBJECTS = {
     "extender.allocation.nodes.places",
     "extender.assess.texts",
+    "extender.assess.wanted_pods",
     "extender.explain.fleet_rows",
     "extender.explain.scenario",
     "extender.replay.published_traces",

@@ -21,7 +21,8 @@ import yaml
 
 from extender.api.fields import lenient_loads
 from extender.sandbox import carried_machines, fabric_slice
-from extender.sandbox.machines import gpu_slice, node_object
+from extender.sandbox.machines import Machine, gpu_slice, node_object
+from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
 from tests.worlds.manifests import KUBECTL
 from tests.worlds.process_worlds import free_port
 
@@ -36,6 +37,9 @@ CONTROLLERS = (
     "serviceaccount-token-controller",
     "clusterrole-aggregation-controller",
     "job-controller",
+    "deployment-controller",
+    "replicaset-controller",
+    "disruption-controller",
     "device-taint-eviction-controller",
 )
 ROOT = Path(__file__).resolve().parents[2]
@@ -359,17 +363,40 @@ def _status(url: str) -> int:
             return error.code
 
 
+def make_classes(plane: ControlPlane) -> None:
+    """Create the DeviceClasses of GPUs and of Berth's marker."""
+    for class_ in (GPU_CLASS, MARKER_CLASS):
+        plane.create(class_)
+
+
+def make_node(
+    plane: ControlPlane, name: str, machine: Machine, labels: dict[str, str] | None = None, cpu: str = ""
+) -> None:
+    """Create a node that is ready, and the slice of its GPUs. `cpu` is all that it has, in place of the machine's."""
+    node = node_object(name, machine, labels or {})
+    if cpu:
+        node["status"]["allocatable"] = {"cpu": cpu, "memory": "64Gi", "pods": "110"}
+    node["status"]["capacity"] = node["status"]["allocatable"]
+    node["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+    plane.create(node)
+    plane.create(gpu_slice(name, machine))
+
+
+def make_template(plane: ControlPlane, name: str, count: int) -> None:
+    """Create a ResourceClaimTemplate of so many GPUs."""
+    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": count}}
+    spec = {"spec": {"devices": {"requests": [request]}}}
+    kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate"}
+    plane.create({**kind, "metadata": {"name": name}, "spec": spec})
+
+
 def make_fleet(plane: ControlPlane, count: int) -> None:
     machines = carried_machines()
     kinds = ["hgx-h100-8", "a100-pcie-8-bridged", "dgx1-v100", "l40s-8-pix"]
 
     def one(i: int) -> None:
         name, machine = f"node-{i:04}", machines[kinds[i % len(kinds)]]
-        node = node_object(name, machine, {})
-        node["status"]["capacity"] = node["status"]["allocatable"]
-        node["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
-        plane.create(node)
-        plane.create(gpu_slice(name, machine))
+        make_node(plane, name, machine)
         plane.create(fabric_slice(name, machine))
 
     with concurrent.futures.ThreadPoolExecutor(16) as pool:

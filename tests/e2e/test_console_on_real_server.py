@@ -11,8 +11,7 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
-from tests.e2e.control_plane import Console, ControlPlane, make_fleet, on_real_server, pod
+from tests.e2e.control_plane import Console, ControlPlane, make_classes, make_fleet, make_template, on_real_server, pod
 
 pytestmark = on_real_server("kubectl", seconds=300)
 Json = dict
@@ -22,15 +21,10 @@ ACCOUNT = "system:serviceaccount:berth-system:berth-console"
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     with ControlPlane(tmp_path_factory.mktemp("plane")) as started:
-        for obj in (GPU_CLASS, MARKER_CLASS):
-            started.create(obj)
+        make_classes(started)
         make_fleet(started, 4)
         for name, count in (("pair", 2), ("never", 20)):
-            request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": count}}
-            started.create({
-                "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": name},
-                "spec": {"spec": {"devices": {"requests": [request]}}},
-            })  # fmt: skip
+            make_template(started, name, count)
         yield started
 
 

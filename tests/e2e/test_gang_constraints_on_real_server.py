@@ -10,9 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from extender.sandbox import carried_machines
-from extender.sandbox.machines import gpu_slice, node_object
-from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
-from tests.e2e.control_plane import ControlPlane, needs
+from tests.e2e.control_plane import ControlPlane, make_classes, make_node, make_template, needs
 from tests.worlds.constrained_gangs import HOSTNAME, required, spread, term
 from tests.worlds.process_worlds import free_port
 from tests.worlds.running_berth import Json
@@ -29,18 +27,11 @@ PODS = "/api/v1/namespaces/default/pods"
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     with ControlPlane(tmp_path_factory.mktemp("plane")) as started:
         machine = carried_machines()["t4-4"]
-        for obj in (GPU_CLASS, MARKER_CLASS):
-            started.create(obj)
+        make_classes(started)
         for i in range(NODES):
             labels = {HOSTNAME: f"n{i}", ZONE: "a" if i < NODES // 2 else "b"}
-            node = node_object(f"n{i}", machine, labels)
-            node["status"]["allocatable"] = node["status"]["capacity"] = {"cpu": "8", "memory": "64Gi", "pods": "110"}
-            node["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
-            started.create(node)
-            started.create(gpu_slice(f"n{i}", machine))
-        request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 1}}
-        template = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "one"}}
-        started.create({**template, "spec": {"spec": {"devices": {"requests": [request]}}}})
+            make_node(started, f"n{i}", machine, labels, cpu="8")
+        make_template(started, "one", 1)
         started.start_scheduler(started.start_berth(sys.executable, port=PORT))
         yield started
 

@@ -14,9 +14,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from extender.sandbox import carried_machines
-from extender.sandbox.machines import gpu_slice, node_object
-from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
-from tests.e2e.control_plane import ControlPlane, on_real_server
+from tests.e2e.control_plane import ControlPlane, make_classes, make_node, make_template, on_real_server
 from tests.worlds.process_worlds import free_port
 
 pytestmark = on_real_server(seconds=1800)
@@ -34,19 +32,11 @@ CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     with ControlPlane(tmp_path_factory.mktemp("plane")) as started:
         machine = carried_machines()["t4-4"]
-        for obj in (GPU_CLASS, MARKER_CLASS):
-            started.create(obj)
+        make_classes(started)
         for i in range(NODES):
-            node = node_object(f"n{i}", machine, {})
-            node["status"]["allocatable"] = node["status"]["capacity"] = {"cpu": "4", "memory": "64Gi", "pods": "110"}
-            node["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
-            started.create(node)
-            started.create(gpu_slice(f"n{i}", machine))
+            make_node(started, f"n{i}", machine, cpu="4")
         for name, count in (("all", 4), ("one", 1)):
-            request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": count}}
-            spec = {"spec": {"devices": {"requests": [request]}}}
-            template = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "spec": spec}
-            started.create({**template, "metadata": {"name": name}})
+            make_template(started, name, count)
         started.start_scheduler(started.start_berth(sys.executable, port=PORT))
         yield started
 

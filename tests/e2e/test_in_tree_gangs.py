@@ -14,9 +14,7 @@ from contextlib import suppress
 import pytest
 
 from extender.sandbox import carried_machines
-from extender.sandbox.machines import gpu_slice, node_object
-from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
-from tests.e2e.control_plane import ControlPlane, minor_version, on_real_server
+from tests.e2e.control_plane import ControlPlane, make_classes, make_node, make_template, minor_version, on_real_server
 from tests.worlds.process_worlds import free_port
 
 pytestmark = on_real_server(seconds=1800)
@@ -49,26 +47,11 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     served = "--runtime-config=scheduling.k8s.io/v1alpha2=true"
     with ControlPlane(tmp_path_factory.mktemp("plane"), served, gates=GATES) as started:
         machine = carried_machines()["t4-4"]
-        for obj in (GPU_CLASS, MARKER_CLASS):
-            started.create(obj)
+        make_classes(started)
         for rack in RACKS:
             for i in range(TRAYS):
-                name = f"{rack}-{i}"
-                node = node_object(name, machine, {RACK: rack})
-                node["status"]["allocatable"] = node["status"]["capacity"] = {
-                    "cpu": "8",
-                    "memory": "64Gi",
-                    "pods": "110",
-                }
-                node["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
-                started.create(node)
-                started.create(gpu_slice(name, machine))
-        request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 4}}
-        spec = {"spec": {"devices": {"requests": [request]}}}
-        started.create({
-            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "all"},
-            "spec": spec,
-        })  # fmt: skip
+                make_node(started, f"{rack}-{i}", machine, {RACK: rack}, cpu="8")
+        make_template(started, "all", 4)
         for name, value in (("low", 10), ("high", 1000)):
             started.request("POST", PRIORITIES, {"metadata": {"name": name}, "value": value})
         started.start_scheduler(started.start_berth(sys.executable, port=PORT))

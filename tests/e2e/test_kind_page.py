@@ -10,15 +10,10 @@ from benchmarks.install import Installation
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import node_object
 from tests.e2e.control_plane import DOCS, ControlPlane, commands, needs, run_documented
+from tests.worlds.filled_caches import class_of_driver, device_slice
 
 pytestmark = [needs("kubectl"), pytest.mark.timeout(300)]
 DRIVER = "gpu.example.com"
-CLASS = {
-    "apiVersion": "resource.k8s.io/v1",
-    "kind": "DeviceClass",
-    "metadata": {"name": DRIVER},
-    "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{DRIVER}'"}}]},
-}
 
 
 def example_slice(node: str) -> dict:
@@ -36,10 +31,7 @@ def example_slice(node: str) -> dict:
         }
         for index in range(8)
     ]
-    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": devices}
-    metadata = {"name": f"{node}-{DRIVER}"}
-    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": metadata, "spec": spec}
+    return device_slice(node, DRIVER, devices)
 
 
 def test_the_page_in_its_order(tmp_path: Path) -> None:
@@ -49,7 +41,7 @@ def test_the_page_in_its_order(tmp_path: Path) -> None:
             "capacity": node["status"]["allocatable"],
             "conditions": [{"type": "Ready", "status": "True"}],
         }
-        for obj in (CLASS, node, example_slice("kind-worker")):
+        for obj in (class_of_driver(DRIVER), node, example_slice("kind-worker")):
             plane.create(obj)
         shown = commands(DOCS / "kind.md")
         removal = next(position for position, command in enumerate(shown) if "kubectl delete" in command)

@@ -12,9 +12,15 @@ from pathlib import Path
 import pytest
 
 from extender.sandbox import carried_machines
-from extender.sandbox.machines import gpu_slice, node_object
-from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
-from tests.e2e.control_plane import ROOT, ControlPlane, kubectl_error, minor_version, on_real_server
+from tests.e2e.control_plane import (
+    ROOT,
+    ControlPlane,
+    kubectl_error,
+    make_classes,
+    make_node,
+    minor_version,
+    on_real_server,
+)
 
 pytestmark = on_real_server("kubectl", seconds=600)
 
@@ -32,9 +38,9 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     served = "--runtime-config=scheduling.k8s.io/v1alpha2=true"
     with ControlPlane(tmp_path_factory.mktemp("plane"), served, gates=GATES) as started:
         machine = carried_machines()["t4-4"]
-        nodes = (obj for name in NODES for obj in (node_object(name, machine, {}), gpu_slice(name, machine)))
-        for obj in (GPU_CLASS, MARKER_CLASS, *nodes):
-            started.create(obj)
+        make_classes(started)
+        for name in NODES:
+            make_node(started, name, machine)
         yield started
 
 

@@ -14,8 +14,7 @@ import yaml
 
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
-from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
-from tests.e2e.control_plane import ROOT, ControlPlane, make_fleet, on_real_server, pod
+from tests.e2e.control_plane import ROOT, ControlPlane, make_classes, make_fleet, on_real_server, pod
 
 pytestmark = on_real_server(seconds=900)
 
@@ -26,8 +25,7 @@ PODS = int(os.environ.get("BERTH_E2E_PODS", "100"))
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     with ControlPlane(tmp_path_factory.mktemp("plane")) as started:
-        for obj in (GPU_CLASS, MARKER_CLASS):
-            started.create(obj)
+        make_classes(started)
         yield started
 
 

@@ -13,9 +13,7 @@ import pytest
 import yaml
 
 from extender.sandbox import carried_machines, fabric_slice
-from extender.sandbox.machines import gpu_slice, node_object
-from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
-from tests.e2e.control_plane import ControlPlane, kubectl_error, on_real_server
+from tests.e2e.control_plane import ControlPlane, kubectl_error, make_classes, make_node, on_real_server
 from tests.e2e.control_plane import kubectl as try_kubectl
 from tests.worlds.fuzzing import CASES, unfolded
 
@@ -41,15 +39,13 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     with ControlPlane(tmp_path_factory.mktemp("plane")) as started:
         if int(started.get("/version")["minor"].rstrip("+")) < 36:
             pytest.skip("DRAExtendedResource is alpha and off before 1.36")
-        for obj in (GPU_CLASS, MARKER_CLASS, *(namespace(name) for name in (OURS, VICTIMS))):
-            started.create(obj)
+        make_classes(started)
+        for name in (OURS, VICTIMS):
+            started.create(namespace(name))
         machine = carried_machines()["t4-4"]
         for name in ("n1", "n2"):
-            node = node_object(name, machine, {})
-            node["status"]["capacity"] = node["status"]["allocatable"]
-            node["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
-            for obj in (node, gpu_slice(name, machine), fabric_slice(name, machine)):
-                started.create(obj)
+            make_node(started, name, machine)
+            started.create(fabric_slice(name, machine))
         binding = ("rolebinding", "tenant", "--clusterrole=edit", "--user=tenant", f"--namespace={OURS}")
         kubectl(started, "create", *binding)
         started.wait(lambda: may(started, "create", "resourceclaims"), 30)

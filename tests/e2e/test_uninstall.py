@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
-from tests.e2e.control_plane import ControlPlane, make_fleet, needs
+from tests.e2e.control_plane import ControlPlane, make_classes, make_fleet, needs
 from tests.worlds.running_berth import claim
 
 pytestmark = [needs(), pytest.mark.timeout(300)]
@@ -41,8 +40,7 @@ def remove(plane: ControlPlane, *names: str) -> None:
 
 def test_the_in_tree_plugin_goes_on_with_the_claims(tmp_path: Path) -> None:
     with ControlPlane(tmp_path) as plane:
-        for obj in (GPU_CLASS, MARKER_CLASS):
-            plane.create(obj)
+        make_classes(plane)
         make_fleet(plane, 4)
         plane.create(claim("shared", 2))
         plane.create(pod("by-berth", "berth-scheduler"))

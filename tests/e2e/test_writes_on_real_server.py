@@ -11,9 +11,16 @@ from collections.abc import Iterator
 import pytest
 
 from extender.sandbox import carried_machines
-from extender.sandbox.machines import gpu_slice, node_object
-from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
-from tests.e2e.control_plane import TOKEN, ControlPlane, minor_version, on_real_server, unverified
+from extender.sandbox.machines import gpu_slice
+from tests.e2e.control_plane import (
+    TOKEN,
+    ControlPlane,
+    make_classes,
+    make_node,
+    minor_version,
+    on_real_server,
+    unverified,
+)
 
 pytestmark = on_real_server(seconds=300)
 
@@ -31,14 +38,9 @@ TEXTS = {
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     with ControlPlane(tmp_path_factory.mktemp("plane"), strict=True) as started:
         machine = carried_machines()["t4-4"]
-        for obj in (GPU_CLASS, MARKER_CLASS):
-            started.create(obj)
+        make_classes(started)
         for name in ("n1", "n2", "n3", "n4"):
-            node = node_object(name, machine, {})
-            node["status"]["capacity"] = node["status"]["allocatable"]
-            node["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
-            started.create(node)
-            started.create(gpu_slice(name, machine))
+            make_node(started, name, machine)
         yield started
 
 

@@ -9,12 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.allocation import Features
-from extender.api.device_classes import decode_class
-from extender.api.nodes import decode_node
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
-from extender.api.resource_claims import PodClaim, Result, decode_claim
-from extender.api.resource_slices import DeviceId, SliceDecoder
+from extender.api.resource_claims import PodClaim, Result
+from extender.api.resource_slices import DeviceId
 from extender.base.berth_errors import WireError
 from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.cache import ClusterCache
@@ -35,6 +33,7 @@ from extender.scheduling import (
     requirements_of,
 )
 from tests.worlds.evaluation_worlds import steps
+from tests.worlds.filled_caches import GPU_CLASS, put
 from tests.worlds.running_berth import claim
 
 KINDS = ("hgx-h100-8", "t4-4", "dgx1-v100", "t4-4")
@@ -54,22 +53,18 @@ def cluster(
     held: list[tuple[int, int]], asked: tuple[int, str, str], without: frozenset[str] = frozenset()
 ) -> ClusterCache:
     """Four nodes, but for some; of each node in turn, these devices are held by a claim of their own."""
-    cache, decoder, machines = ClusterCache(), SliceDecoder(), carried_machines()
-    cache.apply_class("gpu.nvidia.com", decode_class({"metadata": {"name": "gpu.nvidia.com"}, "spec": {}}))
+    cache, machines = put(ClusterCache(), GPU_CLASS), carried_machines()
     for name, kind in zip(NODES, KINDS, strict=True):
         if name not in without:
-            cache.apply_node(name, decode_node(node_object(name, machines[kind], {})))
-            for slice_ in (gpu_slice(name, machines[kind]), fabric_slice(name, machines[kind])):
-                cache.apply_slice(slice_["metadata"]["name"], decoder.decode(slice_))
+            machine = machines[kind]
+            put(cache, node_object(name, machine, {}), gpu_slice(name, machine), fabric_slice(name, machine))
     for node, device in held:
         allocate(cache, node, device)
     count, selector, same = asked
     wanted: dict[str, Any] = claim("asked", count, selector)
     if same:
         wanted["spec"]["devices"]["constraints"] = [{"matchAttribute": f"gpu.nvidia.com/{same}"}]
-    found = decode_claim(wanted)
-    cache.apply_claim(found.key, found)
-    return cache
+    return put(cache, wanted)
 
 
 def allocate(cache: ClusterCache, node: int, device: int) -> None:
@@ -78,10 +73,7 @@ def allocate(cache: ClusterCache, node: int, device: int) -> None:
     one["metadata"]["uid"] = name
     devices = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": f"n{node}", "device": f"gpu-{device}"}
     consumers = [{"resource": "pods", "name": f"of-{name}", "uid": name}]
-    found = decode_claim(
-        {**one, "status": {"allocation": {"devices": {"results": [devices]}}, "reservedFor": consumers}}
-    )
-    cache.apply_claim(found.key, found)
+    put(cache, {**one, "status": {"allocation": {"devices": {"results": [devices]}}, "reservedFor": consumers}})
 
 
 def rules_of(cache: ClusterCache, deadline: Deadline | None = None) -> EvaluationContext:

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.allocation import Features
-from extender.api.resource_slices import SliceDecoder
 from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.cel.dra import Masks
 from extender.policy import Policy
 from extender.sandbox.machines import gpu_slice
 from extender.scheduling import EvaluationContext, NodeRanking, PodRequirements, requirements_of
 from tests.worlds.evaluation_worlds import GPU, MACHINES, Fleet, steps
+from tests.worlds.filled_caches import put
 
 SHAPES = [
     {},
@@ -51,7 +51,7 @@ def test_evaluation_in_many_small_pieces_equals_one_evaluation(
         ranking.update(*newest(masks, steps(some, ends_one=True)))
         if position < len(changes):
             name, machine = f"n{changes[position]}", MACHINES[(changes[position] + position) % 3]
-            fleet.cache.apply_slice(name, SliceDecoder().decode(gpu_slice(name, machine)))
+            put(fleet.cache, gpu_slice(name, machine))
     done, calls = False, 0
     while not done:
         done, calls = ranking.update(*newest(masks, steps(0, ends_one=True))), calls + 1

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 import pytest
 
 from extender.api.pods import Pod
-from extender.api.resource_slices import SliceDecoder
 from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.policy import Policy
 from extender.sandbox.machines import gpu_slice
@@ -21,6 +20,7 @@ from extender.scheduling import NodeRanking, PodRequirements, RankingCache, requ
 from extender.serve.evaluations import Evaluations, in_steps
 from tests.worlds.evaluation_worlds import GPU, MACHINES, TICK, Clock, Fleet, RecordingSink
 from tests.worlds.eventually import eventually
+from tests.worlds.filled_caches import put
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
 from tests.worlds.skipping_loop import SkippingLoop
 
@@ -106,7 +106,7 @@ def test_a_rejected_pod_is_woken_though_the_evaluation_of_a_changed_node_takes_l
     while fleet.error(asked):
         fleet.work()
     assert fleet.filter_service.unschedulable.uids() == [asked.uid]
-    fleet.cache.apply_slice("n1", SliceDecoder().decode(gpu_slice("n1", MACHINES[1])))
+    put(fleet.cache, gpu_slice("n1", MACHINES[1]))
     assert not fleet.finds()
     fleet.work()
     assert sink.requeued

@@ -187,7 +187,7 @@ def test_a_node_that_is_taken_during_a_search_wakes_nobody(kind: str) -> None:
     fleet.fill(6, 1.0)
     rejected(fleet, 3, count=9)
     assert not fleet.filter(PODS[kind](fleet)).passed
-    fleet.filter_service.keep_for_gang(kept_for_a_gang("node-000006"))
+    fleet.filter_service.collected = kept_for_a_gang("node-000006")
     assert not answer(fleet)
     for number in (0, 5):
         fleet.apply("resourceclaims", f"held/h{number}", None)
@@ -201,10 +201,10 @@ def test_a_node_that_is_kept_for_a_gang_wakes_no_other_pod() -> None:
     fleet = Fleet("mixed")
     fleet.fill(1, 1.0)
     assert not fleet.filter(fleet.pod("p", 77, 1)).passed
-    fleet.filter_service.keep_for_gang(kept_for_a_gang("node-000001"))
+    fleet.filter_service.collected = kept_for_a_gang("node-000001")
     fleet.apply("resourceclaims", "held/h0", None)
     assert not answer(fleet)
-    fleet.filter_service.keep_for_gang(None)
+    fleet.filter_service.collected = None
     fleet.touch_node("node-000001", {"a": "b"})
     assert answer(fleet), "without the gang it does"
 

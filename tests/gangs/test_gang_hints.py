@@ -4,7 +4,7 @@ missed."""
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, cycle, islice, pairwise
 
@@ -15,18 +15,18 @@ from extender.api.group_topology import AskedTopology
 from extender.api.nodes import Taint, Toleration, decode_node
 from extender.api.pod_groups import GroupKey, GroupSource, Membership
 from extender.api.pods import Pod
-from extender.api.reasons import Reason
 from extender.api.resource_claims import Result
-from extender.api.resource_slices import DeviceId, SliceDecoder
-from extender.base.deadline import NO_DEADLINE, Deadline
-from extender.gangs.gang import Gang, gang_of
+from extender.api.resource_slices import DeviceId
+from extender.base.deadline import NO_DEADLINE
+from extender.gangs.gang import gang_of
 from extender.policy import Policy
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.scheduling.shortlist import CollectedDomain
 from extender.serve.gangs.gang_planning import GangPlanning
-from extender.serve.gangs.gang_state import FormingGang, GangNeeds, PlannedGang, WaitsForGang
+from extender.serve.gangs.gang_state import GangNeeds, PlannedGang
 from tests.worlds.evaluation_worlds import MACHINES
-from tests.worlds.gang_fleet import Gangs
+from tests.worlds.filled_caches import put
+from tests.worlds.gang_fleet import CountedPlanning, Gangs
 from tests.worlds.gang_worlds import CLIQUE
 
 GPU = "gpu.nvidia.com"
@@ -36,29 +36,6 @@ SMALL, LARGE = "n0", "n1"  # with 4 GPUs and with 8
 def told(pod: Pod, topology: str) -> Membership:
     assert pod.membership is not None
     return replace(pod.membership, topology=AskedTopology(topology))
-
-
-class CountedPlanning(GangPlanning):
-    """Counts plans, and what has the time of a call: a plan, and the search for a gang's needs."""
-
-    plans = calls = 0
-
-    def plan(
-        self,
-        gang: Gang,
-        pod: Pod,
-        names: Sequence[str] | None,
-        occupied: Mapping[GroupKey, frozenset[str]],
-        before: FormingGang | None,
-        deadline: Deadline,
-    ) -> PlannedGang | WaitsForGang | Reason:
-        CountedPlanning.plans += 1
-        CountedPlanning.calls += 1
-        return super().plan(gang, pod, names, occupied, before, deadline)
-
-    def needs(self, gang: Gang, deadline: Deadline) -> GangNeeds | None:
-        CountedPlanning.calls += 1
-        return super().needs(gang, deadline)
 
 
 class Waiting(Gangs):
@@ -258,7 +235,7 @@ def test_a_gang_is_planned_after_any_change_of_nodes_if_its_plan_would_read_some
             fleet.filter_service.use_policy(Policy(hold_seconds=20))
         case "collected":
             other = GroupKey("x", GroupSource.BERTH, "another")
-            fleet.filter_service.keep_for_gang(CollectedDomain(other, "node", SMALL, frozenset({SMALL}), 0.0))
+            fleet.filter_service.collected = CollectedDomain(other, "node", SMALL, frozenset({SMALL}), 0.0)
         case "claim":
             claim = fleet.cache.store.claims[members[0].key]
             fleet.cache.apply_claim(claim.key, replace(claim, uid="made again"))
@@ -300,6 +277,6 @@ def change(fleet: Waiting, rng: random.Random) -> None:
         case 2:
             fleet.cache.apply_node(node, None)
         case 3:
-            fleet.cache.apply_slice(node, SliceDecoder().decode(gpu_slice(node, rng.choice(MACHINES))))
+            put(fleet.cache, gpu_slice(node, rng.choice(MACHINES)))
         case _:
             fleet.take(f"{rng.choice('ab')}-{node}", node, rng.sample(range(8), rng.choice((0, 2, 4, 6, 8))))

@@ -14,6 +14,7 @@ from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangPlan, GangProblem, GangShortage
 from extender.vendors import COMPUTE_DOMAIN_DRIVER, COMPUTE_DOMAIN_LABEL
 from tests.worlds.dra_worlds import extended
+from tests.worlds.filled_caches import class_of_driver, device_slice
 from tests.worlds.gang_worlds import (
     CLIQUE,
     RACK,
@@ -35,13 +36,9 @@ SPARE, PAIRED = "hgx-h100-8", "a100-pcie-8-bridged"  # eight GPUs each
 def kinds(world: GangWorld, node: str, devices: str) -> None:
     """A node of clique c with devices of one-letter kinds."""
     world.add_node(node, labels={CLIQUE: "c"})
-    world.add_class(
-        {"metadata": {"name": "any"}, "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{DRIVER}'"}}]}}
-    )
-    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    world.add_class(class_of_driver(DRIVER, "any"))
     found = [{"name": f"d{i}", "attributes": {"kind": {"string": kind}}} for i, kind in enumerate(devices)]
-    spec = {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": found}
-    world.add_slice({"metadata": {"name": node}, "spec": spec})
+    world.add_slice(device_slice(node, DRIVER, found))
 
 
 def asks(world: GangWorld, prefix: str, number: int, *options: tuple[str, int]) -> list[str]:

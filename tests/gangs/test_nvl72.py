@@ -17,6 +17,7 @@ from extender.sandbox import carried_machines
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.vendors import COMPUTE_DOMAIN_DRIVER, COMPUTE_DOMAIN_LABEL
 from tests.worlds.eventually import eventually
+from tests.worlds.filled_caches import class_of_driver, device_slice
 from tests.worlds.gang_pods import gets_a_node
 from tests.worlds.running_berth import Berthing, Json, berthing, pod
 
@@ -25,29 +26,10 @@ pytestmark = pytest.mark.loopback
 RACKS, TRAYS, GPUS = 2, 18, 4
 CLIQUE = Policy().group_levels[0]
 CHANNELS = "compute-domain-default-channel.nvidia.com"
-CHANNEL_CLASS = {
-    "apiVersion": "resource.k8s.io/v1",
-    "kind": "DeviceClass",
-    "metadata": {"name": CHANNELS},
-    "spec": {"selectors": [{"cel": {"expression": f'device.driver == "{COMPUTE_DOMAIN_DRIVER}"'}}]},
-}
+CHANNEL = {"name": "channel-0", "attributes": {"type": {"string": "channel"}, "id": {"int": 0}}}
 ANOTHER = "node is in another ComputeDomain"
 IN_CLIQUE = "another ComputeDomain has channels in NVLink clique"
 CROWDED = "another ComputeDomain has channels in the node's NVLink clique"
-
-
-def channel_slice(node: str) -> Json:
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceSlice",
-        "metadata": {"name": f"{node}-compute-domain"},
-        "spec": {
-            "driver": COMPUTE_DOMAIN_DRIVER,
-            "nodeName": node,
-            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
-            "devices": [{"name": "channel-0", "attributes": {"type": {"string": "channel"}, "id": {"int": 0}}}],
-        },
-    }
 
 
 def tray_claim(name: str, domain: str) -> Json:
@@ -92,12 +74,12 @@ def channel(b: Berthing, node: str, domain: str, namespace: str = "default") -> 
 @asynccontextmanager
 async def racks(*, labelled: bool = True, policy: str = "") -> AsyncIterator[Berthing]:
     async with berthing({}, load_policy(policy) if policy else None) as b:
-        b.cluster.apply(CHANNEL_CLASS)
+        b.cluster.apply(class_of_driver(COMPUTE_DOMAIN_DRIVER, CHANNELS))
         for rack in range(RACKS):
             for tray in range(TRAYS):
                 labels = {CLIQUE: f"rack-{rack}"} if labelled else {}
                 b.cluster.add_node(name(rack, tray), carried_machines()["gb200-nvl72-tray"], labels)
-                b.cluster.apply(channel_slice(name(rack, tray)))
+                b.cluster.apply(device_slice(name(rack, tray), COMPUTE_DOMAIN_DRIVER, [CHANNEL]))
         await b.settled()
         yield b
 

@@ -119,6 +119,9 @@ def paths(folders: tuple[str, ...]) -> set[Call]:
             if isinstance(target, ast.Name)
         }
         for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "pages":
+                assert isinstance(node.args[1], ast.Name), f"{path.name}: the path is not a constant of the module"
+                found.add(call_of("list", str(constants[node.args[1].id])))
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr.upper() in _VERB:
                 owner = ast.unparse(node.func.value)
                 if owner.endswith("client"):

@@ -114,12 +114,15 @@ def test_cpu_and_memory_limit_the_nodes_as_gpus_do() -> None:
     assert [round(found.started_jobs[name].at) for name in ("half", "other", "plain")] == [0, 100, 2]
 
 
-def test_pods_without_devices_spread_as_least_allocated_spreads_them() -> None:
+@pytest.mark.parametrize(("rule", "one_node"), [("berth", True), ("emptiest node", False)])
+def test_nodes_with_equal_scores_are_filled_in_turn_with_the_scheduler_of_berth(rule: Rule, *, one_node: bool) -> None:
+    """scheduler-config/ has MostAllocated, kube-scheduler by itself LeastAllocated."""
     jobs = [Job("a", 0, cpu=64_000), Job("b", 1, cpu=32_000), Job("c", 2, cpu=32_000), Job("d", 3, ram=1 << 30)]
     for seed in range(4):
-        found = replayed(jobs, "2xt4-4", seed=seed).started_jobs
+        found = replayed(jobs, "2xt4-4", rule, seed=seed).started_jobs
         node = {name: job.pods[0].node for name, job in found.items()}
-        assert node["b"] == node["c"] != node["a"]
+        assert node["b"] == node["c"]
+        assert (node["b"] == node["a"]) is one_node
 
 
 def test_pods_go_only_to_nodes_that_their_spec_admits() -> None:
@@ -307,25 +310,43 @@ def test_a_machine_fleet_and_a_snapshot_are_one_fleet() -> None:
 
 
 SEEDED = """
+import itertools, sys, time
+ticks, reads = itertools.count(step=JUMP), []
+for name in ("monotonic", "perf_counter", "time", "process_time", "thread_time"):  # before anything binds them
+    setattr(time, name, lambda name=name: reads.append(name) or next(ticks))
 from extender.replay import Job
 from tests.worlds.replay_worlds import placed, replayed
-jobs = [Job(f"j{i}", 10.0 * i, 300.0 + 7 * i, pods=1 + i % 3, gpus=(1, 2, 4)[i % 3]) for i in range(40)]
-found = replayed(jobs, "3xa100-pcie-8-bridged,2xgb200-nvl72-tray/2", "RULE", seed=5)
-print(sorted(placed(found, jobs).items()), found)
+products = ("", "A100", "H100|A100", "L40S", "T4|L40S", "")
+def job(i):
+    times = f"j{i}", 10.0 * i, 300.0 + i % 11 * 97
+    if i % 9 == 8:
+        return Job(*times, pods=2 + i % 3, gpus=(1, 4)[i % 2], cpu=4000)
+    return Job(*times, gpus=(0.1 * (1 + i % 7), 1, 2, 0.5)[i % 4], product=products[i % 6], cpu=1000 * (1 + i % 5))
+jobs = [job(i) for i in range(200)]
+fleet = "6xa100-pcie-8-bridged,4xhgx-h100-8,6xl40s-8-pix,6xt4-4,4xgb200-nvl72-tray/2"
+reads.clear()
+found = replayed(jobs, fleet, "RULE", seed=5)
+print(len(reads), sorted(placed(found, jobs).items()), found)
 """
 
 
 @pytest.mark.parametrize("rule", ["berth", "emptiest node"])
 def test_equal_seeds_give_equal_outcomes_in_any_process(rule: str) -> None:
-    code = SEEDED.replace("RULE", rule)
+    """Whatever the hashes of texts, which differ in each process, and however fast the clocks of the machine go."""
     outputs = {
-        subprocess.run(  # with other hashes of texts
-            [sys.executable, "-c", code], env={"PYTHONHASHSEED": hashes}, capture_output=True, text=True, check=True
+        subprocess.run(
+            [sys.executable, "-c", SEEDED.replace("RULE", rule).replace("JUMP", jump)],
+            env={"PYTHONHASHSEED": hashes},
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout.splitlines()[-1]
-        for hashes in ("1", "2")
+        for hashes, jump in (("1", "0.01"), ("2", "1000"))
     }
     assert len(outputs) == 1
-    assert "j39-0" in outputs.pop()
+    output = outputs.pop()
+    assert "('j199-0', " in output
+    assert output.startswith("0 "), "no clock of the machine is read"
 
 
 def test_figures_are_not_numbers_where_nothing_was_measured() -> None:

@@ -22,6 +22,7 @@ from extender.web.console.console_app import ConsoleApp
 from tests.worlds.browser import CHROMIUM, NAMES, Page, browsing, tabs
 from tests.worlds.eventually import HANG_SECONDS, eventually
 from tests.worlds.explain_worlds import decided, refused
+from tests.worlds.filled_caches import class_of_driver, device_slice
 from tests.worlds.nic_worlds import claim_of
 from tests.worlds.process_worlds import free_port
 from tests.worlds.running_berth import berthing, claim, pod
@@ -202,21 +203,8 @@ def mi300x_node(name: str) -> list[dict[str, Any]]:
         }
         for i in range(8)
     ]
-    pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
-    expression = "device.driver == 'gpu.amd.com'"
-    return [
-        {"kind": "Node", "metadata": {"name": name}},
-        {
-            "kind": "ResourceSlice",
-            "metadata": {"name": f"{name}-gpus"},
-            "spec": {"driver": "gpu.amd.com", "nodeName": name, "pool": pool, "devices": devices},
-        },
-        {
-            "kind": "DeviceClass",
-            "metadata": {"name": "gpu.amd.com"},
-            "spec": {"selectors": [{"cel": {"expression": expression}}]},
-        },
-    ]
+    node = {"kind": "Node", "metadata": {"name": name}}
+    return [node, device_slice(name, "gpu.amd.com", devices), class_of_driver("gpu.amd.com")]
 
 
 async def test_the_links_of_another_vendor_have_their_own_name(tmp_path: Path) -> None:

@@ -38,10 +38,17 @@ def _node(name: str, described: Json, case: Json) -> Iterator[Json]:
     machine = carried_machines()[described["machine"]]
     node = node_object(name, machine, described.get("labels", {}))
     node["status"]["allocatable"] |= described.get("plugin", {})
+    if "taint" in described:
+        node["spec"] = {"taints": [{"key": described["taint"], "effect": "NoSchedule"}]}
+    if described.get("cordoned"):
+        node["spec"] = {"unschedulable": True}
     yield node
     if "plugin" in described and not described.get("slices"):
         return
-    yield gpu_slice(name, machine)
+    gpus = gpu_slice(name, machine)
+    for index in described.get("tainted", ()):
+        gpus["spec"]["devices"][index]["taints"] = [{"key": "gpu.nvidia.com/xid", "effect": "NoSchedule"}]
+    yield gpus
     if machine.nics:
         yield nic_slice(name, machine)
     if case.get("agent"):
@@ -61,6 +68,8 @@ def _pod(described: Json) -> list[Json]:
     if "plugin" in described:
         del pod["spec"]["resourceClaims"]
         pod["spec"]["containers"][0]["resources"]["requests"] |= described["plugin"]
+        if "init" in described:
+            pod["spec"]["initContainers"] = [{"name": "init", "resources": {"requests": described["init"]}}]
         return [pod]
     return [pod, claim]
 

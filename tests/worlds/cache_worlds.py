@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 
 from extender.allocation import Features, NodeInfo
-from extender.api.nodes import Node, decode_node
-from extender.api.resource_slices import SliceDecoder
+from extender.api.nodes import Node
 from extender.cache import ClusterCache
 from extender.cache.node_infos import NodeInfoBuilder
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
+from tests.worlds.filled_caches import device_slice, put
 
 NODES = 40
 TIME_SLICE = 3  # looks at the clock
@@ -37,16 +37,12 @@ class CountingBuilder(NodeInfoBuilder):
 
 def many_nodes() -> ClusterCache:
     """NODES equal nodes."""
-    cache, decoder, machine = ClusterCache(), SliceDecoder(), carried_machines()["t4-4"]
+    cache, machine = ClusterCache(), carried_machines()["t4-4"]
     for number in range(NODES):
-        cache.apply_node(f"n{number}", decode_node(node_object(f"n{number}", machine, {})))
-        found = decoder.decode(gpu_slice(f"n{number}", machine))
-        cache.apply_slice(found.name, found)
+        put(cache, node_object(f"n{number}", machine, {}), gpu_slice(f"n{number}", machine))
     return cache
 
 
 def shared_slice(cache: ClusterCache) -> None:
     """A slice that all nodes see changes."""
-    pool = {"name": "net", "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": "net.example.com", "allNodes": True, "pool": pool, "devices": [{"name": "d0"}]}
-    cache.apply_slice("net", SliceDecoder().decode({"metadata": {"name": "net"}, "spec": spec}))
+    put(cache, device_slice("net", "net.example.com", [{"name": "d0"}], nodeName=None, allNodes=True))

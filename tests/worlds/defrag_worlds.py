@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, combinations
@@ -13,17 +14,19 @@ from extender.allocation import Features
 from extender.api.pods import SCHEDULER
 from extender.assess import (
     Movable,
-    Shape,
+    RestartAdvice,
     Terms,
-    Wanted,
+    advise_restarts,
     facts_of,
     movable_pods,
     newest_time,
     reading_of,
-    wanted_objects,
 )
+from extender.assess.restart_advice import proved
+from extender.assess.wanted_pods import Shape, Wanted, wanted_objects
 from extender.base.deadline import NO_DEADLINE, Deadline
-from extender.defrag import WAIT_COST, Cluster, Restart, again
+from extender.defrag import Advice, Cluster, Restart, Verdict
+from extender.defrag.restarts import cost_of, deletion_order, within
 from extender.policy import Policy
 from extender.scheduling import Evaluator
 from tests.worlds.assessed_clusters import objects_of
@@ -45,6 +48,7 @@ def running(
     group: str = "",
     minimum: str = "2",
     count: int = 0,
+    tolerates: Json | None = None,
 ) -> list[Json]:
     """A pod with GPUs on a node and its claim; a waiting pod without a node, for `count` GPUs."""
     pod, claim = pod_objects(name, count or len(gpus), node, gpus)
@@ -56,7 +60,7 @@ def running(
     if owner:
         reference = {"apiVersion": "apps/v1", "kind": owner, "name": f"{name}-owner", "uid": "o", "controller": True}
         pod["metadata"]["ownerReferences"] = [reference]
-    pod["spec"] |= {"schedulerName": scheduler, "priority": priority}
+    pod["spec"] |= {"schedulerName": scheduler, "priority": priority, "tolerations": [tolerates] if tolerates else []}
     pod["status"]["startTime"] = started
     return [pod, claim]
 
@@ -72,75 +76,119 @@ def budget(name: str, allowed: int, labels: Json) -> Json:
     }
 
 
+KINDS = ("one", "one", "one", "group", "job", "jobset", "shared", "two")
+"""What is restarted together: one pod, pods of a group, a Job or a JobSet, pods with one claim, a pod with two."""
+_LABELS = {"job": "batch.kubernetes.io/job-name", "jobset": "jobset.sigs.k8s.io/jobset-name"}
+
+
 def random_world(seed: int) -> tuple[list[Json], Shape]:
-    """The objects of three nodes with at most seven restarts, and a shape that may need some of them."""
+    """The objects of three nodes with at most six restarts, and a shape that may need some of them."""
     rng = random.Random(seed)
     machine = rng.choice(("dgx1-v100", "hgx-h100-8", "a100-pcie-8-bridged", "gb200-nvl72-tray"))
     gpus = 4 if machine.startswith("gb200") else 8
     objects = objects_of({"nodes": {f"n{i}": machine for i in range(3)}})
     free = {f"n{i}": list(range(gpus)) for i in range(3)}
-    for number in range(7):
-        node, size = rng.choice(list(free)), rng.choice((1, 1, 2, 2, 4))
-        if len(free[node]) >= size:
-            own = rng.sample(free[node], size)
-            free[node] = [one for one in free[node] if one not in own]
-            started = f"2026-02-{rng.randint(27, 28)}T{rng.randint(0, 23):02}:00:00Z"
-            group = rng.choice(("", "", "g")) if size < 3 else ""
-            objects += running(
-                f"p{number}", node, own, owner=rng.choice(("Job", "ReplicaSet")), started=started, group=group
-            )
+    for number in range(6):
+        objects += _unit(rng, f"u{number}", free)
     for node, own in free.items():  # what is left of a node is mostly not free
         taken = own[: rng.choice((0, len(own) // 2, len(own) // 4))]
         if taken:
             objects += running(f"fixed-{node}", node, taken, owner="", started=NOW)
     pods = rng.choice((1, 1, 1, 2))
-    return objects, Shape(rng.choice((4, gpus - 1, gpus)) if pods == 1 else rng.choice((2, 4)), pods)
+    return objects, Shape(rng.choice((2, 4, gpus - 1, gpus)) if pods == 1 else rng.choice((2, 4)), pods)
+
+
+def _unit(rng: random.Random, name: str, free: dict[str, list[int]]) -> list[Json]:
+    """The objects of one of KINDS, on nodes that have as many free GPUs, which it takes out of `free`."""
+    kind, size, objects = rng.choice(KINDS), rng.choice((1, 1, 2, 2, 4)), list[Json]()
+    started = f"2026-02-{rng.randint(26, 28)}T{rng.randint(0, 23):02}:00:00Z"
+    owner = rng.choice(("Job", "ReplicaSet", "StatefulSet"))
+    labels = {_LABELS[kind]: name} if kind in _LABELS else {}
+    for number in range(rng.choice((2, 2, 3)) if kind in (*_LABELS, "group") else 1):
+        node = rng.choice(list(free))
+        if len(free[node]) < size:
+            continue
+        own = rng.sample(free[node], size)
+        free[node] = [one for one in free[node] if one not in own]
+        group = name if kind == "group" else ""
+        made = running(f"{name}-{number}", node, own, owner=owner, started=started, labels=labels, group=group)
+        if kind == "shared":
+            objects.append(sharing(made[0], made[1], f"{name}-other"))
+        if kind == "two":
+            objects.append(with_part_of_its_claim(made[0], made[1]))
+        objects += made
+    return objects
+
+
+def sharing(pod: Json, claim: Json, name: str) -> Json:
+    """Another pod that shares the claim of a pod, as which it is."""
+    found: Json = json.loads(json.dumps(pod))
+    found["metadata"] |= {"name": name, "uid": f"uid-{name}"}
+    claim["status"]["reservedFor"].append({"resource": "pods", "name": name, "uid": f"uid-{name}"})
+    return found
+
+
+def with_part_of_its_claim(pod: Json, claim: Json) -> Json:
+    """Another claim of a pod, for as many GPUs as its first: it has one of them, if there are several."""
+    found: Json = json.loads(json.dumps(claim))
+    found["metadata"] |= {"name": f"{claim['metadata']['name']}-b", "uid": f"{claim['metadata']['uid']}-b"}
+    pod["spec"]["resourceClaims"].append({"name": "more", "resourceClaimName": found["metadata"]["name"]})
+    every = claim["status"]["allocation"]["devices"]["results"]
+    for one, results in ((found, every[:1]), (claim, every[1:])):
+        one["spec"]["devices"]["requests"][0]["exactly"]["count"] = max(len(results), 1)
+        one["status"]["allocation"]["devices"]["results"] = results
+    return found
 
 
 def world_of(
     objects: Iterable[Json], shape: Shape, deadline: Deadline = NO_DEADLINE
 ) -> tuple[Cluster, Wanted, Movable]:
     """What `advise` takes."""
-    reading = reading_of(objects, {}, "test")
-    snapshot = reading.cache.snapshot()
-    wanted = wanted_objects(shape.objects(), snapshot, shape.text)
-    movable = movable_pods(facts_of(reading), snapshot, Terms(newest_time(reading), 0))
-    context = Evaluator(Features()).evaluation_context(snapshot, deadline)
-    return Cluster.of(snapshot, movable.left, Policy(), context), wanted, movable
+    world = DefragWorld(objects, shape)
+    return world.cluster(deadline), world.wanted, world.movable
+
+
+class DefragWorld:
+    """A question about a cluster, its answer, and the least cost of all answers that the proof accepts."""
+
+    def __init__(self, objects: Iterable[Json], shape: Shape) -> None:
+        reading = reading_of(objects, {}, "test")
+        self.facts, self.snapshot = facts_of(reading), reading.cache.snapshot()
+        self.wanted = wanted_objects(shape.objects(), self.snapshot, shape.text)
+        self.movable = movable_pods(self.facts, self.snapshot, Terms(newest_time(reading), 0))
+
+    def cluster(self, deadline: Deadline = NO_DEADLINE) -> Cluster:
+        """The cluster as it is."""
+        context = Evaluator(Features()).evaluation_context(self.snapshot, deadline)
+        return Cluster.of(self.snapshot, self.movable.left, Policy(), context)
+
+    def advice(self) -> RestartAdvice:
+        """The answer of berth defrag."""
+        return advise_restarts(self.facts, self.wanted, self.movable, Policy(), NO_DEADLINE)
+
+    def cheapest_by_force(self, below: float = inf) -> float:
+        """The least cost, if it is less than this, over all sets of restarts and all nodes that may be reserved.
+
+        Each is tried through the proof. Infinite if there is none.
+        """
+        cluster, needed, best = self.cluster(), [pod.uid for pod in self.wanted.asked.pods], below
+        names = sorted(self.snapshot.node_infos)
+        places = [frozenset(one) for size in range(1, len(needed) + 1) for one in combinations(names, size)]
+        for chosen in sorted(_subsets(self.movable.restarts), key=cost_of):
+            if cost_of(chosen) >= best:
+                break
+            changed = frozenset[str]().union(*(one.nodes for one in chosen))
+            for nodes in places if within(self.movable.budgets, chosen) else ():
+                advice = Advice(Verdict.ADVICE, deletion_order(chosen), reserved=nodes)
+                if nodes & changed:
+                    found = proved(self.facts, cluster, self.wanted, advice, Policy())
+                    if all(uid in found.proof.nodes for uid in needed):
+                        best = min(best, found.cost)
+        return best if best < below else inf
 
 
 def _subsets(found: Sequence[Restart]) -> Iterator[tuple[Restart, ...]]:
-    yield from chain.from_iterable(combinations(found, size) for size in range(len(found) + 1))
-
-
-def cheapest_by_force(cluster: Cluster, wanted: Wanted, movable: Movable) -> float:
-    """The least cost over all sets of restarts, and all nodes on which the wanted pods may be; infinite if none helps.
-
-    As in an advice, the wanted pods come first, then the restarted ones on other nodes, then what is left anywhere.
-    """
-    best = inf
-    names = sorted(cluster.snapshot.node_infos)
-    places = [frozenset(one) for size in range(1, len(names) + 1) for one in combinations(names, size)]
-    for chosen in sorted(_subsets(movable.restarts), key=lambda one: sum(restart.cost for restart in one)):
-        cost = sum(one.cost for one in chosen)
-        if cost >= best:
-            break
-        freed = cluster.without(chosen)
-        for nodes in places:
-            placed = freed.place(wanted.asked, frozenset(names) - nodes)
-            if placed is not None:
-                now, left = placed.cluster, list(chosen)
-                for barred in (frozenset(placed.nodes.values()), frozenset[str]()):
-                    waiting = list[Restart]()
-                    for one in sorted(left, key=lambda one: (-one.gpus, one.name)):
-                        found = now.place(again(one), barred)
-                        if found is None:
-                            waiting.append(one)
-                        else:
-                            now = found.cluster
-                    left = waiting
-                best = min(best, cost + sum(WAIT_COST * one.gpus for one in left))
-    return best
+    yield from chain.from_iterable(combinations(found, size) for size in range(1, len(found) + 1))
 
 
 def objects_of_case(case: Json) -> list[Json]:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from extender.sandbox import Cluster
 from extender.sandbox.apiserver.registry import RESOURCES
+from tests.worlds.filled_caches import class_of_driver, device_slice
 from tests.worlds.running_berth import Serving, claim, pod
 
 H100 = "hgx-h100-8"
@@ -33,28 +34,13 @@ def custom(
     """A DeviceClass of a driver, and a node's pool with these devices."""
     count = 2 if counters else 1
     pool = {"name": node, "generation": 1, "resourceSliceCount": count}
-    b.cluster.apply(
-        {
-            "kind": "DeviceClass",
-            "metadata": {"name": driver},
-            "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{driver}'"}}]},
-        }
-    )
-    b.cluster.apply(
-        {
-            "kind": "ResourceSlice",
-            "metadata": {"name": f"{driver}-{node}-0"},
-            "spec": {"driver": driver, "nodeName": node, "pool": pool, "devices": devices},
-        }
-    )
+    published = device_slice(node, driver, devices, pool=pool)
+    objects = [class_of_driver(driver), published]
     if counters:
-        b.cluster.apply(
-            {
-                "kind": "ResourceSlice",
-                "metadata": {"name": f"{driver}-{node}-1"},
-                "spec": {"driver": driver, "nodeName": node, "pool": pool, "sharedCounters": counters},
-            }
-        )
+        spec = {"driver": driver, "nodeName": node, "pool": pool, "sharedCounters": counters}
+        objects.append({**published, "metadata": {"name": f"{node}-{driver}-counters"}, "spec": spec})
+    for obj in objects:
+        b.cluster.apply(obj)
 
 
 def asks(name: str, **exactly: Any) -> dict:

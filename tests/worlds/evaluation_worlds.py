@@ -10,13 +10,10 @@ from math import inf
 from typing import Any
 
 from extender.allocation import Features
-from extender.api.device_classes import decode_class
 from extender.api.fields import Json
-from extender.api.nodes import decode_node
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
 from extender.api.resource_claims import PodClaim, decode_claim
-from extender.api.resource_slices import SliceDecoder
 from extender.base.deadline import Deadline
 from extender.cache import ClusterCache
 from extender.policy import Policy
@@ -25,6 +22,7 @@ from extender.sandbox.machines import Machine, gpu_slice, node_object
 from extender.scheduling import Evaluator, RankingCache
 from extender.serve.filter import FilterService, FilterSink
 from extender.serve.wake import QueueingHints
+from tests.worlds.filled_caches import GPU_CLASS, put
 from tests.worlds.running_berth import claim
 
 MACHINES = [carried_machines()[name] for name in ("t4-4", "dgx1-v100", "a100-pcie-8-bridged")]
@@ -80,8 +78,7 @@ class Fleet:
     made: int = 0
 
     def __post_init__(self) -> None:
-        self.clock, self.cache, self.decoder = Clock(), ClusterCache(), SliceDecoder()
-        self.cache.apply_class("gpu.nvidia.com", decode_class({"metadata": {"name": "gpu.nvidia.com"}, "spec": {}}))
+        self.clock, self.cache = Clock(), put(ClusterCache(), GPU_CLASS)
         for i in range(self.nodes):
             self.add_node(f"n{i}", MACHINES[i % self.kinds])
         self.filter_service = FilterService(
@@ -96,8 +93,7 @@ class Fleet:
         self.queueing_hints = QueueingHints(self.cache, self.filter_service)
 
     def add_node(self, name: str, machine: Machine) -> None:
-        self.cache.apply_node(name, decode_node(node_object(name, machine, {})))
-        self.cache.apply_slice(name, self.decoder.decode(gpu_slice(name, machine)))
+        put(self.cache, node_object(name, machine, {}), gpu_slice(name, machine))
 
     @property
     def names(self) -> list[str]:
@@ -116,9 +112,9 @@ class Fleet:
         return self._waiting(asked)
 
     def _waiting(self, asked: Json) -> Pod:
-        decoded = decode_claim(asked)
-        self.cache.apply_claim(decoded.key, decoded)
-        found = Pod(decoded.key, f"uid-{decoded.key.name}", (PodClaim("g", decoded.key.name),))
+        put(self.cache, asked)
+        name = asked["metadata"]["name"]
+        found = Pod(ObjectKey(asked["metadata"]["namespace"], name), f"uid-{name}", (PodClaim("g", name),))
         self.cache.apply_pod(found.uid, found)
         return found
 

@@ -16,6 +16,7 @@ from extender.console.decision_history import DecidedPod
 from extender.console.explainer import Brief
 from extender.policy import Policy
 from tests.worlds.eventually import eventually
+from tests.worlds.filled_caches import class_of_driver, device_slice
 from tests.worlds.running_berth import Berthing, pod
 
 
@@ -99,14 +100,9 @@ def objects_of_world(
     driver_of = {device["name"]: device.get("driver", GPU) for device in devices}
     found: list[Json] = []
     for driver in drivers:
-        selector = {"cel": {"expression": f"device.driver == '{driver}'"}}
-        spec: Json = {"selectors": [selector]}
-        found.append({"kind": "DeviceClass", "metadata": {"name": driver}, "spec": spec})
+        found.append(class_of_driver(driver))
         own = [{k: v for k, v in d.items() if k != "driver"} for d in devices if d.get("driver", GPU) == driver]
-        for node in [f"n{number + 1}" for number in range(nodes)]:
-            pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
-            spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": own, **slice_}
-            found.append({"kind": "ResourceSlice", "metadata": {"name": f"{node}-{driver}"}, "spec": spec})
+        found += [device_slice(f"n{number + 1}", driver, own, **slice_) for number in range(nodes)]
     found += [{"kind": "Node", "metadata": {"name": f"n{number + 1}"}} for number in range(nodes)]
     for title, names in held.items():
         name, _, group = title.partition("/")

@@ -10,6 +10,7 @@ from extender.api.pods import decode_pod
 from extender.api.resource_claims import Result
 from extender.base.deadline import NO_DEADLINE, Deadline
 from extender.explain import GangExplanation, PlannerCaches, explain_gang, groups_named
+from tests.worlds.filled_caches import device_slice
 from tests.worlds.gang_worlds import CLIQUE, GPU, POLICY, RACK, GangWorld, key
 from tests.worlds.running_berth import claim, pod
 
@@ -71,9 +72,7 @@ def occupy(
 
 def nics(world: GangWorld, node: str, count: int = 4) -> None:
     """Devices of another driver on a node."""
-    spec = {"driver": NIC, "nodeName": node, "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}}
-    devices = [{"name": f"nic-{i}"} for i in range(count)]
-    world.add_slice({"metadata": {"name": f"nics-{node}"}, "spec": {**spec, "devices": devices}})
+    world.add_slice(device_slice(node, NIC, [{"name": f"nic-{i}"} for i in range(count)]))
 
 
 def hold(world: GangWorld, name: str, node: str, count: int, first: int = 0) -> None:

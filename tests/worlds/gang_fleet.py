@@ -3,22 +3,48 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from extender.api.pod_groups import GroupKey, GroupSource, Membership
 from extender.api.pods import Pod
 from extender.api.reasons import Code, Reason
+from extender.base.deadline import Deadline
+from extender.gangs.gang import Gang
 from extender.serve.gangs.bound_members import BoundMembers, Members
 from extender.serve.gangs.gang_hints import GangHints
 from extender.serve.gangs.gang_monitor import GangMonitor
 from extender.serve.gangs.gang_planning import GangPlanning
 from extender.serve.gangs.gang_scheduler import GangScheduler
+from extender.serve.gangs.gang_state import FormingGang, GangNeeds, PlannedGang, WaitsForGang
 from tests.worlds.evaluation_worlds import Fleet
 
 
 async def no_bound_members(_: str) -> Mapping[GroupKey, Mapping[str, str]]:
     return {}
+
+
+class CountedPlanning(GangPlanning):
+    """Counts plans, and what has the time of a call: a plan, and the search for a gang's needs."""
+
+    plans = calls = 0
+
+    def plan(
+        self,
+        gang: Gang,
+        pod: Pod,
+        names: Sequence[str] | None,
+        occupied: Mapping[GroupKey, frozenset[str]],
+        before: FormingGang | None,
+        deadline: Deadline,
+    ) -> PlannedGang | WaitsForGang | Reason:
+        CountedPlanning.plans += 1
+        CountedPlanning.calls += 1
+        return super().plan(gang, pod, names, occupied, before, deadline)
+
+    def needs(self, gang: Gang, deadline: Deadline) -> GangNeeds | None:
+        CountedPlanning.calls += 1
+        return super().needs(gang, deadline)
 
 
 class Gangs(Fleet):

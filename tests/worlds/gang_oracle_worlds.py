@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from extender.gangs.gang_problem import GangPlan, GangProblem
 from extender.gangs.member_limits import NodeLimit
+from tests.worlds.filled_caches import class_of_driver, device_slice
 from tests.worlds.gang_oracle import GAVE_UP, GangCluster
 from tests.worlds.gang_worlds import CLIQUE, RACK, GangWorld
 from tests.worlds.running_berth import Json
@@ -25,9 +26,8 @@ def planned(cluster: GangCluster) -> str | None:
 
 def world_of(cluster: GangCluster) -> GangWorld:
     world = GangWorld()
-    for name, driver in (("any", DRIVER), ("net", NET)):
-        expression = f"device.driver == '{driver}'"
-        world.add_class({"metadata": {"name": name}, "spec": {"selectors": [{"cel": {"expression": expression}}]}})
+    world.add_class(class_of_driver(DRIVER, "any"))
+    world.add_class(class_of_driver(NET, "net"))
     for position, node in enumerate(cluster.nodes):
         labels = {label: node[name] for name, label in LABELS.items() if node[name] is not None}
         world.add_node(f"n{position}", labels=labels)
@@ -110,12 +110,7 @@ def _busy(world: GangWorld, name: str, devices: list[Json]) -> None:
 
 
 def _net_slice(count: int) -> Json:
-    pool = {"name": "net", "generation": 1, "resourceSliceCount": 1}
-    devices = [{"name": f"net-{i}"} for i in range(count)]
-    return {
-        "metadata": {"name": "net"},
-        "spec": {"driver": NET, "allNodes": True, "pool": pool, "devices": devices},
-    }
+    return device_slice("net", NET, [{"name": f"net-{i}"} for i in range(count)], nodeName=None, allNodes=True)
 
 
 def _spec(member: Json) -> Json:

@@ -10,16 +10,14 @@ from typing import Any
 import yaml
 
 from extender.allocation import Features, NodeInfo
-from extender.api.device_classes import decode_class
-from extender.api.nodes import decode_node
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
-from extender.api.resource_claims import PodClaim, decode_claim
-from extender.api.resource_slices import SliceDecoder
+from extender.api.resource_claims import PodClaim
 from extender.cache import ClusterCache
 from extender.policy import Policy
 from extender.scheduling import Evaluator, FilterStatus, PodRequirements, evaluate, requirements_of
 from extender.topology.agent_slices import DRIVER, Reading, attributes_of
+from tests.worlds.filled_caches import claim_for, class_of_driver, device_slice, put
 
 Json = dict[str, Any]
 GPU, NIC = "gpu.nvidia.com", "dra.net"
@@ -121,19 +119,6 @@ def _agent_devices(node: str, machine: Json) -> list[Json]:
     return devices
 
 
-def device_slice(node: str, driver: str, devices: list[Json]) -> Json:
-    """A slice of a driver that has one pool per node."""
-    return {
-        "metadata": {"name": f"{node}-{driver}"},
-        "spec": {
-            "driver": driver,
-            "nodeName": node,
-            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
-            "devices": devices,
-        },
-    }
-
-
 @dataclass
 class NicFleet:
     """Nodes by name with their machines. Evaluates pods on them as filter does."""
@@ -143,14 +128,10 @@ class NicFleet:
     made: int = 0
 
     def __post_init__(self) -> None:
-        self.cache, self.evaluator, decoder = ClusterCache(), Evaluator(Features()), SliceDecoder()
-        for driver in (GPU, NIC):
-            text = {"selectors": [{"cel": {"expression": f"device.driver == '{driver}'"}}]}
-            self.cache.apply_class(driver, decode_class({"metadata": {"name": driver}, "spec": text}))
+        self.evaluator = Evaluator(Features())
+        self.cache = put(ClusterCache(), class_of_driver(GPU), class_of_driver(NIC))
         for name, machine in self.machines.items():
-            self.cache.apply_node(name, decode_node({"metadata": {"name": name}}))
-            for one in slices(name, machine):
-                self.cache.apply_slice(one["metadata"]["name"], decoder.decode(one))
+            put(self.cache, {"kind": "Node", "metadata": {"name": name}}, *slices(name, machine))
 
     def hold(self, node: str, devices: Iterable[tuple[str, str]], *, admin: bool = False) -> ObjectKey:
         """A claim of another pod gets these devices of a node, each given by driver and name, or watches them."""
@@ -189,15 +170,9 @@ class NicFleet:
     def _claim(self, status: Json, requests: list[Json], constraints: Sequence[Json] = ()) -> ObjectKey:
         self.made += 1
         name = f"c{self.made}"
-        decoded = decode_claim(
-            {
-                "metadata": {"namespace": "default", "name": name, "uid": name},
-                "spec": {"devices": {"requests": requests, "constraints": list(constraints)}},
-                "status": status,
-            }
-        )
-        self.cache.apply_claim(decoded.key, decoded)
-        return decoded.key
+        made = claim_for(*requests, constraints=list(constraints), name=name, namespace="default")
+        put(self.cache, {**made, "status": status})
+        return ObjectKey("default", name)
 
     def node_info(self, name: str) -> NodeInfo:
         return self.cache.snapshot().node_infos[name]

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 
 from extender.api.object_meta import ObjectKey
+from extender.cli.restart_advisor import restart_advisor
 from extender.cluster import Writer
 from extender.console import Console
 from extender.entry.all_in_one import both
@@ -166,7 +167,7 @@ async def berthing(
         cluster.add_node(name, carried_machines()[machine])
     async with (
         cluster.serving() as api,
-        both(api, patient(policy), clock=clock or default_clock()) as (app, console),
+        both(api, patient(policy), clock or default_clock(), restart_advisor) as (app, console),
         listening(AtOneAddress(app, console), "127.0.0.1", 0) as url,
     ):
         await eventually(lambda: not app.service.informers.not_ready, lambda: app.service.informers.not_ready)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from extender.api.fields import Json
 from tests.worlds.explain_worlds import held_claim
+from tests.worlds.filled_caches import class_of_driver, device_slice
 
 DRIVERS = {"g": "gpu.example.com", "k": "nic.example.com"}
 
@@ -15,18 +16,12 @@ Fleet = Mapping[str, str]
 
 
 def fleet(nodes: Fleet) -> list[Json]:
-    found: list[Json] = []
-    for driver in DRIVERS.values():
-        spec: Json = {"selectors": [{"cel": {"expression": f"device.driver == '{driver}'"}}]}
-        found.append({"kind": "DeviceClass", "metadata": {"name": driver}, "spec": spec})
+    found = [class_of_driver(driver) for driver in DRIVERS.values()]
     for node, devices in nodes.items():
         found.append({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
         for letter, driver in DRIVERS.items():
-            pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
-            own = [{"name": name} for name in devices.split() if name[0] == letter]
-            spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": own}
-            found.append({"kind": "ResourceSlice", "metadata": {"name": f"{node}-{letter}"}, "spec": spec})
-    return [{"apiVersion": "resource.k8s.io/v1", **one} for one in found]
+            found.append(device_slice(node, driver, [{"name": name} for name in devices.split() if name[0] == letter]))
+    return found
 
 
 def held(name: str, node: str, devices: str, *pods: str, asks: str = "") -> Json:

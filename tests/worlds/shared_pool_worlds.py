@@ -22,6 +22,7 @@ from extender.api.resource_slices import (
 from extender.cache import ClusterCache
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
+from tests.worlds.filled_caches import put
 
 NET, GPU = "net.example.com", "gpu.nvidia.com"
 KINDS = ("t4-4", "t4-4", "dgx1-v100", "t4-4", "dgx1-v100", "t4-4")
@@ -55,7 +56,7 @@ def shared_slices() -> list[dict[str, Any]]:
 
 def slice_object(pool: str, count: int = 1, suffix: str = "devices", **spec: Any) -> dict[str, Any]:
     about = {"driver": NET, "pool": {"name": pool, "generation": 1, "resourceSliceCount": count}}
-    return {"metadata": {"name": f"{pool}-{suffix}"}, "spec": {**about, **spec}}
+    return {"kind": "ResourceSlice", "metadata": {"name": f"{pool}-{suffix}"}, "spec": {**about, **spec}}
 
 
 def node_of(number: int, side: str) -> Node:
@@ -63,15 +64,13 @@ def node_of(number: int, side: str) -> Node:
 
 
 def filled() -> ClusterCache:
-    cache, decoder, machines = ClusterCache(), SliceDecoder(), carried_machines()
+    cache, machines = ClusterCache(), carried_machines()
     objects = shared_slices()
     for number, kind in enumerate(KINDS):
         name = f"n{number}"
         cache.apply_node(name, node_of(number, "left" if number % 2 == 0 else "right"))
         objects += [gpu_slice(name, machines[kind]), fabric_slice(name, machines[kind])]
-    for slice_ in map(decoder.decode, objects):
-        cache.apply_slice(slice_.name, slice_)
-    return cache
+    return put(cache, *objects)
 
 
 def hold(cache: ClusterCache, pool: str, device: str) -> None:
@@ -79,12 +78,9 @@ def hold(cache: ClusterCache, pool: str, device: str) -> None:
 
 
 def two_nodes(*slices: dict[str, Any]) -> ClusterCache:
-    cache, decoder = ClusterCache(), SliceDecoder()
-    for name, side in (("a", "left"), ("b", "right")):
-        cache.apply_node(name, decode_node({"metadata": {"name": name, "labels": {"side": side}}}))
-    for slice_ in map(decoder.decode, slices):
-        cache.apply_slice(slice_.name, slice_)
-    return cache
+    sides = (("a", "left"), ("b", "right"))
+    nodes = ({"kind": "Node", "metadata": {"name": name, "labels": {"side": side}}} for name, side in sides)
+    return put(ClusterCache(), *nodes, *slices)
 
 
 def described(cache: ClusterCache) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from extender.allocation import NodeInfo
 from extender.cli.snapshot_command import dump_of
+from tests.worlds.filled_caches import device_slice
 
 Json = dict[str, Any]
 GIB = 1 << 30
@@ -52,13 +53,8 @@ def gaudi(number: int, model: str = "Gaudi3") -> Json:
 def node_and_slice(name: str, **devices: list[Json]) -> list[Json]:
     """A node with the devices of drivers, whose dots are underscores here."""
     found: list[Json] = [{"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": {}, "status": {}}]
-    for written, published in devices.items():
-        driver = written.replace("_", ".")
-        pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
-        spec = {"driver": driver, "nodeName": name, "pool": pool, "devices": published}
-        about = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice"}
-        found.append({**about, "metadata": {"name": f"{driver}-{name}"}, "spec": spec})
-    return found
+    drivers = {written.replace("_", "."): published for written, published in devices.items()}
+    return [*found, *(device_slice(name, driver, published) for driver, published in drivers.items())]
 
 
 def node_info(**devices: list[Json]) -> NodeInfo:

@@ -132,15 +132,13 @@ class GangCollecting:
 
     def _fits(self, pod: Pod) -> bool:
         """Whether the gang of this member is known to fit now."""
-        assert pod.membership is not None, "the pod is a member of the group"
         with suppress(DeadlineExceeded):  # its last plan found no room
-            return self._planning.fits(self._planning.gang_of(pod, pod.membership), pod, self._evaluations.whole_call())
+            return self._planning.fits(self._planning.gang_of(pod), pod, self._evaluations.whole_call())
         return False
 
     def _problem(self, pod: Pod) -> GangProblem | None:
         """The problem of the gang's minimum. None if the gang does not wait for devices now."""
-        assert pod.membership is not None, "the pod is a member of the group"
-        gang = self._planning.gang_of(pod, pod.membership)
+        gang = self._planning.gang_of(pod)
         snapshot, policy = self._cache.snapshot(), self._filter_service.policy
         if not gang.is_complete or not gang.missing:
             return None
@@ -157,7 +155,7 @@ class GangCollecting:
         return replace(problem, topology="preferred") if problem.topology == "none" else problem
 
     def _begin(self, chosen: CollectedDomain) -> None:
-        self._filter_service.keep_for_gang(chosen)
+        self._filter_service.collected = chosen
         self._log.info(
             "a gang collects the freed devices of a domain",
             group=str(chosen.key),
@@ -174,7 +172,7 @@ class GangCollecting:
         collected, now = self._filter_service.collected, self._clock()
         if collected is None or collected.key != key:
             return
-        self._filter_service.keep_for_gang(None)
+        self._filter_service.collected = None
         self._rests_until = now + (now - collected.since)
         self._admission.collects_not_before(key, self._rests_until)
         self._log.info("a gang does not collect devices any more", group=str(key), because=why)

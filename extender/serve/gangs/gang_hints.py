@@ -16,7 +16,6 @@ from extender.api.pods import Pod
 from extender.api.reasons import Code, Reason
 from extender.base.deadline import DeadlineExceeded
 from extender.cache import ClusterCache
-from extender.gangs.gang import Gang
 from extender.gangs.gang_problem import NO_ROOM
 from extender.gangs.node_rooms import most_units
 from extender.scheduling import Placement, PodRequirements, SelectedNodes
@@ -50,7 +49,7 @@ class GangHints:
         for key in self._admission.without_room(namespace, self._cache.snapshot().version):
             member = next(iter(self._cache.store.members.get(key, {}).values()), None)
             waiting = self._admission.get(key)
-            if member is None or member.membership is None:
+            if member is None:
                 self._admission.gone(key)
             elif waiting is not None:
                 try:
@@ -110,7 +109,7 @@ class GangHints:
         """Plan the gang, and in a second step find its needs: each has the time of a call. Raises DeadlineExceeded."""
         if self._admission.get(key) is not waiting:
             return
-        gang, version = self._gang_of(member), self._cache.snapshot().version
+        gang, version = self._planning.gang_of(member), self._cache.snapshot().version
         found = self._planning.plan(gang, member, None, {}, None, self._evaluations.whole_call())
         if isinstance(found, PlannedGang):
             waiting.version, waiting.retry_at = -1, -inf
@@ -120,9 +119,5 @@ class GangHints:
         yield False
         # If nodes gained room meanwhile, that room counts twice: it causes one more plan, and no wrong one.
         if isinstance(found, Reason) and found.code in _PROVEN and self._admission.get(key) is waiting:
-            waiting.needs = self._planning.needs(self._gang_of(member), self._evaluations.whole_call())
+            waiting.needs = self._planning.needs(self._planning.gang_of(member), self._evaluations.whole_call())
             yield False
-
-    def _gang_of(self, member: Pod) -> Gang:
-        assert member.membership is not None, "the pod is a member of the group"
-        return self._planning.gang_of(member, member.membership)

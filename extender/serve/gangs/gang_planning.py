@@ -6,7 +6,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from extender.allocation import Snapshot
-from extender.api.pod_groups import GroupKey, Membership
+from extender.api.pod_groups import GroupKey
 from extender.api.pods import Pod
 from extender.api.reasons import Code, Reason
 from extender.api.resource_claims import Claim
@@ -71,9 +71,10 @@ class GangPlanning:
         self._memory = GangMemory()
         self._usable = UsableNodes()
 
-    def gang_of(self, pod: Pod, membership: Membership) -> Gang:
-        """The gang of a pod. The time counts if more members wait than are planned together."""
-        snapshot = self._cache.snapshot()
+    def gang_of(self, pod: Pod) -> Gang:
+        """The gang of a member. The time counts if more members wait than are planned together."""
+        snapshot, membership = self._cache.snapshot(), pod.membership
+        assert membership is not None, "the pod is a member of a group"
         if len(snapshot.members.get(membership.key, ())) <= MAX_TOGETHER:
             return gang_of(pod, membership, snapshot)
         with self._filter_service.evaluation(membership.key.namespace):

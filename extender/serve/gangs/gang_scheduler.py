@@ -109,7 +109,7 @@ class GangScheduler:
         self.plans.expire()
         forming = self.forming.get(key)
         if forming is not None and not membership.problem:
-            return self._follow(forming, pod, membership, names)
+            return self._follow(forming, pod, names)
         missing = self.admission.wait_or_missing(pod, membership)
         if isinstance(missing, Reason):
             refusal: Reason | None = missing
@@ -118,25 +118,22 @@ class GangScheduler:
         else:
             refusal = self.admission.ask(key, pod.uid, missing, is_queued=_plan_of(key) in self._evaluations)
         if refusal is None:
-            return self._plan(pod, membership, names)
-        self._deallocate_unused(pod, membership)
+            return self._plan(pod, key, names)
+        self._deallocate_unused(pod, key)
         return self._rejected(names, refusal)
 
-    def _deallocate_unused(self, pod: Pod, membership: Membership) -> None:
+    def _deallocate_unused(self, pod: Pod, key: GroupKey) -> None:
         """While a gang waits for others, what an earlier attempt allocated only keeps devices from other pods."""
-        waiting = self.admission.get(membership.key)
+        waiting = self.admission.get(key)
         if waiting is None or waiting.deallocated or waiting.state not in _NOT_PLANNED:
             return
-        if not self._evaluations.has_time(membership.key.namespace):
+        if not self._evaluations.has_time(key.namespace):
             return
         waiting.deallocated = True
-        gang = self._planning.gang_of(pod, membership)
-        for claim in self._planning.unused_allocations(gang):
+        for claim in self._planning.unused_allocations(self._planning.gang_of(pod)):
             self._sink.unsuitable(claim)
 
-    def _follow(
-        self, forming: FormingGang, pod: Pod, membership: Membership, names: Sequence[str]
-    ) -> FilterResult | None:
+    def _follow(self, forming: FormingGang, pod: Pod, names: Sequence[str]) -> FilterResult | None:
         """The answer while the gang has a plan."""
         planned, uid = forming.planned, pod.uid
         if uid in forming.left or (uid not in planned.members and forming.runs):
@@ -157,18 +154,16 @@ class GangScheduler:
             return None
         if not is_offered and is_held:
             again = self._other_placement if is_new_round else self._plan_elsewhere
-            return again(forming, pod, membership, names)
+            return again(forming, pod, names)
         self.plans.end(forming, f"a new attempt to schedule pod {pod.key} began")
-        return self._plan(pod, membership, names, since=forming.since)
+        return self._plan(pod, forming.key, names, since=forming.since)
 
-    def _other_placement(
-        self, forming: FormingGang, pod: Pod, membership: Membership, names: Sequence[str]
-    ) -> FilterResult:
+    def _other_placement(self, forming: FormingGang, pod: Pod, names: Sequence[str]) -> FilterResult:
         """The in-tree gang scheduling tries one topology domain after the other, and then binds the best one.
 
         The plan for an earlier domain stays if this one has no room.
         """
-        gang = self._planning.gang_of(pod, membership)
+        gang = self._planning.gang_of(pod)
         try:
             found = self._planned(gang, pod, names, None)
         except DeadlineExceeded:
@@ -178,13 +173,11 @@ class GangScheduler:
         self.plans.end(forming, "kube-scheduler tries another topology domain")
         return self._form(gang, pod, names, found, None, forming.since)
 
-    def _plan_elsewhere(
-        self, forming: FormingGang, pod: Pod, membership: Membership, names: Sequence[str]
-    ) -> FilterResult | None:
+    def _plan_elsewhere(self, forming: FormingGang, pod: Pod, names: Sequence[str]) -> FilterResult | None:
         """kube-scheduler rejected the planned node of a member: plan again without it, a few times."""
         forming.refuse_node(pod.uid, alone=len(names) == 1)
         if forming.replans < MAX_REPLANS + len(set(forming.planned.equivalence_keys.values())):
-            return self._plan(pod, membership, names, forming)
+            return self._plan(pod, forming.key, names, forming)
         self.plans.end(forming, f"kube-scheduler rejected the planned nodes of pod {pod.key}")
         return self._no_plan(forming.key, pod, names, self.plans.refusal(forming, [pod.uid]))
 
@@ -197,7 +190,7 @@ class GangScheduler:
     def _plan(
         self,
         pod: Pod,
-        membership: Membership,
+        key: GroupKey,
         names: Sequence[str],
         before: FormingGang | None = None,
         since: float = inf,
@@ -207,11 +200,11 @@ class GangScheduler:
         `before` has an earlier plan, whose settled members keep their nodes. `since` is the time of a plan that this
         one replaces.
         """
-        key, waiting = membership.key, self.admission.get(membership.key)
+        waiting = self.admission.get(key)
         full = waiting is not None and waiting.state is GangState.PLANNABLE
         if before is None and not full and not self._evaluations.has_time(key.namespace):
             return self._postponed(key, pod, names)
-        gang = self._planning.gang_of(pod, membership)
+        gang = self._planning.gang_of(pod)
         if not gang.missing:
             return None
         if not gang.is_complete and before is None:  # some of the pods that exist have another scheduler
@@ -230,7 +223,7 @@ class GangScheduler:
             return self._form(gang, pod, names, found, before, since)
         self._cache.freed()
         answer = self._without_plan(gang, pod, names, found, before)
-        self._deallocate_unused(pod, membership)
+        self._deallocate_unused(pod, key)
         return answer
 
     def _without_plan(
@@ -282,11 +275,11 @@ class GangScheduler:
         finds all evaluations. A plan that takes longer although all of them are known is given up until that request.
         """
         member = next(iter(self._cache.store.members.get(key, {}).values()), None)
-        if member is None or member.membership is None:
+        if member is None:
             return True
         deadline = self._evaluations.whole_call()
         try:
-            self._planning.fits(self._planning.gang_of(member, member.membership), member, deadline)
+            self._planning.fits(self._planning.gang_of(member), member, deadline)
         except DeadlineExceeded:
             return not deadline.progressed
         self.admission.plannable(key)
@@ -411,11 +404,11 @@ class GangScheduler:
         """
         pods = self._cache.store.members.get(forming.key, {})
         pod = next((pods[uid] for uid in forming.arrived if uid in pods), None)
-        if pod is None or pod.membership is None:
+        if pod is None:
             return
         self._cache.release(*forming.planned.members)
         forming.answered.intersection_update(forming.arrived)
-        gang = self._planning.gang_of(pod, pod.membership)
+        gang = self._planning.gang_of(pod)
         try:
             found = self._planned(gang, pod, None, forming, full=True)
         except DeadlineExceeded:

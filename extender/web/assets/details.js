@@ -100,11 +100,41 @@ function setFigures(sets) {
     : [one("chosen", "Berth"), one("first_fit", "First fit on this node")]));
 }
 
-// The command that says which pods to restart: it reads owners, budgets and priorities, which no page may read.
+// A button that asks which pods to restart, and the command that says the same.
 function restartParts(kind, name) {
   const [namespace, own] = name.split("/"), command = `berth defrag ${kind} ${own} -n ${namespace}`;
-  const told = quiet("It names the cheapest pods to restart and proves that there is room then. It changes nothing.");
-  return [el("code", { className: "command", textContent: command }), told];
+  const told = quiet("The cheapest pods to restart, and a proof that there is room then. It changes nothing. Also:");
+  const button = el("button", { type: "button", className: "search", textContent: "Search" });
+  const found = el("div", { className: "restarts" });
+  found.setAttribute("aria-live", "polite");
+  button.addEventListener("click", async () => {
+    button.disabled = true;
+    found.replaceChildren(quiet("Searching, for half a minute at most …"));
+    const path = `/v1/restarts/${kind === "group" ? "group/" : ""}${inPath(name)}`;
+    try { found.replaceChildren(...adviceParts(await ask(path, 60))); } catch (problem) {
+      found.replaceChildren(el("p", { textContent: problem.message }));
+    }
+    button.disabled = false;
+  });
+  return [told, el("code", { className: "command", textContent: command }), button, found];
+}
+
+function adviceParts({ advice: [advice], not_known: notes }) {
+  const parts = [el("p", { className: "lead" }, soft(advice.sentence))];
+  const goes = ({ goes_to: nodes, waiting_pods: pods, waits }) =>
+    [...(nodes.length ? [nodes.join(", ")] : []), ...(pods ? [`would wait: ${waits}`] : [])].join("; ");
+  if (advice.is_proved) {
+    const rows = advice.moves.map((move) =>
+      [move.restart, move.owner || "–", move.frees.join("; "), `${move.cost}`, goes(move)]);
+    const total = [`${counted(advice.waiting_gpus, "GPU")} would wait`, "–", "–", `${advice.waiting_cost}`, "–"];
+    const heads = ["restart", "owner", "frees", "cost (GPU-hours)", "goes to"];
+    parts.push(table(heads, advice.waiting_gpus ? [...rows, total] : rows), el("p", {}, soft(advice.proof)));
+    parts.push(el("code", { className: "command", textContent: advice.commands.join("\n") }));
+  }
+  const stays = Object.entries(advice.stays).map(([why, pods]) =>
+    `never restarted: ${counted(pods.length, "pod")}, because ${why}`);
+  const unknown = notes.map((note) => `not known: ${note}`);
+  return [...parts, ...[...stays, ...unknown].map((line) => quiet(line))];
 }
 
 // The sentence without the first advice, which is in a list below it.

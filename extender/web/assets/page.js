@@ -132,6 +132,14 @@ $("find").onkeydown = (event) => {
   event.preventDefault();
   results[results.indexOf(document.activeElement) + down]?.focus();
 };
+$("jobs").onclick = async (event) => { // a link has no token
+  if (!token) return;
+  event.preventDefault();
+  const reply = await fetch("/v1/jobs.jsonl", headers());
+  const href = URL.createObjectURL(await reply.blob());
+  Object.assign(document.createElement("a"), { href, download: "jobs.jsonl" }).click();
+  URL.revokeObjectURL(href);
+};
 $("close").onclick = () => $("detail").close();
 $("detail").onclose = () => { if (!location.hash.startsWith("#/fleet")) history.replaceState(null, "", viewHash()); };
 document.querySelector("aside").onmouseleave = () => light({});

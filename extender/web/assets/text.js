@@ -64,8 +64,8 @@ setInterval(() => {
 let token = sessionStorage.getItem("berth-token") || "";
 const headers = () => (token ? { headers: { Authorization: `Bearer ${token}` } } : {});
 
-async function ask(path) {
-  const reply = await fetch(path, { ...headers(), signal: AbortSignal.timeout(30000) });
+async function ask(path, seconds = 30) {
+  const reply = await fetch(path, { ...headers(), signal: AbortSignal.timeout(1000 * seconds) });
   if (reply.status === 401) {
     $("token").hidden = false;
     $("refused").hidden = !token;

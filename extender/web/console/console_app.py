@@ -115,7 +115,8 @@ def _is_loopback(address: ipaddress.IPv4Address | ipaddress.IPv6Address | None, 
 
 # Paths without a token: kubelet and Prometheus have none, and the files of the page have no data of the cluster.
 _OPEN = (*PROBES, "/metrics", "/version", *page_routes.PATHS)
-_OF_CLUSTER = ("/v1/explain", "/v1/fleet", "/v1/nodes", "/v1/claims")  # a cache with missing kinds would answer wrongly
+# A cache with missing kinds would answer wrongly.
+_OF_CLUSTER = ("/v1/explain", "/v1/restarts", "/v1/fleet", "/v1/nodes", "/v1/claims")
 # The answer with 5,000 claims has a megabyte, and takes 25 ms of the event loop.
 _LARGE = ("/v1/fleet", "/v1/nodes", "/v1/claims", "/v1/audit", "/v1/policy")
 _MAX_WAITING = 16  # requests for these
@@ -186,6 +187,7 @@ def routes(console: Console) -> FastAPI:
         return JSONResponse({"version": __version__})
 
     app.include_router(explain_routes.router(console))
+    app.include_router(explain_routes.restart_router(console))
     app.include_router(page_routes.router(console))
     app.include_router(page_routes.static_files())
     return app

@@ -67,6 +67,25 @@ def router(console: Console) -> APIRouter:
     return routes
 
 
+def restart_router(console: Console) -> APIRouter:
+    """The routes of the advice on restarts."""
+    routes = APIRouter(prefix="/v1/restarts")
+
+    @routes.get("/{namespace}/{pod}")
+    async def restarts_for_pod(namespace: str, pod: str) -> Response:
+        """Which pods to restart, so that a waiting pod or its gang fits: what `berth defrag --output json` prints.
+        The work ends after 20 s.
+        """
+        return _response(await _answer(console.restarts.advice(ObjectKey(namespace, pod), is_group=False)))
+
+    @routes.get("/group/{namespace}/{name}")
+    async def restarts_for_group(namespace: str, name: str) -> Response:
+        """The same for a gang."""
+        return _response(await _answer(console.restarts.advice(ObjectKey(namespace, name), is_group=True)))
+
+    return routes
+
+
 async def explain_hypothetical(console: Console, bodies: BodyReader, scope: Scope, receive: Receive) -> Answer:
     """The answer to POST /v1/explain, whose body is a Question."""
     return await _answer(_explained_body(console, bodies, scope, receive))

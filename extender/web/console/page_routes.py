@@ -60,6 +60,15 @@ def router(console: Console) -> APIRouter:
         """All claims with their devices and pods."""
         return await _compressed(request, orjson.dumps(console.overview.claims()))
 
+    @routes.get("/jobs.jsonl")
+    async def jobs(request: Request) -> Response:
+        """The jobs that Berth placed and that have ended, the last 10,000 since the start of the console: JSON Lines
+        for `berth replay`, without names.
+        """
+        reply = await _compressed(request, console.jobs.lines(), "application/jsonl")
+        reply.headers["Content-Disposition"] = 'attachment; filename="jobs.jsonl"'
+        return reply
+
     @routes.get("/audit")
     async def audit() -> Response:
         """The findings of the last round of the audit. The request starts no round."""
@@ -82,12 +91,12 @@ def router(console: Console) -> APIRouter:
     return routes
 
 
-async def _compressed(request: Request, content: bytes) -> Response:
+async def _compressed(request: Request, content: bytes, kind: str = "application/json") -> Response:
     headers = {}
     if len(content) > _MIN_COMPRESSED and "gzip" in request.headers.get("accept-encoding", ""):
         content = await asyncio.to_thread(gzip.compress, content, 1)  # releases the GIL
         headers["Content-Encoding"] = "gzip"
-    return Response(content, media_type="application/json", headers=headers)
+    return Response(content, media_type=kind, headers=headers)
 
 
 def _json(found: object, status: int = 200) -> Response:
