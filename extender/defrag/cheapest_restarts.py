@@ -202,12 +202,16 @@ class _Search:
     def _try(self, nodes: Sequence[str], chosen: Sequence[Restart]) -> None:
         """Place all pods after these restarts, the wanted ones on these nodes. Keep the cheapest advice."""
         found = self._placed(nodes, chosen)
+        self._keep(found)  # now: a limit may end the search before it is improved
         while found is not None and found.advice.waiting_gpus and not self._is_inner:
             more = (self._placed(nodes, one) for one in self._additions(found, tuple(nodes)))
             best = min((one for one in more if one is not None), key=_cost, default=found)
             if _cost(best) >= _cost(found):
                 break
             found = best
+            self._keep(found)
+
+    def _keep(self, found: _Trial | None) -> None:
         if found is not None and _cost(found) < self._limit:
             self.best = found.advice
 

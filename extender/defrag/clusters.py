@@ -179,7 +179,8 @@ class Cluster:
             left[node] = left.get(node, NO_LIMIT).minus(amounts[uid])
         snapshot, nodes = replace(self.snapshot, node_infos=infos), {uid: node for uid, (node, _) in placements.items()}
         if len(asked.pods) > 1:  # a later one may share a claim
-            claims = ChainMap({claim.key: claim for claim in taken.values()}, snapshot.claims)  # type: ignore[arg-type]  # the second is never written
+            placed = {claim.key: claim for claim in taken.values()}
+            claims = ChainMap(placed, snapshot.claims)  # type: ignore[arg-type]  # the second is never written
             snapshot = replace(snapshot, claims=claims)
         return Placed(self._with(snapshot, left, nodes.values()), nodes)
 

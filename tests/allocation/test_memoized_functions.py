@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import extender
-from extender.allocation.nodes.places import Places
+from extender.allocation.nodes.places import Nearness, Places
 from extender.api.gpu_topology import Graph, Interconnect, Source
 from extender.api.quantity import parse_quantity
 from extender.api.request_mix import DEFAULT_MIX
@@ -69,6 +69,8 @@ REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "_bits_of": lambda i: (i,),
     "_pairs": lambda i: (Places((), (i, 0), ((), ())), (0,), (1,)),
     "_product": lambda i: (f"H100 {i}", ""),
+    "_most_near": lambda i: (Places((("a", 1), ("b", 2)), (1, i + 1), ((), ())), Nearness.ROOT, (1, "a"), (1, "b")),
+    "Taint": lambda i: (f"berth.dev/{i}",),
     "nearest": lambda i: (Places((), (i,), ((),)),),
     "natural": lambda i: (f"n{i}",),
     "_usual_value": lambda i: (

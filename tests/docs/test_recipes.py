@@ -16,11 +16,11 @@ import yaml
 from extender.allocation import Features, NodeInfo
 from extender.allocation.what_if import with_devices_allocated
 from extender.api.device_classes import decode_class
-from extender.api.nodes import Node, Taint, decode_node
+from extender.api.nodes import Node, Taint
 from extender.api.pods import decode_pod
 from extender.api.reasons import Code
 from extender.api.resource_claims import Result, decode_claim
-from extender.api.resource_slices import NO_ATTRIBUTES, SliceDecoder
+from extender.api.resource_slices import NO_ATTRIBUTES
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
 from extender.lint.field_findings import annotation_findings
@@ -33,6 +33,7 @@ from extender.topology.score_parts import ScorePart
 from extender.web import serve_metrics
 from extender.web.console import console_metrics
 from extender.web.metrics import COUNTER, MetricSource
+from tests.worlds.filled_caches import device_slice, put
 from tests.worlds.running_berth import claim, pod
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -248,10 +249,7 @@ def with_use_of(driver: str, number: int, node_info: NodeInfo) -> NodeInfo:
 
 
 ON_A_ROOT = {"resource.kubernetes.io/pcieRoot": {"string": "pci0000:17"}}  # that of the machine's first GPU
-NICS = {"metadata": {"name": "nics"}, "spec": {
-    "driver": "nic", "nodeName": "n1", "pool": {"name": "nics", "generation": 1, "resourceSliceCount": 1},
-    "devices": [{"name": "nic-0", "attributes": ON_A_ROOT}, {"name": "nic-1"}],
-}}  # fmt: skip
+NICS = device_slice("n1", "nic", [{"name": "nic-0", "attributes": ON_A_ROOT}, {"name": "nic-1"}])
 
 
 def scored(
@@ -262,9 +260,8 @@ def scored(
     """The parts of the score for a claim on a machine with NVLink, and with one more slice, after a change."""
     world, machine = World(), carried_machines()["hgx-h100-8"]
     if more is not None:
-        world.cache.apply_slice("more", SliceDecoder().decode(more))
-    world.cache.apply_node("n1", decode_node(node_object("n1", machine, {})))
-    world.cache.apply_slice("n1", SliceDecoder().decode(gpu_slice("n1", machine)))
+        put(world.cache, more)
+    put(world.cache, node_object("n1", machine, {}), gpu_slice("n1", machine))
     requirements = world.requirements(Asked(claim={**request, "metadata": claim("c")["metadata"]}))
     snapshot = world.cache.snapshot()
     context = EvaluationContext(Masks(), Features(), snapshot.baseline)

@@ -17,6 +17,7 @@ from extender.explain import groups_named
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import node_object
 from tests.worlds.explained_gangs import NIC, apply, explained, gang, hold, members, occupy, racked
+from tests.worlds.filled_caches import device_slice
 from tests.worlds.gang_worlds import CLIQUE, GPU, GangWorld, key
 from tests.worlds.running_berth import claim, pod
 
@@ -259,13 +260,11 @@ def _node(world: GangWorld, name: str, **spec: Any) -> None:
 
 def _devices(world: GangWorld, node: str, count: int, lacking: int = 0, driver: str = GPU) -> None:
     """A slice with devices; `lacking` are the slices of its pool that are missing."""
-    pool = {"name": node, "generation": 1, "resourceSliceCount": 1 + lacking}
     word, kind = ("gpu", {"type": {"string": "gpu"}}) if driver == GPU else ("nic", {})
     devices = [{"name": f"{word}-{i}", "attributes": kind} for i in range(count)]
-    name = f"{word}s-{node}"
-    world.add_slice(
-        {"metadata": {"name": name}, "spec": {"driver": driver, "nodeName": node, "pool": pool, "devices": devices}}
-    )
+    obj = device_slice(node, driver, devices)
+    obj["spec"]["pool"]["resourceSliceCount"] += lacking
+    world.add_slice(obj)
 
 
 def _taint(world: GangWorld, device: str = "") -> None:

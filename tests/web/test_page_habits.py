@@ -149,6 +149,16 @@ async def test_an_address_that_hides_all_nodes_says_so_and_an_unknown_one_shows_
         assert await page.run(is_open)
 
 
+async def test_an_address_right_after_an_unknown_one_opens_its_node() -> None:
+    """The browser tells of a closed dialog a little later: by then, the address may be that of another one."""
+    again = "window.addEventListener('hashchange', () => { location.hash = '#/node/n1'; }, { once: true })"
+    async with shown({"n1": "t4-4"}) as (_, page):
+        await page.run("location.hash = '#/node/n1'")
+        await page.until("document.getElementById('detail').open")
+        await page.run(f"{again}; location.hash = '#/nonsense'")
+        await page.until("document.getElementById('detail').open && location.hash === '#/node/n1'")
+
+
 async def test_the_sign_in_says_how_to_read_the_token_and_that_one_is_wrong(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("s3cret")

@@ -114,7 +114,7 @@ def _unit(rng: random.Random, name: str, free: dict[str, list[int]]) -> list[Jso
         made = running(f"{name}-{number}", node, own, owner=owner, started=started, labels=labels, group=group)
         if kind == "shared":
             objects.append(sharing(made[0], made[1], f"{name}-other"))
-        if kind == "two":
+        if kind == "two" and size > 1:
             objects.append(with_part_of_its_claim(made[0], made[1]))
         objects += made
     return objects
@@ -129,13 +129,13 @@ def sharing(pod: Json, claim: Json, name: str) -> Json:
 
 
 def with_part_of_its_claim(pod: Json, claim: Json) -> Json:
-    """Another claim of a pod, for as many GPUs as its first: it has one of them, if there are several."""
+    """Another claim of a pod, which has one of the GPUs that were those of its first."""
     found: Json = json.loads(json.dumps(claim))
     found["metadata"] |= {"name": f"{claim['metadata']['name']}-b", "uid": f"{claim['metadata']['uid']}-b"}
     pod["spec"]["resourceClaims"].append({"name": "more", "resourceClaimName": found["metadata"]["name"]})
     every = claim["status"]["allocation"]["devices"]["results"]
     for one, results in ((found, every[:1]), (claim, every[1:])):
-        one["spec"]["devices"]["requests"][0]["exactly"]["count"] = max(len(results), 1)
+        one["spec"]["devices"]["requests"][0]["exactly"]["count"] = len(results)
         one["status"]["allocation"]["devices"]["results"] = results
     return found
 
@@ -166,22 +166,23 @@ class DefragWorld:
         """The answer of berth defrag."""
         return advise_restarts(self.facts, self.wanted, self.movable, Policy(), NO_DEADLINE)
 
-    def cheapest_by_force(self, below: float = inf) -> float:
+    def cheapest_by_force(self, below: float = inf, proofs: float = inf) -> float:
         """The least cost, if it is less than this, over all sets of restarts and all nodes that may be reserved.
 
-        Each is tried through the proof. Infinite if there is none.
+        Each is tried through the proof, the cheapest set first, until there were so many. Infinite if there is none.
         """
         cluster, needed, best = self.cluster(), [pod.uid for pod in self.wanted.asked.pods], below
         names = sorted(self.snapshot.node_infos)
         places = [frozenset(one) for size in range(1, len(needed) + 1) for one in combinations(names, size)]
         for chosen in sorted(_subsets(self.movable.restarts), key=cost_of):
-            if cost_of(chosen) >= best:
+            if cost_of(chosen) >= best or proofs <= 0:
                 break
             changed = frozenset[str]().union(*(one.nodes for one in chosen))
             for nodes in places if within(self.movable.budgets, chosen) else ():
                 advice = Advice(Verdict.ADVICE, deletion_order(chosen), reserved=nodes)
                 if nodes & changed:
                     found = proved(self.facts, cluster, self.wanted, advice, Policy())
+                    proofs -= 1
                     if all(uid in found.proof.nodes for uid in needed):
                         best = min(best, found.cost)
         return best if best < below else inf
@@ -204,6 +205,7 @@ def objects_of_case(case: Json) -> list[Json]:
 
 def _described(described: Json) -> list[Json]:
     hours, cpu = described.pop("hours", 0), described.pop("cpu", "1")
+    others = described.pop("shared_with", ())
     name, node, gpus = described.pop("name"), described.pop("node", ""), described.pop("gpus", ())
     started = f"2026-02-{28 - hours // 24:02}T{23 - hours % 24:02}:00:00Z"
     pod, claim = running(name, node, gpus, started=started, **described)
@@ -211,4 +213,4 @@ def _described(described: Json) -> list[Json]:
     if not claim["spec"]["devices"]["requests"][0]["exactly"]["count"]:
         del pod["spec"]["resourceClaims"]
         return [pod]
-    return [pod, claim]
+    return [pod, *(sharing(pod, claim, other) for other in others), claim]

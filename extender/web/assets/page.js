@@ -24,11 +24,14 @@ function stepsOf(words) {
   return steps.filter((step) => step.length === (step[0] === "name" ? 3 : 2));
 }
 
+let detailHash = ""; // the address of the open dialog
+
 function route() {
   let words;
   if (location.hash && !location.hash.startsWith("#/")) return; // the link to the search
   try { words = location.hash.slice(2).split("/").map(decodeURIComponent); } catch { words = []; }
   const [kind, ...rest] = words, name = rest.join("/");
+  detailHash = ["node", "pod", "group"].includes(kind) && name ? location.hash : "";
   if (kind === "node" && name) openNode(name);
   else if (kind === "pod" && name) openPod(name);
   else if (kind === "group" && name) openGroup(name);
@@ -141,7 +144,10 @@ $("jobs").onclick = async (event) => { // a link has no token
   URL.revokeObjectURL(href);
 };
 $("close").onclick = () => $("detail").close();
-$("detail").onclose = () => { if (!location.hash.startsWith("#/fleet")) history.replaceState(null, "", viewHash()); };
+// The event comes a little later than the end of the dialog: a new address may be there, and stays.
+$("detail").onclose = () => {
+  if (detailHash && location.hash === detailHash) history.replaceState(null, "", viewHash());
+};
 document.querySelector("aside").onmouseleave = () => light({});
 $("token").onsubmit = (event) => {
   event.preventDefault();

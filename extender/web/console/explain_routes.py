@@ -73,9 +73,7 @@ def restart_router(console: Console) -> APIRouter:
 
     @routes.get("/{namespace}/{pod}")
     async def restarts_for_pod(namespace: str, pod: str) -> Response:
-        """Which pods to restart, so that a waiting pod or its gang fits: what `berth defrag --output json` prints.
-        The work ends after 20 s.
-        """
+        """Which pods to restart, so that a waiting pod or its gang fits: what `berth defrag --output json` prints."""
         return _response(await _answer(console.restarts.advice(ObjectKey(namespace, pod), is_group=False)))
 
     @routes.get("/group/{namespace}/{name}")
