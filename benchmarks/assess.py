@@ -31,7 +31,7 @@ _CLASS = {
     "spec": {"selectors": [{"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}}]},
 }
 _GANG, _WAITS = 80, 200
-_MOST = 16  # GPUs that no node has
+_MAX_GPUS = 16  # GPUs that no node has
 
 
 def cluster(nodes: int, pods: int, seed: int = 1) -> Iterator[Json]:
@@ -56,7 +56,7 @@ def _pods(pods: int, left: dict[str, int], sizes: dict[str, int], rng: random.Ra
         size, count = (4, 8) if number % _GANG == 0 else (rng.choice((1, 1, 1, 2)), 1)
         group = f"gang-{number}" if count > 1 else ""
         if number % _WAITS == 1:
-            yield from pod(f"p{number}", _MOST)
+            yield from pod(f"p{number}", _MAX_GPUS)
             number += 1
             continue
         for _ in range(count):

@@ -22,18 +22,8 @@ import orjson
 from benchmarks.allocation import mig_slices, shared_slices
 from extender.api.fields import Json
 from extender.api.pods import SCHEDULER
-from extender.assess import (
-    RestartAdvice,
-    Shape,
-    Terms,
-    Wanted,
-    advise_restarts,
-    facts_of,
-    movable_pods,
-    reading_of,
-    restart_advice,
-    wanted_objects,
-)
+from extender.assess import RestartAdvice, Terms, advise_restarts, facts_of, movable_pods, reading_of, restart_advice
+from extender.assess.wanted_pods import Shape, Wanted, wanted_objects
 from extender.base.deadline import Deadline
 from extender.cli.logs import set_up_logging
 from extender.policy import Policy

@@ -18,7 +18,8 @@ from extender.gangs.domains import NODE
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem
 from extender.gangs.gang_trial import GangMemory
-from extender.scheduling import GangPart, NodeRanking
+from extender.scheduling import NodeRanking
+from extender.scheduling.gang_parts import GangPart
 from tests.worlds.gang_worlds import CLIQUE, RACK, SPINE, GangWorld
 from tests.worlds.running_berth import Json
 

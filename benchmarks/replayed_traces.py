@@ -11,7 +11,8 @@ from itertools import count
 from pathlib import Path
 
 from extender.api.fields import Json
-from extender.replay import Fleet, Job, fleet_of, read_nodes
+from extender.replay import Fleet, Job, fleet_of
+from extender.replay.published_traces import read_nodes
 from extender.sandbox import MachineNode, carried_machines, parse_nodes
 from extender.vendors import CLIQUE_LABEL
 

@@ -47,12 +47,12 @@ _MODES = ("All", "ExactCount")
 _OPERATORS, _EFFECTS = ("Equal", "Exists"), ("NoExecute", "NoSchedule", "None")
 _NODES = ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
 # The most items of a list.
-_MOST = {
+_MAX_ITEMS = {
     "requests": 32, "firstAvailable": 8, "selectors": 32, "constraints": 32, "config": 32, "tolerations": 16,
     "taints": 16, "devices": 128, "sharedCounters": 8, "consumesCounters": 2, "bindingConditions": 4,
     "bindingFailureConditions": 4,
 }  # fmt: skip
-_MOST_PARAMETERS, _MOST_TEXT, _MOST_VALUES, _MOST_DOMAIN = 10 * 1024, 64, 32, 63
+_MAX_PARAMETERS, _MAX_TEXT, _MAX_VALUES, _MAX_DOMAIN = 10 * 1024, 64, 32, 63
 _BINDING = ("bindingConditions", "bindingFailureConditions")
 _MAX_LISTED = 8  # fields of an object that a correction lists
 _REMEMBERED = 4096  # types of the client and their fields; it has about 1,000
@@ -228,8 +228,8 @@ def _qualified(name: str) -> str:
     domain, slash, bare = name.rpartition("/")
     if "/" in domain:
         return "must not contain more than one slash"
-    if slash and not (len(domain) <= _MOST_DOMAIN and is_subdomain(domain.lower())):
-        return f"the domain must be a DNS subdomain of at most {_MOST_DOMAIN} characters"
+    if slash and not (len(domain) <= _MAX_DOMAIN and is_subdomain(domain.lower())):
+        return f"the domain must be a DNS subdomain of at most {_MAX_DOMAIN} characters"
     return "" if _IDENTIFIER.fullmatch(bare) else "the name must have letters, digits and '_' only, at most 32"
 
 
@@ -244,15 +244,15 @@ def _of_config(config: Json, where: str) -> Iterator[FieldFault]:
     if not isinstance(parameters, dict):
         problem = "Required value" if parameters is None else "Invalid value: must be an object"
         yield FieldFault(f"{where}.opaque.parameters", problem, "write the object that the driver documents")
-    elif len(orjson.dumps(parameters)) > _MOST_PARAMETERS:
-        yield FieldFault(f"{where}.opaque.parameters", f"Too long: may not be more than {_MOST_PARAMETERS} bytes")
+    elif len(orjson.dumps(parameters)) > _MAX_PARAMETERS:
+        yield FieldFault(f"{where}.opaque.parameters", f"Too long: may not be more than {_MAX_PARAMETERS} bytes")
 
 
 def _of_driver(obj: Json, where: str) -> Iterator[FieldFault]:
     name = string(obj, "driver", where)
     if not name:
         yield FieldFault(f"{where}.driver", "Required value", "name the driver")
-    elif len(name) > _MOST_DOMAIN or not is_subdomain(name.lower()):
+    elif len(name) > _MAX_DOMAIN or not is_subdomain(name.lower()):
         yield _invalid(f"{where}.driver", name, "must be a DNS subdomain, at most 63 long")
 
 
@@ -374,8 +374,8 @@ def _of_device(device: Json, where: str) -> Iterator[FieldFault]:
     yield from _of_name(device, where)
     yield from _sizes(device, ("taints", "consumesCounters", "bindingConditions", "bindingFailureConditions"), where)
     attributes, capacity = (get(device, field, dict, where, {}) for field in ("attributes", "capacity"))
-    if len(attributes) + len(capacity) > _MOST_VALUES:
-        yield FieldFault(where, f"has more than {_MOST_VALUES} attributes and capacities")
+    if len(attributes) + len(capacity) > _MAX_VALUES:
+        yield FieldFault(where, f"has more than {_MAX_VALUES} attributes and capacities")
     for field, names in (("attributes", attributes), ("capacity", capacity)):
         for name in names:
             if problem := _qualified(name):
@@ -409,8 +409,8 @@ def _of_attribute(value: Any, where: str) -> Iterator[FieldFault]:
         yield FieldFault(where, "exactly one value must be specified", "write one of string, int, bool, version")
     for kind, one in given.items():
         for item in one if isinstance(one, list) else [one]:
-            if isinstance(item, str) and len(item.encode()) > _MOST_TEXT:
-                yield FieldFault(f"{where}.{kind}", f"Too long: may not be more than {_MOST_TEXT} bytes")
+            if isinstance(item, str) and len(item.encode()) > _MAX_TEXT:
+                yield FieldFault(f"{where}.{kind}", f"Too long: may not be more than {_MAX_TEXT} bytes")
             elif kind.startswith("version") and not _VERSION.fullmatch(str(item)):
                 yield _invalid(f"{where}.{kind}", item, "must be a version of semver.org, as 1.2.3")
 
@@ -448,7 +448,7 @@ def _nanos(value: Any, where: str) -> int:
 
 def _sizes(obj: Json, fields: Iterable[str], where: str) -> Iterator[FieldFault]:
     for field in fields:
-        count, most = len(get(obj, field, list, where, [])), _MOST[field]
+        count, most = len(get(obj, field, list, where, [])), _MAX_ITEMS[field]
         if count > most:
             yield FieldFault(f"{where}.{field}", f"Too many: {count}: must have at most {most} items")
 

@@ -13,7 +13,7 @@ from extender.base.berth_errors import WireError
 
 _NEAR = 8192  # bytes before and after the last offset of a name; kube-scheduler's workers reorder some hundred names
 MAX_NAMES = 200_000  # in one call; the largest known clusters have 130,000 nodes
-_MOST = 4096  # names whose offset is stored
+_MAX_NAMES = 4096  # names whose offset is stored
 
 
 def checked_names(head: Json) -> list[str]:
@@ -27,7 +27,7 @@ def checked_names(head: Json) -> list[str]:
 class NameOffsets:
     """Offsets of names in earlier requests. kube-scheduler sends the nodes in nearly the same order with each call."""
 
-    def __init__(self, most: int = _MOST, near: int = _NEAR) -> None:
+    def __init__(self, most: int = _MAX_NAMES, near: int = _NEAR) -> None:
         self._most = most
         self._near = near
         self._known: dict[str, tuple[bytes, int]] = {}  # name to (name in quotes, offset from the start of the list)

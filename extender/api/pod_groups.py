@@ -24,16 +24,16 @@ from extender.api.group_parts import (
     notes_of_group,
 )
 from extender.api.group_topology import FOREIGN_TOPOLOGY, NO_TOPOLOGY, OWN_TOPOLOGY, AskedTopology, asked_topology
-from extender.api.resource_claims import Consumer, PodClaim, decode_pod_claim
+from extender.api.resource_claims import SCHEDULING_GROUP, Consumer, PodClaim, decode_pod_claim
 from extender.base.text_limits import cut, shown
 
 MINIMUM = "berth.dev/group-min"
 TIMEOUT = "berth.dev/group-timeout"
 _KUEUE_TOTAL = "kueue.x-k8s.io/pod-group-total-count"
 _LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
-_LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
+LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
 _LWS_GROUP = "leaderworkerset.sigs.k8s.io/group-index"
-_LWS_EXCLUSIVE = "leaderworkerset.sigs.k8s.io/exclusive-topology"
+LWS_EXCLUSIVE = "leaderworkerset.sigs.k8s.io/exclusive-topology"
 _PARENT = "parentCompositePodGroupName"
 _JOB_INDEX = "jobset.sigs.k8s.io/job-global-index"
 _JOB_INDEX_IN_REPLICATED_JOB = "jobset.sigs.k8s.io/job-index"
@@ -169,8 +169,10 @@ def decode_pod_group(obj: Json) -> PodGroup:
 IN_TREE = (GroupSource.CORE, GroupSource.COMPOSITE)  # where they are served, kube-scheduler plans these gangs, too
 _LABELS = (GroupSource.SCHEDULER_PLUGINS, GroupSource.KUEUE, GroupSource.LEADER_WORKER_SET)
 _SIZES = {GroupSource.KUEUE: _KUEUE_TOTAL, GroupSource.LEADER_WORKER_SET: _LWS_SIZE}
-# Annotations of pods, besides berth.dev/….
-READ_ANNOTATIONS = frozenset({*_SIZES.values(), *_RANKS, *FOREIGN_TOPOLOGY, *FOREIGN_PARTS})
+# Annotations of pods, besides berth.dev/…. `berth snapshot` keeps them: a source may be an annotation.
+READ_ANNOTATIONS = frozenset(
+    {*(source.value for source in GroupSource), *_SIZES.values(), *_RANKS, *FOREIGN_TOPOLOGY, *FOREIGN_PARTS}
+)
 _JOBS = (GroupSource.JOB_SET, GroupSource.JOB)
 _MAY_BE_GANGS = frozenset(source.value for source in _LABELS)
 
@@ -217,7 +219,7 @@ def membership_of(metadata: Json, scheduling_group: str) -> Membership | None:
             asked_topology(notes_of_group(notes, labels)),
             _parts(labels, notes, name),
             _timeout(notes),
-            owner=str(labels.get(_LWS_NAME) or "") if source is GroupSource.LEADER_WORKER_SET else name,
+            owner=str(labels.get(LWS_NAME) or "") if source is GroupSource.LEADER_WORKER_SET else name,
             pod_uid=str(metadata.get("uid") or ""),
         )
     except ValueError as error:
@@ -256,7 +258,7 @@ def _leader(labels: Mapping[str, object]) -> str:
 
     With the group identity Hash, the index is that hash, and the result begins with the name of the LeaderWorkerSet.
     """
-    owner, index = labels.get(_LWS_NAME), labels.get(_LWS_GROUP)
+    owner, index = labels.get(LWS_NAME), labels.get(_LWS_GROUP)
     is_known = type(owner) is str and type(index) is str and owner and index
     return f"{owner}-{index}" if is_known else ""
 
@@ -312,7 +314,7 @@ def _timeout(notes: Mapping[str, object]) -> float:
     return float(seconds)
 
 
-def decode_core_policy(obj: Json) -> GroupPolicy:
+def _decode_core_policy(obj: Json) -> GroupPolicy:
     """The policy of a PodGroup of scheduling.k8s.io. Raises WireError."""
     need(inner(obj, "metadata", ""), "name", "metadata")
     spec = inner(obj, "spec", "")
@@ -340,7 +342,7 @@ def _constraint(spec: Json) -> str:
     return labels[0] if labels else ""
 
 
-def decode_scheduler_plugins_policy(obj: Json) -> GroupPolicy:
+def _decode_scheduler_plugins_policy(obj: Json) -> GroupPolicy:
     """The policy of a PodGroup of scheduling.x-k8s.io. Raises WireError."""
     need(inner(obj, "metadata", ""), "name", "metadata")
     spec = inner(obj, "spec", "")
@@ -349,7 +351,7 @@ def decode_scheduler_plugins_policy(obj: Json) -> GroupPolicy:
     return GroupPolicy(minimum, timeout_seconds=float(min(max(seconds, 0), _MAX_SECONDS)))
 
 
-def decode_leader_worker_set(obj: Json) -> GroupPolicy:
+def _decode_leader_worker_set(obj: Json) -> GroupPolicy:
     """The policy of the groups of a LeaderWorkerSet. Raises WireError.
 
     With startupPolicy LeaderReady the workers are created after the leader runs, and with an exclusive topology after
@@ -357,7 +359,7 @@ def decode_leader_worker_set(obj: Json) -> GroupPolicy:
     """
     metadata = inner(obj, "metadata", "")
     need(metadata, "name", "metadata")
-    is_exclusive = _LWS_EXCLUSIVE in inner(metadata, "annotations", "metadata")
+    is_exclusive = LWS_EXCLUSIVE in inner(metadata, "annotations", "metadata")
     spec = inner(obj, "spec", "")
     template = inner(spec, "leaderWorkerTemplate", "spec")
     size = _bounded(get(template, "size", int, "spec.leaderWorkerTemplate", 1))
@@ -367,7 +369,7 @@ def decode_leader_worker_set(obj: Json) -> GroupPolicy:
 
 def leader_worker_set_marks(name: str, size: int) -> tuple[Json, Json]:
     """The labels and annotations by which pods of one replica of a LeaderWorkerSet name their group."""
-    return {GroupSource.LEADER_WORKER_SET.value: name, _LWS_NAME: name}, {_LWS_SIZE: str(size)}
+    return {GroupSource.LEADER_WORKER_SET.value: name, LWS_NAME: name}, {_LWS_SIZE: str(size)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,8 +386,8 @@ class GroupObject:
 
     @property
     def resource(self) -> str:
-        """The name of its watch."""
-        return self.plural if self.source is not GroupSource.SCHEDULER_PLUGINS else f"{self.plural}.{self.api}"
+        """The name of its watch. Kinds of several API groups may have one plural."""
+        return self.plural if self.api == SCHEDULING_GROUP else f"{self.plural}.{self.api}"
 
 
 GROUP_OBJECTS = (
@@ -393,17 +395,17 @@ GROUP_OBJECTS = (
     GroupObject(
         GroupSource.CORE,
         "PodGroup",
-        "scheduling.k8s.io",
+        SCHEDULING_GROUP,
         "podgroups",
         ("v1beta1", "v1alpha2"),
-        decode_core_policy,
+        _decode_core_policy,
         is_needed=True,
     ),
     # 1.37 serves v1alpha3, off by default. 1.38 makes it beta.
     GroupObject(
         GroupSource.COMPOSITE,
         "CompositePodGroup",
-        "scheduling.k8s.io",
+        SCHEDULING_GROUP,
         "compositepodgroups",
         ("v1beta1", "v1alpha3"),
         _decode_composite_policy,
@@ -415,7 +417,7 @@ GROUP_OBJECTS = (
         "scheduling.x-k8s.io",
         "podgroups",
         ("v1alpha1",),
-        decode_scheduler_plugins_policy,
+        _decode_scheduler_plugins_policy,
         is_needed=True,
     ),
     GroupObject(
@@ -424,7 +426,7 @@ GROUP_OBJECTS = (
         "leaderworkerset.x-k8s.io",
         "leaderworkersets",
         ("v1",),
-        decode_leader_worker_set,
+        _decode_leader_worker_set,
         is_needed=False,
     ),
 )

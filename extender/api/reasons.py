@@ -63,12 +63,12 @@ class Code(Enum):
         "No matching device of this node has that much in total. An H100 sold as 80 GB has 79.6Gi.",
     )
     REFUSED_AMOUNT = (
-        "{0} can serve request {1} even when free: {2}",
-        "No wait helps. The matching devices lack a requested capacity, or their policy forbids the amount.",
+        "{0} could serve request {1}, even on an empty node: {2}",
+        "No wait helps. {0} is 'no device' or 'too few devices'. Others lack a capacity, or their policy forbids it.",
     )
     NO_ATTRIBUTE = (
-        "{0} for request {1} with the attribute {2}",
-        "No wait helps. A constraint of the claim compares an attribute that matching devices do not have.",
+        "request {1} matches {0} with the attribute {2}",
+        "No wait helps. {0} is 'no device' or 'too few devices'. A constraint of the claim compares this attribute.",
     )
     PARTITION = (
         "no partition of {0} is free",

@@ -18,7 +18,7 @@ _STRICT = re.compile(
 )
 
 
-_UINT64, _MOST_DIGITS = 2**64, 20
+_UINT64, _MAX_DIGITS = 2**64, 20
 
 
 @total_ordering
@@ -58,7 +58,7 @@ def _parsed(text: str) -> Semver:
         raise ValueError(f"{shown(text)} is not a semantic version (major.minor.patch)")
     *parts, prerelease = match.group(1, 2, 3, 4)
     numbers = [*parts, *(part for part in (prerelease or "").split(".") if part.isdigit())]
-    if any(len(number) > _MOST_DIGITS or int(number) >= _UINT64 for number in numbers):
+    if any(len(number) > _MAX_DIGITS or int(number) >= _UINT64 for number in numbers):
         raise ValueError(f"{shown(text)} has a number beyond 64 bits")
     major, minor, patch = map(int, parts)
     return Semver(text, major, minor, patch, (major, minor, patch, _prerelease_key(prerelease)))

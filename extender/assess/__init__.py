@@ -9,21 +9,11 @@ from extender.assess.movable_pods import CLAIM, Movable, Terms, movable_pods
 from extender.assess.pod_facts import ClusterFacts, facts_of, newest_time
 from extender.assess.pod_jobs import job_lines
 from extender.assess.restart_advice import Move, RestartAdvice, advice_for, advise_restarts
-from extender.assess.texts import HEADS, gang_cells, headline, product_cells, replay_cells, set_cells
 from extender.assess.unread import unread_of
-from extender.assess.wanted_pods import (
-    Shape,
-    Wanted,
-    largest_shapes,
-    wanted_group,
-    wanted_objects,
-    wanted_pod,
-)
 
 __all__ = [
     "BUDGET",
     "CLAIM",
-    "HEADS",
     "Assessment",
     "ClusterFacts",
     "ClusterReading",
@@ -31,27 +21,16 @@ __all__ = [
     "Movable",
     "Move",
     "RestartAdvice",
-    "Shape",
     "Terms",
-    "Wanted",
     "advice_for",
     "advise_restarts",
     "anonymised",
     "assess",
     "facts_of",
-    "gang_cells",
-    "headline",
     "html_page",
     "job_lines",
-    "largest_shapes",
     "movable_pods",
     "newest_time",
-    "product_cells",
     "reading_of",
-    "replay_cells",
-    "set_cells",
     "unread_of",
-    "wanted_group",
-    "wanted_objects",
-    "wanted_pod",
 ]

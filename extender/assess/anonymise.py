@@ -13,7 +13,7 @@ from typing import Any
 
 from extender.api.fields import Json
 from extender.api.pod_annotations import ANNOTATION_READERS
-from extender.api.pod_groups import MINIMUM, READ_ANNOTATIONS, TIMEOUT, GroupSource
+from extender.api.pod_groups import LWS_EXCLUSIVE, LWS_NAME, MINIMUM, READ_ANNOTATIONS, TIMEOUT, GroupSource
 from extender.api.resource_claims import EXTENDED_CLAIM_ANNOTATION
 from extender.assess.known_texts import (
     AMOUNTS,
@@ -34,7 +34,7 @@ from extender.vendors import CLIQUE_LABEL, CLIQUE_LABELS, PLUGIN_RESOURCES
 
 _TOPOLOGY = {*Policy().group_levels, *CLIQUE_LABELS, "topology.kubernetes.io/zone", "topology.kubernetes.io/region"}
 _PRODUCTS = set(PLUGIN_RESOURCES.values()) - {""}
-_GROUPS = {source.value for source in GroupSource}
+_GROUPS = {LWS_NAME, *(source.value for source in GroupSource)}
 _ASKED = {MINIMUM, TIMEOUT, *ANNOTATION_READERS, *READ_ANNOTATIONS}
 _HOSTNAME = "kubernetes.io/hostname"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -60,6 +60,7 @@ def anonymised(objects: Iterable[Json]) -> Iterator[Json]:
         "DeviceTaintRule": names.rule,
         "Namespace": lambda obj: {"metadata": names.metadata(obj, "namespace")},
         "PodGroup": names.pod_group,
+        "CompositePodGroup": names.pod_group,
         "LeaderWorkerSet": names.worker_set,
     }
     for obj in given:
@@ -76,12 +77,16 @@ def anonymised(objects: Iterable[Json]) -> Iterator[Json]:
 
 
 def _selected_labels(objects: Iterable[Json]) -> tuple[set[str], dict[str, set[str]]]:
-    """(labels by which pods select nodes, the values of those that are compared as numbers). Malformed pods: none."""
+    """(labels by which pods and groups select nodes, the values of those that are compared as numbers).
+
+    Malformed objects select none.
+    """
     found, compared = set[str](), dict[str, set[str]]()
     for obj in objects:
-        if obj.get("kind") == "Pod":
-            with suppress(AttributeError, KeyError, TypeError):
-                spec = _of(obj, "spec")
+        with suppress(AttributeError, KeyError, TypeError):
+            spec = _of(obj, "spec")
+            found |= {one["key"] for one in _of(spec, "schedulingConstraints").get("topology") or ()}
+            if obj.get("kind") == "Pod":
                 terms = _of(spec, "affinity", "nodeAffinity", _REQUIRED).get("nodeSelectorTerms") or ()
                 conditions = [one for term in terms for one in term.get("matchExpressions") or ()]
                 found |= {*_of(spec, "nodeSelector"), *(one["key"] for one in conditions)}
@@ -179,6 +184,8 @@ class _Names:
                 found[label] = self.of("group", value)
             elif label in _PRODUCTS:
                 found[label] = self._spoken(value)
+            elif label in READ_ANNOTATIONS and _NUMBER.fullmatch(value):  # such as the index of a pod
+                found[label] = self._keep(value)
         return found
 
     def _spoken(self, text: str, kind: str = "value") -> str:
@@ -231,8 +238,7 @@ class _Names:
     def _annotations(self, given: Json) -> Json:
         found = {name: value for name, value in given.items() if name in _ASKED and _PLAIN.fullmatch(str(value))}
         self._made |= set(map(str, found.values()))
-        group = given.get(GroupSource.BERTH.value)
-        return found | ({GroupSource.BERTH.value: self.of("group", group)} if group else {})
+        return found | {name: self.of("group", value) for name, value in given.items() if name in _GROUPS}
 
     # -- kinds ---------------------------------------------------------------------------------------------------
 
@@ -540,12 +546,25 @@ class _Names:
         return {"metadata": self.metadata(obj, "rule"), "spec": {"deviceSelector": made, "taint": taint}}
 
     def pod_group(self, obj: Json) -> Json:
-        metadata = self.metadata(obj, "group")
-        gang = _picked(_of(obj, "spec", "schedulingPolicy", "gang"), ("minCount",))
-        made: Json = _picked(_of(obj, "spec"), ("minMember", "scheduleTimeoutSeconds"))
-        return {"metadata": metadata, "spec": {**made, **({"schedulingPolicy": {"gang": gang}} if gang else {})}}
+        """A PodGroup or a CompositePodGroup."""
+        spec, namespace = _of(obj, "spec"), _of(obj, "metadata").get("namespace")
+        made: Json = _picked(spec, ("minMember", "scheduleTimeoutSeconds"))
+        if gang := _picked(_of(spec, "schedulingPolicy", "gang"), ("minCount", "minGroupCount")):
+            made["schedulingPolicy"] = {"gang": gang}
+        if levels := _of(spec, "schedulingConstraints").get("topology"):
+            made["schedulingConstraints"] = {
+                "topology": [{"key": self._selected_label(one["key"], "")[0]} for one in levels]
+            }
+        if parent := spec.get("parentCompositePodGroupName"):
+            made["parentCompositePodGroupName"] = self.of("group", parent)
+        if claims := spec.get("resourceClaims"):
+            made["resourceClaims"] = [self._entry(namespace, one) for one in claims]
+        return {"metadata": self.metadata(obj, "group"), "spec": made}
 
     def worker_set(self, obj: Json) -> Json:
         size = _picked(_of(obj, "spec", "leaderWorkerTemplate"), ("size",))
         made: Json = {"leaderWorkerTemplate": size, **_picked(_of(obj, "spec"), ("startupPolicy",))}
-        return {"metadata": self.metadata(obj, "group"), "spec": made}
+        metadata = self.metadata(obj, "group")
+        if LWS_EXCLUSIVE in _of(obj, "metadata", "annotations"):
+            metadata["annotations"] = {LWS_EXCLUSIVE: ""}
+        return {"metadata": metadata, "spec": made}

@@ -16,7 +16,7 @@ from extender.assess.wanted_pods import wanted_group, wanted_pod
 from extender.cache import ClusterCache
 from extender.policy import Policy
 
-_FEW = 50  # the level of log lines: none of the proof has it
+_SILENT = 50  # the level of log lines: none of the proof has it
 
 
 class ConsoleAdvisor:
@@ -32,7 +32,7 @@ class ConsoleAdvisor:
 
     def advise(self, key: ObjectKey, policy: Policy, now: datetime, seconds: float, *, is_group: bool) -> Json:
         """See RestartAdvisor.advise."""
-        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(_FEW))
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(_SILENT))
         snapshot = self._facts.cache.snapshot()
         wanted = (wanted_group if is_group else wanted_pod)(self._facts, snapshot, key)
         return next(advice_for(self._facts, [wanted], Terms(now, None), policy, seconds)).as_json()

@@ -14,7 +14,7 @@ from extender.api.request_mix import WHOLE
 from extender.assess.cluster_reading import ClusterReading
 from extender.assess.pod_sets import PodSet, says_places
 from extender.assess.unread import Unread
-from extender.explain import STATES, largest_free_set, letters, product, shown_bits
+from extender.explain.fleet_rows import STATES, largest_free_set, letters, product, shown_bits
 from extender.scheduling import path_labels
 from extender.topology.link_knowledge import Links, is_equal_for_all, links_of
 from extender.topology.ring import joined_sets
@@ -22,7 +22,7 @@ from extender.topology.score_parts import left_over, stranded
 from extender.vendors import PLUGIN_RESOURCES
 
 _MAX_BREAKERS = 20  # pods that are named
-_FEW = 2  # more pods break a set together: to move them costs too much
+_MAX_MOVED = 2  # more pods break a set together: to move them costs too much
 _CONDITIONS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")  # of taints; a cordon has one, too
 
 
@@ -254,7 +254,7 @@ def _add_sets(
             one.broken += 1
             one.free += gpus.bit_count() - taken
             inside = [(user.pod, (user.gpus & gpus).bit_count()) for user in users if user.gpus & gpus]
-            if 0 < len(inside) <= _FEW and taken == sum(count for _, count in inside):
+            if 0 < len(inside) <= _MAX_MOVED and taken == sum(count for _, count in inside):
                 name, beside = node_info.node.name, inside[1][0] if inside[1:] else ""
                 breakers.append(Breaker(inside[0][0], name, taken, gpus.bit_count(), beside))
 

@@ -11,7 +11,7 @@ from extender.api.label_domains import label_domains
 from extender.api.pod_groups import GroupKey
 from extender.api.pods import Pod
 from extender.assess.pod_sets import PodSet
-from extender.explain import product
+from extender.explain.fleet_rows import product
 from extender.scheduling import path_labels
 
 NODE = "node"

@@ -15,7 +15,7 @@ from extender.base.text_limits import counted, printable
 _FREE, _USED, _OTHER, _BAD, _CLOSED = "#22a06b", "#2563eb", "#cbd5e1", "#be123c", "#475569"
 _SIZE, _MIDDLE, _RING, _DOT = 120, 60, 42, 9  # of a picture of a node, in pixels
 _BAR, _BAR_HEIGHT = 360, 16
-_MOST = 60  # pods with a picture, and rows of other tables
+_MAX_ROWS = 60  # pods with a picture, and rows of other tables
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;color:#1f2937;max-width:1080px;margin:2em auto;padding:0 1em}
 h1{font-size:1.5em}h2{font-size:1.15em;margin-top:2em}table{border-collapse:collapse;width:100%}
@@ -65,7 +65,7 @@ def _sets(found: Assessment) -> Iterator[str]:
     if not found.sets:
         return
     yield "<h2>Pods with several GPUs, the worst first</h2>"
-    rows = [[_picture(one, found), *map(_text, set_cells(one))] for one in found.sets[:_MOST]]
+    rows = [[_picture(one, found), *map(_text, set_cells(one))] for one in found.sets[:_MAX_ROWS]]
     yield _table(["", *HEADS["sets"]], rows)
     yield from _more(len(found.sets))
 
@@ -103,7 +103,7 @@ def _section(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) ->
     given = list(rows)
     if given:
         yield f"<h2>{title}</h2>"
-        yield _table(heads, [list(map(_text, row)) for row in given[:_MOST]])
+        yield _table(heads, [list(map(_text, row)) for row in given[:_MAX_ROWS]])
         yield from _more(len(given))
 
 
@@ -113,8 +113,8 @@ def _list(title: str, lines: Sequence[str]) -> Iterator[str]:
 
 
 def _more(count: int) -> Iterator[str]:
-    if count > _MOST:
-        yield f"<p>and {count - _MOST:,} more, which the JSON has</p>"
+    if count > _MAX_ROWS:
+        yield f"<p>and {count - _MAX_ROWS:,} more, which the JSON has</p>"
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -76,7 +76,7 @@ _FIELDS = frozenset(
         *_VERSIONS, "v1", "resource.k8s.io/v1", "resource.k8s.io/v1beta2", "resource.k8s.io/v1alpha3",
         "resource.k8s.io/v1beta1", "scheduling.k8s.io",
         "Node", "Pod", "ResourceSlice", "ResourceClaim", "DeviceClass", "DeviceTaintRule", "Namespace", "PodGroup",
-        "LeaderWorkerSet", "ReplicaSet", "StatefulSet", "Job", "DaemonSet", "Owner",
+        "CompositePodGroup", "LeaderWorkerSet", "ReplicaSet", "StatefulSet", "Job", "DaemonSet", "Owner",
         "Pending", "Running", "Succeeded", "Failed", "Unknown", "Always", "NoSchedule", "NoExecute", "PreferNoSchedule",
         "None", "Exists", "Equal", "In", "NotIn", "DoesNotExist", "Gt", "Lt", "ExactCount", "All", "pods", "podgroups",
         "LeaderCreated", "LeaderReady", "metadata.name", "gate", "default-scheduler", "berth-scheduler",

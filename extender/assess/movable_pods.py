@@ -37,7 +37,7 @@ class Movable:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Whose pods stay: those above the priority, those of `group`, and those of other schedulers unless `all_`."""
+    """Whose pods stay: above the priority, those of `group`, those of other schedulers unless `all_schedulers`."""
 
     now: datetime
     priority: int | None  # None: no priority is above it

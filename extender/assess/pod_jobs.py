@@ -20,7 +20,8 @@ from extender.api.resource_claims import Claim, Result
 from extender.assess.cluster_reading import ClusterReading, claims_of
 from extender.assess.fleet_state import plugin_requests
 from extender.assess.gang_spread import group_of
-from extender.replay import SPEC_FIELDS, Job, cel_text, plain_name
+from extender.replay import SPEC_FIELDS, Job, cel_text
+from extender.replay.published_traces import plain_name
 from extender.vendors import GPU, PLUGIN_RESOURCES, driver_of
 
 _PLUGIN = "nvidia.com/gpu"  # whose GPUs are those of machine files

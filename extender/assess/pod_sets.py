@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.allocation.nodes import Nearness
+from extender.allocation.nodes.places import Nearness
 from extender.api.pods import Pod
 from extender.api.resource_claims import Result
 from extender.api.resource_slices import PoolKey
 from extender.assess.cluster_reading import ClusterReading
 from extender.base.bits import members
 from extender.cache import ALL_NODES
-from extender.explain import product
+from extender.explain.fleet_rows import product
 from extender.topology.affinity import near_pairs, nearest
 from extender.topology.device_pairs import device_pairs
 from extender.topology.link_knowledge import Links, links_of

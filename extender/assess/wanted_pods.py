@@ -17,7 +17,9 @@ from extender.assess.pod_facts import ClusterFacts, read
 from extender.assess.pod_jobs import product_expression
 from extender.base.berth_errors import WireError
 from extender.defrag import Asked
-from extender.explain import groups_named, product, with_new_group
+from extender.explain import groups_named
+from extender.explain.fleet_rows import product
+from extender.explain.scenario import with_new_group
 from extender.gangs.gang import gang_minimum, gang_of
 from extender.gangs.gang_problem import MAX_TOGETHER
 from extender.manifests import HypotheticalGroup, HypotheticalPod, hypothetical, pod_templates

@@ -136,7 +136,7 @@ class ClusterCache:
         self.store.put_namespace(name, labels)
         self._snapshot = None
 
-    # -- reservations: see the table in reservations.py --------------------------------------------------------
+    # -- reservations: see the table in allocated_devices.py --------------------------------------------------
 
     def hold(self, claim_uid: str, pod_uid: str, node: str, results: tuple[Result, ...], deadline: float) -> None:
         """Hold devices for a claim of a pod. Raises InvalidTransition if the claim is held already."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from extender.allocation import FleetBaseline, NodeInfo
-from extender.allocation.nodes import Nearness, Places
+from extender.allocation.nodes.places import Nearness, Places
 from extender.api.claim_specs import DeviceRequest
 from extender.api.device_classes import DeviceClass
 from extender.api.gpu_topology import Graph

@@ -34,7 +34,6 @@ from extender.allocation.nodes import (
     KnownSlices,
     NodeState,
     Partitions,
-    Places,
     Pool,
     PoolGroup,
     PoolUse,
@@ -43,10 +42,10 @@ from extender.allocation.nodes import (
     inventory,
     live_use,
     partitions_of,
-    places_of,
     troubled,
     uses_of,
 )
+from extender.allocation.nodes.places import Places, places_of
 from extender.api.gpu_topology import Fabric, Source
 from extender.api.nodes import Node
 from extender.api.resource_slices import Device, DeviceId, PoolKey, Slice

@@ -11,21 +11,8 @@ import typer
 from rich.table import Table
 
 from extender.api.fields import Json
-from extender.assess import (
-    HEADS,
-    Assessment,
-    ClusterReading,
-    anonymised,
-    assess,
-    gang_cells,
-    headline,
-    html_page,
-    job_lines,
-    product_cells,
-    reading_of,
-    replay_cells,
-    set_cells,
-)
+from extender.assess import Assessment, ClusterReading, anonymised, assess, html_page, job_lines, reading_of
+from extender.assess.texts import HEADS, gang_cells, headline, product_cells, replay_cells, set_cells
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted
 from extender.cli.cluster_objects import from_cluster, from_files

@@ -24,7 +24,7 @@ from extender.cli.console_replies import FleetReply
 from extender.cli.output import say
 
 _SECONDS = 3.0  # for which a shell waits for names
-_MOST = 200  # names
+_MAX_NAMES = 200  # names
 _VARIABLE, _PLUGIN_VARIABLE = "_BERTH_COMPLETE", "_KUBECTL_BERTH_COMPLETE"  # what typer reads; by the program's name
 _NO_FILES = ":4"  # the directive of cobra, which kubectl reads: do not add the names of files
 
@@ -87,7 +87,7 @@ def _names(context: typer.Context, incomplete: str, names_of: Callable[[ConsoleC
                 texts[0], texts[1], given.get("kubeconfig"), texts[2], given.get("berth_namespace") or NAMESPACE
             )
             names = names_of(console, console.ask("/v1/fleet", FleetReply))
-            found.extend([name for name in names if name.startswith(incomplete)][:_MOST])
+            found.extend([name for name in names if name.startswith(incomplete)][:_MAX_NAMES])
 
     asking = Thread(target=ask, daemon=True)  # it does not hold up the end of the process
     asking.start()

@@ -18,19 +18,14 @@ from extender.assess import (
     ClusterReading,
     Move,
     RestartAdvice,
-    Shape,
     Terms,
-    Wanted,
     advice_for,
     facts_of,
-    largest_shapes,
     newest_time,
     reading_of,
     unread_of,
-    wanted_group,
-    wanted_objects,
-    wanted_pod,
 )
+from extender.assess.wanted_pods import Shape, Wanted, largest_shapes, wanted_group, wanted_objects, wanted_pod
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted
 from extender.cel import CompileError
@@ -46,7 +41,7 @@ from extender.policy import Policy
 
 _NAMED = 3  # pods of a reason
 _CLAIM = "ResourceClaim"
-_MOST_GPUS, _MOST_PODS = 32, 400
+_MAX_GPUS, _MAX_PODS = 32, 400
 _SECONDS = 10.0
 Words = Annotated[
     list[str] | None,
@@ -56,8 +51,8 @@ Files = Annotated[
     list[Path] | None,
     typer.Option("-f", "--file", help="A pod or a workload that does not exist yet, with its claim templates."),
 ]
-Gpus = Annotated[int, typer.Option(min=0, max=_MOST_GPUS, help="Room for a pod with so many GPUs that links join.")]
-Pods = Annotated[int, typer.Option(min=1, max=_MOST_PODS, help="So many pods with --gpus each, as a gang.")]
+Gpus = Annotated[int, typer.Option(min=0, max=_MAX_GPUS, help="Room for a pod with so many GPUs that links join.")]
+Pods = Annotated[int, typer.Option(min=1, max=_MAX_PODS, help="So many pods with --gpus each, as a gang.")]
 Level = Annotated[
     str, typer.Option("--in", metavar="LABEL", help="All --pods on nodes with one value of this node label.")
 ]

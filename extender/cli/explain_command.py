@@ -40,10 +40,12 @@ from extender.cli.options import AllNamespaces, Context, Namespace, Watch, WideO
 from extender.cli.output import WATCH_SECONDS, Screen, say, say_value, table_screen
 from extender.cli.snapshot_command import load_dump, load_groups
 from extender.console import Explainer, UnknownPod, WhatIf
-from extender.explain import ComparedSets, GangExplanation, Scenario, UnschedulableNodes, scenario_of
+from extender.explain import ComparedSets, GangExplanation, UnschedulableNodes
+from extender.explain.scenario import Scenario, scenario_of
 from extender.manifests import hypothetical, is_device_class
 from extender.policy import Policy
-from extender.scheduling import Evaluator, crowded_text, runner_up_text
+from extender.scheduling import Evaluator
+from extender.scheduling.decision import crowded_text, runner_up_text
 
 _BRIEF, _WIDE = 5, 1000  # rows in a table
 _COLOURS = {"fits": "green", "bound": "green", "refused": "red", "blocked": "red", "waiting": "yellow"}  # by outcome

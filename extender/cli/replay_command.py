@@ -22,7 +22,6 @@ from extender.files import name_of
 from extender.replay import (
     NO_GPU,
     SIZES,
-    TRACES,
     Fleet,
     Job,
     LargeShape,
@@ -35,9 +34,9 @@ from extender.replay import (
     picture,
     placement_of,
     read_jobs,
-    read_nodes,
     run_side_by_side,
 )
+from extender.replay.published_traces import TRACES, read_nodes
 from extender.sandbox import parse_nodes
 
 _MINUTE = 60.0

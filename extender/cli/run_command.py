@@ -28,13 +28,12 @@ from extender.cli.output import Screen
 from extender.cli.replay_command import named_fleet, named_jobs, time_text
 from extender.cli.restart_advisor import restart_advisor
 from extender.entry.all_in_one import both
-from extender.explain import LargeJob, fleet_stats, large_jobs
+from extender.explain.fleet_rows import LargeJob, fleet_stats, large_jobs
 from extender.gangs.gang import gang_minimum
 from extender.policy import Policy
 from extender.replay import Fleet, Job, JobPlayer
-from extender.sandbox import (
-    ApiError,
-    Cluster,
+from extender.sandbox import ApiError, Cluster, Scheduler, carried_machines, listening, write_kubeconfig
+from extender.sandbox.examples import (
     Expectation,
     GangPlacement,
     GangReport,
@@ -42,13 +41,9 @@ from extender.sandbox import (
     PlacedGpus,
     Report,
     Row,
-    Scheduler,
     carried_examples,
-    carried_machines,
     expectation,
-    listening,
     load_examples,
-    write_kubeconfig,
 )
 from extender.web.serve_app import ServeApp
 

@@ -22,7 +22,7 @@ from extender.files import name_of, read_file
 from extender.lint import one_sentence
 from extender.manifests import decoded_objects
 
-_MOST_DIGITS = 4  # of a part of a version
+_MAX_DIGITS = 4  # of a part of a version
 
 
 def select_command(
@@ -67,7 +67,7 @@ def dialect_of(as_new: str | None) -> Dialect:
     if as_new is None:
         return Dialect()
     major, _, minor = as_new.partition(".")
-    if not all(part.isascii() and part.isdecimal() and len(part) <= _MOST_DIGITS for part in (major, minor)):
+    if not all(part.isascii() and part.isdecimal() and len(part) <= _MAX_DIGITS for part in (major, minor)):
         raise WireError("--as-new", f"must be a version such as 1.36, is {shown(as_new)}")
     # DRAConsumableCapacity is beta and on by default from 1.36; DRAListTypeAttributes is alpha in every version.
     version = (int(major), int(minor))

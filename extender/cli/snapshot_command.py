@@ -10,7 +10,7 @@ import orjson
 
 from extender.allocation import Features, Snapshot
 from extender.api.fields import Json, decode_readable, get, many, need
-from extender.api.pod_groups import READ_ANNOTATIONS, GroupKey, Membership, group_policy_of
+from extender.api.pod_groups import LWS_EXCLUSIVE, READ_ANNOTATIONS, GroupKey, Membership, group_policy_of
 from extender.api.pods import decode_bound_pod
 from extender.base.berth_errors import WireError
 from extender.cache import ClusterCache
@@ -216,4 +216,5 @@ def _reduced_set(obj: Json) -> Json:
     whole = get(obj, "spec", dict, "", {})
     inner = get(whole, "leaderWorkerTemplate", dict, ".spec", {})
     spec = {"startupPolicy": whole.get("startupPolicy"), "leaderWorkerTemplate": {"size": inner.get("size")}}
-    return {**obj, "metadata": {k: v for k, v in obj["metadata"].items() if k != "annotations"}, "spec": spec}
+    notes = {k: v for k, v in (obj["metadata"].get("annotations") or {}).items() if k == LWS_EXCLUSIVE}
+    return {**obj, "metadata": {**obj["metadata"], "annotations": notes}, "spec": spec}

@@ -24,7 +24,7 @@ from extender.replay import Fleet, Job
 from extender.tune import AIMS, MAX_DRAWS, Aim, Interval, Tuning, frontier_picture, interval, tune
 
 _ROWS = 10  # candidates of the table
-_LEAST_DRAWS = 5
+_MIN_DRAWS = 5
 
 
 def tune_command(
@@ -38,7 +38,7 @@ def tune_command(
     nodes: Annotated[str, typer.Option(help="See berth replay.", metavar="NODES")] = "",
     snapshot: Annotated[Path | None, typer.Option(help="See berth replay.")] = None,
     policy: Annotated[Path | None, typer.Option(help="The present policy. Default: the default one.")] = None,
-    draws: Annotated[int, typer.Option(min=_LEAST_DRAWS, max=MAX_DRAWS, help="Draws that judge the candidate.")] = 10,
+    draws: Annotated[int, typer.Option(min=_MIN_DRAWS, max=MAX_DRAWS, help="Draws that judge the candidate.")] = 10,
     seed: Annotated[int, typer.Option(help="Equal seeds give equal results.")] = 1,
     write_policy: Annotated[
         Path | None, typer.Option(help="Write the better policy, if there is one, into this file.")

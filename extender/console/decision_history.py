@@ -27,7 +27,8 @@ from extender.cache import CacheListener, ClusterCache
 from extender.cluster import ClusterError, NotFound
 from extender.console.fair_queue import FairQueue
 from extender.explain import ComparedSets, compare_sets
-from extender.scheduling import Decision, Evaluator, ScoredNode, parse_decision
+from extender.scheduling import Evaluator
+from extender.scheduling.decision import Decision, ScoredNode, parse_decision
 from extender.topology.score_parts import product_gbps
 from extender.topology.sets import bandwidth
 

@@ -30,8 +30,6 @@ from extender.explain import (
     Explanation,
     GangExplanation,
     PlannerCaches,
-    Scenario,
-    apply_scenario,
     explain,
     explain_gang,
     explain_jobs,
@@ -39,9 +37,8 @@ from extender.explain import (
     namespaces_with_group,
     no_devices,
     other_scheduler,
-    with_new_group,
-    without_own_holds,
 )
+from extender.explain.scenario import Scenario, apply_scenario, with_new_group, without_own_holds
 from extender.gangs.gang import gang_minimum
 from extender.gangs.gang_problem import MAX_TOGETHER
 from extender.gangs.gang_trial import GangMemory

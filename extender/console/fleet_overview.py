@@ -25,7 +25,7 @@ from extender.cache import ClusterCache
 from extender.cluster import now_rfc3339
 from extender.console.decision_history import DecidedPod, DecisionHistory
 from extender.console.explainer import Explainer, last_attempt_failed, to_json
-from extender.explain import (
+from extender.explain.fleet_rows import (
     FleetStats,
     claim_rows,
     fleet_stats,

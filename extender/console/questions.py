@@ -28,7 +28,8 @@ from extender.cluster import ClusterError, NotFound
 from extender.console.decision_history import DecisionHistory
 from extender.console.explainer import Brief, Explainer, UnknownPod, WhatIf
 from extender.console.forked_call import forked
-from extender.explain import Scenario, groups_named
+from extender.explain import groups_named
+from extender.explain.scenario import Scenario
 from extender.gangs.gang import gang_minimum, is_incomplete, may_terminate, members_with_claims, placed_members
 from extender.manifests import Hypothetical
 

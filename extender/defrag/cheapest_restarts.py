@@ -27,7 +27,7 @@ from extender.defrag.fits import Domain, Fit, fit_of
 from extender.defrag.restarts import WAIT_COST, Asked, Restart, again, cost_of, deletion_order, within
 from extender.gangs.domains import natural
 
-_FEW = 12  # restarts of a domain of which all sets are tried
+_MAX_EXHAUSTIVE = 12  # restarts of a domain of which all sets are tried
 _MAX_SETS = 4096  # of a domain with more restarts; the cheapest
 _MAX_TRIES = 512  # sets of one domain that the filter or the planner is asked about
 _MAX_ADDED = 256  # sets of further restarts of an advice; of more, single ones and those that the waiting pods need
@@ -128,9 +128,9 @@ class _Search:
         for domain in domains:
             if domain.bound + self._floor >= self._limit:
                 break
-            if len(domain.restarts) <= _FEW:
+            if len(domain.restarts) <= _MAX_EXHAUSTIVE:
                 if fit.fits(domain, domain.restarts):
-                    self._try_sets(fit, domain, 1 << _FEW)
+                    self._try_sets(fit, domain, 1 << _MAX_EXHAUSTIVE)
             elif large == _MAX_LARGE:
                 self.is_complete = False
             elif self._try_places(fit, domain):
@@ -254,7 +254,7 @@ class _Search:
         sets: list[Sequence[Restart]] = list(islice(saving, _MAX_ADDED + 1))
         if len(sets) > _MAX_ADDED:
             self.is_complete = False
-            sets = [*([one] for one in others[:_FEW]), *self._found_for(found, others)]
+            sets = [*([one] for one in others[:_MAX_EXHAUSTIVE]), *self._found_for(found, others)]
         for more in sets:
             together = (*advice.restarts, *more)
             tried = nodes, frozenset(one.name for one in together)

@@ -23,7 +23,8 @@ from extender.api.resource_claims import Allocation, Claim, Result
 from extender.api.resource_slices import PoolKey
 from extender.base.text_limits import counted
 from extender.defrag.restarts import Asked, Restart, again
-from extender.explain import free_devices, holders_of_usable, only_nodes, with_new_group, without_allocations
+from extender.explain import free_devices, holders_of_usable
+from extender.explain.scenario import only_nodes, with_new_group, without_allocations
 from extender.gangs.gang import Gang, gang_minimum, gang_of
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangMembers, GangPlan, GangShortage, gang_members, gang_problem, plan_sizes

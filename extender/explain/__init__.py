@@ -6,22 +6,6 @@ without a console does not import this package. This package has no I/O, clock o
 
 from extender.explain.compared_sets import ComparedSets, compare_sets, first_fit_devices
 from extender.explain.consistency import CHECKS, Finding, check_consistency
-from extender.explain.fleet_rows import (
-    STATES,
-    FleetStats,
-    LargeJob,
-    claim_rows,
-    fleet_stats,
-    group_rows,
-    large_jobs,
-    largest_free_set,
-    letters,
-    node_detail,
-    node_row,
-    product,
-    shown_bits,
-    totals,
-)
 from extender.explain.gang_explanation import explain_gang, explain_jobs, groups_named, namespaces_with_group
 from extender.explain.gang_question import (
     GangExplanation,
@@ -33,34 +17,19 @@ from extender.explain.gang_question import (
 from extender.explain.near_misses import NO_RELEASE_HELPS, devices_for, holders_of_usable
 from extender.explain.place_constraints import unmet_places
 from extender.explain.pod_explanation import Explanation, UnschedulableNodes, explain, no_devices, other_scheduler
-from extender.explain.scenario import (
-    Scenario,
-    apply_scenario,
-    only_nodes,
-    scenario_of,
-    with_new_group,
-    without_allocations,
-    without_own_holds,
-)
 from extender.explain.selector_stats import failing_terms
 
 __all__ = [
     "CHECKS",
     "NO_RELEASE_HELPS",
-    "STATES",
     "ComparedSets",
     "Explanation",
     "Finding",
-    "FleetStats",
     "GangExplanation",
     "GangQuestion",
-    "LargeJob",
     "PlannerCaches",
-    "Scenario",
     "UnschedulableNodes",
-    "apply_scenario",
     "check_consistency",
-    "claim_rows",
     "compare_sets",
     "devices_for",
     "explain",
@@ -68,27 +37,12 @@ __all__ = [
     "explain_jobs",
     "failing_terms",
     "first_fit_devices",
-    "fleet_stats",
     "free_devices",
-    "group_rows",
     "groups_named",
     "holders_of_usable",
-    "large_jobs",
-    "largest_free_set",
-    "letters",
     "namespaces_with_group",
     "no_devices",
-    "node_detail",
-    "node_row",
-    "only_nodes",
     "other_scheduler",
-    "product",
-    "scenario_of",
-    "shown_bits",
-    "totals",
     "unmet_places",
     "widest_domains",
-    "with_new_group",
-    "without_allocations",
-    "without_own_holds",
 ]

@@ -14,7 +14,8 @@ from itertools import combinations
 from typing import NamedTuple
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.allocation.nodes import UNUSED, Nearness, Places, published_place
+from extender.allocation.nodes import UNUSED
+from extender.allocation.nodes.places import Nearness, Places, published_place
 from extender.api.fields import Json
 from extender.api.gpu_topology import DISTANCES, Graph
 from extender.api.object_meta import ObjectKey
@@ -50,7 +51,7 @@ _GROUPS = (
 _MAX_NODES = 64  # of one group
 _MAX_LARGE = 3  # products that `large_jobs` names
 _MAX_OTHERS = 64  # devices of one driver: a node may have 2,048 channels
-_MOST_BESIDE = 4  # names of one driver beside a GPU
+_MAX_BESIDE = 4  # names of one driver beside a GPU
 _DRIVER, _AGENT, _GPU, _ROOT = "driver", "agent", "its GPU", "its PCIe root"
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
@@ -331,8 +332,8 @@ def _nearest(node_info: NodeInfo, places: Places, bit: int, mask: int) -> Json |
     devices = node_info.inventory.devices
     return {
         "driver": devices[near[0]].id.driver,
-        "devices": [devices[other].id.device for other in near[:_MOST_BESIDE]],
-        "more": len(near[_MOST_BESIDE:]),
+        "devices": [devices[other].id.device for other in near[:_MAX_BESIDE]],
+        "more": len(near[_MAX_BESIDE:]),
         "nearness": near_words(places, bit, near[0]),
     }
 

@@ -9,7 +9,8 @@ from extender.allocation import Snapshot
 from extender.api.group_topology import ONE_NODE
 from extender.base.text_limits import counted
 from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage
-from extender.scheduling import GangPart, path_labels
+from extender.scheduling import path_labels
+from extender.scheduling.gang_parts import GangPart
 
 MAX_EXPLAINED = 64  # parts in one explanation, the largest first
 MAX_PLANNED = 16  # different ones of these; a plan takes some 30 ms

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from extender.allocation import NodeInfo, Problem, attribute_values
-from extender.allocation.nodes import NUMA_NODE, PCIE_ROOT
+from extender.allocation.nodes.places import NUMA_NODE, PCIE_ROOT
 from extender.api.claim_specs import Constraint, DeviceRequest, Request
 from extender.base.berth_errors import InvalidClaim
 from extender.base.bits import members, union

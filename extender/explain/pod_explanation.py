@@ -36,8 +36,6 @@ from extender.explain.near_misses import EquivalentNodes, Found, Refusal, holder
 from extender.explain.selector_stats import NodeSample
 from extender.policy import Policy
 from extender.scheduling import (
-    MAX_CLIQUE,
-    Best,
     EvaluationContext,
     FilterStatus,
     NodeRanking,
@@ -45,18 +43,15 @@ from extender.scheduling import (
     Placement,
     PodRequirements,
     RankingCache,
-    ScoredNode,
     Unschedulable,
     beside_own,
-    best_nodes,
-    crowded_text,
     evaluate,
-    in_cliques,
     may_run,
-    outside_domain,
     requirements_of,
 )
+from extender.scheduling.decision import ScoredNode, crowded_text
 from extender.scheduling.requirements import Pending, Skip, UnschedulableAndUnresolvable, unprovided_resource
+from extender.scheduling.shortlist import MAX_CLIQUE, Best, best_nodes, in_cliques, outside_domain
 from extender.vendors import CLIQUE_LABEL, compute_domain
 
 _MAX_EXAMPLES = 3  # node names per reason

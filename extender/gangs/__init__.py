@@ -6,9 +6,9 @@
 first, then `domains` level by level, the tightest first. In a domain it places `gang_units`: members that share a
 pending claim must be on one node, and equal units are counted instead of compared. `node_rooms` bounds how many equal
 units a node has room for; only the nodes of domains that these bounds do not rule out are evaluated. `spreading`
-chooses the fewest sub-domains, `place_order` which of equal ones, and `fewer_domains` looks for fewer where the members
-differ. `part_filling` places gangs with slices and sub-groups, each of them in one domain. `member_limits` has what
-members require of each other, and `member_wishes` chooses among equally tight plans by what they prefer of each other.
+chooses the fewest sub-domains, and `place_order` which of equal ones, also by what the members prefer of each other.
+`part_filling` places gangs with slices and sub-groups, each of them in one domain. `member_limits` has what members
+require of each other.
 `gang_trial` has the devices that a plan under way has taken, and the memory of evaluations between calls. Where the
 preferred devices of the members leave no room, `gang_search` tries all others, up to a number of steps.
 `emptied_domains` asks whether a gang would fit if all other workloads of a domain ended.

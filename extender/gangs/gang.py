@@ -11,7 +11,7 @@ from extender.api.group_topology import AskedTopology, GroupTopology, group_topo
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import NEEDED_OBJECTS, GroupKey, Membership, minimum_of
 from extender.api.pods import Pod
-from extender.scheduling import (
+from extender.scheduling.gang_parts import (
     BoundMember,
     bound_parts,
     lacking_subgroup,

@@ -22,7 +22,8 @@ from extender.gangs.node_rooms import NodeRooms
 from extender.gangs.part_filling import Assigned, PartFilling
 from extender.gangs.place_order import PlaceOrder, Wishing
 from extender.gangs.spreading import spread
-from extender.scheduling import DomainUses, EvaluationContext, Placement, RankingCache, in_cliques
+from extender.scheduling import DomainUses, EvaluationContext, Placement, RankingCache
+from extender.scheduling.shortlist import in_cliques
 
 MAX_DIFFERENT = 64  # units of one gang that are not equal; each of them needs a ranking of all nodes
 

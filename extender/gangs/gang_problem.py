@@ -21,20 +21,10 @@ from extender.base.deadline import Deadline
 from extender.gangs.gang import Gang
 from extender.gangs.member_limits import NO_WISHES, NodeLimit, Wishes, limits_between
 from extender.policy import Policy
-from extender.scheduling import (
-    NO_PREFERENCE,
-    GangPart,
-    NodePreference,
-    Placement,
-    PodRequirements,
-    absent_members,
-    needed_members,
-    part_domains,
-    parts_of,
-    requirements_of,
-    running_domain,
-)
+from extender.scheduling import NO_PREFERENCE, NodePreference, Placement, PodRequirements, requirements_of
+from extender.scheduling.gang_parts import GangPart, absent_members, needed_members, parts_of
 from extender.scheduling.requirements import Pending, UnschedulableAndUnresolvable, needs_reservation
+from extender.scheduling.shortlist import part_domains, running_domain
 
 # Each bind of a minimum keeps a connection until the others have come, see serve/gangs/gang_admission.py.
 MAX_TOGETHER = 400

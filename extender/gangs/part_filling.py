@@ -21,7 +21,7 @@ from extender.gangs.gang_units import Placed, Unit, UnitPlacement
 from extender.gangs.node_rooms import NodeRooms
 from extender.gangs.place_order import PlaceOrder
 from extender.gangs.spreading import spread
-from extender.scheduling import GangPart
+from extender.scheduling.gang_parts import GangPart
 
 MAX_SEARCHED = 64  # parts whose choices of domains are all tried: a frame of Python's stack for each
 

@@ -21,15 +21,8 @@ from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted, one_line
 from extender.cel import BudgetExceeded, CompileError, EvalError, position
 from extender.cel.dra import Dialect, Masks, Selector, check_cost, compile_selector
-from extender.explain import (
-    NO_RELEASE_HELPS,
-    Explanation,
-    Scenario,
-    apply_scenario,
-    explain,
-    failing_terms,
-    unmet_places,
-)
+from extender.explain import NO_RELEASE_HELPS, Explanation, explain, failing_terms, unmet_places
+from extender.explain.scenario import Scenario, apply_scenario
 from extender.lint.finding import LintFinding
 from extender.manifests import DecodedObjects, HypotheticalPod
 from extender.policy import Policy

@@ -24,7 +24,7 @@ from extender.manifests.pod_templates import pod_templates
 
 _HYPOTHETICAL_UID = "imagined"
 _NONE: Mapping[GroupKey, GroupPolicy] = MappingProxyType({})
-_MOST_NAME = 253  # characters, as in the API; an answer repeats the name of a workload for each pod
+_MAX_NAME = 253  # characters, as in the API; an answer repeats the name of a workload for each pod
 
 
 class HypotheticalPod(NamedTuple):
@@ -224,6 +224,6 @@ def _key(obj: Json) -> tuple[str, str]:
     namespace = str(metadata.get("namespace") or "default")
     name = str(metadata.get("name") or metadata.get("generateName") or "")
     for part, text in (("namespace", namespace), ("name", name)):
-        if len(text) > _MOST_NAME:
-            raise WireError(f"metadata.{part}", f"{shown(text)} has more than {_MOST_NAME} characters")
+        if len(text) > _MAX_NAME:
+            raise WireError(f"metadata.{part}", f"{shown(text)} has more than {_MAX_NAME} characters")
     return namespace, name

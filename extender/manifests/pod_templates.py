@@ -9,7 +9,7 @@ from extender.api.fields import Json, get, many, string
 from extender.api.group_parts import REPLICATED_JOB
 from extender.api.pod_groups import GroupSource, leader_worker_set_marks
 
-_MOST_TEMPLATES = 1000  # of one object; a JobSet has a few
+_MAX_TEMPLATES = 1000  # of one object; a JobSet has a few
 
 
 class PodTemplate(NamedTuple):
@@ -109,7 +109,7 @@ def _found(obj: Json) -> list[PodTemplate]:
 def _search(root: Json, path: str) -> Iterator[tuple[Json, str]]:
     left: list[tuple[object, str]] = [(root, path)]
     count = 0
-    while left and count < _MOST_TEMPLATES:
+    while left and count < _MAX_TEMPLATES:
         value, where = left.pop()
         if isinstance(value, list):
             left += [(item, f"{where}[{i}]") for i, item in reversed(list(enumerate(value)))]

@@ -13,17 +13,14 @@ from extender.replay.outcome import NO_GPU, SIZES, Outcome
 from extender.replay.parallel import Task, measured_side_by_side, run_side_by_side
 from extender.replay.picture import picture
 from extender.replay.placements import Placement, placement_of
-from extender.replay.published_traces import TRACES, plain_name, read_nodes
 from extender.replay.replay import run_replay
 from extender.replay.restart_proof import Proof, prove
-from extender.replay.svg import line, svg, text
 
 __all__ = [
     "MAX_JOBS",
     "NO_GPU",
     "SIZES",
     "SPEC_FIELDS",
-    "TRACES",
     "Fleet",
     "Job",
     "JobPlayer",
@@ -37,17 +34,12 @@ __all__ = [
     "emptied",
     "fleet_of",
     "large_shape",
-    "line",
     "measured_side_by_side",
     "picture",
     "placement_of",
-    "plain_name",
     "prove",
     "read_jobs",
-    "read_nodes",
     "run_replay",
     "run_side_by_side",
-    "svg",
-    "text",
     "version_problem",
 ]

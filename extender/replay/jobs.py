@@ -1,7 +1,7 @@
 """The jobs of a replay: what a file of jobs says, and the pods and claims that a job becomes.
 
 A file has one job in each line: as a JSON object, or as a row of a CSV file whose first row names the columns. The
-fields and the columns have the same names. `FIELDS` lists them; docs/replay.md shows both forms.
+fields and the columns have the same names. docs/replay.md shows both forms.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from extender.allocation import NodeInfo, Snapshot
 from extender.api.fields import Json
 from extender.api.quantity import NANO
 from extender.api.resource_claims import Result
-from extender.explain import fleet_stats, large_jobs
+from extender.explain.fleet_rows import fleet_stats, large_jobs
 from extender.replay.jobs import Job
 from extender.replay.large_shapes import LargeShape, has_place
 from extender.topology.affinity import near_pairs

@@ -33,7 +33,7 @@ from extender.replay.jobs import MAX_GPUS, MAX_PODS, MAX_SECONDS, PRODUCT_WORDS,
 from extender.sandbox import MachineNode, unlinked_machine
 
 _MIB, _GIB = 2.0**20, 2.0**30
-_MOST = 1e18
+_MAX_VALUE = 1e18
 LEFT_OUT = "rows left out because they have no time, or ask for nothing"
 _MISSING = {"", "nan", "none", "null", "na", "n/a", r"\n"}
 _NO_LIMIT = {*_MISSING, "-1"}
@@ -171,7 +171,7 @@ _NODES: Sequence[Mapping[str, Column]] = (
 )
 _VRAM = 16 << 30  # of each GPU: the lists do not say it
 _MAX_NODE_BYTES = 16 << 20
-_MOST_NODE_GPUS = 16
+_MAX_NODE_GPUS = 16
 
 
 _GIVEN = (
@@ -317,14 +317,14 @@ class _Cells:
         """A number or a quantity, 0 if the row has none."""
         return self.number(field) if self.has(field) else 0.0
 
-    def number(self, field: str, most: float = _MOST) -> float:
+    def number(self, field: str, most: float = _MAX_VALUE) -> float:
         name, unit = self._columns[field]
         try:
             found = parse_quantity(self._row[name]).nanos / NANO * unit
         except (ValueError, OverflowError):
             found = -1.0
         if not 0 <= found <= most:
-            what = "a number of at least 0," if most == _MOST else f"a time, or seconds up to {most / unit:g},"
+            what = "a number of at least 0," if most == _MAX_VALUE else f"a time, or seconds up to {most / unit:g},"
             raise ValueError(f"{name} must be {what} is {shown(self._row[name])}")
         return found
 
@@ -360,7 +360,7 @@ def _nodes(rows: Iterator[Row], columns: Mapping[str, Column], where: str) -> It
     for line, row in rows:
         cells = _Cells(row, columns)
         try:
-            gpus = cells.whole("gpus", _MOST_NODE_GPUS)
+            gpus = cells.whole("gpus", _MAX_NODE_GPUS)
             cpu, ram = round(cells.amount("cpu") * 1000), round(cells.amount("ram"))
         except ValueError as error:
             raise WireError(f"{where}: line {line}", str(error)) from error

@@ -62,7 +62,7 @@ class HoldExpirer:
 
 _SLICE_SECONDS = 0.005
 _STEP = 4  # nodes or slices between two reads of the clock
-_FEW = 8  # changed nodes that a snapshot builds at once
+_MAX_AT_ONCE = 8  # changed nodes that a snapshot builds at once
 
 
 class CacheRefresh:
@@ -90,13 +90,13 @@ class CacheRefresh:
         it began. The snapshot then builds the rest at once.
         """
         backlog = self._cache.backlog
-        if backlog <= _FEW:
+        if backlog <= _MAX_AT_ONCE:
             return
         enough = self._computed + backlog
         async with self._building:  # one caller builds, so that a time slice is all that other tasks wait for
-            while self._cache.backlog > _FEW and self._computed < enough:
+            while self._cache.backlog > _MAX_AT_ONCE and self._computed < enough:
                 until = self._clock() + self._time_slice
-                while self._cache.backlog > _FEW and self._clock() < until:
+                while self._cache.backlog > _MAX_AT_ONCE and self._clock() < until:
                     self._cache.rebuild(_STEP)
                     self._computed += _STEP
                 await asyncio.sleep(0)

@@ -4,18 +4,6 @@ Production code has no branch for the sandbox: Berth talks to it over HTTP as to
 """
 
 from extender.sandbox.apiserver.status_errors import ApiError
-from extender.sandbox.examples import (
-    Expectation,
-    GangPlacement,
-    GangReport,
-    GangRow,
-    PlacedGpus,
-    Report,
-    Row,
-    carried_examples,
-    expectation,
-    load_examples,
-)
 from extender.sandbox.machine_fleets import MachineNode, machine_objects, parse_nodes
 from extender.sandbox.machines import carried_machines, fabric_slice, load_machine, unlinked_machine
 from extender.sandbox.sandbox_cluster import DEVICE_CLASSES, Cluster, listening, running, write_kubeconfig
@@ -25,22 +13,12 @@ __all__ = [
     "DEVICE_CLASSES",
     "ApiError",
     "Cluster",
-    "Expectation",
-    "GangPlacement",
-    "GangReport",
-    "GangRow",
     "MachineNode",
-    "PlacedGpus",
-    "Report",
-    "Row",
     "Scheduler",
     "backoff_seconds",
-    "carried_examples",
     "carried_machines",
-    "expectation",
     "fabric_slice",
     "listening",
-    "load_examples",
     "load_machine",
     "machine_objects",
     "parse_nodes",

@@ -27,7 +27,7 @@ Key = tuple[Any, ...]
 """Two numbers for each level, the nearest first, and then (sizes, name) of a place: names differ, so keys do."""
 
 _Path = tuple[Hashable, ...]
-_LEAST_CHANGES = 1024  # that are noted for trees which follow later
+_MIN_CHANGES = 1024  # that are noted for trees which follow later
 
 
 def path_labels(level: str, levels: Sequence[str]) -> tuple[str, ...]:
@@ -348,7 +348,7 @@ class DomainUses:
     def _note(self, place: _Place) -> None:
         self._changed.append(place)
         self._changes += 1
-        if len(self._changed) > 2 * max(len(self._places), _LEAST_CHANGES):
+        if len(self._changed) > 2 * max(len(self._places), _MIN_CHANGES):
             del self._changed[: len(self._changed) // 2]
 
     def _place_of(self, node: Node) -> _Place:

@@ -61,7 +61,8 @@ from extender.cluster import (
 from extender.policy import Policy
 from extender.runtime.informers import WatchProgress
 from extender.runtime.supervisor import Supervisor
-from extender.scheduling import PodRequirements, ScoredNode, Unschedulable, in_cliques, requirements_of
+from extender.scheduling import PodRequirements, Unschedulable, requirements_of
+from extender.scheduling.decision import ScoredNode
 from extender.scheduling.requirements import (
     Pending,
     Readiness,
@@ -70,6 +71,7 @@ from extender.scheduling.requirements import (
     class_of_resource,
     readiness,
 )
+from extender.scheduling.shortlist import in_cliques
 from extender.serve.binding_cycle import (
     BindError,
     BindingCycle,

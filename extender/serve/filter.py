@@ -33,7 +33,6 @@ from extender.base.fair_lru import FairLRU
 from extender.cache import ClusterCache
 from extender.policy import Policy
 from extender.scheduling import (
-    CollectedDomain,
     DevicelessScores,
     EvaluationContext,
     Evaluator,
@@ -43,15 +42,11 @@ from extender.scheduling import (
     PodRequirements,
     RankingCache,
     beside_own,
-    best_nodes,
     evaluate,
-    proximity_of,
     requirements_of,
-    scores,
-    shortlist,
-    with_cpu,
 )
 from extender.scheduling.requirements import Pending, Skip, UnschedulableAndUnresolvable, leftover_claims
+from extender.scheduling.shortlist import CollectedDomain, best_nodes, proximity_of, scores, shortlist, with_cpu
 from extender.serve.evaluations import Evaluations
 
 MAX_PODS = 4096

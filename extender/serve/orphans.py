@@ -141,7 +141,7 @@ class OrphanCollector:
         except NotFound:
             pass  # already deleted
         except ClusterError as error:
-            self._log.warning("could not take back a claim", claim=str(key), problem=str(error))
+            self._log.warning("could not release a claim", claim=str(key), problem=str(error))
 
     async def _read_unchanged(self, known: Claim) -> Claim | None:
         """Read a claim. None if its UID, allocation or consumers differ from `known`. Raises ClusterError, NotFound."""
@@ -202,7 +202,7 @@ class OrphanCollector:
 
     def _skip(self, claim: Claim) -> None:
         self.skipped += 1
-        self._log.info("not taken back: the claim changed or is in use", claim=str(claim.key))
+        self._log.info("not released: the claim changed or is in use", claim=str(claim.key))
 
 
 class Releases:
@@ -241,7 +241,7 @@ class Releases:
         while len(self._running) < self._at_once and (turn := self._waiting.take_turn()) is not None:
             key, _ = turn
             self._running.add(key)
-            task = self._supervisor.spawn("take-back", self._operations.pop(key)())
+            task = self._supervisor.spawn("release", self._operations.pop(key)())
             task.add_done_callback(partial(self._ended, key))
 
     def _ended(self, key: ObjectKey, _: asyncio.Task[None]) -> None:

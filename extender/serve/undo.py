@@ -69,7 +69,7 @@ class Undo:
                 pass  # the claim was deleted, and its devices with it: a tenant can do that in every bind
             except BerthError as problem:
                 pod = str(cycle.pod.key)
-                self._log.warning("could not take back", pod=pod, because=str(error), problem=str(problem))
+                self._log.warning("could not undo", pod=pod, because=str(error), problem=str(problem))
             except Exception as problem:  # noqa: BLE001 - a bug must not keep the other steps from being undone
                 bug = bug or problem
         return bug

@@ -30,7 +30,7 @@ def require_same_allocation(known: Claim, fresh: Claim, consumer: Consumer | Non
     Raises BindError otherwise.
     """
     if fresh.allocation is None or (consumer is not None and not fresh.is_reserved_for(consumer.uid)):
-        raise BindError(f"claim {known.key} was taken back in the meantime")
+        raise BindError(f"claim {known.key} was released in the meantime")
     if fresh.allocation != known.allocation:
         raise BindError(f"claim {known.key} was allocated elsewhere in the meantime")
     return fresh

@@ -21,7 +21,7 @@ from heapq import heapify, heappop, heapreplace
 from types import MappingProxyType
 from typing import NamedTuple
 
-from extender.allocation.nodes import Nearness, Places
+from extender.allocation.nodes.places import Nearness, Places
 from extender.base.bits import lowest, members, union
 from extender.topology.assignment import Slot, assigned, in_order, slots_for
 from extender.vendors import GPU, NIC, driver_of
@@ -33,10 +33,10 @@ _NEAR = _WEIGHT[Nearness.NUMA]
 _TIE = 4096  # a weight counts so much more than the wish to leave a device to others
 _MUST = 1 << 50  # more than all weights together: of an entry that must be in the assignment
 _NEVER = -(1 << 58)  # of an entry that must not be in the assignment
-_MOST_PAIRED = 2048  # pairs of two sets of devices in the cache, of at most 5 KiB
-_MOST_SETS = 2048  # sets of anchors in the cache, of 1 KiB at most
-_MOST_TABLES = 64  # tables of weights in the cache; a fleet has a few dozen kinds of machines
-_MOST_WORK = 150_000  # steps of assignments for the devices of one node, some 25 ms; 4 GPUs and 4 NICs of 8 need 15,000
+_MAX_PAIRED = 2048  # pairs of two sets of devices in the cache, of at most 5 KiB
+_MAX_SETS = 2048  # sets of anchors in the cache, of 1 KiB at most
+_MAX_TABLES = 64  # tables of weights in the cache; a fleet has a few dozen kinds of machines
+_MAX_WORK = 150_000  # steps of assignments for the devices of one node, some 25 ms; 4 GPUs and 4 NICs of 8 need 15,000
 
 
 class Pair(NamedTuple):
@@ -65,7 +65,7 @@ class _Weights(NamedTuple):
     further: _Table
 
 
-@lru_cache(_MOST_TABLES)
+@lru_cache(_MAX_TABLES)
 def _weights(places: Places) -> _Weights:
     bits = range(len(places.roots))
     pairs = tuple(tuple(_WEIGHT[places.nearness(a, b)] for b in bits) for a in bits)
@@ -73,7 +73,7 @@ def _weights(places: Places) -> _Weights:
     return _Weights(pairs, first, tuple(tuple(weight * _TIE for weight in row) for row in pairs))
 
 
-@lru_cache(_MOST_TABLES)
+@lru_cache(_MAX_TABLES)
 def nearest(places: Places) -> Mapping[tuple[str, str], Nearness]:
     """How near the devices of two drivers are at best on a node with these places, by both names, sorted."""
     kinds = [(driver, members(mask)) for driver, mask in places.kinds]
@@ -84,7 +84,7 @@ def nearest(places: Places) -> Mapping[tuple[str, str], Nearness]:
     }
 
 
-@lru_cache(_MOST_SETS)  # many nodes of a kind have the same sets of free GPUs
+@lru_cache(_MAX_SETS)  # many nodes of a kind have the same sets of free GPUs
 def _bits_of(mask: int) -> list[int]:
     """`members`, as a list that nobody changes."""
     return members(mask)
@@ -95,7 +95,7 @@ def pair_up(places: Places, anchors: Sequence[int], others: Sequence[int]) -> tu
     return _pairs(places, tuple(anchors), tuple(others))
 
 
-@lru_cache(_MOST_PAIRED)  # many nodes of a kind pair the same devices
+@lru_cache(_MAX_PAIRED)  # many nodes of a kind pair the same devices
 def _pairs(places: Places, anchors: tuple[int, ...], others: tuple[int, ...]) -> tuple[Pair, ...]:
     if not anchors or not others:
         return ()
@@ -166,7 +166,7 @@ def near_pairs(places: Places | None, devices: int) -> tuple[int, int]:
     return near, most
 
 
-@lru_cache(_MOST_TABLES)
+@lru_cache(_MAX_TABLES)
 def _most_near(places: Places, level: Nearness, few: tuple[int, str], many: tuple[int, str]) -> int:
     """The most pairs of a level among so many devices of two drivers, if all of the node were free.
 
@@ -207,7 +207,7 @@ class Together:
         self.bound = {a: sum(most[a][0] + most[a][1] for most in self._ends) for a in self._free_anchors}
         # Whether all anchors are in equally many pairs: then the bounds of the anchors add up to that of a set.
         self._whole = not any(len(slots) % len(anchors) for slots in others)
-        self._work = _MOST_WORK // share
+        self._work = _MAX_WORK // share
 
     def choices(self, sets: Sequence[int]) -> Iterator[Choice]:
         """Devices for all slots, the nearest first; `sets` are masks of anchors, equal ones in this order.

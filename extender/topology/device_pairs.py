@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from extender.allocation import NodeInfo
-from extender.allocation.nodes import Inventory, Nearness, Places, PoolDevice
+from extender.allocation.nodes import Inventory, PoolDevice
+from extender.allocation.nodes.places import Nearness, Places
 from extender.base.bits import lowest, members, union
 from extender.base.text_limits import counted
 from extender.topology.affinity import Pair, pairs_of
 from extender.vendors import GPU, NIC, driver_of, product_of, whole_identity
 
-_MOST = 8  # pairs in a text; all of a machine with 8 GPUs
+_MAX_SHOWN = 8  # pairs in a text; all of a machine with 8 GPUs
 _NOUNS = {"gpu": "GPU", "nic": "NIC", "cpu": "CPU group"}
 _WORDS = {
     Nearness.ROOT: "same PCIe root",
@@ -76,7 +77,7 @@ def device_pairs(node_info: NodeInfo, devices: int, accepted: Callable[[int], Ac
     if places is None:
         return DevicePairs()
     found = pairs_of(places, devices)
-    shown = sorted(sorted(found, key=lambda pair: pair.nearness)[:_MOST])
+    shown = sorted(sorted(found, key=lambda pair: pair.nearness)[:_MAX_SHOWN])
     pairs_of_each = Counter(bit for pair in found for bit in pair[:2])
     return DevicePairs(
         tuple(_named(node_info, places, pair, accepted, pairs_of_each) for pair in shown),

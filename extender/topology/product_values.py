@@ -31,6 +31,7 @@ from extender.topology.products import (
 from extender.topology.ring import joined_sets
 
 _GIB = 1 << 30
+_UNIT = "(GiB and GB/s)"
 _HALF = 256.0  # the value of which `thrift` is 1/2; values of GPUs are between 5 (T4) and 3,100 (GB200)
 _SET = 0.75  # of the value, for each doubling of a broken set
 _UNKNOWN = 1_000.0  # about that of a B200
@@ -88,7 +89,7 @@ def thrift(
     counts /= taken
     broken = (sum(broken_sets(node_info, chosen)) | chosen).bit_count()  # no two sets have a GPU in common
     names = " and ".join(product or "GPU" for product, _, _ in found)
-    words = f"{names} of value {value:.0f}{' on average' if len(found) > 1 else ''}"
+    words = f"{names} of value {value:.0f} {_UNIT}{' on average' if len(found) > 1 else ''}"
     if broken > taken:
         words += f", {taken} of {broken} joined GPUs that are all free"
     if counts > value:
@@ -117,7 +118,7 @@ def thrift_of_memory(memory_bytes: float) -> tuple[float, str]:
     One whose memory is not known, such as a GPU that is passed through, may be the most valuable of the fleet.
     """
     value = memory_bytes / _GIB or _UNKNOWN
-    words = f"a device of value {value:.0f}" if memory_bytes else "a device whose memory is not known"
+    words = f"a device of value {value:.0f} {_UNIT}" if memory_bytes else "a device whose memory is not known"
     return _HALF / (_HALF + value), words
 
 

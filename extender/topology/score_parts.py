@@ -18,7 +18,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from extender.allocation import FleetBaseline, NodeInfo, Problem, Solution
-from extender.allocation.nodes import UNUSED, Nearness
+from extender.allocation.nodes import UNUSED
+from extender.allocation.nodes.places import Nearness
 from extender.api.gpu_topology import Fabric
 from extender.api.pod_annotations import PodIntent
 from extender.api.quantity import NANO, Quantity, whole_units

@@ -16,7 +16,7 @@ from extender.replay import Job
 from extender.tune.aims import Aim, Figures, gains
 
 _FACTORS = (0.2, 5.0, 0.0, 25.0)  # of the present weight, the nearest first
-_MOST = 100.0  # the largest weight of the schema
+_MAX_WEIGHT = 100.0  # the largest weight of the schema
 _TOGETHER = 3  # changes that are tried together
 Changes = tuple[tuple[str, float], ...]
 """(weight, its new value), in the order of the schema; () leaves the policy as it is."""
@@ -45,7 +45,7 @@ def single_changes(weights: Weights, names: Sequence[str]) -> list[Changes]:
     for name in names:
         now = getattr(weights, name)
         basis = now or getattr(Weights(), name)
-        values = (float(f"{min(basis * factor, _MOST):.3g}") for factor in (*(() if now else (1.0,)), *_FACTORS))
+        values = (float(f"{min(basis * factor, _MAX_WEIGHT):.3g}") for factor in (*(() if now else (1.0,)), *_FACTORS))
         found += [((name, value),) for value in dict.fromkeys(values) if value != now]
     return found
 

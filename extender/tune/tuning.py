@@ -32,7 +32,7 @@ from extender.tune.candidates import (
 
 T = TypeVar("T")
 SEARCH_DRAWS = 4
-_MOST_COMBINATIONS = 4  # of three changes
+_MAX_COMBINATIONS = 4  # of three changes
 Progress = Callable[[int, int], None]
 """Is told how many more jobs have arrived in replays, and how many replays there will be at most."""
 
@@ -135,7 +135,7 @@ def tune(
         raise WireError(f"--aim {aim.name}", aim.lacks)
     singles = single_changes(policy.weights, weights_that_matter(jobs))
     runner = _Runner(fleet, policy, seed, progress)
-    runner.expect(1 + len(singles) + (1 + len(singles) + _MOST_COMBINATIONS) * SEARCH_DRAWS + 2 * draws)
+    runner.expect(1 + len(singles) + (1 + len(singles) + _MAX_COMBINATIONS) * SEARCH_DRAWS + 2 * draws)
     now, waits = runner.present(jobs)
     if aim.of_waits and not waits:
         raise WireError(f"--aim {aim.name}", "no job waits on this fleet, so other weights cannot start one earlier")
@@ -143,7 +143,7 @@ def tune(
     generators = [random.Random(f"{seed}/{one}") for one in range(SEARCH_DRAWS + draws)]  # noqa: S311 - no secrets
     drawn = [resampled(jobs, one) for one in generators]
     first, others = drawn[:SEARCH_DRAWS], drawn[SEARCH_DRAWS:]
-    runner.expect((1 + len(singles) + _MOST_COMBINATIONS) * SEARCH_DRAWS + 2 * draws)
+    runner.expect((1 + len(singles) + _MAX_COMBINATIONS) * SEARCH_DRAWS + 2 * draws)
     before, *found = runner.figures([(), *singles], first)
     if all(math.isnan(one[aim.name]) for one in before):
         raise WireError(f"--aim {aim.name}", aim.unknown)

@@ -126,7 +126,7 @@ METRICS: tuple[MetricSource[Service], ...] = (
     ),
     counter(
         "berth_claims_kept_total",
-        "Claims not taken back because a fresh read showed them changed or in use",
+        "Claims not released because a fresh read showed them changed or in use",
         lambda s: s.orphans.skipped,
     ),
     histogram(

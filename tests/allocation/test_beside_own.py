@@ -12,7 +12,7 @@ import pytest
 
 from extender.base.bits import members
 from extender.explain import explain
-from extender.scheduling import ScoredNode
+from extender.scheduling.decision import ScoredNode
 from extender.topology.sets import bandwidth, links_inside
 from tests.worlds.explain_worlds import run_pod
 from tests.worlds.nic_oracle import Oracle

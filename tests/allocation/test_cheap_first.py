@@ -76,11 +76,11 @@ async def test_explain_says_what_the_links_and_the_value_are_compared_with() -> 
         await b.create(claim("none", 2), pod("none", "none"))
         links = await parts_of(b, "none")
         assert links["link"].startswith("predicted ring of 2 GPUs: 240 GB/s, 2 x NVIDIA A100 80GB PCIe can offer 240 (")
-        assert links["value"] == "NVIDIA A100 80GB PCIe of value 213"
+        assert links["value"] == "NVIDIA A100 80GB PCIe of value 213 (GiB and GB/s)"
         assert "headroom" not in links, "explain does not name memory: the pod asked for none"
         await b.create(claim("one"), pod("one", "one", annotations={"berth.dev/bandwidth": "300"}))
         value = (await parts_of(b, "one"))["value"]
-        assert value == "NVIDIA A100 80GB PCIe of value 213, 1 of 2 joined GPUs that are all free"
+        assert value == "NVIDIA A100 80GB PCIe of value 213 (GiB and GB/s), 1 of 2 joined GPUs that are all free"
         for annotation, said in (("bandwidth", "300"), ("min-bandwidth-gbps", "100")):
             await b.create(
                 claim(annotation, 2), pod(annotation, annotation, annotations={f"berth.dev/{annotation}": said})

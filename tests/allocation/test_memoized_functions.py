@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import extender
-from extender.allocation.nodes import Nearness, Places
+from extender.allocation.nodes.places import Nearness, Places
 from extender.api.gpu_topology import Graph, Interconnect, Source
 from extender.api.quantity import parse_quantity
 from extender.api.request_mix import DEFAULT_MIX

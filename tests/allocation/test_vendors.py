@@ -16,7 +16,7 @@ from extender.api.gpu_topology import UNKNOWN_DISTANCE, Source
 from extender.api.resource_slices import SliceDecoder
 from extender.base.berth_errors import WireError
 from extender.cli.snapshot_command import dump_of
-from extender.explain import fleet_stats, node_detail, node_row
+from extender.explain.fleet_rows import fleet_stats, node_detail, node_row
 from extender.sandbox import Cluster, write_kubeconfig
 from extender.topology.products import limits_of, usual_graph
 from extender.topology.ring import mesh_problem
@@ -287,9 +287,13 @@ def files(folder: Path, driver: str, count: int, **devices: list[Json]) -> list[
         (
             AMD,
             [mi300x(i) for i in range(8)],
-            ["predicted ring of 4 GPUs: 144 GB/s", "AMD_Instinct_MI300X_OAM of value 528"],
+            ["predicted ring of 4 GPUs: 144 GB/s", "AMD_Instinct_MI300X_OAM of value 528 (GiB and GB/s)"],
         ),
-        (GAUDI, [gaudi(i) for i in range(8)], ["predicted ring of 4 GPUs: 225 GB/s", "Gaudi3 of value 653"]),
+        (
+            GAUDI,
+            [gaudi(i) for i in range(8)],
+            ["predicted ring of 4 GPUs: 225 GB/s", "Gaudi3 of value 653 (GiB and GB/s)"],
+        ),
     ],
 )
 def test_explain_knows_links_and_memory(tmp_path: Path, driver: str, devices: list[Json], sentences: list[str]) -> None:

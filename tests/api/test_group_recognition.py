@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from extender.api.pod_groups import GroupKey, GroupSource, Membership, may_be_in_gang
+from extender.api.pod_groups import (
+    GROUP_OBJECTS,
+    GroupKey,
+    GroupSource,
+    Membership,
+    group_policy_of,
+    may_be_in_gang,
+)
 from extender.api.pods import decode_pod
 from extender.cache import ClusterCache
+from extender.cli.snapshot_command import take_objects
+from extender.cluster import ApiClient, Credentials
 from extender.gangs.gang import gang_minimum
+from extender.runtime import informers
 from extender.runtime.informers import watched_resources
+from extender.sandbox import Cluster
 
 CASES: dict[str, dict[str, Any]] = yaml.safe_load((Path(__file__).parents[1] / "cases" / "pod_groups.yaml").read_text())
-KINDS = {
-    "PodGroup scheduling.k8s.io": "podgroups",
-    "PodGroup scheduling.x-k8s.io": "podgroups.scheduling.x-k8s.io",
-    "LeaderWorkerSet": "leaderworkersets",
-}
+KINDS = {f"{of.kind} {of.api}": of for of in GROUP_OBJECTS}
+SECRET = {"example.com/secret": "s"}
+LEADER_WORKER_SET = "LeaderWorkerSet leaderworkerset.x-k8s.io"
 
 
 def cache_with(objects: dict[str, dict[str, Any]]) -> ClusterCache:
@@ -29,7 +39,9 @@ def cache_with(objects: dict[str, dict[str, Any]]) -> ClusterCache:
     apply = {kind.name: kind.apply for kind in watched_resources(cache)}
     for title, spec in objects.items():
         kind, _, name = title.rpartition(" ")
-        apply[KINDS[kind]](f"default/{name}", {"metadata": {"namespace": "default", "name": name}, "spec": spec})
+        apply[KINDS[kind].resource](
+            f"default/{name}", {"metadata": {"namespace": "default", "name": name}, "spec": spec}
+        )
     return cache
 
 
@@ -71,7 +83,7 @@ def test_the_object_of_a_group_may_come_go_and_change() -> None:
     member = decode_pod(pod_of({"metadata": {"labels": {"scheduling.x-k8s.io/pod-group": "g"}}})).membership
     assert isinstance(member, Membership)
     cache = cache_with({})
-    (apply,) = (k.apply for k in watched_resources(cache) if k.name == KINDS["PodGroup scheduling.x-k8s.io"])
+    (apply,) = (k.apply for k in watched_resources(cache) if k.name == KINDS["PodGroup scheduling.x-k8s.io"].resource)
     for minimum, spec in ((0, None), (4, {"minMember": 4}), (6, {"minMember": 6}), (0, None)):
         apply("default/g", None if spec is None else {"metadata": {"name": "g"}, "spec": spec})
         assert gang_minimum(member, cache.snapshot()) == minimum
@@ -83,7 +95,7 @@ def test_a_leader_worker_set_with_an_exclusive_topology_is_no_gang() -> None:
     for notes, minimum in (({}, 4), ({"leaderworkerset.sigs.k8s.io/exclusive-topology": "rack"}, 0)):
         metadata = {"namespace": "default", "name": "lws", "annotations": notes}
         cache = cache_with({})
-        (apply,) = (kind.apply for kind in watched_resources(cache) if kind.name == KINDS["LeaderWorkerSet"])
+        (apply,) = (kind.apply for kind in watched_resources(cache) if kind.name == KINDS[LEADER_WORKER_SET].resource)
         apply("default/lws", {"metadata": metadata, "spec": spec})
         key = "leaderworkerset.sigs.k8s.io/"
         labels = {f"{key}group-key": "h", f"{key}name": "lws"}
@@ -94,8 +106,34 @@ def test_a_leader_worker_set_with_an_exclusive_topology_is_no_gang() -> None:
 
 def test_the_documentation_lists_every_source() -> None:
     text = (Path(__file__).parents[2] / "docs" / "gangs.md").read_text()
-    rows = re.findall(r"^\| [0-9] \| `([^`]+)`", text, re.MULTILINE)
-    assert rows == [source.value for source in GroupSource]
+    rows = re.findall(r"^\| [0-9]+ \| `([^`]+)`", text, re.MULTILINE)
+    assert rows == [source.value for source in GroupSource], "add a row to docs/gangs.md, in this order"
+
+
+def test_kinds_with_one_plural_have_watches_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two watches with one name, the informers would keep one."""
+    plugins = KINDS["PodGroup scheduling.x-k8s.io"]
+    monkeypatch.setattr(informers, "GROUP_OBJECTS", (*GROUP_OBJECTS, replace(plugins, api="scheduling.volcano.sh")))
+    watches = watched_resources(ClusterCache())
+    assert len({one.name for one in watches}) == len(watches)
+
+
+async def test_a_snapshot_keeps_what_pods_and_objects_say_about_groups() -> None:
+    """It drops other annotations, where users may keep secrets."""
+    cluster, notes = Cluster(), {"leaderworkerset.sigs.k8s.io/exclusive-topology": "rack", **SECRET}
+    lws = {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "spec": {}}
+    cluster.apply({**lws, "metadata": {"name": "lws", "annotations": notes}})
+    for number, case in enumerate(CASES.values()):
+        obj = pod_of(case)
+        obj["metadata"] |= {"name": f"p-{number}", "annotations": {**obj["metadata"].get("annotations", {}), **SECRET}}
+        cluster.apply({**obj, "kind": "Pod"})
+    async with cluster.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
+        found = await take_objects(client)
+    kept = {obj["metadata"]["name"]: decode_pod(obj).membership for obj in found if obj["kind"] == "Pod"}
+    assert kept == {obj["metadata"]["name"]: decode_pod(obj).membership for obj in cluster.store.all("pods")}
+    (late,) = (group_policy_of(obj) for obj in found if obj["kind"] == "LeaderWorkerSet")
+    assert [policy.sequential for policy in late.values()] == [True]
+    assert "secret" not in str(found)
 
 
 def test_names_that_differ_only_at_their_end_are_not_one_group() -> None:

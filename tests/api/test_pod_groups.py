@@ -218,7 +218,7 @@ async def test_a_groups_claim_stays_while_a_member_runs(phase: str, *, stays: bo
 
 
 @pytest.mark.parametrize("slow", [False, True])
-async def test_a_member_whose_bind_begins_while_the_groups_claim_is_taken_back_keeps_it(*, slow: bool) -> None:
+async def test_a_member_whose_bind_begins_while_the_groups_claim_is_released_keeps_it(*, slow: bool) -> None:
     """The bind marks the claim again. A slow Binding arrives only after the attempt to deallocate the claim."""
     async with berthing(THREE) as b:
         node = await allocated_without_member(b)
@@ -245,8 +245,8 @@ async def test_a_member_whose_bind_begins_while_the_groups_claim_is_taken_back_k
         assert orphans.unsuitable == 0
 
 
-async def test_a_member_whose_claim_is_about_to_be_taken_back_is_not_bound() -> None:
-    """Its bind relies on the claim before the take-back is announced, and reads the claim before it sends the
+async def test_a_member_whose_claim_is_about_to_be_released_is_not_bound() -> None:
+    """Its bind relies on the claim before the release is announced, and reads the claim before it sends the
     Binding."""
     async with berthing(THREE) as b:
         node = await allocated_without_member(b)
@@ -254,7 +254,7 @@ async def test_a_member_whose_claim_is_about_to_be_taken_back_is_not_bound() -> 
 
         def announced() -> bool:
             found = b.cluster.store["resourceclaims", ("default", "made")]
-            return found["metadata"]["annotations"]["berth.dev/allocator"].endswith("/take-back")
+            return found["metadata"]["annotations"]["berth.dev/allocator"].endswith("/release")
 
         async def hold(method: str, path: str) -> None:
             nonlocal reads
@@ -273,18 +273,18 @@ async def test_a_member_whose_claim_is_about_to_be_taken_back_is_not_bound() -> 
 
 
 async def test_a_member_is_not_bound_where_another_replica_has_taken_the_groups_claim_back() -> None:
-    """The watch of the replica that binds does not show the take-back yet."""
+    """The watch of the replica that binds does not show the release yet."""
     async with replicas(THREE) as ((a, b), (gate, _)):
         node = await allocated_without_member(a)
         await asyncio.gather(a.settled(), b.settled())
         gate.close()
         await cannot_go(b, "g-1", node)
         await eventually(lambda: not b.held())
-        assert await a.bind("g-0", node) == "claim default/made was taken back in the meantime"
+        assert await a.bind("g-0", node) == "claim default/made was released in the meantime"
         assert a.node_of("g-0") == ""
 
 
-async def test_a_member_that_is_bound_before_the_take_back_is_announced_keeps_the_groups_claim() -> None:
+async def test_a_member_that_is_bound_before_the_release_is_announced_keeps_the_groups_claim() -> None:
     """The first list shows no bound member, the second does."""
     async with berthing(THREE) as b:
         node = await allocated_without_member(b)

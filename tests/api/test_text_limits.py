@@ -19,7 +19,7 @@ from extender.api.reasons import Code, Reason
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import REASON_BYTES, USER_BYTES, counted, cut, one_line, shown
 from extender.cli.logs import set_up_logging
-from extender.scheduling import ScoredNode
+from extender.scheduling.decision import ScoredNode
 from extender.serve.bind import decision_annotation
 from extender.topology.score_parts import ScorePart
 from tests.worlds.eventually import eventually

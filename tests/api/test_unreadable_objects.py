@@ -322,7 +322,7 @@ async def test_a_pod_that_cannot_be_read_hides_no_bound_member_of_its_namespace(
 
 
 async def test_a_pod_that_cannot_be_read_may_be_a_bound_member() -> None:
-    """Its group's claims are not taken back."""
+    """Its group's claims are not released."""
     async with berthing({"n1": "t4-4"}) as b:
         b.cluster.store.put("pods", ("default", "odd"), bound_pod("odd", schedulingGroup="g"))
         with pytest.raises(ClusterError, match="must be an object"):

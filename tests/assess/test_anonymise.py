@@ -10,10 +10,15 @@ from typing import Any
 import pytest
 
 from extender.api.nodes import decode_node
+from extender.api.pod_groups import leader_worker_set_marks
 from extender.api.pods import decode_pod
 from extender.assess import anonymised
+from extender.cli.snapshot_command import dump_of
+from extender.gangs.gang import gang_minimum
 from extender.scheduling import may_run
 from tests.worlds.assessed_clusters import CASES, assessed, objects_of, snapshot_file
+from tests.worlds.group_trees import composite, pod_group
+from tests.worlds.running_berth import pod
 
 Json = dict[str, Any]
 SECRET = "acme"
@@ -104,6 +109,38 @@ def test_no_name_and_no_secret_is_left() -> None:
     text = json.dumps(list(anonymised(objects)))
     assert SECRET not in text
     assert "NVIDIA H100" in text  # the product, without which nothing can be said
+
+
+def test_groups_and_their_trees_stay() -> None:
+    tree = [composite("root", 2, "", f"{SECRET}.com/block"), pod_group("a", "root", 3), pod_group("b", "root", 2)]
+    sets: list[Json] = [
+        {
+            "apiVersion": "leaderworkerset.x-k8s.io/v1",
+            "kind": "LeaderWorkerSet",
+            "metadata": {"name": name, "namespace": "default", "annotations": notes},
+            "spec": {"leaderWorkerTemplate": {"size": 4}},
+        }
+        for name, notes in (("s", {}), ("late", {"leaderworkerset.sigs.k8s.io/exclusive-topology": SECRET}))
+    ]
+    pods = [pod("p", schedulingGroup={"podGroupName": "a"})]
+    for one in sets:
+        labels, notes = leader_worker_set_marks(one["metadata"]["name"], 4)
+        worker = pod("w", annotations=notes)
+        pods.append({**worker, "metadata": {**worker["metadata"], "labels": labels}})
+    node = {"kind": "Node", "metadata": {"name": "n", "labels": {f"{SECRET}.com/block": "b"}}}
+    objects = [node, *tree, *sets, *({**one, "metadata": {**one["metadata"], "namespace": "default"}} for one in pods)]
+    numbered = list(anonymised(objects))
+    assert SECRET not in json.dumps(numbered)
+    assert minimums(objects) == minimums(numbered) == [5, 4, 0]
+    (level,) = numbered[1]["spec"]["schedulingConstraints"]["topology"]
+    assert level["key"] in numbered[0]["metadata"]["labels"]
+
+
+def minimums(objects: list[Json]) -> list[int]:
+    """The minimum of the gang of each pod, in the order of the file."""
+    cache = dump_of(objects)
+    pods = [cache.store.in_tree(decode_pod(one)) for one in objects if one["kind"] == "Pod"]
+    return [gang_minimum(one.membership, cache.snapshot()) for one in pods if one.membership is not None]
 
 
 def everything() -> list[Json]:

@@ -121,7 +121,7 @@ async def test_recreated_pod_is_refused_and_nothing_is_written() -> None:
         assert b.held() == []
 
 
-async def test_failed_binding_is_taken_back() -> None:
+async def test_failed_binding_is_released() -> None:
     """A Binding that the server rejects leaves no allocation and no reservation."""
     async with berthing(NODES) as b:
         b.cluster.apply(claim("c"))
@@ -247,7 +247,7 @@ async def test_a_bind_with_an_old_cache_takes_no_device_back_from_its_new_owner(
         assert kept["reservedFor"], "the other process's allocation stays"
 
 
-@pytest.mark.parametrize(("later", "words"), [("undone", "was taken back"), ("moved", "allocated elsewhere")])
+@pytest.mark.parametrize(("later", "words"), [("undone", "was released"), ("moved", "allocated elsewhere")])
 async def test_no_pod_is_bound_by_a_cache_older_than_the_own_rollback(later: str, words: str) -> None:
     """A bind gave way and took its allocation back; the watch does not show that yet when the pod is bound again. Found
     by `make chaos`, two replicas, twice in forty runs."""

@@ -188,10 +188,10 @@ async def test_pods_of_one_namespace_that_wait_for_drivers_do_not_take_all_conne
         assert {await b.bind(name, "n1") for name in rejected} == {""}, "kube-scheduler calls again"
 
 
-def test_a_bind_whose_allocation_is_taken_back_while_it_waits_for_a_driver_sends_no_binding() -> None:
+def test_a_bind_whose_allocation_is_released_while_it_waits_for_a_driver_sends_no_binding() -> None:
     """Another allocator takes it back, which marks no claim. The bind is quick, so only the watch shows that."""
 
-    async def taken_back() -> tuple[World, str]:
+    async def released() -> tuple[World, str]:
         world = World(1)
         await world.replicas[0].start()
         service, cluster = world.replicas[0].service, world.cluster
@@ -208,6 +208,6 @@ def test_a_bind_whose_allocation_is_taken_back_while_it_waits_for_a_driver_sends
         await world.replicas[0].stop()
         return world, str(error)
 
-    world, error = in_virtual_time(taken_back())
-    assert error == "claim default/c was taken back in the meantime"
+    world, error = in_virtual_time(released())
+    assert error == "claim default/c was released in the meantime"
     assert not world.checker.bound

@@ -1,4 +1,4 @@
-"""A Binding may be stored some time after it was sent. Until then no claim is taken back."""
+"""A Binding may be stored some time after it was sent. Until then no claim is released."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ async def two_claims(b: Serving) -> None:
 
 
 async def test_a_binding_is_sent_again_only_right_after_the_reads_of_all_claims() -> None:
-    """The first claim may have been taken back while the API server took long to return the second."""
+    """The first claim may have been released while the API server took long to return the second."""
     async with berthing({"n1": "t4-4"}) as b:
         await two_claims(b)
-        sent, taken_back = 0, False
+        sent, released = 0, False
 
-        async def take_back(method: str, path: str) -> ApiError | None:
-            nonlocal sent, taken_back
+        async def release(method: str, path: str) -> ApiError | None:
+            nonlocal sent, released
             if path.endswith("/binding"):
                 sent += 1
                 return CUT if sent == 1 else None
-            if sent and not taken_back and method == "GET" and path.endswith("/resourceclaims/c2"):
-                taken_back = True
+            if sent and not released and method == "GET" and path.endswith("/resourceclaims/c2"):
+                released = True
                 await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
                 patch(b, "c1", {"status": {"allocation": None, "reservedFor": None}}, "status")
             return None
 
-        b.cluster.api.intercept = take_back
-        assert await b.bind("p", "n1") == "claim default/c1 was taken back in the meantime"
-        assert taken_back
+        b.cluster.api.intercept = release
+        assert await b.bind("p", "n1") == "claim default/c1 was released in the meantime"
+        assert released
         assert b.node_of("p") == ""
 
 
@@ -100,14 +100,14 @@ async def test_the_special_claim_of_another_replicas_bind_stays_if_its_binding_i
         await b.create(extended("p"))
         orphans = other_collector(b)
 
-        async def take_back_meanwhile(_: str, path: str) -> ApiError | None:
+        async def release_meanwhile(_: str, path: str) -> ApiError | None:
             if path.endswith("/binding"):
                 await b.settled()
                 orphans.remove_stale_special(special_claim(b))
-                await eventually(lambda: "/take-back" in str(b.claims()), "the take-back is announced")
+                await eventually(lambda: "/release" in str(b.claims()), "the release is announced")
             return None
 
-        b.cluster.api.intercept = take_back_meanwhile
+        b.cluster.api.intercept = release_meanwhile
         assert await b.bind("p", "n1") == ""
         await eventually(lambda: not orphans.busy)
         assert (orphans.removed, orphans.skipped) == (0, 1)
@@ -119,15 +119,15 @@ async def test_a_slow_bind_sees_that_another_replica_takes_its_special_claim_bac
         await b.create(extended("p"))
         orphans = other_collector(b)
 
-        async def take_back_first(method: str, path: str) -> ApiError | None:
+        async def release_first(method: str, path: str) -> ApiError | None:
             if method == "PATCH" and path.endswith("/pods/p/status"):
                 await b.settled()
                 orphans.remove_stale_special(special_claim(b))
-                await eventually(lambda: "/take-back" in str(b.claims()), "the take-back is announced")
+                await eventually(lambda: "/release" in str(b.claims()), "the release is announced")
                 await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS / 2)
             return None
 
-        b.cluster.api.intercept = take_back_first
+        b.cluster.api.intercept = release_first
         assert "taken over by another process" in await b.bind("p", "n1")
         await eventually(lambda: not b.claims(), "one of the two deletes the claim")
         b.cluster.api.intercept = None

@@ -1,4 +1,4 @@
-"""The collector of orphans takes back what no pod can use, leaves a claim alone that is no longer Berth's, and forgets
+"""The collector of orphans releases what no pod can use, leaves a claim alone that is no longer Berth's, and forgets
 the claims that are gone."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.worlds.tenant_worlds import ALLOCATOR, allocated, collector_without_g
 pytestmark = pytest.mark.loopback
 
 
-async def test_an_allocation_that_lost_its_allocator_is_not_taken_back() -> None:
+async def test_an_allocation_that_lost_its_allocator_is_not_released() -> None:
     """The watch has not shown yet that another writer has the claim now."""
     async with berthing({"n1": "t4-4"}) as b:
         b.cluster.apply(claim("c"))
@@ -48,7 +48,7 @@ async def test_an_allocation_that_lost_its_allocator_is_not_taken_back() -> None
 
 
 async def fail_to_undo(b: Berthing, *finalizers: str) -> None:
-    """The claim `other` of a pod is deleted during its bind, and the undo cannot take back the allocation of `c`."""
+    """The claim `other` of a pod is deleted during its bind, and the undo cannot release the allocation of `c`."""
     other = claim("other")
     other["metadata"]["finalizers"] = list(finalizers)
     for one in (claim("c"), other, pod("p", "c", "other")):
@@ -73,7 +73,7 @@ def has_devices(b: Berthing) -> bool:
 
 
 @pytest.mark.parametrize("finalizers", [(), ("example.org/keeps-it",)], ids=["gone", "terminates"])
-async def test_the_allocation_of_a_pod_that_lacks_another_claim_is_taken_back(finalizers: tuple[str, ...]) -> None:
+async def test_the_allocation_of_a_pod_that_lacks_another_claim_is_released(finalizers: tuple[str, ...]) -> None:
     """kube-scheduler does not try such a pod, so no filter request comes."""
     async with berthing({"n1": "t4-4"}) as b:
         await fail_to_undo(b, *finalizers)
@@ -190,20 +190,20 @@ async def test_releases_of_one_namespace_leave_connections_and_turns_to_others()
     await supervisor.stop()
 
 
-async def test_a_take_back_that_waits_takes_back_the_claim_as_it_is_asked_for_last() -> None:
-    """The claim changed while other take-backs ran. The first operation would find that out, and do nothing."""
+async def test_a_release_that_waits_releases_the_claim_as_it_is_asked_for_last() -> None:
+    """The claim changed while other releases ran. The first operation would find that out, and do nothing."""
     done, go_on, supervisor = list[str](), asyncio.Event(), Supervisor()
 
     async def other() -> None:
         await go_on.wait()
 
-    async def take_back(version: str) -> None:
+    async def release(version: str) -> None:
         done.append(version)
 
     releases, key = Releases(supervisor, at_once=1), ObjectKey("default", "c")
     releases.start(ObjectKey("hostile", "c"), other)
     for version in ("1", "2"):
-        releases.start(key, partial(take_back, version))
+        releases.start(key, partial(release, version))
     assert len(releases) == 2
     go_on.set()
     await eventually(lambda: not len(releases))

@@ -203,5 +203,5 @@ async def test_a_slow_bind_reads_whether_its_reservation_was_removed() -> None:
                 b.cluster.api.registry.patch(kind, ("default", "c"), patch, "status", strategic=True)
 
         b.cluster.api.intercept = removed
-        assert await b.bind("p", "n1") == "claim default/c was taken back in the meantime"
+        assert await b.bind("p", "n1") == "claim default/c was released in the meantime"
         assert b.node_of("p") == ""

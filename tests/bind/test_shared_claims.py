@@ -143,13 +143,13 @@ async def test_a_bind_that_fails_late_leaves_the_reservation_of_the_next_one() -
                 await write.wait()
 
         b.cluster.api.intercept = slow
-        taken_back = {"status": {"allocation": None, "reservedFor": None}}
-        b.cluster.api.registry.patch(CLAIMS, ("default", "shared"), taken_back, "status", strategic=False)
+        released = {"status": {"allocation": None, "reservedFor": None}}
+        b.cluster.api.registry.patch(CLAIMS, ("default", "shared"), released, "status", strategic=False)
         await b.settled()
         second = asyncio.create_task(b.bind("q", "n1"))
         await eventually(lambda: cache.reservations.in_flight, "the second bind reserves the device")
         undo.set()
-        assert "was taken back" in await first
+        assert "was released" in await first
         assert list(cache.reservations.in_flight.values()) == [b.pod("q")["metadata"]["uid"]]
         write.set()
         await eventually(lambda: b.held(), "the second bind allocates the claim")

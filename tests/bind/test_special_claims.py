@@ -93,7 +93,7 @@ async def test_a_claim_that_was_never_allocated_goes_once_its_pod_is_bound_with_
         assert orphans.removed == 1
 
 
-async def test_a_claim_that_cannot_be_taken_back_at_once_is_tried_again() -> None:
+async def test_a_claim_that_cannot_be_released_at_once_is_tried_again() -> None:
     async with berthing({"n1": "t4-4"}) as b:
         await b.create(extended("p"))
         await b.filter("p")

@@ -16,7 +16,7 @@ from tests.worlds.tenant_worlds import allocated, collector_without_grace, lefto
 
 pytestmark = pytest.mark.loopback
 
-# -- what the orphan collector takes back -------------------------------------------------------------------------
+# -- what the orphan collector releases -------------------------------------------------------------------------
 
 
 async def test_an_unsuitable_allocation_of_a_pod_that_is_bound_by_now_stays() -> None:
@@ -61,7 +61,7 @@ async def test_an_allocation_that_a_gang_does_not_use_is_freed_only_if_it_is_of_
             b.cluster.api.registry.bind(("default", "p1"), {"target": {"name": "n1"}})
         if case == "of another allocator":
             b.cluster.apply(pod("p2", "probe"))
-            assert await place(b, "p2") == "", "the take-back would have begun before this bind"
+            assert await place(b, "p2") == "", "the release would have begun before this bind"
             assert (orphans.busy, orphans.unsuitable, len(b.held())) == (0, 0, 2)
         else:
             await eventually(lambda: orphans.skipped + orphans.unsuitable == 1)

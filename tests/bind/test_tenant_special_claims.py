@@ -168,7 +168,7 @@ async def test_an_unreadable_pod_does_not_stop_the_collector() -> None:
         b.cluster.api.intercept = unreadable
         assert "earlier attempt" in await place(b, "p1")
         await eventually(lambda: answers and not b.app.service.orphans.busy)
-        assert b.app.service.supervisor.failures["take-back"] == 0
+        assert b.app.service.supervisor.failures["release"] == 0
         await b.app.service.orphans.sweep()
         await eventually(lambda: b.app.service.orphans.removed == 1)
 
@@ -201,7 +201,7 @@ async def test_a_leftover_of_a_pod_that_is_bound_by_now_stays() -> None:
 
 
 async def test_a_claim_that_took_the_name_of_a_leftover_stays() -> None:
-    """Another process made the leftover. During its take-back the tenant deletes it, and gives its name, and the looks
+    """Another process made the leftover. During its release the tenant deletes it, and gives its name, and the looks
     of a special claim, to a claim that p3 asks for and runs with."""
     async with berthing({"n1": "t4-4"}) as b:
         name = "p1-extended-resources-abcde"

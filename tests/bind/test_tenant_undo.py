@@ -1,4 +1,4 @@
-"""A tenant, or another process, changes a claim while a bind fails: the undo takes back only what the bind wrote."""
+"""A tenant, or another process, changes a claim while a bind fails: the undo releases only what the bind wrote."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ async def test_undo_deletes_a_special_claim_that_the_bound_pods_status_does_not_
 
 
 @pytest.mark.parametrize("times", [1, 3])
-async def test_a_lost_device_is_taken_back_though_the_tenant_changes_the_mark(times: int) -> None:
+async def test_a_lost_device_is_released_though_the_tenant_changes_the_mark(times: int) -> None:
     """An earlier write has the device of the claim. Were the claim left with it, a pod that names its node itself could
     use the device. Another replica that takes the same claim back changes the allocator as well."""
     async with berthing({"n1": "t4-4"}) as b:
@@ -173,7 +173,7 @@ async def test_a_binding_is_sent_again_only_with_the_allocation_that_was_decided
             return ApiError(503, "ServiceUnavailable", "no")
 
         intercept(b, lose)
-        assert "was taken back" in await place(b, "p1")
+        assert "was released" in await place(b, "p1")
         assert len(sent) == 1
         assert not b.node_of("p1")
 

@@ -20,11 +20,12 @@ from extender.api.resource_slices import DeviceId
 from extender.cluster import ApiClient, Credentials, Writer
 from extender.console import Console, ConsoleCluster, Questions, UnknownGroup, WhatIf
 from extender.console.decision_history import DecidedPod, DecisionReader
-from extender.explain import Scenario
+from extender.explain.scenario import Scenario
 from extender.policy import Policy
 from extender.runtime.informers import CacheRefresh, Informers
 from extender.runtime.supervisor import Supervisor
-from extender.scheduling import Decision, Evaluator, ScoredNode
+from extender.scheduling import Evaluator
+from extender.scheduling.decision import Decision, ScoredNode
 from extender.web.console.console_app import routes
 from tests.worlds.cache_worlds import MOST, NODES, TIME_SLICE, CountingBuilder, many_nodes, shared_slice
 from tests.worlds.running_berth import pod

@@ -177,7 +177,7 @@ async def test_an_allocation_of_berth_without_reservation_is_collected() -> None
 
 
 async def test_server_that_drops_a_field_is_not_trusted() -> None:
-    """A share without its identifier would look exclusive: the allocation is taken back, the error says why."""
+    """A share without its identifier would look exclusive: the allocation is released, the error says why."""
     async with berthing({"n1": "t4-4"}) as b:
         custom(b, [SHARED_DEVICE])
         add(b, asks("p"))

@@ -10,7 +10,8 @@ from unittest.mock import patch
 import pytest
 import yaml
 
-from extender.assess import Shape, anonymised, restart_advice
+from extender.assess import anonymised, restart_advice
+from extender.assess.wanted_pods import Shape
 from extender.base.deadline import Deadline
 from extender.cli import defrag_command
 from extender.cli.cluster_objects import Objects

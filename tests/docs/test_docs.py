@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import yaml
 from extender import __version__
 from extender.cache.allocated_devices import TRANSITIONS
 from extender.policy import Policy, PolicyError, load_policy
-from extender.sandbox import load_examples
+from extender.sandbox.examples import load_examples
 from extender.web.console.console_metrics import METRICS as OF_CONSOLE
 from extender.web.serve_metrics import METRICS as OF_SERVE
 from tests.e2e.control_plane import DOCS
@@ -164,6 +166,36 @@ def test_names_in_the_recipes_exist() -> None:
 
 def test_foreign_names_are_in_decisions() -> None:
     assert set().union(*map(names_in, DECISIONS)) >= FOREIGN
+
+
+# Names in comments that belong to Python or a library, or are examples.
+FOREIGN_IN_CODE = {"__set_name__", "limit_concurrency", "SSLSocket", "getpeercert", "r1", "b1", "b2"}
+
+
+def words_of(path: Path) -> tuple[set[str], set[str]]:
+    """(names that the comments and docstrings of a module say, names in its code and in its other strings)."""
+    text = path.read_text()
+    tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
+    docs = [
+        node.value
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    ]
+    starts = {(one.lineno, one.col_offset) for one in docs}
+    comments = [one.string for one in tokens if one.type == tokenize.COMMENT] + [str(one.value) for one in docs]
+    code = [one.string for one in tokens if one.type != tokenize.COMMENT and one.start not in starts]
+    said = {part for comment in comments for name in NAMES.findall(comment) for part in name.split(".")}
+    files = {name for comment in comments for name in re.findall(r"\b\w+\.py\b", comment)}
+    return (said - {"py"}) | files, {word for one in code for word in re.findall(r"\w+", one)}
+
+
+def test_names_in_the_comments_of_the_code_exist() -> None:
+    modules = {path: words_of(path) for path in (ROOT / "extender").rglob("*.py")}
+    known = set[str]().union(*(code for _, code in modules.values()), *(path.with_suffix("").parts for path in modules))
+    known |= {path.name for path in CODE} | FOREIGN_IN_CODE
+    wrong = {path.name: said - known for path, (said, _) in modules.items() if said - known}
+    assert not wrong, "these comments name what does not exist"
+    assert set[str]().union(*(said for said, _ in modules.values())) >= FOREIGN_IN_CODE
 
 
 PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "Makefile", "Dockerfile", "pyproject.toml")

@@ -31,7 +31,7 @@ JOBS = "/apis/batch/v1/namespaces/default/jobs"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 RULES = "/apis/resource.k8s.io/v1beta2/devicetaintrules"
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
-PATIENCE = 240  # seconds; after a crash the claim of extended resources is taken back after a minute
+PATIENCE = 240  # seconds; after a crash the claim of extended resources is released after a minute
 RULES_ON = ("--runtime-config=resource.k8s.io/v1beta2=true",)  # DeviceTaintRules in 1.36
 
 

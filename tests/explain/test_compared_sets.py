@@ -13,7 +13,7 @@ from extender.api.resource_slices import DeviceId
 from extender.console import DecisionHistory
 from extender.console.decision_history import DecidedPod, SetComparer
 from extender.explain import ComparedSets
-from extender.scheduling import Decision, ScoredNode
+from extender.scheduling.decision import Decision, ScoredNode
 from tests.worlds.eventually import eventually
 from tests.worlds.explain_worlds import decided
 from tests.worlds.running_berth import Berthing, berthing, claim, pod

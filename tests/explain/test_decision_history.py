@@ -11,7 +11,7 @@ from extender.api.pods import Pod
 from extender.cluster import Writer
 from extender.console import DecisionHistory
 from extender.console.decision_history import DecidedPod, DecisionReader
-from extender.scheduling import Decision, ScoredNode, parse_decision
+from extender.scheduling.decision import Decision, ScoredNode, parse_decision
 from extender.topology.score_parts import ScorePart
 from tests.worlds.eventually import eventually
 from tests.worlds.explain_worlds import decided, run_pod

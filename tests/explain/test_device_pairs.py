@@ -11,10 +11,12 @@ import orjson
 import pytest
 import yaml
 
-from extender.allocation.nodes import Nearness
-from extender.explain import explain, node_detail
+from extender.allocation.nodes.places import Nearness
+from extender.explain import explain
+from extender.explain.fleet_rows import node_detail
 from extender.policy import Policy
-from extender.scheduling import Placement, ScoredNode, parse_decision
+from extender.scheduling import Placement
+from extender.scheduling.decision import ScoredNode, parse_decision
 from extender.topology.device_pairs import DevicePairs
 from tests.worlds.commands import berth_beside
 from tests.worlds.explain_worlds import decided, run_pod, why

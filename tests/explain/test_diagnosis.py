@@ -17,8 +17,9 @@ from extender.base.berth_errors import WireError
 from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
-from extender.explain import Scenario, apply_scenario, explain, without_own_holds
+from extender.explain import explain
 from extender.explain.pod_explanation import causes, trace, trace_search
+from extender.explain.scenario import Scenario, apply_scenario, without_own_holds
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object

@@ -12,7 +12,7 @@ from extender.cli.main import commands
 from extender.console import WhatIf
 from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES
-from extender.scheduling import runner_up_text
+from extender.scheduling.decision import runner_up_text
 from tests.worlds.applications import console_application
 from tests.worlds.commands import berth, berth_beside
 from tests.worlds.dra_worlds import CLAIMS

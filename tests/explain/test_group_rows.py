@@ -11,7 +11,7 @@ from extender.api.pod_groups import GroupKey, GroupSource, Membership
 from extender.api.pods import Pod
 from extender.api.resource_claims import Allocation, Consumer, Result
 from extender.api.resource_slices import DeviceId
-from extender.explain import group_rows
+from extender.explain.fleet_rows import group_rows
 from tests.worlds.evaluation_worlds import Fleet
 from tests.worlds.eventually import eventually
 from tests.worlds.running_berth import Berthing, berthing, claim, pod

@@ -15,7 +15,8 @@ from extender.api.object_meta import ObjectKey
 from extender.api.pods import decode_pod
 from extender.api.resource_claims import decode_claim
 from extender.console.job_history import JobHistory
-from extender.replay import TRACES, Job, fleet_of, placement_of, read_jobs, run_replay
+from extender.replay import Job, fleet_of, placement_of, read_jobs, run_replay
+from extender.replay.published_traces import TRACES
 from extender.sandbox import parse_nodes
 from tests.worlds.cache_worlds import many_nodes
 from tests.worlds.console_worlds import console, sandbox, serve

@@ -11,7 +11,7 @@ from extender.allocation import NodeInfo
 from extender.cli.fleet_commands import _node_table, _Pods, _summary, _top
 from extender.cli.output import table_screen
 from extender.cli.snapshot_command import dump_of
-from extender.explain import fleet_stats, node_detail, node_row, totals
+from extender.explain.fleet_rows import fleet_stats, node_detail, node_row, totals
 
 Json = dict[str, Any]
 A100, MI300 = "NVIDIA A100-SXM4-40GB", "AMD_Instinct_MI300X_OAM"

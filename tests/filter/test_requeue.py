@@ -15,7 +15,8 @@ from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import GroupKey, GroupSource
 from extender.api.pods import Pod
 from extender.sandbox.machines import node_object
-from extender.scheduling import CollectedDomain, PodRequirements, requirements_of
+from extender.scheduling import PodRequirements, requirements_of
+from extender.scheduling.shortlist import CollectedDomain
 from extender.serve.filter import FilterService
 from tests.worlds.dra_worlds import extended
 

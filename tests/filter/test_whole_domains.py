@@ -13,7 +13,8 @@ from extender.allocation import NodeInfo, Snapshot
 from extender.api.label_domains import path_of
 from extender.api.nodes import Node
 from extender.policy import Policy
-from extender.scheduling import DomainUses, path_labels, shortlist
+from extender.scheduling import DomainUses, path_labels
+from extender.scheduling.shortlist import shortlist
 from tests.worlds.gang_worlds import CLIQUE, RACK, SPINE, TRAY, GangWorld, cluster, found_in, nvl72
 
 FULL = 4  # GPUs of a node

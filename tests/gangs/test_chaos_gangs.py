@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.worlds.chaos_gangs import KINDS, SIZE, gang_ended_at_writes, gang_ended_while_taken_back, two_gangs_and_kills
+from tests.worlds.chaos_gangs import KINDS, SIZE, gang_ended_at_writes, gang_ended_while_released, two_gangs_and_kills
 
 CLAIMS = KINDS["claims"].writes
 FEW = (("after", 2), ("before", CLAIMS - 3), ("after", CLAIMS - 3), ("before", CLAIMS - 1))
@@ -29,9 +29,9 @@ async def test_a_gang_whose_claims_berth_makes() -> None:
     assert len(await gang_ended_at_writes(seed=9, kind="extended resources", points=points)) == len(points)
 
 
-async def test_a_gang_killed_while_it_is_taken_back() -> None:
+async def test_a_gang_killed_while_it_is_released() -> None:
     points = (("before", 0), ("after", 1))
-    assert len(await gang_ended_while_taken_back(seed=5, points=points)) == len(points)
+    assert len(await gang_ended_while_released(seed=5, points=points)) == len(points)
 
 
 async def test_two_gangs_that_do_not_fit_together_under_a_kill() -> None:

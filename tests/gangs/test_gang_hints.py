@@ -21,7 +21,7 @@ from extender.base.deadline import NO_DEADLINE
 from extender.gangs.gang import gang_of
 from extender.policy import Policy
 from extender.sandbox.machines import gpu_slice, node_object
-from extender.scheduling import CollectedDomain
+from extender.scheduling.shortlist import CollectedDomain
 from extender.serve.gangs.gang_planning import GangPlanning
 from extender.serve.gangs.gang_state import GangNeeds, PlannedGang
 from tests.worlds.evaluation_worlds import MACHINES

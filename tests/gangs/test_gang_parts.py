@@ -8,7 +8,7 @@ import pytest
 
 from extender.api.group_parts import BoundPart
 from extender.api.pods import Pod, decode_pod
-from extender.scheduling import (
+from extender.scheduling.gang_parts import (
     BoundMember,
     GangPart,
     lacking_subgroup,

@@ -40,7 +40,7 @@ async def refused() -> AsyncIterator[tuple[Berthing, str, set[tuple[str, str]]]]
         b.cluster.api.intercept = None
         assert answers[:2] == ["", ""]
         assert "not now" in answers[2]
-        assert len(b.held()) == 14, "the claim of p2 is taken back"
+        assert len(b.held()) == 14, "the claim of p2 is released"
         await b.settled()
         yield b, nodes["p2"], devices
 
@@ -76,7 +76,7 @@ async def test_events_of_its_claim_do_not_take_the_devices_of_a_refused_member()
         assert "not now" in (await bind_all(b, nodes))[2]
         assert events, "the undo reads the pod while its claim is allocated"
         await b.settled()
-        assert len(b.held()) == 14, "the claim of p2 is taken back"
+        assert len(b.held()) == 14, "the claim of p2 is released"
         assert cache.reservations.held_for(uid) == devices
 
 
@@ -121,7 +121,7 @@ async def test_a_member_that_is_deleted_during_its_bind_leaves_its_devices_to_ot
         go_on.set()
         assert await binds[2] == "no pod p2"
         assert not cache.reservations.by_claim
-        await eventually(lambda: len(b.held()) == 16, "the allocation is taken back")
+        await eventually(lambda: len(b.held()) == 16, "the allocation is released")
 
 
 async def test_claims_for_extended_resources_of_an_earlier_attempt_are_removed() -> None:

@@ -1,4 +1,4 @@
-"""A gang whose members share a claim: a bind that fails takes back the allocation and every reservation."""
+"""A gang whose members share a claim: a bind that fails releases the allocation and every reservation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def reserved(b: Berthing) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("refused", MEMBERS)
-async def test_a_bind_that_fails_takes_back_the_shared_claim(refused: str) -> None:
+async def test_a_bind_that_fails_releases_the_shared_claim(refused: str) -> None:
     async with berthing({"n1": "hgx-h100-8"}) as b:
         create_gang(b)
         await b.settled()
@@ -51,7 +51,7 @@ async def test_a_bind_that_fails_takes_back_the_shared_claim(refused: str) -> No
         assert not any(b.node_of(name) for name in MEMBERS)
 
 
-async def test_the_last_member_to_leave_takes_back_the_shared_claim() -> None:
+async def test_the_last_member_to_leave_releases_the_shared_claim() -> None:
     """The member that allocated the claim undoes its bind before another one has removed its reservation."""
     async with berthing({"n1": "hgx-h100-8"}) as b:
         create_gang(b)

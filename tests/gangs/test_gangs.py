@@ -93,7 +93,7 @@ async def test_two_gangs_that_do_not_fit_together_are_placed_one_after_the_other
         assert await bind_all(b, await planned(b, "b0", "b1")) == ["", ""]
 
 
-async def test_a_failed_claim_of_one_member_takes_back_all() -> None:
+async def test_a_failed_claim_of_one_member_releases_all() -> None:
     async with berthing(NODES) as b:
         await create_gang(b, 3)
         nodes = await planned(b, "p0", "p1", "p2")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from extender.api.label_domains import label_domains
 from extender.gangs.gang_problem import GangPlan
-from extender.scheduling import path_labels, shortlist
+from extender.scheduling import path_labels
+from extender.scheduling.shortlist import shortlist
 from tests.worlds.explained_gangs import explained, members, occupy
 from tests.worlds.gang_worlds import CLIQUE, RACK, SPINE, cluster, found_in, nodes_of
 from tests.worlds.running_berth import claim

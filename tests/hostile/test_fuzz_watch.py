@@ -19,7 +19,8 @@ from extender.api.pods import decode_pod
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient
 from extender.console import Console, ConsoleCluster
-from extender.explain import check_consistency, node_row
+from extender.explain import check_consistency
+from extender.explain.fleet_rows import node_row
 from extender.policy import Policy
 from extender.runtime.informers import watched_resources
 from extender.sandbox import carried_machines, fabric_slice

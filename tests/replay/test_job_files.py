@@ -12,8 +12,8 @@ import yaml
 
 from extender.base.berth_errors import WireError
 from extender.policy import Policy
-from extender.replay import MAX_JOBS, TRACES, Job, fleet_of, placement_of, read_jobs, read_nodes, run_replay
-from extender.replay.published_traces import columns_of
+from extender.replay import MAX_JOBS, Job, fleet_of, placement_of, read_jobs, run_replay
+from extender.replay.published_traces import TRACES, columns_of, read_nodes
 from extender.sandbox import parse_nodes
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases" / "replay_jobs.yaml").read_text())

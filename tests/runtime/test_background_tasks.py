@@ -14,6 +14,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
+from extender.api.pod_groups import GROUP_OBJECTS
 from extender.cluster import Credentials
 from extender.entry import console_process as console_entry
 from extender.entry.listening import Pages, ServerEnded, Tls, serve_all, server
@@ -35,13 +36,13 @@ WATCHES = {
     f"watch-{kind}"
     for kind in (
         *("resourceslices", "devicetaintrules", "deviceclasses", "resourceclaims", "nodes", "namespaces", "pods"),
-        *("podgroups", "compositepodgroups", "podgroups.scheduling.x-k8s.io", "leaderworkersets"),
+        *(of.resource for of in GROUP_OBJECTS),
     )
 }
 INFORMERS = WATCHES | {"heartbeat", "garbage-collection", "hold-expiry"}
 SERVICE = INFORMERS | {"requeue", "gangs", "orphans", "evaluations"}
 PEOPLE = {"event-recorder", "auditor", "set-comparer", "fleet-sampler", "decisions"}
-OF_WORK = {"bind", "bound-members", "take-back"}  # spawned for one piece of work, and documented as the others
+OF_WORK = {"bind", "bound-members", "release"}  # spawned for one piece of work, and documented as the others
 SERVE = SERVICE | {"certificates", "policies"}
 CONSOLE = INFORMERS | PEOPLE | {"certificates", "console-policy"}
 ALL_IN_ONE = SERVICE | PEOPLE | {"policies", "console-policy"}

@@ -355,4 +355,4 @@ async def test_binds_and_rollbacks_are_supervised() -> None:
         assert "berth failed: KeyError" in (await client.post("/bind", json=body)).json()["Error"]
         await eventually(lambda: supervisor.failures["bind"] == 1)
         service.orphans.deallocate_unsuitable(next(iter(service.cache.store.claims.values())))
-        await eventually(lambda: supervisor.failures["take-back"] == 1)
+        await eventually(lambda: supervisor.failures["release"] == 1)

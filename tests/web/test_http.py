@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from extender.explain import FleetStats
+from extender.explain.fleet_rows import FleetStats
 from extender.web.console.console_metrics import METRICS as OF_CONSOLE
 from extender.web.metrics import GAUGE, HISTOGRAM, SUMMARY, MetricSource, Scrapes
 from extender.web.serve_metrics import METRICS as OF_SERVE

@@ -174,7 +174,7 @@ async def _drive(
 
 async def stopped_replicas(seed: int, pods: int, attempts: int, seconds: tuple[float, ...]) -> dict[str, int]:
     """Both active at once, and stopped in turn for so many seconds (SIGSTOP): one goes on with what the other has
-    bound, or taken back, meanwhile."""
+    bound, or released, meanwhile."""
     rng = random.Random(seed)
     async with chaotic(seed) as (cluster, faults, berths):
         ports = [free_port(), free_port()]

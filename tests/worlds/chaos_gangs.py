@@ -204,13 +204,13 @@ async def _whole(world: Chaos, name: str) -> None:
     remove_gang(world.cluster, name)
 
 
-TAKEN_BACK = tuple((when, write) for when in ("before", "after") for write in range(SIZE - 1))
+RELEASED = tuple((when, write) for when in ("before", "after") for write in range(SIZE - 1))
 
 
-async def gang_ended_while_taken_back(
-    seed: int, times: int = 1, process: str = "berth", points: Iterable[tuple[str, int]] = TAKEN_BACK
+async def gang_ended_while_released(
+    seed: int, times: int = 1, process: str = "berth", points: Iterable[tuple[str, int]] = RELEASED
 ) -> dict[str, int]:
-    """The API server refuses the last claim of a gang, so that the other claims are taken back; programs end then.
+    """The API server refuses the last claim of a gang, so that the other claims are released; programs end then.
 
     Write 0 after its reply is the refused one.
     """
@@ -219,13 +219,13 @@ async def gang_ended_while_taken_back(
         for turn in range(times):
             for when, write in points:
                 name = f"t{turn}{when}{write}"
-                await _ended_while_taken_back(world, name, process, when, write)
+                await _ended_while_released(world, name, process, when, write)
                 await _whole(world, name)
-                done[f"{when} take-back {write}"] += 1
+                done[f"{when} release {write}"] += 1
     return dict(done)
 
 
-async def _ended_while_taken_back(world: Chaos, name: str, process: str, when: str, write: int) -> None:
+async def _ended_while_released(world: Chaos, name: str, process: str, when: str, write: int) -> None:
     refused = False
 
     async def refuse(method: str, path: str) -> ApiError | None:
@@ -272,6 +272,6 @@ def gang_scenarios(seed: int, times: int) -> Iterator[tuple[str, Coroutine[Any, 
     """Every write point of gangs: each is reached so often."""
     for process in ENDING:
         yield f"a gang, {process} killed at every write point", gang_ended_at_writes(seed, times, process)
-        yield f"a gang, {process} killed while it is taken back", gang_ended_while_taken_back(seed, times, process)
+        yield f"a gang, {process} killed while it is released", gang_ended_while_released(seed, times, process)
     for kind in list(KINDS)[1:]:
         yield f"a gang ({kind}) killed at every write point", gang_ended_at_writes(seed, times, kind=kind)

@@ -15,17 +15,15 @@ from extender.api.pods import SCHEDULER
 from extender.assess import (
     Movable,
     RestartAdvice,
-    Shape,
     Terms,
-    Wanted,
     advise_restarts,
     facts_of,
     movable_pods,
     newest_time,
     reading_of,
-    wanted_objects,
 )
 from extender.assess.restart_advice import proved
+from extender.assess.wanted_pods import Shape, Wanted, wanted_objects
 from extender.base.deadline import NO_DEADLINE, Deadline
 from extender.defrag import Advice, Cluster, Restart, Verdict
 from extender.defrag.restarts import cost_of, deletion_order, within

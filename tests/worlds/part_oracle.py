@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from extender.gangs.gang_problem import GangPlan, GangShortage
-from extender.scheduling import GangPart
+from extender.scheduling.gang_parts import GangPart
 from tests.worlds.gang_worlds import CLIQUE, RACK, SPINE, GangWorld
 
 LEVELS = ("clique", "rack", "spine")

@@ -24,7 +24,7 @@ from typing import IO
 ROOT = Path(__file__).resolve().parents[2]
 # With them come the modules that the commands import when they run.
 _MODULES = ("main", "run_command", "console_command", "agent_command")
-_MOST_BYTES = 65_536  # of the arguments and the environment
+_MAX_BYTES = 65_536  # of the arguments and the environment
 
 
 class Started:
@@ -68,7 +68,7 @@ def start(
 ) -> Started:
     """Start `python -m MODULE WORDS…` in the checkout. Each stream is DEVNULL, PIPE or a file descriptor."""
     request = json.dumps([[module, *words], dict(os.environ if env is None else env)]).encode()
-    assert len(request) < _MOST_BYTES
+    assert len(request) < _MAX_BYTES
     mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs, ExitStack() as opened:
         (out, read_out), (err, read_err) = _stream(stdout, opened), _stream(stderr, opened)
@@ -115,7 +115,7 @@ def main() -> None:
     import_module("extender.entry.all_in_one")
     gc.freeze()
     while True:
-        request, files, _, _ = socket.recv_fds(requests, _MOST_BYTES, 3)
+        request, files, _, _ = socket.recv_fds(requests, _MAX_BYTES, 3)
         if not request:
             return
         if os.fork() == 0:

@@ -68,10 +68,10 @@ class Checker:
                 self._is_bound(name, node, change.obj)
         elif change.resource == "resourceclaims":
             mark = (change.obj["metadata"].get("annotations") or {}).get("berth.dev/allocator", "")
-            writer, _, take_back = mark.partition("/")
+            writer, _, release = mark.partition("/")
             number = self._writers.setdefault(writer, len(self._writers))
             reserved = [one["name"] for one in (change.obj.get("status") or {}).get("reservedFor") or ()]
-            self.note(f"{change.kind} claim {name} {devices_of(change.obj)} for {reserved} by {number} {take_back}")
+            self.note(f"{change.kind} claim {name} {devices_of(change.obj)} for {reserved} by {number} {release}")
             gone = change.kind == "DELETED"
             for user, claims in self._used.items():
                 ended = self._store.get("pods", ("default", user)) is None  # and the controller released the claim

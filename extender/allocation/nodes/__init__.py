@@ -26,12 +26,9 @@ from extender.allocation.nodes.node_info import (
     troubled,
     uses_of,
 )
-from extender.allocation.nodes.places import NUMA_NODE, PCIE_ROOT, Nearness, Places, places_of, published_place
 from extender.allocation.nodes.pools import KnownPools, Pool, WholePool, gather
 
 __all__ = [
-    "NUMA_NODE",
-    "PCIE_ROOT",
     "SHARES",
     "UNUSED",
     "AllocatedState",
@@ -42,10 +39,8 @@ __all__ = [
     "Inventory",
     "KnownPools",
     "KnownSlices",
-    "Nearness",
     "NodeState",
     "Partitions",
-    "Places",
     "Pool",
     "PoolDevice",
     "PoolGroup",
@@ -57,8 +52,6 @@ __all__ = [
     "live_use",
     "overdrawn_counters",
     "partitions_of",
-    "places_of",
-    "published_place",
     "troubled",
     "uses_of",
 ]

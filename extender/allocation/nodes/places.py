@@ -22,7 +22,7 @@ from extender.vendors import numa_attributes, parent_of, whole_identity
 
 PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
 NUMA_NODE = "resource.kubernetes.io/numaNode"
-_MOST_NUMA_NODES = 1024  # Linux supports no more
+_MAX_NUMA_NODES = 1024  # Linux supports no more
 
 
 class Nearness(IntEnum):
@@ -130,7 +130,7 @@ def published_place(device: Device, driver: str) -> _Place:
     """The PCIe roots and the NUMA nodes that the driver publishes."""
     roots = tuple(root for root in _values(device, PCIE_ROOT) if isinstance(root, str) and root)
     for name in numa_attributes(driver):
-        nodes = tuple(node for node in _values(device, name) if type(node) is int and 0 <= node < _MOST_NUMA_NODES)
+        nodes = tuple(node for node in _values(device, name) if type(node) is int and 0 <= node < _MAX_NUMA_NODES)
         if nodes:
             return roots, tuple(dict.fromkeys(nodes))
     return roots, ()

@@ -14,7 +14,7 @@ from extender.api_schema import is_label, is_subdomain
 from extender.base.text_limits import cut
 
 _NAME_PART = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?")
-_MOST_PART, _MOST_NAME, _MOST_ANNOTATIONS = 63, 253, 256 * 1024  # bytes
+_MAX_PART, _MAX_NAME, _MAX_ANNOTATIONS = 63, 253, 256 * 1024  # bytes
 _STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
 _WITH_LABELS_AS_NAMES = ("Namespace", "Service")
 Faults = Iterator[tuple[str, str]]  # the field, and what is wrong with it
@@ -62,8 +62,8 @@ def of_annotations(annotations: Json, path: str) -> Faults:
     """The faults of annotations: of their keys, in which case does not matter, and of their size."""
     for key in annotations:
         yield from of_label_key(key, path, key.lower())
-    if sum(len(key.encode()) + len(str(value).encode()) for key, value in annotations.items()) > _MOST_ANNOTATIONS:
-        yield path, f"Too long: may not be more than {_MOST_ANNOTATIONS} bytes"
+    if sum(len(key.encode()) + len(str(value).encode()) for key, value in annotations.items()) > _MAX_ANNOTATIONS:
+        yield path, f"Too long: may not be more than {_MAX_ANNOTATIONS} bytes"
 
 
 def of_label_key(key: str, path: str, checked: str | None = None) -> Faults:
@@ -75,8 +75,8 @@ def of_label_key(key: str, path: str, checked: str | None = None) -> Faults:
         yield path, invalid_value(key, "prefix part must be a lowercase RFC 1123 subdomain")
     elif not name:
         yield path, invalid_value(key, "name part must be non-empty")
-    elif len(name) > _MOST_PART:
-        yield path, invalid_value(key, f"name part must be no more than {_MOST_PART} bytes")
+    elif len(name) > _MAX_PART:
+        yield path, invalid_value(key, f"name part must be no more than {_MAX_PART} bytes")
     elif not _NAME_PART.fullmatch(name):
         why = "name part must consist of letters, digits, '-', '_' or '.', and start and end with a letter or digit"
         yield path, invalid_value(key, why)
@@ -86,8 +86,8 @@ def of_label_value(value: object, path: str) -> Faults:
     """The faults of a label's value; values of another type than text are the schema's."""
     if not isinstance(value, str) or not value:
         return
-    if len(value) > _MOST_PART:
-        yield path, invalid_value(value, f"must be no more than {_MOST_PART} bytes")
+    if len(value) > _MAX_PART:
+        yield path, invalid_value(value, f"must be no more than {_MAX_PART} bytes")
     elif not _NAME_PART.fullmatch(value):
         why = "a valid label must consist of letters, digits, '-', '_' or '.', and start and end with a letter or digit"
         yield path, invalid_value(value, why)
@@ -95,16 +95,16 @@ def of_label_value(value: object, path: str) -> Faults:
 
 def of_label_name(name: str, path: str) -> Faults:
     """The faults of a name that must be a DNS label."""
-    if len(name) > _MOST_PART:
-        yield path, invalid_value(name, f"must be no more than {_MOST_PART} characters")
+    if len(name) > _MAX_PART:
+        yield path, invalid_value(name, f"must be no more than {_MAX_PART} characters")
     elif not is_label(name):
         yield path, invalid_value(name, "a lowercase RFC 1123 label must have lower case letters, digits and '-' only")
 
 
 def of_subdomain(name: str, path: str) -> Faults:
     """The faults of a name that must be a DNS subdomain."""
-    if len(name) > _MOST_NAME:
-        yield path, invalid_value(name, f"must be no more than {_MOST_NAME} characters")
+    if len(name) > _MAX_NAME:
+        yield path, invalid_value(name, f"must be no more than {_MAX_NAME} characters")
     elif not is_subdomain(name):
         why = "a lowercase RFC 1123 subdomain must have lower case letters, digits, '-' and '.' only"
         yield path, invalid_value(name, why)

@@ -29,7 +29,7 @@ _UNSATISFIABLE = ("DoNotSchedule", "ScheduleAnyway")
 _WITH_VALUES, _WITHOUT_VALUES, _NUMERIC = ("In", "NotIn"), ("Exists", "DoesNotExist"), ("Gt", "Lt")
 _NATIVE = ("cpu", "memory", "ephemeral-storage")
 _PORT_NAME = re.compile(r"(?=.{1,15}\Z)(?=.*[a-z])[a-z0-9]+(?:-[a-z0-9]+)*")
-_MOST_PORT, _MOST_SECONDS = 65535, 2**31 - 1
+_MAX_PORT, _MAX_SECONDS = 65535, 2**31 - 1
 _CHANGEABLE = ("activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds", "schedulingGates")
 _OF_GATED = ("nodeSelector", "affinity")  # may be narrowed while a gate is left
 _MUTABLE = (
@@ -62,7 +62,7 @@ def of_pod(spec: Json, path: str) -> Faults:
     for gate, where in items(spec, "schedulingGates", path):
         yield from of_label_key(string(gate, "name", where), where)
     yield from _of_gates(spec, path)
-    yield from _in_range(spec, "activeDeadlineSeconds", path, 1, _MOST_SECONDS)
+    yield from _in_range(spec, "activeDeadlineSeconds", path, 1, _MAX_SECONDS)
     if hostname := string(spec, "hostname", path):
         yield from of_label_name(hostname, f"{path}.hostname")
     yield from _of_affinity(get(spec, "affinity", dict, path, {}), f"{path}.affinity")
@@ -134,7 +134,7 @@ def _of_container(container: Json, path: str, known: set[object]) -> Faults:
         if not string(variable, "name", where):
             yield f"{where}.name", "Required value"
     for port, where in items(container, "ports", path):
-        yield from _in_range(port, "containerPort", where, 1, _MOST_PORT)
+        yield from _in_range(port, "containerPort", where, 1, _MAX_PORT)
         name = string(port, "name", where)
         if name and not _PORT_NAME.fullmatch(name):
             why = "must be no more than 15 characters: lower case letters, at least one, digits and '-'"

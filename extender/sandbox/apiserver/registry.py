@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from extender.api.fields import Json
+from extender.api.pod_groups import GROUP_OBJECTS
+from extender.api.resource_claims import SCHEDULING_GROUP
 from extender.cluster import now_rfc3339
 from extender.sandbox.apiserver import claim_bytes, validation
 from extender.sandbox.apiserver.status_errors import ApiError, conflict, invalid, not_found
@@ -59,7 +61,12 @@ class Resource:
         return f"/apis/{self.api_version}" if self.group else f"/api/{self.version}"
 
 
-_DRA, _PLUGINS = ("resource.k8s.io", "v1"), "scheduling.x-k8s.io"
+_DRA = "resource.k8s.io", "v1"
+_CUSTOM_GROUPS = (
+    Resource(of.plural, of.api, of.versions[0], of.kind, True, own_table=of.resource)
+    for of in GROUP_OBJECTS
+    if of.api != SCHEDULING_GROUP
+)
 RESOURCES = {
     (resource.group, resource.name): resource
     for resource in (
@@ -67,11 +74,10 @@ RESOURCES = {
         Resource("nodes", "", "v1", "Node", False, ("no",)),
         Resource("namespaces", "", "v1", "Namespace", False, ("ns",)),
         Resource("jobs", "batch", "v1", "Job", True),
-        Resource("priorityclasses", "scheduling.k8s.io", "v1", "PriorityClass", False, ("pc",)),
-        Resource("podgroups", "scheduling.k8s.io", "v1beta1", "PodGroup", True),
-        Resource("compositepodgroups", "scheduling.k8s.io", "v1alpha3", "CompositePodGroup", True),
-        Resource("podgroups", _PLUGINS, "v1alpha1", "PodGroup", True, own_table=f"podgroups.{_PLUGINS}"),
-        Resource("leaderworkersets", "leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet", True),
+        Resource("priorityclasses", SCHEDULING_GROUP, "v1", "PriorityClass", False, ("pc",)),
+        Resource("podgroups", SCHEDULING_GROUP, "v1beta1", "PodGroup", True),
+        Resource("compositepodgroups", SCHEDULING_GROUP, "v1alpha3", "CompositePodGroup", True),
+        *_CUSTOM_GROUPS,
         Resource("events", "", "v1", "Event", True, ("ev",)),
         Resource("events", "events.k8s.io", "v1", "Event", True),
         Resource("services", "", "v1", "Service", True, ("svc",)),

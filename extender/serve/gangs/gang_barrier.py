@@ -111,7 +111,7 @@ class GangBarrier:
             self._gangs.plans.bound(forming, pod.uid)
 
     def keep(self, forming: FormingGang | None, uid: str, error: BerthError) -> None:
-        """The bind of a pod fails, and its writes are taken back next. A member of a committed gang keeps its devices,
+        """The bind of a pod fails, and its writes are undone next. A member of a committed gang keeps its devices,
         unless no pod can use them."""
         if forming is not None and forming.committed and not isinstance(error, UnusableDevices):
             self._gangs.plans.keep(forming, uid)

@@ -22,7 +22,8 @@ from extender.gangs.emptied_domains import EmptiedDomains, domains_by_room
 from extender.gangs.gang import gang_minimum, is_incomplete, own_claims
 from extender.gangs.gang_problem import NO_ROOM, GangMembers, GangProblem, gang_members, gang_problem
 from extender.gangs.gang_trial import GangMemory
-from extender.scheduling import CollectedDomain, EvaluationContext
+from extender.scheduling import EvaluationContext
+from extender.scheduling.shortlist import CollectedDomain
 from extender.serve.evaluations import in_steps
 from extender.serve.filter import FilterService, FilterSink
 from extender.serve.gangs.gang_admission import GangAdmission

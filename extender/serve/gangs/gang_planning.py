@@ -29,8 +29,9 @@ from extender.gangs.gang_problem import (
     plan_sizes,
 )
 from extender.gangs.gang_trial import GangMemory
-from extender.scheduling import CollectedDomain, EvaluationContext, UsableNodes
+from extender.scheduling import EvaluationContext, UsableNodes
 from extender.scheduling.requirements import Pending
+from extender.scheduling.shortlist import CollectedDomain
 from extender.serve.filter import FilterService
 from extender.serve.gangs.gang_state import FormingGang, GangNeeds, PlannedGang, WaitsForGang
 

@@ -20,8 +20,8 @@ from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.cache import ClusterCache
 from extender.gangs.gang import Gang, gang_minimum, placed_members
 from extender.gangs.gang_problem import NO_ROOM, incomplete
-from extender.scheduling import left_part, running_domain
 from extender.scheduling.requirements import leftover_claims
+from extender.scheduling.shortlist import left_part, running_domain
 from extender.serve.binding_cycle import BindError
 from extender.serve.filter import FilterResult, FilterService, FilterSink
 from extender.serve.gangs.bound_members import BoundMembers

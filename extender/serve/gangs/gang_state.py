@@ -39,7 +39,8 @@ from extender.api.reasons import Code, Reason
 from extender.api.resource_claims import Claim
 from extender.gangs.gang_problem import GangPlan
 from extender.gangs.member_limits import NodeLimit
-from extender.scheduling import GangPart, PodRequirements
+from extender.scheduling import PodRequirements
+from extender.scheduling.gang_parts import GangPart
 
 MEMBER_SECONDS = 0.05  # that each member adds to each time limit of its plan
 # Seconds until the bind request of a further member. kube-scheduler retries a rejected pod after at most 10 s.

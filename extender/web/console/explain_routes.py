@@ -18,7 +18,7 @@ from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import GroupKey, GroupPolicy
 from extender.base.berth_errors import BerthError
 from extender.console import Console, ForkedCallFailed, TooManyQuestions, UnknownGroup, UnknownPod, WhatIf
-from extender.explain import Scenario, scenario_of
+from extender.explain.scenario import Scenario, scenario_of
 from extender.manifests import Hypothetical, hypothetical
 from extender.policy import Policy, faults_of, load_policy
 from extender.web.asgi import Answer, BodyReader, Receive, Scope, TooLarge, TooManyBodies, problem

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.loopback
 Json = dict[str, Any]
 CLAIMS, ALLOCATOR = RESOURCES["resource.k8s.io", "resourceclaims"], "berth.dev/allocator"
 OTHER: Json = {"metadata": {"annotations": {ALLOCATOR: "berth-other"}}}
-TAKEN_BACK: Json = {"status": {"allocation": None, "reservedFor": None}}
+RELEASED: Json = {"status": {"allocation": None, "reservedFor": None}}
 
 
 def has_devices(b: Serving, name: str) -> bool:
@@ -56,38 +56,38 @@ async def test_an_unsuitable_allocation_stays_if_the_binding_of_the_other_replic
         assert has_devices(a, "c")
 
 
-async def test_a_slow_bind_reads_whether_its_own_allocation_was_taken_back() -> None:
+async def test_a_slow_bind_reads_whether_its_own_allocation_was_released() -> None:
     """Another replica did so after the write barrier: the watch has not shown it yet."""
     async with berthing({"n1": "t4-4"}) as b:
         await b.create(claim("c"), pod("p", "c"))
 
-        async def take_back(method: str, path: str) -> None:
+        async def release(method: str, path: str) -> None:
             if method == "PATCH" and path.endswith("/c/status"):
                 await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
             elif method == "GET" and path.endswith("/resourceclaims/c") and has_devices(b, "c"):
-                patch(b, "c", TAKEN_BACK, "status")
+                patch(b, "c", RELEASED, "status")
 
-        b.cluster.api.intercept = take_back
-        assert await b.bind("p", "n1") == "claim default/c was taken back in the meantime"
+        b.cluster.api.intercept = release
+        assert await b.bind("p", "n1") == "claim default/c was released in the meantime"
         assert b.node_of("p") == ""
 
 
 async def test_a_bind_whose_reads_are_slow_reads_its_claims_again() -> None:
-    """The first claim may have been taken back while the API server took long to return the second."""
+    """The first claim may have been released while the API server took long to return the second."""
     async with berthing({"n1": "t4-4"}) as b:
         for name in ("c1", "c2"):
             b.cluster.apply(claim(name))
         await b.create(pod("p", "c1", "c2"))
 
-        async def take_back(method: str, path: str) -> None:
+        async def release(method: str, path: str) -> None:
             if method == "PATCH" and path.endswith("/c2/status"):
                 await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
             elif method == "GET" and path.endswith("/resourceclaims/c2") and has_devices(b, "c1"):
                 await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
-                patch(b, "c1", TAKEN_BACK, "status")
+                patch(b, "c1", RELEASED, "status")
 
-        b.cluster.api.intercept = take_back
-        assert await b.bind("p", "n1") == "claim default/c1 was taken back in the meantime"
+        b.cluster.api.intercept = release
+        assert await b.bind("p", "n1") == "claim default/c1 was released in the meantime"
         assert b.node_of("p") == ""
 
 
@@ -125,7 +125,7 @@ async def test_a_slow_bind_reads_whether_the_first_writer_of_its_allocation_has_
         assert b.node_of("p") == ""
 
 
-async def test_a_lost_device_is_not_taken_back_from_a_pod_that_another_replica_has_just_marked_and_bound() -> None:
+async def test_a_lost_device_is_not_released_from_a_pod_that_another_replica_has_just_marked_and_bound() -> None:
     """The other replica saw no earlier claim with the device: it knows the order of the two writes."""
     async with berthing({"n1": "t4-4"}) as b:
         for name in ("first", "c"):
@@ -169,7 +169,7 @@ async def test_a_claim_that_was_allocated_again_while_a_bind_reserved_it_is_chec
 
         async def allocated_again(method: str, path: str) -> None:
             if method == "PATCH" and path.endswith("/c/status") and not has_devices(a, "between"):
-                patch(a, "c", TAKEN_BACK, "status")
+                patch(a, "c", RELEASED, "status")
                 allocated(a, "between", "gpu-0", "owner")
                 allocated(a, "c", "gpu-0", "first")
 
