@@ -2,8 +2,8 @@
 
 The mix is learned from the cluster's recent allocated claims. Claims that no pod uses are easy to create, so they do
 not count. If there are too many, those of the namespace with the most go first. Shares are rounded, and the mix
-changes only after a share moved far: every change of the mix invalidates all scores that rankings store. The same holds
-for the demand by product (product_demand.py), which is learned from the same claims.
+changes only after a share of the jobs, or of their GPUs, moved far: every change of the mix invalidates all scores that
+rankings store. The same holds for the demand by product (product_demand.py), which is learned from the same claims.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class RequestMixEstimator:
         self._counts: Counter[_Requested] = Counter()
         self._changed = False
         self._mix = DEFAULT_MIX
+        self._shares = _shares(dict(DEFAULT_MIX))
         self._wishes_changed = False
         self._demand = ProductDemand()
 
@@ -89,16 +90,35 @@ class RequestMixEstimator:
         return self._demand.named
 
     def _refresh(self, most_memory: int) -> None:
-        now: Counter[RequestShape] = Counter()
+        counts: Counter[RequestShape] = Counter()
         for asked, count in self._counts.items():
-            now[_shape(asked.gpus, asked.memory, most_memory)] += count
-        total = sum(now.values())
-        before = dict(self._mix)
-        moved = max(abs(now[shape] / total - before.get(shape, 0.0)) for shape in now.keys() | before.keys())
-        if moved > _MIN_MOVE:
-            rounded = {shape: round(count / total / _SHARE_STEP) * _SHARE_STEP for shape, count in now.items()}
-            kept = sorted((shape, share) for shape, share in rounded.items() if share)
-            self._mix = tuple(kept) or ((max(now, key=lambda shape: now[shape]), _SHARE_STEP),)
+            counts[_shape(asked.gpus, asked.memory, most_memory)] += count
+        now, before = _shares(counts), self._shares
+        none = _Shares(0.0, 0.0)
+        pairs = [(now.get(shape, none), before.get(shape, none)) for shape in now.keys() | before.keys()]
+        if max(abs(a - b) for pair in pairs for a, b in zip(*pair, strict=True)) > _MIN_MOVE:
+            self._shares = now
+            steps = {shape: max(round(one.jobs / _SHARE_STEP), _is_large(one)) for shape, one in now.items()}
+            kept = sorted((shape, count * _SHARE_STEP) for shape, count in steps.items() if count)
+            self._mix = tuple(kept) or ((max(counts, key=lambda shape: counts[shape]), _SHARE_STEP),)
+
+
+class _Shares(NamedTuple):
+    """The share of a shape in all jobs, and in the GPUs that they ask for."""
+
+    jobs: float
+    gpus: float
+
+
+def _shares(counts: Mapping[RequestShape, float]) -> Mapping[RequestShape, _Shares]:
+    asked = {shape: count * shape.gpus * shape.milli for shape, count in counts.items()}
+    jobs, gpus = sum(counts.values()), sum(asked.values())
+    return {shape: _Shares(count / jobs, asked[shape] / gpus) for shape, count in counts.items()}
+
+
+def _is_large(shares: _Shares) -> bool:
+    """Few large jobs need many of the GPUs. Without them in the mix, small pods break the boards that they need."""
+    return shares.gpus >= _SHARE_STEP
 
 
 def _shape(gpus: int, requested: int, most_memory: int) -> RequestShape:

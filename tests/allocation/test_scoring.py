@@ -253,6 +253,15 @@ def test_request_mix_is_learned_in_steps() -> None:
     }
 
 
+def test_few_large_jobs_are_expected_too() -> None:
+    """Of openb's pods, 3 of 100 ask for 8 GPUs, a quarter of all: they were not in the mix, and found no board."""
+    estimator = RequestMixEstimator()
+    see(estimator, 0, 32, spec(1))
+    assert estimator.mix(80 << 30) == ((whole_gpus(1), 1.0),)
+    see(estimator, 32, 1, spec(8))
+    assert dict(estimator.mix(80 << 30)) == {whole_gpus(1): 1.0, whole_gpus(8): 0.0625}
+
+
 @pytest.mark.parametrize("count", [33, 2**63 - 1, 2**70])
 def test_claims_that_no_node_can_satisfy_are_not_learned(count: int) -> None:
     """An allocation has at most 32 results, so such a claim is never allocated."""
