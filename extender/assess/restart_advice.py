@@ -7,20 +7,25 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from itertools import chain
 from math import inf, isclose
 from shlex import quote
 from typing import NamedTuple
 
+import structlog
+
 from extender.allocation import Features, Snapshot
 from extender.api.fields import Json
+from extender.api.object_meta import ObjectKey
 from extender.api.pod_amounts import NO_LIMIT
 from extender.api.pods import Pod
 from extender.assess.movable_pods import Movable, Terms, movable_pods
 from extender.assess.pod_facts import ClusterFacts
-from extender.assess.wanted_pods import Wanted, check_wanted
+from extender.assess.wanted_pods import Wanted, check_wanted, wanted_group, wanted_pod
 from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.base.text_limits import counted
+from extender.cache import ClusterCache
 from extender.console import to_json
 from extender.defrag import RESERVED, TOLERATION, WAIT_COST, Advice, Asked, Cluster, Restart, Verdict, advise, again
 from extender.explain import free_devices
@@ -34,6 +39,7 @@ _SENTENCES = {
     "impossible": "there is no room even if all pods that may be restarted end",
     "gave-up": "no advice was found before the search gave up: give berth defrag more --seconds, or ask for less",
 }
+_SILENT = 50  # the level of log lines: none of the proof has it
 _NAMED = 3  # pods in a sentence
 _NEAR = 1.1  # of the least cost that the search found: as good
 _PROOF_NODES = 256  # on which the pods are placed again: those of the advice, and the freest others
@@ -302,3 +308,25 @@ def _tolerate(pod: Pod) -> str:
     path, value = ("/spec/tolerations/-", _TOLERATION) if pod.tolerations else ("/spec/tolerations", [_TOLERATION])
     patch = json.dumps([{"op": "add", "path": path, "value": value}])
     return f"{_of_pods([pod], 'patch pod')} --type json -p {quote(patch)}"
+
+
+# -- for the console ----------------------------------------------------------------------------------------------
+
+
+class ConsoleAdvisor:
+    """The advice for the page: from the console's cache, and the objects that it lists. See its RestartAdvisor."""
+
+    def __init__(self, cache: ClusterCache) -> None:
+        self._facts = ClusterFacts(cache)
+
+    def add(self, objects: Sequence[Json]) -> None:
+        """See RestartAdvisor.add."""
+        for obj in objects:
+            self._facts.add(obj)
+
+    def advise(self, key: ObjectKey, policy: Policy, now: datetime, seconds: float, *, is_group: bool) -> Json:
+        """See RestartAdvisor.advise."""
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(_SILENT))
+        snapshot = self._facts.cache.snapshot()
+        wanted = (wanted_group if is_group else wanted_pod)(self._facts, snapshot, key)
+        return next(advice_for(self._facts, [wanted], Terms(now, None), policy, seconds)).as_json()

@@ -114,7 +114,7 @@ def wanted_pod(facts: ClusterFacts, snapshot: Snapshot, key: ObjectKey) -> Wante
     found = next((pod for pod in snapshot.pods.values() if pod.key == key), None)
     if found is None:
         bound = next((one.pod for one in facts.pods.values() if one.pod.key == key), None)
-        why = "is not among the pods that wait for devices"
+        why = "was not found among the pods that wait for devices"
         if bound is not None and bound.node_name:
             why = f"is bound to node {bound.node_name}: berth defrag is for pods that wait"
         raise WireError(f"pod {key}", why)
@@ -131,7 +131,7 @@ def wanted_group(facts: ClusterFacts, snapshot: Snapshot, key: ObjectKey) -> Wan
     groups = groups_named(snapshot, key.namespace, key.name)
     waiting = [pod for pods in groups.values() for pod in pods if pod.is_waiting]
     if not waiting:
-        raise WireError(f"group {key}", "has no pod that waits")
+        raise WireError(f"group {key}", "has no waiting pod")
     keys = {pod.membership.key for pod in waiting if pod.membership is not None}
     if len(keys) > 1:
         raise WireError(f"group {key}", f"names {len(keys)} groups that wait: name one of their pods")

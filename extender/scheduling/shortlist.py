@@ -36,9 +36,8 @@ from extender.topology.score_parts import STEP, ScorePart, total
 from extender.vendors import CLIQUE_LABEL
 
 MAX_SCORE = 10  # MaxExtenderPriority of the extender API
-CPU_NEEDED = (
-    0.75  # of a node's CPU per GPU: a free GPU with less beside it counts as lost; on openb, 0.5 to 0.9 are much alike
-)
+# A free GPU with less than this part of the node's CPU per GPU counts as lost. On openb, 0.5 to 0.9 are much alike.
+_CPU_NEEDED = 0.75
 MAX_CLIQUE = 72  # nodes of a clique that are looked at: no NVLink clique has more GPUs
 
 Best = list[tuple[str, Placement]]
@@ -288,7 +287,7 @@ def _lost_gpus(placement: Placement, node_info: NodeInfo, cpu: int, snapshot: Sn
     if before == after or not node.cpu:
         return 0.0
     left = max(node.cpu - snapshot.claimed_cpu.get(node.name, 0), 0)
-    each = CPU_NEEDED * node.cpu / len(node_info.gpu_bits) / WHOLE  # CPU that a thousandth of a GPU needs
+    each = _CPU_NEEDED * node.cpu / len(node_info.gpu_bits) / WHOLE  # CPU that a thousandth of a GPU needs
     if left - cpu >= before * each:
         return 0.0  # enough for all, as on most nodes
     more = max(after - max(left - cpu, 0) / each, 0.0) - max(before - left / each, 0.0)

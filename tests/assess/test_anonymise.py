@@ -144,7 +144,7 @@ def minimums(objects: list[Json]) -> list[int]:
 
 
 def everything() -> list[Json]:
-    """One object of each kind, with each field that an assessment reads, and some of a driver that nobody knows."""
+    """Objects of each kind, with each field that `berth assess` reads. Berth does not know one of the drivers."""
     nodes = {"n": {"machine": "hgx-h100-8", "labels": {"topology.kubernetes.io/rack": "r", "team": "t"}}}
     pods = [{"name": "p", "node": "n", "gpus": [0, 1], "group": "g"}, {"name": "w", "count": 16}]
     objects = objects_of({"agent": True, "nodes": nodes, "pods": pods})
@@ -177,7 +177,7 @@ def everything() -> list[Json]:
 
 
 def unknown_driver() -> list[Json]:
-    """A driver that nobody knows, with its class, a rule, and a group of pods."""
+    """The slice, class and taint rule of a driver that Berth does not know, and a group of pods."""
     use = {"counterSet": "s", "counters": {"slots": {"value": "1"}}}
     device = {
         "name": "d",

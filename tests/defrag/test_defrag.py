@@ -196,7 +196,7 @@ spec:
 
 
 def test_a_gang_with_a_wrong_level_is_no_question(tmp_path: Path) -> None:
-    """The gang planner never plans such a gang. So there is no room for it, whatever is restarted."""
+    """No node has the label of this level, so no restart can help: the command reports the wrong level."""
     notes = 'annotations: {berth.dev/group: g, berth.dev/group-min: "2", berth.dev/group-required: no/level}'
     text = (MANIFEST.replace("CLASS", "gpu.nvidia.com") + GANG).replace("{name: new", f"{{{notes}, name: new")
     path, manifest = snapshot_file(tmp_path, objects_of_case(CASES[0])), tmp_path / "gang.yaml"
@@ -211,8 +211,8 @@ def test_a_gang_with_a_wrong_level_is_no_question(tmp_path: Path) -> None:
     [
         (["pod", "young"], "pod default/young: is bound to node a: berth defrag is for pods that wait"),
         (["job/young"], "takes a pod or a group, not job young: name one of its pods"),
-        (["pod", "nobody"], "pod default/nobody: is not among the pods that wait for devices"),
-        (["group", "nobody"], "group default/nobody: has no pod that waits"),
+        (["pod", "nobody"], "pod default/nobody: was not found among the pods that wait for devices"),
+        (["group", "nobody"], "group default/nobody: has no waiting pod"),
         (["pod", "p", "--gpus", "8"], "a pod or a group: does not go with --gpus"),
         (["--pods", "2"], "--pods: goes with --gpus"),
         (["--gpus", "8", "--in", "rack"], "--in: is for several pods"),

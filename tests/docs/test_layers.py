@@ -252,7 +252,7 @@ OPEN = {
 }  # tests/cel/test_cel_api.py has the rule for cel
 
 
-# Modules that are faces beside that of their package: whoever needs one subject reads one list of names.
+# Other packages may import these modules directly, because each has one subject that few callers need.
 SUBJECTS = {
     "extender.allocation.nodes.places",
     "extender.assess.texts",

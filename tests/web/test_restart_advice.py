@@ -50,8 +50,8 @@ async def test_the_advice_is_that_of_the_command() -> None:
     ("path", "status", "text"),
     [
         ("default/web", 400, "pod default/web: is bound to node n1: berth defrag is for pods that wait"),
-        ("default/nobody", 400, "pod default/nobody: is not among the pods that wait for devices"),
-        ("group/default/nobody", 400, "group default/nobody: has no pod that waits"),
+        ("default/nobody", 400, "pod default/nobody: was not found among the pods that wait for devices"),
+        ("group/default/nobody", 400, "group default/nobody: has no waiting pod"),
     ],
 )
 async def test_a_question_that_is_none(path: str, status: int, text: str) -> None:

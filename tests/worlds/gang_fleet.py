@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from extender.api.pod_groups import GroupKey, GroupSource, Membership
 from extender.api.pods import Pod
@@ -16,7 +17,7 @@ from extender.serve.gangs.gang_hints import GangHints
 from extender.serve.gangs.gang_monitor import GangMonitor
 from extender.serve.gangs.gang_planning import GangPlanning
 from extender.serve.gangs.gang_scheduler import GangScheduler
-from extender.serve.gangs.gang_state import FormingGang, GangNeeds, PlannedGang, WaitsForGang
+from extender.serve.gangs.gang_state import GangNeeds, PlannedGang, WaitsForGang
 from tests.worlds.evaluation_worlds import Fleet
 
 
@@ -29,18 +30,10 @@ class CountedPlanning(GangPlanning):
 
     plans = calls = 0
 
-    def plan(
-        self,
-        gang: Gang,
-        pod: Pod,
-        names: Sequence[str] | None,
-        occupied: Mapping[GroupKey, frozenset[str]],
-        before: FormingGang | None,
-        deadline: Deadline,
-    ) -> PlannedGang | WaitsForGang | Reason:
+    def plan(self, *args: Any) -> PlannedGang | WaitsForGang | Reason:
         CountedPlanning.plans += 1
         CountedPlanning.calls += 1
-        return super().plan(gang, pod, names, occupied, before, deadline)
+        return super().plan(*args)
 
     def needs(self, gang: Gang, deadline: Deadline) -> GangNeeds | None:
         CountedPlanning.calls += 1
