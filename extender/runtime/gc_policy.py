@@ -46,7 +46,7 @@ async def run_gc_policy(listed: Callable[[], Awaitable[None]]) -> None:
 
 
 def collect_seldom() -> None:
-    """Set thresholds for the reading of many objects that stay. A command that reads a cluster keeps them to its end."""
+    """Set thresholds for reading many objects that stay. A command that reads a cluster keeps them to its end."""
     gc.set_threshold(*_READING)
 
 
