@@ -13,7 +13,7 @@ CONFLICT, NO_ANSWER, BUSY = Conflict("it changed"), Unavailable("no answer"), To
 
 
 class Server:
-    """It has one object, of version 1, 2, ... in the order of the reads, and answers writes with `errors`, then well."""
+    """It has one object; each read shows the next version. Its first answers to writes are `errors`."""
 
     def __init__(self, *errors: ClusterError, unreadable: tuple[ClusterError, ...] = ()) -> None:
         self.errors, self.unreadable = list(errors), list(unreadable)
