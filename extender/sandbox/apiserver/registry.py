@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import json
 import re
@@ -121,15 +120,10 @@ _DELETED_STRINGS, _ORDER, _KEPT = "$deleteFromPrimitiveList/", "$setElementOrder
 
 
 class Registry:
-    """Creates, replaces, patches, deletes and binds objects. All methods raise ApiError.
-
-    `prune(resource, obj)` takes fields out of an object before it is stored, as an API server does with the fields of a
-    feature gate that is off.
-    """
+    """Creates, replaces, patches, deletes and binds objects. All methods raise ApiError."""
 
     def __init__(self, store: ObjectStore) -> None:
         self.store = store
-        self.prune: Callable[[str, Json], None] | None = None
         self._names = itertools.count(1)
 
     def create(self, resource: Resource, namespace: str, obj: Json, check: Check = _unchecked) -> Json:
@@ -156,7 +150,7 @@ class Registry:
         validation.check_spec(resource.name, stored)
         if resource.name in _WITH_STATUS:
             stored["status"] = {"phase": "Pending"} if resource.name == "pods" else {}
-        return self._stored(resource, key, stored)
+        return self.store.put(resource.table, key, stored)
 
     def get(self, resource: Resource, key: Key) -> Json:
         found = self.store.get(resource.table, key)
@@ -250,13 +244,7 @@ class Registry:
             return old
         if written["metadata"].get("deletionTimestamp") and not written["metadata"].get("finalizers"):
             return self.store.remove(resource.table, key)
-        return self._stored(resource, key, written)
-
-    def _stored(self, resource: Resource, key: Key, obj: Json) -> Json:
-        if self.prune is not None:
-            obj = copy.deepcopy(obj)
-            self.prune(resource.name, obj)
-        return self.store.put(resource.table, key, obj)
+        return self.store.put(resource.table, key, written)
 
     def _guard(self, resource: Resource, old: Json, metadata: Json, *, is_patch: bool = False) -> None:
         """Raise ApiError if the uid or the resourceVersion in `metadata` is not the current one.
