@@ -17,6 +17,8 @@ import orjson
 from kubernetes.client import models
 
 from extender.api.fields import Json, amount, get, quantity, string, strings
+from extender.api.object_meta import is_label, is_label_value, is_subdomain
+from extender.api.semver import is_semver
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import shown
 
@@ -33,16 +35,7 @@ _NAMES = {"int": "an integer", "bool": "a boolean"}
 _TYPES: dict[str, type] = {"int": int, "bool": bool}
 # Other maps and strings hold amounts, which may be numbers.
 _TEXT_MAPS = ("labels", "annotations", "nodeSelector", "matchLabels")
-_SUBDOMAIN = re.compile(r"(?=.{1,253}\Z)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
-_LABEL = re.compile(r"(?=.{1,63}\Z)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
 _IDENTIFIER = re.compile(r"(?=.{1,32}\Z)[A-Za-z_]\w*", re.ASCII)
-_LABEL_VALUE = re.compile(r"(?=.{1,63}\Z)[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?")
-_VERSION = re.compile(  # semver.org
-    r"(?:(?:0|[1-9]\d*)(?:\.(?!\Z|[-+])|(?=\Z|[-+]))){3}"
-    r"(?:-(?:0|[1-9]\d*|\d*[a-zA-Z-][\da-zA-Z-]*)(?:\.(?:0|[1-9]\d*|\d*[a-zA-Z-][\da-zA-Z-]*))*)?"
-    r"(?:\+[\da-zA-Z-]+(?:\.[\da-zA-Z-]+)*)?",
-    re.ASCII,
-)
 _MODES = ("All", "ExactCount")
 _OPERATORS, _EFFECTS = ("Equal", "Exists"), ("NoExecute", "NoSchedule", "None")
 _NODES = ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
@@ -112,16 +105,6 @@ def faults_of_value(value: Any, kind: str, path: str) -> Iterator[FieldFault]:
     elif wanted := _wanted(value, kind, form):
         advice = f'write "{str(value).lower() if isinstance(value, bool) else value}"' if kind == "text" else ""
         yield FieldFault(path, f"must be {wanted}, is {shown(value)}", advice)
-
-
-def is_subdomain(name: str) -> bool:
-    """Whether a name is a DNS subdomain."""
-    return _SUBDOMAIN.fullmatch(name) is not None
-
-
-def is_label(name: str) -> bool:
-    """Whether a name is a DNS label."""
-    return _LABEL.fullmatch(name) is not None
 
 
 def request_names(devices: Json, path: str) -> frozenset[str]:
@@ -263,7 +246,7 @@ def _of_class(spec: Json) -> Iterator[FieldFault]:
     name = string(spec, "extendedResourceName", "spec")
     domain, slash, rest = name.partition("/")
     is_native = domain.endswith("kubernetes.io") or domain.startswith("requests.")
-    if name and (not slash or is_native or not is_subdomain(domain) or not _LABEL_VALUE.fullmatch(rest)):
+    if name and (not slash or is_native or not is_subdomain(domain) or not is_label_value(rest)):
         advice = "write DOMAIN/NAME, with a domain of your own"
         yield _invalid("spec.extendedResourceName", name, "must be a valid extended resource name", advice)
 
@@ -284,9 +267,9 @@ def _of_key(obj: Json, where: str) -> Iterator[FieldFault]:
     """The key and the value of a taint or a toleration."""
     key, value = string(obj, "key", where), string(obj, "value", where)
     domain, slash, name = key.rpartition("/")
-    if key and not (_LABEL_VALUE.fullmatch(name) and (is_subdomain(domain) or not slash)):
+    if key and not (is_label_value(name) and (is_subdomain(domain) or not slash)):
         yield _invalid(f"{where}.key", key, "must be a label name", "write DOMAIN/NAME")
-    if value and not _LABEL_VALUE.fullmatch(value):
+    if value and not is_label_value(value):
         yield _invalid(f"{where}.value", value, "must be a label value")
 
 
@@ -411,7 +394,7 @@ def _of_attribute(value: Any, where: str) -> Iterator[FieldFault]:
         for item in one if isinstance(one, list) else [one]:
             if isinstance(item, str) and len(item.encode()) > _MAX_TEXT:
                 yield FieldFault(f"{where}.{kind}", f"Too long: may not be more than {_MAX_TEXT} bytes")
-            elif kind.startswith("version") and not _VERSION.fullmatch(str(item)):
+            elif kind.startswith("version") and not is_semver(str(item)):
                 yield _invalid(f"{where}.{kind}", item, "must be a version of semver.org, as 1.2.3")
 
 

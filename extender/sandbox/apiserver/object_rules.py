@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from extender.api.fields import Json, get, quantity, string
-from extender.api_schema import claim_spec, is_label, rule_faults
+from extender.api.object_meta import MAX_LABEL, is_label
+from extender.api_schema import claim_spec, rule_faults
 from extender.base.berth_errors import WireError
 from extender.cel import CompileError
 from extender.cel.dra import Dialect, compile_selector
@@ -32,7 +33,6 @@ _MODES, _REPLACEMENTS = ("NonIndexed", "Indexed"), ("Failed", "TerminatingOrFail
 _CLAIMS = ("ResourceClaim", "ResourceClaimTemplate")
 _DRA = (*_CLAIMS, "DeviceClass", "DeviceTaintRule", "ResourceSlice")
 _CONFIG_KEY = re.compile(r"[-._a-zA-Z0-9]+")
-_MAX_LABEL = 63
 _NEW = Dialect(stored=False)
 # Fields that a write may not change, by kind.
 _IMMUTABLE = {
@@ -155,8 +155,8 @@ def _of_job(job: Json, spec: Json) -> Faults:
 
 def _of_job_name(name: str, spec: Json) -> Faults:
     """A Job's name is a label of its pods, and begins the host name of each pod with an index."""
-    if len(name) > _MAX_LABEL:
-        yield "spec.template.labels", invalid_value(name, f"must be no more than {_MAX_LABEL} bytes")
+    if len(name) > MAX_LABEL:
+        yield "spec.template.labels", invalid_value(name, f"must be no more than {MAX_LABEL} bytes")
     if spec.get("completionMode") != "Indexed":
         return
     completions = get(spec, "completions", int, "spec", 0)

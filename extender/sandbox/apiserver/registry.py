@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from extender.api.fields import Json
+from extender.api.object_meta import is_subdomain
 from extender.api.pod_groups import GROUP_OBJECTS
 from extender.api.resource_claims import SCHEDULING_GROUP
 from extender.cluster import now_rfc3339
@@ -18,7 +18,6 @@ from extender.sandbox.apiserver import claim_bytes, validation
 from extender.sandbox.apiserver.status_errors import ApiError, conflict, invalid, not_found
 from extender.sandbox.apiserver.versioned_store import Key, ObjectStore
 
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _PREFIX_LENGTH = 58  # the API server cuts generateName so that five more letters fit
 _SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # the API server's, without vowels
 
@@ -129,7 +128,7 @@ class Registry:
     def create(self, resource: Resource, namespace: str, obj: Json, check: Check = _unchecked) -> Json:
         metadata = dict(obj.get("metadata") or {})
         prefix = str(metadata.get("generateName") or "")
-        if prefix and not _SUBDOMAIN.fullmatch(prefix.removesuffix("-")):
+        if prefix and not is_subdomain(prefix.removesuffix("-")):
             raise invalid(
                 resource.qualified_kind,
                 prefix,
