@@ -21,7 +21,7 @@ from extender.allocation.nodes import WholePool
 from extender.api.nodes import Node, NodeSelection
 from extender.api.resource_claims import Allocation, Claim
 from extender.api.resource_slices import PoolKey, Slice, TaintRule, is_complete
-from extender.cache.timers import AgentReports, CacheTimers, Cooldown, TimerKind
+from extender.cache.cache_timers import AgentReports, CacheTimers, Cooldown, TimerKind
 from extender.topology.agent_slices import DRIVER as FABRIC_DRIVER
 from extender.topology.agent_slices import hardware_facts
 from extender.topology.sources import agent_slice
