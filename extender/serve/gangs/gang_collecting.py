@@ -71,7 +71,7 @@ class GangCollecting:
         self._expire()
         key = self._next()
         if key is not None:
-            self._evaluations.queue(key.namespace, _SEARCH, in_steps(self._search_for(key)), blocks=False)
+            self._evaluations.queue_in_background(key.namespace, _SEARCH, in_steps(self._search_for(key)))
 
     # -- the choice ------------------------------------------------------------------------------------------
 
