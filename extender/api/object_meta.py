@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from sys import intern
 from typing import NamedTuple
 
 from extender.api.fields import Json, inner, need, string, string_map
@@ -27,7 +28,7 @@ def is_object_name(name: str) -> bool:
 
 def key_of(metadata: Json) -> ObjectKey:
     """The key of an object with a namespace. Raises WireError."""
-    return ObjectKey(string(metadata, "namespace", "metadata"), need(metadata, "name", "metadata"))
+    return ObjectKey(intern(string(metadata, "namespace", "metadata")), need(metadata, "name", "metadata"))
 
 
 def labels_of(metadata: Json) -> dict[str, str]:

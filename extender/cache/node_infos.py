@@ -17,7 +17,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from hashlib import blake2b
 from weakref import WeakValueDictionary
 
@@ -56,6 +56,8 @@ from extender.topology.sources import choose_fabric, live_fabric
 from extender.vendors import GPU, driver_of, parent_of
 
 _StateKey = tuple[Interned, Interned | None, SharedUse | None]
+_NO_OVERUSE: Mapping[int, int] = {}  # one for all nodes, as the bits of their GPUs
+_shared = lru_cache(maxsize=1024)(tuple[int, ...])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -156,7 +158,7 @@ class NodeInfoBuilder:
             held & busy,
             busy,
             drift,
-            overuse,
+            overuse or _NO_OVERUSE,
             agent_is_fresh,
             hardware.partitions,
             hardware.troubled,
@@ -321,7 +323,7 @@ class NodeInfoBuilder:
             fabric = choose_fabric(reported, driver, devices)
         if fabric is None:
             return None, ()
-        return fabric, tuple(gpus.get(uuid, -1) for uuid in fabric.uuids)
+        return fabric, _shared(tuple(gpus.get(uuid, -1) for uuid in fabric.uuids))
 
     def _agent_fabric(
         self, node: str, live: Slice | None, driver: str, gpus: Mapping[str, Device], parents: frozenset[str]
