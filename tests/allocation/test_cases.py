@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import os
 import random
 import subprocess
 import sys
@@ -109,5 +110,6 @@ def digest(seed: int) -> str:
 def test_same_cluster_same_bytes() -> None:
     """The answers depend neither on the seed of hashes, which each process has, nor on the order of the objects."""
     command = [sys.executable, "-c", "import sys, tests.allocation.test_cases as t; sys.stdout.write(t.digest(1))"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    environment = {**os.environ, "PYTHONHASHSEED": "4"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, check=True)
     assert done.stdout == digest(0)
