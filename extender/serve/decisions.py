@@ -87,9 +87,7 @@ class Decisions:
         )
         self.evaluator = Evaluator(features)
         sink = _ServeSink(self.requeuer, self.orphans)
-        self.filter_service = FilterService(
-            self.cache, policy, self.evaluator, clock, sink, evaluations=self.evaluations
-        )
+        self.filter_service = FilterService(self.cache, policy, self.evaluator, self.evaluations, clock, sink)
         self.queueing_hints = QueueingHints(self.cache, self.filter_service)
         self._watches = watches(self.cache, self._applied)
         progress = self._watches.progress
