@@ -104,7 +104,7 @@ def digest(seed: int) -> str:
         args = wire.decode_args(orjson.dumps({"Pod": pod(f"p{count}", f"c{count}"), "NodeNames": names}))
         answer = filter_service.filter(args.pod, args.names)
         found.update(repr((answer.passed, sorted(answer.failed.items()))).encode())
-        found.update(wire.encode_scores(filter_service.prioritize(args.pod, answer.passed)))
+        found.update(wire.encode_scores(filter_service.prioritize(args.pod, answer.passed or [])))
     return found.hexdigest()
 
 
