@@ -18,7 +18,7 @@ from extender.api.pods import Pod
 from extender.api.reasons import Code
 from extender.base.deadline import DeadlineExceeded
 from extender.cache import ClusterCache
-from extender.gangs.emptied_domains import EmptiedDomains, domains_by_room
+from extender.gangs.empty_domains import EmptyDomains, domains_by_room
 from extender.gangs.gang import gang_minimum, is_incomplete, own_claims
 from extender.gangs.gang_problem import NO_ROOM, GangMembers, GangProblem, gang_members, gang_problem
 from extender.gangs.gang_trial import GangMemory
@@ -92,7 +92,7 @@ class GangCollecting:
         if at > now:
             self._timers.at(_TIMER, at)
         else:
-            self._evaluations.queue(key.namespace, _SEARCH, in_steps(self._search_for(key)), blocks=False)
+            self._evaluations.queue_in_background(key.namespace, _SEARCH, in_steps(self._search_for(key)))
 
     def _may_begin(self, now: float) -> bool:
         allowed = self._filter_service.policy.gang_collect_seconds > 0
@@ -132,7 +132,7 @@ class GangCollecting:
             domains = domains_by_room(problem, snapshot, self._context(), self._filter_service.rankings, GangMemory())
         except DeadlineExceeded:
             return
-        emptied = EmptiedDomains(problem, own_claims(key, snapshot), self._context)
+        emptied = EmptyDomains(problem, own_claims(key, snapshot), self._context)
         for domain in domains:
             for nodes in emptied.holding(domain, self._cache.snapshot):
                 yield CollectedDomain(key, domain.level, domain.name, nodes, self._clock()) if nodes else None
