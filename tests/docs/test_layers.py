@@ -259,6 +259,7 @@ SUBJECTS = {
     "extender.assess.wanted_pods",
     "extender.explain.fleet_rows",
     "extender.explain.scenario",
+    "extender.replay.emptied_nodes",
     "extender.replay.published_traces",
     "extender.replay.svg",
     "extender.sandbox.examples",
