@@ -11,7 +11,6 @@ from itertools import islice
 from math import inf
 from typing import Protocol
 
-from extender.allocation.what_if import with_devices_released
 from extender.api.reasons import Code
 from extender.defrag.bounds import Bounds, least_gpus
 from extender.defrag.clusters import Cluster
@@ -20,7 +19,7 @@ from extender.explain import GangQuestion, PlannerCaches, free_devices, widest_d
 from extender.gangs.domains import natural
 from extender.gangs.gang import Gang
 from extender.gangs.gang_problem import GangMembers, GangPlan, GangShortage, gang_members
-from extender.scheduling import Placement, PodRequirements, Unschedulable, evaluate, requirements_of
+from extender.scheduling import Placement, PodRequirements, Unschedulable, requirements_of
 
 _AROUND = 64  # nodes of a domain without restarts that a plan may use, besides those with; or twice as many as pods
 _NOWHERE = GangShortage(0, 0, "", "")
@@ -50,6 +49,10 @@ class Fit(Protocol):
 
     def domains(self) -> Iterator[Domain]:
         """The domains that may have enough devices after restarts."""
+        ...
+
+    def has_amounts(self, domain: Domain) -> bool:
+        """Whether the domain may have enough CPU, memory and places of pods after all its restarts."""
         ...
 
     def may_fit(self, domain: Domain, chosen: Sequence[Restart]) -> bool:
@@ -94,19 +97,20 @@ class _PodFit:
         self.gave_up = False
 
     def domains(self) -> Iterator[Domain]:
-        pod, snapshot = self._asked.pods[0], self._cluster.snapshot
-        amounts, requirements = self._asked.amounts(pod), self._requirements
+        pod, snapshot, requirements = self._asked.pods[0], self._cluster.snapshot, self._requirements
         known = self._cluster.memory.bounds.setdefault(requirements.key, {})  # most nodes are as in other clusters
         for name in self._cluster.runnable(pod) & self._by_node.keys():
             info, restarts = snapshot.node_infos[name], self._by_node[name]
             if requirements.node_selectors and requirements.mismatch(info.node, snapshot) is not None:
                 continue
-            key = info, tuple([one.name for one in restarts])
-            bound = known.get(key)
-            if bound is None:
-                bound = known[key] = self._bounds.of([info], self._by_node)
-            if bound < inf and self._cluster.left_without(name, restarts).has(amounts):
+            key = info, id(restarts)
+            bound, _ = known.get(key) or known.setdefault(key, (self._bounds.of([info], self._by_node), restarts))
+            if bound < inf:
                 yield Domain((name,), restarts, max(bound, restarts[0].cost))
+
+    def has_amounts(self, domain: Domain) -> bool:
+        asked = self._asked.amounts(self._asked.pods[0])
+        return self._cluster.left_without(domain.nodes[0], domain.restarts).has(asked)
 
     def may_fit(self, domain: Domain, chosen: Sequence[Restart]) -> bool:
         info = self._cluster.snapshot.node_infos[domain.nodes[0]]
@@ -118,8 +122,8 @@ class _PodFit:
         if not self._cluster.left_without(name, chosen).has(amounts):
             return False
         info = self._cluster.snapshot.node_infos[name]
-        freed = with_devices_released(info, [one for restart in chosen for one in restart.results])
-        found = evaluate(freed, self._requirements.for_node(info.node), self._cluster.memory.context)
+        memory = self._cluster.memory
+        found = memory.status(memory.without(info, chosen), self._requirements)
         self.gave_up |= isinstance(found, Unschedulable) and found.reason.code is Code.OUT_OF_BUDGET
         return isinstance(found, Placement)
 
@@ -166,6 +170,9 @@ class _GangFit:
             if restarts and bound < inf:
                 ordered = sorted(restarts.values(), key=lambda one: one.order)
                 yield Domain(domain.nodes, ordered, max(bound, ordered[0].cost))
+
+    def has_amounts(self, _: Domain) -> bool:
+        return True  # the planner knows
 
     def may_fit(self, domain: Domain, chosen: Sequence[Restart]) -> bool:
         places, by_node = self._places_of(domain), dict[str, list[Restart]]()
