@@ -6,19 +6,20 @@ after that, kube-scheduler may give the node's CPU and memory to other pods.
 1. `bind`: wait for an earlier bind of the same pod; if that one was for the same node, its answer is the answer.
 2. `_bind`: the pod, from the watch or read. A pod that is bound to the node is a success. A gang's member waits until
    the binds of the gang's minimum have arrived (`GangBarrier.arrive`).
-3. `_bind_member`: read the PodGroup of a claim, and the DeviceClasses if the cache knows none for an extended resource
-   of the pod. Wait until no other bind writes a claim of the pod.
+3. `_bind_pod`: read the PodGroup of a claim, and the DeviceClasses if the cache knows none for an extended resource of
+   the pod. Wait until no other bind writes a claim of the pod. A pod without devices goes on with step 10, as a gang's
+   member after step 8.
 4. `_bind_with_claims`: without an await in between, choose the devices on the newest snapshot (`_plan`) and assume them
    in the cache.
-5. `_written`: each claim that needs devices gets its finalizer and the allocator annotation, then its status. Each
-   claim that is allocated already gets the pod as its consumer (`ClaimWrites`). A special claim is created first, and
-   named in the pod's status.
+5. `_pre_bind`, up to step 9: each claim that needs devices gets its finalizer and the allocator annotation, then its
+   status. Each claim that is allocated already gets the pod as its consumer (`ClaimWrites`). A special claim is created
+   first, and named in the pod's status.
 6. The write barrier: wait until the watch has shown these writes, and check each claim (`WriteBarrier.require_kept`).
    Of two claims with a device, the earlier one keeps it. From here the cache has the claims as any other.
 7. Wait until the drivers have met the binding conditions of the claims (`DriverWaits`); then check again. Read the
    claims of a PodGroup: other members may have used and left them.
 8. A gang's member waits until the claims of the whole minimum are written (`GangBarrier.written`).
-9. If the bind was slow, read all claims (`ClaimWrites.require_kept`): another process may have released them.
+9. If the bind was slow, read all claims (`ClaimWrites.read_kept`): another process may have released them.
 10. `_send_binding`: the Binding. If its reply is lost, read the pod until it is known whether the Binding was stored.
 
 Success is never answered before the Binding is stored, and an error never after it. An error undoes what the bind has
@@ -58,7 +59,7 @@ from extender.cluster import (
     utc_now,
 )
 from extender.policy import Policy
-from extender.runtime.informers import WatchProgress
+from extender.runtime.informers import NOT_READY, WatchProgress
 from extender.runtime.supervisor import Supervisor
 from extender.scheduling import PodRequirements, Unschedulable, requirements_of
 from extender.scheduling.decision import ScoredNode
@@ -117,8 +118,8 @@ class WatchedClaims(Protocol):
         ...
 
     @property
-    def not_ready_text(self) -> str:
-        """'' once every kind is listed, else the error sentence for a request."""
+    def not_ready(self) -> str:
+        """'' once every kind is listed, else the kinds that are missing, for NOT_READY."""
         ...
 
     @property
@@ -218,17 +219,17 @@ class Binder:
                 return
             if pod.node_name:
                 raise BindError(f"pod {key} is bound to node {pod.node_name} already")
-            if (not_ready := self._watches.not_ready_text) and pod.concerns_berth:
-                raise BindError(not_ready)
+            if (missing := self._watches.not_ready) and pod.concerns_berth:
+                raise BindError(f"{NOT_READY}{missing}")
         membership = pod.membership
         if membership is None:
-            await self._bind_member(pod, node, started, None)
+            await self._bind_pod(pod, node, started, None)
             return
         async with self._in_time(started):
             seconds = self._filter_service.policy.binding_wait_seconds
             forming = await self._gangs.arrive(pod, membership, node, seconds)
         with self._gangs.member(forming, pod, membership.key, node):
-            await self._bind_member(pod, node, started, forming)
+            await self._bind_pod(pod, node, started, forming)
 
     async def _pod(self, key: ObjectKey, uid: str) -> Pod:
         known = self._cache.store.pods.get(uid)
@@ -244,7 +245,7 @@ class Binder:
             raise BindError(f"pod {key} is being deleted")
         return self._cache.store.in_tree(pod)
 
-    async def _bind_member(self, pod: Pod, node: str, started: float, forming: FormingGang | None) -> None:
+    async def _bind_pod(self, pod: Pod, node: str, started: float, forming: FormingGang | None) -> None:
         async with self._in_time(started):
             group = await pod_group_of(self._writer, pod, self._claims_of(pod)) if pod.group else None
             if pod.containers:
@@ -320,7 +321,7 @@ class Binder:
             for claim, allocation in plan.allocations:
                 self._cache.assume(claim.uid, cycle.pod.uid, cycle.node, allocation.results)
             async with self._in_time(cycle.started):
-                claims = await self._written(cycle, plan)
+                claims = await self._pre_bind(cycle, plan)
             with self._span(cycle.pod.uid, "write binding"):
                 await self._send_binding(cycle, claims, plan.annotations)
         except (BindOutcomeUnknown, BindPending):
@@ -370,8 +371,11 @@ class Binder:
         runner_up = self._filter_service.shortlist_scores.runner_up(cycle.pod.uid, node, last)
         return _Plan(requirements, allocations, chosen, decision_annotation(chosen, runner_up))
 
-    async def _written(self, cycle: BindingCycle, plan: _Plan) -> list[Claim]:
-        """Write the claims, and return them once nothing keeps the pod from using their devices."""
+    async def _pre_bind(self, cycle: BindingCycle, plan: _Plan) -> list[Claim]:
+        """Write the claims, and return them once nothing keeps the pod from using their devices.
+
+        As PreBind of the in-tree plugin. Raises BerthError.
+        """
         with self._span(cycle.pod.uid, "write claims"):
             claims = await self._claims.write(cycle, plan.requirements, plan.allocations)
         with self._span(cycle.pod.uid, "write barrier"):
@@ -382,11 +386,11 @@ class Binder:
             self.write_barrier.require_kept(claims)
         if cycle.pod_group is not None:
             # Another process may deallocate the claim of a PodGroup before a member is bound, see deallocate_unused.
-            await self._claims.require_kept(cycle, [claim for claim in claims if cycle.is_of_group(claim)])
+            await self._claims.read_kept(cycle, [claim for claim in claims if cycle.is_of_group(claim)])
         if cycle.forming is not None:
             await self._gangs.written(cycle.forming, cycle.pod)
         if asyncio.get_running_loop().time() - cycle.started > FRESH_SECONDS:
-            await self._claims.require_kept(cycle, claims)
+            await self._claims.read_kept(cycle, claims)
         return claims
 
     def _end_assumed(self, cycle: BindingCycle, plan: _Plan) -> None:
@@ -442,7 +446,7 @@ class Binder:
                     return True
                 if pod.uid != uid or pod.node_name or pod.deleting or isinstance(refused, Conflict):
                     raise BindError(f"binding pod {key}: {refused}")
-                await self._claims.require_kept(cycle, claims)
+                await self._claims.read_kept(cycle, claims)
                 return False
             except NotFound:
                 raise BindError(f"pod {key} does not exist any more") from None

@@ -3,7 +3,7 @@
 An evaluation runs selectors and searches that any tenant may write, in the one thread that answers all calls. Three
 rules keep it from stopping others. (1) A call evaluates for at most 0.1 s (`evaluation_seconds`), and so do all calls
 of one namespace in a second; the namespaces that do so share twice that. The first millisecond of a call always is
-free, and pods of a known shape need less. (2) What does not end in time is queued, and calls say that it is not
+free, and pods of a known shape need less; their binds have a whole call whatever the others have used. (2) What does not end in time is queued, and calls say that it is not
 finished until the queue has ended it; kube-scheduler retries. A namespace with queued work has only that one
 millisecond for anything else in a call. (3) The queue takes the namespaces in turn, with a tenth of the time, or with
 half of it while no call evaluates.

@@ -22,6 +22,7 @@ from extender import __version__
 from extender.base.berth_errors import WireError
 from extender.console import Console, Turns
 from extender.files import read_mounted
+from extender.runtime.informers import NOT_READY
 from extender.web.asgi import (
     PROBES,
     TEXT,
@@ -168,9 +169,9 @@ class ConsoleApp:
             return rejected
         if reads and path == "/metrics":
             return self._scrapes.answer()
-        not_ready = self.console.informers.not_ready_text
-        if not_ready and path.startswith(_OF_CLUSTER):
-            return problem(503, not_ready)
+        missing = self.console.informers.not_ready
+        if missing and path.startswith(_OF_CLUSTER):
+            return problem(503, f"{NOT_READY}{missing}")
         if path.startswith(_LARGE) and self._turns.full:
             return problem(429, self._turns.full)
         if path == "/v1/explain" and scope["method"] == "POST":
