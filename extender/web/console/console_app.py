@@ -124,7 +124,10 @@ _MAX_WAITING = 16  # requests for these
 
 
 class ConsoleApp:
-    """Probes, metrics, explain, fleet and the page. `access` has the access rules, by default those of loopback."""
+    """Probes, metrics, explain, fleet and the page. `access` has the access rules, by default those of loopback.
+
+    `limits` are those of the bodies.
+    """
 
     def __init__(
         self,
