@@ -190,8 +190,9 @@ def _plain(put: Callable[..., None], decode: Callable[[Json], object]) -> Callab
 
 def _claims(cache: ClusterCache, *, listed: bool) -> Callable[[str, Json | None], None]:
     def apply(key: str, obj: Json | None) -> None:
-        namespace, _, name = key.partition("/")
-        cache.apply_claim(ObjectKey(namespace, name), None if obj is None else decode_claim(obj), listed=listed)
+        namespace, _, name = key.rpartition("/")
+        claim = decode_claim(obj) if obj is not None else None
+        cache.apply_claim(claim.key if claim is not None else ObjectKey(namespace, name), claim, listed=listed)
 
     return apply
 

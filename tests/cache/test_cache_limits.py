@@ -28,7 +28,7 @@ from extender.scheduling import NodeRanking, RankingCache
 from extender.serve.evaluations import Evaluations
 from extender.serve.gangs.gang_admission import SlotLimits
 from extender.topology.agent_slices import DRIVER as FABRIC_DRIVER
-from tests.worlds.bind_slots_world import gang_member, gang_scheduler
+from tests.worlds.bind_slots_world import gang_member, watched_gangs
 
 
 def counted(kind: str, events: int) -> dict[str, int]:
@@ -273,11 +273,14 @@ def test_queued_evaluations_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     assert evaluations.waiting == 0
 
 
-def test_gangs_with_a_plan_and_gangs_that_wait_are_bounded_also_for_each_namespace() -> None:
+def test_gangs_with_a_plan_and_gangs_that_wait_are_bounded_also_for_each_namespace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Gangs of pods without devices always fit."""
+    monkeypatch.setattr("extender.serve.gangs.gang_admission.MAX_REMEMBERED", 6)
     fleet = Fleet("mixed")
     fleet.fill(1, 0.0)
-    gangs = gang_scheduler(fleet, SlotLimits(total=12, namespace=8, small=2), remembered_gangs=6)
+    gangs, _ = watched_gangs(fleet, SlotLimits(total=12, namespace=8, small=2))
     for namespace, count in (("a", 20), ("b", 5), ("c", 5), ("d", 5)):
         for i in range(count):
             pods = [gang_member(fleet, namespace, f"g{i}", f"p{i}-{j}") for j in range(2)]

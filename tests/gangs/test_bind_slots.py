@@ -36,7 +36,7 @@ def in_the_way(namespace: str, count: int, *plans: FormingGang, now: float = 0.0
     """The positions of the plans that must end; None if the gang must wait."""
     queue = AdmissionAlone(lambda: now, LIMITS)
     queue.forming.update({one.key: one for one in plans})
-    found = queue.plans_in_the_way(namespace, count)
+    found = queue.plans_to_preempt(namespace, count)
     return None if found is None else sorted(plans.index(one) for one in found)
 
 
@@ -101,7 +101,7 @@ class Queue:
     def __init__(self) -> None:
         self.fleet, self.requeues = Fleet("mixed"), Requeues()
         self.fleet.fill(1, 0.0)
-        self.gangs, self.monitor = watched_gangs(self.fleet, LIMITS, remembered_gangs=100, sink=self.requeues)
+        self.gangs, self.monitor = watched_gangs(self.fleet, LIMITS, sink=self.requeues)
         self.pods: dict[str, Pod] = {}
 
     def ask(self, namespace: str, group: str, minimum: int) -> bool:
@@ -195,10 +195,11 @@ def test_in_any_order_the_limits_hold_and_every_gang_gets_its_places(seed: int) 
     assert not waiting
 
 
-def test_the_namespaces_with_gangs_that_wait_for_places_are_bounded() -> None:
-    queue = AdmissionAlone(lambda: 0.0, LIMITS, namespaces=4)
+def test_the_namespaces_with_gangs_that_wait_for_places_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{SlotLimits.__module__}.MAX_REMEMBERED", 4)
+    queue = AdmissionAlone(lambda: 0.0, LIMITS)
     for i in range(20):
-        assert queue.ask(GroupKey(f"n{i}", GroupSource.BERTH, "job"), "u", 11, is_queued=False)
+        assert queue.ask(GroupKey(f"n{i}", GroupSource.BERTH, "job"), "u", 11, None, is_queued=False)
     assert len(list(queue.places())) == 4
 
 

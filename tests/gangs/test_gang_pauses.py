@@ -49,7 +49,7 @@ def pause_seconds(waiting: GangAdmission, now: list[float]) -> float:
 
 def test_the_pause_doubles_with_each_failed_plan_until_a_member_is_bound() -> None:
     now = [0.0]
-    waiting = AdmissionAlone(lambda: now[0], remembered=4)
+    waiting = AdmissionAlone(lambda: now[0])
     assert [pause_seconds(waiting, now) for _ in range(6)] == [1, 2, 4, 8, 16, 30]
     assert {pause_seconds(waiting, now) for _ in range(3000)} == {30}
     waiting.succeeded(key())
@@ -59,7 +59,7 @@ def test_the_pause_doubles_with_each_failed_plan_until_a_member_is_bound() -> No
 def test_a_change_of_a_gang_shortens_its_pause_to_a_second_and_ever_new_changes_do_not_end_it() -> None:
     """A plan for each edit of a large gang would keep the event loop busy."""
     now = [0.0]
-    waiting = AdmissionAlone(lambda: now[0], remembered=4)
+    waiting = AdmissionAlone(lambda: now[0])
     for _ in range(5):
         waiting.pause(key(), REFUSED)
     found = waiting.get(key())
@@ -71,10 +71,11 @@ def test_a_change_of_a_gang_shortens_its_pause_to_a_second_and_ever_new_changes_
         assert found.retry_at == 1
 
 
-def test_the_memory_of_gangs_and_of_their_failures_is_bounded() -> None:
+def test_the_memory_of_gangs_and_of_their_failures_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attack: fill memory with gangs."""
+    monkeypatch.setattr(f"{GangAdmission.__module__}.MAX_REMEMBERED", 4)
     now = [0.0]
-    waiting = AdmissionAlone(lambda: now[0], remembered=4)
+    waiting = AdmissionAlone(lambda: now[0])
     for i in range(100):
         waiting.pause(key(f"job-{i}"), REFUSED)
         waiting.collects_not_before(key(f"job-{i}"), 1.0)
@@ -85,9 +86,10 @@ def test_the_memory_of_gangs_and_of_their_failures_is_bounded() -> None:
     assert sum(waiting.complete_since(key(f"job-{i}")) == 0.0 for i in reversed(range(100))) == 4
 
 
-def test_a_namespace_with_thousands_of_gangs_takes_no_memory_from_others() -> None:
+def test_a_namespace_with_thousands_of_gangs_takes_no_memory_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attack: make Berth forget the pauses and failures of others' gangs."""
-    waiting = AdmissionAlone(lambda: 0.0, remembered=8)
+    monkeypatch.setattr(f"{GangAdmission.__module__}.MAX_REMEMBERED", 8)
+    waiting = AdmissionAlone(lambda: 0.0)
     others = [key("job", f"other-{i}") for i in range(3)]
     for one in others:
         waiting.pause(one, REFUSED)
@@ -285,7 +287,7 @@ async def test_the_groups_of_a_namespace_that_are_read_together_are_bounded() ->
 
 def test_the_end_of_a_pause_wakes_only_if_a_plan_may_succeed() -> None:
     now, version = [0.0], ClusterCache(Features()).snapshot().version
-    waiting = AdmissionAlone(lambda: now[0], remembered=4)
+    waiting = AdmissionAlone(lambda: now[0])
 
     def woken() -> bool:
         now[0] += 100.0

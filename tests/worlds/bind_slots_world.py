@@ -44,9 +44,7 @@ class Requeues(FilterSink):
 class AdmissionAlone(GangAdmission):
     """An admission queue without a cluster, and without a monitor, which does what is due."""
 
-    def __init__(
-        self, clock: Callable[[], float], limits: SlotLimits | None = None, remembered: int = 16, namespaces: int = 16
-    ) -> None:
+    def __init__(self, clock: Callable[[], float], limits: SlotLimits | None = None) -> None:
         cache, self.timers, self.requeues, self._now = ClusterCache(Features()), GangTimers(), Requeues(), clock
         bound = BoundMembers(cache, _none_bound, self.timers, clock)
         super().__init__(
@@ -56,8 +54,6 @@ class AdmissionAlone(GangAdmission):
             clock,
             self.requeues.fits,
             limits=limits,
-            remembered=remembered,
-            namespaces=namespaces,
         )
 
     def expire(self) -> bool:
@@ -93,31 +89,15 @@ def commit(forming: FormingGang) -> None:
         forming.write(uid, forming.progress_at)
 
 
-def gang_scheduler(
-    fleet: Fleet, limits: SlotLimits, remembered_gangs: int = 16, sink: FilterSink | None = None
-) -> GangScheduler:
-    """Its clock is that of the fleet."""
-    return watched_gangs(fleet, limits, remembered_gangs, sink)[0]
-
-
 def watched_gangs(
-    fleet: Fleet, limits: SlotLimits, remembered_gangs: int = 16, sink: FilterSink | None = None
+    fleet: Fleet, limits: SlotLimits, sink: FilterSink | None = None
 ) -> tuple[GangScheduler, GangMonitor]:
-    """With a monitor. Their clock is that of the fleet."""
+    """A gang scheduler with its monitor. Their clock is that of the fleet."""
 
     def clock() -> float:
         return fleet.now
 
     sink = sink or FilterSink()
     planning = GangPlanning(fleet.cache, fleet.filter_service)
-    gangs = GangScheduler(
-        fleet.cache,
-        fleet.filter_service,
-        planning,
-        _none_bound,
-        sink,
-        clock,
-        remembered_gangs=remembered_gangs,
-        slots=limits,
-    )
+    gangs = GangScheduler(fleet.cache, fleet.filter_service, planning, _none_bound, sink, clock, slots=limits)
     return gangs, GangMonitor(gangs, fleet.cache, sink, clock)

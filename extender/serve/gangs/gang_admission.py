@@ -25,8 +25,6 @@ from dataclasses import dataclass
 from math import inf
 from types import MappingProxyType
 
-from cachetools import LRUCache
-
 from extender.api.pod_groups import GroupKey, GroupSource, Membership
 from extender.api.pods import Pod
 from extender.api.reasons import Code, Reason
@@ -54,7 +52,6 @@ from extender.serve.gangs.gang_state import (
 )
 
 MAX_REMEMBERED = 4096  # gangs
-MAX_NAMESPACES = 1024  # with a place, or that lost one
 ABSENT_SECONDS = 15.0  # until a requeued gang loses its place; kube-scheduler retries a pod after 10 s at most
 LAST_SECONDS = 60.0  # for which the gangs of a namespace that lost nodes come last
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds until a gang whose plan failed is planned again
@@ -107,7 +104,7 @@ class GangAdmission:
     """The gangs that wait, those with a plan, and the places of those that wait for others. No function here awaits.
 
     `requeue` lets kube-scheduler retry the pods that Berth rejected. `is_served` tells whether the API server serves
-    the PodGroups of a source. `clock` returns seconds. At most `remembered` gangs wait, see FairLRU.
+    the PodGroups of a source. `clock` returns seconds. At most MAX_REMEMBERED gangs wait, see FairLRU.
     """
 
     def __init__(
@@ -119,8 +116,6 @@ class GangAdmission:
         requeue: Callable[[], None],
         is_served: Callable[[GroupSource], bool] = lambda _: False,
         limits: SlotLimits | None = None,
-        remembered: int = MAX_REMEMBERED,
-        namespaces: int = MAX_NAMESPACES,
     ) -> None:
         self._cache = cache
         self._bound_members = bound_members
@@ -130,18 +125,18 @@ class GangAdmission:
         self._is_served = is_served
         self._limits = limits or SlotLimits()
         self.forming: dict[GroupKey, FormingGang] = {}  # the gangs with a plan
-        self._waiting: FairLRU[GroupKey, WaitingGang] = FairLRU(remembered)
-        self._histories: FairLRU[GroupKey, _History] = FairLRU(remembered)
-        self._for_slots: LRUCache[str, Place] = LRUCache(namespaces)  # by namespace
+        self._waiting: FairLRU[GroupKey, WaitingGang] = FairLRU(MAX_REMEMBERED)
+        self._histories: FairLRU[GroupKey, _History] = FairLRU(MAX_REMEMBERED)
+        self._for_slots: dict[str, Place] = {}  # by namespace; each is of a gang that waits
         self._for_nodes: Place | None = None
-        self._lost_nodes_at: LRUCache[str, float] = LRUCache(namespaces)  # by namespace
+        self._lost_nodes_at: dict[str, float] = {}  # by namespace, of the last minute
 
     # -- (1) complete and valid? -----------------------------------------------------------------------------
 
     def missing(self, pod: Pod, membership: Membership) -> int | Reason:
         """How many members of the pod's gang must still be bound, or why it cannot be planned now. It has no plan.
 
-        0 or less if the pod is placed alone. Some members may be bound without a claim that shows it, or may terminate
+        0 or less if the pod is a single pod. Some members may be bound without a claim that shows it, or may terminate
         with one, so they are read now and then.
         """
         key, snapshot = membership.key, self._cache.snapshot()
@@ -174,13 +169,14 @@ class GangAdmission:
 
     # -- (2) must it wait? (3) are there slots? --------------------------------------------------------------
 
-    def ask(self, key: GroupKey, uid: str, slots: int, *, is_queued: bool) -> Reason | None:
+    def ask(
+        self, key: GroupKey, uid: str, slots: int, waiting: WaitingGang | None, *, is_queued: bool
+    ) -> Reason | None:
         """Why the gang of the pod `uid` must wait although it is complete; None if it may be planned now.
 
-        `slots` is the number of its members that must still be bound. `is_queued`: its plan is in the queue of
-        evaluations.
+        `slots` is the number of its members that must still be bound; `waiting` is the gang if it waits already.
+        `is_queued`: its plan is in the queue of evaluations.
         """
-        waiting = self._waiting.get(key)
         if waiting is not None:
             pauses, is_behind = self._clock() < waiting.retry_at, self._waits_for_other(waiting)
             if is_behind and self._for_nodes is not None and self._for_nodes.key == key:
@@ -208,7 +204,7 @@ class GangAdmission:
         complete_since = self.complete_since(key)
         kept = self._kept_from(key, complete_since)
         first = self._for_slots.get(key.namespace)
-        if self.plans_in_the_way(key.namespace, slots, kept) is not None:
+        if self.plans_to_preempt(key.namespace, slots, kept) is not None:
             if first is not None and first.key == key:
                 del self._for_slots[key.namespace]
                 self.requeue_waiting()  # it may have no room, and then keeps no slots from others
@@ -231,20 +227,20 @@ class GangAdmission:
             found[other.key.namespace] = other.slots
         return found
 
-    def plans_in_the_way(self, namespace: str, slots: int, kept: Mapping[str, int] = _NONE) -> list[FormingGang] | None:
-        """The plans that must end so that a gang of the namespace gets its slots; None if it must wait.
+    def plans_to_preempt(self, namespace: str, slots: int, kept: Mapping[str, int] = _NONE) -> list[FormingGang] | None:
+        """The plans that end so that a gang of the namespace gets its slots; None if it must wait.
 
-        `kept` are slots for gangs without a plan, by namespace. A plan whose minimum is bound gives way to all. After
-        a time, a plan that waits for members gives way to other namespaces.
+        `kept` are slots for gangs without a plan, by namespace. All may preempt a plan whose minimum is bound. After a
+        time, other namespaces may preempt a plan that waits for members.
         """
         now, used, found = self._clock(), Counter({namespace: slots}) + Counter(kept), list[FormingGang]()
         for plan in self.forming.values():
             used[plan.key.namespace] += plan.slots
-        for plan in sorted(self.forming.values(), key=lambda plan: (plan.gives_way_at, plan.since)):
+        for plan in sorted(self.forming.values(), key=lambda plan: (plan.preemptible_at, plan.since)):
             is_own, fit_together = plan.key.namespace == namespace, self._fit_together(namespace, used)
             if fit_together and used[namespace] <= self._limits.namespace:
                 break
-            if plan.gives_way_at <= now and (plan.runs or not is_own) and (is_own or not fit_together):
+            if plan.preemptible_at <= now and (plan.runs or not is_own) and (is_own or not fit_together):
                 found.append(plan)
                 used[plan.key.namespace] -= plan.slots
         fits = self._fit_together(namespace, used) and used[namespace] <= self._limits.namespace
@@ -303,7 +299,8 @@ class GangAdmission:
         """kube-scheduler did not ask about a gang with a place in time: it loses the place."""
         lost = [place for place in self._places_of(key) if place.lost_at <= self._clock()]
         if self._for_nodes in lost:
-            self._lost_nodes_at[key.namespace] = self._clock()
+            now, before = self._clock(), self._lost_nodes_at.items()
+            self._lost_nodes_at = {name: at for name, at in before if at + LAST_SECONDS > now} | {key.namespace: now}
         self._lose(lost)
 
     def _leave_places(self, key: GroupKey, state: GangState) -> None:
@@ -326,7 +323,7 @@ class GangAdmission:
     def preemptible(self, key: GroupKey) -> None:
         """A plan may be preempted from now on: a gang that waits for slots may get them."""
         plan = self.forming.get(key)
-        if plan is not None and plan.gives_way_at <= self._clock() and self._any_in(GangState.QUEUED):
+        if plan is not None and plan.preemptible_at <= self._clock() and self._any_in(GangState.QUEUED):
             self._requeue_places()
 
     def requeue_waiting(self) -> None:
@@ -473,17 +470,21 @@ class GangAdmission:
         event = WAITING_EVENTS.get(reason.code, GangEvent.NO_PLAN)
         gang = WaitingGang(next_state(key, state, event), reason)
         for dropped, _ in self._waiting.put(key.namespace, key, gang):
-            self._leave_places(dropped, GangState.NONE)
+            self._popped(dropped)
         self._timers.cancel((GangTimer.PAUSE_END, key))
         self._leave_places(key, gang.state)
         return gang
 
     def _pop(self, key: GroupKey) -> WaitingGang | None:
-        """The gang does not wait any more."""
-        self._timers.cancel((GangTimer.PAUSE_END, key))
+        """The gang does not wait any more. Returns it as it waited, if it did."""
         found = self._waiting.pop(key)
-        self._leave_places(key, GangState.NONE)
+        if found is not None:
+            self._popped(key)
         return found
+
+    def _popped(self, key: GroupKey) -> None:
+        self._timers.cancel((GangTimer.PAUSE_END, key))
+        self._leave_places(key, GangState.NONE)
 
     def changed(self, key: GroupKey) -> bool:
         """The gang has other members or another minimum: a pause ends soon, since a plan may succeed now.

@@ -18,7 +18,7 @@ from extender.api.pods import Pod
 from extender.api.reasons import Code
 from extender.base.deadline import DeadlineExceeded
 from extender.cache import ClusterCache
-from extender.gangs.emptied_domains import EmptiedDomains, domains_by_room
+from extender.gangs.empty_domains import EmptyDomains, domains_by_room
 from extender.gangs.gang import gang_minimum, is_incomplete, own_claims
 from extender.gangs.gang_problem import NO_ROOM, GangMembers, GangProblem, gang_members, gang_problem
 from extender.gangs.gang_trial import GangMemory
@@ -132,7 +132,7 @@ class GangCollecting:
             domains = domains_by_room(problem, snapshot, self._context(), self._filter_service.rankings, GangMemory())
         except DeadlineExceeded:
             return
-        emptied = EmptiedDomains(problem, own_claims(key, snapshot), self._context)
+        emptied = EmptyDomains(problem, own_claims(key, snapshot), self._context)
         for domain in domains:
             for nodes in emptied.holding(domain, self._cache.snapshot):
                 yield CollectedDomain(key, domain.level, domain.name, nodes, self._clock()) if nodes else None
