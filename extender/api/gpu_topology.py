@@ -121,6 +121,3 @@ class Fabric:
         if not self.products:
             return (1 << self.graph.size) - 1 if self.product in names else 0
         return sum(1 << i for i in range(self.graph.size) if self.product_at(i) in names)
-
-    def position(self, uuid: str) -> int | None:
-        return next((i for i, gpu in enumerate(self.gpus) if gpu.uuid == uuid), None)
