@@ -90,9 +90,8 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """The state of one GPU that the agent reported. None: the agent could not read the value."""
+    """The state of one GPU that the agent reported. None: the agent could not read the value, or there is no agent."""
 
-    uuid: str
     memory_total_bytes: int = 0
     memory_free_bytes: int | None = None
     memory_reserved_bytes: int | None = None  # reserved by the driver
@@ -107,6 +106,7 @@ class Fabric:
     """A node's graph, with the UUID and state of the GPU at each position."""
 
     graph: Graph
+    uuids: tuple[str, ...]
     gpus: tuple[GpuState, ...]
     source: Source
     clique: str = ""
