@@ -45,7 +45,6 @@ from extender.api.pods import DECISION_ANNOTATION, Pod
 from extender.api.reasons import Code, Reason
 from extender.api.resource_claims import Claim
 from extender.base.berth_errors import BerthError
-from extender.base.text_limits import cut
 from extender.cache import ClusterCache
 from extender.cluster import (
     ClusterError,
@@ -81,7 +80,7 @@ from extender.serve.binding_cycle import (
     pod_group_of,
 )
 from extender.serve.claims import FRESH_SECONDS, ClaimWrites, NewAllocations
-from extender.serve.filter import FilterService, RunnerUp
+from extender.serve.filter import FilterService
 from extender.serve.gangs.gang_barrier import GangBarrier
 from extender.serve.gangs.gang_state import FormingGang
 from extender.serve.telemetry import SpanFactory, no_span
@@ -96,8 +95,6 @@ CLAIM_SECONDS = 5.0
 BINDING_SECONDS = 3.0
 _MAX_OTHER_SECONDS = 20.0  # how long a bind waits for the bind of another pod that shares a claim
 _MAX_UNSURE_SECONDS = 20.0  # how long to read whether a Binding was stored
-# Of the annotation: room for 32 devices and all score parts. A pod may have 256 KiB of annotations.
-_MAX_NOTE_BYTES = 4096
 
 
 class _Plan(NamedTuple):
@@ -106,7 +103,7 @@ class _Plan(NamedTuple):
     requirements: PodRequirements  # of the pod on the node
     allocations: NewAllocations
     chosen: ScoredNode
-    annotations: dict[str, str]  # of the Binding
+    annotations: dict[str, str]  # of the Binding; none if all devices were allocated before
 
 
 class WatchedClaims(Protocol):
@@ -247,7 +244,7 @@ class Binder:
 
     async def _bind_pod(self, pod: Pod, node: str, started: float, forming: FormingGang | None) -> None:
         async with self._in_time(started):
-            group = await pod_group_of(self._writer, pod, self._claims_of(pod)) if pod.group else None
+            group = await pod_group_of(self._writer, pod, self._cache.store.claims) if pod.group else None
             if pod.containers:
                 await self._require_known_classes(pod, node)
             await self._wait_for_other_binds(pod)
@@ -295,21 +292,18 @@ class Binder:
         Holds of other pods on shared claims end: this bind came first, and the binds of the other pods will find the
         claims allocated. Raises BindError after 20 s.
         """
-        reserved = self._cache.reservations.by_claim
+        claims, reserved = self._cache.store.claims, self._cache.reservations.by_claim
         while promised := [
             claim
-            for claim in self._claims_of(pod)
-            if claim.allocation is None and (found := reserved.get(claim.uid)) is not None and found.pod_uid != pod.uid
+            for key in sorted(pod.claim_keys)  # an error always names the same one
+            if (claim := claims.get(key)) is not None and claim.allocation is None
+            if (found := reserved.get(claim.uid)) is not None and found.pod_uid != pod.uid
         ]:
             for claim in promised:
                 if not await self._progress.wait_for(partial(self._is_not_written, claim.uid), _MAX_OTHER_SECONDS):
                     raise BindError(str(Reason(Code.CLAIM_IN_FLIGHT, (str(claim.key),))))
             for claim in promised:
                 self._cache.release_claim(claim.uid)
-
-    def _claims_of(self, pod: Pod) -> list[Claim]:
-        """The pod's claims, as far as the cache has them, by name: an error always names the same one."""
-        return [claim for key in sorted(pod.claim_keys) if (claim := self._cache.store.claims.get(key)) is not None]
 
     def _is_not_written(self, claim_uid: str) -> bool:
         """Whether no bind writes the claim now."""
@@ -368,8 +362,8 @@ class Binder:
         if requirements.compute_domain:
             own_clique = {node_info.node.labels.get(CLIQUE_LABEL)}
             last = in_cliques(requirements.crowded_cliques(snapshot) - own_clique, snapshot)
-        runner_up = self._filter_service.shortlist_scores.runner_up(cycle.pod.uid, node, last)
-        return _Plan(requirements, allocations, chosen, decision_annotation(chosen, runner_up))
+        text = chosen.annotation(*self._filter_service.shortlist_scores.runner_up(cycle.pod.uid, node, last))
+        return _Plan(requirements, allocations, chosen, {DECISION_ANNOTATION: text} if text else {})
 
     async def _pre_bind(self, cycle: BindingCycle, plan: _Plan) -> list[Claim]:
         """Write the claims, and return them once nothing keeps the pod from using their devices.
@@ -380,10 +374,12 @@ class Binder:
             claims = await self._claims.write(cycle, plan.requirements, plan.allocations)
         with self._span(cycle.pod.uid, "write barrier"):
             await self.write_barrier.wait(claims)
-            self.write_barrier.require_kept(claims)
+            for claim in claims:
+                self.write_barrier.require_kept(claim)
             self._end_assumed(cycle, plan)
         if await self._drivers.wait(cycle, claims, plan.requirements.policy):
-            self.write_barrier.require_kept(claims)
+            for claim in claims:
+                self.write_barrier.require_kept(claim)
         if cycle.pod_group is not None:
             # Another process may deallocate the claim of a PodGroup before a member is bound, see deallocate_unused.
             await self._claims.read_kept(cycle, [claim for claim in claims if cycle.is_of_group(claim)])
@@ -463,12 +459,6 @@ class Binder:
             self._log.info("bound", pod=str(pod.key), node=cycle.node, claims=names, **fields)
         except Exception:  # noqa: BLE001 - see above
             self._log.exception("a Binding cannot be reported", pod=str(pod.key), node=cycle.node)
-
-
-def decision_annotation(chosen: ScoredNode, runner_up: RunnerUp) -> dict[str, str]:
-    """The annotation that the Binding writes on the pod; none if all devices were allocated before."""
-    text = chosen.annotation(*runner_up)
-    return {DECISION_ANNOTATION: cut(text, _MAX_NOTE_BYTES)} if text else {}
 
 
 def _new_share() -> str:
