@@ -17,8 +17,8 @@ from extender.allocation.nodes import SHARES, UNUSED, PoolUse
 from extender.api.nodes import Node
 from extender.api.resource_claims import Reservation, ReservationState, Result
 from extender.api.resource_slices import DeviceId, PoolKey
+from extender.cache.cache_timers import CacheTimers, TimerKind
 from extender.cache.slice_index import set_or_drop
-from extender.cache.timers import TimerKind, Timers
 from extender.vendors import CLIQUE_LABEL, COMPUTE_DOMAIN_DRIVER, COMPUTE_DOMAIN_LABEL
 
 Holder = tuple[str, str]  # ("claim" | "bind" | "hold", claim UID)
@@ -317,7 +317,7 @@ class Reservations:
     returns the pools whose use changed. Times are in seconds of the service's clock.
     """
 
-    def __init__(self, allocated_devices: AllocatedDevices, timers: Timers) -> None:
+    def __init__(self, allocated_devices: AllocatedDevices, timers: CacheTimers) -> None:
         self._allocated_devices = allocated_devices
         self._timers = timers
         self.by_claim: dict[str, Reservation] = {}

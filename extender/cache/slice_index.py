@@ -22,7 +22,7 @@ from extender.allocation.nodes import WholePool
 from extender.api.nodes import Node, NodeSelection
 from extender.api.resource_claims import Allocation, Claim
 from extender.api.resource_slices import PoolKey, Slice, TaintRule, is_complete
-from extender.cache.timers import AgentReports, Cooldown, TimerKind, Timers
+from extender.cache.cache_timers import AgentReports, CacheTimers, Cooldown, TimerKind
 from extender.topology.agent_slices import DRIVER as FABRIC_DRIVER
 from extender.topology.agent_slices import hardware_facts
 from extender.topology.sources import agent_slice
@@ -61,7 +61,7 @@ class SliceIndex:
     must lead to equal decisions.
     """
 
-    def __init__(self, timers: Timers) -> None:
+    def __init__(self, timers: CacheTimers) -> None:
         self.published: dict[str, Slice] = {}  # by name, without the taints of rules that the other indexes have
         self.deleted: set[str] = set()  # names of slices that changed or were deleted, until the caller clears it
         self.rules: dict[str, TaintRule] = {}
@@ -103,7 +103,7 @@ class SliceIndex:
             self.published[name] = new
             self._add(new if _is_of_agent(new) else tainted(new, self.rules.values()))
         self._touch_nodes(both, now)
-        doubted = self.publishers.changed - self.dirty.keys()
+        doubted = self.publishers.changed.difference(self.dirty)  # - keys() would look at each dirty node
         self._mark(node for node in doubted if self.node_changes.allows(node, now))
         for node, before in reported.items():
             if hardware_facts(before) != hardware_facts(self.fabric.get(node)):
@@ -169,7 +169,7 @@ class SliceIndex:
     def _touch_nodes(self, changed: list[Slice], now: float) -> None:
         """Mark the nodes of the pools of slices: a slice of one node can complete or break a pool that others see."""
         named = {one.selection.node_name or ("" if _is_of_agent(one) else ALL_NODES) for one in changed}
-        new = named - self.dirty.keys()
+        new = named.difference(self.dirty)
         self._mark(node for node in new if node == ALL_NODES or self.node_changes.allows(node, now))
         for pool in dict.fromkeys(one.pool for one in changed if not _is_of_agent(one)):
             nodes = self.nodes_of([pool]) - named

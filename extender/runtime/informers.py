@@ -68,18 +68,12 @@ _MAX_AT_ONCE = 8  # changed nodes that a snapshot builds at once
 class CacheRefresh:
     """A caller of `wait` builds the remaining nodes, and yields to the event loop after each time slice.
 
-    Without a caller nothing is built: the next snapshot builds everything at once. `time_slice` is in seconds.
+    Without a caller nothing is built: the next snapshot builds everything at once. `clock` returns seconds.
     """
 
-    def __init__(
-        self,
-        cache: ClusterCache,
-        clock: Callable[[], float] = time.perf_counter,
-        time_slice: float = _SLICE_SECONDS,
-    ) -> None:
+    def __init__(self, cache: ClusterCache, clock: Callable[[], float] = time.perf_counter) -> None:
         self._cache = cache
         self._clock = clock
-        self._time_slice = time_slice
         self._building = asyncio.Lock()
         self._computed = 0  # nodes and slices since the start
 
@@ -95,7 +89,7 @@ class CacheRefresh:
         enough = self._computed + backlog
         async with self._building:  # one caller builds, so that a time slice is all that other tasks wait for
             while self._cache.backlog > _MAX_AT_ONCE and self._computed < enough:
-                until = self._clock() + self._time_slice
+                until = self._clock() + _SLICE_SECONDS
                 while self._cache.backlog > _MAX_AT_ONCE and self._clock() < until:
                     self._cache.rebuild(_STEP)
                     self._computed += _STEP

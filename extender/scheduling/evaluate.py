@@ -375,9 +375,9 @@ class PlacementCache:
     cache is bounded, the oldest entry goes first. It is valid for one FleetBaseline, because scores are relative to it.
     """
 
-    def __init__(self, limit: int = _MAX_PLACEMENTS) -> None:
+    def __init__(self) -> None:
         # Each with the bytes of memory that the selectors of its request demand of a device.
-        self._placements: FIFOCache[tuple[object, ...], tuple[int, Placement]] = FIFOCache(limit)
+        self._placements: FIFOCache[tuple[object, ...], tuple[int, Placement]] = FIFOCache(_MAX_PLACEMENTS)
         self._parts: dict[ScorePart, ScorePart] = {}  # equal parts of placements are one object
         self._baseline: FleetBaseline | None = None
 

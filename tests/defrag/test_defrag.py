@@ -43,6 +43,7 @@ def test_case(case: Json, tmp_path: Path) -> None:
         assert found[0]["placed_on"] == case["on"]
     _, out, _ = berth(words)
     assert [text for text in case.get("says", ()) if text not in out] == []
+    assert [text for text in case.get("says_not", ()) if text in out] == []
     _, out, _ = berth([*words, "--output", "commands"])
     heads = {f"# {one['wanted']}" for one in found}
     lines = [line for line in out.splitlines() if line not in heads]
