@@ -21,7 +21,7 @@ from extender.allocation.nodes import WholePool
 from extender.api.nodes import Node, NodeSelection
 from extender.api.resource_claims import Allocation, Claim
 from extender.api.resource_slices import PoolKey, Slice, TaintRule, is_complete
-from extender.cache.timers import AgentReports, Cooldown, TimerKind, Timers
+from extender.cache.cache_timers import AgentReports, CacheTimers, Cooldown, TimerKind
 from extender.topology.agent_slices import DRIVER as FABRIC_DRIVER
 from extender.topology.agent_slices import hardware_facts
 from extender.topology.sources import agent_slice
@@ -60,7 +60,7 @@ class SliceIndex:
     must lead to equal decisions.
     """
 
-    def __init__(self, timers: Timers) -> None:
+    def __init__(self, timers: CacheTimers) -> None:
         self.published: dict[str, Slice] = {}  # by name, without the taints of rules that the other indexes have
         self.deleted: set[str] = set()  # names of slices that changed or were deleted, until the caller clears it
         self.rules: dict[str, TaintRule] = {}

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from extender.api.fields import Json
-from extender.api.object_meta import ObjectKey, is_object_name
+from extender.api.object_meta import ObjectKey, is_label, is_subdomain
 from extender.api.pod_groups import GroupKey, Membership
 from extender.api.pods import Pod
 from extender.base.berth_errors import BerthError
@@ -135,7 +135,7 @@ class Questions:
     async def _of_bound(self, key: ObjectKey) -> Json:
         """Explain a bound pod from its object and its claims. Raises UnknownPod."""
         unknown = UnknownPod(f"pod {one_line(str(key))} does not wait for Berth, and is not bound")
-        if not (is_object_name(key.namespace) and is_object_name(key.name)):
+        if not (is_label(key.namespace) and is_subdomain(key.name)):
             raise unknown
         try:
             pod = await self._reads.read_pod(key)

@@ -34,7 +34,6 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, KeysView
 from contextlib import asynccontextmanager, contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -89,22 +88,15 @@ from extender.serve.undo import IN_FLIGHT_GRACE_SECONDS, Undo
 from extender.serve.write_barrier import WriteBarrier
 from extender.vendors import CLIQUE_LABEL
 
+# Seconds of one bind call beyond `binding_wait_seconds` of the policy: until the Binding is sent, and then until its
+# outcome is known. httpTimeout of the scheduler's bind entry is at least 10 s longer than that wait (docs/policy.md).
+# The rest of the 10 s is for the undo.
+CLAIM_SECONDS = 5.0
+BINDING_SECONDS = 3.0
 _MAX_OTHER_SECONDS = 20.0  # how long a bind waits for the bind of another pod that shares a claim
 _MAX_UNSURE_SECONDS = 20.0  # how long to read whether a Binding was stored
 # Of the annotation: room for 32 devices and all score parts. A pod may have 256 KiB of annotations.
 _MAX_NOTE_BYTES = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class BindTimes:
-    """Seconds that one bind call may take beyond `binding_wait_seconds` of the policy.
-
-    httpTimeout of the scheduler's bind entry is at least 10 s longer than that wait (docs/policy.md). The rest of the
-    10 s is for the undo.
-    """
-
-    claims: float = 5.0  # until the Binding is sent
-    binding: float = 3.0  # then, until the outcome of the Binding is known
 
 
 class _Plan(NamedTuple):
@@ -148,7 +140,6 @@ class Binder:
         supervisor: Supervisor,
         wall_clock: WallClock = utc_now,
         span: SpanFactory = no_span,
-        times: BindTimes | None = None,
     ) -> None:
         self._cache = cache
         self._filter_service = filter_service
@@ -159,7 +150,6 @@ class Binder:
         self._gangs = gangs
         self._supervisor = supervisor
         self._span = span
-        self._times = times or BindTimes()
         self._running: dict[str, tuple[str, asyncio.Task[None]]] = {}
         self._claims = ClaimWrites(writer, wall_clock)
         self._undo = Undo(writer)
@@ -212,7 +202,7 @@ class Binder:
 
         The outcome of a write that is under way is then unknown, as after a lost reply.
         """
-        seconds = self._filter_service.policy.binding_wait_seconds + self._times.claims
+        seconds = self._filter_service.policy.binding_wait_seconds + CLAIM_SECONDS
         try:
             async with asyncio.timeout_at(started + seconds):
                 yield
@@ -415,8 +405,8 @@ class Binder:
 
         Raises BindError if the Binding was not stored, BindOutcomeUnknown if that is not known in time.
         """
-        pod, now, times = cycle.pod, asyncio.get_running_loop().time(), self._times
-        seconds = self._filter_service.policy.binding_wait_seconds + times.claims + times.binding
+        pod, now = cycle.pod, asyncio.get_running_loop().time()
+        seconds = self._filter_service.policy.binding_wait_seconds + CLAIM_SECONDS + BINDING_SECONDS
         end = min(cycle.started + seconds, now + _MAX_UNSURE_SECONDS)
         error: ClusterError | None = None
         try:
@@ -496,28 +486,20 @@ def _pause(error: ClusterError) -> float:
 # kube-scheduler calls again, until `binding_timeout_seconds` have passed since the allocation.
 
 
-@dataclass(frozen=True, slots=True)
-class WaitLimits:
-    """How many binds may wait for drivers at the same time. The others fail at once, and kube-scheduler calls again.
-
-    Members of a gang have slots of their own. A bind that waits for the bind of another pod, or for the write that
-    reserves a shared claim, needs no slot: it waits for answers of the API server, as all binds do.
-    """
-
-    total: int = 48  # with the slots of gangs, 16 below the connections to the verbs
-    namespace: int = 32
+# How many binds may wait for drivers at the same time. The others fail at once, and kube-scheduler calls again.
+# Members of a gang have slots of their own. A bind that waits for the bind of another pod, or for the write that
+# reserves a shared claim, needs no slot: it waits for answers of the API server, as all binds do.
+MAX_WAITING = 48  # with the slots of gangs, 16 below the connections to the verbs
+MAX_WAITING_OF_NAMESPACE = 32
 
 
 class DriverWaits:
     """The binds that wait for binding conditions now. `wall_clock` is compared with the time of an allocation."""
 
-    def __init__(
-        self, cache: ClusterCache, progress: WatchProgress, wall_clock: WallClock, limits: WaitLimits | None = None
-    ) -> None:
+    def __init__(self, cache: ClusterCache, progress: WatchProgress, wall_clock: WallClock) -> None:
         self._cache = cache
         self._progress = progress
         self._wall_clock = wall_clock
-        self._limits = limits or WaitLimits()
         self._waiting: Counter[str] = Counter()  # binds by namespace
         self._ended = False
 
@@ -571,8 +553,8 @@ class DriverWaits:
     @contextmanager
     def slot(self, namespace: str) -> Iterator[bool]:
         """A slot for one bind; False if there is none for its namespace."""
-        waiting, limits = self._waiting, self._limits
-        if waiting[namespace] >= limits.namespace or waiting.total() >= limits.total:
+        waiting = self._waiting
+        if waiting[namespace] >= MAX_WAITING_OF_NAMESPACE or waiting.total() >= MAX_WAITING:
             yield False
             return
         waiting[namespace] += 1

@@ -23,7 +23,6 @@ from extender.scheduling import Evaluator
 from extender.serve.bind import Binder, WatchedClaims
 from extender.serve.evaluations import Evaluations
 from extender.serve.filter import FilterResult, FilterService, FilterSink
-from extender.serve.gangs.bound_members import BoundMembers
 from extender.serve.gangs.gang_barrier import GangBarrier
 from extender.serve.gangs.gang_hints import GangHints
 from extender.serve.gangs.gang_monitor import GangMonitor
@@ -88,18 +87,22 @@ class Decisions:
         )
         self.evaluator = Evaluator(features)
         sink = _ServeSink(self.requeuer, self.orphans)
-        self.filter_service = FilterService(
-            self.cache, policy, self.evaluator, clock, sink, evaluations=self.evaluations
-        )
+        self.filter_service = FilterService(self.cache, policy, self.evaluator, self.evaluations, clock, sink)
         self.queueing_hints = QueueingHints(self.cache, self.filter_service)
         self._watches = watches(self.cache, self._applied)
         progress = self._watches.progress
         planning = GangPlanning(self.cache, self.filter_service)
-        bound = BoundMembers(self.cache, writer.read_bound_members, clock)
         self.gangs = GangScheduler(
-            self.cache, self.filter_service, planning, bound, sink, clock, progress.notify, self._is_served
+            self.cache,
+            self.filter_service,
+            planning,
+            writer.read_bound_members,
+            sink,
+            clock,
+            progress.notify,
+            self._is_served,
         )
-        self.gang_monitor = GangMonitor(self.gangs, self.cache, bound, sink, clock)
+        self.gang_monitor = GangMonitor(self.gangs, self.cache, sink, clock)
         self.gang_hints = GangHints(self.gangs, self.cache, planning, self.filter_service)
         barrier = GangBarrier(self.gangs, progress, clock)
         self.binder = Binder(

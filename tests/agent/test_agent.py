@@ -31,6 +31,7 @@ from tests.fakes import nvml as library
 from tests.fakes.nvml import Library
 from tests.worlds.eventually import eventually
 from tests.worlds.process_starter import start
+from tests.worlds.sandbox_worlds import drop_fields
 from tests.worlds.shared_folder import SHARED, needs
 from tests.worlds.supervised_worlds import Breakable
 
@@ -99,7 +100,7 @@ async def test_server_that_drops_taints_is_not_written_to_again_and_again() -> N
     """1.34 and 1.35 by default (DRADeviceTaints is off)."""
     nvml = Library(MACHINES["t4-4"])
     async with publishing(nvml) as (cluster, agent):
-        cluster.api.registry.prune = drop_taints
+        drop_fields(cluster, drop_taints)
         for _ in range(3):
             await agent.step()
         assert agent.writes == 1

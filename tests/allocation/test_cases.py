@@ -79,6 +79,7 @@ import asyncio, hashlib, random, sys
 from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
 from extender.cache.cluster_cache import ClusterCache
 from extender.policy import Policy
+from extender.serve.evaluations import Evaluations
 from extender.serve.filter import FilterService
 from extender.allocation.device_rules import Features
 from extender.api.resource_claims import decode_claim
@@ -103,7 +104,7 @@ for event in events: event()
 cache.apply_class("gpu.nvidia.com", decode_class(GPU_CLASS))
 names = sorted(cache.store.nodes)
 rng.shuffle(names)
-filter_service = FilterService(cache, Policy(), Evaluator(Features()), lambda: 0.0)
+filter_service = FilterService(cache, Policy(), Evaluator(Features()), Evaluations(lambda: 0.0), lambda: 0.0)
 digest = hashlib.sha256()
 for count in (1, 2, 4, 8, 9):
     asked = {"deviceClassName": "gpu.nvidia.com", "count": count}

@@ -176,8 +176,9 @@ def test_the_estimate_of_a_ranking_grows_with_its_entries() -> None:
     assert sizes == sorted(set(sizes))
 
 
-def test_shortlists_and_unschedulable_pods_are_bounded() -> None:
-    fleet = Fleet("mixed", remembered_pods=3)
+def test_shortlists_and_unschedulable_pods_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extender.serve.filter.MAX_PODS", 3)
+    fleet = Fleet("mixed")
     fleet.fill(1, 0.0)
     for number in range(5):
         assert fleet.filter(fleet.pod(f"fits-{number}", 1, 1)).passed

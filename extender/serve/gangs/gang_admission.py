@@ -19,9 +19,8 @@ nodes so come after those of others for a minute: a tenant may have many gangs o
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from types import MappingProxyType
@@ -48,6 +47,8 @@ from extender.serve.gangs.gang_state import (
     FormingGang,
     GangEvent,
     GangState,
+    GangTimer,
+    GangTimers,
     WaitingGang,
     next_state,
 )
@@ -113,6 +114,7 @@ class GangAdmission:
         self,
         cache: ClusterCache,
         bound_members: BoundMembers,
+        timers: GangTimers,
         clock: Callable[[], float],
         requeue: Callable[[], None],
         is_served: Callable[[GroupSource], bool] = lambda _: False,
@@ -122,19 +124,17 @@ class GangAdmission:
     ) -> None:
         self._cache = cache
         self._bound_members = bound_members
+        self._timers = timers
         self._clock = clock
         self._requeue = requeue
         self._is_served = is_served
         self._limits = limits or SlotLimits()
         self.forming: dict[GroupKey, FormingGang] = {}  # the gangs with a plan
-        self.rescheduled = asyncio.Event()  # set if a deadline may be earlier, or if bound members must be read
         self._waiting: FairLRU[GroupKey, WaitingGang] = FairLRU(remembered)
         self._histories: FairLRU[GroupKey, _History] = FairLRU(remembered)
         self._for_slots: LRUCache[str, Place] = LRUCache(namespaces)  # by namespace
         self._for_nodes: Place | None = None
         self._lost_nodes_at: LRUCache[str, float] = LRUCache(namespaces)  # by namespace
-        self._lost = False  # whether a gang has lost its place since the last call of `requeue_due`
-        self._checked = -inf  # when `requeue_due` was last called
 
     # -- (1) complete and valid? -----------------------------------------------------------------------------
 
@@ -156,18 +156,14 @@ class GangAdmission:
         if minimum > MAX_TOGETHER:
             return Reason(Code.GANG_TOO_LARGE, (key.name, str(MAX_TOGETHER)))
         if is_incomplete(membership, minimum, snapshot):
-            self._want_bound_members(key)
+            self._bound_members.want(key)
             return Reason(Code.GANG_INCOMPLETE, (key.name, str(minimum)))
         placed = placed_members(key, snapshot)
         is_new = pod.uid not in snapshot.members.get(key, {})  # the known members may be those of an earlier gang
         if may_terminate(key, placed, minimum, snapshot) or (is_new and placed):
-            self._want_bound_members(key)
+            self._bound_members.want(key)
             return Reason(Code.GANG_UNREAD, (key.name,))
         return minimum - len(placed)
-
-    def _want_bound_members(self, key: GroupKey) -> None:
-        if self._bound_members.want(key):
-            self.rescheduled.set()
 
     def wait_or_missing(self, pod: Pod, membership: Membership) -> int | Reason:
         """As `missing`; a gang that cannot be planned waits for the end of the reason."""
@@ -191,9 +187,8 @@ class GangAdmission:
                 self._for_nodes.requeued_at = inf
             if is_behind or is_queued or pauses:
                 waiting.note(uid)
-                if pauses and not waiting.asked_early and not is_queued:
-                    waiting.asked_early = True
-                    self.rescheduled.set()
+                if pauses and not is_queued:
+                    self._end_pause_at(key, waiting, waiting.retry_at)
                 return waiting.reason
         if self._have_slots(key, slots):
             return None
@@ -225,7 +220,6 @@ class GangAdmission:
 
     def _kept_from(self, key: GroupKey, complete_since: float) -> dict[str, int]:
         """The slots that are kept from a gang, by namespace."""
-        self._drop_lost()
         with_plan = {forming.namespace for forming in self.forming}
         own, found = self._for_slots.get(key.namespace), dict[str, int]()
         if own is not None and own.key != key and own.complete_since < complete_since:
@@ -271,7 +265,6 @@ class GangAdmission:
 
         A gang with a plan keeps its own nodes, and those for which kube-scheduler sent bind requests.
         """
-        self._drop_lost()
         found = {other.key: other.planned.nodes for other in self.forming.values() if other.key != key}
         place, forming = self._for_nodes, self.forming.get(key)
         if place is not None and place.key != key and self._order(place) < self._order_of(key):
@@ -281,12 +274,10 @@ class GangAdmission:
 
     def wait_for_nodes(self, key: GroupKey, uid: str, reason: Reason, other: GroupKey, nodes: frozenset[str]) -> None:
         """Let a gang wait for the gang `other`, and keep the nodes on which it fits for it if it comes first."""
-        self._drop_lost()
         self.wait(key, uid, reason, other)
         first, since = self._for_nodes, self.complete_since(key)
         if first is None or first.key == key or self._order_of(key) < self._order(first):
             self._for_nodes = Place(key, since, _KEEPS_NODES, self._clock(), nodes=nodes)
-            self.rescheduled.set()
 
     def _order_of(self, key: GroupKey) -> tuple[bool, float]:
         is_last = self._lost_nodes_at.get(key.namespace, -inf) + LAST_SECONDS > self._clock()
@@ -308,21 +299,35 @@ class GangAdmission:
         if self._for_nodes is not None:
             yield self._for_nodes
 
-    def _drop_lost(self) -> None:
-        """The only place where a gang loses its place unasked: it waits for something else, or is not tried."""
-        now = self._clock()
-        for place in self.places():
-            waiting = self._waiting.get(place.key)
-            is_absent = place.lost_at <= now
-            if waiting is not None and waiting.state in place.states and not is_absent:
-                continue
-            self._lost = True
-            if place is not self._for_nodes:
+    def place_lost(self, key: GroupKey) -> None:
+        """kube-scheduler did not ask about a gang with a place in time: it loses the place."""
+        lost = [place for place in self._places_of(key) if place.lost_at <= self._clock()]
+        if self._for_nodes in lost:
+            self._lost_nodes_at[key.namespace] = self._clock()
+        self._lose(lost)
+
+    def _leave_places(self, key: GroupKey, state: GangState) -> None:
+        """The gang is in this state from now on: it loses its place unless it keeps it in this state."""
+        self._lose([place for place in self._places_of(key) if state not in place.states])
+
+    def _places_of(self, key: GroupKey) -> list[Place]:
+        found = self._for_slots.get(key.namespace), self._for_nodes
+        return [place for place in found if place is not None and place.key == key]
+
+    def _lose(self, lost: Sequence[Place]) -> None:
+        for place in lost:
+            if place is self._for_nodes:
+                self._for_nodes = None
+            else:
                 del self._for_slots[place.key.namespace]
-                continue
-            self._for_nodes = None
-            if is_absent:
-                self._lost_nodes_at[place.key.namespace] = now
+        if lost:
+            self.requeue_waiting()
+
+    def preemptible(self, key: GroupKey) -> None:
+        """A plan may be preempted from now on: a gang that waits for slots may get them."""
+        plan = self.forming.get(key)
+        if plan is not None and plan.gives_way_at <= self._clock() and self._any_in(GangState.QUEUED):
+            self._requeue_places()
 
     def requeue_waiting(self) -> None:
         """Let kube-scheduler retry the gangs that wait for others: some of them may get a plan now."""
@@ -332,8 +337,13 @@ class GangAdmission:
     def _requeue_places(self) -> None:
         """kube-scheduler retries all rejected pods: from now on it must ask about the gangs that have a place."""
         for place in self.places():
-            place.requeued_at = min(place.requeued_at, self._clock())
+            self._expect(place)
         self._requeue()
+
+    def _expect(self, place: Place) -> None:
+        """kube-scheduler was told to retry the gang: without a request in time, it loses the place."""
+        place.requeued_at = min(place.requeued_at, self._clock())
+        self._timers.at((GangTimer.PLACE_LOST, place.key), place.lost_at)
 
     def plan_ended(self, namespace: str) -> None:
         """A plan of the namespace has ended: the namespace goes to the end of the queue for slots."""
@@ -417,9 +427,8 @@ class GangAdmission:
         """
         reason = Reason(Code.GANG_UNFINISHED, (key.name,))
         self._pause(key, reason, seconds, uid)
-        first = self._for_nodes
-        if first is not None and first.key == key:
-            first.requeued_at = min(first.requeued_at, self._clock())
+        if self._for_nodes is not None and self._for_nodes.key == key:
+            self._expect(self._for_nodes)
         return reason
 
     def plannable(self, key: GroupKey) -> None:
@@ -436,21 +445,45 @@ class GangAdmission:
         gang.retry_at = self._clock() + seconds
         if uid:
             gang.note(uid)
-            gang.asked_early = True  # kube-scheduler gave up this pod
-            self.rescheduled.set()
+            self._end_pause_at(key, gang, gang.retry_at)  # kube-scheduler gave up this pod
         return gang
 
+    def _end_pause_at(self, key: GroupKey, gang: WaitingGang, time: float, *, asked: bool = True) -> None:
+        """The gang pauses until this time. `asked`: then kube-scheduler must be told, as it asked during the pause."""
+        gang.retry_at = time
+        gang.asked_early |= asked
+        if gang.asked_early:
+            self._timers.at((GangTimer.PAUSE_END, key), time)
+
+    def pause_ended(self, key: GroupKey) -> None:
+        """Let kube-scheduler retry a gang about which it asked during its pause, if it may get a plan now.
+
+        Without a change, a gang without room is still without room.
+        """
+        gang, version = self._waiting.get(key), self._cache.snapshot().version
+        if gang is not None and gang.asked_early and gang.retry_at <= self._clock():
+            gang.asked_early = False
+            if gang.wakes or gang.version not in (-1, version):
+                self._requeue()
+
     def _put(self, key: GroupKey, reason: Reason) -> WaitingGang:
-        """The gang waits with another reason now. One that does not wait for nodes any more loses those kept for it."""
+        """The gang waits with another reason now. It loses its place if it does not wait for that any more."""
         before = self._waiting.get(key)
         state = before.state if before is not None else GangState.NONE
         event = WAITING_EVENTS.get(reason.code, GangEvent.NO_PLAN)
         gang = WaitingGang(next_state(key, state, event), reason)
-        self._waiting.put(key.namespace, key, gang)
-        if self.comes_first == key and gang.state not in _KEEPS_NODES:
-            self._for_nodes = None
-            self.requeue_waiting()
+        for dropped, _ in self._waiting.put(key.namespace, key, gang):
+            self._leave_places(dropped, GangState.NONE)
+        self._timers.cancel((GangTimer.PAUSE_END, key))
+        self._leave_places(key, gang.state)
         return gang
+
+    def _pop(self, key: GroupKey) -> WaitingGang | None:
+        """The gang does not wait any more."""
+        self._timers.cancel((GangTimer.PAUSE_END, key))
+        found = self._waiting.pop(key)
+        self._leave_places(key, GangState.NONE)
+        return found
 
     def changed(self, key: GroupKey) -> bool:
         """The gang has other members or another minimum: a pause ends soon, since a plan may succeed now.
@@ -462,17 +495,16 @@ class GangAdmission:
         if gang is None:
             return False
         gang.needs = None
-        gang.retry_at = min(gang.retry_at, now + CHANGED_SECONDS)
         gang.wakes = True
-        gang.asked_early |= gang.state is not GangState.MISSING
-        self.rescheduled.set()
-        return gang.retry_at > now
+        retry_at = min(gang.retry_at, now + CHANGED_SECONDS)
+        self._end_pause_at(key, gang, retry_at, asked=gang.state is not GangState.MISSING)
+        return retry_at > now
 
     def completed(self, key: GroupKey) -> None:
         """Missing members or the PodGroup exist now: kube-scheduler retries the gang, after its pause if it has one."""
         gang = self._waiting.get(key)
         if gang is not None and self.changed(key):
-            gang.asked_early = True
+            self._end_pause_at(key, gang, gang.retry_at)
         else:
             self._requeue()
 
@@ -480,65 +512,33 @@ class GangAdmission:
         """The plan of the gang ended because the gang changed. It pauses as any gang that changes."""
         self._pause(key, Reason(Code.GANG_CHANGED, (key.name,)), CHANGED_SECONDS)
 
-    def ask_again(self, gang: WaitingGang, seconds: float) -> None:
+    def ask_again(self, key: GroupKey, gang: WaitingGang, seconds: float) -> None:
         """The planner could not decide whether the gang fits; kube-scheduler retries after `seconds`."""
-        gang.version, gang.retry_at = -1, self._clock() + seconds
-        gang.wakes = gang.asked_early = True
-        self.rescheduled.set()
+        gang.version, gang.wakes = -1, True
+        self._end_pause_at(key, gang, self._clock() + seconds)
 
     def plan_again(self, code: Code) -> None:
         """End the pauses of the gangs that wait with this code."""
-        for gang in self._waiting.values():
+        for key, gang in self._waiting.items():
             if gang.reason.code is code:
-                gang.retry_at = -inf
+                self._end_pause_at(key, gang, -inf, asked=False)
 
     def planned(self, key: GroupKey) -> WaitingGang | None:
         """The gang has a plan. Returns it as it waited, if it did."""
-        found = self._waiting.pop(key)
-        next_state(key, found.state if found is not None else GangState.NONE, GangEvent.PLAN)
         if self.comes_first == key:
-            self._for_nodes = None
+            self._for_nodes = None  # without a requeue: others wait for its plan now
+        found = self._pop(key)
+        next_state(key, found.state if found is not None else GangState.NONE, GangEvent.PLAN)
         return found
 
     def gone(self, key: GroupKey) -> None:
         """No member of the gang waits any more."""
-        self._waiting.pop(key)
+        self._pop(key)
         history = self._histories.get(key)
         if history is not None:
             history.complete_since = None
             if history == _History():
                 self._histories.pop(key)
-
-    # -- deadlines -------------------------------------------------------------------------------------------
-
-    def requeue_due(self) -> bool:
-        """Let kube-scheduler retry gangs that may get a plan now, although no event says so. Returns whether it did.
-
-        A plan began to give way, a gang lost its place, or a pause is over in which kube-scheduler asked. Without a
-        change, a gang without room is still without room.
-        """
-        now, version = self._clock(), self._cache.snapshot().version
-        since, self._checked = self._checked, now
-        gives_way = any(since < plan.gives_way_at <= now for plan in self.forming.values())
-        self._drop_lost()
-        lost, self._lost = self._lost, False
-        due = [gang for gang in self._waiting.values() if gang.asked_early and gang.retry_at <= now]
-        for gang in due:
-            gang.asked_early = False
-        if (lost and self._any_in(*_WAITS_FOR_OTHERS)) or (gives_way and self._any_in(GangState.QUEUED)):
-            self._requeue_places()
-            return True
-        found = any(gang.wakes or gang.version not in (-1, version) for gang in due)
-        if found:
-            self._requeue()
-        return found
-
-    @property
-    def next_deadline(self) -> float:
-        """The earliest time at which `requeue_due` has work; infinite if there is none."""
-        pauses = (gang.retry_at for gang in self._waiting.values() if gang.asked_early)
-        give_way = (plan.gives_way_at for plan in self.forming.values() if plan.gives_way_at > self._checked)
-        return min((*pauses, *give_way, *(place.lost_at for place in self.places())), default=inf)
 
     # -- from one plan to the next ---------------------------------------------------------------------------
 
@@ -563,7 +563,7 @@ class GangAdmission:
 
     def succeeded(self, key: GroupKey) -> None:
         """A member is bound: the gang does not wait any more, and its failures are forgotten."""
-        self._waiting.pop(key)
+        self._pop(key)
         history = self._histories.pop(key)
         if history is not None and history.collects_at > self._clock():
             self.collects_not_before(key, history.collects_at)
@@ -575,17 +575,15 @@ class GangAdmission:
             history.named = next(iter(uids))
         return history.named
 
-    def next_to_collect(self, now: float) -> GroupKey | None:
-        """Of the gangs without room that may collect devices, the one that has been complete for longest.
+    def next_to_collect(self) -> tuple[float, GroupKey] | None:
+        """Of the gangs without room, the one that may collect devices first, and when.
 
-        Those that have collected before come last.
+        Of those that have not collected before, it is the one that has been complete for longest.
         """
-        found = [
-            (not_before, self.complete_since(key), key)
-            for key, gang in self._waiting.items()
-            if gang.reason.code in NO_ROOM and (not_before := self.may_collect_at(key)) <= now
-        ]
-        return min(found, key=lambda entry: entry[:2])[2] if found else None
+        lacking = [key for key, gang in self._waiting.items() if gang.reason.code in NO_ROOM]
+        found = [(self.may_collect_at(key), self.complete_since(key), key) for key in lacking]
+        at, _, key = min(found, key=lambda entry: entry[:2], default=(0.0, 0.0, None))
+        return (at, key) if key is not None else None
 
     def collects_not_before(self, key: GroupKey, at: float) -> None:
         """The gang has collected devices, or no domain could hold it: it may not collect before this time."""

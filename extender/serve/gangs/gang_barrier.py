@@ -37,7 +37,7 @@ class GangBarrier:
         forming = self._gangs.forming_for(pod, membership)
         if forming is None:
             return None
-        forming.bind_ended(pod.uid)
+        self._gangs.plans.bind_ended(forming, pod.uid)
         planned = forming.node_of(pod.uid) or node
         if planned != node and forming.committed:
             self._gangs.plans.leave(forming, pod.uid)
@@ -56,7 +56,7 @@ class GangBarrier:
             arrived = await self._progress.wait_for(lambda: forming.is_decided or forming.has_arrived, seconds)
         finally:
             if not arrived:  # this bind ends: the others must not count it
-                forming.bind_ended(pod.uid)
+                self._gangs.plans.bind_ended(forming, pod.uid)
         if not arrived:
             raise BindPending(f"waiting for the other pods of group {forming.key.name}")
         _check_not_ended(forming)
@@ -82,7 +82,7 @@ class GangBarrier:
 
         The plan ends at its deadline at the latest (GangMonitor), so the wait needs no time-out of its own.
         """
-        self._gangs.plans.expire()
+        self._gangs.plans.expire(forming.key)
         if forming.committed:
             self._check_domain(forming, pod, [pod.uid])
         elif len(forming.written | {pod.uid}) >= forming.quorum and not forming.is_decided:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from math import inf
 
 import structlog
 
@@ -20,7 +21,7 @@ from extender.base.fair_lru import FairLRU
 from extender.cache import ClusterCache
 from extender.serve.gangs.gang_admission import GangAdmission
 from extender.serve.gangs.gang_collecting import GangCollecting
-from extender.serve.gangs.gang_state import FormingGang, GangCounts
+from extender.serve.gangs.gang_state import FormingGang, GangCounts, GangTimer, GangTimers, PlannedGang
 
 MAX_PODS = 4096  # remembered pods whose bind needs no plan
 
@@ -36,12 +37,14 @@ class GangPlans:
         cache: ClusterCache,
         admission: GangAdmission,
         collecting: GangCollecting,
+        timers: GangTimers,
         clock: Callable[[], float],
         changed: Callable[[], None],
     ) -> None:
         self._cache = cache
         self._admission = admission
         self._collecting = collecting
+        self._timers = timers
         self._clock = clock
         self._changed = changed
         self._log = structlog.get_logger("berth.gangs")
@@ -54,7 +57,7 @@ class GangPlans:
     # -- begin -----------------------------------------------------------------------------------------------
 
     def add(self, forming: FormingGang) -> None:
-        """Add a plan. Plans that give way to it end.
+        """Add a plan, and hold its devices. Plans that give way to it end.
 
         All plans of a namespace count from the time of its first plan. Otherwise a namespace could keep its slots for
         ever, with a new plan before an old one gives way. When one of its plans has given way, the others count from
@@ -70,7 +73,24 @@ class GangPlans:
             )
             for plan in self._plans_of(other.key.namespace) if gives_way_to_other else ():
                 plan.since = self._clock()
+                self._set_timers(plan)
         self.forming[forming.key] = forming
+        self._hold_plan(forming)
+
+    def replan(self, forming: FormingGang, planned: PlannedGang) -> None:
+        """The gang has another plan now, in which settled members keep their nodes. Hold its devices."""
+        forming.planned = planned
+        self._hold_plan(forming)
+
+    def _hold_plan(self, forming: FormingGang) -> None:
+        self.hold(forming, forming.planned.plan.placements)
+        self._set_timers(forming)
+        self.counts.plans += 1
+
+    def _set_timers(self, forming: FormingGang) -> None:
+        self._timers.at((GangTimer.PLAN_END, forming.key), forming.ends_at)
+        if self._clock() < forming.gives_way_at < inf:
+            self._timers.at((GangTimer.PREEMPTIBLE, forming.key), forming.gives_way_at)
 
     def _plans_of(self, namespace: str) -> list[FormingGang]:
         return [plan for plan in self.forming.values() if plan.key.namespace == namespace]
@@ -81,10 +101,10 @@ class GangPlans:
 
     # -- holds -----------------------------------------------------------------------------------------------
 
-    def hold(self, forming: FormingGang, uids: Iterable[str] | None = None) -> None:
-        """Hold the planned devices of members, or of all, that are not held yet, if their nodes still exist."""
+    def hold(self, forming: FormingGang, uids: Iterable[str]) -> None:
+        """Hold the planned devices of members that are not held yet, if their nodes still exist."""
         node_infos = self._cache.snapshot().node_infos  # valid for the loop: a hold changes only the use of devices
-        for uid in forming.planned.plan.placements if uids is None else uids:
+        for uid in uids:
             node, placement = forming.planned.plan.placements[uid]
             node_info = node_infos.get(node)
             if node_info is None:
@@ -172,10 +192,16 @@ class GangPlans:
         if uid in forming.planned.plan.placements.keys() - forming.left and not self._is_replaced(forming):
             self.hold(forming, [uid])
 
+    def bind_ended(self, forming: FormingGang, uid: str) -> None:
+        """The bind of a member ended before it was bound: the plan may end earlier now."""
+        forming.bind_ended(uid)
+        if self.forming.get(forming.key) is forming:
+            self._set_timers(forming)
+
     def retry(self, forming: FormingGang, uid: str) -> None:
         """Await another bind of a member of a committed gang whose bind failed. Without devices, place it alone."""
-        forming.bind_ended(uid)
         forming.progress_at = self._clock()
+        self.bind_ended(forming, uid)
         if not self.is_held(forming, uid):
             self.leave(forming, uid)
 
@@ -189,6 +215,8 @@ class GangPlans:
         """End a plan: its holds end, and binds that wait for other members fail. A committed gang goes on."""
         if self.forming.get(forming.key) is forming:
             del self.forming[forming.key]
+            self._timers.cancel((GangTimer.PLAN_END, forming.key))
+            self._timers.cancel((GangTimer.PREEMPTIBLE, forming.key))
             self._admission.plan_ended(forming.key.namespace)
         forming.end(why)
         for uid in forming.planned.members - forming.bound if forming.runs else ():
@@ -227,17 +255,17 @@ class GangPlans:
         else:
             self.fail(forming, why)
 
-    def expire(self) -> None:
-        """End the plans whose deadline passed."""
-        now = self._clock()
-        for forming in [forming for forming in self.forming.values() if forming.ends_at <= now]:
-            count, size = len(forming.absent), len(forming.planned.members)
-            self._give_up(forming, f"{count} of {size} pods of group {forming.key.name} did not reach bind in time")
-
-    @property
-    def next_deadline(self) -> float:
-        """The earliest time at which `expire` has work; infinite if there is none."""
-        return min((forming.ends_at for forming in self.forming.values()), default=float("inf"))
+    def expire(self, key: GroupKey) -> FormingGang | None:
+        """End the plan of a gang if its deadline passed. Returns the plan that goes on; it may end later by now."""
+        forming = self.forming.get(key)
+        if forming is None:
+            return None
+        if self._clock() < forming.ends_at:
+            self._timers.at((GangTimer.PLAN_END, key), forming.ends_at)
+            return forming
+        count, size = len(forming.absent), len(forming.planned.members)
+        self._give_up(forming, f"{count} of {size} pods of group {key.name} did not reach bind in time")
+        return None
 
     # -- reasons ---------------------------------------------------------------------------------------------
 

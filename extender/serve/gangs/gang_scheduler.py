@@ -24,7 +24,7 @@ from extender.scheduling.requirements import leftover_claims
 from extender.scheduling.shortlist import left_part, running_domain
 from extender.serve.binding_cycle import BindError
 from extender.serve.filter import FilterResult, FilterService, FilterSink
-from extender.serve.gangs.bound_members import BoundMembers
+from extender.serve.gangs.bound_members import BoundMembers, Read
 from extender.serve.gangs.gang_admission import MAX_REMEMBERED, GangAdmission, SlotLimits
 from extender.serve.gangs.gang_collecting import GangCollecting
 from extender.serve.gangs.gang_planning import GangPlanning
@@ -34,6 +34,7 @@ from extender.serve.gangs.gang_state import (
     FormingGang,
     GangCounts,
     GangState,
+    GangTimers,
     PlannedGang,
     WaitsForGang,
 )
@@ -57,7 +58,7 @@ class GangScheduler:
         cache: ClusterCache,
         filter_service: FilterService,
         planning: GangPlanning,
-        bound_members: BoundMembers,
+        read_bound_members: Read,
         sink: FilterSink,
         clock: Callable[[], float],
         changed: Callable[[], None] = lambda: None,
@@ -72,11 +73,13 @@ class GangScheduler:
         self._sink = sink
         self._clock = clock
         self._changed = changed
-        self._bound_members = bound_members
-        self.admission = GangAdmission(cache, bound_members, clock, sink.fits, is_served, slots, remembered_gangs)
-        self.rescheduled = self.admission.rescheduled
-        self.collecting = GangCollecting(cache, filter_service, planning, self.admission, sink, clock)
-        self.plans = GangPlans(cache, self.admission, self.collecting, clock, changed)
+        self.timers = GangTimers()
+        self.bound_members = BoundMembers(cache, read_bound_members, self.timers, clock)
+        self.admission = GangAdmission(
+            cache, self.bound_members, self.timers, clock, sink.fits, is_served, slots, remembered_gangs
+        )
+        self.collecting = GangCollecting(cache, filter_service, planning, self.admission, sink, self.timers, clock)
+        self.plans = GangPlans(cache, self.admission, self.collecting, self.timers, clock, changed)
         self.forming = self.plans.forming  # the gangs with a plan
 
     @property
@@ -106,8 +109,7 @@ class GangScheduler:
 
     def _filter(self, pod: Pod, membership: Membership, names: Sequence[str]) -> FilterResult | None:
         key = membership.key
-        self.plans.expire()
-        forming = self.forming.get(key)
+        forming = self.plans.expire(key)
         if forming is not None and not membership.problem:
             return self._follow(forming, pod, names)
         missing = self.admission.wait_or_missing(pod, membership)
@@ -315,10 +317,8 @@ class GangScheduler:
             forming.rejected_with = str(waiting.reason) if waiting is not None else ""
             self.plans.add(forming)
         else:
-            forming.planned, forming.replans = planned, forming.replans + 1
-        self.plans.hold(forming)
-        self.counts.plans += 1
-        self.rescheduled.set()
+            forming.replans += 1
+            self.plans.replan(forming, planned)
         if waiting is not None and waiting.rejected - {pod.uid}:
             self._sink.fits()  # kube-scheduler must ask again about the members that were rejected
         self._changed()
@@ -357,8 +357,7 @@ class GangScheduler:
         Raises BindError if its gang has no plan, or if Berth does not know whether its minimum runs: this process has
         not answered the pod's last filter request, or answered it with a plan that ended before the minimum was bound.
         """
-        self.plans.expire()
-        forming = self.forming.get(membership.key)
+        forming = self.plans.expire(membership.key)
         if forming is not None and pod.uid in forming.planned.members:
             return forming if pod.uid not in forming.left else None
         if forming.runs if forming is not None else self.plans.alone.get(pod.uid) == membership.key:
@@ -373,8 +372,7 @@ class GangScheduler:
 
     def member_bound(self, key: GroupKey, uid: str, node: str) -> None:
         """This process has bound a member of a group."""
-        self._bound_members.bound(key, uid, node)
-        self.rescheduled.set()
+        self.bound_members.bound(key, uid, node)
 
     def outside_domain(self, forming: FormingGang, membership: Membership, uids: Collection[str]) -> str:
         """Which of these members' nodes is outside of the one domain that the gang, or its part, needs; '' if none is.
@@ -418,9 +416,7 @@ class GangScheduler:
             why = f"kube-scheduler chose other nodes than Berth: {reason}"
             self.plans.fail(forming, why, self.plans.refusal(forming, forming.bound_elsewhere))
             return
-        forming.planned = found
-        self.plans.hold(forming)
-        self.counts.plans += 1
+        self.plans.replan(forming, found)
 
 
 def _plan_of(key: GroupKey) -> Hashable:

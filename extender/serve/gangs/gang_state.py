@@ -32,11 +32,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
 from math import inf
+from typing import Any
 
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import IN_TREE, GroupKey
 from extender.api.reasons import Code, Reason
 from extender.api.resource_claims import Claim
+from extender.base.timers import Timers
 from extender.gangs.gang_problem import GangPlan
 from extender.gangs.member_limits import NodeLimit
 from extender.scheduling import PodRequirements
@@ -82,6 +84,22 @@ class GangEvent(StrEnum):
     MINIMUM_WRITTEN = "the claims of the minimum passed the write barrier"
     MINIMUM_BOUND = "the Bindings of the minimum are stored"
     END = "the plan ended: a deadline, a deleted member, a failed bind, or nothing is left to bind"
+
+
+class GangTimer(StrEnum):
+    """What is due. GangMonitor has the table of what is done then."""
+
+    PLAN_END = "a plan without progress"
+    PREEMPTIBLE = "a plan that others may preempt from now on"
+    PAUSE_END = "the end of a pause in which kube-scheduler asked"
+    PLACE_LOST = "a place of a gang that kube-scheduler does not ask about"
+    COLLECTING = "the begin or the end of a collection"
+    READ = "a read of the bound members of a namespace"
+    READ_FORGOTTEN = "a read of a namespace that is too old"
+
+
+GangTimers = Timers[tuple[GangTimer, Any]]
+"""The name of a timer is a GroupKey; a namespace for reads; '' for the collection."""
 
 
 _WITHOUT_PLAN = (
