@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from sys import intern
 from typing import NamedTuple
 
 from extender.api.fields import Json, inner, need, string, string_map
@@ -41,7 +42,7 @@ def is_label_value(text: str) -> bool:
 
 def key_of(metadata: Json) -> ObjectKey:
     """The key of an object with a namespace. Raises WireError."""
-    return ObjectKey(string(metadata, "namespace", "metadata"), need(metadata, "name", "metadata"))
+    return ObjectKey(intern(string(metadata, "namespace", "metadata")), need(metadata, "name", "metadata"))
 
 
 def labels_of(metadata: Json) -> dict[str, str]:

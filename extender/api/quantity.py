@@ -68,6 +68,7 @@ class Quantity:
         return -(-self.nanos // NANO)
 
 
+@lru_cache(maxsize=1024)  # thousands of devices have equal amounts, and then share the result
 def whole_units(nanos: int) -> int:
     """The amount in whole units, rounded down, at most MAX_INT64: a larger number may not fit into a float."""
     return min(nanos // NANO, MAX_INT64)

@@ -60,7 +60,7 @@ class ProductStock:
                 del self.gpus[product], self.samples[product]
             elif product not in self.samples:
                 one = node_info.inventory.devices[bit]
-                self.samples[product] = one.device, one.id.driver
+                self.samples[product] = one.device, one.driver
 
 
 class ProductDemand:

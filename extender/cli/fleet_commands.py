@@ -27,7 +27,10 @@ from extender.cli.explained_names import CLAIM_KINDS, NODE_KINDS, without_kind
 from extender.cli.options import AllNamespaces, ListOutput, Namespace, Watch, check_namespace
 from extender.cli.output import WATCH_SECONDS, Screen, say, say_value, table_screen
 
-_COLOURS = {"f": "green", "u": "blue", "h": "yellow", "d": "red", "x": "magenta"}
+_COLOURS = {"f": "green", "c": "white", "u": "blue", "h": "yellow", "d": "red", "x": "magenta"}
+_STATES = {
+    "f": "free", "c": "closed", "u": "allocated", "h": "held", "s": "shared", "d": "drifting", "x": "unhealthy",
+}  # fmt: skip
 _TOP_PODS, _TOP_DECISIONS = 10, 12
 _DATA = ("json", "yaml")
 
@@ -276,10 +279,9 @@ def _beside(near: Json) -> str:
 
 def _summary(rows: list[Json], *, letters_too: bool = True) -> str:
     letters = Counter("s" if letter.isdigit() else letter for node in rows for letter in node["gpus"])
-    names = {"f": "free", "u": "allocated", "h": "held", "s": "shared", "d": "drifting", "x": "unhealthy"}
     counts = ", ".join(
         f"{letters[letter]} {name}" + f" ({'1-9' if letter == 's' else letter})" * letters_too
-        for letter, name in names.items()
+        for letter, name in _STATES.items()
         if letters[letter]
     )
     return f"{counted(len(rows), 'node')}: {counts or 'no GPUs'}"
@@ -307,11 +309,13 @@ def _top(fleet: Json, pods: _Pods) -> Group:
     products: dict[str, list[Json]] = {}
     for node in (node for node in fleet["nodes"] if node["gpus"]):
         products.setdefault(node["product"], []).append(node)
-    heads = [Column(head, justify="right") for head in ("nodes", "GPUs", "free", "largest free on one node")]
+    names = ("nodes", "GPUs", "free", "closed", "largest free on one node")
+    heads = [Column(head, justify="right") for head in names]
     table = Table("product", *heads, title="GPUs", title_justify="left", box=None)
     for name, nodes in sorted(products.items()):
         free = [node["gpus"].count("f") for node in nodes]
-        table.add_row(name, str(len(nodes)), str(sum(len(n["gpus"]) for n in nodes)), str(sum(free)), str(max(free)))
+        closed, gpus = sum(node["gpus"].count("c") for node in nodes), sum(len(node["gpus"]) for node in nodes)
+        table.add_row(name, *map(str, (len(nodes), gpus, sum(free), closed, max(free))))
     title = counted(fleet["waiting"], "pod waits", "pods wait")
     waiting = Table(title=title, title_justify="left", box=None, show_header=False)
     for pod in pods.of(fleet["pending"], _TOP_PODS):

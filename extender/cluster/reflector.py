@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
+from sys import intern
 
 import structlog
 
@@ -404,7 +405,7 @@ def _text(obj: object, field: str) -> str:
 def _key(obj: object) -> str:
     """namespace/name, or the name of a cluster-scoped object; '' without a name."""
     namespace, name = _text(obj, "namespace"), _text(obj, "name")
-    return f"{namespace}/{name}" if namespace else name
+    return f"{namespace}/{name}" if namespace else intern(name)  # slices and claims name nodes
 
 
 async def is_absent(client: ApiClient, paths: Iterable[str]) -> bool:

@@ -351,7 +351,7 @@ class FilterService:
             return True
 
         key, size = _evaluation_of(requirements), requirements.counts_as
-        self.evaluations.queue(requirements.namespace, key, work, size=size)
+        self.evaluations.queue(requirements.namespace, key, work, size)
 
     def _refresh_later(self, requirements: PodRequirements, uid: str) -> None:
         """Queue the computation of scores that are out of date. No call waits for it."""
@@ -364,7 +364,7 @@ class FilterService:
             return ranking.update(snapshot, context) and ranking.refresh(snapshot, context)
 
         key, size = ("scores", requirements.namespace, requirements.key), requirements.counts_as
-        self.evaluations.queue(requirements.namespace, key, work, size=size, blocks=False)
+        self.evaluations.queue_in_background(requirements.namespace, key, work, size)
 
     def _report_unsuitable(
         self, pod: Pod, requirements: PodRequirements, snapshot: Snapshot, names: Sequence[str]
@@ -436,10 +436,10 @@ class FilterService:
 
         A pod that filter accepted has the time of a whole call. But a tenant may replace its claims before the bind.
         """
-        ranking = self.rankings.peek(requirements)
-        known = ranking is not None and ranking.complete
+        ranking, calls = self.rankings.peek(requirements), self.evaluations
+        call = calls.full_call if ranking is not None and ranking.complete else calls.call
         try:
-            with self.evaluations.call(requirements.namespace, full=known) as deadline:
+            with call(requirements.namespace) as deadline:
                 yield deadline
         except DeadlineExceeded:
             self.evaluate_later(requirements, uid)

@@ -72,7 +72,7 @@ async def test_published_fabric_is_that_of_the_machine(name: str) -> None:
         assert found.graph.numa == wanted.graph.numa
         places = [(gpu.numa, gpu.pcie_root) for gpu in found.gpus]
         assert places == [(gpu.numa, gpu.pcie_root) for gpu in wanted.gpus]
-        assert [g.uuid for g in found.gpus] == [g.uuid for g in wanted.gpus]
+        assert found.uuids == wanted.uuids
         obj = cluster.store["resourceslices", NAME]
         assert all(d["taints"][0]["effect"] == "NoSchedule" for d in obj["spec"]["devices"])
         assert obj["metadata"]["ownerReferences"][0]["kind"] == "Node"

@@ -14,7 +14,7 @@ from extender.sandbox import ApiError
 from extender.serve.bind import BINDING_SECONDS, CLAIM_SECONDS
 from extender.serve.binding_cycle import BindError, BindOutcomeUnknown
 from extender.serve.undo import IN_FLIGHT_GRACE_SECONDS
-from tests.worlds.eventually import HANG_SECONDS
+from tests.worlds.eventually import HANG_SECONDS, eventually
 from tests.worlds.running_berth import Serving, berthing, binder_of, claim, pod
 
 pytestmark = pytest.mark.loopback
@@ -68,8 +68,15 @@ async def test_a_bind_whose_binding_is_not_answered_gives_up_and_undoes_nothing(
     async with berthing({"n1": "t4-4"}, SOON) as b:
         uid, node = await filtered(b)
         b.cluster.api.intercept = hanging = Hanging("/binding")
-        with pytest.raises(BindOutcomeUnknown, match="no answer within 9 s of the call"):
-            await binder_of(b).bind(P, uid, node)
+        binder = binder_of(b)
+
+        async def is_unknown() -> bool:
+            """On a busy machine a call may end before its Binding."""
+            with pytest.raises(BindError) as caught:
+                await binder.bind(P, uid, node)
+            return isinstance(caught.value, BindOutcomeUnknown)
+
+        await eventually(is_unknown)
         assert hanging.asked == 1, "the Binding is not sent again"
         hanging.over.set()
         b.cluster.api.intercept = None

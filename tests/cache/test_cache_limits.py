@@ -119,14 +119,15 @@ def test_agents_are_forgotten_with_their_nodes() -> None:
         assert cache.slices.agents.silent == {"n"}, "a node of that name came back, its agent did not"
 
 
-def test_a_ranking_keeps_few_statuses_of_states_that_no_node_is_in() -> None:
+def test_a_ranking_keeps_few_statuses_of_states_that_no_node_is_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extender.scheduling.node_ranking._MAX_VACANT", 2)
     fleet = Fleet("mixed")
     fleet.fill(3, 0.0)
     requirements = fleet.requirements(fleet.pod("p", 1, 1))
     (request,) = requirements.specs[0].requests
     option = replace(request.alternatives[0], selectors=(f'device.attributes["{fleet.driver}"].uuid != "x"',))
     spec = replace(requirements.specs[0], requests=(replace(request, alternatives=(option,)),))
-    rankings = [NodeRanking(requirements, vacant=2), NodeRanking(replace(requirements, specs=(spec,)), vacant=2)]
+    rankings = [NodeRanking(requirements), NodeRanking(replace(requirements, specs=(spec,)))]
     for number in range(1, 64):
         taken = [device for bit, device in enumerate(fleet.devices["node-000001"]) if number >> bit & 1]
         fleet.hold(0, "node-000001", taken)

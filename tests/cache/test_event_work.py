@@ -198,7 +198,10 @@ def test_a_write_of_one_slice_leaves_the_devices_of_the_others() -> None:
 
 
 def facts(inventory: Inventory) -> list[object]:
-    parts = [(first, part.gpus, part.named, part.warned, dict(part.index)) for first, part in inventory.parts]
+    parts = [
+        (first, part.gpus, part.identities, part.named, part.warned, dict(part.index))
+        for first, part in inventory.parts
+    ]
     masks = inventory.reachable, inventory.simple, inventory.shared, inventory.unsupported
     return [[one.id for one in inventory.devices], [offset for _, offset in inventory.offsets], masks, parts]
 

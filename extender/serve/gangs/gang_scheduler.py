@@ -256,7 +256,8 @@ class GangScheduler:
         full: bool = False,
     ) -> PlannedGang | WaitsForGang | Reason:
         """See GangPlanning.plan. `full`: with the time of a whole call, whatever the namespace has left."""
-        with self._evaluations.call(gang.key.namespace, full=full) as deadline:
+        call = self._evaluations.full_call if full else self._evaluations.call
+        with call(gang.key.namespace) as deadline:
             return self._planning.plan(gang, pod, names, self.admission.occupied_for(gang.key), before, deadline)
 
     def _postponed(self, key: GroupKey, pod: Pod, names: Sequence[str]) -> FilterResult:
