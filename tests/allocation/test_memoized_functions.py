@@ -87,8 +87,6 @@ REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
     ),
     "meshes": lambda i: (((i,),), 1),
     "usual_graph": lambda i: (f"H100 {i}", 2),
-    "whole_units": lambda i: (i,),
-    "_unknown": lambda i: (i,),
 }
 ONCE = {"carried_machines", "_documents", "_zones"}  # take no argument
 

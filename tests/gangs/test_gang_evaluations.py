@@ -246,7 +246,7 @@ def test_an_event_of_a_member_takes_the_same_time_however_many_gangs_wait() -> N
 def steps_of_an_event(gangs: int) -> int:
     """The lines of Python that run when a member is created again, and at the end of its gang's pause.
 
-    The least of some events: one in many also sorts the timers.
+    The least of some events, as one in many also sorts the timers.
     """
     fleet = Gangs(nodes=1)
     waiting = [fleet.joined(f"g{number}", [fleet.pod("a", count=5) for _ in range(2)]) for number in range(gangs)]
