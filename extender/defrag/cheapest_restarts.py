@@ -16,7 +16,7 @@ and other reserved nodes are tried (orders.py).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from heapq import heappop, heappush
@@ -75,7 +75,7 @@ class Advice:
 
 def advise(cluster: Cluster, asked: Asked, restarts: Collection[Restart], budgets: Mapping[str, int]) -> Advice:
     """The cheapest of these restarts with which the pods fit. `budgets` are the disruptions that each budget allows."""
-    search = _Search(cluster, asked, restarts, budgets)
+    search = _Search(cluster, asked, sorted(restarts, key=_by_order), budgets)
     try:
         now = cluster.place(asked)
         if now is not None:
@@ -106,29 +106,30 @@ class _Open(NamedTuple):
 
 
 class _Search:
-    """Looks for the best advice. Advice that costs `most` or more is not looked for."""
+    """Looks for the best advice among restarts, which are sorted. Advice that costs `most` or more is not looked for.
+
+    An inner search looks for room for a pod or a gang that was restarted. It gets only the restarts of each node.
+    """
 
     def __init__(
         self,
         cluster: Cluster,
         asked: Asked,
-        restarts: Collection[Restart],
+        restarts: Sequence[Restart],
         budgets: Mapping[str, int],
         most: float = inf,
+        by_node: dict[str, list[Restart]] | None = None,
     ) -> None:
         self._cluster = cluster.knowing(asked)
         self._asked = asked
-        self._restarts = sorted(restarts, key=_by_order)
+        self._restarts = restarts
         self._budgets = budgets
         self._most = most
-        self._is_inner = most < inf  # no further restarts for pods that find no place
+        self._is_inner = by_node is not None  # no further restarts for pods that find no place
         self._trials = 0
         self._tried: set[object] = set()  # sets of restarts with further ones, and the nodes of the wanted pods
         self._floor = 0.0  # the least cost of waiting
-        self._by_node: dict[str, list[Restart]] = {}
-        for one in self._restarts:
-            for name in one.nodes:
-                self._by_node.setdefault(name, []).append(one)
+        self._by_node = _by_node(restarts) if by_node is None else by_node
         self._wanted = Counter[int]()  # the wanted pods by their GPUs, as far as these are known
         self._open: list[_Open] = []
         self.least = 0.0  # no advice costs less than this, or than what was left out
@@ -145,11 +146,14 @@ class _Search:
         # If the fleet has fewer free GPUs than the wanted pods get, restarted pods lack the difference in any case.
         free = self._cluster.free_by_node()
         self._floor = WAIT_COST * max(gpus_in(fit.pods) - gpus_in(free), 0) if free is not None else 0.0
-        domains = sorted(fit.domains(), key=lambda one: (one.bound, natural(one.nodes[0])))
-        self.least = domains[0].bound + self._floor if domains else 0.0
-        for domain in domains:
+        order, is_first = self._cluster.memory.order, True
+        for domain in sorted(fit.domains(), key=lambda one: (one.bound, order[one.nodes[0]])):
             if domain.bound + self._floor >= self._limit:
                 break
+            if not fit.has_amounts(domain):
+                continue
+            if is_first:
+                self.least, is_first = domain.bound + self._floor, False
             if len(domain.restarts) <= _MAX_EXHAUSTIVE:
                 if fit.fits(domain, domain.restarts):
                     self._try_sets(fit, domain, 1 << _MAX_EXHAUSTIVE)
@@ -279,7 +283,7 @@ class _Search:
             self.leave_out(
                 cost_of(advice.restarts) + min(cost_of(others[:2]), cost_of(others[12:13]) or inf) + self._floor
             )
-            sets = [*([one] for one in others[:_MAX_EXHAUSTIVE]), *self._found_for(found, others)]
+            sets = [*([one] for one in others[:_MAX_EXHAUSTIVE]), *self._found_for(found)]
         for more in sets:
             together = (*advice.restarts, *more)
             tried = nodes, frozenset(one.name for one in together)
@@ -289,13 +293,18 @@ class _Search:
                 self._tried.add(tried)
                 yield together
 
-    def _found_for(self, found: _Trial, others: Sequence[Restart]) -> Iterator[Sequence[Restart]]:
+    def _found_for(self, found: _Trial) -> Iterator[Sequence[Restart]]:
         """For each restart that waits, the cheapest others that make room for its gang, or for one of its pods."""
         cluster, gpus = found.refill.cluster, {one.name: one.gpus for one in found.advice.restarts}
+        by_node = dict(self._by_node)  # without them: most lists stay, and their bounds are known
+        for name in {name for one in found.advice.restarts for name in one.nodes}:
+            by_node[name] = [one for one in by_node[name] if one.name not in gpus]
+            if not by_node[name]:
+                del by_node[name]
         for name, waiting in found.refill.waiting.items():
             is_gang = cluster.knowing(waiting).gang(waiting) is not None
             asked = waiting if is_gang else replace(waiting, pods=waiting.pods[:1])
-            inner = _Search(cluster, asked, others, self._budgets, WAIT_COST * gpus[name])
+            inner = _Search(cluster, asked, (), self._budgets, WAIT_COST * gpus[name], by_node)
             inner.run()
             if inner.best is not None:
                 yield inner.best.restarts
@@ -347,6 +356,14 @@ class _Search:
                 if placed is not None and (own := frozenset(placed.nodes.values())) not in seen:
                     seen.add(own)
                     yield placed
+
+
+def _by_node(restarts: Iterable[Restart]) -> dict[str, list[Restart]]:
+    found: dict[str, list[Restart]] = {}
+    for one in restarts:
+        for name in one.nodes:
+            found.setdefault(name, []).append(one)
+    return found
 
 
 def _cost(found: _Trial) -> float:

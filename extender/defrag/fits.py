@@ -52,6 +52,10 @@ class Fit(Protocol):
         """The domains that may have enough devices after restarts."""
         ...
 
+    def has_amounts(self, domain: Domain) -> bool:
+        """Whether the domain may have enough CPU, memory and places of pods after all its restarts."""
+        ...
+
     def may_fit(self, domain: Domain, chosen: Sequence[Restart]) -> bool:
         """Whether there would be enough devices, without regard to which ones."""
         ...
@@ -94,19 +98,20 @@ class _PodFit:
         self.gave_up = False
 
     def domains(self) -> Iterator[Domain]:
-        pod, snapshot = self._asked.pods[0], self._cluster.snapshot
-        amounts, requirements = self._asked.amounts(pod), self._requirements
+        pod, snapshot, requirements = self._asked.pods[0], self._cluster.snapshot, self._requirements
         known = self._cluster.memory.bounds.setdefault(requirements.key, {})  # most nodes are as in other clusters
         for name in self._cluster.runnable(pod) & self._by_node.keys():
             info, restarts = snapshot.node_infos[name], self._by_node[name]
             if requirements.node_selectors and requirements.mismatch(info.node, snapshot) is not None:
                 continue
-            key = info, tuple([one.name for one in restarts])
-            bound = known.get(key)
-            if bound is None:
-                bound = known[key] = self._bounds.of([info], self._by_node)
-            if bound < inf and self._cluster.left_without(name, restarts).has(amounts):
+            key = info, id(restarts)
+            bound, _ = known.get(key) or known.setdefault(key, (self._bounds.of([info], self._by_node), restarts))
+            if bound < inf:
                 yield Domain((name,), restarts, max(bound, restarts[0].cost))
+
+    def has_amounts(self, domain: Domain) -> bool:
+        asked = self._asked.amounts(self._asked.pods[0])
+        return self._cluster.left_without(domain.nodes[0], domain.restarts).has(asked)
 
     def may_fit(self, domain: Domain, chosen: Sequence[Restart]) -> bool:
         info = self._cluster.snapshot.node_infos[domain.nodes[0]]
@@ -166,6 +171,9 @@ class _GangFit:
             if restarts and bound < inf:
                 ordered = sorted(restarts.values(), key=lambda one: one.order)
                 yield Domain(domain.nodes, ordered, max(bound, ordered[0].cost))
+
+    def has_amounts(self, _: Domain) -> bool:
+        return True  # the planner knows
 
     def may_fit(self, domain: Domain, chosen: Sequence[Restart]) -> bool:
         places, by_node = self._places_of(domain), dict[str, list[Restart]]()

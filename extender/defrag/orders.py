@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from extender.allocation import NodeInfo
 from extender.defrag.bounds import least_waiting
 from extender.defrag.clusters import NO_NODES, Cluster, Nodes
-from extender.defrag.restarts import Asked, Restart, again, gpus_of
+from extender.defrag.restarts import Asked, Restart, gpus_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Refill:
     def then(self, restart: Restart, barred: Nodes) -> Refill:
         """With the pods of one more restart. Raises DeadlineExceeded."""
         found = Refill(self.cluster, (*self.order, restart), {**self.places, restart.name: {}}, self.waiting)
-        return found._with(restart.name, again(restart), barred)
+        return found._with(restart.name, self.cluster.memory.again(restart), barred)
 
     def on_all_nodes(self) -> Refill:
         """With places for those that wait, also on the nodes that were barred. Raises DeadlineExceeded."""
