@@ -210,7 +210,7 @@ def openb(folder: Path, seeds: int) -> Rows:
 
 def _mean_and_range(values: Sequence[float]) -> str:
     mean = f"{statistics.mean(values):.2f}"
-    return f"{mean} ({min(values):.2f} to {max(values):.2f})" if len(values) > 1 else mean
+    return f"{mean} ({min(values):.2f}-{max(values):.2f})" if len(values) > 1 else mean
 
 
 def unallocated(fleet: Fleet, jobs: Sequence[Job], gpus: int, rule: Rule) -> float:

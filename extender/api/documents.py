@@ -28,7 +28,11 @@ _STRING = r'"[^"\\]*(?:\\.[^"\\]*)*"'
 _KEYS = re.compile(rf"{_STRING}(\s*:)?")
 _KEYS_AND_BRACES = re.compile(rf"({_STRING})(\s*:)?|[{{}}]")
 _STRINGS_AND_LONG_INTEGERS = re.compile(rf"{_STRING}|(?<![\w.+-])-?[0-9]{{19,}}(?![\w.])", re.ASCII)
-_CHECKED = (dict, list, float)
+_TEXTS = re.compile(rb'"[^"]*"')
+_AS_BRACES = bytes.maketrans(b"[]", b"{}")
+_NO_BRACKETS = bytes(set(range(256)) - set(b'"{}[]'))
+_AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
+_LONG_INTEGER = b"0" * 19  # a shorter one has at most 64 bits
 _MAX_DIGITS = 20  # of a decimal integer of 64 bits, with its sign
 Path = tuple[str | int, ...]
 Positions = dict[Path, tuple[int, int]]  # (line, column) of fields and items, counted from 1
@@ -136,10 +140,11 @@ def _check_json(value: Any, text: str, where: str) -> None:
     Of a key that occurs twice in an object, orjson takes the last. That is found in texts of at most MAX_YAML
     characters: longer ones are written by programs, and the search would take seconds.
     """
-    keys, is_large = _measures(value, where)
-    if is_large:
+    content = text.encode()
+    _check_depth(content, where)
+    if _LONG_INTEGER in content.translate(_AS_ZEROS):
         _check_integers(text, where)
-    if len(text) <= MAX_YAML and keys != sum(map(bool, _KEYS.findall(text))):
+    if len(text) <= MAX_YAML and _count_keys(value) != sum(map(bool, _KEYS.findall(text))):
         raise _fault(where, "a key occurs twice", *_position(text[: _second_key(text)]))
 
 
@@ -156,22 +161,26 @@ def _position(before: str) -> tuple[int, int]:
     return before.count("\n") + 1, len(before) - before.rfind("\n")
 
 
-def _measures(value: Any, where: str) -> tuple[int, bool]:
-    """(keys of all objects, whether it has a number beyond 64 bits, which orjson makes of a longer integer).
+def _check_depth(content: bytes, where: str) -> None:
+    """Raises WireError if JSON is nested too deep. Each of these steps runs in C: a walk over the values takes longer.
 
-    Raises WireError if it is nested too deep.
+    Without strings and all else, the brackets are left. Each pass removes the innermost ones.
     """
-    level = [value] if isinstance(value, _CHECKED) else []
-    keys, is_large = 0, False
-    for _ in range(MAX_DEPTH + 1):
-        numbers = [number for number in level if type(number) is float]
-        is_large = is_large or any(not _MIN_INTEGER < number < _MAX_INTEGER for number in numbers)
-        if len(numbers) == len(level):
-            return keys, is_large
-        keys += sum(len(outer) for outer in level if type(outer) is dict)
-        inside = (outer.values() if type(outer) is dict else outer for outer in level if not isinstance(outer, float))
-        level = [inner for values in inside for inner in values if isinstance(inner, _CHECKED)]
-    raise WireError(where, f"is nested deeper than {MAX_DEPTH} levels")
+    plain = content.replace(b"\\\\", b"").replace(b'\\"', b"").translate(_AS_BRACES, _NO_BRACKETS)
+    brackets = _TEXTS.sub(b"", plain.replace(b'""', b""))
+    for _ in range(MAX_DEPTH):
+        if not brackets:
+            return
+        brackets = brackets.replace(b"{}", b"")
+    if brackets:
+        raise WireError(where, f"is nested deeper than {MAX_DEPTH} levels")
+
+
+def _count_keys(value: Any) -> int:
+    """The keys of all objects in a value, whose depth is limited."""
+    if type(value) is dict:
+        return len(value) + sum(map(_count_keys, value.values()))
+    return sum(map(_count_keys, value)) if type(value) is list else 0
 
 
 def _check_integers(text: str, where: str) -> None:

@@ -36,6 +36,7 @@ _KUEUE_LEVEL = "kueue.x-k8s.io/podset-slice-required-topology"
 _KUEUE_LAYERS = "kueue.x-k8s.io/podset-slice-required-topology-constraints"
 _LWS_SUBGROUP = "leaderworkerset.sigs.k8s.io/subgroup-index"  # a label
 _LWS_LEVEL = "leaderworkerset.sigs.k8s.io/subgroup-exclusive-topology"
+NAMES_OF_PARTS = (SUBGROUP, _KUEUE_GROUP, REPLICATED_JOB, _LWS_SUBGROUP)
 FOREIGN_PARTS = (_KUEUE_GROUP, _KUEUE_SIZE, _KUEUE_LEVEL, _KUEUE_LAYERS, _LWS_LEVEL)
 _MAX_LAYERS = 3  # slices in slices; as in Kueue
 _MAX_PODS = 100_000

@@ -11,9 +11,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+import orjson
+
 from extender.api.fields import Json
+from extender.api.group_parts import FOREIGN_PARTS, NAMES_OF_PARTS, OWN_PARTS, PART_ANNOTATION, bound_part_of
+from extender.api.group_topology import FOREIGN_TOPOLOGY, ONE_NODE, OWN_TOPOLOGY, REQUIRED, Level, level_label
 from extender.api.pod_annotations import ANNOTATION_READERS
-from extender.api.pod_groups import LWS_EXCLUSIVE, LWS_NAME, MINIMUM, READ_ANNOTATIONS, TIMEOUT, GroupSource
+from extender.api.pod_groups import (
+    LWS_EXCLUSIVE,
+    LWS_NAME,
+    OWN_ANNOTATIONS,
+    READ_ANNOTATIONS,
+    GroupSource,
+    name_on_claims,
+)
 from extender.api.resource_claims import EXTENDED_CLAIM_ANNOTATION
 from extender.assess.known_texts import (
     AMOUNTS,
@@ -34,11 +45,14 @@ from extender.vendors import CLIQUE_LABEL, CLIQUE_LABELS, PLUGIN_RESOURCES
 
 _TOPOLOGY = {*Policy().group_levels, *CLIQUE_LABELS, "topology.kubernetes.io/zone", "topology.kubernetes.io/region"}
 _PRODUCTS = set(PLUGIN_RESOURCES.values()) - {""}
-_GROUPS = {LWS_NAME, *(source.value for source in GroupSource)}
-_ASKED = {MINIMUM, TIMEOUT, *ANNOTATION_READERS, *READ_ANNOTATIONS}
+_GROUPS = {LWS_NAME, *(source.value for source in GroupSource), *NAMES_OF_PARTS}
+_LEVELS = {*OWN_TOPOLOGY, *OWN_PARTS, *FOREIGN_TOPOLOGY, *FOREIGN_PARTS} - _GROUPS  # annotations that may name levels
+_ASKED = {*OWN_ANNOTATIONS, *ANNOTATION_READERS, *READ_ANNOTATIONS}
 _HOSTNAME = "kubernetes.io/hostname"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-_PLAIN = re.compile(r"[0-9.]{1,12}[A-Za-z]{0,2}|required|preferred|product|none|true|false")  # values without a name
+_PLAIN = re.compile(  # values without a name
+    r"[0-9.]{1,12}[A-Za-z]{0,2}|[0-9]{1,9}(, ?[0-9]{1,9}){1,2}|required|preferred|product|none|true|false"
+)
 _OWNERS = ("ReplicaSet", "StatefulSet", "Job", "DaemonSet", "Node")
 _AMOUNTS = ("cpu", "memory", "pods", *PLUGIN_RESOURCES)
 _KINDS_OF_DRIVERS = ("gpu", "net", "nic", "cpu")  # words that say it, see driver_of
@@ -102,6 +116,34 @@ def _selected_labels(objects: Iterable[Json]) -> tuple[set[str], dict[str, set[s
     return found, compared
 
 
+def _labels_of_levels(objects: Iterable[Json]) -> dict[str, str]:
+    """The label of each level that annotations of pods name, by its label or by the end of it, or ONE_NODE."""
+    names, on_nodes = set[str](), dict[str, None]()
+    for obj in objects:
+        with suppress(AttributeError, KeyError, TypeError, ValueError):
+            metadata = _of(obj, "metadata")
+            if obj.get("kind") == "Node":
+                on_nodes |= dict.fromkeys(_of(metadata, "labels"))
+            elif obj.get("kind") == "Pod":
+                notes = _of(metadata, "annotations")
+                names |= {level for name in _LEVELS & notes.keys() for level, _ in _layers(notes[name])}
+    return {name: _label_of(name, list(on_nodes)) for name in names}
+
+
+def _label_of(level: str, on_nodes: Sequence[str]) -> str:
+    for labels in (on_nodes, Policy().group_levels):
+        with suppress(ValueError):
+            return level_label(Level(REQUIRED, level), labels)
+    return level
+
+
+def _layers(text: str) -> list[tuple[str, object]]:
+    """The levels in an annotation, with the size of their slices if it has these. Raises ValueError for other JSON."""
+    if text.startswith("["):
+        return [(str(one["topology"]), one["size"]) for one in orjson.loads(text)]
+    return [(name.strip(), None) for name in text.split(",")]
+
+
 def _picked(obj: Json, fields: Iterable[str]) -> Json:
     return {name: obj[name] for name in fields if obj.get(name) is not None}
 
@@ -128,6 +170,8 @@ class _Names:
 
     def __init__(self, objects: Sequence[Json]) -> None:
         self._selected, compared = _selected_labels(objects)
+        self._levels = _labels_of_levels(objects)
+        self._selected |= set(self._levels.values())
         # Only the order of numbers that are compared stays.
         self._ranks = {label: _ranks(values) for label, values in compared.items()}
         self._known: dict[tuple[str, str], str] = {}
@@ -236,9 +280,31 @@ class _Names:
         return {name: text for name, text in found.items() if text} | _picked(given, ("operator", "effect"))
 
     def _annotations(self, given: Json) -> Json:
-        found = {name: value for name, value in given.items() if name in _ASKED and _PLAIN.fullmatch(str(value))}
-        self._made |= set(map(str, found.values()))
-        return found | {name: self.of("group", value) for name, value in given.items() if name in _GROUPS}
+        found = {}
+        for name, value in given.items():
+            if name in _GROUPS:
+                found[name] = self.of("group", value)
+            elif name in _ASKED and _PLAIN.fullmatch(str(value)):
+                found[name] = self._keep(value)
+            elif name in _LEVELS:
+                found[name] = self._levels_in(value)
+        return found
+
+    def _levels_in(self, text: str) -> str:
+        """An annotation that names levels, by the labels that the nodes have now."""
+        try:
+            layers = _layers(text)
+        except ValueError:
+            return self.of("text", text)
+        named = [(self._level(name), size) for name, size in layers]
+        if not text.startswith("["):
+            return self._keep(",".join(name for name, _ in named))
+        sizes = [{"topology": name, "size": size if type(size) is int else 0} for name, size in named]
+        return self._keep(orjson.dumps(sizes).decode())
+
+    def _level(self, name: str) -> str:
+        label = self._levels.get(name, name)
+        return self._keep(label) if label == ONE_NODE else self._selected_label(label, "")[0]
 
     # -- kinds ---------------------------------------------------------------------------------------------------
 
@@ -447,11 +513,7 @@ class _Names:
     def claim(self, obj: Json) -> Json:
         given, status = _of(obj, "metadata"), _of(obj, "status")
         metadata, namespace = self.metadata(obj, "claim"), given.get("namespace")
-        notes, group = _of(given, "annotations"), _of(given, "annotations").get(GroupSource.BERTH.value)
-        metadata["annotations"] = {
-            **({GroupSource.BERTH.value: self.of("group", group)} if group else {}),
-            **_picked(notes, (EXTENDED_CLAIM_ANNOTATION,)),
-        }
+        metadata["annotations"] = self._marks(_of(given, "annotations"))
         metadata["ownerReferences"] = [
             {**_picked(one, ("apiVersion", "kind", "controller")), **self._consumer(namespace, one)}
             for one in given.get("ownerReferences") or ()
@@ -469,6 +531,17 @@ class _Names:
             {**_picked(one, ("resource", "apiGroup")), **self._consumer(namespace, one)}
             for one in status.get("reservedFor") or ()
         ]
+        return found
+
+    def _marks(self, notes: Json) -> Json:
+        """What Berth wrote to a claim about its pod: the group, and its part of that."""
+        found: Json = _picked(notes, (EXTENDED_CLAIM_ANNOTATION,))
+        if group := notes.get(GroupSource.BERTH.value):
+            name = name_on_claims(group)
+            found[GroupSource.BERTH.value] = self._keep(group.removesuffix(name) + self.of("group", name))
+        if part := bound_part_of(notes.get(PART_ANNOTATION) or ""):
+            subgroup = "/".join(self.of("group", name) for name in part.subgroup.split("/"))
+            found[PART_ANNOTATION] = self._keep(str(part._replace(subgroup=subgroup)))
         return found
 
     def _consumer(self, namespace: object, given: Json) -> Json:

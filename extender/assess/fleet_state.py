@@ -6,15 +6,22 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from extender.allocation import NodeInfo, Snapshot, blocking_taint
+from extender.allocation import NodeInfo, Snapshot
 from extender.api.label_domains import label_domains
-from extender.api.nodes import Node
 from extender.api.pods import Pod
 from extender.api.request_mix import WHOLE
 from extender.assess.cluster_reading import ClusterReading
 from extender.assess.pod_sets import PodSet, says_places
 from extender.assess.unread import Unread
-from extender.explain.fleet_rows import STATES, largest_free_set, letters, product, shown_bits
+from extender.explain.fleet_rows import (
+    STATES,
+    closed_devices,
+    largest_free_set,
+    letters,
+    product,
+    shown_bits,
+    takes_no_pods,
+)
 from extender.scheduling import path_labels
 from extender.topology.link_knowledge import Links, is_equal_for_all, links_of
 from extender.topology.ring import joined_sets
@@ -23,14 +30,13 @@ from extender.vendors import PLUGIN_RESOURCES
 
 _MAX_BREAKERS = 20  # pods that are named
 _MAX_MOVED = 2  # more pods break a set together: to move them costs too much
-_CONDITIONS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")  # of taints; a cordon has one, too
 
 
 @dataclass(slots=True)
 class ProductState:
     """The GPUs of one product. A device plugin's GPUs are `counted`: how many are in use is known, not which.
 
-    `closed` GPUs are in no use, but their driver or a rule taints them, or their node takes no pods.
+    For `closed` see fleet_rows.
     """
 
     product: str
@@ -115,7 +121,7 @@ def fleet_state(
     unread: Unread,
 ) -> FleetState:
     """The state of the fleet. `spread` are the UIDs of the pods of gangs that have several nodes."""
-    closed = {name: _closed_devices(node_info) for name, node_info in snapshot.node_infos.items()}
+    closed = {name: closed_devices(node_info) for name, node_info in snapshot.node_infos.items()}
     found = FleetState(_products(reading, snapshot, closed, unread))
     sets, facts = dict[str, BrokenSets](), dict[tuple[str, Links, bool], NodeFacts]()
     for name, node_info in snapshot.node_infos.items():
@@ -138,30 +144,16 @@ def fleet_state(
 # -- products -----------------------------------------------------------------------------------------------------
 
 
-def _takes_no_pods(node: Node) -> bool:
-    """Whether a node is cordoned, or not well."""
-    return any(taint.key.startswith(_CONDITIONS) for taint in node.taints)
-
-
-def _closed_devices(node_info: NodeInfo) -> int:
-    """Mask of the devices that no pod gets: they are tainted, or their node takes no pods."""
-    if _takes_no_pods(node_info.node):
-        return -1
-    devices = node_info.inventory.devices
-    tainted = (bit for bit in shown_bits(node_info) if blocking_taint(devices[bit].device, ()) is not None)
-    return sum(1 << bit for bit in tainted)
-
-
 def _products(
     reading: ClusterReading, snapshot: Snapshot, closed: Mapping[str, int], unread: Unread
 ) -> list[ProductState]:
     found: dict[str, ProductState] = {}
     for name, node_info in snapshot.node_infos.items():
-        if not (bits := shown_bits(node_info)):
+        if not shown_bits(node_info):
             continue
         one = found.setdefault(product(node_info), ProductState(product(node_info)))
         one.nodes += 1
-        _count(one, node_info, bits, closed[name], is_known=name not in unread.nodes)
+        _count(one, node_info, is_known=name not in unread.nodes)
         if node_info.fabric is None or name in unread.nodes:
             continue
         usable = replace(node_info, busy=node_info.busy | closed[name])
@@ -169,15 +161,15 @@ def _products(
         if links_of(node_info) is Links.UNKNOWN:
             one.largest_set = None
         elif one.largest_set is not None:
-            one.largest_set = max(one.largest_set, largest_free_set(usable))
+            one.largest_set = max(one.largest_set, largest_free_set(node_info))
     return [*sorted(found.values(), key=lambda one: one.product), *_counted(reading, snapshot)]
 
 
-def _count(one: ProductState, node_info: NodeInfo, bits: Iterable[int], closed: int, *, is_known: bool) -> None:
-    for bit, code in zip(bits, letters(node_info), strict=True):
+def _count(one: ProductState, node_info: NodeInfo, *, is_known: bool) -> None:
+    for code in letters(node_info):
         name = "shared" if code.isdigit() else STATES[code]
-        if name == "free":
-            name = "unknown" if not is_known else "closed" if closed >> bit & 1 else name
+        if name in ("free", "closed") and not is_known:
+            name = "unknown"
         one.gpus += 1
         setattr(one, name, getattr(one, name) + 1)
 
@@ -202,7 +194,7 @@ def _counted(reading: ClusterReading, snapshot: Snapshot) -> list[ProductState]:
             one.allocated += used
             if node in reading.unread_on:
                 one.unknown += amount - used
-            elif node_info is not None and _takes_no_pods(node_info.node):
+            elif node_info is not None and takes_no_pods(node_info.node):
                 one.closed += amount - used
             else:
                 one.free += amount - used

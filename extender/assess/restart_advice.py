@@ -19,6 +19,7 @@ from extender.allocation import Features, Snapshot
 from extender.api.fields import Json
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_amounts import NO_LIMIT
+from extender.api.pod_annotations import intent_of
 from extender.api.pods import Pod
 from extender.assess.movable_pods import Movable, Terms, movable_pods
 from extender.assess.pod_facts import ClusterFacts
@@ -32,6 +33,7 @@ from extender.explain import free_devices
 from extender.policy import Policy
 from extender.replay import NodeRoom, Proof, prove
 from extender.scheduling import Evaluator
+from extender.topology.link_knowledge import Links, links_of
 
 _TOLERATION = {"key": TOLERATION.key, "operator": TOLERATION.operator}
 _SENTENCES = {
@@ -78,6 +80,7 @@ class RestartAdvice:
     placed_on: list[str] = field(default_factory=list)  # nodes of the wanted pods
     still_waits: list[str] = field(default_factory=list)  # wanted pods above the minimum of their gang, without a place
     reserved: list[str] = field(default_factory=list)  # nodes that become free for the wanted pods
+    assumed_links: list[str] = field(default_factory=list)  # of `placed_on`: nodes with links as of the usual board
     proof: str = ""  # a sentence
     is_proved: bool = False
     commands: list[str] = field(default_factory=list)
@@ -139,10 +142,27 @@ def advise_restarts(
         found.reserved = sorted(best.advice.reserved)
         _add_cost(found, best, advice.cost)
         _add_proof(found, wanted, best, len(snapshot.node_infos))
+    found.assumed_links = _assumed_links(found, wanted.asked, snapshot, policy)
     found.sentence = f"{found.wanted}: {_in_one_line(found)}"
     if found.still_waits:
         found.sentence += f"; {_for_a_part(found, len(wanted.asked.pods))}"
+    if found.assumed_links:
+        found.sentence += f"; {_on_assumed_links(found.assumed_links)}"
     return found
+
+
+def _assumed_links(found: RestartAdvice, asked: Asked, snapshot: Snapshot, policy: Policy) -> list[str]:
+    """The nodes on which pods that need links get GPUs of which nobody has read the links."""
+    intents = [intent_of(pod.annotations, policy.defaults.topology) for pod in asked.pods]
+    if not any(one.topology == "required" or one.min_gbps for one in intents):
+        return []
+    infos = snapshot.node_infos
+    return [name for name in found.placed_on if links_of(infos[name]) is Links.UNKNOWN]
+
+
+def _on_assumed_links(nodes: Sequence[str]) -> str:
+    named = ", ".join(nodes[:_NAMED]) + ", …" * (len(nodes) > _NAMED)
+    return f"which GPUs links join on {named} is assumed from the usual board, as no agent of Berth has read it"
 
 
 def _for_a_part(found: RestartAdvice, pods: int) -> str:

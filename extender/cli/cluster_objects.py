@@ -16,6 +16,7 @@ from extender.cli.snapshot_command import list_items, list_kind
 from extender.cluster import ApiClient, ClusterError, load_credentials
 from extender.console import BUDGETS_PATH
 from extender.files import name_of
+from extender.runtime.gc_policy import collect_seldom
 from extender.runtime.informers import watched_resources
 
 
@@ -30,11 +31,13 @@ class Objects(NamedTuple):
 
 def from_files(files: Sequence[Path]) -> Objects:
     """The objects of files. Raises WireError."""
+    collect_seldom()
     return Objects([obj for path in files for obj in documents(path)], {}, ", ".join(map(name_of, files)))
 
 
 def from_cluster(kubeconfig: Path | None, context: str = "", *, budgets: bool = False) -> Objects:
     """The objects of a cluster; `budgets`: the PodDisruptionBudgets, too."""
+    collect_seldom()
     with Screen(stderr=True).status("reading the cluster"):
         return Objects(*asyncio.run(_listed(kubeconfig, context, budgets=budgets)), "the cluster", is_live=True)
 

@@ -20,6 +20,7 @@ from extender.cli.output import Screen, say_content
 from extender.cluster import ApiClient, NotFound, NotServed, WatchedResource, is_absent, load_credentials, pages
 from extender.files import name_of
 from extender.manifests import checked
+from extender.runtime.gc_policy import collect_seldom
 from extender.runtime.informers import watched_resources
 
 _PAGE = 500
@@ -77,6 +78,7 @@ def _is_bound(obj: Json) -> bool:
 
 
 def _objects(path: Path) -> list[Json]:
+    collect_seldom()
     objects = list(documents(path))
     if _KIND_OF.keys().isdisjoint(str(obj.get("kind")) for obj in objects):
         raise WireError(name_of(path), "holds no objects that Berth reads: `berth snapshot` makes such files")

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from extender.api.fields import Json
-from extender.api.object_meta import ObjectKey, is_object_name
+from extender.api.object_meta import ObjectKey, is_label, is_subdomain
 from extender.api.pod_groups import GroupKey, Membership
 from extender.api.pods import Pod
 from extender.base.berth_errors import BerthError
@@ -98,13 +98,11 @@ class Questions:
         history: DecisionHistory,
         reads: Reads,
         refreshed: Wait,
-        work_seconds: float = WORK_SECONDS,
     ) -> None:
         self.explainer = explainer
         self._history = history
         self._reads = reads
         self._refreshed = refreshed
-        self._work_seconds = work_seconds
         self._bound_members = _BoundMembers(explainer.cache, reads, refreshed)
         self._turns, self._parsing = (Turns(_MAX_WAITING, "questions wait for their explanation") for _ in range(2))
 
@@ -119,7 +117,7 @@ class Questions:
     async def in_turn(self, work: Callable[[], T]) -> T:
         """The result of a function that blocks the event loop for a moment. Raises TooManyQuestions."""
         async with self._turns.one():
-            return await self._answer(lambda _: work(), self._work_seconds)
+            return await self._answer(lambda _: work(), WORK_SECONDS)
 
     async def pod(self, key: ObjectKey, what_if: WhatIf) -> Json:
         """Explain a pod that exists. Raises UnknownPod, TooManyQuestions, or as `forked`."""
@@ -129,13 +127,13 @@ class Questions:
             membership = pod.membership if pod is not None else None
             groups = {membership.key: [pod]} if pod is not None and membership is not None else {}
             async with self._bound_members.known(groups):
-                found = await self._answer(partial(self.explainer.waiting, key, what_if), self._work_seconds)
+                found = await self._answer(partial(self.explainer.waiting, key, what_if), WORK_SECONDS)
             return found or await self._of_bound(key)
 
     async def _of_bound(self, key: ObjectKey) -> Json:
         """Explain a bound pod from its object and its claims. Raises UnknownPod."""
         unknown = UnknownPod(f"pod {one_line(str(key))} does not wait for Berth, and is not bound")
-        if not (is_object_name(key.namespace) and is_object_name(key.name)):
+        if not (is_label(key.namespace) and is_subdomain(key.name)):
             raise unknown
         try:
             pod = await self._reads.read_pod(key)
@@ -155,14 +153,14 @@ class Questions:
             groups = groups_named(self.explainer.cache.snapshot(), key.namespace, key.name)
             async with self._bound_members.known(groups) as members:
                 return await self._answer(
-                    lambda seconds: self.explainer.groups(key, scenario, members, seconds=seconds), self._work_seconds
+                    lambda seconds: self.explainer.groups(key, scenario, members, seconds=seconds), WORK_SECONDS
                 )
 
     async def hypothetical(self, given: Hypothetical, what_if: WhatIf) -> list[Json]:
         """The list of Explainer.hypothetical. Raises TooManyQuestions, WireError, or as `forked`."""
         async with self._turns.one():
             return await self._answer(
-                lambda seconds: list(self.explainer.hypothetical(given, what_if, seconds)), self._work_seconds
+                lambda seconds: list(self.explainer.hypothetical(given, what_if, seconds)), WORK_SECONDS
             )
 
     async def brief(self, uid: str, seconds: float) -> Brief | None:

@@ -202,18 +202,18 @@ class _Search:
     def _try(self, nodes: Sequence[str], chosen: Sequence[Restart]) -> None:
         """Place all pods after these restarts, the wanted ones on these nodes. Keep the cheapest advice."""
         found = self._placed(nodes, chosen)
-        self._keep(found)  # now: a limit may end the search before it is improved
         while found is not None and found.advice.waiting_gpus and not self._is_inner:
             more = (self._placed(nodes, one) for one in self._additions(found, tuple(nodes)))
             best = min((one for one in more if one is not None), key=_cost, default=found)
             if _cost(best) >= _cost(found):
                 break
             found = best
-            self._keep(found)
 
-    def _keep(self, found: _Trial | None) -> None:
-        if found is not None and _cost(found) < self._limit:
-            self.best = found.advice
+    def _keep(self, advice: Advice) -> None:
+        """Note an advice at once: a limit may end the search before the next one."""
+        self.found.append(advice)
+        if advice.cost < self._limit:
+            self.best = advice
 
     def _placed(self, nodes: Sequence[str], chosen: Sequence[Restart]) -> _Trial | None:
         """The wanted pods get their places on these nodes, and then those that are restarted get theirs."""
@@ -237,8 +237,9 @@ class _Search:
                     waiting[name] = left
         gpus = sum(one.waiting_gpus(waiting[one.name].pods) for one in ordered if one.name in waiting)
         cost = cost_of(chosen) + WAIT_COST * gpus
-        self.found.append(Advice(Verdict.ADVICE, ordered, wanted.nodes, places, reserved, gpus, cost))
-        return _Trial(self.found[-1], cluster, waiting)
+        advice = Advice(Verdict.ADVICE, ordered, wanted.nodes, places, reserved, gpus, cost)
+        self._keep(advice)
+        return _Trial(advice, cluster, waiting)
 
     def _additions(self, found: _Trial, nodes: tuple[str, ...]) -> Iterator[tuple[Restart, ...]]:
         """The restarts of an advice with a few more that may give those a place that wait, and cost less than that."""

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.allocation.what_if import with_devices_allocated, with_devices_released
+from extender.allocation.what_if import hypothetical_snapshot, with_devices_allocated, with_devices_released
 from extender.api.nodes import only_node
 from extender.api.pod_amounts import NO_LIMIT, Amounts
 from extender.api.pods import Pod
@@ -23,8 +24,8 @@ from extender.api.resource_claims import Allocation, Claim, Result
 from extender.api.resource_slices import PoolKey
 from extender.base.text_limits import counted
 from extender.defrag.restarts import Asked, Restart, again
-from extender.explain import free_devices, holders_of_usable
-from extender.explain.scenario import only_nodes, with_new_group, without_allocations
+from extender.explain import PlannerCaches, free_devices, holders_of_usable
+from extender.explain.scenario import with_new_group, without_allocations
 from extender.gangs.gang import Gang, gang_minimum, gang_of
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangMembers, GangPlan, GangShortage, gang_members, gang_problem, plan_sizes
@@ -62,12 +63,36 @@ class Memory:
     # By requirements key, then by node and the names of its restarts: what room for a pod costs there at least.
     bounds: dict[object, dict[tuple[NodeInfo, tuple[str, ...]], float]] = field(default_factory=dict)
     seeing: dict[PoolKey, list[str]] = field(default_factory=dict)  # pool to the nodes that may use its devices
+    # Most of the nodes of a cluster have changed as in another one. A node that is the same has its status already.
+    freed: dict[tuple[NodeInfo, tuple[str, ...]], NodeInfo] = field(default_factory=dict)  # by names of restarts
+    filled: dict[tuple[NodeInfo, tuple[Result, ...]], NodeInfo] = field(default_factory=dict)
+    plans: PlannerCaches = field(default_factory=PlannerCaches)
+    versions: Iterator[int] = field(default_factory=count)  # of the snapshots of plans
 
     def ranking(self, requirements: PodRequirements) -> NodeRanking:
         """The ranking of the cluster as it is. Raises DeadlineExceeded."""
         found = self.rankings.get_or_create(requirements)
         if not found.update(self.base, self.context):
             self.context.deadline.exceed()
+        return found
+
+    def without(self, node_info: NodeInfo, restarts: Sequence[Restart]) -> NodeInfo:
+        """The node after these pods ended."""
+        key = node_info, tuple([one.name for one in restarts])
+        found = self.freed.get(key)
+        if found is None:
+            results = [result for one in restarts for result in one.results]
+            found = self.freed[key] = with_devices_released(node_info, results)
+        return found
+
+    def with_allocated(self, node_info: NodeInfo, results: Sequence[Result]) -> NodeInfo:
+        """The node with these devices in use, too."""
+        if any(one.consumed is not None for one in results):  # a mapping, which is no key
+            return with_devices_allocated(node_info, results)
+        key = node_info, tuple(results)
+        found = self.filled.get(key)
+        if found is None:
+            found = self.filled[key] = with_devices_allocated(node_info, results)
         return found
 
     def status(self, node_info: NodeInfo, requirements: PodRequirements) -> FilterStatus:
@@ -83,7 +108,7 @@ class Memory:
 class Cluster:
     """One of them. `left` has what pods that stay leave of each node."""
 
-    snapshot: Snapshot  # without `states`: only_nodes makes those of some nodes
+    snapshot: Snapshot  # without `states`: a plan makes those of its nodes
     left: Mapping[str, Amounts]
     memory: Memory
     changed: Nodes = NO_NODES  # those whose devices are not used as they are in the base
@@ -108,15 +133,15 @@ class Cluster:
         renewed = {claim.key: claim for one in restarts for claim in again(one).claims}
         known = ChainMap(renewed, snapshot.claims)  # type: ignore[arg-type]  # the second is never written
         left = {**self.left, **self._left_without(restarts)}
-        results: dict[str, list[Result]] = {}
+        freeing: dict[str, list[Restart]] = {}
         for one in restarts:
-            for result in one.results:
-                for name in self.memory.seeing.get(PoolKey(result.device.driver, result.device.pool), ()):
-                    results.setdefault(name, []).append(result)
+            pools = {PoolKey(result.device.driver, result.device.pool) for result in one.results}
+            for name in {name for pool in pools for name in self.memory.seeing.get(pool, ())}:
+                freeing.setdefault(name, []).append(one)
         infos = dict(snapshot.node_infos)
-        for name, own in results.items():
-            infos[name] = with_devices_released(infos[name], own)
-        return self._with(replace(snapshot, claims=known, node_infos=infos), left, results)
+        for name, own in freeing.items():
+            infos[name] = self.memory.without(infos[name], own)
+        return self._with(replace(snapshot, claims=known, node_infos=infos), left, freeing)
 
     def _left_without(self, restarts: Sequence[Restart]) -> Mapping[str, Amounts]:
         by_node: dict[str, list[Restart]] = {}
@@ -175,7 +200,7 @@ class Cluster:
                 if claim.uid not in taken:
                     taken[claim.uid] = replace(claim, allocation=Allocation(devices, node_selector=only_node(node)))
                     results += devices
-            infos[node] = with_devices_allocated(infos[node], results)
+            infos[node] = self.memory.with_allocated(infos[node], results)
             left[node] = left.get(node, NO_LIMIT).minus(amounts[uid])
         snapshot, nodes = replace(self.snapshot, node_infos=infos), {uid: node for uid, (node, _) in placements.items()}
         if len(asked.pods) > 1:  # a later one may share a claim
@@ -258,8 +283,10 @@ class Cluster:
                 offers = self.offers(asked, pod, barred)
                 known[key] = frozenset(name for name in names if name in offers)
             nodes[pod.uid] = known[key]
-        problem = gang_problem(gang, members, self.memory.policy, self.snapshot, nodes)
-        return plan_gang(problem, only_nodes(self.snapshot, names), self.memory.context)
+        memory, infos = self.memory, self.snapshot.node_infos
+        problem = gang_problem(gang, members, memory.policy, self.snapshot, nodes)
+        snapshot = hypothetical_snapshot(self.snapshot, {name: infos[name] for name in names}, next(memory.versions))
+        return plan_gang(problem, snapshot, memory.context, memory.plans.rankings, memory.plans.memory)
 
 
 class Offers:

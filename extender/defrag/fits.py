@@ -11,7 +11,6 @@ from itertools import islice
 from math import inf
 from typing import Protocol
 
-from extender.allocation.what_if import with_devices_released
 from extender.api.reasons import Code
 from extender.defrag.bounds import Bounds, least_gpus
 from extender.defrag.clusters import Cluster
@@ -20,7 +19,7 @@ from extender.explain import GangQuestion, PlannerCaches, free_devices, widest_d
 from extender.gangs.domains import natural
 from extender.gangs.gang import Gang
 from extender.gangs.gang_problem import GangMembers, GangPlan, GangShortage, gang_members
-from extender.scheduling import Placement, PodRequirements, Unschedulable, evaluate, requirements_of
+from extender.scheduling import Placement, PodRequirements, Unschedulable, requirements_of
 
 _AROUND = 64  # nodes of a domain without restarts that a plan may use, besides those with; or twice as many as pods
 _NOWHERE = GangShortage(0, 0, "", "")
@@ -118,8 +117,8 @@ class _PodFit:
         if not self._cluster.left_without(name, chosen).has(amounts):
             return False
         info = self._cluster.snapshot.node_infos[name]
-        freed = with_devices_released(info, [one for restart in chosen for one in restart.results])
-        found = evaluate(freed, self._requirements.for_node(info.node), self._cluster.memory.context)
+        memory = self._cluster.memory
+        found = memory.status(memory.without(info, chosen), self._requirements)
         self.gave_up |= isinstance(found, Unschedulable) and found.reason.code is Code.OUT_OF_BUDGET
         return isinstance(found, Placement)
 

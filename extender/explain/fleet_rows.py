@@ -1,23 +1,24 @@
 """The fleet as rows for the page and as figures for /metrics: nodes with one letter per GPU, groups of pods, claims.
 
-Letters: f free, h held, u allocated, 1..9 tenths of the memory allocated in shares, d in use without a claim (drift),
-x unhealthy.
+Letters: f free, c closed, h held, u allocated, 1..9 tenths of the memory allocated in shares, d in use without a claim
+(drift), x unhealthy. A closed GPU is in no use, but its driver or a rule taints it, or its node takes no pods.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import combinations
 from typing import NamedTuple
 
-from extender.allocation import NodeInfo, Snapshot
+from extender.allocation import NodeInfo, Snapshot, blocking_taint
 from extender.allocation.nodes import UNUSED
 from extender.allocation.nodes.places import Nearness, Places, published_place
 from extender.api.fields import Json
 from extender.api.gpu_topology import DISTANCES, Graph
+from extender.api.nodes import Node
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import GroupKey, name_on_claims
 from extender.api.quantity import NANO
@@ -42,7 +43,8 @@ from extender.vendors import (
     product_of,
 )
 
-STATES = {"f": "free", "h": "held", "u": "allocated", "s": "shared", "d": "drifting", "x": "unhealthy"}
+STATES = {"f": "free", "c": "closed", "h": "held", "u": "allocated", "s": "shared", "d": "drifting", "x": "unhealthy"}
+_CONDITIONS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")  # of taints; a cordon has one, too
 _GROUPS = (
     ("zone", "topology.kubernetes.io/zone"),
     ("rack", "topology.kubernetes.io/rack"),
@@ -83,10 +85,24 @@ def shown_bits(node_info: NodeInfo) -> list[int]:
     ]
 
 
+def takes_no_pods(node: Node) -> bool:
+    """Whether a node is cordoned, or not well."""
+    return any(taint.key.startswith(_CONDITIONS) for taint in node.taints)
+
+
+def closed_devices(node_info: NodeInfo) -> int:
+    """Mask of the devices that no pod gets, in use or not: they are tainted, or their node takes no pods."""
+    if takes_no_pods(node_info.node):
+        return -1
+    devices = enumerate(node_info.inventory.devices)
+    return sum(1 << bit for bit, one in devices if one.device.taints and blocking_taint(one.device, ()) is not None)
+
+
 def other_devices(node_info: NodeInfo) -> list[Json]:
     """The drivers of other devices than GPUs, as JSON: how many devices the node can use, and how many are free."""
+    taken = node_info.busy | closed_devices(node_info)
     return [
-        {"driver": driver, "free": (mask & ~node_info.busy).bit_count(), "devices": mask.bit_count()}
+        {"driver": driver, "free": (mask & ~taken).bit_count(), "devices": mask.bit_count()}
         for driver, mask in sorted(_other_masks(node_info).items())
     ]
 
@@ -102,8 +118,8 @@ def _other_masks(node_info: NodeInfo) -> dict[str, int]:
     return masks
 
 
-def letter(node_info: NodeInfo, bit: int) -> str:
-    """The state letter of a device. The first that applies wins: held, unhealthy, drift, shared, allocated, free."""
+def _letter(node_info: NodeInfo, bit: int, closed: int) -> str:
+    """The state letter of a device. The first one counts: held, unhealthy, drift, shared, allocated, closed, free."""
     if node_info.held >> bit & 1:
         return "h"
     if _note(node_info, bit):
@@ -113,12 +129,15 @@ def letter(node_info: NodeInfo, bit: int) -> str:
     used = shared_tenths(node_info, bit)
     if used:
         return str(used)
-    return "u" if node_info.busy >> bit & 1 else "f"
+    if node_info.busy >> bit & 1:
+        return "u"
+    return "c" if closed >> bit & 1 else "f"
 
 
 def letters(node_info: NodeInfo) -> str:
     """The state letters of all GPUs, in the order of the fabric."""
-    return "".join(letter(node_info, bit) for bit in shown_bits(node_info))
+    closed = closed_devices(node_info)
+    return "".join(_letter(node_info, bit, closed) for bit in shown_bits(node_info))
 
 
 def shared_tenths(node_info: NodeInfo, bit: int) -> int:
@@ -149,7 +168,8 @@ def largest_free_set(node_info: NodeInfo) -> int:
     """The size of the largest set of free GPUs that links join in a ring; 0 without one."""
     if node_info.fabric is None:
         return 0
-    return largest_joined(node_info.fabric.graph, node_info.positions(~node_info.busy), len(node_info.gpu_bits))
+    free = ~(node_info.busy | closed_devices(node_info))
+    return largest_joined(node_info.fabric.graph, node_info.positions(free), len(node_info.gpu_bits))
 
 
 def node_row(node_info: NodeInfo) -> Json:
@@ -211,7 +231,7 @@ def node_detail(node_info: NodeInfo, snapshot: Snapshot) -> Json:
     The GPUs come first; of each other driver at most 64 devices follow, those in use first.
     """
     by_device = _claims_by_device(claims_of_node(node_info, snapshot))
-    fabric = node_info.fabric
+    fabric, closed = node_info.fabric, closed_devices(node_info)
     gpus, devices = shown_bits(node_info), []
     bits = gpus.copy()
     for _, mask in sorted(_other_masks(node_info).items()):
@@ -225,13 +245,13 @@ def node_detail(node_info: NodeInfo, snapshot: Snapshot) -> Json:
                 "name": pool_device.id.device,
                 "driver": pool_device.id.driver,
                 "pool": pool_device.id.pool,
-                "state": letter(node_info, bit),
+                "state": _letter(node_info, bit, closed),
                 "memory": node_info.inventory.devices[bit].memory_bytes,
                 "live_free": state.memory_free_bytes if state and node_info.agent_is_fresh else None,
                 "note": _note(node_info, bit),
                 "claims": by_device.get(str(pool_device.id), []),
                 "place": _place(node_info, bit),
-                "beside": _beside(node_info, bit) if bit in gpus else [],
+                "beside": _beside(node_info, bit, node_info.busy | closed) if bit in gpus else [],
             }
         )
     found: Json = {**node_row(node_info), "devices": devices, "largest_free_set": largest_free_set(node_info)}
@@ -313,18 +333,21 @@ def _roots_like(node_info: NodeInfo, bit: int) -> tuple[str, ...]:
     return ()
 
 
-def _beside(node_info: NodeInfo, bit: int) -> list[Json]:
-    """The nearest free devices of each other driver, as JSON, without those that are far or not known to be near."""
+def _beside(node_info: NodeInfo, bit: int, taken: int) -> list[Json]:
+    """The nearest free devices of each other driver, as JSON, without those that are far or not known to be near.
+
+    `taken` is the mask of the devices that are not free.
+    """
     places = node_info.places
-    if places is None or node_info.busy >> bit & 1:
+    if places is None or taken >> bit & 1:
         return []
     driver = places.kind(bit)
-    found = (_nearest(node_info, places, bit, mask) for other, mask in places.kinds if other != driver)
+    found = (_nearest(node_info, places, bit, mask & ~taken) for other, mask in places.kinds if other != driver)
     return [one for one in found if one is not None]
 
 
 def _nearest(node_info: NodeInfo, places: Places, bit: int, mask: int) -> Json | None:
-    free = members(mask & ~node_info.busy)
+    free = members(mask)
     best = max((places.nearness(bit, other) for other in free), default=Nearness.FAR)
     if best <= Nearness.FAR:
         return None
@@ -429,7 +452,8 @@ class FleetStats:
     """Sums over the nodes of one product."""
 
     gpus: int = 0  # number of GPUs
-    free: int = 0  # GPUs without any allocation, share or hold
+    free: int = 0  # GPUs without any allocation, share or hold, that are not closed
+    closed: int = 0  # GPUs without any, that are tainted or on nodes that take no pods
     drifting: int = 0  # GPUs in use without a claim
     unhealthy: int = 0
     largest_set: int = 0  # largest set of free GPUs that links join on one node
@@ -443,6 +467,7 @@ class FleetStats:
         """Add the statistics of one node, but for what differs between equal nodes: `live_free_bytes` and cliques."""
         self.gpus += other.gpus
         self.free += other.free
+        self.closed += other.closed
         self.drifting += other.drifting
         self.unhealthy += other.unhealthy
         if other.largest_set > self.largest_set:
@@ -456,12 +481,12 @@ class FleetStats:
 def fleet_stats(snapshot: Snapshot) -> dict[str, FleetStats]:
     """The statistics by product. Nodes of one allocation signature and the same GPUs share one computation."""
     found: dict[str, FleetStats] = {}
-    by_signature: dict[tuple[tuple[int, int], tuple[int, ...]], FleetStats] = {}
+    by_signature: dict[tuple[object, ...], FleetStats] = {}
     cliques: Counter[tuple[str, str]] = Counter()  # nodes whose GPUs are all free, by product and clique
     for node_info in snapshot.node_infos.values():
         bits = tuple(shown_bits(node_info))
         if bits:
-            key = node_info.state.allocation_signature, bits
+            key = node_info.state.allocation_signature, bits, takes_no_pods(node_info.node)
             stats = by_signature.get(key)
             if stats is None:
                 stats = by_signature[key] = _stats_of(node_info, bits, snapshot)
@@ -498,11 +523,13 @@ def large_jobs(stats: Mapping[str, FleetStats]) -> list[LargeJob]:
 
 
 def _stats_of(node_info: NodeInfo, bits: tuple[int, ...], snapshot: Snapshot) -> FleetStats:
-    others = [bit for bit in bits if bit not in node_info.gpu_bits]
-    left = left_over(node_info, node_info.in_part_use) if node_info.fabric is not None else []
+    usable = replace(node_info, busy=node_info.busy | closed_devices(node_info))
+    left = left_over(usable, node_info.in_part_use) if node_info.fabric is not None else []
+    states = letters(node_info)
     return FleetStats(
         gpus=len(bits),
-        free=left.count(WHOLE) + sum(letter(node_info, bit) == "f" for bit in others),
+        free=states.count("f"),
+        closed=states.count("c"),
         drifting=node_info.drift.bit_count(),
         unhealthy=sum(not gpu.healthy for gpu in node_info.fabric.gpus) if node_info.fabric is not None else 0,
         largest_set=largest_free_set(node_info),

@@ -151,7 +151,9 @@ def _converted(
         except ValueError as error:
             raise WireError(f"{where} {number}", str(error)) from error
         if job is not None:
-            name = job.name if job.name not in jobs else f"{job.name}-{number}"
+            name = job.name
+            while name in jobs:  # such a name may be another job's, too
+                name = f"{name}-{number}"
             jobs[name] = replace(job, name=name)
     if endless := sum(math.isinf(job.duration) for job in jobs.values()):
         notes["jobs that run until the end, since their end is missing"] = endless

@@ -12,7 +12,7 @@ import ctypes
 import gc
 from collections.abc import Awaitable, Callable
 
-_LISTING = (50_000, 1_000, 1_000)  # thresholds during the first lists; Python's defaults take a third of their time
+_READING = (50_000, 1_000, 1_000)  # thresholds while many objects are read; Python's defaults take a third of the time
 _PERIOD_SECONDS = 0.1
 _NEW_OBJECTS = 1_000  # that start a collection of the young generation, about 0.3 ms
 _FULL_SECONDS = 900.0  # between full collections
@@ -23,7 +23,7 @@ _MAX_KEPT_BYTES = 32 << 20  # of freed memory that the C library may keep
 async def run_gc_policy(listed: Callable[[], Awaitable[None]]) -> None:
     """Run until cancelled. Objects that exist after the first lists are frozen: the collector no longer visits them."""
     before = gc.get_threshold()
-    gc.set_threshold(*_LISTING)
+    collect_seldom()
     loop = asyncio.get_running_loop()
     try:
         await listed()
@@ -43,6 +43,11 @@ async def run_gc_policy(listed: Callable[[], Awaitable[None]]) -> None:
                 trimmed = loop.time()
     finally:
         gc.set_threshold(*before)
+
+
+def collect_seldom() -> None:
+    """Set thresholds for reading many objects that stay. A command that reads a cluster keeps them to its end."""
+    gc.set_threshold(*_READING)
 
 
 def give_back_memory(kept_bytes: int = 0) -> bool:

@@ -7,7 +7,6 @@ imported: a wrong one ends the process with an error that names the file, the fi
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from importlib import resources
 from typing import Annotated, Final, Literal, Self
@@ -15,6 +14,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from extender.api.documents import Positions, one_value
+from extender.api.object_meta import is_subdomain
 from extender.base.berth_errors import WireError
 from extender.policy import faults_of
 
@@ -24,12 +24,8 @@ _Text = Annotated[str, Field(min_length=1, max_length=128)]
 _Texts = tuple[_Text, ...]
 
 
-_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_SUBDOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")
-
-
 def _driver_name(name: str) -> str:
-    if not _SUBDOMAIN.fullmatch(name):
+    if not is_subdomain(name):
         raise ValueError("must be a DNS subdomain such as gpu.example.com")
     return name
 

@@ -31,6 +31,7 @@ from tests.fakes import nvml as library
 from tests.fakes.nvml import Library
 from tests.worlds.eventually import eventually
 from tests.worlds.process_starter import start
+from tests.worlds.sandbox_worlds import drop_fields
 from tests.worlds.shared_folder import SHARED, needs
 from tests.worlds.supervised_worlds import Breakable
 
@@ -71,7 +72,7 @@ async def test_published_fabric_is_that_of_the_machine(name: str) -> None:
         assert found.graph.numa == wanted.graph.numa
         places = [(gpu.numa, gpu.pcie_root) for gpu in found.gpus]
         assert places == [(gpu.numa, gpu.pcie_root) for gpu in wanted.gpus]
-        assert [g.uuid for g in found.gpus] == [g.uuid for g in wanted.gpus]
+        assert found.uuids == wanted.uuids
         obj = cluster.store["resourceslices", NAME]
         assert all(d["taints"][0]["effect"] == "NoSchedule" for d in obj["spec"]["devices"])
         assert obj["metadata"]["ownerReferences"][0]["kind"] == "Node"
@@ -99,7 +100,7 @@ async def test_server_that_drops_taints_is_not_written_to_again_and_again() -> N
     """1.34 and 1.35 by default (DRADeviceTaints is off)."""
     nvml = Library(MACHINES["t4-4"])
     async with publishing(nvml) as (cluster, agent):
-        cluster.api.registry.prune = drop_taints
+        drop_fields(cluster, drop_taints)
         for _ in range(3):
             await agent.step()
         assert agent.writes == 1

@@ -28,6 +28,7 @@ from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.scheduling import Evaluator
+from extender.serve.evaluations import Evaluations
 from extender.serve.filter import FilterService
 from tests.worlds.filled_caches import class_of_driver, put
 from tests.worlds.running_berth import claim, pod
@@ -96,14 +97,14 @@ def digest(seed: int) -> str:
     rng.shuffle(objects)
     names = sorted(put(cache, *objects).store.nodes)
     rng.shuffle(names)
-    filter_service = FilterService(cache, Policy(), Evaluator(Features()), lambda: 0.0)
+    filter_service = FilterService(cache, Policy(), Evaluator(Features()), Evaluations(lambda: 0.0), lambda: 0.0)
     found = hashlib.sha256()
     for count in (1, 2, 4, 8, 9):
         put(cache, claim(f"c{count}", count))
         args = wire.decode_args(orjson.dumps({"Pod": pod(f"p{count}", f"c{count}"), "NodeNames": names}))
         answer = filter_service.filter(args.pod, args.names)
         found.update(repr((answer.passed, sorted(answer.failed.items()))).encode())
-        found.update(wire.encode_scores(filter_service.prioritize(args.pod, answer.passed)))
+        found.update(wire.encode_scores(filter_service.prioritize(args.pod, answer.passed or [])))
     return found.hexdigest()
 
 

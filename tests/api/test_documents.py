@@ -155,6 +155,34 @@ def leaves() -> st.SearchStrategy:
     )
 
 
+def depth_of(value: object) -> int:
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inside is None else 1 + max(map(depth_of, inside), default=0)
+
+
+BRACKETS = st.text('"\\\\{}[]:a', max_size=6)  # a text may have what the structure has
+
+
+@given(
+    st.recursive(
+        BRACKETS | st.just(1),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(BRACKETS, inner, max_size=3),
+        max_leaves=12,
+    ),
+    st.integers(MAX_DEPTH - 4, MAX_DEPTH),
+    BRACKETS,
+)
+def test_json_is_refused_exactly_if_it_is_too_deep(value: object, around: int, key: str) -> None:
+    for level in range(around):
+        value = [value, key] if level % 2 else {key: value}
+    text = orjson.dumps(value)
+    if depth_of(value) <= MAX_DEPTH:
+        assert json_value(text, "body") == value
+    else:
+        with pytest.raises(WireError, match="deeper"):
+            json_value(text, "body")
+
+
 @given(leaves())
 def test_written_documents_are_read(value: object) -> None:
     text = yaml.safe_dump(value)

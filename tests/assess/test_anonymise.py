@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from extender.api.group_topology import Level, level_label
 from extender.api.nodes import decode_node
 from extender.api.pod_groups import leader_worker_set_marks
 from extender.api.pods import decode_pod
+from extender.api.resource_claims import decode_claim
 from extender.assess import anonymised
 from extender.cli.snapshot_command import dump_of
 from extender.gangs.gang import gang_minimum
@@ -134,6 +136,67 @@ def test_groups_and_their_trees_stay() -> None:
     assert minimums(objects) == minimums(numbered) == [5, 4, 0]
     (level,) = numbered[1]["spec"]["schedulingConstraints"]["topology"]
     assert level["key"] in numbered[0]["metadata"]["labels"]
+
+
+LAYERS = [{"topology": f"{SECRET}.com/block", "size": 4}, {"topology": "topology.kubernetes.io/rack", "size": 2}]
+ASKED: list[Json] = [  # annotations of pods that name levels of the topology, or parts of the group
+    {"kueue.x-k8s.io/podset-required-topology": f"{SECRET}.com/block"},
+    {"kai.scheduler/topology-preferred-placement": f"{SECRET}.com/block"},
+    {"berth.dev/group-required": "block"},
+    {"berth.dev/group-required": "rack", "berth.dev/group-preferred": "node"},
+    {"berth.dev/subgroup": f"{SECRET}-s", "berth.dev/subgroup-required": f"{SECRET}.com/block"},
+    {"berth.dev/group-slice-level": "block, topology.kubernetes.io/rack", "berth.dev/group-slice-size": "4,2"},
+    {"kueue.x-k8s.io/podset-slice-required-topology-constraints": json.dumps(LAYERS)},
+    {"kueue.x-k8s.io/podset-group-name": SECRET, "kueue.x-k8s.io/podset-required-topology": f"{SECRET}.com/block"},
+    {"berth.dev/group-topology": "required"},
+]
+
+
+@pytest.mark.parametrize("notes", ASKED, ids=lambda notes: next(iter(notes)))
+def test_levels_that_annotations_name_stay(notes: Json) -> None:
+    """Under another name, that of the same label of the nodes."""
+    labels = [{f"{SECRET}.com/block": f"{SECRET}{i // 2}", "topology.kubernetes.io/rack": f"r{i}"} for i in range(4)]
+    nodes = {f"n{i}": {"machine": "t4-4", "labels": one} for i, one in enumerate(labels)}
+    objects = objects_of({"nodes": nodes, "pods": [{"name": "p", "count": 1}]})
+    obj = next(one for one in objects if one["kind"] == "Pod")
+    obj["metadata"]["annotations"] = {"berth.dev/group": f"{SECRET}-g", **notes}
+    numbered = list(anonymised(objects))
+    assert SECRET not in json.dumps(numbered)
+    before, after = asked(objects), asked(numbered)
+    assert before == after
+    assert any(before), before
+
+
+def asked(objects: list[Json]) -> tuple[Any, ...]:
+    """What the first pod asks of its group. A level is how it divides the nodes."""
+    nodes = [decode_node(one) for one in objects if one["kind"] == "Node"]
+    levels = [label for node in nodes for label in node.labels]
+    membership = next(decode_pod(one) for one in objects if one["kind"] == "Pod").membership
+    assert membership is not None
+    assert not membership.problem
+
+    def divided(level: Level | None) -> list[int]:
+        label = level_label(level, list(dict.fromkeys(levels)))
+        values = [node.name if label == "node" else node.labels.get(label, "") for node in nodes]
+        return [values.index(one) for one in values] if label else []
+
+    topology, parts = membership.topology, membership.parts
+    slices = [(one.size, divided(one.level)) for one in parts.slices]
+    return topology.nearness, divided(topology.required), divided(topology.preferred), divided(parts.required), slices
+
+
+def test_the_part_of_a_group_stays_on_claims() -> None:
+    objects = objects_of({"nodes": {"n": "t4-4"}, "pods": [{"name": "p", "count": 1}]})
+    of = {one["kind"]: one for one in objects}
+    of["Pod"]["metadata"]["annotations"] = {"berth.dev/subgroup": f"{SECRET}-s"}
+    of["Pod"]["spec"]["schedulingGroup"] = {"podGroupName": f"{SECRET}-g"}
+    marks = {"berth.dev/group": f"spec.schedulingGroup={SECRET}-g", "berth.dev/group-part": f"{SECRET}-s/3"}
+    of["ResourceClaim"]["metadata"]["annotations"] = marks
+    numbered = {one["kind"]: one for one in anonymised(objects)}
+    assert SECRET not in json.dumps(numbered)
+    claim, group = decode_claim(numbered["ResourceClaim"]), numbered["Pod"]["spec"]["schedulingGroup"]["podGroupName"]
+    assert claim.group == f"spec.schedulingGroup={group}"
+    assert claim.part == numbered["Pod"]["metadata"]["annotations"]["berth.dev/subgroup"] + "/3"
 
 
 def minimums(objects: list[Json]) -> list[int]:

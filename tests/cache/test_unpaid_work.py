@@ -121,4 +121,4 @@ def lines_of_a_check(devices: int, pool: int) -> int:
         cache.apply_claim(ObjectKey("ns", f"e{i}"), allocated_claim(f"e{i}", 10, use(f"d{i}")))
     mine = allocated_claim("mine", 20, *(use(f"d{pool - 1 - i}") for i in range(devices)))
     cache.apply_claim(mine.key, mine)
-    return lines_of(lambda: WriteBarrier(cache, WatchProgress(), lambda: "", "test").check(mine))
+    return lines_of(lambda: WriteBarrier(cache, WatchProgress(), lambda: "", "test").require_kept(mine))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from extender.cli.fleet_commands import _node_table, _Pods, _summary, _top
 from extender.cli.output import table_screen
 from extender.cli.snapshot_command import dump_of
 from extender.explain.fleet_rows import fleet_stats, node_detail, node_row, totals
+from tests.worlds.assessed_clusters import assessed, objects_of, snapshot_file
 
 Json = dict[str, Any]
 A100, MI300 = "NVIDIA A100-SXM4-40GB", "AMD_Instinct_MI300X_OAM"
@@ -146,3 +148,28 @@ def test_links_are_those_of_the_shown_gpus() -> None:
     name, devices = "a", {NVIDIA: [*(whole(n) for n in range(8)), part(8, 0), part(8, 1)]}
     found = node_row(dump_of(objects(name, devices)).snapshot().node_infos[name])
     assert (found["gpus"], found["switch"]) == ("f" * 10, "c" * 8 + "00")
+
+
+def test_closed_gpus_are_free_nowhere(tmp_path: Path) -> None:
+    """GPUs of a cordoned node, and those with a taint: on the page, in the commands, the metrics and the assessment."""
+    h100 = {"machine": "hgx-h100-8"}
+    nodes = {"cordoned": {**h100, "cordoned": True}, "tainted": {**h100, "tainted": [0, 1]}, "open": h100}
+    given = objects_of({"nodes": nodes, "pods": [{"name": "p", "node": "cordoned", "gpus": [0]}]})
+    snapshot = dump_of(given).snapshot()
+    rows = [node_row(found) for found in snapshot.node_infos.values()]
+    assert {one["name"]: (one["gpus"], one.get("largest")) for one in rows} == {
+        "cordoned": ("uccccccc", None), "tainted": ("ccffffff", 6), "open": ("ffffffff", 8),
+    }  # fmt: skip
+    free_nics = {one["name"]: sum(other["free"] for other in one["others"]) for one in rows}
+    assert free_nics["cordoned"] == 0 < free_nics["open"]
+    (stats,) = fleet_stats(snapshot).values()
+    assert (stats.free, stats.closed, stats.largest_set, stats.largest_nodes) == (14, 9, 8, 1)
+    (product,) = assessed(snapshot_file(tmp_path, given))["fleet"]["products"]
+    assert (product["free"], product["closed"], product["largest_set"]) == (14, 9, 8)
+    screen = table_screen()
+    with screen.capture() as shown:
+        screen.print(_top({"nodes": rows, "waiting": 0, "pending": [], "decisions": []}, _Pods("", everything=False)))
+    summary, _, heads, figures, *_ = shown.get().splitlines()
+    assert summary == "3 nodes: 14 free, 9 closed, 1 allocated"
+    assert heads.split() == ["product", "nodes", "GPUs", "free", "closed", "largest", "free", "on", "one", "node"]
+    assert figures.split()[-5:] == ["3", "24", "14", "9", "8"]

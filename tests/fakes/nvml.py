@@ -368,7 +368,7 @@ class Places(Sysfs):
     """The places of the library's GPUs, as its machine has them."""
 
     def __init__(self, library: Library) -> None:
-        super().__init__()
+        super().__init__(Path("/sys"))
         self._library = library
 
     def numa(self, address: str) -> int | None:

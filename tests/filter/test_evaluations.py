@@ -360,7 +360,7 @@ def test_the_queue_leaves_most_of_the_time_to_calls(calls: bool, share: float) -
             return ended.is_set()
 
         evaluations.queue("ns", "work", work)
-        evaluations.queue("ns", "more", never, blocks=False)
+        evaluations.queue_in_background("ns", "more", never)
         task = asyncio.create_task(evaluations.run(nothing_to_build, fail))
         await ended.wait()
         task.cancel()
@@ -403,7 +403,7 @@ def test_work_in_steps_stops_between_two_steps() -> None:
             made.append(number)
             yield
 
-    evaluations.queue("a", "steps", in_steps(steps()), blocks=False)
+    evaluations.queue_in_background("a", "steps", in_steps(steps()))
     evaluations.work()
     assert 1 < len(made) < 1000
     while evaluations.work():

@@ -16,7 +16,7 @@ THEMES = {
 }
 SURFACES = ("ground", "sheet")
 TEXTS = ("ink", "quiet", "accent")  # 4.5:1
-GRAPHICS = ("f", "u", "h", "s", "d", "x", "wire", "edge", "live", "accent")  # 3:1
+GRAPHICS = ("f", "c", "u", "h", "s", "d", "x", "wire", "edge", "live", "accent")  # 3:1
 
 
 WEIGHTS = (0.2126, 0.7152, 0.0722)  # of red, green and blue in the lightness

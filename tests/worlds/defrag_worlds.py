@@ -194,7 +194,7 @@ def _subsets(found: Sequence[Restart]) -> Iterator[tuple[Restart, ...]]:
 
 def objects_of_case(case: Json) -> list[Json]:
     """The objects of a case of tests/cases/defrag.yaml, which was read at 23:00 of the last of February."""
-    found = objects_of({"nodes": case["nodes"]})
+    found = objects_of({"nodes": case["nodes"], "agent": case.get("agent")})
     for obj in found:
         if obj["kind"] == "Node":
             obj["status"]["conditions"] = [{"type": "Ready", "lastHeartbeatTime": "2026-02-28T23:00:00Z"}]

@@ -70,13 +70,20 @@ function leave(depth) {
   showView();
 }
 
-const freeOf = (nodes) => nodes.reduce((sum, node) => sum + [...node.gpus].filter((gpu) => gpu === "f").length, 0);
+const countOf = (nodes, letter) =>
+  nodes.reduce((sum, node) => sum + [...node.gpus].filter((gpu) => gpu === letter).length, 0);
 const gpusOf = (nodes) => nodes.reduce((sum, node) => sum + node.gpus.length, 0);
+
+// Such as '13 of 24 free, 2 closed'.
+function freeAndClosed(nodes) {
+  const closed = countOf(nodes, "c");
+  return `${shown(countOf(nodes, "f"))} of ${shown(gpusOf(nodes))} free${closed ? `, ${shown(closed)} closed` : ""}`;
+}
 
 // Such as '13 of 24 free · set of 2': how many GPUs are free, and the largest free set that NVLink joins.
 function inShort(nodes) {
   const largest = Math.max(0, ...nodes.map((node) => node.largest || 0));
-  return `${shown(freeOf(nodes))} of ${shown(gpusOf(nodes))} free${largest ? ` · set of ${largest}` : ""}`;
+  return `${freeAndClosed(nodes)}${largest ? ` · set of ${largest}` : ""}`;
 }
 
 function describe(node) {
@@ -117,7 +124,7 @@ function showFleet() {
 
 function nodeCard(node) {
   const lit = view.sets[node.name];
-  const free = node.gpus.length ? `${freeOf([node])} of ${node.gpus.length} free` : "no GPUs";
+  const free = node.gpus.length ? freeAndClosed([node]) : "no GPUs";
   const made = el("button", { type: "button", className: lit ? "node lit" : "node", title: describe(node) },
     nodeGraph(node, { lit: lit || [] }), soft(node.name), el("small", { textContent: free }));
   made.dataset.node = node.name;
@@ -259,6 +266,10 @@ function paintNode(pen, place) {
     if (letter === "h" || letter === "d") { // a hole: their greys are that of a free one
       pen.fillStyle = colours.sheet;
       pen.fillRect(x + CELL / 3, y + CELL / 3, CELL / 3, CELL / (letter === "h" ? 3 : 1.5));
+    }
+    if (letter === "c") {
+      pen.fillStyle = colours.sheet;
+      pen.fillRect(x + CELL / 4, y + CELL / 2.5, CELL / 2, CELL / 5);
     }
     if (letter === "x") {
       pen.strokeStyle = colours.sheet;

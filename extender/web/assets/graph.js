@@ -2,7 +2,7 @@
 // Draws the GPUs of a node with their links, and a trend. GPUs are on a circle, the switch is in the middle.
 // Without links they are in rows.
 
-const STATES = { f: "free", u: "allocated", h: "held", s: "shared", d: "drifting", x: "unhealthy" };
+const STATES = { f: "free", c: "closed", u: "allocated", h: "held", s: "shared", d: "drifting", x: "unhealthy" };
 const stateOf = (letter) => (letter >= "1" && letter <= "9" ? "s" : letter);
 
 function draw(name, attributes, ...children) {
@@ -31,6 +31,9 @@ function dot(kind, [x, y], radius, title) {
   return draw("rect", { ...corner, width: side, height: side, rx: radius / 4, class: kind }, about);
 }
 
+// The bar of a closed GPU, as of a no-entry sign.
+const noEntry = (x, y, radius) => draw("path", { d: `M${x - radius / 2} ${y}h${radius}`, class: "cross" });
+
 // The legend: what a graph shows besides the states.
 function signs() {
   const at = (x, kind) => dot(`dot ${kind}`, [x, 12], 7, "");
@@ -38,6 +41,7 @@ function signs() {
   const hub = () => draw("rect", { x: 24, y: 5, width: 14, height: 14, rx: 4, class: "hub" });
   const rows = [
     [[at(30, "f")], "a free GPU"],
+    [[at(30, "c"), noEntry(30, 12, 7)], "closed: nothing uses the GPU, but it is tainted, or its node takes no pods"],
     [[at(30, "u")], "an allocated GPU"],
     [[wire(9, 51), at(9, "f"), at(51, "f")], "links between two GPUs; more links draw a wider line"],
     [[at(9, "f"), at(51, "f")], "no link works between these two"],
@@ -96,6 +100,7 @@ function nodeGraph(node, { lit = [], numbered = false, rate = 0, label = "" } = 
   for (let i = 0; i < count; i++) {
     const [cx, cy] = at[i], state = stateOf(node.gpus[i]), kind = `dot ${state}${set.has(i) ? " lit" : ""}`;
     svg.append(dot(kind, at[i], radius, `GPU ${i}: ${STATES[state]}`));
+    if (state === "c") svg.append(noEntry(cx, numbered ? cy + 5.5 : cy, radius)); // below the number
     if (state === "x") svg.append(draw("path", { d: `M${cx - 4} ${cy - 4}l8 8m0-8l-8 8`, class: "cross" }));
     if (numbered) svg.append(draw("text", { x: cx, y: cy + 3, "text-anchor": "middle" }, String(i)));
   }
