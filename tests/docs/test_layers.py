@@ -50,21 +50,9 @@ LAYERS = [  # from below; docs/architecture.md draws them
     {"__main__"},
 ]
 CORE = {
-    "base",
-    "lint",
-    "manifests",
-    "policy",
-    "vendors",
-    "api",
-    "cel",
-    "allocation",
-    "topology",
-    "scheduling",
-    "gangs",
-    "cache",
-    "explain",
-    "defrag",
-}
+    "base", "lint", "manifests", "policy", "vendors", "api", "cel", "allocation", "topology", "scheduling", "gangs",
+    "cache", "explain", "defrag",
+}  # fmt: skip
 # All that the core may import from outside: nothing here has I/O, a clock, randomness or threads of control.
 ALLOWED = {
     "__future__", "abc", "base64", "binascii", "bisect", "collections", "contextlib", "copy", "dataclasses", "datetime",
@@ -248,18 +236,11 @@ OPEN = {
 
 # Other packages may import these modules directly, because each has one subject that few callers need.
 SUBJECTS = {
-    "extender.allocation.nodes.places",
-    "extender.assess.texts",
-    "extender.assess.wanted_pods",
-    "extender.explain.fleet_rows",
-    "extender.explain.scenario",
-    "extender.replay.published_traces",
-    "extender.replay.svg",
-    "extender.sandbox.examples",
-    "extender.scheduling.decision",
-    "extender.scheduling.gang_parts",
-    "extender.scheduling.shortlist",
-}
+    "extender.allocation.nodes.places", "extender.assess.texts", "extender.assess.wanted_pods",
+    "extender.explain.fleet_rows", "extender.explain.scenario", "extender.replay.published_traces",
+    "extender.replay.svg", "extender.sandbox.examples", "extender.scheduling.decision",
+    "extender.scheduling.gang_parts", "extender.scheduling.shortlist",
+}  # fmt: skip
 # And packages within packages.
 ROOMS = {module(path) for path in FILES if path.name == "__init__.py"} | SUBJECTS
 MOST_NAMES = 25
