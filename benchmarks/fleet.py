@@ -16,6 +16,7 @@ from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS
 from extender.scheduling import Evaluator, PodRequirements, RankingCache, requirements_of
+from extender.serve.evaluations import Evaluations
 from extender.serve.filter import FilterResult, FilterService
 from extender.serve.wake import QueueingHints
 
@@ -38,7 +39,6 @@ class Fleet:
         seed: int = 1,
         ranking_bytes: int | None = None,
         vacant_states: int = 1024,
-        remembered_pods: int = 4096,
         listener: CacheListener | None = None,
     ) -> None:
         self.kind = kind
@@ -46,15 +46,10 @@ class Fleet:
         self.now = 0.0
         features = Features()
         self.cache = ClusterCache(features, vacant_states=vacant_states, listener=listener or CacheListener())
-        rankings = RankingCache(ranking_bytes) if ranking_bytes is not None else None
-        self.filter_service = FilterService(
-            self.cache,
-            Policy(),
-            Evaluator(features),
-            lambda: self.now,
-            remembered_pods=remembered_pods,
-            rankings=rankings,
-        )
+        evaluations = Evaluations(lambda: self.now)
+        self.filter_service = FilterService(self.cache, Policy(), Evaluator(features), evaluations, lambda: self.now)
+        if ranking_bytes is not None:
+            self.filter_service.rankings = RankingCache(ranking_bytes)
         self.queueing_hints = QueueingHints(self.cache, self.filter_service)
         self._apply = {one.name: one.apply for one in watched_resources(self.cache)}
         self.devices: dict[str, list[str]] = {}  # by node

@@ -14,7 +14,6 @@ from typing import NamedTuple
 from benchmarks.fleet import Fleet
 from extender.api.pod_groups import GroupKey, GroupSource, Membership
 from extender.serve.filter import FilterSink
-from extender.serve.gangs.bound_members import BoundMembers
 from extender.serve.gangs.gang_hints import GangHints
 from extender.serve.gangs.gang_scheduler import GangScheduler
 from tests.worlds.gang_fleet import CountedPlanning, no_bound_members
@@ -38,9 +37,8 @@ class World:
         self.fleet.fill(nodes, 0.5)
         fleet = self.fleet
         self._planning = CountedPlanning(fleet.cache, fleet.filter_service)
-        bound = BoundMembers(fleet.cache, no_bound_members, lambda: fleet.now)
         self._scheduler = GangScheduler(
-            fleet.cache, fleet.filter_service, self._planning, bound, FilterSink(), lambda: fleet.now
+            fleet.cache, fleet.filter_service, self._planning, no_bound_members, FilterSink(), lambda: fleet.now
         )
         self._hints = GangHints(self._scheduler, fleet.cache, self._planning, fleet.filter_service)
         self._keys = [GroupKey("x", GroupSource.BERTH, f"gang-{number}") for number in range(gangs)]

@@ -16,7 +16,9 @@ import kubernetes
 import orjson
 from kubernetes.client import models
 
-from extender.api.fields import Json, amount, get, quantity, string, strings
+from extender.api.fields import Json, amount, get, objects, quantity, string, strings
+from extender.api.object_meta import is_label, is_label_value, is_subdomain
+from extender.api.semver import is_semver
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import shown
 
@@ -33,16 +35,7 @@ _NAMES = {"int": "an integer", "bool": "a boolean"}
 _TYPES: dict[str, type] = {"int": int, "bool": bool}
 # Other maps and strings hold amounts, which may be numbers.
 _TEXT_MAPS = ("labels", "annotations", "nodeSelector", "matchLabels")
-_SUBDOMAIN = re.compile(r"(?=.{1,253}\Z)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
-_LABEL = re.compile(r"(?=.{1,63}\Z)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
 _IDENTIFIER = re.compile(r"(?=.{1,32}\Z)[A-Za-z_]\w*", re.ASCII)
-_LABEL_VALUE = re.compile(r"(?=.{1,63}\Z)[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?")
-_VERSION = re.compile(  # semver.org
-    r"(?:(?:0|[1-9]\d*)(?:\.(?!\Z|[-+])|(?=\Z|[-+]))){3}"
-    r"(?:-(?:0|[1-9]\d*|\d*[a-zA-Z-][\da-zA-Z-]*)(?:\.(?:0|[1-9]\d*|\d*[a-zA-Z-][\da-zA-Z-]*))*)?"
-    r"(?:\+[\da-zA-Z-]+(?:\.[\da-zA-Z-]+)*)?",
-    re.ASCII,
-)
 _MODES = ("All", "ExactCount")
 _OPERATORS, _EFFECTS = ("Equal", "Exists"), ("NoExecute", "NoSchedule", "None")
 _NODES = ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
@@ -114,32 +107,22 @@ def faults_of_value(value: Any, kind: str, path: str) -> Iterator[FieldFault]:
         yield FieldFault(path, f"must be {wanted}, is {shown(value)}", advice)
 
 
-def is_subdomain(name: str) -> bool:
-    """Whether a name is a DNS subdomain."""
-    return _SUBDOMAIN.fullmatch(name) is not None
-
-
-def is_label(name: str) -> bool:
-    """Whether a name is a DNS label."""
-    return _LABEL.fullmatch(name) is not None
-
-
 def request_names(devices: Json, path: str) -> frozenset[str]:
     """The requests of a claim's spec.devices, and the subrequests as request/subrequest. Raises WireError."""
     found: set[str] = set()
-    for request, where in _objects(devices, "requests", path):
+    for request, where in objects(devices, "requests", path):
         name = str(request.get("name"))
-        found |= {name, *(f"{name}/{sub.get('name')}" for sub, _ in _objects(request, "firstAvailable", where))}
+        found |= {name, *(f"{name}/{sub.get('name')}" for sub, _ in objects(request, "firstAvailable", where))}
     return frozenset(found)
 
 
 def request_options(devices: Json) -> Iterator[tuple[str, Json]]:
     """Yield (request, or request/subrequest; the option) of a claim's spec.devices. Raises WireError."""
-    for request, where in _objects(devices, "requests", ""):
+    for request, where in objects(devices, "requests", ""):
         name = str(request.get("name"))
         if isinstance(request.get("exactly"), dict):
             yield name, request["exactly"]
-        for sub, _ in _objects(request, "firstAvailable", where):
+        for sub, _ in objects(request, "firstAvailable", where):
             yield f"{name}/{sub.get('name')}", sub
 
 
@@ -147,10 +130,10 @@ def claim_faults(obj: Json) -> Iterator[FieldFault]:
     """Yield the values of a claim or template that kube-apiserver refuses. Raises WireError for a wrong type."""
     devices, path = _devices(obj)
     yield from _sizes(devices, ("requests", "constraints", "config"), path)
-    yield from _duplicates(_objects(devices, "requests", path))
-    for request, where in _objects(devices, "requests", path):
+    yield from _duplicates(objects(devices, "requests", path))
+    for request, where in objects(devices, "requests", path):
         exactly = [(request["exactly"], f"{where}.exactly")] if isinstance(request.get("exactly"), dict) else []
-        subrequests = _objects(request, "firstAvailable", where)
+        subrequests = objects(request, "firstAvailable", where)
         if bool(exactly) == bool(subrequests) and (exactly or not request.keys() - {"name"}):
             problem = f"needs `exactly` or `firstAvailable`{', not both' if exactly else ''}"
             yield FieldFault(where, problem, "write exactly: {deviceClassName: …}")
@@ -161,10 +144,10 @@ def claim_faults(obj: Json) -> Iterator[FieldFault]:
         for option, at in (*exactly, *subrequests):
             yield from _of_option(option, at)
     known = request_names(devices, path)
-    for constraint, where in _objects(devices, "constraints", path):
+    for constraint, where in objects(devices, "constraints", path):
         yield from _of_constraint(constraint, where)
         yield from _of_references(constraint, known, where)
-    for config, where in _objects(devices, "config", path):
+    for config, where in objects(devices, "config", path):
         yield from _of_config(config, where)
         yield from _of_references(config, known, where)
 
@@ -177,10 +160,10 @@ def rule_faults(obj: Json) -> Iterator[FieldFault]:
     if kind in ("ResourceClaim", "ResourceClaimTemplate"):
         yield from claim_faults(obj)
         devices, path = _devices(obj)
-        for request, where in _objects(devices, "requests", path):
+        for request, where in objects(devices, "requests", path):
             for option, at in (
                 (get(request, "exactly", dict, where, {}), f"{where}.exactly"),
-                *_objects(request, "firstAvailable", where),
+                *objects(request, "firstAvailable", where),
             ):
                 yield from _doubts_of_option(option, at)
     elif kind == "DeviceClass":
@@ -258,18 +241,18 @@ def _of_driver(obj: Json, where: str) -> Iterator[FieldFault]:
 
 def _of_class(spec: Json) -> Iterator[FieldFault]:
     yield from _sizes(spec, ("selectors", "config"), "spec")
-    for config, where in _objects(spec, "config", "spec"):
+    for config, where in objects(spec, "config", "spec"):
         yield from _of_config(config, where)
     name = string(spec, "extendedResourceName", "spec")
     domain, slash, rest = name.partition("/")
     is_native = domain.endswith("kubernetes.io") or domain.startswith("requests.")
-    if name and (not slash or is_native or not is_subdomain(domain) or not _LABEL_VALUE.fullmatch(rest)):
+    if name and (not slash or is_native or not is_subdomain(domain) or not is_label_value(rest)):
         advice = "write DOMAIN/NAME, with a domain of your own"
         yield _invalid("spec.extendedResourceName", name, "must be a valid extended resource name", advice)
 
 
 def _of_selectors(obj: Json, where: str) -> Iterator[FieldFault]:
-    for selector, at in _objects(obj, "selectors", where):
+    for selector, at in objects(obj, "selectors", where):
         if not get(selector, "cel", dict, at, {}).get("expression") and not selector.keys() - {"cel"}:
             yield FieldFault(f"{at}.cel", "Required value", "write cel: {expression: …}")
 
@@ -284,9 +267,9 @@ def _of_key(obj: Json, where: str) -> Iterator[FieldFault]:
     """The key and the value of a taint or a toleration."""
     key, value = string(obj, "key", where), string(obj, "value", where)
     domain, slash, name = key.rpartition("/")
-    if key and not (_LABEL_VALUE.fullmatch(name) and (is_subdomain(domain) or not slash)):
+    if key and not (is_label_value(name) and (is_subdomain(domain) or not slash)):
         yield _invalid(f"{where}.key", key, "must be a label name", "write DOMAIN/NAME")
-    if value and not _LABEL_VALUE.fullmatch(value):
+    if value and not is_label_value(value):
         yield _invalid(f"{where}.value", value, "must be a label value")
 
 
@@ -323,7 +306,7 @@ def _of_taint_selector(spec: Json) -> Iterator[FieldFault]:
 
 
 def _doubts_of_option(option: Json, path: str) -> Iterator[FieldFault]:
-    for toleration, where in _objects(option, "tolerations", path):
+    for toleration, where in objects(option, "tolerations", path):
         if not toleration.get("key") and (toleration.get("operator") == "Equal" or toleration.get("value")):
             problem = "an empty key needs operator Exists: with Equal, it covers taints of any key with this value"
             yield FieldFault(where, problem, "write a key, or operator: Exists without value", severity="warning")
@@ -357,7 +340,7 @@ def _of_slice(spec: Json) -> Iterator[FieldFault]:
         yield _invalid("spec.pool.resourceSliceCount", count, "must be greater than zero")
     if spec.get("devices") and spec.get("sharedCounters"):
         yield FieldFault("spec", "only one of `sharedCounters` or `devices` is allowed", "write two slices of the pool")
-    devices = _objects(spec, "devices", "spec")
+    devices = objects(spec, "devices", "spec")
     yield from _duplicates(devices)
     for device, where in devices:
         yield from _of_device(device, where)
@@ -382,9 +365,9 @@ def _of_device(device: Json, where: str) -> Iterator[FieldFault]:
                 yield _invalid(f"{where}.{field}", name, problem)
     for name, value in attributes.items():
         yield from _of_attribute(value, f"{where}.attributes[{name}]")
-    for taint, at in _objects(device, "taints", where):
+    for taint, at in objects(device, "taints", where):
         yield from _of_taint(taint, at)
-    for consumed, at in _objects(device, "consumesCounters", where):
+    for consumed, at in objects(device, "consumesCounters", where):
         if not consumed.get("counters"):
             yield FieldFault(f"{at}.counters", "Required value", "write the amount of each counter")
     given = [bool(device.get(field)) for field in _BINDING]
@@ -411,7 +394,7 @@ def _of_attribute(value: Any, where: str) -> Iterator[FieldFault]:
         for item in one if isinstance(one, list) else [one]:
             if isinstance(item, str) and len(item.encode()) > _MAX_TEXT:
                 yield FieldFault(f"{where}.{kind}", f"Too long: may not be more than {_MAX_TEXT} bytes")
-            elif kind.startswith("version") and not _VERSION.fullmatch(str(item)):
+            elif kind.startswith("version") and not is_semver(str(item)):
                 yield _invalid(f"{where}.{kind}", item, "must be a version of semver.org, as 1.2.3")
 
 
@@ -480,7 +463,7 @@ def _of_option(option: Json, path: str) -> Iterator[FieldFault]:
     yield from _one_of(mode, _MODES, f"{path}.allocationMode")
     yield from _sizes(option, ("selectors", "tolerations"), path)
     yield from _of_selectors(option, path)
-    for toleration, where in _objects(option, "tolerations", path):
+    for toleration, where in objects(option, "tolerations", path):
         yield from _of_toleration(toleration, where)
     yield from _of_count(option.get("count"), mode or "ExactCount", f"{path}.count")
 
@@ -506,11 +489,6 @@ def claim_spec(obj: Json) -> tuple[Json, str]:
 def _devices(obj: Json) -> tuple[Json, str]:
     spec, path = claim_spec(obj)
     return get(spec, "devices", dict, path, {}), f"{path}.devices"
-
-
-def _objects(obj: Json, field: str, path: str) -> list[tuple[Json, str]]:
-    found = enumerate(get(obj, field, list, path, []))
-    return [(one, f"{path}.{field}[{position}]") for position, one in found if isinstance(one, dict)]
 
 
 def _model(obj: Json) -> Any:

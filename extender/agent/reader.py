@@ -33,7 +33,7 @@ _NODE = re.compile(r"node([0-9]{1,4})")
 class Sysfs:
     """Reads below one root. NUMA nodes are read once, because they change with the machine only."""
 
-    def __init__(self, root: Path = Path("/sys")) -> None:
+    def __init__(self, root: Path) -> None:
         self._root = root
         self._nearest: dict[int, int | None] = {}
 
@@ -426,7 +426,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the agent, whose end closes standard input
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    reader = Reader(pynvml, Sysfs())
+    reader = Reader(pynvml, Sysfs(Path("/sys")))
     for line in sys.stdin:
         answer: dict[str, Any]
         try:

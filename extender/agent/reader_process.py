@@ -43,17 +43,18 @@ class _Failure(NamedTuple):
 
 
 class ReaderProcess:
-    """Reads by a child process, which `stop` ends. `failures` counts by cause: crash, hang, nvml."""
+    """Reads by a child process, which `stop` ends. `failures` counts by cause: crash, hang, nvml.
+
+    `command` starts the process, and `delays` are those before the next start after a failure. `clock` returns seconds.
+    """
 
     def __init__(
         self,
         command: Sequence[str] = _COMMAND,
-        deadline_seconds: float = _DEADLINE_SECONDS,
         delays: Delays = _DELAYS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._command = command
-        self._deadline = deadline_seconds
         self._backoff = Backoff(delays, clock)
         self._clock = clock
         self._next_start = float("-inf")
@@ -74,10 +75,10 @@ class ReaderProcess:
         process = self._process or await self._start()
         answer: list[dict[str, Any]] | _Failure
         try:
-            async with asyncio.timeout(self._deadline):
+            async with asyncio.timeout(_DEADLINE_SECONDS):
                 answer = await self._ask(process)
         except TimeoutError:
-            answer = _Failure("hang", f"NVML did not answer within {self._deadline:g} s")
+            answer = _Failure("hang", f"NVML did not answer within {_DEADLINE_SECONDS:g} s")
         if isinstance(answer, _Failure):
             await self._end(process)
             self._failed(answer)

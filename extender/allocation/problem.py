@@ -89,7 +89,7 @@ class Problem:
         """Nanos per capacity that allocated shares consume of a device; None if it has no shares."""
         pool_device = self.inventory.devices[bit]
         return self.allocated_state.pools.get(self.inventory.pools[pool_device.pool].key, UNUSED).shares.get(
-            pool_device.id.device
+            pool_device.device.name
         )
 
 
@@ -156,7 +156,7 @@ def allocations(
 
 def _result(pick: Pick, pool_device: PoolDevice, new_share: Callable[[], str]) -> Result:
     request, device = pick.request, pool_device.device
-    consumed = published(device, pool_device.id.driver, pick.consumed) if pick.consumed else None
+    consumed = published(device, pool_device.driver, pick.consumed) if pick.consumed else None
     return Result(
         request.name,
         pool_device.id,

@@ -160,7 +160,7 @@ class MatchingDevices:
 
     def _has_capacity(self, bit: int, request: DeviceRequest, spend: Callable[[int], None]) -> bool:
         pool_device = self._problem.inventory.devices[bit]
-        device, driver, features = pool_device.device, pool_device.id.driver, self._problem.features
+        device, driver, features = pool_device.device, pool_device.driver, self._problem.features
         spend(1 + device.capacity.steps)
         return has_room(device, driver, request, self._problem.shares(bit), features)
 
@@ -459,7 +459,7 @@ class Search:
         if not features.consumable_capacity:
             return {}
         pool_device = self._problem.inventory.devices[bit]
-        device, driver = pool_device.device, pool_device.id.driver
+        device, driver = pool_device.device, pool_device.driver
         used, using = self._problem.shares(bit) or NOTHING, self._consumed_here.get(bit, NOTHING)
         taken = consumption(device, driver, request.capacity, features)
         pays = features.pays(request)
@@ -491,7 +491,7 @@ class Search:
         derive = partial(self._derived, bit)
         added = []
         for position, constraint in enumerate(self._constraints[claim]):
-            if constraint.add(request, pool_device.device, pool_device.id.driver, derive):
+            if constraint.add(request, pool_device.device, pool_device.driver, derive):
                 added.append(constraint)
                 continue
             for earlier in reversed(added):

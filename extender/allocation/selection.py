@@ -80,7 +80,7 @@ def select(
 
 def derived_value(masks: Masks, deadline: Deadline, expression: str, pool_device: PoolDevice) -> TypedSet:
     """The value on a device of an attribute that a request derives. Raises InvalidClaim and DeadlineExceeded."""
-    compiled, driver = masks.compiled(compile_value, expression, deadline), pool_device.id.driver
+    compiled, driver = masks.compiled(compile_value, expression, deadline), pool_device.driver
     if isinstance(compiled, CompileError):
         raise InvalidClaim(
             f"derived attribute {cut(expression)!r}: CEL compile error: {cut(str(compiled), _ERROR_BYTES)}"
@@ -88,7 +88,7 @@ def derived_value(masks: Masks, deadline: Deadline, expression: str, pool_device
     try:
         return values_of(evaluated(compiled.value, pool_device.device, driver, deadline, _DERIVED_UNITS))
     except CelError as error:
-        where = f"derived attribute {cut(expression)!r} on device {pool_device.id.device} of driver {driver}"
+        where = f"derived attribute {cut(expression)!r} on device {pool_device.device.name} of driver {driver}"
         raise InvalidClaim(f"{where}: CEL runtime error: {cut(str(error), _ERROR_BYTES)}") from None
 
 
@@ -104,7 +104,7 @@ def _explained(sources: list[tuple[str, str]], inventory: Inventory, masks: Mask
     for where, expression in sources:
         if not masks.of(expression, slice_, deadline).error >> (bit - offset) & 1:
             continue
-        text = masks.error(expression, pool_device.device, pool_device.id.driver, deadline)
+        text = masks.error(expression, pool_device.device, pool_device.driver, deadline)
         if text:
             return f"{where}: {cut(text, _ERROR_BYTES)}"
     return "selector failed"

@@ -11,7 +11,7 @@ import orjson
 
 from extender.api.fields import Json, dumped, get, inner, integer, many, need, string, wrong
 from extender.api.node_names import NameOffsets, NodeNames, checked_names
-from extender.api.object_meta import ObjectKey, is_object_name
+from extender.api.object_meta import ObjectKey, is_subdomain
 from extender.api.pod_groups import may_be_in_gang
 from extender.api.pods import Pod, decode_pod, may_need_devices
 from extender.base.berth_errors import WireError
@@ -126,7 +126,7 @@ def decode_bind(body: bytes) -> ExtenderBindingArgs:
     found = _object(body)
     key = ObjectKey(need(found, "PodNamespace", ""), need(found, "PodName", ""))
     for field, name in zip(("PodNamespace", "PodName"), key, strict=True):
-        if not is_object_name(name):
+        if not is_subdomain(name):
             raise WireError(field, f"{shown(name)} is not the name of an object")
     return ExtenderBindingArgs(key, need(found, "PodUID", ""), need(found, "Node", ""))
 

@@ -151,6 +151,12 @@ def many(obj: Json, key: str, path: str, read: Callable[[Json, str], T]) -> tupl
     return tuple(found)
 
 
+def objects(obj: Json, key: str, path: str) -> list[tuple[Json, str]]:
+    """The objects of the list obj[key], each with its path, without the items that are none. Raises WireError."""
+    items = enumerate(get(obj, key, list, path, []))
+    return [(item, f"{path}.{key}[{position}]") for position, item in items if type(item) is dict]
+
+
 def strings(obj: Json, key: str, path: str) -> list[str]:
     """The list of strings obj[key], not a copy: it may be long. Raises WireError."""
     items: list[str] = get(obj, key, list, path, [])

@@ -90,9 +90,8 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """The state of one GPU that the agent reported. None: the agent could not read the value."""
+    """The state of one GPU that the agent reported. None: the agent could not read the value, or there is no agent."""
 
-    uuid: str
     memory_total_bytes: int = 0
     memory_free_bytes: int | None = None
     memory_reserved_bytes: int | None = None  # reserved by the driver
@@ -107,6 +106,7 @@ class Fabric:
     """A node's graph, with the UUID and state of the GPU at each position."""
 
     graph: Graph
+    uuids: tuple[str, ...]
     gpus: tuple[GpuState, ...]
     source: Source
     clique: str = ""
@@ -121,6 +121,3 @@ class Fabric:
         if not self.products:
             return (1 << self.graph.size) - 1 if self.product in names else 0
         return sum(1 << i for i in range(self.graph.size) if self.product_at(i) in names)
-
-    def position(self, uuid: str) -> int | None:
-        return next((i for i, gpu in enumerate(self.gpus) if gpu.uuid == uuid), None)

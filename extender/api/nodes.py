@@ -247,8 +247,9 @@ def decode_node(obj: Json) -> Node:
     soft = tuple(dict.fromkeys(taint for taint in every if taint.effect == "PreferNoSchedule"))
     if flag(spec, "unschedulable", "spec"):
         taints += (CORDONED,)
-    name, blocking = need(metadata, "name", "metadata"), tuple(dict.fromkeys(taints))
-    return Node(name, labels_of(metadata), scalars, blocking, soft, readable_cpu(allocatable_of, obj))
+    name, blocking = intern(need(metadata, "name", "metadata")), tuple(dict.fromkeys(taints))
+    labels = {key: intern(value) for key, value in labels_of(metadata).items()}  # most nodes have equal ones
+    return Node(name, labels, scalars, blocking, soft, readable_cpu(allocatable_of, obj))
 
 
 def resource_units(name: str, value: object) -> int:

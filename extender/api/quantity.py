@@ -52,10 +52,6 @@ class Quantity:
     def __str__(self) -> str:
         return format_nanos(self.nanos, self.form)
 
-    @property
-    def is_integer(self) -> bool:
-        return self.nanos % NANO == 0
-
     def int64(self) -> int | None:
         """The result of the reference's AsInt64, or None if AsInt64 fails."""
         if self.scale is None or self.scale < 0:
@@ -68,6 +64,7 @@ class Quantity:
         return -(-self.nanos // NANO)
 
 
+@lru_cache(maxsize=1024)  # thousands of devices have equal amounts, and then share the result
 def whole_units(nanos: int) -> int:
     """The amount in whole units, rounded down, at most MAX_INT64: a larger number may not fit into a float."""
     return min(nanos // NANO, MAX_INT64)

@@ -347,9 +347,9 @@ def _device_id(obj: Json, path: str) -> DeviceId:
 
 def _result(obj: Json, path: str) -> Result:
     if len(obj) == _REQUIRED_FIELDS:
-        return Result(need(obj, "request", path), _device_id(obj, path))
+        return Result(intern(need(obj, "request", path)), _device_id(obj, path))
     return Result(
-        need(obj, "request", path),
+        intern(need(obj, "request", path)),
         _device_id(obj, path),
         admin_access=flag(obj, "adminAccess", path),
         tolerations=many(obj, "tolerations", path, decode_toleration),
@@ -363,7 +363,7 @@ def _result(obj: Json, path: str) -> Result:
 
 def _consumer(obj: Json, path: str) -> Consumer:
     uid, name = string(obj, "uid", path), string(obj, "name", path)
-    return Consumer(uid, name, string(obj, "resource", path), string(obj, "apiGroup", path))
+    return Consumer(uid, name, intern(string(obj, "resource", path)), string(obj, "apiGroup", path))
 
 
 def _device_status(obj: Json, path: str) -> DeviceStatus:

@@ -30,6 +30,7 @@ _NODE_ALLOCATABLE = ("nodeAllocatableResources", "nodeAllocatableResourceMapping
 _SELECTOR_VALUES = 8192  # of all node selectors of a slice; a condition counts as one more
 _PROBLEM_BYTES = 128  # of the reason why CEL cannot read an attribute
 _ORDERS = 4096  # distinct sets of attribute names; a fleet has dozens
+_COUNTER_USES = 4096  # distinct ones that are shared; the MIG devices of a node have some 100
 _SchemaKey = tuple[tuple[str, ...], tuple[str, ...], tuple[tuple[str, str], ...]]  # the arguments of Schema
 
 
@@ -265,7 +266,8 @@ class SliceDecoder:
     def __init__(self) -> None:
         self._schemas: WeakValueDictionary[_SchemaKey, Schema] = WeakValueDictionary()
         self._capacities: WeakValueDictionary[frozenset[tuple[str, Capacity]], Capacities] = WeakValueDictionary()
-        self._orders: LRUCache[tuple[str, ...], tuple[tuple[str, ...], tuple[str, ...]]] = LRUCache(_ORDERS)
+        self._orders: LRUCache[tuple[str, ...], tuple[tuple[str, str, bool], ...]] = LRUCache(_ORDERS)
+        self._consumes: LRUCache[tuple[CounterUse, ...], tuple[CounterUse, ...]] = LRUCache(_COUNTER_USES)
 
     def decode(self, obj: Json) -> Slice:
         """Decode a ResourceSlice. If its content is not readable, `problem` says so, which makes the pool invalid.
@@ -310,7 +312,7 @@ class SliceDecoder:
             name=intern(need(obj, "name", path)),
             attributes=self._attributes(inner(obj, "attributes", path), driver),
             capacity=self._capacity(inner(obj, "capacity", path), f"{path}.capacity", driver),
-            consumes=many(obj, "consumesCounters", path, _counter_use),
+            consumes=self._consumed(obj, path),
             selection=decode_selection(obj, path),
             binds_to_node=flag(obj, "bindsToNode", path),
             taints=many(obj, "taints", path, decode_taint),
@@ -323,29 +325,35 @@ class SliceDecoder:
     def _attributes(self, obj: Json, driver: str) -> Attributes:
         if not obj:
             return NO_ATTRIBUTES
-        names, qualified = self._sorted_names(driver, obj)
+        names = self._sorted_names(driver, obj)
         kinds, values, problems = [], [], []
-        for name, full in zip(names, qualified, strict=True):
+        for name, full, is_shared in names:
             kind, value, problem = _attribute(obj[name])
             kinds.append(kind)
-            values.append(value)
+            values.append(intern(value) if is_shared and type(value) is str else value)
             if problem:
                 problems.append((full, cut(f"attribute {name}: {problem}", _PROBLEM_BYTES)))
-        key = (qualified, tuple(kinds), tuple(problems))
+        key = (tuple([full for _, full, _ in names]), tuple(kinds), tuple(problems))
         schema = self._schemas.get(key)
         if schema is None:
             schema = self._schemas[key] = Schema(*key)
         return Attributes(schema, tuple(values))
 
-    def _sorted_names(self, driver: str, obj: Json) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """(attribute names in alphabetical order, the same names qualified by the driver)."""
+    def _sorted_names(self, driver: str, obj: Json) -> tuple[tuple[str, str, bool], ...]:
+        """(attribute name, the same qualified by the driver, whether other devices may have its value), sorted."""
         key = (driver, *obj)
         known = self._orders.get(key)
         if known is None:
-            names = tuple(sorted(obj))
-            known = names, tuple(intern(name if "/" in name else f"{driver}/{name}") for name in names)
-            self._orders[key] = known
+            known = self._orders[key] = tuple(
+                (name, intern(name if "/" in name else f"{driver}/{name}"), not is_identity(name))
+                for name in sorted(obj)
+            )
         return known
+
+    def _consumed(self, obj: Json, path: str) -> tuple[CounterUse, ...]:
+        """The MIG devices of all nodes consume the same: 120 of a node took 40 KiB."""
+        found = many(obj, "consumesCounters", path, _counter_use)
+        return self._consumes.setdefault(found, found) if found else ()
 
     def _capacity(self, obj: Json, path: str, driver: str) -> Capacities:
         if not obj:
@@ -368,7 +376,7 @@ def _attribute(obj: Any) -> tuple[str, Value, str]:
     if type(obj) is dict and len(obj) == 1:  # nearly all attributes
         ((kind, value),) = obj.items()
         if type(value) is _SCALARS.get(kind):
-            return _parsed_version(kind, intern(value) if type(value) is str else value)
+            return _parsed_version(kind, value)
     return _uncommon_attribute(obj)
 
 
@@ -378,7 +386,7 @@ def _uncommon_attribute(obj: Any) -> tuple[str, Value, str]:
     for kind, wanted in _SCALARS.items():
         value = fields.get(kind)
         if type(value) is wanted:
-            return _parsed_version(kind, intern(value) if type(value) is str else value)
+            return _parsed_version(kind, value)
     for kind, wanted in _LISTS.items():
         items = fields.get(kind)
         if type(items) is list and all(type(item) is wanted for item in items):

@@ -47,6 +47,15 @@ def parse_semver(text: str) -> Semver:
     return _known_semver(text) if len(text) <= REMEMBERED_TEXT else _parsed(text)
 
 
+def is_semver(text: str) -> bool:
+    """Whether a text is a version."""
+    try:
+        parse_semver(text)
+    except ValueError:
+        return False
+    return True
+
+
 @lru_cache(maxsize=4096)
 def _known_semver(text: str) -> Semver:
     return _parsed(text)

@@ -28,7 +28,7 @@ NEEDED = {
     "Pod": "gangs, waiting pods and pods of a device plugin are not known",
     "ResourceSlice": "no GPU of a DRA driver is known",
     "ResourceClaim": "which pods have which GPUs is not known",
-    "DeviceClass": "why pods wait cannot be told, and pods cannot be replayed",
+    "DeviceClass": "why pods with claims wait cannot be told, and they cannot be replayed",
     "DeviceTaintRule": "taints that rules add to devices are not known",
 }
 """The six kinds, each with what its lack means."""
@@ -84,7 +84,8 @@ def reading_of(
     for kind in (*NEEDED, *(kind for kind in refused if kind not in NEEDED)):
         meaning = NEEDED.get(kind) or _MEANS.get(kind, _OF_GROUPS)
         if kind in refused:
-            found.lacking.append(f"{kind}s could not be listed ({one_line(refused[kind], 256)}): {meaning}")
+            several = f"{kind}es" if kind.endswith("s") else f"{kind}s"
+            found.lacking.append(f"{several} could not be listed ({one_line(refused[kind], 256)}): {meaning}")
         elif kind not in found.kinds and kind not in _OPTIONAL_IN_FILES:
             found.lacking.append(f"there is no {kind}: {meaning}")
     if "ResourceClaim" in refused:

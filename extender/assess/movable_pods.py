@@ -55,7 +55,7 @@ class _Movable:
         self._facts = facts
         self._snapshot = snapshot
         self._terms = terms
-        self._found = Movable(budgets={budget.name: budget.allowed for budget in facts.budgets})
+        self._found = Movable(budgets={budget.name: budget.allowed for budget in facts.budgets}, left=facts.left())
         self._budgets: dict[str, list[Budget]] = {}  # by namespace
         for budget in facts.budgets:
             self._budgets.setdefault(budget.namespace, []).append(budget)
@@ -69,7 +69,6 @@ class _Movable:
     def run(self) -> Movable:
         """Read it all."""
         self._add_pods_of_jobs()
-        self._add_left()
         claims = [claim for claim in self._snapshot.claims.values() if _has_devices(claim)]
         for pod in self._pods.values():
             if (group := group_of(pod)) is not None:
@@ -124,17 +123,6 @@ class _Movable:
         for uid, one in self._facts.others.items():
             if not jobs.isdisjoint(one.pod.jobs):
                 self._pods[uid] = one.pod
-
-    # -- what they leave -------------------------------------------------------------------------------------
-
-    def _add_left(self) -> None:
-        used = dict(self._facts.used)
-        for uid, one in self._facts.pods.items():
-            name = one.pod.node_name
-            if uid in self._pods:
-                used[name] = used.get(name, Amounts()).plus(one.amounts)
-        allocatable = self._facts.allocatable
-        self._found.left = {name: amounts.minus(used.get(name, Amounts())) for name, amounts in allocatable.items()}
 
     # -- budgets ---------------------------------------------------------------------------------------------
 

@@ -77,6 +77,14 @@ class ClusterFacts:
             if pod.jobs:
                 self.others[pod.uid] = _facts(obj, pod)
 
+    def left(self) -> dict[str, Amounts]:
+        """What the pods of each node leave of it."""
+        used = dict(self.used)
+        for one in self.pods.values():
+            if name := one.pod.node_name:
+                used[name] = used.get(name, Amounts()).plus(one.amounts)
+        return {name: amounts.minus(used.get(name, Amounts())) for name, amounts in self.allocatable.items()}
+
 
 def facts_of(reading: ClusterReading) -> ClusterFacts:
     """What the advice needs of a reading. Raises WireError that names an object."""

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from extender.allocation import Features, Snapshot
+from extender.api.pod_amounts import NO_LIMIT, Amounts, requests_of
 from extender.api.pods import Pod
 from extender.assess.cluster_reading import ClusterReading
 from extender.assess.fleet_state import plugin_requests
-from extender.base.text_limits import error_line
+from extender.assess.pod_facts import facts_of
+from extender.base.berth_errors import WireError
+from extender.base.text_limits import counted, error_line
 from extender.console import Explainer
 from extender.policy import Policy
-from extender.scheduling import Evaluator, PodRequirements, requirements_of
+from extender.scheduling import Evaluator, PodRequirements, may_run, requirements_of
 
 _MAX_EXPLAINED = 20  # kinds of waiting pods
 _SECONDS = 2.0  # of work for each
@@ -38,9 +41,9 @@ def waiting_pods(reading: ClusterReading, snapshot: Snapshot, policy: Policy, *,
     kinds: dict[Hashable, list[Pod]] = {}
     for pod in sorted(reading.pods, key=lambda pod: pod.key):
         if pod.is_waiting:
-            kinds.setdefault(_kind(pod, snapshot, policy), []).append(pod)
+            kinds.setdefault(_kind(pod, reading, snapshot, policy), []).append(pod)
     explainer = Explainer(reading.cache, Evaluator(Features()), policy)
-    room = _room(reading) if reading.offered else {}
+    room: _PluginRoom | None = None
     why = "too many kinds of pods wait" if knows_free else "which devices are free is not known"
     most = _MAX_EXPLAINED if knows_free else 0
     found = []
@@ -50,42 +53,77 @@ def waiting_pods(reading: ClusterReading, snapshot: Snapshot, policy: Policy, *,
         one = WaitingPods(str(pods[0].key), len(pods), unexplained, told)
         asked = plugin_requests(pods[0])
         if asked and asked.keys().isdisjoint(snapshot.extended_resources):
-            one.reason = _plugin_reason(asked, room)
+            room = room or _PluginRoom(reading, snapshot)
+            one.reason = room.reason(pods[0], asked, told)
         elif number < most and (brief := explainer.brief(pods[0].uid, _SECONDS)) is not None:
             one.reason, one.nearest = brief.sentence, brief.nearest
         found.append(one)
     return found
 
 
-def _kind(pod: Pod, snapshot: Snapshot, policy: Policy) -> Hashable:
-    """Pods of one kind have one reason: they need the same, and may go to the same nodes."""
+def _kind(pod: Pod, reading: ClusterReading, snapshot: Snapshot, policy: Policy) -> Hashable:
+    """Pods of one kind have one reason: they need the same, and may go to the same nodes.
+
+    Those of other namespaces are other ones: a row has the name of one of its pods.
+    """
     found = requirements_of(pod, snapshot, policy)
-    needs = found.key if isinstance(found, PodRequirements) else (str(found), *plugin_requests(pod).items())
+    if isinstance(found, PodRequirements):
+        needs: Hashable = found.key
+    else:
+        needs = str(found), *plugin_requests(pod).items(), _amounts(pod, reading)
     group = pod.membership.key if pod.membership is not None else None
-    return needs, group, pod.node_selectors, pod.tolerations, pod.scheduler
+    return needs, pod.key.namespace, group, pod.node_selectors, pod.tolerations, pod.scheduler
 
 
-def _room(reading: ClusterReading) -> Mapping[str, list[tuple[int, str]]]:
-    """GPUs of a device plugin that no pod requests, by resource: (GPUs, node), the most first."""
-    asked = Counter[tuple[str, str]]()
-    for pod in reading.pods:
-        for name, amount in plugin_requests(pod).items() if pod.node_name else ():
-            asked[pod.node_name, name] += amount
-    found: dict[str, list[tuple[int, str]]] = {}
-    for node, offered in reading.offered.items():
-        for name, amount in offered.items():
-            found.setdefault(name, []).append((amount - asked[node, name], node))
-    return {name: sorted(nodes, reverse=True) for name, nodes in found.items()}
+def _amounts(pod: Pod, reading: ClusterReading) -> Amounts:
+    """What a pod requests of CPU and memory; nothing if that cannot be read."""
+    try:
+        return requests_of(reading.requests[pod.uid])
+    except WireError:
+        return Amounts()
 
 
-def _plugin_reason(asked: Mapping[str, int], room: Mapping[str, Iterable[tuple[int, str]]]) -> str:
-    parts = []
-    for name, amount in asked.items():
-        left = list(room.get(name, ()))
-        if not left:
-            parts.append(f"no node offers {name}")
-        elif left[0][0] < amount:
-            most, node = left[0]
-            total = sum(max(free, 0) for free, _ in left)
-            parts.append(f"it requests {amount} {name}; {node} has the most left, {max(most, 0)}, all nodes {total}")
-    return "; ".join(parts) or "a node has enough GPUs left: CPU, memory, taints or selectors stop the pod"
+class _PluginRoom:
+    """What the nodes with GPUs of a device plugin have left."""
+
+    def __init__(self, reading: ClusterReading, snapshot: Snapshot) -> None:
+        self._reading = reading
+        self._infos = snapshot.node_infos
+        self._gpus = {node: Counter(offered) for node, offered in reading.offered.items()}
+        for pod in reading.pods:
+            if pod.node_name in self._gpus:
+                self._gpus[pod.node_name].subtract(plugin_requests(pod))
+        try:
+            self._left: Mapping[str, Amounts] = facts_of(reading).left()
+        except WireError:  # the replay says which amount cannot be read
+            self._left = {}
+
+    def reason(self, pod: Pod, asked: Mapping[str, int], told: str) -> str:
+        """Why a pod waits, as far as the nodes show it. `told` is what kube-scheduler says."""
+        names = [node for node, left in self._gpus.items() if all(left[one] >= asked[one] for one in asked)]
+        if not names:
+            return "; ".join(self._lacking(asked)) or "no node offers all that it requests"
+        enough = f"{counted(len(names), 'node has', 'nodes have')} enough GPUs left"
+        usable = [one for one in names if one in self._infos and may_run(pod, self._infos[one].node)]
+        if not usable:
+            return f"{enough}: its node selector or affinity, taints or cordons keep it from there"
+        wants = _amounts(pod, self._reading)
+        free = [one for one in usable if self._left.get(one, NO_LIMIT).has(wants)]
+        if not free:
+            return f"{enough}, but those that it may use have too little CPU, memory or room for pods left"
+        says = f"; its scheduler says: {told}" if told else ""
+        return f"by GPUs, CPU, memory, selectors and taints it fits on {free[0]}{says}"
+
+    def _lacking(self, asked: Mapping[str, int]) -> list[str]:
+        parts = []
+        for name, amount in asked.items():
+            left = [(gpus[name], node) for node, gpus in self._gpus.items() if name in self._reading.offered[node]]
+            most, node = max(left, default=(0, ""))
+            if not left:
+                parts.append(f"no node offers {name}")
+            elif most < amount:
+                total = sum(max(free, 0) for free, _ in left)
+                parts.append(
+                    f"it requests {amount} {name}; {node} has the most left, {max(most, 0)}, all nodes {total}"
+                )
+        return parts

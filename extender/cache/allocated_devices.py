@@ -10,13 +10,15 @@ from collections import Counter
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import lru_cache
+from typing import NamedTuple
 
 from extender.allocation.nodes import SHARES, UNUSED, PoolUse
 from extender.api.nodes import Node
 from extender.api.resource_claims import Reservation, ReservationState, Result
 from extender.api.resource_slices import DeviceId, PoolKey
+from extender.cache.cache_timers import CacheTimers, TimerKind
 from extender.cache.slice_index import set_or_drop
-from extender.cache.timers import TimerKind, Timers
 from extender.vendors import CLIQUE_LABEL, COMPUTE_DOMAIN_DRIVER, COMPUTE_DOMAIN_LABEL
 
 Holder = tuple[str, str]  # ("claim" | "bind" | "hold", claim UID)
@@ -75,8 +77,8 @@ class AllocatedDevices:
     def holders(self, device: DeviceId) -> list[tuple[Holder, Result]]:
         """All holders of a device, with their results."""
         pool = self._by_pool.get(PoolKey(device.driver, device.pool))
-        entries = pool.devices.get(device.device) if pool is not None else None
-        return [(holder, result) for (holder, _), result in entries.entries.items()] if entries is not None else []
+        found = pool.devices.get(device.device) if pool is not None else None
+        return [(holder, result) for (holder, _), result in found.entries.items()] if found is not None else []
 
     def claims(self, key: PoolKey) -> set[str]:
         """UIDs of the claims that have devices of a pool."""
@@ -91,7 +93,7 @@ class _Pool:
     __slots__ = ("_holds", "_shares", "_use", "devices")
 
     def __init__(self) -> None:
-        self.devices: dict[str, _Device] = {}
+        self.devices: dict[str, _OneEntry | _Device] = {}
         self._holds = 0  # entries of holders of kind HOLD
         self._shares: dict[str, Mapping[str, int]] = {}
         self._use: PoolUse | None = None  # computed on demand: thousands of nodes may read the use of a shared pool
@@ -100,21 +102,21 @@ class _Pool:
         """Add (`amount` 1) or remove (-1) a result of a holder."""
         name = result.device.device
         device = self.devices.get(name)
-        if device is None:
-            device = self.devices[name] = _Device()
-        if amount > 0:
-            device.entries[holder, position] = result
-        else:
-            del device.entries[holder, position]
-            if not device.entries:
-                del self.devices[name]
         self._use = None
-        if holder[0] == HOLD:
-            self._holds += amount
-            device.holds += amount
+        self._holds += amount if holder[0] == HOLD else 0
+        if device is None and not result.share_id:
+            self.devices[name] = _OneEntry(holder, position, result)
+            return
+        if isinstance(device, _OneEntry) and amount < 0:
+            del self.devices[name]
+            return
+        if not isinstance(device, _Device):
+            device = self.devices[name] = _Device(device)
+        device.change(holder, position, result, amount)
+        if not device.entries:
+            del self.devices[name]
         if not result.share_id:
             return
-        device.count_share(result.amounts, amount)
         if device.shares:
             total = device.consumed.items()
             amounts = {capacity: nanos for capacity, (nanos, _) in total}
@@ -124,26 +126,73 @@ class _Pool:
 
     def use(self) -> PoolUse:
         if self._use is None:
-            taken = (name for name, device in self.devices.items() if device.shares < len(device.entries))
-            devices = self.devices.items() if self._holds else ()
-            held = frozenset(name for name, device in devices if device.holds == len(device.entries))
-            self._use = PoolUse(frozenset(taken), dict(self._shares), held)
+            taken = _one_set(frozenset(name for name, device in self.devices.items() if device.is_taken))
+            shares = dict(self._shares) if self._shares else UNUSED.shares
+            held = UNUSED.held
+            if self._holds:
+                held = frozenset(name for name, device in self.devices.items() if device.is_held)
+            self._use = PoolUse(taken, shares, held)
         return self._use
 
 
+@lru_cache(maxsize=1024)  # of nodes with 8 GPUs there are 256, and each takes up to 728 bytes
+def _one_set(names: frozenset[str]) -> frozenset[str]:
+    return names
+
+
+class _OneEntry(NamedTuple):
+    """The only result that has a device, and that is no share: of nearly every device in use. It takes 64 bytes."""
+
+    holder: Holder
+    position: int
+    result: Result
+
+    @property
+    def entries(self) -> dict[tuple[Holder, int], Result]:
+        return {(self.holder, self.position): self.result}
+
+    @property
+    def is_taken(self) -> bool:
+        return True
+
+    @property
+    def is_held(self) -> bool:
+        return self.holder[0] == HOLD
+
+
 class _Device:
-    """The results that have one device."""
+    """The results that have one device, if it is shared or if several claims have it."""
 
-    __slots__ = ("consumed", "entries", "holds", "shares")
+    __slots__ = ("_holds", "consumed", "entries", "shares")
 
-    def __init__(self) -> None:
-        self.entries: dict[tuple[Holder, int], Result] = {}
-        self.holds = 0  # entries of holders of kind HOLD
+    def __init__(self, first: _OneEntry | None) -> None:
+        self.entries = first.entries if first is not None else {}
+        self._holds = int(first is not None and first.is_held)  # entries of holders of kind HOLD
         self.shares = 0  # entries with a share of the device
         # Capacity name to (nanos, number of shares that have it).
         self.consumed: Mapping[str, tuple[int, int]] = _NOTHING
 
-    def count_share(self, consumed: Mapping[str, int], amount: int) -> None:
+    @property
+    def is_taken(self) -> bool:
+        """Whether a claim has the whole device."""
+        return self.shares < len(self.entries)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether only holds keep it in use."""
+        return self._holds == len(self.entries)
+
+    def change(self, holder: Holder, position: int, result: Result, amount: int) -> None:
+        """Add (`amount` 1) or remove (-1) a result of a holder."""
+        if amount > 0:
+            self.entries[holder, position] = result
+        else:
+            del self.entries[holder, position]
+        self._holds += amount if holder[0] == HOLD else 0
+        if result.share_id:
+            self._count_share(result.amounts, amount)
+
+    def _count_share(self, consumed: Mapping[str, int], amount: int) -> None:
         """Count a share that was added (`amount` 1) or removed (-1)."""
         self.shares += amount
         total = dict(self.consumed)
@@ -268,7 +317,7 @@ class Reservations:
     returns the pools whose use changed. Times are in seconds of the service's clock.
     """
 
-    def __init__(self, allocated_devices: AllocatedDevices, timers: Timers) -> None:
+    def __init__(self, allocated_devices: AllocatedDevices, timers: CacheTimers) -> None:
         self._allocated_devices = allocated_devices
         self._timers = timers
         self.by_claim: dict[str, Reservation] = {}

@@ -19,11 +19,11 @@ from extender.api.pods import Pod
 from extender.api.resource_claims import Claim, Reservation, ReservationState, Result
 from extender.api.resource_slices import PoolKey, Slice, TaintRule
 from extender.cache.allocated_devices import CLAIM, AllocatedDevices, Channels, Holder, ReservationEvent, Reservations
+from extender.cache.cache_timers import CacheTimers, FailedNodes, TimerKind
 from extender.cache.fleet_baseline import FleetBaselineCounter, RequestMixEstimator
 from extender.cache.node_infos import NodeInfoBuilder, NodeInfos
 from extender.cache.object_index import ObjectIndex
 from extender.cache.slice_index import ALL_NODES, LINKS_TOO_OFTEN, SliceIndex
-from extender.cache.timers import FailedNodes, TimerKind, Timers
 
 _MAX_REMEMBERED_CHANGES = 4096  # changed nodes in the log; a ranking that is further behind reads all nodes
 _MAX_VACANT_STATES = 1024  # kept states without nodes, of about 2 KB; a node often returns to such a state
@@ -56,7 +56,7 @@ class ClusterCache:
         listener: CacheListener | None = None,
     ) -> None:
         self.listeners = [listener] if listener is not None else []
-        self.timers = Timers()
+        self.timers = CacheTimers()
         self.channels = Channels()
         self.allocated_devices = AllocatedDevices(self._put_channels)
         self.slices = SliceIndex(self.timers)

@@ -27,7 +27,8 @@ from extender.vendors import GPU, OTHER, amount_of_memory, driver_of
 
 _MAX_CLAIMS = 512  # claims remembered
 _MIN_CLAIMS = 32  # claims before the learned mix replaces the default mix
-_SHARE_STEP = 1 / 16  # shares are rounded to multiples of this
+_SHARE_STEP = 1 / 64  # the shares of jobs are rounded to multiples of this
+_MIN_JOBS, _MIN_GPUS = 1 / 32, 1 / 16  # of all jobs, or of the GPUs that they ask for: shapes below both are left out
 _MIN_MOVE = 1 / 8  # the mix changes after a share moved by more than this
 _EIGHTH = WHOLE // 8  # fractions of a GPU are rounded up to multiples of this
 
@@ -98,9 +99,9 @@ class RequestMixEstimator:
         pairs = [(now.get(shape, none), before.get(shape, none)) for shape in now.keys() | before.keys()]
         if max(abs(a - b) for pair in pairs for a, b in zip(*pair, strict=True)) > _MIN_MOVE:
             self._shares = now
-            steps = {shape: max(round(one.jobs / _SHARE_STEP), _is_large(one)) for shape, one in now.items()}
-            kept = sorted((shape, count * _SHARE_STEP) for shape, count in steps.items() if count)
-            self._mix = tuple(kept) or ((max(counts, key=lambda shape: counts[shape]), _SHARE_STEP),)
+            kept = [shape for shape, one in now.items() if one.jobs >= _MIN_JOBS or one.gpus >= _MIN_GPUS]
+            kept = kept or [max(now, key=lambda shape: now[shape].jobs)]
+            self._mix = tuple((shape, _rounded(now[shape].jobs)) for shape in sorted(kept))
 
 
 class _Shares(NamedTuple):
@@ -116,9 +117,12 @@ def _shares(counts: Mapping[RequestShape, float]) -> Mapping[RequestShape, _Shar
     return {shape: _Shares(count / jobs, asked[shape] / gpus) for shape, count in counts.items()}
 
 
-def _is_large(shares: _Shares) -> bool:
-    """Few large jobs need many of the GPUs. Without them in the mix, small pods break the boards that they need."""
-    return shares.gpus >= _SHARE_STEP
+def _rounded(jobs: float) -> float:
+    """A share that is not 0.
+
+    Few large jobs need many of the GPUs. Without them in the mix, small pods break the boards that they need.
+    """
+    return max(round(jobs / _SHARE_STEP), 1) * _SHARE_STEP
 
 
 def _shape(gpus: int, requested: int, most_memory: int) -> RequestShape:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from hashlib import blake2b
 from weakref import WeakValueDictionary
 
@@ -53,9 +53,10 @@ from extender.cache.allocated_devices import AllocatedDevices
 from extender.cache.slice_index import TOO_MANY, NodeSlices, SliceIndex, set_or_drop
 from extender.topology.agent_slices import MAX_NODE_GPUS
 from extender.topology.sources import choose_fabric, live_fabric
-from extender.vendors import GPU, driver_of, parent_of, whole_identity
+from extender.vendors import GPU, driver_of, parent_of
 
 _StateKey = tuple[Interned, Interned | None, SharedUse | None]
+_NO_OVERUSE: Mapping[int, int] = {}  # one for all nodes, as the bits of their GPUs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -156,7 +157,7 @@ class NodeInfoBuilder:
             held & busy,
             busy,
             drift,
-            overuse,
+            overuse or _NO_OVERUSE,
             agent_is_fresh,
             hardware.partitions,
             hardware.troubled,
@@ -313,7 +314,7 @@ class NodeInfoBuilder:
             problem = f"its driver publishes {len(gpus)} GPUs, where a node has at most {MAX_NODE_GPUS}"
             self.agent_problems[node] = (problem,)
             return None, ()
-        devices = list(gpus.values())
+        devices = {identity: found.devices[bit].device for identity, bit in gpus.items()}
         if known is not None and is_same:
             fabric: Fabric | None = known.fabric
         else:
@@ -321,11 +322,10 @@ class NodeInfoBuilder:
             fabric = choose_fabric(reported, driver, devices)
         if fabric is None:
             return None, ()
-        bits = {whole_identity(device, driver): bit for bit, device in gpus.items()}
-        return fabric, tuple(bits.get(gpu.uuid, -1) for gpu in fabric.gpus)
+        return fabric, _one_object(tuple(gpus.get(uuid, -1) for uuid in fabric.uuids))
 
     def _agent_fabric(
-        self, node: str, live: Slice | None, driver: str, gpus: list[Device], parents: frozenset[str]
+        self, node: str, live: Slice | None, driver: str, gpus: Mapping[str, Device], parents: frozenset[str]
     ) -> Fabric | None:
         reported, problems = None, tuple[str, ...]()
         if live is not None:
@@ -393,9 +393,10 @@ def _reads_the_same(known: _Hardware, live: Slice | None, found: Inventory) -> b
     driver_before, before = known.inventory.whole_gpus
     if driver_before != driver or len(before) != len(after):
         return False
-    return all(
-        a.name == b.name and a.attributes is b.attributes for a, b in zip(before.values(), after.values(), strict=True)
+    old, new = (
+        [one.devices[bit].device for bit in bits.values()] for one, bits in ((known.inventory, before), (found, after))
     )
+    return all(a.name == b.name and a.attributes is b.attributes for a, b in zip(old, new, strict=True))
 
 
 def _same(before: tuple[Pool, ...], after: tuple[Pool, ...]) -> bool:
@@ -403,6 +404,11 @@ def _same(before: tuple[Pool, ...], after: tuple[Pool, ...]) -> bool:
     if len(before) != len(after):
         return False
     return all(a is b or a.is_same(b) for a, b in zip(before, after, strict=True))
+
+
+@lru_cache(maxsize=1024)  # thousands of nodes have equal bits
+def _one_object(bits: tuple[int, ...]) -> tuple[int, ...]:
+    return bits
 
 
 # -- parts of signatures, as short values that can be compared -----------------------------------------------

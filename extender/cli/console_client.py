@@ -12,7 +12,9 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial, wraps
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 from urllib.parse import urlsplit
@@ -25,7 +27,7 @@ from pydantic import TypeAdapter, ValidationError
 from extender.api.documents import json_value
 from extender.base.berth_errors import BerthError, WireError
 from extender.base.text_limits import one_line
-from extender.cli.options import parse_url
+from extender.cli.options import Context, parse_url
 
 SERVER = "http://127.0.0.1:8889"
 NAMESPACE = "berth-system"
@@ -110,7 +112,13 @@ class ConsoleClient:
         return self._route.attempts(*pod.split("/"))
 
 
-def console_of(server: str, token: str, kubeconfig: Path | None, context: str, berth_namespace: str) -> ConsoleClient:
+def console_of(
+    server: Server = "",
+    token: Token = "",
+    kubeconfig: ConsoleKubeconfig = None,
+    context: Context = "",
+    berth_namespace: BerthNamespace = NAMESPACE,
+) -> ConsoleClient:
     """The client of the console that these options name. Raises BerthError."""
     if not (token.isascii() and token.isprintable()):
         raise WireError("--token", "must be visible ASCII characters")
@@ -134,6 +142,23 @@ def console_of(server: str, token: str, kubeconfig: Path | None, context: str, b
         where = f"the console of context {one_line(found.context)}"
         return ConsoleClient(_Url(parse_url(found.console, where), token, found.namespace))
     return ConsoleClient(InstalledConsole(found, berth_namespace, token))
+
+
+ConsoleMaker = Callable[[], ConsoleClient]
+
+
+def asks_console(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the options of `console_of` in place of its parameter `console`, a ConsoleMaker."""
+    own, way = signature(command, eval_str=True), signature(console_of, eval_str=True).parameters
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        command(console=partial(console_of, **{name: given.pop(name) for name in way}), **given)
+
+    kept = [one for one in own.parameters.values() if one.name != "console"]
+    options = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in way.values()]
+    run.__signature__ = own.replace(parameters=[*kept, *options])  # type: ignore[attr-defined] # typer reads it
+    return run
 
 
 def _listens(url: str) -> bool:

@@ -540,7 +540,7 @@ def _disagree(node_info: NodeInfo) -> bool:
         for one in node_info.inventory.devices
         if driver_of(one.id.driver).agent
     }
-    return {gpu.uuid for gpu in node_info.fabric.gpus} != published - {""}
+    return {*node_info.fabric.uuids} != published - {""}
 
 
 def _some(names: list[str]) -> str:

@@ -23,20 +23,11 @@ from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted, one_line
 from extender.cache import ClusterCache
 from extender.cli.completion_command import node_names, pod_names
-from extender.cli.console_client import (
-    NAMESPACE,
-    BerthNamespace,
-    ConsoleClient,
-    ConsoleKubeconfig,
-    NotKnown,
-    Server,
-    Token,
-    console_of,
-)
+from extender.cli.console_client import ConsoleClient, ConsoleMaker, NotKnown, asks_console
 from extender.cli.console_replies import DecisionReply, ScoredNodeReply
 from extender.cli.explained_names import NODE_KINDS, Named, explained, freed, without_kind
 from extender.cli.object_files import checked_files, policy_of, policy_text
-from extender.cli.options import AllNamespaces, Context, Namespace, Watch, WideOutput, check_namespace
+from extender.cli.options import AllNamespaces, Namespace, Watch, WideOutput, check_namespace
 from extender.cli.output import WATCH_SECONDS, Screen, say, say_value, table_screen
 from extender.cli.snapshot_command import load_dump, load_groups
 from extender.console import Explainer, UnknownPod, WhatIf
@@ -98,6 +89,7 @@ Free = Annotated[
 ]
 
 
+@asks_console
 def explain_command(
     words: Words = None,
     *,
@@ -115,11 +107,7 @@ def explain_command(
     ] = "",
     output: WideOutput = "table",
     watch: Watch = False,
-    server: Server = "",
-    token: Token = "",
-    kubeconfig: ConsoleKubeconfig = None,
-    context: Context = "",
-    berth_namespace: BerthNamespace = NAMESPACE,
+    console: ConsoleMaker,
 ) -> None:
     """Say why a pod or a group waits, or where a pod would go.
 
@@ -146,11 +134,11 @@ def explain_command(
         answer = partial(_answer_of_file, snapshot, target, decided_by, question)
     else:
         text = policy_text(policy) if policy is not None else None
-        console = console_of(server, token, kubeconfig, context, berth_namespace)
-        within = "" if all_namespaces else namespace or console.namespace
+        client = console()
+        within = "" if all_namespaces else namespace or client.namespace
         question |= {"objects": _placed(objects, within), "free": freed(free or (), within), "policy": text}
-        answer = partial(_ask, console, target, question, within)
-        attempts = console.attempts if target is not None else attempts
+        answer = partial(_ask, client, target, question, within)
+        attempts = client.attempts if target is not None else attempts
     found = _answer_or_kind(answer, target)
     show = partial(_show_all, output=output, narrated=bool(narrate), attempts=attempts)
     show(found)

@@ -21,18 +21,10 @@ from extender.api.fields import Json
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted, one_line
 from extender.cli.completion_command import node_names
-from extender.cli.console_client import (
-    NAMESPACE,
-    BerthNamespace,
-    ConsoleClient,
-    ConsoleKubeconfig,
-    Server,
-    Token,
-    console_of,
-)
+from extender.cli.console_client import ConsoleClient, ConsoleMaker, asks_console
 from extender.cli.console_replies import ClaimReply, FleetChangeReply, FleetReply, NodeDetailReply
 from extender.cli.explained_names import CLAIM_KINDS, NODE_KINDS, without_kind
-from extender.cli.options import AllNamespaces, Context, ListOutput, Namespace, Watch, check_namespace
+from extender.cli.options import AllNamespaces, ListOutput, Namespace, Watch, check_namespace
 from extender.cli.output import WATCH_SECONDS, Screen, say, say_value, table_screen
 
 _COLOURS = {"f": "green", "c": "white", "u": "blue", "h": "yellow", "d": "red", "x": "magenta"}
@@ -43,6 +35,7 @@ _TOP_PODS, _TOP_DECISIONS = 10, 12
 _DATA = ("json", "yaml")
 
 
+@asks_console
 def nodes_command(
     names: Annotated[
         list[str] | None,
@@ -53,11 +46,7 @@ def nodes_command(
     *,
     output: ListOutput = "table",
     watch: Watch = False,
-    server: Server = "",
-    token: Token = "",
-    kubeconfig: ConsoleKubeconfig = None,
-    context: Context = "",
-    berth_namespace: BerthNamespace = NAMESPACE,
+    console: ConsoleMaker,
 ) -> None:
     """List nodes with the state of every GPU, and other devices.
 
@@ -66,16 +55,15 @@ def nodes_command(
 
     Example: berth nodes h100 --output wide;  berth nodes node-17
     """
-    console = console_of(server, token, kubeconfig, context, berth_namespace)
-    parts = [without_kind(name, NODE_KINDS) for name in names or ()]
-    fleet = console.ask("/v1/fleet", FleetReply)
+    client, parts = console(), [without_kind(name, NODE_KINDS) for name in names or ()]
+    fleet = client.ask("/v1/fleet", FleetReply)
     rows = _named_nodes(fleet, parts)
     if not rows and parts:
         say(f"berth: no node has {' or '.join(map(one_line, parts))} in its name", err=True)
     if rows or not parts or output in _DATA:
-        _show_nodes(console, rows, parts, output)
+        _show_nodes(client, rows, parts, output)
     if watch:
-        _watch_nodes(console, fleet, parts, output)
+        _watch_nodes(client, fleet, parts, output)
     if not rows:
         raise typer.Exit(1)
 
@@ -113,6 +101,7 @@ def _watch_nodes(console: ConsoleClient, fleet: Json, parts: Sequence[str], outp
                 _show_nodes(console, rows, parts, output)
 
 
+@asks_console
 def claims_command(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[[NAMESPACE/]NAME|claim/NAME]...", help="Only these claims.")
@@ -122,11 +111,7 @@ def claims_command(
     all_namespaces: AllNamespaces = False,
     output: ListOutput = "table",
     watch: Watch = False,
-    server: Server = "",
-    token: Token = "",
-    kubeconfig: ConsoleKubeconfig = None,
-    context: Context = "",
-    berth_namespace: BerthNamespace = NAMESPACE,
+    console: ConsoleMaker,
 ) -> None:
     """List claims with their devices and pods.
 
@@ -135,12 +120,12 @@ def claims_command(
     Example: berth claims --output json
     """
     check_namespace(namespace, everywhere=all_namespaces)
-    console = console_of(server, token, kubeconfig, context, berth_namespace)
-    within = "" if all_namespaces else namespace or console.namespace
+    client = console()
+    within = "" if all_namespaces else namespace or client.namespace
     wanted = {without_kind(name, CLAIM_KINDS) for name in names or ()}
 
     def found() -> list[Json]:
-        rows = console.ask("/v1/claims", list[ClaimReply])
+        rows = client.ask("/v1/claims", list[ClaimReply])
         return [one for one in rows if _is_wanted(one["claim"], within, wanted)]
 
     rows = found()
@@ -190,6 +175,7 @@ def _watch_claims(found: Callable[[], list[Json]], rows: list[Json], output: str
                 _show_claims(changed, output)
 
 
+@asks_console
 def top_command(
     *,
     once: Annotated[bool, typer.Option("--once", help="Print the fleet once and end.")] = False,
@@ -200,11 +186,7 @@ def top_command(
     ] = "table",
     seconds: Annotated[float, typer.Option(min=0.2, max=60, help="Seconds between two updates.")] = 2.0,
     namespace: Annotated[str, typer.Option("-n", "--namespace", help="Only pods of this namespace.")] = "",
-    server: Server = "",
-    token: Token = "",
-    kubeconfig: ConsoleKubeconfig = None,
-    context: Context = "",
-    berth_namespace: BerthNamespace = NAMESPACE,
+    console: ConsoleMaker,
 ) -> None:
     """Watch free GPUs, waiting pods and decisions.
 
@@ -215,18 +197,18 @@ def top_command(
     check_namespace(namespace)
     if watch and (once or output in _DATA):
         raise WireError("--watch", f"does not go with {'--once' if once else f'--output {output}'}")
-    client = console_of(server, token, kubeconfig, context, berth_namespace)
+    client = console()
     if output in _DATA:
         say_value(client.ask("/v1/fleet", FleetReply), output)
         return
     pods = _Pods(namespace, everything=output == "wide")
-    console = table_screen()
+    screen = table_screen()
     first = _top(client.ask("/v1/fleet", FleetReply), pods)
     if once or not sys.stdout.isatty():
-        console.print(first)
+        screen.print(first)
         if not watch:
             return
-    with suppress(KeyboardInterrupt), _shown(first, console) as show:
+    with suppress(KeyboardInterrupt), _shown(first, screen) as show:
         while True:
             time.sleep(seconds)
             show(_top(client.ask("/v1/fleet", FleetReply), pods))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import SplitResult, urlsplit
 
 import typer
 
+from extender.api.object_meta import MAX_SUBDOMAIN, is_label, is_subdomain
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import shown
 
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
 PORTS = 65536
 _DIGITS = 5
-_LABEL = "[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
-_NAMESPACE, _NAME = re.compile(_LABEL), re.compile(rf"{_LABEL}(?:\.{_LABEL})*")  # DNS-1123 label and subdomain
-_NAMESPACE_BYTES, _NAME_BYTES = 63, 253
 
 
 def parse_listen(text: str, option: str = "--listen") -> tuple[str, int]:
@@ -54,8 +51,8 @@ def _is_url(text: str) -> bool:
 
 def parse_node(text: str, option: str, room_bytes: int = 0) -> str:
     """Return the name of a node. The caller adds `room_bytes` bytes to it. Raises WireError."""
-    most = _NAME_BYTES - room_bytes
-    if not _NAME.fullmatch(text) or len(text) > most:
+    most = MAX_SUBDOMAIN - room_bytes
+    if not is_subdomain(text) or len(text) > most:
         wanted = f"a DNS-1123 name of at most {most} characters: lower-case letters, digits, '-' and '.'"
         raise WireError(option, f"must be {wanted}, is {shown(text)}")
     return text
@@ -64,15 +61,14 @@ def parse_node(text: str, option: str, room_bytes: int = 0) -> str:
 def parse_key(text: str, option: str) -> tuple[str, str]:
     """Return (namespace, name) of NAMESPACE/NAME. Raises WireError."""
     namespace, slash, name = text.partition("/")
-    is_key = _NAMESPACE.fullmatch(namespace) and len(namespace) <= _NAMESPACE_BYTES
-    if not slash or not is_key or not _NAME.fullmatch(name) or len(name) > _NAME_BYTES:
+    if not slash or not is_label(namespace) or not is_subdomain(name):
         raise WireError(option, f"must be NAMESPACE/NAME, is {shown(text)}")
     return namespace, name
 
 
 def check_namespace(namespace: str, *, everywhere: bool = False) -> None:
     """Raises WireError for a value that is no name of a namespace, or that --all-namespaces contradicts."""
-    if namespace and not (_NAMESPACE.fullmatch(namespace) and len(namespace) <= _NAMESPACE_BYTES):
+    if namespace and not is_label(namespace):
         raise WireError("--namespace", f"must be the name of a namespace, is {shown(namespace)}")
     if namespace and everywhere:
         raise WireError("--all-namespaces", f"does not go with --namespace {namespace}")

@@ -10,17 +10,10 @@ import yaml
 
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import shown
-from extender.cli.console_client import (
-    NAMESPACE,
-    BerthNamespace,
-    ConsoleKubeconfig,
-    Server,
-    Token,
-    console_of,
-)
+from extender.cli.console_client import ConsoleMaker, asks_console
 from extender.cli.console_replies import PolicyStatusReply
 from extender.cli.object_files import policy_of
-from extender.cli.options import Context, WideOutput
+from extender.cli.options import WideOutput
 from extender.cli.output import say, say_value
 from extender.files import name_of
 from extender.policy import Policy, PolicyError, UnreadablePolicy
@@ -82,14 +75,11 @@ def show_command(
 
 
 @policy_app.command("status")
+@asks_console
 def status_command(
     *,
     output: WideOutput = "table",
-    server: Server = "",
-    token: Token = "",
-    kubeconfig: ConsoleKubeconfig = None,
-    context: Context = "",
-    berth_namespace: BerthNamespace = NAMESPACE,
+    console: ConsoleMaker,
 ) -> None:
     """Say which policy Berth uses, and why it rejected a newer one.
 
@@ -97,8 +87,7 @@ def status_command(
 
     Example: berth policy status --server http://127.0.0.1:8889
     """
-    console = console_of(server, token, kubeconfig, context, berth_namespace)
-    found = console.ask("/v1/policy", PolicyStatusReply)
+    found = console().ask("/v1/policy", PolicyStatusReply)
     if output in ("json", "yaml"):
         say_value(found, output)
     else:

@@ -8,7 +8,7 @@ from extender.cluster.client import ApiClient, WallClock, now_rfc3339, seconds_s
 from extender.cluster.credentials import CONSOLE_EXTENSION, Credentials, kubeconfigs, load_credentials
 from extender.cluster.port_forward import PortForward
 from extender.cluster.reflector import Backoff, Delays, Reflector, WatchedResource, is_absent, pages
-from extender.cluster.writer import Writer
+from extender.cluster.writer import Writer, retry_on_conflict
 
 __all__ = [
     "CONSOLE_EXTENSION",
@@ -33,6 +33,7 @@ __all__ = [
     "load_credentials",
     "now_rfc3339",
     "pages",
+    "retry_on_conflict",
     "seconds_since",
     "utc_now",
 ]

@@ -46,18 +46,13 @@ _CONNECTIONS = 64  # concurrent requests; the API server's default limit for mut
 class TokenCache:
     """The token of requests. A thread reads a new token before the old one expires, one read at a time.
 
-    Requests use the old token until the read ends. After a minute another read begins beside one that hangs.
+    Requests use the old token until the read ends. After a minute another read begins beside one that hangs. `clock`
+    returns seconds.
     """
 
-    def __init__(
-        self,
-        read: Callable[[], str | None],
-        clock: Callable[[], float] = time.monotonic,
-        patience_seconds: float = _PATIENCE_SECONDS,
-    ) -> None:
+    def __init__(self, read: Callable[[], str | None], clock: Callable[[], float] = time.monotonic) -> None:
         self._read = read
         self._clock = clock
-        self._patience_seconds = patience_seconds
         self._token: str | None = None
         self._usable_until = float("-inf")
         self._due = float("-inf")
@@ -81,11 +76,11 @@ class TokenCache:
         if usable or self._reading is None:
             return self._token
         try:
-            async with asyncio.timeout(self._patience_seconds):
+            async with asyncio.timeout(_PATIENCE_SECONDS):
                 return await asyncio.shield(self._reading)
         except TimeoutError:
             raise ClusterError(
-                f"no credentials within {self._patience_seconds:.0f} s; a credential plugin may hang"
+                f"no credentials within {_PATIENCE_SECONDS:.0f} s; a credential plugin may hang"
             ) from None
 
     def _done(self, reading: asyncio.Future[str | None]) -> None:
@@ -106,21 +101,10 @@ class TokenCache:
 class ApiClient:
     """A client with one connection pool, as an async context manager. All requests raise ClusterError.
 
-    A response has at most `most_bytes`, and comes within `request_seconds`; a watch has no such limits, but starts
-    within `open_seconds`.
+    A response has at most 32 MiB, and comes within 15 s; a watch has no such limits, but starts within 30 s.
     """
 
-    def __init__(
-        self,
-        credentials: Credentials,
-        user_agent: str = "berth",
-        request_seconds: float = _REQUEST_SECONDS,
-        most_bytes: int = _MAX_BYTES,
-        open_seconds: float = _OPEN_SECONDS,
-    ) -> None:
-        self._request_seconds = request_seconds
-        self._open_seconds = open_seconds
-        self._most_bytes = most_bytes
+    def __init__(self, credentials: Credentials, user_agent: str = "berth") -> None:
         self._credentials = credentials
         self._token = TokenCache(credentials.token)
         self._user_agent = user_agent
@@ -182,10 +166,10 @@ class ApiClient:
                 params=params,
                 data=body if body is None or isinstance(body, bytes) else orjson.dumps(body),
                 headers=headers,
-                timeout=aiohttp.ClientTimeout(total=self._request_seconds),
+                timeout=aiohttp.ClientTimeout(total=_REQUEST_SECONDS),
                 allow_redirects=False,  # a redirected POST would become a GET
             ) as response:
-                content = await _read(response, min(most_bytes, self._most_bytes))
+                content = await _read(response, most_bytes)
                 self.answers[method, str(response.status)] += 1
                 if response.status >= 300:  # noqa: PLR2004 - not success
                     message = _message(content) or f"{method} {path}: HTTP status {response.status}"
@@ -205,16 +189,16 @@ class ApiClient:
         object.
         """
         headers = await self._headers(_JSON)
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._request_seconds)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_REQUEST_SECONDS)
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self._open_seconds):
+            async with asyncio.timeout(_OPEN_SECONDS):
                 opened = await self._session.get(
                     self._credentials.url + path, params=params, headers=headers, timeout=timeout, allow_redirects=False
                 )
             async with opened as response:
                 if response.status != 200:  # noqa: PLR2004 - OK
-                    raise error_for(response.status, await self._refusal(path, response), _retry_after(response))
+                    raise error_for(response.status, await _refusal(path, response), _retry_after(response))
                 yield b""
                 rest = bytearray()  # grows in place: a long event has many pieces
                 deadline = loop.time() + silence_seconds
@@ -237,7 +221,7 @@ class ApiClient:
         """An open WebSocket, which the caller closes. Raises ClusterError: of a refusal only the status is known."""
         headers = await self._headers(_JSON) | {"Accept": "*/*"}  # the API server answers 406 to JSON here
         try:
-            async with asyncio.timeout(self._open_seconds):
+            async with asyncio.timeout(_OPEN_SECONDS):
                 return await self._session.ws_connect(
                     self._credentials.url + path, params=params, headers=headers, protocols=(protocol,)
                 )
@@ -245,17 +229,6 @@ class ApiClient:
             raise error_for(error.status, f"GET {path}: HTTP status {error.status}", 1.0) from error
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise Unavailable(f"GET {path}: {str(error) or type(error).__name__}") from error
-
-    async def _refusal(self, path: str, response: aiohttp.ClientResponse) -> str:
-        """The message with which the server refuses a watch.
-
-        The response of a watch has no total time-out. So this waits only `request_seconds` for the end of the body.
-        """
-        content = b""
-        with suppress(aiohttp.ClientError, TimeoutError, TooLong):
-            async with asyncio.timeout(self._request_seconds):
-                content = await _read(response, self._most_bytes)
-        return _message(content) or f"watch {path}: HTTP status {response.status}"
 
     async def _headers(self, content_type: str) -> dict[str, str]:
         token = await self._token.get()
@@ -272,6 +245,18 @@ async def _read(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
     except asyncio.IncompleteReadError as error:
         return error.partial
     raise TooLong(f"the response has more than {most_bytes} bytes")
+
+
+async def _refusal(path: str, response: aiohttp.ClientResponse) -> str:
+    """The message with which the server refuses a watch, if it comes within the time of a request.
+
+    The response of a watch has no time-out of its own.
+    """
+    content = b""
+    with suppress(aiohttp.ClientError, TimeoutError, TooLong):
+        async with asyncio.timeout(_REQUEST_SECONDS):
+            content = await _read(response, _MAX_BYTES)
+    return _message(content) or f"watch {path}: HTTP status {response.status}"
 
 
 async def _some(response: aiohttp.ClientResponse, deadline: float) -> bytes:

@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
+from sys import intern
 
 import structlog
 
@@ -131,7 +132,7 @@ class Reflector:
     """Keeps one kind up to date by list and watch.
 
     `listed` is true after the first complete list; `version` is the last resourceVersion. The reflector lets other
-    tasks run between objects.
+    tasks run between objects. `on_progress` is called after each event and list. `clock` returns seconds.
     """
 
     def __init__(
@@ -141,9 +142,7 @@ class Reflector:
         on_progress: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
         timing: Timing = Timing(),
-        page_size: int = _PAGE_OBJECTS,
     ) -> None:
-        self._page_size = page_size
         self._client = client
         self.kind = kind
         self._on_progress = on_progress
@@ -237,7 +236,7 @@ class Reflector:
         """List all pages, apply their objects, and delete objects that the list does not have."""
         seen: set[str] = set()
         version = ""
-        async for page in pages(self._client, self._path, self.kind.list_kind, self._page_size, self._params()):
+        async for page in pages(self._client, self._path, self.kind.list_kind, _PAGE_OBJECTS, self._params()):
             for item in page.get("items") or ():
                 key = _key(item)
                 seen.add(key)
@@ -406,7 +405,7 @@ def _text(obj: object, field: str) -> str:
 def _key(obj: object) -> str:
     """namespace/name, or the name of a cluster-scoped object; '' without a name."""
     namespace, name = _text(obj, "namespace"), _text(obj, "name")
-    return f"{namespace}/{name}" if namespace else name
+    return f"{namespace}/{name}" if namespace else intern(name)  # slices and claims name nodes
 
 
 async def is_absent(client: ApiClient, paths: Iterable[str]) -> bool:
@@ -463,24 +462,18 @@ _MAX_PAGES = 10_000  # two million objects of a kind; Kubernetes supports 150,00
 
 
 async def pages(
-    client: ApiClient,
-    path: str,
-    kind: str,
-    page_size: int,
-    params: Mapping[str, str] | None = None,
-    most_pages: int = _MAX_PAGES,
+    client: ApiClient, path: str, kind: str, page_size: int, params: Mapping[str, str] | None = None
 ) -> AsyncGenerator[Json, None]:
     """The pages of a list, with at most `page_size` objects each. Raises ClusterError, also for an invalid response.
 
     A page is emptied when the caller asks for the next one, so that two are never kept. A page that is too long is
     asked for again with half of the objects, and the next page may have twice as many: a tenant may create hundreds of
-    claims of a megabyte.
-    `kind` is that of the list, such as PodList. A list with more than `most_pages` pages counts as one that does not
-    end.
+    claims of a megabyte. `kind` is that of the list, such as PodList. A list with more than 10,000 pages counts as one
+    that does not end.
     """
     size, token, seen = page_size, "", set[str]()
     most_bytes = _SLICES_BYTES if kind == _SLICES else _PAGE_BYTES
-    for _ in range(most_pages):
+    for _ in range(_MAX_PAGES):
         more = {"continue": token} if token else {}
         try:
             wanted = {**(params or {}), "limit": str(size), **more}
@@ -502,7 +495,7 @@ async def pages(
         if token in seen:
             raise Unavailable(f"list {path}: the list does not end; two pages have the same continue token")
         seen.add(token)
-    raise Unavailable(f"list {path}: the list does not end; it has more than {most_pages} pages")
+    raise Unavailable(f"list {path}: the list does not end; it has more than {_MAX_PAGES} pages")
 
 
 def _problem(page: Json, kind: str) -> str:

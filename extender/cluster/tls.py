@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
 
 
-def tls_context(
-    ca_file: str | None, new_context: Callable[..., ssl.SSLContext] = ssl.create_default_context
-) -> ssl.SSLContext:
+def tls_context(ca_file: str | None) -> ssl.SSLContext:
     """The context of a client that trusts the authorities of a file, or of the system if the file is None.
 
-    From 3.13 on, `new_context` of Python rejects authorities without the key usage extension. Some clusters have such
+    From 3.13 on, Python's default context rejects authorities without the key usage extension. Some clusters have such
     authorities, and kubectl accepts them. Raises OSError and ValueError as ssl.create_default_context.
     """
-    context = new_context(cafile=ca_file)
+    context = ssl.create_default_context(cafile=ca_file)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context
 

@@ -1,9 +1,10 @@
-"""The writes to the API server and their compensations, each guarded by resourceVersion or UID."""
+"""The writes to the API server and their compensations, each guarded by resourceVersion or UID, and their retry."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing, suppress
 from typing import TypeVar
 
@@ -35,11 +36,12 @@ from extender.api.resource_claims import (
 )
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import cut
-from extender.cluster.api_errors import Conflict, Invalid, NotFound, NotServed, Unavailable, Unexpected
+from extender.cluster.api_errors import Conflict, Invalid, NotFound, NotServed, TooMany, Unavailable, Unexpected
 from extender.cluster.client import JSON_PATCH, MERGE_PATCH, ApiClient, now_micro
 from extender.cluster.reflector import pages
 
 _T = TypeVar("_T")
+_Known = TypeVar("_Known")
 _GROUP = "/apis/resource.k8s.io/v1"
 _POD_GROUP_VERSIONS = ("v1beta1", "v1alpha2")  # of Kubernetes 1.37 and 1.36
 _NOT_FAILED = "spec.nodeName!=,status.phase!=Failed"
@@ -47,6 +49,30 @@ _RUNNING = f"{_NOT_FAILED},status.phase!=Succeeded"
 _MAX_EVENT_NAME = 230  # characters of the object's name in that of an Event, which has 253
 _PAGE = 100  # pods per list request: about 1 MB, decoded in about 3 ms
 _MAX_NOTE_BYTES = 1024  # bytes of an Event's note; the API server rejects longer notes
+_TRIES = 5  # of a write, as client-go's DefaultRetry
+_MORE_SECONDS = 0.1  # by which each pause between two tries is longer than the one before
+
+
+async def retry_on_conflict(
+    write: Callable[[_Known], Awaitable[_T]], read: Callable[[], Awaitable[_Known]], known: _Known | None = None
+) -> _T:
+    """`write(known)`; after a conflict read the object and write again, as client-go's retry.RetryOnConflict.
+
+    Without `known` it reads first. `write` checks each object that it gets. It must recognise its own write:
+    Unavailable is retried, too, and the write whose reply was lost may be stored. So is TooMany. Five tries, and a
+    failed read is one. The first retry is at once, and the next pauses are 0.1, 0.2 and 0.3 s; after TooMany the pause
+    is what the API server asks for. Then it raises the error of the last try, and any other error at once.
+    """
+    failures = 0
+    while True:
+        try:
+            return await write(known if known is not None and not failures else await read())
+        except (Conflict, Unavailable, TooMany) as error:
+            failures += 1
+            if failures == _TRIES:
+                raise
+            pause = error.retry_after if isinstance(error, TooMany) else _MORE_SECONDS * (failures - 1)
+        await asyncio.sleep(pause)
 
 
 def claim_path(key: ObjectKey, sub: str = "") -> str:

@@ -31,7 +31,7 @@ _COUNT = re.compile(
 _PAUSE_SECONDS = 0.2  # between two Events
 _EARLY_SECONDS = 1.0  # before the next look at a pod that had an Event within the last minute
 _POD_SECONDS = 60.0  # between two Events on one pod
-_REMEMBERED = 4096  # pods
+_MAX_PODS = 4096  # that are remembered, and that wait
 _WORK_SECONDS = 0.5  # of one explanation
 _PAUSE_FACTOR = 9.0  # pause after an explanation, as a multiple of the time that it took
 _REPORTED = ("refused", "gave-up", "blocked")  # outcomes that an Event explains better than kube-scheduler's own Event
@@ -40,19 +40,13 @@ _REPORTED = ("refused", "gave-up", "blocked")  # outcomes that an Event explains
 class EventRecorder(CacheListener):
     """A background task of the console. A pod that kube-scheduler could not place is only queued; `run` explains it."""
 
-    def __init__(
-        self,
-        questions: Questions,
-        writer: Writer,
-        clock: Callable[[], float],
-        remembered: int = _REMEMBERED,
-    ) -> None:
+    def __init__(self, questions: Questions, writer: Writer, clock: Callable[[], float]) -> None:
         self._questions = questions
         self._writer = writer
         self._clock = clock
         # Pod UID to the hash of the last reasons, which may be long, and the time of the last explanation.
-        self._recorded: LRUCache[str, tuple[int | None, float]] = LRUCache(remembered)
-        self._queue: FairQueue[str, ObjectKey] = FairQueue(remembered)  # pod UID to pod
+        self._recorded: LRUCache[str, tuple[int | None, float]] = LRUCache(_MAX_PODS)
+        self._queue: FairQueue[str, ObjectKey] = FairQueue(_MAX_PODS)  # pod UID to pod
         self._problem = ""  # why the last explanation gave up; '' if it did not
         self._log = structlog.get_logger("berth.events")
         self.events = 0  # Events written

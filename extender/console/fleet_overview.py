@@ -57,15 +57,13 @@ class TrendPoint(NamedTuple):
 
 
 class FleetTrend:
-    """At most `limit` points, the oldest first.
+    """At most 240 points, the oldest first.
 
     A full trend drops every second point and then takes half as many, so that it has the whole time since the start.
-    When points are `longest` seconds apart, it drops the oldest instead.
+    When points are 160 s apart, it drops the oldest instead.
     """
 
-    def __init__(self, limit: int = _MAX_POINTS, longest: float = _MAX_SPACING_SECONDS) -> None:
-        self._limit = limit
-        self._longest = longest
+    def __init__(self) -> None:
         self._spacing = _SAMPLE_SECONDS
         self._points: deque[TrendPoint] = deque()
 
@@ -74,9 +72,9 @@ class FleetTrend:
         if self._points and point.at - self._points[-1].at < self._spacing:
             return
         self._points.append(point)
-        if len(self._points) <= self._limit:
+        if len(self._points) <= _MAX_POINTS:
             return
-        if self._spacing < self._longest:
+        if self._spacing < _MAX_SPACING_SECONDS:
             self._spacing *= 2
             self._points = deque(list(self._points)[::-2][::-1])  # the newest stays
         else:

@@ -59,13 +59,13 @@ class _Ended(NamedTuple):
 class JobHistory(CacheListener):
     """The last jobs that ended: at most MAX_JOBS of MAX_BYTES together, see FairLRU. `now` is seconds since 1970."""
 
-    def __init__(self, now: Callable[[], float], most_jobs: int = MAX_JOBS, most_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        least = most_bytes // most_jobs
-        self._ended: FairLRU[int, _Ended] = FairLRU(most_bytes, lambda one: max(len(one.fields), least))
+        least = MAX_BYTES // MAX_JOBS
+        self._ended: FairLRU[int, _Ended] = FairLRU(MAX_BYTES, lambda one: max(len(one.fields), least))
         self._numbers = count()
         self._jobs: dict[tuple[bytes, Hashable], _Job] = {}
-        self._most_bytes, self._bytes = most_bytes, 0  # of the jobs that run
+        self._bytes = 0  # of the jobs that run
         self._pod_of: dict[ObjectKey, tuple[str, _Job]] = {}  # UID and job by claim
         self._claims: dict[str, tuple[ObjectKey, ...]] = {}  # by UID of the pod
 
@@ -79,7 +79,7 @@ class JobHistory(CacheListener):
         if not own or sum(len(claim.spec.content) for claim in claims) > _MAX_LINE:
             return
         shape = _fields(pod, claims)
-        is_full = len(self._claims) >= _MAX_PODS or self._bytes + len(shape) > self._most_bytes
+        is_full = len(self._claims) >= _MAX_PODS or self._bytes + len(shape) > MAX_BYTES
         if len(shape) > _MAX_LINE or is_full:
             return
         is_gang = pod.membership is not None and gang_minimum(pod.membership, snapshot) > 0

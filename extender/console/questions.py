@@ -12,13 +12,13 @@ A question passes these steps, and none of them blocks the event loop for long:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Protocol, TypeVar
 
 from extender.api.fields import Json
-from extender.api.object_meta import ObjectKey, is_object_name
+from extender.api.object_meta import ObjectKey, is_label, is_subdomain
 from extender.api.pod_groups import GroupKey, Membership
 from extender.api.pods import Pod
 from extender.base.berth_errors import BerthError
@@ -73,15 +73,27 @@ class Turns:
         return f"{self._waiting} {self._what} already: try again" if self._waiting >= self._most else ""
 
     @asynccontextmanager
-    async def one(self, *, counts: bool = True) -> AsyncIterator[None]:
-        """Wait for the turn. Raises TooManyQuestions. One that does not count takes no place of others that wait."""
-        if counts and self.full:
+    async def one(self) -> AsyncIterator[None]:
+        """Wait for the turn. Raises TooManyQuestions."""
+        if self.full:
             raise TooManyQuestions(self.full)
-        self._waiting += counts
+        self._waiting += 1
         try:
             await self._turn.acquire()
         finally:
-            self._waiting -= counts
+            self._waiting -= 1
+        with self._running():
+            yield
+
+    @asynccontextmanager
+    async def one_of_berth(self) -> AsyncIterator[None]:
+        """Wait for the turn, however many wait: no user asks, so it takes no place of a user."""
+        await self._turn.acquire()
+        with self._running():
+            yield
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
         self.blocked = 0.0
         try:
             yield
@@ -98,13 +110,11 @@ class Questions:
         history: DecisionHistory,
         reads: Reads,
         refreshed: Wait,
-        work_seconds: float = WORK_SECONDS,
     ) -> None:
         self.explainer = explainer
         self._history = history
         self._reads = reads
         self._refreshed = refreshed
-        self._work_seconds = work_seconds
         self._bound_members = _BoundMembers(explainer.cache, reads, refreshed)
         self._turns, self._parsing = (Turns(_MAX_WAITING, "questions wait for their explanation") for _ in range(2))
 
@@ -119,7 +129,7 @@ class Questions:
     async def in_turn(self, work: Callable[[], T]) -> T:
         """The result of a function that blocks the event loop for a moment. Raises TooManyQuestions."""
         async with self._turns.one():
-            return await self._answer(lambda _: work(), self._work_seconds)
+            return await self._answer(lambda _: work(), WORK_SECONDS)
 
     async def pod(self, key: ObjectKey, what_if: WhatIf) -> Json:
         """Explain a pod that exists. Raises UnknownPod, TooManyQuestions, or as `forked`."""
@@ -129,13 +139,13 @@ class Questions:
             membership = pod.membership if pod is not None else None
             groups = {membership.key: [pod]} if pod is not None and membership is not None else {}
             async with self._bound_members.known(groups):
-                found = await self._answer(partial(self.explainer.waiting, key, what_if), self._work_seconds)
+                found = await self._answer(partial(self.explainer.waiting, key, what_if), WORK_SECONDS)
             return found or await self._of_bound(key)
 
     async def _of_bound(self, key: ObjectKey) -> Json:
         """Explain a bound pod from its object and its claims. Raises UnknownPod."""
         unknown = UnknownPod(f"pod {one_line(str(key))} does not wait for Berth, and is not bound")
-        if not (is_object_name(key.namespace) and is_object_name(key.name)):
+        if not (is_label(key.namespace) and is_subdomain(key.name)):
             raise unknown
         try:
             pod = await self._reads.read_pod(key)
@@ -155,19 +165,19 @@ class Questions:
             groups = groups_named(self.explainer.cache.snapshot(), key.namespace, key.name)
             async with self._bound_members.known(groups) as members:
                 return await self._answer(
-                    lambda seconds: self.explainer.groups(key, scenario, members, seconds=seconds), self._work_seconds
+                    lambda seconds: self.explainer.groups(key, scenario, members, seconds=seconds), WORK_SECONDS
                 )
 
     async def hypothetical(self, given: Hypothetical, what_if: WhatIf) -> list[Json]:
         """The list of Explainer.hypothetical. Raises TooManyQuestions, WireError, or as `forked`."""
         async with self._turns.one():
             return await self._answer(
-                lambda seconds: list(self.explainer.hypothetical(given, what_if, seconds)), self._work_seconds
+                lambda seconds: list(self.explainer.hypothetical(given, what_if, seconds)), WORK_SECONDS
             )
 
     async def brief(self, uid: str, seconds: float) -> Brief | None:
-        """See Explainer.brief. It is no user's question: it waits for its turn, however many wait."""
-        async with self._turns.one(counts=False):
+        """See Explainer.brief."""
+        async with self._turns.one_of_berth():
             return await self._answer(partial(self.explainer.brief, uid), seconds)
 
     async def _answer(self, explain: Callable[[float], T], work_seconds: float) -> T:

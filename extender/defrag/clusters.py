@@ -9,7 +9,7 @@ is. A cluster has the names of its changed nodes, which are evaluated apart.
 
 from __future__ import annotations
 
-from collections import ChainMap
+from collections import ChainMap, Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -70,6 +70,7 @@ class Memory:
     base: Snapshot
     policy: Policy
     context: EvaluationContext
+    free: Counter[int] | None  # nodes by their free GPUs; None if numbers of GPUs say nothing
     rankings: RankingCache = field(default_factory=RankingCache)
     usable: dict[object, Nodes] = field(default_factory=dict)  # by node selectors and tolerations
     statuses: dict[object, dict[NodeInfo, FilterStatus]] = field(default_factory=dict)  # by requirements key
@@ -148,7 +149,9 @@ class Cluster:
     @classmethod
     def of(cls, snapshot: Snapshot, left: Mapping[str, Amounts], policy: Policy, context: EvaluationContext) -> Cluster:
         """The cluster as it is."""
-        memory = Memory(snapshot, policy, context)
+        infos = snapshot.node_infos.values()
+        is_whole = not any(info.inventory.gpus & ~info.inventory.simple for info in infos)
+        memory = Memory(snapshot, policy, context, Counter(map(_free_gpus, infos)) if is_whole else None)
         for name, info in snapshot.node_infos.items():
             for pool in info.inventory.pools:
                 memory.seeing.setdefault(pool.key, []).append(name)
@@ -194,6 +197,16 @@ class Cluster:
             for pod in one.pods:
                 if pod.node_name == node:
                     found = found.plus(one.requests.get(pod.uid, Amounts(pods=1)))
+        return found
+
+    def free_by_node(self) -> Counter[int] | None:
+        """Nodes by their free GPUs; None if some have parts of GPUs or shares, which numbers of GPUs do not count."""
+        if self.memory.free is None:
+            return None
+        found = self.memory.free.copy()
+        for name in self.changed:
+            found[_free_gpus(self.memory.base.node_infos[name])] -= 1
+            found[_free_gpus(self.snapshot.node_infos[name])] += 1
         return found
 
     # -- places --------------------------------------------------------------------------------------------------
@@ -321,6 +334,10 @@ class Cluster:
         problem = gang_problem(gang, members, memory.policy, self.snapshot, nodes)
         snapshot = hypothetical_snapshot(self.snapshot, {name: infos[name] for name in names}, next(memory.versions))
         return plan_gang(problem, snapshot, memory.context, memory.plans.rankings, memory.plans.memory)
+
+
+def _free_gpus(node_info: NodeInfo) -> int:
+    return (node_info.inventory.gpus & ~node_info.busy).bit_count()
 
 
 class Offers:

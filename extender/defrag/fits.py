@@ -5,6 +5,7 @@ A domain is a node, or for a gang one of the widest domains that may hold it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
@@ -29,12 +30,12 @@ ByNode = Mapping[str, Sequence[Restart]]
 
 
 class Fit(Protocol):
-    """Asks about some pods. `gpus` are the GPUs that they have wherever they are, as far as that is known.
+    """Asks about some pods. `pods` has them by the GPUs that they have wherever they are, as far as that is known.
 
     `gave_up`: an answer that they do not fit proves nothing, because a search for devices ended at its limit.
     """
 
-    gpus: int
+    pods: Counter[int]
     gave_up: bool
 
     def domains(self) -> Iterator[Domain]:
@@ -83,7 +84,7 @@ class _PodFit:
         self._requirements = requirements
         self._by_node = by_node
         self._bounds = Bounds([requirements], 1, cluster.memory.context)
-        self.gpus = least_gpus(requirements)
+        self.pods = Counter([least_gpus(requirements)])
         self.gave_up = False
 
     def domains(self) -> Iterator[Domain]:
@@ -158,7 +159,7 @@ class _GangFit:
         kinds = list({one.key: one for one in self._members.requirements.values()}.values())
         self._bounds = Bounds(kinds, len(self._members.requirements), cluster.memory.context)
         self._places: _Places | None = None
-        self.gpus = sum(map(least_gpus, self._members.requirements.values()))
+        self.pods = Counter(map(least_gpus, self._members.requirements.values()))
         self.gave_up = False
 
     def domains(self) -> Iterator[Domain]:

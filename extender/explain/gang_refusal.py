@@ -29,7 +29,7 @@ from extender.explain.gang_question import (
     widest_domains,
 )
 from extender.explain.near_misses import options_of
-from extender.gangs.emptied_domains import EmptyNodes, own_devices
+from extender.gangs.empty_domains import EmptyNodes, own_devices
 from extender.gangs.gang import own_claims
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import (

@@ -11,7 +11,7 @@ chooses the fewest sub-domains, and `place_order` which of equal ones, also by w
 require of each other.
 `gang_trial` has the devices that a plan under way has taken, and the memory of evaluations between calls. Where the
 preferred devices of the members leave no room, `gang_search` tries all others, up to a number of steps.
-`emptied_domains` asks whether a gang would fit if all other workloads of a domain ended.
+`empty_domains` asks whether a gang would fit if all other workloads of a domain ended.
 
 As in all of the core, a plan depends only on a snapshot, the pods and the policy: no I/O, clock or asyncio. `explain`
 asks the same planner. Each module is a face by itself.

@@ -47,6 +47,7 @@ class Domains:
         self._placed = {name: number for name, number in problem.placed.items() if name in snapshot.node_infos}
         self.levels = self._ordered_levels()  # those of the problem and the preferred one, the nearest first
         self._regions = self._all_regions(nodes)
+        self.placed = frozenset(self._placed)  # the nodes on which members are bound
 
     def single(self, nodes: Iterable[str]) -> list[Domain]:
         """The given nodes that may hold the whole gang, with the members that are bound."""
@@ -91,11 +92,6 @@ class Domains:
         labels = self._node_infos[name].node.labels
         values = [labels.get(level) for level in reversed(self.levels)]
         return (*((value is None, natural(value or "")) for value in values), (False, natural(name)))
-
-    @property
-    def placed(self) -> frozenset[str]:
-        """The nodes on which members are bound."""
-        return frozenset(self._placed)
 
     def _ordered_levels(self) -> tuple[str, ...]:
         """The levels of the problem; a preferred one not among them comes before the first that it is part of."""

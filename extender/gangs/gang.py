@@ -13,9 +13,12 @@ from extender.api.pod_groups import NEEDED_OBJECTS, GroupKey, Membership, minimu
 from extender.api.pods import Pod
 from extender.scheduling.gang_parts import (
     BoundMember,
+    GangPart,
     bound_parts,
     lacking_subgroup,
+    needed_members,
     parts_disagreement,
+    parts_of,
     parts_problem,
     rank_order,
 )
@@ -40,13 +43,16 @@ class Gang:
     topology: AskedTopology
     topology_label: str  # of which the group's object asks for one value; '' for no such constraint
     timeout_seconds: float  # 0 if neither an object nor an annotation sets it
-    bound: tuple[BoundMember, ...] = ()  # those of `placed` whose part is known; empty if no member asks for parts
+    has_parts: bool  # whether a waiting member asks for parts
+    bound: tuple[BoundMember, ...] = ()  # those of `placed` whose part is known; empty without parts
     # A sub-group of which fewer pods exist than its minimum, and that minimum.
     lacking_subgroup: tuple[str, int] | None = field(init=False)
 
     def __post_init__(self) -> None:
-        unknown = self.placed.total() - len(self.bound)
-        object.__setattr__(self, "lacking_subgroup", lacking_subgroup(self.waiting, self.bound, unknown))
+        lacking = None
+        if self.has_parts:
+            lacking = lacking_subgroup(self.waiting, self.bound, self.placed.total() - len(self.bound))
+        object.__setattr__(self, "lacking_subgroup", lacking)
 
     @property
     def is_complete(self) -> bool:
@@ -64,8 +70,18 @@ class Gang:
 
     def problem(self, levels: Sequence[str]) -> str:
         """Why no plan can give a complete gang what it asks for, with the levels of a policy; '' if one can."""
-        different = _annotated_difference(self.key, self.waiting) or self.topology_in(levels).problem
-        return different or parts_problem(self.key.name, self.waiting, self.bound, self.minimum, levels)
+        found = _annotated_difference(self.key, self.waiting) or self.topology_in(levels).problem
+        if found or not self.has_parts:
+            return found
+        return parts_problem(self.key.name, self.waiting, self.bound, self.minimum, levels)
+
+    def parts(self, levels: Sequence[str], snapshot: Snapshot) -> tuple[GangPart, ...]:
+        """The parts of the gang with the levels of a policy."""
+        return parts_of(self.waiting, self.bound, levels, snapshot) if self.has_parts else ()
+
+    def needed(self, pods: Sequence[Pod]) -> frozenset[str]:
+        """UIDs of those of the pods without which a sub-group lacks pods of its own minimum."""
+        return needed_members(pods, self.bound) if self.has_parts else frozenset()
 
 
 def gang_minimum(membership: Membership, snapshot: Snapshot) -> int:
@@ -132,18 +148,20 @@ def may_terminate(key: GroupKey, placed: Mapping[str, str], minimum: int, snapsh
 def gang_of(pod: Pod, membership: Membership, snapshot: Snapshot) -> Gang:
     """The gang of a pod. The pod itself counts, even if the cache does not have it yet."""
     key, policy = membership.key, snapshot.group_policies.get(membership.policy_key)
+    minimum = minimum_of(membership, policy)
     known = snapshot.members.get(key, {})
     # Pods of another scheduler never reach Berth's filter, so the gang must not wait for them.
     waiting = {uid: member for uid, member in known.items() if member.scheduler == pod.scheduler} | {pod.uid: pod}
     has_parts = any(one.membership is not None and one.membership.parts.constrain for one in waiting.values())
     return Gang(
         key,
-        gang_minimum(membership, snapshot),
+        minimum,
         tuple(sorted(waiting.values(), key=rank_order)),
         Counter(placed_members(key, snapshot).values()),
         membership.topology,
         policy.topology_label if policy is not None else "",
         membership.timeout_seconds or (policy.timeout_seconds if policy is not None else 0.0),
+        has_parts,
         tuple(bound_parts(key, snapshot)) if has_parts else (),
     )
 

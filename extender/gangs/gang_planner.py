@@ -118,6 +118,8 @@ class _Planner:
         self._domains = Domains(problem, snapshot, dict.fromkeys(self._names))
         self._order = PlaceOrder(rooms, self._domains, uses, snapshot, context)
         self._free = _free_together(rooms)
+        # Whether all units are equal, and none changes the room of another node by a limit.
+        self._is_simple = len(rooms) == 1 and not rooms[0].spans_domains
         self._devices = sum(one.each * len(one.units) for one in rooms)
         parts = problem.parts
         self._parts = (
@@ -126,7 +128,11 @@ class _Planner:
 
     def plan(self) -> GangPlan | GangShortage:
         for level in self._free_cliques_first():
-            enough = [domain for domain in level if self._may_fit(domain)]
+            enough: dict[int, list[Domain]] = {}  # by the room to spare
+            for domain in level:
+                spare = self._spare(domain)
+                if spare is not None:
+                    enough.setdefault(spare, []).append(domain)
             for attempt in (self._preferred, self._searched):
                 for domain in self._distinct(self._order.tightest_first(enough)):
                     placed = attempt(domain)
@@ -149,18 +155,28 @@ class _Planner:
     def _levels(self) -> Iterator[list[Domain]]:
         needs = [(rooms.most, len(rooms.units)) for rooms in self._rooms]
         first, wanted = needs[0]
-        alone = [name for name, most in first.items() if most >= wanted and name not in self._forbidden]
+        single = [name for name, most in first.items() if most >= wanted and name not in self._forbidden]
         for most, wanted in needs[1:]:
-            alone = [name for name in alone if most.get(name, 0) >= wanted]
+            single = [name for name in single if most.get(name, 0) >= wanted]
         if self._problem.topology != "none" or not self._problem.wishes.apart:
-            yield self._domains.single(alone)
+            yield self._domains.single(single)
         yield from self._domains.wider()
 
-    def _may_fit(self, domain: Domain) -> bool:
+    def _spare(self, domain: Domain) -> int | None:
+        """The bound of the room for units of all kinds together; None if some kind does not fit."""
         self._context.deadline.check_time()
         if self._free and sum(self._free.get(name, 0) for name in domain.nodes) < self._devices:
-            return False
-        return all(_bound(rooms, domain) >= len(rooms.units) for rooms in self._rooms)
+            return None
+        found = 0
+        for rooms in self._rooms:
+            room = sum(rooms.most.get(name, 0) for name in domain.nodes)
+            if (rooms.most_in(domain.nodes) if rooms.spans_domains else room) < len(rooms.units):
+                return None
+            found += room
+        return found
+
+    def _may_fit(self, domain: Domain) -> bool:
+        return self._spare(domain) is not None
 
     def _distinct(self, domains: Iterable[Domain]) -> Iterator[Domain]:
         """The domains; of single nodes of one equivalence class, only the first, because they have equal room."""
@@ -190,8 +206,7 @@ class _Planner:
 
     def _in_fewer(self, domain: Domain, placed: list[Placed]) -> list[Placed]:
         """The units in fewer sub-domains: one kind of them after the other, or one by one, may take too many."""
-        alone = len(self._rooms) == 1 and not self._rooms[0].spans_domains
-        if alone or domain.level == NODE or self._problem.wishes != NO_WISHES:
+        if self._is_simple or domain.level == NODE or self._problem.wishes != NO_WISHES:
             return placed
         steps = Steps(MAX_STEPS // 4)
 
@@ -210,8 +225,7 @@ class _Planner:
         """The units in a domain, with other devices or alternatives than the preferred ones."""
         if self._parts is not None:
             return self._parts.searched(domain)
-        alone = len(self._rooms) == 1 and not self._rooms[0].spans_domains
-        if alone and len(local_nodes(domain.nodes, self._snapshot)) == len(domain.nodes):
+        if self._is_simple and len(local_nodes(domain.nodes, self._snapshot)) == len(domain.nodes):
             found = pack(self._rooms[0], domain, self._snapshot, self._order, self._steps)
         else:
             found = self._with_other_alternatives(domain) or self._by_search(domain, self._steps)

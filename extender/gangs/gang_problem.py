@@ -22,7 +22,7 @@ from extender.gangs.gang import Gang
 from extender.gangs.member_limits import NO_WISHES, NodeLimit, Wishes, limits_between
 from extender.policy import Policy
 from extender.scheduling import NO_PREFERENCE, NodePreference, Placement, PodRequirements, requirements_of
-from extender.scheduling.gang_parts import GangPart, absent_members, needed_members, parts_of
+from extender.scheduling.gang_parts import GangPart, absent_members
 from extender.scheduling.requirements import Pending, UnschedulableAndUnresolvable, needs_reservation
 from extender.scheduling.shortlist import part_domains, running_domain
 
@@ -148,7 +148,7 @@ def gang_members(
                 requirements[member.uid] = found
             case Pending() | UnschedulableAndUnresolvable():
                 return UnreadyMember(member, found)
-    members = GangMembers(pods, requirements, needed_members(pods, gang.bound))
+    members = GangMembers(pods, requirements, gang.needed(pods))
     without = _without_reservation(members, kept, snapshot)
     if not without:
         return members
@@ -165,20 +165,24 @@ def _without_reservation(members: GangMembers, kept: Collection[str], snapshot: 
 
     A claim of the PodGroup has one reservation for all its pods, see BindingCycle.consumer.
     """
+    ordered = sorted(members.pods, key=lambda pod: pod.uid not in kept)
+    wanted = {
+        pod.uid: {
+            (claim.uid, pod.group if pod.group and _is_of_pod_group(claim, pod, snapshot) else pod.uid): claim
+            for claim in members.requirements[pod.uid].claims
+            if not claim.extended and needs_reservation(claim, pod)
+        }
+        for pod in ordered
+        if pod.uid in members.requirements
+    }
     left: dict[str, int] = {}  # by UID of the claim
     reserved: set[tuple[str, str]] = set()  # UIDs of the claim and of the pod, or the name of its PodGroup
     found: dict[str, Claim] = {}
-    for pod in sorted(members.pods, key=lambda pod: pod.uid not in kept):
-        claims = members.requirements[pod.uid].claims if pod.uid in members.requirements else ()
-        needed = {
-            (claim.uid, pod.group if pod.group and _is_of_pod_group(claim, pod, snapshot) else pod.uid): claim
-            for claim in claims
-            if not claim.extended and needs_reservation(claim, pod)
-        }
+    for uid, needed in wanted.items():
         new = [claim for entry, claim in needed.items() if entry not in reserved]
         full = next((one for one in new if not left.setdefault(one.uid, one.reservations_left)), None)
         if full is not None:
-            found[pod.uid] = full
+            found[uid] = full
             continue
         reserved.update(needed)
         for claim in new:
@@ -249,7 +253,7 @@ def gang_problem(
         if (found := members.requirements.get(pod.uid)) is not None
     )
     levels = policy.group_levels
-    parts = parts_of(gang.waiting, gang.bound, levels, snapshot)
+    parts = gang.parts(levels, snapshot)
     topology = _with_affinity(gang.topology_in(levels), between.together, levels)
     return GangProblem(
         wanted, levels, topology.nearness, topology.label, gang.placed, topology.preferred, between.wishes, parts
@@ -344,7 +348,7 @@ def no_room(gang: Gang, snapshot: Snapshot, policy: Policy, has_room: Callable[[
     `has_room` plans the members with these UIDs alone.
     """
     topology, node_infos = gang.topology_in(policy.group_levels), snapshot.node_infos
-    parts = parts_of(gang.waiting, gang.bound, policy.group_levels, snapshot)
+    parts = gang.parts(policy.group_levels, snapshot)
     for label in dict.fromkeys((topology.required_label(policy.group_levels), topology.label, *_levels(parts))):
         labelled = (name for names in snapshot.domains((label,)).nodes.values() for name in names if name in node_infos)
         if label not in ("", ONE_NODE) and not any(_may_have_devices(node_infos[name]) for name in labelled):

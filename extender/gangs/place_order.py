@@ -45,22 +45,17 @@ class PlaceOrder:
         self._uses = uses
         self._snapshot = snapshot
         self._context = context
-
-    @property
-    def placed(self) -> frozenset[str]:
-        """The nodes on which members are bound."""
-        return self._domains.placed
+        self.placed = domains.placed  # the nodes on which members are bound
 
     # -- domains ---------------------------------------------------------------------------------------------
 
-    def _spare(self, domain: Domain) -> int:
-        self._context.deadline.check_time()
-        return sum(rooms.most.get(name, 0) for rooms in self._rooms for name in domain.nodes)
+    def tightest_first(self, domains: Mapping[int, list[Domain]]) -> Iterator[Domain]:
+        """By the room to spare, what the members prefer, the domains around them, the scores, and the names.
 
-    def tightest_first(self, domains: list[Domain]) -> Iterator[Domain]:
-        """By the room that is left, what the members prefer, the domains around them, the scores, and the names."""
-        for tight in _equal(domains, self._spare):
-            for equal in _equal(tight, lambda domain: -self._liked(domain)):
+        `domains` are by their room to spare.
+        """
+        for spare in sorted(domains):
+            for equal in _equal(domains[spare], lambda domain: -self._liked(domain)):
                 levels = self._compared_levels(equal[0].level) if len(equal) > 1 else ()
                 yield from self._by_use(equal, levels, levels)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from extender.api.fields import Json
+from extender.api.object_meta import is_subdomain
 from extender.api.pod_annotations import ANNOTATION_PREFIX, ANNOTATION_READERS
 from extender.api.pod_groups import OWN_ANNOTATIONS
 from extender.api.pods import DECISION_ANNOTATION
@@ -15,7 +16,6 @@ from extender.api_schema import (
     faults_of_value,
     field_faults,
     has_schema,
-    is_subdomain,
     kinds_like,
     rule_faults,
 )

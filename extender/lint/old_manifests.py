@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import orjson
 
 from extender.api.fields import Json, get, inner, many, need, string
-from extender.api_schema import claim_spec, is_label
+from extender.api.object_meta import is_label
+from extender.api_schema import claim_spec
 from extender.lint.finding import LintFinding
 from extender.lint.old_expressions import corrected_expression
 from extender.manifests import pod_templates

@@ -47,15 +47,13 @@ class ReloadedFiles(Generic[T]):
         self._problem = ""
         self._log = structlog.get_logger("berth.files")
 
-    async def run(
-        self, rejected: Callable[[str], Awaitable[None]] | None = None, *, every: float = LOOK_SECONDS
-    ) -> None:
-        """Reload once every `every` seconds until cancelled. `rejected` gets each new problem."""
+    async def run(self, rejected: Callable[[str], Awaitable[None]] | None = None) -> None:
+        """Reload once a second until cancelled. `rejected` gets each new problem."""
         while True:
             problem = await self.reload()
             if problem and rejected is not None:
                 await rejected(problem)
-            await asyncio.sleep(every)
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def reload(self) -> str:
         """Read the files, and use them if they changed and are valid. Returns a new problem, else ''."""

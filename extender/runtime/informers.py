@@ -68,18 +68,12 @@ _MAX_AT_ONCE = 8  # changed nodes that a snapshot builds at once
 class CacheRefresh:
     """A caller of `wait` builds the remaining nodes, and yields to the event loop after each time slice.
 
-    Without a caller nothing is built: the next snapshot builds everything at once. `time_slice` is in seconds.
+    Without a caller nothing is built: the next snapshot builds everything at once. `clock` returns seconds.
     """
 
-    def __init__(
-        self,
-        cache: ClusterCache,
-        clock: Callable[[], float] = time.perf_counter,
-        time_slice: float = _SLICE_SECONDS,
-    ) -> None:
+    def __init__(self, cache: ClusterCache, clock: Callable[[], float] = time.perf_counter) -> None:
         self._cache = cache
         self._clock = clock
-        self._time_slice = time_slice
         self._building = asyncio.Lock()
         self._computed = 0  # nodes and slices since the start
 
@@ -95,11 +89,14 @@ class CacheRefresh:
         enough = self._computed + backlog
         async with self._building:  # one caller builds, so that a time slice is all that other tasks wait for
             while self._cache.backlog > _MAX_AT_ONCE and self._computed < enough:
-                until = self._clock() + self._time_slice
+                until = self._clock() + _SLICE_SECONDS
                 while self._cache.backlog > _MAX_AT_ONCE and self._clock() < until:
                     self._cache.rebuild(_STEP)
                     self._computed += _STEP
                 await asyncio.sleep(0)
+
+
+NOT_READY = "berth is not ready, "  # with the kinds that are missing: the error of a request
 
 
 class WatchProgress:
@@ -193,8 +190,9 @@ def _plain(put: Callable[..., None], decode: Callable[[Json], object]) -> Callab
 
 def _claims(cache: ClusterCache, *, listed: bool) -> Callable[[str, Json | None], None]:
     def apply(key: str, obj: Json | None) -> None:
-        namespace, _, name = key.partition("/")
-        cache.apply_claim(ObjectKey(namespace, name), None if obj is None else decode_claim(obj), listed=listed)
+        namespace, _, name = key.rpartition("/")
+        claim = decode_claim(obj) if obj is not None else None
+        cache.apply_claim(claim.key if claim is not None else ObjectKey(namespace, name), claim, listed=listed)
 
     return apply
 
@@ -330,12 +328,6 @@ class Informers:
         parts = [", ".join(names) + (f" ({problem})" if problem else "") for problem, names in missing.items()]
         hint = "; run berth doctor for a remedy" if any(missing) else ""
         return f"not listed yet: {', '.join(parts)}{hint}"
-
-    @property
-    def not_ready_text(self) -> str:
-        """'' once every kind is listed, else the error sentence for a request."""
-        missing = self.not_ready
-        return f"berth is not ready, {missing}" if missing else ""
 
     @property
     def degraded(self) -> str:

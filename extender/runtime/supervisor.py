@@ -59,7 +59,10 @@ class EndedEarly(BerthError):
 
 
 class Supervisor:
-    """Runs every background task of a process. `failures` maps a task name to its number of failures, 0 included."""
+    """Runs every background task of a process. `failures` maps a task name to its number of failures, 0 included.
+
+    `delays` are those before the restarts of a task. `clock` returns seconds.
+    """
 
     def __init__(self, delays: Delays = _DELAYS, clock: Callable[[], float] = time.monotonic) -> None:
         self._delays = delays

@@ -313,7 +313,7 @@ def _pattern(node_info: NodeInfo, attribute: str, context: EvaluationContext) ->
     numbers: dict[object, int] = {}
     lists, found = context.features.list_attributes, []
     for one in node_info.inventory.devices:
-        known = attribute_values(one.device, attribute, one.id.driver, lists=lists)
+        known = attribute_values(one.device, attribute, one.driver, lists=lists)
         # Values of one type have an order; a set does not.
         values = [] if known is None else [(known[0], value) for value in sorted(known[1])]  # type: ignore[type-var]
         marks = tuple([numbers.setdefault(value, len(numbers)) for value in values])

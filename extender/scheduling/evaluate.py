@@ -59,7 +59,8 @@ from extender.topology.preference import ByTopology
 from extender.topology.score_parts import DeviceChoice, ScorePart, achieved_gbps, parts, total, with_least_memory
 from extender.topology.sets import bandwidth, is_joined
 
-_MAX_PLACEMENTS = 8_192  # entries of about 2.5 KB; a half-full fleet of mixed machine types has about 1,000 states
+_MAX_PLACEMENTS = 8_192  # entries of about 1 KB; a half-full fleet of mixed machine types has about 1,000 states
+_MAX_PARTS = 4_096  # distinct parts of scores; 3,500 placements in such a fleet have 276
 _MAX_SELECTED = 16  # results of node selectors, each with half a megabyte for 5,000 nodes
 _NO_REQUEST = DeviceRequest("", "")  # of a cached placement: a tenant's request may take 128 KiB
 
@@ -374,9 +375,10 @@ class PlacementCache:
     cache is bounded, the oldest entry goes first. It is valid for one FleetBaseline, because scores are relative to it.
     """
 
-    def __init__(self, limit: int = _MAX_PLACEMENTS) -> None:
+    def __init__(self) -> None:
         # Each with the bytes of memory that the selectors of its request demand of a device.
-        self._placements: FIFOCache[tuple[object, ...], tuple[int, Placement]] = FIFOCache(limit)
+        self._placements: FIFOCache[tuple[object, ...], tuple[int, Placement]] = FIFOCache(_MAX_PLACEMENTS)
+        self._parts: dict[ScorePart, ScorePart] = {}  # equal parts of placements are one object
         self._baseline: FleetBaseline | None = None
 
     def __len__(self) -> int:
@@ -395,6 +397,7 @@ class PlacementCache:
             return _solve(node_info, requirements, context, problem, path)
         if context.baseline is not self._baseline:
             self._placements.clear()
+            self._parts.clear()
             self._baseline = context.baseline
         key = placement_key(node_info, requirements, path)
         asked, (least, kept) = path.asked[0], self._placements.get(key, (0, None))
@@ -403,14 +406,20 @@ class PlacementCache:
             status = _solve(node_info, requirements, context, problem, path)
             if isinstance(status, Unschedulable):
                 return status
-            kept = replace(status.for_request(_NO_REQUEST), shared_from=None)
+            shared_parts = self._shared(status.parts)
+            kept = replace(status.for_request(_NO_REQUEST), parts=shared_parts, shared_from=None)
             self._placements[key] = wanted, kept
         elif least != wanted:
             bits = [pick.bit for pick in kept.solution.picks[0]]
             found = with_least_memory(kept.parts, wanted, node_info, bits, context.baseline, requirements.policy)
-            kept = replace(kept, parts=found, score=total(found, requirements.policy))
+            kept = replace(kept, parts=self._shared(found), score=total(found, requirements.policy))
             self._placements[key] = wanted, kept
         return kept.for_request(asked.request)
+
+    def _shared(self, found: tuple[ScorePart, ...]) -> tuple[ScorePart, ...]:
+        if len(self._parts) > _MAX_PARTS:
+            self._parts.clear()
+        return tuple([self._parts.setdefault(part, part) for part in found])
 
 
 def placement_key(node_info: NodeInfo, requirements: PodRequirements, path: FastPath) -> tuple[object, ...]:

@@ -144,6 +144,7 @@ class StatusStore:
 
 _NAME = itemgetter(0)
 _MAX_NAMES = 3  # node names per status of `nodes_by_status`
+_MAX_VACANT = 16  # equivalence classes without nodes, at most 1/8 of all if there are many
 _MAX_REFRESHED = 2  # stale placements that one update computes again
 _BASE_BYTES = 4096  # of a ranking, an estimate: measured with tracemalloc over half-full fleets
 
@@ -186,17 +187,16 @@ def nodes_of_status(
 class NodeRanking:
     """The statuses of all nodes for one PodRequirements; an equivalence class has a number and one status.
 
-    An equivalence class without nodes often gets nodes again. So the ranking keeps placements of `vacant` of them, or
-    of 1/8 of the number with nodes if that is more; and as many unschedulable statuses.
+    An equivalence class without nodes often gets nodes again. So the ranking keeps placements of 16 of them, or of 1/8
+    of the number with nodes if that is more; and as many unschedulable statuses.
     """
 
-    def __init__(self, requirements: PodRequirements, *, vacant: int = 16, uses: DomainUses | None = None) -> None:
+    def __init__(self, requirements: PodRequirements, *, uses: DomainUses | None = None) -> None:
         """`uses` are those that other rankings of these snapshots share."""
         self.requirements = requirements
         self.uses = DomainUses(requirements.policy.group_levels) if uses is None else uses
         self._requirements_bytes = requirements.estimated_bytes
-        self._vacant = vacant
-        self._cleanup_at = 2 * vacant  # number of statuses that starts a cleanup
+        self._cleanup_at = 2 * _MAX_VACANT  # number of statuses that starts a cleanup
         self._identity = IdentityCheck(requirements)
         self._classes: ByState | ByKey = ByState(requirements)  # the first `update` decides it
         self._pending: tuple[int, NodeInfo] | None = (
@@ -416,7 +416,7 @@ class NodeRanking:
     def _forget_vacant(self) -> None:
         """Drop the statuses of equivalence classes without nodes, except the newest few."""
         nodes = self._classes.nodes
-        kept = max(self._vacant, len(nodes) // 8)
+        kept = max(_MAX_VACANT, len(nodes) // 8)
         for number in self._statuses.forget_vacant(nodes, kept):
             self._classes.forget(number)
         self._cleanup_at = self.statuses + 2 * kept
@@ -425,12 +425,12 @@ class NodeRanking:
 class RankingCache:
     """Rankings by requirements key, see FairLRU: a tenant may have pods with 64 large claims.
 
-    Each counts at least a share of the limit, so that there are at most `most`. A ranking grows after a call has
+    Each counts at least a share of the limit, so that there are at most 4,096. A ranking grows after a call has
     returned it, so later calls measure it. The time of a call does not depend on the number of rankings.
     """
 
-    def __init__(self, limit_bytes: int = _MAX_BYTES, most: int = _MAX_RANKINGS) -> None:
-        least = max(1, limit_bytes // most)
+    def __init__(self, limit_bytes: int = _MAX_BYTES) -> None:
+        least = max(1, limit_bytes // _MAX_RANKINGS)
         self._rankings: FairLRU[object, NodeRanking] = FairLRU(limit_bytes, lambda one: max(least, one.estimated_bytes))
         self._unmeasured: dict[object, None] = {}  # keys of rankings that calls returned since: they may have grown
         self._evicted_evaluations = 0  # evaluations of evicted rankings

@@ -155,7 +155,7 @@ def _tainted(problem: Problem, devices: int, request: DeviceRequest) -> int:
 
 def _has_room(problem: Problem, bit: int, request: DeviceRequest) -> bool:
     one = problem.inventory.devices[bit]
-    return has_room(one.device, one.id.driver, request, problem.shares(bit), problem.features)
+    return has_room(one.device, one.driver, request, problem.shares(bit), problem.features)
 
 
 def _union(bits: Iterable[int]) -> int:
@@ -180,7 +180,7 @@ def _impossible(problem: Problem, spec: ClaimSpec, request: DeviceRequest, match
     features = problem.features
     if request.capacity and features.consumable_capacity:
         # Devices of one model share their capacities.
-        kinds = Counter((one.id.driver, one.device.capacity) for one in devices)
+        kinds = Counter((one.driver, one.device.capacity) for one in devices)
         pays = features.pays(request)
         for name, asked in sorted(request.capacity.items()) if pays else ():
             known = (have[own] for driver, have in kinds if (own := own_name(name, driver)) in have)
@@ -200,7 +200,7 @@ def _impossible(problem: Problem, spec: ClaimSpec, request: DeviceRequest, match
         if constraint.attribute in dict(request.derived):  # computed, also where the devices lack it
             continue
         attribute, lists = constraint.attribute, features.list_attributes
-        able = sum(attribute_values(one.device, attribute, one.id.driver, lists=lists) is not None for one in devices)
+        able = sum(attribute_values(one.device, attribute, one.driver, lists=lists) is not None for one in devices)
         if able < needed:
             hint = attributes_like(attribute, (one.device for one in devices))
             hint = f" ({able} of {len(devices)} devices {'has' if able == 1 else 'have'} it)" if able else hint

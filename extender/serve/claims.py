@@ -7,19 +7,20 @@ undo (`undo.Undo`). Binds of pods that share a claim add their consumers togethe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 
 from extender.api.group_parts import PodMark
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
 from extender.api.resource_claims import Allocation, Claim, Consumer
-from extender.cluster import Conflict, NotFound, TooMany, Unavailable, WallClock, Writer, now_rfc3339
+from extender.cluster import NotFound, WallClock, Writer, now_rfc3339, retry_on_conflict
 from extender.scheduling import PodRequirements
 from extender.scheduling.requirements import SPECIAL_NAME
 from extender.serve.binding_cycle import BindError, BindingCycle, Step
-from extender.serve.undo import IN_FLIGHT_GRACE_SECONDS, MAX_TRIES, RETRY_SECONDS
+from extender.serve.undo import IN_FLIGHT_GRACE_SECONDS
 from extender.serve.write_barrier import newer, require_same_allocation, require_unchanged
 
 _MAX_READS = 2
@@ -57,7 +58,7 @@ class ClaimWrites:
             mark = mark._replace(cpu=0)  # its CPU counts once
         return claims + [await self._use_allocated(cycle, claim) for claim in requirements.allocated_claims]
 
-    async def require_kept(self, cycle: BindingCycle, claims: Iterable[Claim]) -> None:
+    async def read_kept(self, cycle: BindingCycle, claims: Iterable[Claim]) -> None:
         """Read the claims. Raises BindError if the allocation, the consumer or the allocator of one has changed, as
         `WriteBarrier.require_kept` does by the cache.
 
@@ -96,7 +97,7 @@ class ClaimWrites:
             _check_stored(allocation, stored)
             return stored
 
-        return await _retried(self._writer, claim, put)
+        return await retry_on_conflict(put, partial(_read_again, self._writer, claim), claim)
 
     async def _use_allocated(self, cycle: BindingCycle, claim: Claim) -> Claim:
         """Add the consumer to a claim that is already allocated.
@@ -116,7 +117,7 @@ class ClaimWrites:
             async def take_over(fresh: Claim) -> Claim:
                 return await self._writer.take_over(require_same_allocation(claim, fresh, consumer))
 
-            return await _retried(self._writer, claim, take_over)
+            return await retry_on_conflict(take_over, partial(_read_again, self._writer, claim), claim)
         return await self._read_unchanged(claim, consumer)
 
     async def _name_special(self, pod: Pod, claim: Claim, mappings: Iterable[tuple[str, str, str]]) -> None:
@@ -126,20 +127,15 @@ class ClaimWrites:
         bound, or if its status names a special claim of another process; ClusterError if the write fails repeatedly.
         """
         wanted = tuple(mappings)
-        for attempt in range(MAX_TRIES):
-            try:
-                if pod.extended_claim not in ("", claim.key.name):
-                    await self._reject_second(pod, claim)
-                await self._writer.map_special_claim(pod, claim, wanted)
-                return
-            except (Conflict, Unavailable, TooMany):
-                if attempt == MAX_TRIES - 1:
-                    raise
-                await asyncio.sleep(RETRY_SECONDS * attempt)
-                fresh = await self._writer.read_pod(pod.key)
-                if fresh.uid != pod.uid or fresh.deleting or fresh.node_name:
-                    raise BindError(f"pod {pod.key} was bound, deleted or recreated in the meantime") from None
-                pod = fresh
+
+        async def put(fresh: Pod) -> None:
+            if fresh.uid != pod.uid or fresh.deleting or fresh.node_name:
+                raise BindError(f"pod {pod.key} was bound, deleted or recreated in the meantime")
+            if fresh.extended_claim not in ("", claim.key.name):
+                await self._reject_second(fresh, claim)
+            await self._writer.map_special_claim(fresh, claim, wanted)
+
+        await retry_on_conflict(put, partial(self._writer.read_pod, pod.key), pod)
 
     async def _reject_second(self, pod: Pod, claim: Claim) -> None:
         named = ObjectKey(pod.key.namespace, pod.extended_claim)
@@ -172,22 +168,6 @@ def _is_same_write(claim: Claim, allocation: Allocation, consumer: Consumer) -> 
         and [r.device for r in claim.allocation.results] == [r.device for r in allocation.results]
         and claim.is_reserved_for(consumer.uid)
     )
-
-
-async def _retried(writer: Writer, claim: Claim, write: Callable[[Claim], Awaitable[Claim]]) -> Claim:
-    """Write the claim and return it as stored. After Conflict, Unavailable and TooMany, read it and write again.
-
-    `write` checks what it gets: the claim as the caller knows it, and then as it was read.
-    """
-    for attempt in range(1, MAX_TRIES):
-        try:
-            return await write(claim)
-        except (Conflict, Unavailable, TooMany) as error:
-            retriable = error
-        pause = retriable.retry_after if isinstance(retriable, TooMany) else RETRY_SECONDS * (attempt - 1)
-        await asyncio.sleep(pause)
-        claim = await _read_again(writer, claim)
-    return await write(claim)
 
 
 async def _read_again(writer: Writer, claim: Claim) -> Claim:
@@ -268,7 +248,7 @@ class SharedClaims:
                 shared.read = require_same_allocation(known, fresh)
             return await self._writer.add_consumers(fresh, batch.values())
 
-        shared.known = await _retried(self._writer, known, add)
+        shared.known = await retry_on_conflict(add, partial(_read_again, self._writer, known), known)
         for one in binds:
             if one.consumer.uid in batch:
                 shared.waiting.pop(one, None)

@@ -17,13 +17,12 @@ from extender.api.resource_claims import Claim
 from extender.cache import ClusterCache
 from extender.cluster import WallClock, Writer, utc_now
 from extender.policy import Policy
-from extender.runtime.informers import CacheRefresh
+from extender.runtime.informers import NOT_READY, CacheRefresh
 from extender.runtime.supervisor import Supervisor
 from extender.scheduling import Evaluator
 from extender.serve.bind import Binder, WatchedClaims
 from extender.serve.evaluations import Evaluations
 from extender.serve.filter import FilterResult, FilterService, FilterSink
-from extender.serve.gangs.bound_members import BoundMembers
 from extender.serve.gangs.gang_barrier import GangBarrier
 from extender.serve.gangs.gang_hints import GangHints
 from extender.serve.gangs.gang_monitor import GangMonitor
@@ -40,11 +39,6 @@ OBSERVED = _SUPPLY | {"pods", *(one.resource for one in GROUP_OBJECTS)}  # kinds
 
 class Watches(WatchedClaims, Protocol):
     """What keeps the cache up to date."""
-
-    @property
-    def not_ready(self) -> str:
-        """'' once every kind is listed, else the kinds that are missing."""
-        ...
 
     def start(self) -> None:
         """Start the background tasks."""
@@ -88,18 +82,22 @@ class Decisions:
         )
         self.evaluator = Evaluator(features)
         sink = _ServeSink(self.requeuer, self.orphans)
-        self.filter_service = FilterService(
-            self.cache, policy, self.evaluator, clock, sink, evaluations=self.evaluations
-        )
+        self.filter_service = FilterService(self.cache, policy, self.evaluator, self.evaluations, clock, sink)
         self.queueing_hints = QueueingHints(self.cache, self.filter_service)
         self._watches = watches(self.cache, self._applied)
         progress = self._watches.progress
         planning = GangPlanning(self.cache, self.filter_service)
-        bound = BoundMembers(self.cache, writer.read_bound_members, clock)
         self.gangs = GangScheduler(
-            self.cache, self.filter_service, planning, bound, sink, clock, progress.notify, self._is_served
+            self.cache,
+            self.filter_service,
+            planning,
+            writer.read_bound_members,
+            sink,
+            clock,
+            progress.notify,
+            self._is_served,
         )
-        self.gang_monitor = GangMonitor(self.gangs, self.cache, bound, sink, clock)
+        self.gang_monitor = GangMonitor(self.gangs, self.cache, sink, clock)
         self.gang_hints = GangHints(self.gangs, self.cache, planning, self.filter_service)
         barrier = GangBarrier(self.gangs, progress, clock)
         self.binder = Binder(
@@ -123,9 +121,8 @@ class Decisions:
         """See FilterService.filter. A pod that needs no devices passes even while Berth is not ready."""
         if not pod.concerns_berth:
             return FilterResult()
-        not_ready = self._watches.not_ready_text
-        if not_ready:
-            return FilterResult(error=not_ready)
+        if missing := self._watches.not_ready:
+            return FilterResult(error=f"{NOT_READY}{missing}")
         if self.filter_service.is_gone(pod.uid):
             return FilterResult(error=f"pod {pod.key} was deleted or is bound")
         return self.gangs.filter(self.cache.store.in_tree(pod), names)

@@ -3,10 +3,10 @@
 An evaluation runs selectors and searches that any tenant may write, in the one thread that answers all calls. Three
 rules keep it from stopping others. (1) A call evaluates for at most 0.1 s (`evaluation_seconds`), and so do all calls
 of one namespace in a second; the namespaces that do so share twice that. The first millisecond of a call always is
-free, and pods of a known shape need less. (2) What does not end in time is queued, and calls say that it is not
-finished until the queue has ended it; kube-scheduler retries. A namespace with queued work has only that one
-millisecond for anything else in a call. (3) The queue takes the namespaces in turn, with a tenth of the time, or with
-half of it while no call evaluates.
+free, and pods of a known shape need less; their binds have a whole call, whatever the others have used. (2) What does
+not end in time is queued, and calls say that it is not finished until the queue has ended it; kube-scheduler retries. A
+namespace with queued work has only that one millisecond for anything else in a call. (3) The queue takes the namespaces
+in turn, with a tenth of the time, or with half of it while no call evaluates.
 
 Items of the queue are evaluations of a pod's requirements, scores that are out of date, plans of gangs, searches for
 rejected pods that fit after a change, and the search for the domain in which a gang collects devices. Statuses and
@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -43,22 +43,22 @@ Work = Callable[[Deadline], bool]
 class _Item:
     namespace: str
     work: Work
-    blocks: bool  # whether a call waits for it, so that the namespace has queued work
-    size: int = 1  # for how many items it counts
+    is_awaited: bool  # by calls, so that the namespace has queued work
+    size: int  # for how many items it counts
 
 
 class Evaluations:
     """Gives deadlines to calls, and works on what they do not finish. `clock` returns seconds.
 
-    At most `limit` items, see FairLRU. One that is dropped is queued again by the next call that needs it.
+    At most 4,096 items, see FairLRU. One that is dropped is queued again by the next call that needs it.
     """
 
-    def __init__(self, clock: Callable[[], float], limit: int = _MAX_ITEMS) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self.seconds = 0.1  # of a call; the policy sets it
         self.queued = 0  # items that calls waited for, since the start
         self._clock = clock
-        self._items: FairLRU[Hashable, _Item] = FairLRU(limit, attrgetter("size"))
-        self._blocking: Counter[str] = Counter()  # items that block their namespace
+        self._items: FairLRU[Hashable, _Item] = FairLRU(_MAX_ITEMS, attrgetter("size"))
+        self._awaited: Counter[str] = Counter()  # items that calls wait for, by namespace
         self._worked: dict[str, float] = {}  # seconds of the queue, by namespace with items
         self._used: dict[str, float] = {}  # seconds of calls in this second, by namespace
         self._second_ends = 0.0
@@ -68,13 +68,20 @@ class Evaluations:
 
     # -- calls -----------------------------------------------------------------------------------------------
 
+    def call(self, namespace: str) -> AbstractContextManager[Deadline]:
+        """The deadline of a call for a pod of this namespace: its other calls in this second leave it less."""
+        return self._call(namespace, self._left(namespace))
+
+    def full_call(self, namespace: str) -> AbstractContextManager[Deadline]:
+        """The deadline of a call that has all its time, whatever other calls have used: an earlier one allowed it."""
+        return self._call(namespace, self.seconds)
+
     @contextmanager
-    def call(self, namespace: str, *, full: bool = False) -> Iterator[Deadline]:
-        """The deadline of a call for a pod of this namespace. `full`: whatever its other calls have used."""
+    def _call(self, namespace: str, seconds: float) -> Iterator[Deadline]:
         began = self._clock()
         self._calls += 1
         try:
-            yield Deadline(self.seconds if full else self._left(namespace), self._clock)
+            yield Deadline(seconds, self._clock)
         finally:
             spent = self._clock() - began - _FREE_SECONDS
             if spent > 0:
@@ -90,7 +97,7 @@ class Evaluations:
             self._sharing = len(self._used) if now < self._second_ends + 1.0 else 1
             self._used.clear()
             self._second_ends = now + 1.0
-        if self._blocking[namespace]:
+        if self._awaited[namespace]:
             return _FREE_SECONDS
         share = self.seconds * min(1.0, _MAX_CALLS_TOGETHER / max(self._sharing, len(self._used), 1))
         return max(share - self._used.get(namespace, 0.0), _FREE_SECONDS)
@@ -108,29 +115,36 @@ class Evaluations:
     @property
     def waiting(self) -> int:
         """How many items calls wait for."""
-        return self._blocking.total()
+        return self._awaited.total()
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self._items
 
-    def queue(self, namespace: str, key: Hashable, work: Work, *, size: int = 1, blocks: bool = True) -> None:
-        """Add an item, unless it is queued already. `size`: for how many it counts, because it keeps large claims.
+    def queue(self, namespace: str, key: Hashable, work: Work, size: int = 1) -> None:
+        """Add an item that calls wait for, unless it is queued already: they have no other time in this namespace.
 
-        `blocks`: calls wait for it, so that they have no other time in this namespace.
+        `size`: for how many items it counts, because it keeps large claims.
         """
+        self._add(key, _Item(namespace, work, is_awaited=True, size=size))
+
+    def queue_in_background(self, namespace: str, key: Hashable, work: Work, size: int = 1) -> None:
+        """As `queue`, but no call waits for the item."""
+        self._add(key, _Item(namespace, work, is_awaited=False, size=size))
+
+    def _add(self, key: Hashable, item: _Item) -> None:
         if key in self._items:
             return
-        self.queued += blocks
-        self._blocking[namespace] += blocks
-        self._worked.setdefault(namespace, min(self._worked.values(), default=0.0))
-        for _, dropped in self._items.put(namespace, key, _Item(namespace, work, blocks, size)):
+        self.queued += item.is_awaited
+        self._awaited[item.namespace] += item.is_awaited
+        self._worked.setdefault(item.namespace, min(self._worked.values(), default=0.0))
+        for _, dropped in self._items.put(item.namespace, key, item):
             self._ended(dropped)
         self._added.set()
 
     def _ended(self, item: _Item) -> None:
-        self._blocking[item.namespace] -= item.blocks
-        if not self._blocking[item.namespace]:
-            del self._blocking[item.namespace]
+        self._awaited[item.namespace] -= item.is_awaited
+        if not self._awaited[item.namespace]:
+            del self._awaited[item.namespace]
         if next(self._items.of(item.namespace), None) is None:
             del self._worked[item.namespace]
 

@@ -49,21 +49,21 @@ from extender.scheduling.requirements import Pending, Skip, UnschedulableAndUnre
 from extender.scheduling.shortlist import CollectedDomain, best_nodes, proximity_of, scores, shortlist, with_cpu
 from extender.serve.evaluations import Evaluations
 
-MAX_PODS = 4096
+MAX_PODS = 4096  # in each memory that has an entry for each pod
 
 
 class UnschedulablePods:
     """Pods that fitted no node in their last filter request, by equivalence class.
 
     The pods of a class fit on the same nodes, and belong to one namespace, which pays for their evaluations. At most
-    `limit` pods, see FairLRU: the namespace with the most loses the one that was rejected longest ago.
+    MAX_PODS, see FairLRU: the namespace with the most loses the one that was rejected longest ago.
 
     A pod with large claims counts as several: its requirements keep the claims after their deletion.
     """
 
-    def __init__(self, limit: int = MAX_PODS) -> None:
+    def __init__(self) -> None:
         # UID to equivalence class; the pods of one class have claims of one size.
-        self._pods: FairLRU[str, Hashable] = FairLRU(limit, lambda key: self._classes[key][0].counts_as)
+        self._pods: FairLRU[str, Hashable] = FairLRU(MAX_PODS, lambda key: self._classes[key][0].counts_as)
         self.searched: dict[str, int] = {}  # version of the snapshot that the last search covered, by namespace
         # Key of the equivalence class to the requirements of one of its pods, and the UIDs of all its pods.
         self._classes: dict[Hashable, tuple[PodRequirements, dict[str, None]]] = {}
@@ -133,10 +133,10 @@ RunnerUp = tuple[str, float]
 class ShortlistScores:
     """The nodes that passed the last filter request of a pod; prioritize and bind read their scores.
 
-    Node names with scores, the best first, for at most `limit` pods, see FairLRU."""
+    Node names with scores, the best first, for at most MAX_PODS, see FairLRU."""
 
-    def __init__(self, limit: int) -> None:
-        self._known: FairLRU[str, Mapping[str, float]] = FairLRU(limit)  # by pod UID
+    def __init__(self) -> None:
+        self._known: FairLRU[str, Mapping[str, float]] = FairLRU(MAX_PODS)  # by pod UID
 
     def __len__(self) -> int:
         return len(self._known)
@@ -202,7 +202,7 @@ class FilterSink:
 class FilterService:
     """Answers filter and prioritize from the cache, and holds devices in the cache for the pods that passed.
 
-    `clock` returns seconds. `remembered_pods` bounds each memory that has an entry for each pod.
+    `clock` returns seconds.
     """
 
     def __init__(
@@ -210,23 +210,21 @@ class FilterService:
         cache: ClusterCache,
         policy: Policy,
         evaluator: Evaluator,
+        evaluations: Evaluations,
         clock: Callable[[], float],
         sink: FilterSink | None = None,
-        remembered_pods: int = MAX_PODS,
-        rankings: RankingCache | None = None,
-        evaluations: Evaluations | None = None,
     ) -> None:
         self._cache = cache
         self._clock = clock
         self._sink = sink or FilterSink()
         self.evaluator = evaluator
-        self.rankings = rankings if rankings is not None else RankingCache()
+        self.rankings = RankingCache()
         # Filter requests that no node passed, by the code of the most frequent reason.
         self.unschedulable_reasons: Counter[str] = Counter()
-        self.shortlist_scores = ShortlistScores(remembered_pods)
-        self.unschedulable = UnschedulablePods(remembered_pods)
-        self.evaluations = evaluations if evaluations is not None else Evaluations(clock, remembered_pods)
-        self._deleted_pods: LRUCache[str, None] = LRUCache(remembered_pods)  # by UID
+        self.shortlist_scores = ShortlistScores()
+        self.unschedulable = UnschedulablePods()
+        self.evaluations = evaluations
+        self._deleted_pods: LRUCache[str, None] = LRUCache(MAX_PODS)  # by UID
         self.policy_generation = 0
         self._deviceless = DevicelessScores()
         self.collected: CollectedDomain | None = None  # its nodes are kept for a waiting gang
@@ -353,7 +351,7 @@ class FilterService:
             return True
 
         key, size = _evaluation_of(requirements), requirements.counts_as
-        self.evaluations.queue(requirements.namespace, key, work, size=size)
+        self.evaluations.queue(requirements.namespace, key, work, size)
 
     def _refresh_later(self, requirements: PodRequirements, uid: str) -> None:
         """Queue the computation of scores that are out of date. No call waits for it."""
@@ -366,7 +364,7 @@ class FilterService:
             return ranking.update(snapshot, context) and ranking.refresh(snapshot, context)
 
         key, size = ("scores", requirements.namespace, requirements.key), requirements.counts_as
-        self.evaluations.queue(requirements.namespace, key, work, size=size, blocks=False)
+        self.evaluations.queue_in_background(requirements.namespace, key, work, size)
 
     def _report_unsuitable(
         self, pod: Pod, requirements: PodRequirements, snapshot: Snapshot, names: Sequence[str]
@@ -438,10 +436,10 @@ class FilterService:
 
         A pod that filter accepted has the time of a whole call. But a tenant may replace its claims before the bind.
         """
-        ranking = self.rankings.peek(requirements)
-        known = ranking is not None and ranking.complete
+        ranking, calls = self.rankings.peek(requirements), self.evaluations
+        call = calls.full_call if ranking is not None and ranking.complete else calls.call
         try:
-            with self.evaluations.call(requirements.namespace, full=known) as deadline:
+            with call(requirements.namespace) as deadline:
                 yield deadline
         except DeadlineExceeded:
             self.evaluate_later(requirements, uid)

@@ -38,7 +38,8 @@ Operation = Callable[[], Coroutine[Any, Any, None]]
 class OrphanCollector:
     """A background task of serve, see Releases.
 
-    `is_binding` returns whether this process runs a bind of the pod with this UID.
+    `is_binding` returns whether this process runs a bind of the pod with this UID. `clock` returns seconds. An orphan
+    is collected after `grace_seconds`; tests do not wait.
     """
 
     def __init__(
@@ -206,15 +207,14 @@ class OrphanCollector:
 
 
 class Releases:
-    """Operations on claims that no pod can use: one on a claim at a time, `at_once` in all, the namespaces in turn.
+    """Operations on claims that no pod can use: one on a claim at a time, 32 in all, the namespaces in turn.
 
     Each sends several requests, and may wait for seconds. A tenant may have thousands of claims that need one, and
     binds use the same connections to the API server.
     """
 
-    def __init__(self, supervisor: Supervisor, at_once: int = _MAX_RUNNING) -> None:
+    def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
-        self._at_once = at_once
         self._running: set[ObjectKey] = set()
         self._waiting: FairLRU[ObjectKey, None] = FairLRU(_MAX_WAITING)
         self._operations: dict[ObjectKey, Operation] = {}  # of the claims that wait
@@ -238,7 +238,7 @@ class Releases:
             self._begin()
 
     def _begin(self) -> None:
-        while len(self._running) < self._at_once and (turn := self._waiting.take_turn()) is not None:
+        while len(self._running) < _MAX_RUNNING and (turn := self._waiting.take_turn()) is not None:
             key, _ = turn
             self._running.add(key)
             task = self._supervisor.spawn("release", self._operations.pop(key)())

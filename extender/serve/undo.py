@@ -17,7 +17,6 @@ the write barrier.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from weakref import WeakValueDictionary
@@ -28,14 +27,11 @@ from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
 from extender.api.resource_claims import SCHEDULING_GROUP, Claim
 from extender.base.berth_errors import BerthError
-from extender.cluster import Conflict, NotFound, TooMany, Unavailable, Writer
+from extender.cluster import Conflict, NotFound, Unavailable, Writer, retry_on_conflict
 from extender.serve.binding_cycle import BindingCycle, ConditionsFailed, DeviceLost, Step
 
 # Until the API server has stored a Binding that was sent before the release of its claim was announced.
 IN_FLIGHT_GRACE_SECONDS = 1.0
-MAX_TRIES = 5  # per write, as client-go's DefaultRetry
-_MAX_TRIES_BESIDE_OTHERS = 8  # for writes that another process or a tenant may outdate three times
-RETRY_SECONDS = 0.1
 
 
 class Undo:
@@ -114,19 +110,20 @@ class Undo:
     async def _end_failed(self, cycle: BindingCycle, known: Claim) -> None:
         """The devices failed for all pods that share the claim. The last bind that has it reserved deallocates it."""
         allocators = ("", self._writer.identity, self._writer.releasing_identity)
-        for _ in range(MAX_TRIES):
-            fresh = await self._writer.read_claim(known.key)
-            if fresh.uid != known.uid or fresh.allocation != known.allocation or fresh.allocator not in allocators:
-                return  # another process uses the claim
-            try:
-                if _is_alone(fresh, cycle.consumer(known).uid):
-                    await deallocate_unused(self._writer, fresh)
-                    return
-                if not fresh.is_reserved_for(cycle.pod.uid):
-                    return
-                await self._remove_consumer(cycle, fresh)  # then read again: the binds of the other pods may also end
-            except (Conflict, Unavailable, TooMany):
-                await asyncio.sleep(RETRY_SECONDS)  # drivers also write the status
+
+        async def end(fresh: Claim) -> Claim | None:
+            """Returns the claim if other pods have it reserved, too."""
+            if (fresh.uid, fresh.allocation) != (known.uid, known.allocation) or fresh.allocator not in allocators:
+                return None  # another process uses the claim
+            if _is_alone(fresh, cycle.consumer(known).uid):
+                await deallocate_unused(self._writer, fresh)
+                return None
+            return fresh if fresh.is_reserved_for(cycle.pod.uid) else None
+
+        read = partial(self._writer.read_claim, known.key)
+        if (shared := await retry_on_conflict(end, read)) is not None:
+            await self._remove_consumer(cycle, shared)
+            await retry_on_conflict(end, read)  # the binds of the other pods may have ended meanwhile
 
     async def _deallocate(self, cycle: BindingCycle, known: Claim, *, lost: bool) -> None:
         """End an allocation that this process wrote last, or that has `lost` a device, unless the pod is bound.
@@ -135,52 +132,59 @@ class Undo:
         and waits for a Binding that is on its way. Then it reads the annotation again. That of a bind shows that a
         bind has begun since. That of a release shows that the other process releases the claim, too.
         """
-        pod, claim, announced = cycle.pod, known, False
-        for _ in range(_MAX_TRIES_BESIDE_OTHERS):
-            try:
-                if claim.allocation != known.allocation or await is_bound(self._writer, pod.key, pod.uid):
-                    return
-                if claim.is_being_released if announced else claim.allocator == self._writer.identity:
-                    await self._end(cycle, claim)
-                    return
+        read, announced = partial(self._writer.read_claim, known.key), False
+
+        async def end(claim: Claim) -> Claim | None:
+            """Returns the claim if other consumers have it reserved, too."""
+            nonlocal announced
+            if await self._is_ended_or_in_use(cycle, known, claim):
+                return None
+            if not (claim.is_being_released if announced else claim.allocator == self._writer.identity):
                 if not lost:
-                    return  # another process uses the claim
+                    return None  # another process uses the claim
                 await self._writer.announce_release(claim)
                 announced = True
                 await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
-            except (Conflict, Unavailable, TooMany):
-                await asyncio.sleep(RETRY_SECONDS)
-            claim = await self._writer.read_claim(known.key)
-            if claim.uid != known.uid:
-                return  # the claim was deleted, and a new claim has its name
+                claim = await read()
+                if await self._is_ended_or_in_use(cycle, known, claim):
+                    return None
+                if not claim.is_being_released:
+                    raise Conflict(f"claim {claim.key} has a new allocator since its release was announced")
+            if not _is_alone(claim, cycle.consumer(claim).uid):
+                return claim
+            if cycle.is_of_group(claim):
+                await deallocate_unused(self._writer, claim)  # a member may have been bound before the loss
+            else:
+                await self._writer.deallocate(claim)
+            return None
 
-    async def _end(self, cycle: BindingCycle, claim: Claim) -> None:
-        if not _is_alone(claim, cycle.consumer(claim).uid):
-            await self._remove_consumer(cycle, claim)
-        elif cycle.is_of_group(claim):
-            await deallocate_unused(self._writer, claim)  # a member may have been bound before the devices were lost
-        else:
-            await self._writer.deallocate(claim)
+        if (shared := await retry_on_conflict(end, read, known)) is not None:
+            await self._remove_consumer(cycle, shared)
+
+    async def _is_ended_or_in_use(self, cycle: BindingCycle, known: Claim, fresh: Claim) -> bool:
+        """Whether the allocation is another one than that of `known`, or the pod is bound."""
+        if (fresh.uid, fresh.allocation) != (known.uid, known.allocation):
+            return True
+        return await is_bound(self._writer, cycle.pod.key, cycle.pod.uid)
 
     async def _remove_consumer(self, cycle: BindingCycle, known: Claim) -> None:
         """Remove the reservation of the pod, or of its PodGroup, from this allocation; the last one ends it.
 
         Another process may bind the pod as the same consumer, and write nothing to the claim. The wait gives the
         API server time to store its Binding; then the claim is reserved for the pod again. A process that sends its
-        Binding later has read the claim before (`ClaimWrites.require_kept`).
+        Binding later has read the claim before (`ClaimWrites.read_kept`).
         """
-        with suppress(Conflict, Unavailable, TooMany):  # after the last try, the reservation stays
-            # A gang undoes its binds at once, and each removal outdates the resourceVersion that the others have read.
-            async with self._removals.setdefault(known.uid, asyncio.Lock()):
-                is_removed = await _repeated(partial(self._remove_reservation, cycle, known))
-            if is_removed:
-                await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
-                await _repeated(partial(self._finish_removal, cycle, known))
+        read = partial(self._writer.read_claim, known.key)
+        # A gang undoes its binds at once, and each removal outdates the resourceVersion that the others have read.
+        async with self._removals.setdefault(known.uid, asyncio.Lock()):
+            is_removed = await retry_on_conflict(partial(self._remove_reservation, cycle, known), read)
+        if is_removed:
+            await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
+            await retry_on_conflict(partial(self._finish_removal, cycle, known), read)
 
-    async def _remove_reservation(self, cycle: BindingCycle, known: Claim) -> bool:
+    async def _remove_reservation(self, cycle: BindingCycle, known: Claim, fresh: Claim) -> bool:
         """Returns whether the write was sent. The reservation stays if the allocation or its allocator changed."""
         pod, uid = cycle.pod, cycle.consumer(known).uid
-        fresh = await self._writer.read_claim(known.key)
         same = (fresh.uid, fresh.allocation, fresh.allocator) == (known.uid, known.allocation, known.allocator)
         if not same or not fresh.is_reserved_for(uid) or await is_bound(self._writer, pod.key, pod.uid):
             return False
@@ -188,38 +192,22 @@ class Undo:
             await self._writer.remove_consumer(fresh, uid)
         return True
 
-    async def _finish_removal(self, cycle: BindingCycle, known: Claim) -> bool:
-        """Reserve the claim again if the pod is bound by now. Returns whether it is.
+    async def _finish_removal(self, cycle: BindingCycle, known: Claim, fresh: Claim) -> None:
+        """Reserve the claim again if the pod is bound by now.
 
         If not, deallocate the claim if this process allocated it and no pod has it reserved any more.
         """
-        fresh = await self._writer.read_claim(known.key)
         if (fresh.uid, fresh.allocation) != (known.uid, known.allocation):
-            return False
+            return
         if await is_bound(self._writer, cycle.pod.key, cycle.pod.uid):
             await self._writer.add_consumers(fresh, [cycle.consumer(known)])
-            return True
-        if fresh.allocator == self._writer.identity and not fresh.reserved_for and not cycle.is_of_group(fresh):
+        elif fresh.allocator == self._writer.identity and not fresh.reserved_for and not cycle.is_of_group(fresh):
             await self._writer.deallocate(fresh)
-        return False
 
 
 def _is_alone(claim: Claim, consumer_uid: str) -> bool:
     """Whether the claim is reserved for this consumer alone, or for none."""
     return all(consumer.uid == consumer_uid for consumer in claim.reserved_for)
-
-
-async def _repeated(step: Callable[[], Awaitable[bool]]) -> bool:
-    """The result of a step, which is repeated after a conflict and while the API server is not available.
-
-    Raises the ClusterError of the last try.
-    """
-    for attempt in range(1, MAX_TRIES):
-        try:
-            return await step()
-        except (Conflict, Unavailable, TooMany):
-            await asyncio.sleep(RETRY_SECONDS * attempt)
-    return await step()
 
 
 async def _read_pod(writer: Writer, key: ObjectKey, uid: str) -> Pod | None:
@@ -278,18 +266,18 @@ async def remove_special(writer: Writer, claim: Claim, pod_key: ObjectKey, pod_u
     Raises ClusterError if the writes fail repeatedly.
     """
     try:
-        return await _repeated(partial(_remove_special, writer, claim, pod_key, pod_uid))
+        remove = partial(_remove_special, writer, claim, pod_key, pod_uid)
+        return await retry_on_conflict(remove, partial(writer.read_claim, claim.key))
     except NotFound:
         return True
 
 
-async def _remove_special(writer: Writer, claim: Claim, pod_key: ObjectKey, pod_uid: str) -> bool:
+async def _remove_special(writer: Writer, claim: Claim, pod_key: ObjectKey, pod_uid: str, fresh: Claim) -> bool:
     """The pod uses the claim if its spec names the claim, or if it has a node and its status names the claim.
 
     Another process uses it if it has written its allocator annotation since. Other pods may have become consumers of
     the claim by its name. Then only this pod is removed from the consumers.
     """
-    fresh = await writer.read_claim(claim.key)
     pod = await _read_pod(writer, pod_key, pod_uid)
     name = claim.key.name
     uses = pod is not None and (pod.names(name) or (pod.node_name and pod.extended_claim == name))

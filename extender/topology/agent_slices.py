@@ -244,7 +244,8 @@ def read_fabric(devices: Sequence[Device]) -> tuple[Fabric | None, tuple[str, ..
         graph = replace(graph, links=((0,) * count,) * count)
     fabric = Fabric(
         graph,
-        tuple(_state(uuid, fact) for uuid, fact in zip(uuids, stats, strict=True)),
+        tuple(uuids),
+        tuple(_state(fact) for fact in stats),
         Source.LIVE,
         one_line(stats[0].text("clique")),
         one_line(stats[0].text("productName")),
@@ -279,10 +280,9 @@ def _symmetric(rows: list[list[int]]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(0 if i == j else min(rows[i][j], rows[j][i]) for j in size) for i in size)
 
 
-def _state(uuid: str, fact: AgentFacts) -> GpuState:
+def _state(fact: AgentFacts) -> GpuState:
     total = fact.count("memoryTotalMiB")
     return GpuState(
-        uuid,
         total * _MIB,
         _bytes(fact.memory_mib("memoryFreeMiB", total)),
         _bytes(fact.memory_mib("memoryReservedMiB", total)),

@@ -132,7 +132,7 @@ def _named(
                 # One that is nearer to this partner may be farther from the device's other ones.
                 note = _note(node_info, places, pair, bit, partner, found, shares=pairs_of_each[bit] > 1)
                 break
-    names = devices[pair.anchor].id.device, devices[pair.other].id.device
+    names = devices[pair.anchor].device.name, devices[pair.other].device.name
     return DevicePair(*names, near_words(places, pair.anchor, pair.other), note)
 
 
@@ -152,7 +152,7 @@ def _note(
         return (
             ""
             if shares or accepted.is_bound
-            else f"{node_info.inventory.devices[lowest(free)].id.device} is nearer and free"
+            else f"{node_info.inventory.devices[lowest(free)].device.name} is nearer and free"
         )
     if nearer & ~node_info.inventory.simple & ~node_info.busy:
         return ""  # taints, counters or capacity decide whether they are free
@@ -196,7 +196,7 @@ def predicted_network(inventory: Inventory, pairs: Iterable[Pair]) -> str:
     """The predicted bandwidth of a pod's GPUs with its NICs, as text; '' if nobody measured such a set."""
     devices, gpus, nics, nearness = inventory.devices, set[int](), set[int](), list[Nearness]()
     for pair in pairs:
-        drivers = [devices[bit].id.driver for bit in (pair.anchor, pair.other)]
+        drivers = [devices[bit].driver for bit in (pair.anchor, pair.other)]
         if [driver_of(driver).kind for driver in drivers] == [GPU, NIC]:
             gpus.add(pair.anchor)
             nics.add(pair.other)
@@ -214,7 +214,7 @@ def predicted_network(inventory: Inventory, pairs: Iterable[Pair]) -> str:
 
 def _whole_product(gpu: PoolDevice) -> str:
     """The product of a whole GPU; '' for a part of one, which nobody measured."""
-    return product_of(gpu.device, gpu.id.driver) if whole_identity(gpu.device, gpu.id.driver) else ""
+    return product_of(gpu.device, gpu.driver) if whole_identity(gpu.device, gpu.driver) else ""
 
 
 def _text(rate: NetworkRate, nearness: list[Nearness]) -> str:

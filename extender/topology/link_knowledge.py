@@ -29,7 +29,7 @@ def links_of(node_info: NodeInfo) -> Links:
         # Boards of one product number their GPUs differently, which matters unless all sets are equal: a DGX-1 and
         # other boards with eight V100 have the same links between other numbers.
         return Links.BOARD if is_equal_for_all(fabric) else Links.UNKNOWN
-    drivers = {node_info.inventory.devices[bit].id.driver for bit in node_info.gpu_bits if bit >= 0}
+    drivers = {node_info.inventory.devices[bit].driver for bit in node_info.gpu_bits if bit >= 0}
     is_without = all(limits_of(fabric.product, driver).link_gbps == 0 for driver in drivers)
     return Links.NONE if is_without else Links.UNKNOWN
 

@@ -234,7 +234,7 @@ class ByTopology:
         groups: dict[object, int] = {}
         for bit in bits:
             one = self._node_info.inventory.devices[bit]
-            kind, values = attribute_values(one.device, attribute, one.id.driver, lists=True) or ("", ())
+            kind, values = attribute_values(one.device, attribute, one.driver, lists=True) or ("", ())
             for value in values:
                 groups[kind, value] = groups.get((kind, value), 0) | 1 << bit
         return list(dict.fromkeys(groups.values()))
@@ -264,7 +264,7 @@ class ByTopology:
         for bit in members(usable & ~simple):
             one, shares = self._node_info.inventory.devices[bit], problem.shares(bit)
             if blocking_taint(one.device, option.tolerations) is not None or not has_room(
-                one.device, one.id.driver, option, shares, problem.features
+                one.device, one.driver, option, shares, problem.features
             ):
                 usable &= ~(1 << bit)
         return usable
@@ -304,9 +304,9 @@ class ByTopology:
     def _parts_of(self, gpus: int) -> int:
         """Mask of the devices that are parts of these whole GPUs."""
         devices = self._node_info.inventory.devices
-        whole = {whole_identity(devices[bit].device, devices[bit].id.driver) for bit in members(gpus)}
+        whole = {whole_identity(devices[bit].device, devices[bit].driver) for bit in members(gpus)}
         rest = members(self._node_info.inventory.gpus & ~gpus)
-        return union([1 << bit for bit in rest if parent_of(devices[bit].device, devices[bit].id.driver) in whole])
+        return union([1 << bit for bit in rest if parent_of(devices[bit].device, devices[bit].driver) in whole])
 
     def _few_of_each_place(self, order: list[int], count: int, together: Together, most: int) -> list[int]:
         """As many anchors as can be combined: those with near devices first, and of each place one after the other."""
@@ -368,7 +368,7 @@ class ByTopology:
         """Sort key: healthy, then shared (least free memory first), then fewest blocked partitions, then position."""
         pool_device = self._node_info.inventory.devices[bit]
         use = self._node_info.allocated_state.pools.get(self._node_info.inventory.pools[pool_device.pool].key, UNUSED)
-        shares = use.shares.get(pool_device.id.device)
+        shares = use.shares.get(pool_device.device.name)
         capacity = amount_of_memory(pool_device.device.capacity)
         memory = capacity.value.nanos if capacity is not None else 0
         used = (amount_of_memory(shares) or 0) if shares else 0

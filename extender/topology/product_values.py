@@ -107,7 +107,7 @@ def values_of_products(
         gpus = chosen & alike
         devices = [node_info.inventory.devices[bit] for bit in members(node_info.devices(gpus))]
         memory = sum(one.memory_bytes for one in devices) / len(devices)
-        value = product_value(fabric, alike, product, devices[0].id.driver, memory, own)
+        value = product_value(fabric, alike, product, devices[0].driver, memory, own)
         found.append((product, value, gpus))
     return sorted(found, key=lambda one: (one[1], one[0]))
 

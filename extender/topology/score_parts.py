@@ -314,7 +314,7 @@ def unclaimed_bytes(node_info: NodeInfo, bit: int) -> int:
     if not memory:
         return 0
     use = node_info.allocated_state.pools.get(node_info.inventory.pools[pool_device.pool].key, UNUSED)
-    shares = use.shares.get(pool_device.id.device)
+    shares = use.shares.get(pool_device.device.name)
     return whole_units(max(memory * NANO - (amount_of_memory(shares) or 0), 0)) if shares else memory
 
 
@@ -350,7 +350,7 @@ def _left(node_info: NodeInfo, bit: int) -> int:
     """The free thousandths of a shared GPU."""
     pool_device = node_info.inventory.devices[bit]
     shares = node_info.allocated_state.pools[node_info.inventory.pools[pool_device.pool].key].shares[
-        pool_device.id.device
+        pool_device.device.name
     ]
     total = node_info.inventory.devices[bit].memory_bytes
     used = whole_units(amount_of_memory(shares) or 0)

@@ -18,9 +18,7 @@ from extender.topology.agent_slices import MAX_GPUS
 _MAX_EXHAUSTIVE = 2_000  # most sets that are ranked one by one; C(12, 6) and all choices on 8 GPUs are below
 _MAX_REMEMBERED = 32_768  # (graph, mask) pairs in each cache; an 8-GPU graph has 255
 _MAX_BEST = 4096  # (graph, mask, count) keys in the cache of best_gbps
-_MAX_RANKED_BYTES = (
-    16 << 20
-)  # estimated size of all ranked sets without graphs; those of an 8-GPU graph take half a MiB
+_MAX_RANKED_BYTES = 16 << 20  # estimated, of all ranked sets without graphs; those of an 8-GPU graph take half a MiB
 _MAX_GRAPHS = 1024  # graphs in all caches; one of 16 GPUs takes 7 KiB, or 4 KiB without places
 
 
@@ -42,25 +40,18 @@ class Measures:
     """Measures of sets of GPUs, with their caches.
 
     With graphs of up to 16 GPUs, all entries take at most 49 MiB: 16 MiB of ranked sets, 11 MiB of graphs, 22 MiB of
-    other results. An entry keeps its graph alive, so one graph beyond `graphs` empties all caches. Otherwise an agent
+    other results. An entry keeps its graph alive, so one graph beyond the bound empties all caches. Otherwise an agent
     with ever new slices could fill every entry with its own graph.
     """
 
-    def __init__(
-        self,
-        remembered: int = _MAX_REMEMBERED,
-        graphs: int = _MAX_GRAPHS,
-        best: int = _MAX_BEST,
-        ranked_bytes: int = _MAX_RANKED_BYTES,
-    ) -> None:
-        self._most_graphs = graphs
+    def __init__(self) -> None:
         self._graphs: set[Graph] = set()
         self._interconnects: set[Interconnect] = set()
-        self._bandwidth = lru_cache(remembered)(ring.ring_gbps)
-        self._links_inside = lru_cache(remembered)(ring.count_links_inside)
-        self._inside = lru_cache(remembered)(self._quality_inside)
-        self._best = lru_cache(best)(self._best_gbps)
-        self._by_bandwidth: LRUCache[tuple[Graph, int, int], Groups] = LRUCache(ranked_bytes, _bytes_of)
+        self._bandwidth = lru_cache(_MAX_REMEMBERED)(ring.ring_gbps)
+        self._links_inside = lru_cache(_MAX_REMEMBERED)(ring.count_links_inside)
+        self._inside = lru_cache(_MAX_REMEMBERED)(self._quality_inside)
+        self._best = lru_cache(_MAX_BEST)(self._best_gbps)
+        self._by_bandwidth: LRUCache[tuple[Graph, int, int], Groups] = LRUCache(_MAX_RANKED_BYTES, _bytes_of)
 
     def clear(self) -> None:
         """Empty all caches."""
@@ -125,7 +116,7 @@ class Measures:
     def _noted(self, graph: Graph) -> Graph:
         """The graph, of which results are kept from now on. One beyond the bound empties all caches."""
         if graph not in self._graphs:
-            if len(self._graphs) >= self._most_graphs:
+            if len(self._graphs) >= _MAX_GRAPHS:
                 self.clear()
             self._noted_interconnect(graph)  # first, because it may empty the table of graphs, too
             self._graphs.add(graph)
@@ -134,7 +125,7 @@ class Measures:
     def _noted_interconnect(self, graph: Graph) -> Interconnect:
         """As `_noted`, for results that depend on the graph's interconnect alone."""
         if graph.interconnect not in self._interconnects:
-            if len(self._interconnects) >= self._most_graphs:
+            if len(self._interconnects) >= _MAX_GRAPHS:
                 self.clear()
             self._interconnects.add(graph.interconnect)
         return graph.interconnect

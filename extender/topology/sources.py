@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from extender.api.gpu_topology import UNKNOWN_DISTANCE, Fabric, GpuState, Graph, Source
 from extender.api.resource_slices import Device, Slice, newest_slices
 from extender.base.text_limits import one_line
-from extender.topology.agent_slices import DRIVER, MAX_PROBLEMS, read_fabric
+from extender.topology.agent_slices import DRIVER, MAX_NODE_GPUS, MAX_PROBLEMS, read_fabric
 from extender.topology.products import flat_graph, limits_of, pcie_gbps, pcie_generation, usual_graph
-from extender.vendors import first_attribute, numa_attributes, product_of, whole_identity
+from extender.vendors import first_attribute, numa_attributes, product_of
 
 # PXB, NODE and SYS of DISTANCES: the levels that pcieRoot and numaNode can distinguish.
 _SAME_ROOT, _SAME_NUMA, _ACROSS = 2, 4, 5
@@ -33,41 +34,42 @@ def agent_slice(slices: Collection[Slice], node: str) -> tuple[Slice | None, tup
 def live_fabric(
     live: Slice,
     driver: str,
-    gpus: Sequence[Device],
+    gpus: Mapping[str, Device],
     published_by: Callable[[str], str],
     parents: Collection[str] = (),
 ) -> tuple[Fabric | None, tuple[str, ...]]:
     """(fabric that the agent of a node publishes, or None if it is not credible; problems as sentences).
 
-    `gpus` are the whole GPUs of the node that `driver` publishes, and `parents` the UUIDs of those that it publishes in
-    parts. `published_by` returns the name of the other node whose driver publishes a UUID, or ''. It is not asked about
-    `gpus`: else a driver could void the data of the agents of other nodes.
+    `gpus` are the whole GPUs of the node that `driver` publishes, by identity, and `parents` the UUIDs of those that it
+    publishes in parts. `published_by` returns the name of the other node whose driver publishes a UUID, or ''. It is
+    not asked about `gpus`: else a driver could void the data of the agents of other nodes.
     """
     if live.problem:
         return None, (live.problem,)
     found, problems = read_fabric(live.devices)
     if found is None:
         return None, problems
-    whole = {whole_identity(device, driver) for device in gpus}
-    for gpu in found.gpus:
-        if gpu.uuid not in whole and (node := published_by(gpu.uuid)):
-            return None, (f"uuid {gpu.uuid!r} is published by the driver of node {node}",)
-    known = whole | set(parents)
-    if not any(gpu.uuid in known for gpu in found.gpus):
+    for uuid in found.uuids:
+        if uuid not in gpus and (node := published_by(uuid)):
+            return None, (f"uuid {uuid!r} is published by the driver of node {node}",)
+    known = gpus.keys() | set(parents)
+    if known.isdisjoint(found.uuids):
         return None, problems
-    uuids = [gpu.uuid for gpu in found.gpus]
-    graph = _with_numa(found.graph, uuids, _silent_about_numa(live), driver, gpus)
-    graph, excess = _within_limits(graph, uuids, driver, gpus)
+    graph = _with_numa(found.graph, found.uuids, _silent_about_numa(live), driver, gpus)
+    graph, excess = _within_limits(graph, found.uuids, driver, gpus)
     return replace(found, graph=graph), (*excess, *problems)[:MAX_PROBLEMS]
 
 
-def choose_fabric(live: Fabric | None, driver: str, gpus: Sequence[Device]) -> Fabric | None:
-    """The fabric of a node with these whole GPUs of a driver, or None if it has none. `live` comes from the agent."""
-    identities, names = ([read(gpu, driver) for gpu in gpus] for read in (whole_identity, product_of))
+def choose_fabric(live: Fabric | None, driver: str, gpus: Mapping[str, Device]) -> Fabric | None:
+    """The fabric of a node with these whole GPUs of a driver, by identity, or None if it has none.
+
+    `live` comes from the agent.
+    """
+    names = [product_of(gpu, driver) for gpu in gpus.values()]
     is_one = len({*names}) <= 1
     if live is not None:
-        known = dict(zip(identities, map(one_line, names), strict=True))
-        products = () if is_one else tuple(known.get(gpu.uuid, live.product) for gpu in live.gpus)
+        known = dict(zip(gpus, map(one_line, names), strict=True))
+        products = () if is_one else tuple(known.get(uuid, live.product) for uuid in live.uuids)
         return replace(live, products=products)
     if not gpus:
         return None
@@ -75,20 +77,25 @@ def choose_fabric(live: Fabric | None, driver: str, gpus: Sequence[Device]) -> F
     product = min(names, key=lambda name: (pcie_generation(name, driver), name))
     graph, source = usual_graph(product, len(gpus), driver) if is_one else None, Source.TABLE
     if graph is None:
-        graph, source = _from_attributes(gpus, product, driver), Source.SLICE
+        graph, source = _from_attributes([*gpus.values()], product, driver), Source.SLICE
     if graph is None:
         graph, source = flat_graph(product, len(gpus), driver), Source.FLAT
-    graph = _with_numa(graph, identities, frozenset(identities), driver, gpus)
-    states = tuple(GpuState(uuid or device.name) for uuid, device in zip(identities, gpus, strict=True))
+    graph = _with_numa(graph, tuple(gpus), gpus.keys(), driver, gpus)
     products = () if is_one else tuple(map(one_line, names))
-    return Fabric(graph, states, source, product=one_line(product), products=products)
+    return Fabric(graph, tuple(gpus), _unknown(len(gpus)), source, product=one_line(product), products=products)
+
+
+@lru_cache(maxsize=MAX_NODE_GPUS)
+def _unknown(count: int) -> tuple[GpuState, ...]:
+    """The states of so many GPUs without an agent: one object for all nodes."""
+    return (GpuState(),) * count
 
 
 def _within_limits(
-    graph: Graph, uuids: Sequence[str], driver: str, gpus: Sequence[Device]
+    graph: Graph, uuids: Sequence[str], driver: str, gpus: Mapping[str, Device]
 ) -> tuple[Graph, tuple[str, ...]]:
     """(graph with the rates that the driver's products allow, problems)."""
-    products = {whole_identity(gpu, driver): product_of(gpu, driver) for gpu in gpus}
+    products = {uuid: product_of(gpu, driver) for uuid, gpu in gpus.items()}
     rate, pcie, problems = graph.link_gbps, graph.pcie_gbps, []
     for position, uuid in enumerate(uuids):
         if uuid not in products:
@@ -112,10 +119,10 @@ def _silent_about_numa(live: Slice) -> frozenset[str]:
 
 
 def _with_numa(
-    graph: Graph, uuids: Sequence[str], silent: frozenset[str], driver: str, gpus: Sequence[Device]
+    graph: Graph, uuids: Sequence[str], silent: Container[str], driver: str, gpus: Mapping[str, Device]
 ) -> Graph:
     """The graph, with the NUMA nodes of the GPUs in `silent` from the driver's slices."""
-    found = ((whole_identity(gpu, driver), _numa_node(gpu, driver)) for gpu in gpus)
+    found = ((uuid, _numa_node(gpu, driver)) for uuid, gpu in gpus.items())
     by_uuid = {uuid: node for uuid, node in found if node is not None}
     known = zip(uuids, graph.numa, strict=True)
     numa = tuple(by_uuid.get(uuid, node) if uuid in silent else node for uuid, node in known)

@@ -21,8 +21,8 @@ from extender.topology.agent_slices import read_fabric
 from extender.topology.ring import MAX_MESH
 from extender.topology.sets import bandwidth, best_gbps, ranked
 from extender.topology.sources import choose_fabric, live_fabric
-from extender.vendors import whole_identity
 from tests.worlds.filled_caches import device_slice, machine_nodes, put
+from tests.worlds.vendor_worlds import whole_gpus
 
 MACHINES = carried_machines()
 DECODER = SliceDecoder()
@@ -124,9 +124,7 @@ def test_sixteen_gpus_in_two_meshes_are_believed() -> None:
 
 
 def live(machine: str) -> tuple[Fabric, tuple[str, ...]]:
-    gpus = [
-        gpu for gpu in DECODER.decode(gpu_slice("n1", MACHINES[machine])).devices if whole_identity(gpu, GPU_DRIVER)
-    ]
+    gpus = whole_gpus(gpu_slice("n1", MACHINES[machine]), GPU_DRIVER)
     said, problems = live_fabric(DECODER.decode(fabric_slice("n1", MACHINES[machine])), GPU_DRIVER, gpus, lambda _: "")
     found = choose_fabric(said, GPU_DRIVER, gpus)
     assert found is not None

@@ -127,11 +127,15 @@ def test_an_event_without_a_gpu_and_a_gpu_without_events_hide_no_xid() -> None:
 # -- the process -------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a process may take long to start."""
+    monkeypatch.setattr(reader_process, "_DEADLINE_SECONDS", HANG_SECONDS)
+
+
 @asynccontextmanager
-async def reading(
-    *command: str, deadline_seconds: float = HANG_SECONDS, delays: Delays = AT_ONCE
-) -> AsyncIterator[ReaderProcess]:
-    process = ReaderProcess(command, deadline_seconds, delays)
+async def reading(*command: str) -> AsyncIterator[ReaderProcess]:
+    process = ReaderProcess(command, AT_ONCE)
     try:
         yield process
     finally:
@@ -180,8 +184,9 @@ async def test_a_killed_process_forgets_no_xid(tmp_path: Path) -> None:
         assert [gpu.xid for gpu in await process.read()] == [0, 0, 79, 0]
 
 
-async def test_a_call_that_hangs_is_given_up_and_its_process_killed() -> None:
-    async with reading(*library.command("t4-4", hangs="nvmlInitWithFlags"), deadline_seconds=0.2) as process:
+async def test_a_call_that_hangs_is_given_up_and_its_process_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader_process, "_DEADLINE_SECONDS", 0.2)
+    async with reading(*library.command("t4-4", hangs="nvmlInitWithFlags")) as process:
         for _ in range(2):
             with pytest.raises(ReadFailed, match="did not answer within"):
                 await process.read()
@@ -191,7 +196,8 @@ async def test_a_call_that_hangs_is_given_up_and_its_process_killed() -> None:
 
 async def test_no_process_is_started_beside_one_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that is blocked in the driver survives SIGKILL."""
-    async with reading(sys.executable, "-c", "import time; time.sleep(1000)", deadline_seconds=0.1) as process:
+    monkeypatch.setattr(reader_process, "_DEADLINE_SECONDS", 0.1)
+    async with reading(sys.executable, "-c", "import time; time.sleep(1000)") as process:
         with monkeypatch.context() as patched:
             patched.setattr(Process, "kill", lambda _: None)
             patched.setattr(reader_process, "_END_SECONDS", 0.01)
@@ -209,7 +215,7 @@ async def test_no_process_is_started_beside_one_that_does_not_end(monkeypatch: p
 
 async def test_tries_wait_ever_longer_and_start_no_process_meanwhile() -> None:
     now = [0.0]
-    process = ReaderProcess([sys.executable, "-c", "pass"], HANG_SECONDS, Delays(5.0, 60.0, 600.0), lambda: now[0])
+    process = ReaderProcess([sys.executable, "-c", "pass"], clock=lambda: now[0])
     tries = []
     for now[0] in map(float, range(0, 600, 10)):
         before = process.failures.total()

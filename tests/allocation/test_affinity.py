@@ -44,15 +44,15 @@ def of_kind(fleet: NicFleet, placement: Placement, kind: str) -> dict[str, list[
     return found
 
 
-@pytest.mark.parametrize("requests", [counted, paired], ids=["counted", "paired"])
 @pytest.mark.parametrize(("name", "count", "held"), cases())
-def test_pairs_are_as_near_as_a_brute_force_finds_them(
-    name: str, count: int, held: list[tuple[str, int]], requests: Any
+def test_numbered_requests_are_as_near_as_a_brute_force_finds_them(
+    name: str, count: int, held: list[tuple[str, int]]
 ) -> None:
+    """Requests for several devices at once: test_random_pods_near.py."""
     machine, fleet = MACHINES[name], NicFleet({"n": MACHINES[name]})
     prefix = {GPU: "gpu", NIC: "nic"}
     fleet.hold("n", [(driver, f"{prefix[driver]}-{number}") for driver, number in held])
-    status = fleet.evaluate("n", fleet.asking(requests(count, count) if requests is counted else requests(count)))
+    status = fleet.evaluate("n", fleet.asking(paired(count)))
     free = {
         kind: [i for i in range(len(machine[key])) if (kind, i) not in held]
         for kind, key in ((GPU, "gpus"), (NIC, "nics"))
@@ -77,48 +77,7 @@ def test_pairs_are_as_near_as_a_brute_force_finds_them(
     )
     gpus, nics = of_kind(fleet, status, GPU), of_kind(fleet, status, NIC)
     assert ring(tuple(chain(*gpus.values()))) == best_ring
-    if requests is counted:
-        assert oracle.best(tuple(gpus["gpu"]), tuple(nics["nic"])) == best
-    else:
-        pairs = [(gpus[f"gpu-{i}"][0], nics[f"nic-{i}"][0]) for i in range(count)]
-        assert oracle.value(pairs) == best
-
-
-UNEQUAL = [(4, 3), (3, 4), (2, 5), (5, 2), (3, 2), (1, 4)]
-
-
-@pytest.mark.parametrize("counts", UNEQUAL, ids=str)
-@pytest.mark.parametrize("name", MACHINES)
-def test_more_devices_of_one_kind_are_in_as_many_near_pairs_as_a_brute_force_finds(
-    name: str, counts: tuple[int, int]
-) -> None:
-    rng, machine = random.Random(str(counts)), MACHINES[name]
-    for number in range(6):
-        free = {
-            kind: [i for i in range(len(machine[key])) if rng.random() >= number / 9]
-            for kind, key in ((GPU, "gpus"), (NIC, "nics"))
-        }
-        if not 0 < comb(len(free[GPU]), counts[0]) <= 20 or len(free[NIC]) < counts[1]:  # a brute force takes long
-            continue
-        fleet = NicFleet({"n": machine})
-        fleet.hold("n", [(GPU, f"gpu-{i}") for i in range(len(machine["gpus"])) if i not in free[GPU]])
-        fleet.hold("n", [(NIC, f"nic-{i}") for i in range(len(machine["nics"])) if i not in free[NIC]])
-        status, info, oracle = (
-            fleet.evaluate("n", fleet.asking(counted(*counts))),
-            fleet.node_info("n"),
-            Oracle(machine),
-        )
-        assert isinstance(status, Placement)
-        assert info.fabric is not None
-        graph = info.fabric.graph
-        masks = {gpus: sum(1 << i for i in gpus) for gpus in combinations(free[GPU], counts[0])}
-        links = {gpus: bandwidth(graph, mask) for gpus, mask in masks.items()}
-        most = max(links.values())
-        equal = [gpus for gpus, found in links.items() if found == most]
-        best = max(oracle.best(gpus, nics) for gpus in equal for nics in oracle.sets(free[NIC], counts[1]))
-        gpus, nics = (tuple(of_kind(fleet, status, kind)[request]) for kind, request in ((GPU, "gpu"), (NIC, "nic")))
-        assert gpus in equal
-        assert oracle.best(gpus, nics) == best
+    assert oracle.value([(gpus[f"gpu-{i}"][0], nics[f"nic-{i}"][0]) for i in range(count)]) == best
 
 
 def place(machine: str | dict[str, Any], requests: list[Any], policy: Policy | None = None, **held: list[int]) -> Said:

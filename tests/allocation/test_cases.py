@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
 
+import orjson
 import pytest
 import yaml
 
 from extender.allocation import Features, Problem, Search
 from extender.allocation.what_if import problem_of, usage_of
+from extender.api import extender_v1 as wire
 from extender.api.device_classes import decode_class
 from extender.api.nodes import decode_node
 from extender.api.resource_claims import decode_claim
 from extender.api.resource_slices import DeviceId, SliceDecoder
 from extender.base.berth_errors import InvalidClaim
+from extender.cache import ClusterCache
 from extender.cel.dra import Masks
+from extender.policy import Policy
+from extender.sandbox import carried_machines, fabric_slice
+from extender.sandbox.machines import gpu_slice, node_object
+from extender.scheduling import Evaluator
+from extender.serve.evaluations import Evaluations
+from extender.serve.filter import FilterService
+from tests.worlds.filled_caches import class_of_driver, put
+from tests.worlds.running_berth import claim, pod
 
 ROOT = Path(__file__).resolve().parents[2]
 CASES = yaml.safe_load((ROOT / "tests" / "cases" / "allocator.yaml").read_text())
@@ -74,61 +87,30 @@ def test_case(case: dict) -> None:
     assert case == before, "the question was changed"
 
 
-SCRIPT = """
-import asyncio, hashlib, random, sys
-from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
-from extender.cache.cluster_cache import ClusterCache
-from extender.policy import Policy
-from extender.serve.filter import FilterService
-from extender.allocation.device_rules import Features
-from extender.api.resource_claims import decode_claim
-from extender.api.device_classes import decode_class
-from extender.api.nodes import decode_node
-from extender.api.resource_slices import SliceDecoder
-from extender.api import extender_v1 as wire
-from extender.api.object_meta import ObjectKey
-from extender.scheduling.evaluate import Evaluator
-from extender.sandbox.sandbox_cluster import GPU_CLASS
-import orjson
-cache, decoder, rng = ClusterCache(), SliceDecoder(), random.Random(int(sys.argv[1]))
-events = []
-for i, (kind, machine) in enumerate(sorted(carried_machines().items()) * 2):
-    name = f"{kind}-{i}"
-    events.append(lambda n=name, m=machine: cache.apply_node(n, decode_node(node_object(n, m, {}))))
-    for obj in (gpu_slice(name, machine), fabric_slice(name, machine)):
-        s = decoder.decode(obj)
-        events.append(lambda s=s: cache.apply_slice(s.name, s))
-rng.shuffle(events)
-for event in events: event()
-cache.apply_class("gpu.nvidia.com", decode_class(GPU_CLASS))
-names = sorted(cache.store.nodes)
-rng.shuffle(names)
-filter_service = FilterService(cache, Policy(), Evaluator(Features()), lambda: 0.0)
-digest = hashlib.sha256()
-for count in (1, 2, 4, 8, 9):
-    asked = {"deviceClassName": "gpu.nvidia.com", "count": count}
-    spec = {"devices": {"requests": [{"name": "gpu", "exactly": asked}]}}
-    claim = decode_claim({"metadata": {"namespace": "x", "name": f"c{count}", "uid": f"u{count}"}, "spec": spec})
-    cache.apply_claim(claim.key, claim)
-    metadata = {"namespace": "x", "name": f"p{count}", "uid": f"p{count}"}
-    pod = {"metadata": metadata, "spec": {"resourceClaims": [{"name": "g", "resourceClaimName": f"c{count}"}]}}
-    body = orjson.dumps({"Pod": pod, "NodeNames": names})
-    args = wire.decode_args(body)
-    answer = filter_service.filter(args.pod, args.names)
-    digest.update(repr((answer.passed, sorted(answer.failed.items()))).encode())
-    digest.update(wire.encode_scores(filter_service.prioritize(args.pod, answer.passed)))
-print(digest.hexdigest())
-"""
+def digest(seed: int) -> str:
+    """Of all that filter and prioritize answer about a fleet whose objects arrive in an order of this seed."""
+    cache, rng = put(ClusterCache(), class_of_driver("gpu.nvidia.com")), random.Random(seed)
+    objects = []
+    for i, (kind, machine) in enumerate(sorted(carried_machines().items()) * 2):
+        name = f"{kind}-{i}"
+        objects += [node_object(name, machine, {}), gpu_slice(name, machine), fabric_slice(name, machine)]
+    rng.shuffle(objects)
+    names = sorted(put(cache, *objects).store.nodes)
+    rng.shuffle(names)
+    filter_service = FilterService(cache, Policy(), Evaluator(Features()), Evaluations(lambda: 0.0), lambda: 0.0)
+    found = hashlib.sha256()
+    for count in (1, 2, 4, 8, 9):
+        put(cache, claim(f"c{count}", count))
+        args = wire.decode_args(orjson.dumps({"Pod": pod(f"p{count}", f"c{count}"), "NodeNames": names}))
+        answer = filter_service.filter(args.pod, args.names)
+        found.update(repr((answer.passed, sorted(answer.failed.items()))).encode())
+        found.update(wire.encode_scores(filter_service.prioritize(args.pod, answer.passed or [])))
+    return found.hexdigest()
 
 
 def test_same_cluster_same_bytes() -> None:
-    """The answers depend neither on the hash seed nor on the order in which objects arrive."""
-    found = set()
-    for seed in ("0", "1"):
-        environment = {**os.environ, "PYTHONHASHSEED": seed}
-        done = subprocess.run(
-            [sys.executable, "-c", SCRIPT, seed], capture_output=True, text=True, env=environment, cwd=ROOT, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        found.add(done.stdout)
-    assert len(found) == 1
+    """The answers depend neither on the seed of hashes, which each process has, nor on the order of the objects."""
+    command = [sys.executable, "-c", "import sys, tests.allocation.test_cases as t; sys.stdout.write(t.digest(1))"]
+    environment = {**os.environ, "PYTHONHASHSEED": "4"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, check=True)
+    assert done.stdout == digest(0)

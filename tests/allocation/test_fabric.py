@@ -20,7 +20,7 @@ from extender.topology.agent_slices import Reading, attributes_of, fabric_of
 from extender.topology.products import flat_graph, usual_graph
 from extender.topology.sets import Measures, bandwidth, is_joined, largest_joined, links_inside, quality, ranked
 from extender.topology.sources import choose_fabric, live_fabric
-from extender.vendors import whole_identity
+from tests.worlds.vendor_worlds import whole_gpus
 
 MACHINES = carried_machines()
 
@@ -211,10 +211,9 @@ def test_absurd_numbers_never_promise_more() -> None:
 )
 def test_order_of_trust(machine: str, live: bool, source: Source) -> None:
     decoder = SliceDecoder()
-    gpus = decoder.decode(gpu_slice("n", MACHINES[machine])).devices
+    gpus = whole_gpus(gpu_slice("n", MACHINES[machine]), GPU_DRIVER)
     slice_ = decoder.decode(fabric_slice("n", MACHINES[machine])) if live else None
-    whole = [device for device in gpus if whole_identity(device, GPU_DRIVER)]
-    said = live_fabric(slice_, GPU_DRIVER, whole, lambda _: "")[0] if slice_ is not None else None
+    said = live_fabric(slice_, GPU_DRIVER, gpus, lambda _: "")[0] if slice_ is not None else None
     found = choose_fabric(said, GPU_DRIVER, gpus)
     assert found is not None
     assert found.source is source
@@ -223,7 +222,7 @@ def test_order_of_trust(machine: str, live: bool, source: Source) -> None:
 def test_slice_of_another_machine_is_not_believed() -> None:
     """A slice whose UUIDs match no GPU is ignored, and the next source is used."""
     decoder = SliceDecoder()
-    gpus = decoder.decode(gpu_slice("n", MACHINES["l40s-8-pix"])).devices
+    gpus = whole_gpus(gpu_slice("n", MACHINES["l40s-8-pix"]), GPU_DRIVER)
     other = decoder.decode(fabric_slice("other", MACHINES["l40s-8-pix"]))
     said, _ = live_fabric(other, GPU_DRIVER, gpus, lambda _: "")
     found = choose_fabric(said, GPU_DRIVER, gpus)

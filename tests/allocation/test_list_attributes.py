@@ -23,6 +23,7 @@ from extender.scheduling import Placement, Unschedulable, evaluate
 from extender.scheduling.equivalence import Patterns, equivalence_key
 from extender.topology.sources import choose_fabric
 from tests.worlds.filled_caches import CLASS, NODE, asked, claim_for, class_of_driver, device_slice, put
+from tests.worlds.vendor_worlds import whole_gpus
 
 Json = dict[str, Any]
 WORLD = yaml.safe_load((Path(__file__).parents[1] / "cases" / "list_attributes.yaml").read_text())
@@ -111,7 +112,7 @@ def test_a_gpu_takes_the_first_number_of_its_list_as_its_numa_node() -> None:
         near = [0, 1] if position < 4 else [1, 0]
         device["attributes"]["resource.kubernetes.io/numaNode"] = {"ints": near}
         device["attributes"]["resource.kubernetes.io/pcieRoot"] = {"strings": [f"pci{position}"]}
-    found = choose_fabric(None, GPU_DRIVER, SliceDecoder().decode(published).devices)
+    found = choose_fabric(None, GPU_DRIVER, whole_gpus(published, GPU_DRIVER))
     assert found is not None
     assert found.graph.numa == (0, 0, 0, 0, 1, 1, 1, 1)
 

@@ -38,14 +38,14 @@ def test_equal_graphs_are_one_object_while_one_is_used() -> None:
     assert kept_objects(Graph) == before - 1, "nothing keeps a graph that no node has"
 
 
-def test_ranked_sets_are_bounded_by_bytes() -> None:
-    measures = Measures(ranked_bytes=5000)
+def test_ranked_sets_are_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extender.topology.sets._MAX_RANKED_BYTES", 5000)
+    measures = Measures()
     for free in range(1, 256):
         assert measures.ranked(graph(8), free, 1) == ranked(graph(8), free, 1)
     assert 1 < measures.sizes()["ranked"] <= 5000 // 256
-    assert len(Measures(ranked_bytes=100).ranked(graph(8), 255, 4)) == 70, (
-        "a result too large to be remembered is still given"
-    )
+    monkeypatch.setattr("extender.topology.sets._MAX_RANKED_BYTES", 100)
+    assert len(Measures().ranked(graph(8), 255, 4)) == 70, "a result too large to be remembered is still given"
 
 
 # Arguments of every one of them, different for every number.
@@ -59,6 +59,10 @@ REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "_type_of": lambda i: (f"list[V{i}]",),
     "_types": lambda i: (type(f"V{i}", (), {"attribute_map": {}, "openapi_types": {}}),),
     "_stranded": lambda i: ((i,), DEFAULT_MIX),
+    "_one_object": lambda i: ((i,),),
+    "_one_set": lambda i: (frozenset([f"gpu-{i}"]),),
+    "_unknown": lambda i: (i,),
+    "whole_units": lambda i: (i,),
     "format_nanos": lambda i: (i, "DecimalSI"),
     "driver_of": lambda i: (f"gpu{i}.example.com",),
     "flat_graph": lambda i: (f"product {i}", 2),
@@ -132,8 +136,11 @@ def test_long_texts_of_users_are_not_remembered() -> None:
     assert [table.cache_info().currsize for table in tables] == [0] * len(tables)
 
 
-def test_measures_of_sets_are_bounded() -> None:
-    measures, known = Measures(remembered=5, best=3), Measures()
+def test_measures_of_sets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = Measures()
+    monkeypatch.setattr("extender.topology.sets._MAX_REMEMBERED", 5)
+    monkeypatch.setattr("extender.topology.sets._MAX_BEST", 3)
+    measures = Measures()
     for mask in range(1, 64):
         assert measures.quality(graph(6), mask, 63) == known.quality(graph(6), mask, 63)
         assert measures.best_gbps(graph(6), mask, 2) == known.best_gbps(graph(6), mask, 2)
@@ -155,8 +162,9 @@ def kept_objects(kind: type) -> int:
     return sum(type(found) is kind for found in gc.get_objects())
 
 
-def test_the_measures_keep_no_more_graphs_than_their_bound() -> None:
-    measures = Measures(graphs=4)
+def test_the_measures_keep_no_more_graphs_than_their_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extender.topology.sets._MAX_GRAPHS", 4)
+    measures = Measures()
     before = kept_objects(Graph), kept_objects(Interconnect)
     for number in range(50):
         other = placed(number, gbps=number)
@@ -180,9 +188,12 @@ def test_equal_graphs_of_many_slices_are_kept_once() -> None:
     assert kept_objects(Interconnect) - before[1] <= 2
 
 
-def test_the_caches_of_sets_take_no_more_than_their_bound() -> None:
+def test_the_caches_of_sets_take_no_more_than_their_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bound in the docstring of Measures, but with an eighth of the entries and 1 MiB / 8 of ranked sets."""
-    measures = Measures(remembered=4096, graphs=128, best=512, ranked_bytes=1 << 17)
+    bounds = {"_MAX_REMEMBERED": 4096, "_MAX_GRAPHS": 128, "_MAX_BEST": 512, "_MAX_RANKED_BYTES": 1 << 17}
+    for name, bound in bounds.items():
+        monkeypatch.setattr(f"extender.topology.sets.{name}", bound)
+    measures = Measures()
     tracemalloc.start()
     try:
         for number in range(128):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -165,10 +167,11 @@ def test_requests_that_match_the_same_devices_are_evaluated_once() -> None:
     assert known[2] > known[1], "fewer of the devices: something else"
 
 
-def test_placements_are_bounded() -> None:
+def test_placements_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[PlacementCache.__module__], "_MAX_PLACEMENTS", 3)
     cache, masks = fleet([(0, 1)])
     placements, wanted, snapshot = (
-        PlacementCache(limit=3),
+        PlacementCache(),
         requirements(cache, 2, "", {}, _POLICIES[0], "gpu"),
         cache.snapshot(),
     )

@@ -205,7 +205,7 @@ def test_a_node_keeps_its_fabric_if_another_driver_publishes_its_gpu() -> None:
     cache = filled()
     fabric = cache.snapshot().node_infos["n0"].fabric
     assert fabric is not None
-    stolen = {"name": "d0", "attributes": {"uuid": {"string": fabric.gpus[0].uuid}}}
+    stolen = {"name": "d0", "attributes": {"uuid": {"string": fabric.uuids[0]}}}
     for number, devices in enumerate(([{"name": "d0"}], [stolen])):
         objects = [
             slice_object("stolen", suffix=f"x{number}", driver=GPU, nodeName="n5", devices=devices),

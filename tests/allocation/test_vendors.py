@@ -347,7 +347,7 @@ def anvil(number: int, form: str = "card") -> Json:
 
 def test_a_stranger_adds_a_vendor_by_adding_one_file(tmp_path: Path) -> None:
     """A copy of the package, as it would be after the change, and the command line."""
-    shutil.copytree(ROOT / "extender", tmp_path / "extender", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "extender", tmp_path / "extender")
     added = tmp_path / "extender" / "vendors" / "acme.yaml"
     devices = [*(anvil(i) for i in range(4)), anvil(4, "slice")]
     words = [sys.executable, "-m", "extender", *files(tmp_path, "accel.acme.com", 3, accel_acme_com=devices)]

@@ -27,6 +27,7 @@ from extender.scheduling import (
 from extender.topology.sources import choose_fabric, live_fabric
 from tests.worlds.filled_caches import ADMINS, CLASS, NODE, asked, claim_for, device_slice, pod_with, put
 from tests.worlds.running_berth import berthing, claim, pod
+from tests.worlds.vendor_worlds import whole_gpus
 
 Json = dict[str, Any]
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases" / "kubernetes-1.37.yaml").read_text())
@@ -178,7 +179,7 @@ def test_the_standard_numa_node_is_read_where_the_agent_is_silent(
             del device["attributes"]["numaNode"]
         else:
             device["attributes"]["numaNode"] = {"int": 0}
-    gpus = decoder.decode(published).devices
+    gpus = whole_gpus(published, GPU_DRIVER)
     said = live_fabric(decoder.decode(live), GPU_DRIVER, gpus, lambda _: "")[0] if agent else None
     found = choose_fabric(said, GPU_DRIVER, gpus)
     assert found is not None

@@ -11,7 +11,7 @@ import yaml
 from extender.api.object_meta import ObjectKey
 from extender.policy import Policy
 from extender.sandbox import ApiError
-from extender.serve.bind import BindTimes
+from extender.serve.bind import BINDING_SECONDS, CLAIM_SECONDS
 from extender.serve.binding_cycle import BindError, BindOutcomeUnknown
 from extender.serve.undo import IN_FLIGHT_GRACE_SECONDS
 from tests.worlds.eventually import HANG_SECONDS, eventually
@@ -51,11 +51,11 @@ async def test_a_bind_that_cannot_write_its_claims_gives_up_and_undoes_its_write
         uid, node = await filtered(b)
         other = "n1" if node == "n2" else "n2"
         b.cluster.api.intercept = hanging = Hanging("/d/status", "/binding")
-        impatient = binder_of(b, BindTimes(claims=0.0))
-        calls = [impatient.bind(P, uid, one) for one in (node, other)]
+        binder = binder_of(b)
+        calls = [binder.bind(P, uid, one) for one in (node, other)]
         answers = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), HANG_SECONDS)
         assert [type(answer) for answer in answers] == [BindError, BindError], answers
-        assert {str(answer) for answer in answers} == {"gave up after 1 s, before kube-scheduler does"}
+        assert {str(answer) for answer in answers} == {"gave up after 6 s, before kube-scheduler does"}
         hanging.over.set()
         b.cluster.api.intercept = None
         assert b.held() == []
@@ -68,12 +68,12 @@ async def test_a_bind_whose_binding_is_not_answered_gives_up_and_undoes_nothing(
     async with berthing({"n1": "t4-4"}, SOON) as b:
         uid, node = await filtered(b)
         b.cluster.api.intercept = hanging = Hanging("/binding")
-        impatient = binder_of(b, BindTimes(claims=1.0, binding=0.1))
+        binder = binder_of(b)
 
         async def is_unknown() -> bool:
             """On a busy machine a call may end before its Binding."""
             with pytest.raises(BindError) as caught:
-                await impatient.bind(P, uid, node)
+                await binder.bind(P, uid, node)
             return isinstance(caught.value, BindOutcomeUnknown)
 
         await eventually(is_unknown)
@@ -95,7 +95,7 @@ async def test_a_bind_whose_binding_is_refused_until_its_time_is_over_undoes_its
 
         b.cluster.api.intercept = refuse
         with pytest.raises(BindError) as caught:
-            await binder_of(b, BindTimes(claims=1.0, binding=0.1)).bind(P, uid, node)
+            await binder_of(b).bind(P, uid, node)
         assert str(caught.value) == "binding pod default/p: too many requests"
         assert not b.held()
 
@@ -115,6 +115,6 @@ async def test_a_refused_binding_after_one_without_an_answer_is_known_by_the_rea
 
 def test_a_bind_ends_before_the_time_out_of_the_shipped_scheduler() -> None:
     (bind,) = (entry for entry in yaml.safe_load(CONFIG.read_text())["extenders"] if "bindVerb" in entry)
-    times = BindTimes()
-    left = float(bind["httpTimeout"].removesuffix("s")) - Policy().binding_wait_seconds - times.claims - times.binding
+    seconds = Policy().binding_wait_seconds + CLAIM_SECONDS + BINDING_SECONDS
+    left = float(bind["httpTimeout"].removesuffix("s")) - seconds
     assert left > IN_FLIGHT_GRACE_SECONDS, "time for the undo"

@@ -13,7 +13,7 @@ from extender.cache import ClusterCache
 from extender.cluster import utc_now
 from extender.policy import Policy
 from extender.runtime.informers import WatchProgress
-from extender.serve.bind import DriverWaits, WaitLimits
+from extender.serve.bind import MAX_WAITING, MAX_WAITING_OF_NAMESPACE, DriverWaits
 from extender.serve.gangs.gang_admission import SlotLimits
 from extender.web.http_limits import VERBS
 from tests.worlds.dra_worlds import CLAIMS, CONDITIONAL, asks, custom, place, report
@@ -151,16 +151,16 @@ async def test_a_process_that_ends_leaves_the_wait_for_drivers_to_the_next() -> 
 
 
 def test_the_places_are_for_all_namespaces() -> None:
-    waits = DriverWaits(ClusterCache(), WatchProgress(), utc_now, WaitLimits(total=5, namespace=3))
+    waits = DriverWaits(ClusterCache(), WatchProgress(), utc_now)
     with ExitStack() as stack:
-        given = [stack.enter_context(waits.slot(name)) for name in "aaaabbbc"]
-    assert given == [True, True, True, False, True, True, False, False]
+        given = [stack.enter_context(waits.slot(name)) for name in "a" * 33 + "b" * 17 + "c"]
+    assert given == [True] * 32 + [False] + [True] * 16 + [False, False]
     with ExitStack() as stack:
-        assert all(stack.enter_context(waits.slot("a")) for _ in range(3)), "the slots are free again"
+        assert all(stack.enter_context(waits.slot("a")) for _ in range(32)), "the slots are free again"
 
 
 def test_the_places_of_gangs_and_of_pods_that_wait_for_drivers_leave_connections_to_others() -> None:
-    assert SlotLimits().total + WaitLimits().total + 16 <= VERBS.connections
+    assert SlotLimits().total + MAX_WAITING + 16 <= VERBS.connections
 
 
 @pytest.mark.parametrize("minimum", [0, 2])
@@ -169,7 +169,7 @@ async def test_pods_of_one_namespace_that_wait_for_drivers_do_not_take_all_conne
     async with berthing({"n1": "t4-4"}) as b:
         custom(b, [CONDITIONAL])
         b.cluster.apply(asks("c"))
-        limit = WaitLimits().namespace + minimum
+        limit = MAX_WAITING_OF_NAMESPACE + minimum
         names = [f"p{i}" for i in range(limit + 5)]
         notes = {"berth.dev/group": "job", "berth.dev/group-min": str(minimum)} if minimum else {}
         for name in names:

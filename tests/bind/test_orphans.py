@@ -200,11 +200,12 @@ async def test_a_release_that_waits_releases_the_claim_as_it_is_asked_for_last()
     async def release(version: str) -> None:
         done.append(version)
 
-    releases, key = Releases(supervisor, at_once=1), ObjectKey("default", "c")
-    releases.start(ObjectKey("hostile", "c"), other)
+    releases, key = Releases(supervisor), ObjectKey("default", "c")
+    for number in range(32):  # so many run at a time
+        releases.start(ObjectKey("hostile", f"c{number}"), other)
     for version in ("1", "2"):
         releases.start(key, partial(release, version))
-    assert len(releases) == 2
+    assert len(releases) == 33
     go_on.set()
     await eventually(lambda: not len(releases))
     assert done == ["2"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from structlog.testing import capture_logs
 
 from extender.sandbox import ApiError
 from tests.worlds.dra_worlds import extended, place
@@ -196,3 +197,31 @@ async def test_an_allocation_of_another_allocator_that_lost_its_device_stays(res
         assert after["status"]["allocation"] == before["allocation"]
         assert bool(after["status"].get("reservedFor")) == reserved
         assert not after["metadata"]["annotations"].get(ALLOCATOR)
+
+
+async def test_a_reservation_that_cannot_be_removed_is_told_in_the_log() -> None:
+    """The tenant writes the claim before each write of the undo. The orphan collector has no part in it."""
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(claim("c"))
+        for name in ("p1", "p2"):
+            b.cluster.apply(pod(name, "c"))
+        assert await place(b, "p1") == ""
+        refused = 0
+
+        def outdate(method: str, path: str) -> ApiError | None:
+            nonlocal refused
+            if path.endswith("/p2/binding"):
+                refused = 1
+                return ApiError(403, "Forbidden", "no")
+            if refused and method == "PATCH" and path.endswith("/c/status"):
+                refused += 1
+                patch(b, "c", {"metadata": {"annotations": {"tenant": str(refused)}}})
+            return None
+
+        intercept(b, outdate)
+        with capture_logs() as log:
+            assert "no" in await place(b, "p2")
+        assert [(line["pod"], line["because"]) for line in log if line["event"] == "could not undo"] == [
+            ("default/p2", "no")
+        ]
+        assert len(b.held()) == 1

@@ -28,7 +28,7 @@ from extender.scheduling import NodeRanking, RankingCache
 from extender.serve.evaluations import Evaluations
 from extender.serve.gangs.gang_admission import SlotLimits
 from extender.topology.agent_slices import DRIVER as FABRIC_DRIVER
-from tests.worlds.bind_slots_world import gang_member, gang_scheduler
+from tests.worlds.bind_slots_world import gang_member, watched_gangs
 
 
 def counted(kind: str, events: int) -> dict[str, int]:
@@ -119,14 +119,15 @@ def test_agents_are_forgotten_with_their_nodes() -> None:
         assert cache.slices.agents.silent == {"n"}, "a node of that name came back, its agent did not"
 
 
-def test_a_ranking_keeps_few_statuses_of_states_that_no_node_is_in() -> None:
+def test_a_ranking_keeps_few_statuses_of_states_that_no_node_is_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extender.scheduling.node_ranking._MAX_VACANT", 2)
     fleet = Fleet("mixed")
     fleet.fill(3, 0.0)
     requirements = fleet.requirements(fleet.pod("p", 1, 1))
     (request,) = requirements.specs[0].requests
     option = replace(request.alternatives[0], selectors=(f'device.attributes["{fleet.driver}"].uuid != "x"',))
     spec = replace(requirements.specs[0], requests=(replace(request, alternatives=(option,)),))
-    rankings = [NodeRanking(requirements, vacant=2), NodeRanking(replace(requirements, specs=(spec,)), vacant=2)]
+    rankings = [NodeRanking(requirements), NodeRanking(replace(requirements, specs=(spec,)))]
     for number in range(1, 64):
         taken = [device for bit, device in enumerate(fleet.devices["node-000001"]) if number >> bit & 1]
         fleet.hold(0, "node-000001", taken)
@@ -176,8 +177,9 @@ def test_the_estimate_of_a_ranking_grows_with_its_entries() -> None:
     assert sizes == sorted(set(sizes))
 
 
-def test_shortlists_and_unschedulable_pods_are_bounded() -> None:
-    fleet = Fleet("mixed", remembered_pods=3)
+def test_shortlists_and_unschedulable_pods_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extender.serve.filter.MAX_PODS", 3)
+    fleet = Fleet("mixed")
     fleet.fill(1, 0.0)
     for number in range(5):
         assert fleet.filter(fleet.pod(f"fits-{number}", 1, 1)).passed
@@ -260,8 +262,9 @@ def test_the_request_mix_is_that_of_the_last_claims() -> None:
     assert (shape.gpus, share) == (1, 1.0), "the first fifty are forgotten"
 
 
-def test_queued_evaluations_are_bounded() -> None:
-    evaluations = Evaluations(lambda: 0.0, limit=3)
+def test_queued_evaluations_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extender.serve.evaluations._MAX_ITEMS", 3)
+    evaluations = Evaluations(lambda: 0.0)
     for number in range(8):
         evaluations.queue(f"ns{number % 2}", number, lambda _: True)
     assert evaluations.waiting == 3
@@ -270,11 +273,14 @@ def test_queued_evaluations_are_bounded() -> None:
     assert evaluations.waiting == 0
 
 
-def test_gangs_with_a_plan_and_gangs_that_wait_are_bounded_also_for_each_namespace() -> None:
+def test_gangs_with_a_plan_and_gangs_that_wait_are_bounded_also_for_each_namespace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Gangs of pods without devices always fit."""
+    monkeypatch.setattr("extender.serve.gangs.gang_admission.MAX_REMEMBERED", 6)
     fleet = Fleet("mixed")
     fleet.fill(1, 0.0)
-    gangs = gang_scheduler(fleet, SlotLimits(total=12, namespace=8, small=2), remembered_gangs=6)
+    gangs, _ = watched_gangs(fleet, SlotLimits(total=12, namespace=8, small=2))
     for namespace, count in (("a", 20), ("b", 5), ("c", 5), ("d", 5)):
         for i in range(count):
             pods = [gang_member(fleet, namespace, f"g{i}", f"p{i}-{j}") for j in range(2)]

@@ -24,7 +24,7 @@ from extender.cache.allocated_devices import (
     ReservationEvent,
     Reservations,
 )
-from extender.cache.timers import TimerKind, Timers
+from extender.cache.cache_timers import CacheTimers, TimerKind
 from extender.runtime.informers import HoldExpirer
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
@@ -124,7 +124,7 @@ def test_holds_end_at_their_deadline_in_any_order(steps: list[tuple[int, int, in
 
 def test_a_hold_is_found_by_its_deadline_and_ended_ones_leave_nothing() -> None:
     """Ten thousand holds that ended early: the next deadline is that of the one which is left."""
-    timers = Timers()
+    timers = CacheTimers()
     reservations = Reservations(AllocatedDevices(), timers)
     reservations.apply(ReservationEvent.HOLD, "kept", reserved(deadline=5.0))
     for number in range(10_000):
@@ -158,7 +158,7 @@ NEW = {
 @pytest.mark.parametrize("event", list(ReservationEvent))
 def test_the_table_has_the_running_transitions(state: ReservationState, event: ReservationEvent) -> None:
     """Each event in each state leads to the state in the table, or it is an error."""
-    reservations = Reservations(AllocatedDevices(), Timers())
+    reservations = Reservations(AllocatedDevices(), CacheTimers())
     for first, new in NEW.items():
         if state is new.state:
             reservations.apply(first, "c", new)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from itertools import count
 from typing import Any
 
 import httpx
@@ -27,7 +26,7 @@ from extender.runtime.supervisor import Supervisor
 from extender.scheduling import Evaluator
 from extender.scheduling.decision import Decision, ScoredNode
 from extender.web.console.console_app import routes
-from tests.worlds.cache_worlds import MOST, NODES, TIME_SLICE, CountingBuilder, many_nodes, shared_slice
+from tests.worlds.cache_worlds import MOST, NODES, CountingBuilder, many_nodes, shared_slice, slow_clock
 from tests.worlds.running_berth import pod
 
 KEY = ObjectKey("default", "p")
@@ -38,12 +37,12 @@ DECIDED = DecidedPod(KEY, "u-p", Decision("now", CHOSEN))
 
 
 def world() -> tuple[Console, CountingBuilder]:
-    """A console that is not started. Its time is the number of reads of the clock."""
-    ticks, supervisor = count(), Supervisor()
+    """A console that is not started. See `slow_clock`."""
+    supervisor = Supervisor()
     cache = many_nodes()
     builder = CountingBuilder(cache)
     client = ApiClient(Credentials("http://127.0.0.1:9", None, lambda: None))
-    refresh = CacheRefresh(cache, clock=lambda: float(next(ticks)), time_slice=float(TIME_SLICE))
+    refresh = CacheRefresh(cache, slow_clock())
     informers = Informers(client, cache, lambda: 0.0, supervisor, lambda _: None, frozenset())
     cluster = ConsoleCluster(cache, Evaluator(Features()), informers, refresh)
     cache.apply_pod("u-p", decode_pod({**pod("p"), "metadata": {"name": "p", "namespace": "default", "uid": "u-p"}}))

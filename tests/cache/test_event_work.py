@@ -21,8 +21,8 @@ from extender.api.resource_claims import Allocation, Claim, Result
 from extender.api.resource_slices import CounterSet, CounterUse, Device, DeviceId, PoolKey, Slice, TaintRule
 from extender.cache import CLAIM, ClusterCache
 from extender.cache.allocated_devices import HOLD, AllocatedDevices, Holder
+from extender.cache.cache_timers import CacheTimers
 from extender.cache.slice_index import MAX_NODE_DEVICES, TOO_MANY, PoolSlices, SharedSlices, SliceIndex
-from extender.cache.timers import Timers
 
 POOL = PoolKey("d", "p")
 
@@ -159,7 +159,7 @@ class CountedRule(TaintRule):
 
 def test_the_devices_of_a_slice_are_compared_with_the_rules_of_its_pool_only() -> None:
     """A fleet may have a rule for each device that is out of order: thousands, each about another pool."""
-    index = SliceIndex(Timers())
+    index = SliceIndex(CacheTimers())
     for number in range(100):
         rule = CountedRule(f"other-{number}", Taint("k"), POOL.driver, f"p{number}", "s-0")
         index.put_rule(rule.name, rule)
@@ -198,7 +198,10 @@ def test_a_write_of_one_slice_leaves_the_devices_of_the_others() -> None:
 
 
 def facts(inventory: Inventory) -> list[object]:
-    parts = [(first, part.gpus, part.named, part.warned, dict(part.index)) for first, part in inventory.parts]
+    parts = [
+        (first, part.gpus, part.identities, part.named, part.warned, dict(part.index))
+        for first, part in inventory.parts
+    ]
     masks = inventory.reachable, inventory.simple, inventory.shared, inventory.unsupported
     return [[one.id for one in inventory.devices], [offset for _, offset in inventory.offsets], masks, parts]
 

@@ -10,9 +10,9 @@ from extender.api.object_meta import ObjectKey
 from extender.api.resource_claims import Allocation, Claim, Result
 from extender.api.resource_slices import CounterSet, CounterUse, Device, DeviceId, PoolKey, Slice
 from extender.cache import ClusterCache
+from extender.cache.cache_timers import CacheTimers, Cooldown, TimerKind
 from extender.cache.slice_index import NODE_BURST as BURST
 from extender.cache.slice_index import NODE_SECONDS as SECONDS
-from extender.cache.timers import Cooldown, TimerKind, Timers
 from extender.topology.agent_slices import DRIVER
 from tests.worlds.cache_listeners import Freed
 
@@ -136,7 +136,7 @@ def test_a_deleted_node_waits_no_longer() -> None:
 
 
 def test_the_nodes_with_recent_changes_are_bounded() -> None:
-    changes = Cooldown(Timers(), TimerKind.NODE_CHANGES, 16, 5.0)
+    changes = Cooldown(CacheTimers(), TimerKind.NODE_CHANGES, 16, 5.0)
     for number in range(10_000):
         assert changes.allows(f"n{number}", 1.0)
     assert len(changes) <= 8192

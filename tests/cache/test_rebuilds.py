@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from itertools import count
 
 import pytest
 
@@ -14,7 +13,7 @@ from extender.api.resource_claims import Allocation, Claim, Result
 from extender.api.resource_slices import DeviceId, TaintRule
 from extender.cache import ClusterCache
 from extender.runtime.informers import CacheRefresh
-from tests.worlds.cache_worlds import MOST, NODES, TIME_SLICE, CountingBuilder, many_nodes, shared_slice
+from tests.worlds.cache_worlds import MOST, NODES, CountingBuilder, many_nodes, shared_slice, slow_clock
 from tests.worlds.running_berth import berthing, claim, pod
 
 
@@ -47,10 +46,10 @@ CHANGES = [shared_slice, whole_driver, one_device_everywhere, one_shared_device,
 @pytest.mark.parametrize("change", CHANGES)
 async def test_other_tasks_run_between_time_slices(change: Callable[[ClusterCache], None]) -> None:
     """Attack: stall serve with claims of thousands of nodes that end between two calls of kube-scheduler."""
-    cache, ticks = many_nodes(), count()
+    cache = many_nodes()
     builder = CountingBuilder(cache)
     cache.snapshot()
-    refresh = CacheRefresh(cache, clock=lambda: float(next(ticks)), time_slice=float(TIME_SLICE))
+    refresh = CacheRefresh(cache, slow_clock())
     change(cache)
     assert cache.backlog >= NODES
     began = before = builder.built.total()
@@ -74,7 +73,7 @@ async def test_other_tasks_run_between_time_slices(change: Callable[[ClusterCach
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_snapshot_completes_what_was_begun(change: Callable[[ClusterCache], None]) -> None:
     """No snapshot has old and new nodes: whether it comes early or late, all of the change is in it."""
-    for begun in range(0, 3 * NODES, 7):
+    for begun in range(0, 3 * NODES, 17):
         cache = many_nodes()
         version = cache.snapshot().version
         change(cache)
@@ -97,10 +96,10 @@ async def test_a_filter_call_right_after_a_rule_sees_it_on_all_nodes() -> None:
 
 async def test_a_caller_ends_though_each_time_slice_is_followed_by_another_change() -> None:
     """A caller waits for the changes that came before it: drivers may change slices faster than nodes are built."""
-    cache, ticks = many_nodes(), count()
+    cache = many_nodes()
     builder = CountingBuilder(cache)
     cache.snapshot()
-    refresh = CacheRefresh(cache, clock=lambda: float(next(ticks)), time_slice=float(TIME_SLICE))
+    refresh = CacheRefresh(cache, slow_clock())
     shared_slice(cache)
     calls = [asyncio.create_task(refresh.wait()) for _ in range(5)]
     began = builder.built.total()

@@ -1,4 +1,4 @@
-"""The cache's timers and rates do what their simplest form would do."""
+"""Timers and rates do what their simplest form would do."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.base.fair_lru import FairLRU
+from extender.base.timers import Timers
 from extender.base.token_buckets import TokenBuckets
-from extender.cache.timers import Timer, TimerKind, Timers
 
 STEPS = st.lists(
     st.one_of(
@@ -23,10 +23,10 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_each_timer_is_due_once_at_its_last_time(steps: list[tuple[str, int, float]]) -> None:
-    moved, known = list[float](), dict[Timer, float]()
-    timers = Timers(lambda: moved.append(timers.next))
+    moved, known = list[float](), dict[str, float]()
+    timers = Timers[str](lambda: moved.append(timers.next))
     for what, number, time in steps:
-        timer, before, heard = (TimerKind.HOLD, str(number)), min(known.values(), default=inf), len(moved)
+        timer, before, heard = str(number), min(known.values(), default=inf), len(moved)
         match what:
             case "at":
                 timers.at(timer, time)
@@ -44,9 +44,9 @@ def test_each_timer_is_due_once_at_its_last_time(steps: list[tuple[str, int, flo
 
 
 def test_a_timer_that_is_set_again_and_again_takes_no_memory() -> None:
-    timers = Timers()
+    timers = Timers[str]()
     for number in range(10_000):
-        timers.at((TimerKind.AGENT, "n1"), float(number))
+        timers.at("n1", float(number))
     assert timers.entries < 100
     assert timers.next == 9_999.0
 

@@ -34,7 +34,10 @@ OUTSIDE = sorted(
 )
 PUBLIC = {"extender.cel", "extender.cel.dra", "extender.cel.dra.terms"}  # serve does not load the last
 BELOW = ("extender.api.", "extender.base.")
-MODEL = {"BerthError", "NANO", "Quantity", "Semver", "add", "from_int", "parse_quantity", "parse_semver"}  # no device
+MODEL = {  # no device
+    "BerthError", "LABEL", "MAX_LABEL", "MAX_SUBDOMAIN", "NANO", "Quantity", "SUBDOMAIN", "Semver", "add", "from_int",
+    "parse_quantity", "parse_semver",
+}  # fmt: skip
 FUNCTIONS = kubernetes_library((1, 37), includes=True, all_versions=True)
 INPUTS = {"limit": types.INT, "names": types.list_of(types.STRING)}
 NUMBERS = Environment(FUNCTIONS, INPUTS, tuple(INPUTS), budget=1000)

@@ -12,6 +12,7 @@ from extender.serve.orphans import OrphanCollector
 from tests.worlds.dra_worlds import CLAIMS, asks, custom, mig, place
 from tests.worlds.eventually import eventually
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
+from tests.worlds.sandbox_worlds import drop_fields
 from tests.worlds.tenant_worlds import allocated
 
 pytestmark = pytest.mark.loopback
@@ -186,7 +187,7 @@ async def test_server_that_drops_a_field_is_not_trusted() -> None:
             for result in ((obj.get("status", {}).get("allocation") or {}).get("devices") or {}).get("results", []):
                 result.pop("shareID", None)
 
-        b.cluster.api.registry.prune = drop_shares
+        drop_fields(b.cluster, drop_shares)
         assert "dropped share_id" in await place(b, "p")
         assert b.held() == []
 

@@ -30,6 +30,7 @@ from extender.topology.sources import choose_fabric
 from tests.worlds.bad_values import honest
 from tests.worlds.commands import berth, berth_beside
 from tests.worlds.running_berth import claim, pod
+from tests.worlds.vendor_worlds import whole_gpus
 
 Json = dict[str, Any]
 CLI = Path(__file__).resolve().parents[2] / "extender" / "cli"
@@ -212,7 +213,9 @@ def test_the_product_of_a_fabric_is_printable(*, by_agent: bool) -> None:
     product, machine = "Tesla\x1b[2J\u202e T4", carried_machines()["t4-4"]
     readings = tuple(replace(one, product=product) for one in machine.readings)
     machine = replace(machine, product=product, readings=readings)
-    devices = SliceDecoder().decode((fabric_slice if by_agent else gpu_slice)("n", machine)).devices
-    found = fabric_of(devices) if by_agent else choose_fabric(None, GPU_DRIVER, devices)
+    if by_agent:
+        found = fabric_of(SliceDecoder().decode(fabric_slice("n", machine)).devices)
+    else:
+        found = choose_fabric(None, GPU_DRIVER, whole_gpus(gpu_slice("n", machine), GPU_DRIVER))
     assert found is not None
     assert found.product == "Tesla\\x1b[2J\\u202e T4"

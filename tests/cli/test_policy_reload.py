@@ -16,6 +16,7 @@ from extender.runtime.file_reload import ReloadedFiles
 from extender.runtime.policy_file import reloaded_policy
 from extender.runtime.supervisor import Supervisor
 from extender.scheduling import Evaluator
+from extender.serve.evaluations import Evaluations
 from extender.serve.filter import FilterService
 from tests.worlds.eventually import eventually
 from tests.worlds.supervised_worlds import QUICK
@@ -40,7 +41,7 @@ async def test_a_bug_in_the_use_of_a_policy_is_counted_and_the_policy_is_used_ag
 
 def test_the_old_policy_stays_in_force_if_a_bug_stops_the_change() -> None:
     cache, old, new = ClusterCache(), Policy(), Policy(candidates=4)
-    service = FilterService(cache, old, Evaluator(Features()), lambda: 0.0)
+    service = FilterService(cache, old, Evaluator(Features()), Evaluations(lambda: 0.0), lambda: 0.0)
     before = service.policy_generation
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cache.slices.agents, "use_seconds", {}.__getitem__)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, MutableMapping
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from extender.entry.listening import Tls, reloaded_certificates
 from extender.runtime.supervisor import Supervisor
 from tests.worlds.certificates import NEEDS_OPENSSL, certificate, openssl, shown
 from tests.worlds.eventually import eventually
-from tests.worlds.http_worlds import LIMITS, SOON, listening
+from tests.worlds.http_worlds import LIMITS, listening
 
 pytestmark = pytest.mark.loopback
 
@@ -68,7 +67,7 @@ async def watched(folder: Path) -> AsyncIterator[tuple[int, list[MutableMapping[
     tls, supervisor = Tls(folder / "server.crt", folder / "server.key"), Supervisor()
     with capture_logs() as lines:
         async with listening(nothing, LIMITS, tls) as (web, port):
-            supervisor.start("certificates", partial(reloaded_certificates([web], tls).run, every=SOON))
+            supervisor.start("certificates", reloaded_certificates([web], tls).run)
             try:
                 yield port, lines
             finally:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -196,9 +196,15 @@ async def test_a_plugin_that_fails_leaves_the_last_token_while_it_lives() -> Non
     assert lines[0] == {"event": "credentials cannot be refreshed", "problem": plugin.problem, "log_level": "warning"}
 
 
+@pytest.fixture
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extender.cluster.client._PATIENCE_SECONDS", 0.01)
+
+
+@pytest.mark.usefixtures("_impatient")
 async def test_a_plugin_that_hangs_is_an_error_of_the_request() -> None:
     plugin = Plugin()
-    cache = TokenCache(plugin, patience_seconds=0.01)
+    cache = TokenCache(plugin)
     for _ in range(2):
         with pytest.raises(ClusterError, match="a credential plugin may hang"):
             await cache.get()
@@ -212,9 +218,10 @@ async def test_a_plugin_that_hangs_is_an_error_of_the_request() -> None:
             continue
 
 
+@pytest.mark.usefixtures("_impatient")
 async def test_another_read_begins_beside_one_that_hangs_for_a_minute() -> None:
     plugin, now = Plugin(), [0.0]
-    cache = TokenCache(plugin, clock=lambda: now[0], patience_seconds=0.01)
+    cache = TokenCache(plugin, clock=lambda: now[0])
 
     async def reads_begin(number: int) -> bool:
         with pytest.raises(ClusterError, match="a credential plugin may hang"):
@@ -306,7 +313,7 @@ async def test_retry_after_is_capped(header: str, seconds: float) -> None:
 
 
 @asynccontextmanager
-async def dribbling(status: int, client_of: Callable[[str], ApiClient]) -> AsyncIterator[ApiClient]:
+async def dribbling(status: int) -> AsyncIterator[ApiClient]:
     """A client of a server whose responses have this status, and bodies of 20 bytes that do not end."""
 
     async def api(scope: Scope, receive: Receive, send: Send) -> None:
@@ -315,27 +322,24 @@ async def dribbling(status: int, client_of: Callable[[str], ApiClient]) -> Async
         while (await receive())["type"] != "http.disconnect":
             pass
 
-    async with listening(api, "127.0.0.1", 0) as url, client_of(url) as client:
+    async with listening(api, "127.0.0.1", 0) as url, ApiClient(Credentials(url, None, lambda: None)) as client:
         yield client
 
 
 @pytest.mark.parametrize(("status", "error"), [(500, Unavailable), (410, Gone), (404, NotFound)])
-async def test_a_refused_watch_ends_although_its_body_does_not(status: int, error: type[ClusterError]) -> None:
-    async with (
-        dribbling(status, lambda url: ApiClient(Credentials(url, None, lambda: None), request_seconds=0.2)) as client,
-        asyncio.timeout(HANG_SECONDS),
-    ):
+async def test_a_refused_watch_ends_although_its_body_does_not(
+    status: int, error: type[ClusterError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("extender.cluster.client._REQUEST_SECONDS", 0.2)
+    async with dribbling(status) as client, asyncio.timeout(HANG_SECONDS):
         with pytest.raises(error, match=f"watch /api/v1/nodes: HTTP status {status}"):
             await anext(client.lines("/api/v1/nodes", {}, HANG_SECONDS))
 
 
 async def test_a_response_has_a_limited_length() -> None:
-    async with (
-        dribbling(200, lambda url: ApiClient(Credentials(url, None, lambda: None), most_bytes=19)) as client,
-        asyncio.timeout(HANG_SECONDS),
-    ):
+    async with dribbling(200) as client, asyncio.timeout(HANG_SECONDS):
         with pytest.raises(Unavailable, match="the response has more than 19 bytes"):
-            await client.get("/api/v1/nodes")
+            await client.get("/api/v1/nodes", most_bytes=19)
 
 
 async def test_a_redirected_write_is_no_success() -> None:

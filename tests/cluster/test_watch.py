@@ -39,13 +39,12 @@ async def reflecting(
     url: str,
     seen: dict[str, Any],
     timing: Timing = QUICK,
-    page_size: int = 200,
     clock: Callable[[], float] = time.monotonic,
     kind: WatchedResource | None = None,
 ) -> AsyncIterator[Reflector]:
     kind = kind or WatchedResource("nodes", "NodeList", "/api/v1/nodes", seen.__setitem__)
     async with ApiClient(Credentials(url, None, lambda: None)) as client:
-        found = Reflector(client, kind, lambda: None, clock=clock, timing=timing, page_size=page_size)
+        found = Reflector(client, kind, lambda: None, clock=clock, timing=timing)
         async with running(found):
             yield found
 
@@ -57,11 +56,11 @@ def node(name: str) -> dict:
 async def test_pages_events_and_deletions() -> None:
     cluster = Cluster()
     seen: dict[str, Any] = {}
-    for i in range(20):
+    for i in range(450):
         cluster.apply(node(f"n{i}"))
-    async with cluster.serving() as url, reflecting(url, seen, page_size=7) as found:
+    async with cluster.serving() as url, reflecting(url, seen) as found:
         await eventually(lambda: found.listed)
-        assert len(seen) == 20
+        assert len(seen) == 450
         assert cluster.api.requests["GET nodes"] >= 3
         cluster.apply(node("late"))
         cluster.api.registry.delete(NODES, ("", "n3"))

@@ -37,10 +37,11 @@ async def test_a_watch_follows_no_redirect() -> None:
     assert asked == ["/watched"]
 
 
-async def test_a_watch_that_the_server_does_not_open_ends() -> None:
+async def test_a_watch_that_the_server_does_not_open_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extender.cluster.client._OPEN_SECONDS", 0.05)
     server = await asyncio.get_running_loop().create_server(asyncio.Protocol, "127.0.0.1", 0)  # it sends nothing
     port = server.sockets[0].getsockname()[1]
-    async with server, ApiClient(credentials(f"http://127.0.0.1:{port}"), open_seconds=0.05) as client:
+    async with server, ApiClient(credentials(f"http://127.0.0.1:{port}")) as client:
         with pytest.raises(Unavailable, match="watch /watched: TimeoutError"):
             _ = [line async for line in client.lines("/watched", {}, silence_seconds=20.0)]
 

@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -149,12 +150,13 @@ def test_commands_in_running_text_exist() -> None:
     from typer.main import get_command
 
     targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    known_commands: Any = get_command(app)
     for command in inline():
         words = command.split()
         if words[0] == "make":
             assert words[1].rstrip("…") in targets, command
         elif words[0] == "berth":
-            known = get_command(app)
+            known = known_commands
             for word in words[1:]:
                 if not hasattr(known, "commands"):
                     break

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import io
 import re
 import tokenize
 from functools import cache
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ from extender.web.console.console_metrics import METRICS as OF_CONSOLE
 from extender.web.serve_metrics import METRICS as OF_SERVE
 from tests.e2e.control_plane import DOCS
 from tests.worlds.commands import berth
+from tests.worlds.source_code import FILES, WRITTEN
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -129,15 +130,11 @@ FOREIGN = {
 @cache
 def python_names() -> set[str]:
     """The names in the code, without the words of its comments and texts."""
-    found: set[str] = set()
-    for folder in ("extender", "tests", "benchmarks"):
-        for path in (ROOT / folder).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                match node:
-                    case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                        found.add(name)
-                    case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
-                        found.add(name)
+    found, left = set[str](), [compile(path.read_text(), path, "exec") for path in WRITTEN if path.suffix == ".py"]
+    while left:
+        code = left.pop()
+        found |= {code.co_name, *code.co_names, *code.co_varnames, *code.co_freevars, *code.co_cellvars}
+        left += [one for one in code.co_consts if isinstance(one, CodeType)]
     return found
 
 
@@ -174,23 +171,19 @@ FOREIGN_IN_CODE = {"__set_name__", "limit_concurrency", "SSLSocket", "getpeercer
 
 def words_of(path: Path) -> tuple[set[str], set[str]]:
     """(names that the comments and docstrings of a module say, names in its code and in its other strings)."""
-    text = path.read_text()
-    tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
-    docs = [
-        node.value
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-    ]
-    starts = {(one.lineno, one.col_offset) for one in docs}
-    comments = [one.string for one in tokens if one.type == tokenize.COMMENT] + [str(one.value) for one in docs]
-    code = [one.string for one in tokens if one.type != tokenize.COMMENT and one.start not in starts]
+    comments, code, begins = list[str](), list[str](), True  # whether a statement begins: a text there is a docstring
+    for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
+        is_doc = begins and token.type == tokenize.STRING
+        (comments if is_doc or token.type == tokenize.COMMENT else code).append(token.string)
+        if token.type not in (tokenize.NL, tokenize.COMMENT):
+            begins = token.type in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
     said = {part for comment in comments for name in NAMES.findall(comment) for part in name.split(".")}
     files = {name for comment in comments for name in re.findall(r"\b\w+\.py\b", comment)}
     return (said - {"py"}) | files, {word for one in code for word in re.findall(r"\w+", one)}
 
 
 def test_names_in_the_comments_of_the_code_exist() -> None:
-    modules = {path: words_of(path) for path in (ROOT / "extender").rglob("*.py")}
+    modules = {path: words_of(path) for path in FILES}
     known = set[str]().union(*(code for _, code in modules.values()), *(path.with_suffix("").parts for path in modules))
     known |= {path.name for path in CODE} | FOREIGN_IN_CODE
     wrong = {path.name: said - known for path, (said, _) in modules.items() if said - known}

@@ -231,7 +231,7 @@ def on_other_node(node_info: NodeInfo) -> NodeInfo:
 def with_other_names(node_info: NodeInfo) -> NodeInfo:
     """Devices with other names and without attributes; the fabric and the use stay."""
     devices = tuple(
-        replace(one, id=one.id._replace(device=f"other-{bit}"), device=replace(one.device, attributes=NO_ATTRIBUTES))
+        replace(one, device=replace(one.device, name=f"other-{bit}", attributes=NO_ATTRIBUTES))
         for bit, one in enumerate(node_info.inventory.devices)
     )
     return replace(node_info, inventory=replace(node_info.inventory, devices=devices))

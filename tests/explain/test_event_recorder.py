@@ -31,12 +31,10 @@ pytestmark = pytest.mark.loopback
 class World:
     """An event recorder beside that of the console, which hears of no pod: the test tells it."""
 
-    def __init__(self, b: Berthing, client: ApiClient, remembered: int, questions: Questions | None = None) -> None:
+    def __init__(self, b: Berthing, client: ApiClient, questions: Questions | None = None) -> None:
         self.now = 1000.0
         self.b = b
-        self.event_recorder = EventRecorder(
-            questions or b.console.questions, Writer(client, "test"), lambda: self.now, remembered
-        )
+        self.event_recorder = EventRecorder(questions or b.console.questions, Writer(client, "test"), lambda: self.now)
 
     async def waits(self, name: str, count: int = 9, namespace: str = "default") -> None:
         """A pod that wants so many GPUs of a node that has four."""
@@ -59,9 +57,9 @@ class World:
 
 
 @asynccontextmanager
-async def recording(remembered: int = 100, questions: Questions | None = None) -> AsyncIterator[World]:
+async def recording(questions: Questions | None = None) -> AsyncIterator[World]:
     async with berthing({"n1": "t4-4"}) as b, ApiClient(Credentials(b.api, None, lambda: None)) as client:
-        world = World(b, client, remembered, questions)
+        world = World(b, client, questions)
         running = asyncio.create_task(world.event_recorder.run())
         try:
             yield world
@@ -117,7 +115,7 @@ async def test_no_event_before_everything_is_listed() -> None:
         async with Console(
             b.console.client, Policy(), supervisor=(supervisor := Supervisor()), cluster=cluster
         ) as other:
-            w = World(b, b.console.client, 100)
+            w = World(b, b.console.client)
             w.event_recorder = other.event_recorder
             await w.waits("p")
             w.refused("p")
@@ -161,8 +159,15 @@ async def test_a_pod_that_fits_gets_an_event_when_it_no_longer_fits() -> None:
         await eventually(lambda: w.pods_with_events() == ["other", "p"])
 
 
+@pytest.fixture
+def _two_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The most that a recorder remembers, and that wait for it."""
+    monkeypatch.setattr("extender.console.event_recorder._MAX_PODS", 2)
+
+
+@pytest.mark.usefixtures("_two_pods")
 async def test_pods_are_remembered_up_to_a_limit() -> None:
-    async with recording(remembered=2) as w:
+    async with recording() as w:
         for name in ("a", "b", "c"):
             await w.waits(name)
         for name in ("a", "b", "c"):
@@ -194,8 +199,9 @@ async def test_namespaces_take_turns() -> None:
         await eventually(lambda: w.pods_with_events() == ["h1", "honest", "h2", "h3"])
 
 
+@pytest.mark.usefixtures("_two_pods")
 async def test_a_full_queue_drops_pods_of_the_namespace_with_the_most() -> None:
-    async with recording(remembered=2) as w:
+    async with recording() as w:
         await w.waits("honest")
         for name in ("h1", "h2", "h3"):
             await w.waits(name, namespace="hostile")

@@ -36,8 +36,8 @@ class Ticking:
         return self.now
 
 
-def asking(b: Berthing, clock: Callable[[], float], work_seconds: float) -> Questions:
-    return questions(b, Counting(b, clock), work_seconds)
+def asking(b: Berthing, clock: Callable[[], float]) -> Questions:
+    return questions(b, Counting(b, clock))
 
 
 def costly(count: int) -> Hypothetical:
@@ -50,7 +50,7 @@ def costly(count: int) -> Hypothetical:
 async def test_the_pods_of_one_request_share_one_limit_of_work() -> None:
     async with berthing({"n1": "hgx-h100-8"}) as b:
         clock = Ticking(0.1)
-        found = await asking(b, clock, 2.0).hypothetical(costly(20), WhatIf())
+        found = await asking(b, clock).hypothetical(costly(20), WhatIf())
         outcomes = [one["outcome"] for one in found]
         assert len(outcomes) == 20
         assert outcomes[-1] == "unfinished", outcomes
@@ -67,7 +67,7 @@ async def test_new_groups_and_the_making_of_their_pods_share_the_limit_of_work()
     ]
     async with berthing({"n1": "hgx-h100-8"}) as b:
         clock = Ticking(0.1)
-        found = await asking(b, clock, 2.0).hypothetical(hypothetical(jobs), WhatIf())
+        found = await asking(b, clock).hypothetical(hypothetical(jobs), WhatIf())
     groups = [one for one in found if "group" in one]
     assert [one["outcome"] for one in groups] == ["unfinished"] * 3
     assert "ask again with fewer groups or pods" in groups[0]["sentence"]
@@ -143,12 +143,13 @@ class HeldInChild:
     ],
 )
 async def test_probes_and_pages_are_served_during_a_costly_explanation(
-    method: str, path: str, body: Any, tmp_path: Path
+    method: str, path: str, body: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An explanation once kept the event loop busy for 2 s."""
+    monkeypatch.setattr("extender.console.questions.WORK_SECONDS", 1e9)
     async with berthing({"n1": "hgx-h100-8"}) as b:
         clock = HeldInChild(tmp_path)
-        b.console.questions = asking(b, clock, 1e9)
+        b.console.questions = asking(b, clock)
         b.cluster.apply(claim("c"))
         b.cluster.apply(pod("p", "c"))
         b.cluster.apply(pod("m", "c", annotations={"berth.dev/group": "g", "berth.dev/group-min": "2"}))
@@ -166,11 +167,12 @@ async def test_probes_and_pages_are_served_during_a_costly_explanation(
         assert one["outcome"] in ("fits", "waiting"), one
 
 
-async def test_few_explanations_wait_and_further_requests_are_rejected() -> None:
+async def test_few_explanations_wait_and_further_requests_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Explanations of 2 s each for one user once delayed pages for minutes."""
+    monkeypatch.setattr("extender.console.questions.WORK_SECONDS", 1e9)
     path = "/v1/explain/default/p"
     async with berthing({"n1": "hgx-h100-8"}) as b:
-        b.console.questions = asking(b, Ticking(1e6), 1e9)
+        b.console.questions = asking(b, Ticking(1e6))
         await b.create(claim("c"), pod("p", "c"))
         first = await b.client.get(path)
         assert first.json()["outcome"] == "fits", "the answer does not wait for the pause"

@@ -20,6 +20,7 @@ from extender.cli.snapshot_command import dump_of
 from extender.lint import CheckedManifests, check_devices
 from extender.policy import Policy
 from extender.scheduling import Evaluator
+from extender.serve.evaluations import Evaluations
 from extender.serve.filter import FilterService
 from tests.worlds.explain_worlds import asking, explained, objects_of_world
 from tests.worlds.lint_worlds import problems_beside
@@ -166,7 +167,9 @@ def check_world(seed: int) -> None:
     fits = found["outcome"] == "fits"
     offline = answers_of([("", one) for one in [*objects, *asked]], "preferred", None)
     assert any(one["allocations"] is not None for one in offline) == fits, (where, offline, texts(found))
-    service = FilterService(dump_of([*objects, *asked]), Policy(), Evaluator(Features()), lambda: 0.0)
+    service = FilterService(
+        dump_of([*objects, *asked]), Policy(), Evaluator(Features()), Evaluations(lambda: 0.0), lambda: 0.0
+    )
     wanted = {**asked[-1], "metadata": {**asked[-1]["metadata"], "uid": "uid-want"}}
     served = service.filter(decode_pod(wanted), [one["metadata"]["name"] for one in objects if one["kind"] == "Node"])
     assert not served.error, where

@@ -11,14 +11,14 @@ from extender.runtime.informers import CacheRefresh
 
 
 def test_a_full_trend_keeps_every_second_point_and_then_loses_the_oldest() -> None:
-    trend, times = FleetTrend(limit=8, longest=40), range(0, 10_000, 5)
+    trend, times = FleetTrend(), range(0, 60_000, 5)
     for at in times:
         trend.add(TrendPoint(float(at), at, 0))
         found = [point.at for point in trend.after(-1)]
-        assert len(found) <= 8
-        assert found[0] == 0 or at > 8 * 40 - 5, "the whole time since the start, as long as it can"
-    assert {after - before for before, after in pairwise(found)} == {40}
-    assert found[-1] > 9_900
+        assert len(found) <= 240
+        assert found[0] == 0 or at > 240 * 160 - 5, "the whole time since the start, as long as it can"
+    assert {after - before for before, after in pairwise(found)} == {160}
+    assert found[-1] > 59_800
     assert [point.at for point in trend.after(found[-2])] == found[-1:]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import decode_pod
@@ -64,9 +65,9 @@ def saved(path: Path, content: bytes) -> list[Job]:
 class Seen:
     """A history, and the binds and ends of pods that it is told."""
 
-    def __init__(self, **limits: int) -> None:
+    def __init__(self) -> None:
         self.now = EPOCH
-        self.history = JobHistory(lambda: self.now, **limits)
+        self.history = JobHistory(lambda: self.now)
 
     def binds(
         self, name: str, *, users: tuple[str, ...] = (), notes: dict[str, str] | None = None, **spec: Any
@@ -130,9 +131,10 @@ def test_pods_that_share_a_claim_are_left_out() -> None:
     assert seen.lines == []
 
 
-def test_jobs_are_in_the_order_of_their_arrival_and_the_oldest_go() -> None:
+def test_jobs_are_in_the_order_of_their_arrival_and_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """By number and by bytes, with names and times of their own."""
-    seen = Seen(most_jobs=3)
+    monkeypatch.setattr("extender.console.job_history.MAX_JOBS", 3)
+    seen = Seen()
     for number in range(5):
         seen.now = EPOCH + number
         seen.binds(f"p{number}")
@@ -144,7 +146,9 @@ def test_jobs_are_in_the_order_of_their_arrival_and_the_oldest_go() -> None:
         ("job-2", 1.0, 52.0),
         ("job-3", 2.0, 31.0),
     ]
-    small = Seen(most_bytes=1000)
+    monkeypatch.undo()
+    monkeypatch.setattr("extender.console.job_history.MAX_BYTES", 1000)
+    small = Seen()
     for number in range(50):
         small.binds(f"p{number}", notes={"berth.dev/topology": "required"})
         small.ends(f"p{number}")
@@ -152,8 +156,9 @@ def test_jobs_are_in_the_order_of_their_arrival_and_the_oldest_go() -> None:
     assert 1 < len(small.lines) < 50
 
 
-def test_the_jobs_that_run_are_bounded_too() -> None:
-    seen = Seen(most_bytes=1000)
+def test_the_jobs_that_run_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extender.console.job_history.MAX_BYTES", 1000)
+    seen = Seen()
     for number in range(50):
         seen.binds(f"p{number}")
     for number in range(50):

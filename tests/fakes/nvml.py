@@ -4,7 +4,8 @@ Each function has the arguments that NVIDIA's NVML reference declares. What woul
 elsewhere than it should is a BorderFault: a structure by value, another size or version, no handle, a missing argument.
 A function that is not declared here is one, too.
 
-As a program it is the agent's reader process with this library: `python -m tests.fakes.nvml JSON`.
+As a program it is the agent's reader process with this library: `python -m tests.fakes.nvml JSON`. It starts fast, as
+it imports little of Berth.
 """
 
 from __future__ import annotations
@@ -14,25 +15,23 @@ import json
 import os
 import signal
 import sys
-import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from ctypes import Structure, c_char, c_double, c_int, c_longlong, c_ubyte, c_uint, c_ulonglong, c_void_p
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pynvml
 
 from extender.agent import reader as agent_reader
 from extender.agent.reader import Sysfs
-from extender.agent.reader_process import ReadFailed, as_reading
 from extender.api.gpu_topology import UNKNOWN_DISTANCE
-from extender.sandbox import carried_machines
-from extender.sandbox.machines import Machine, gpu_uuid
-from extender.topology.agent_slices import Reading
-from tests.worlds.eventually import HANG_SECONDS
+
+if TYPE_CHECKING:
+    from extender.sandbox.machines import Machine
+    from extender.topology.agent_slices import Reading
 
 UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED, TIMEOUT = 1, 2, 3, 4, 9, 10
 FUNCTION_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED, VERSION_MISMATCH, NOT_READY, UNKNOWN = 13, 15, 16, 18, 27, 999
@@ -179,9 +178,16 @@ class Library:
     """
 
     def __init__(
-        self, machine: Machine, *, node: str = "n", hidden_switch: bool = False, clique: str = "", mig: bool = False
+        self,
+        machine: Machine,
+        *,
+        node: str = "n",
+        uuids: Sequence[str] = (),
+        hidden_switch: bool = False,
+        clique: str = "",
+        mig: bool = False,
     ) -> None:
-        self.machine, self.node = machine, node
+        self.machine = machine
         self.hidden_switch, self.clique, self.mig = hidden_switch, clique, mig
         self.errors: dict[str, int] = {}
         self.missing: set[str] = set()
@@ -200,9 +206,14 @@ class Library:
         self.xids: list[tuple[int, int]] = []  # GPU and XID, reported once
         self.registered: set[int] = set()
         self.down: set[tuple[int, int]] = set()
-        self.uuids = [gpu_uuid(node, i).encode() for i in range(machine.count)]
-        self.names = [machine.product.encode()] * machine.count
-        self.buses = [f"00000000:{i + 1:02X}:00.0".encode() for i in range(machine.count)]
+        self.count = len(machine.readings)
+        if not uuids:
+            from extender.sandbox.machines import gpu_uuid
+
+            uuids = [gpu_uuid(node, i) for i in range(self.count)]
+        self.uuids = [uuid.encode() for uuid in uuids]
+        self.names = [machine.product.encode()] * self.count
+        self.buses = [f"00000000:{i + 1:02X}:00.0".encode() for i in range(self.count)]
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("nvml"):
@@ -224,7 +235,7 @@ class Library:
         if name == self.crashes:
             os.kill(os.getpid(), signal.SIGSEGV)
         if name == self.hangs:
-            time.sleep(HANG_SECONDS)
+            signal.pause()
         if name in self.errors:
             return self.errors[name]
         if not self.begun and name != "nvmlInitWithFlags":
@@ -232,7 +243,7 @@ class Library:
         gpus = [one - _FIRST_HANDLE for kind, one in zip(kinds, arguments, strict=True) if kind == DEVICE]
         if any(gpu in self.lost for gpu in gpus):
             return GPU_IS_LOST
-        if any(not 0 <= gpu < self.machine.count for gpu in gpus):
+        if any(not 0 <= gpu < self.count for gpu in gpus):
             raise BorderFault(f"{name}: the handle is of no GPU")
         answer: Callable[..., int | None] = getattr(self, f"_{name}")
         return (
@@ -254,10 +265,10 @@ class Library:
         text.value = b"580.159.04"
 
     def _nvmlDeviceGetCount_v2(self, count: Any) -> None:
-        count.value = self.machine.count
+        count.value = self.count
 
     def _nvmlDeviceGetHandleByIndex_v2(self, i: int, handle: Any) -> int:
-        if i >= self.machine.count:
+        if i >= self.count:
             return INVALID_ARGUMENT
         handle.value = _FIRST_HANDLE + i
         return GPU_IS_LOST if i in self.lost else 0
@@ -357,7 +368,7 @@ class Places(Sysfs):
     """The places of the library's GPUs, as its machine has them."""
 
     def __init__(self, library: Library) -> None:
-        super().__init__()
+        super().__init__(Path("/sys"))
         self._library = library
 
     def numa(self, address: str) -> int | None:
@@ -378,6 +389,8 @@ def reader(library: Library) -> agent_reader.Reader:
 
 def reading(library: Library) -> Callable[[], Awaitable[tuple[Reading, ...]]]:
     """What ReaderProcess.read is, in this process."""
+    from extender.agent.reader_process import ReadFailed, as_reading
+
     inner = reader(library)
 
     async def read() -> tuple[Reading, ...]:
@@ -394,16 +407,20 @@ def command(machine: str, **options: Any) -> list[str]:
 
     `crashes` or `hangs` name a function; with `once`, a file, only the first process does so. `errors` as in Library.
     """
-    return [sys.executable, "-m", "tests.fakes.nvml", json.dumps({"machine": machine, **options})]
+    from extender.sandbox import carried_machines
+
+    given = {"once": "", "crashes": "", "hangs": "", "errors": {}, "xids": [], **options}
+    found = carried_machines()[machine]
+    uuids = [uuid.decode() for uuid in Library(found).uuids]
+    given |= {"machine": {**asdict(found), "nics": []}, "uuids": uuids}
+    return [sys.executable, "-m", "tests.fakes.nvml", json.dumps(given)]
 
 
 def main() -> None:
-    options = SimpleNamespace(
-        **{"once": "", "crashes": "", "hangs": "", "errors": {}, "xids": [], **json.loads(sys.argv[1])}
-    )
-    library = Library(carried_machines()[options.machine])
+    options = json.loads(sys.argv[1], object_hook=lambda found: SimpleNamespace(**found))
+    library = Library(options.machine, uuids=options.uuids)
     if not options.once or not Path(options.once).exists():
-        library.crashes, library.hangs, library.errors = options.crashes, options.hangs, options.errors
+        library.crashes, library.hangs, library.errors = options.crashes, options.hangs, vars(options.errors)
         library.xids = [(gpu, xid) for gpu, xid in options.xids]
         if options.once:
             Path(options.once).touch()

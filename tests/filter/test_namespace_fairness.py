@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from extender.api.claim_specs import ClaimSpec, DeviceRequest, Request
 from extender.api.object_meta import ObjectKey
 from extender.api.request_mix import DEFAULT_MIX, whole_gpus
@@ -11,9 +13,10 @@ from extender.serve.evaluations import Evaluations
 from tests.worlds.evaluation_worlds import MACHINES, Fleet
 
 
-def test_many_waiting_pods_of_one_namespace_do_not_replace_those_of_others() -> None:
+def test_many_waiting_pods_of_one_namespace_do_not_replace_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Berth once forgot the oldest pod of all namespaces, and no longer woke it."""
-    fleet = Fleet(nodes=1, kinds=1, remembered_pods=3)  # a node with four GPUs
+    monkeypatch.setattr("extender.serve.filter.MAX_PODS", 3)
+    fleet = Fleet(nodes=1, kinds=1)  # a node with four GPUs
     waiting = fleet.pod("honest", count=5)
     assert not fleet.filter_service.filter(waiting, fleet.names).passed
     for _ in range(6):
@@ -22,9 +25,10 @@ def test_many_waiting_pods_of_one_namespace_do_not_replace_those_of_others() -> 
     assert fleet.filter_service.remembered()["unschedulable"] == 3
 
 
-def test_a_waiting_pod_with_large_claims_counts_as_several() -> None:
+def test_a_waiting_pod_with_large_claims_counts_as_several(monkeypatch: pytest.MonkeyPatch) -> None:
     """150 pods whose 30 claims of 120 KB were deleted meanwhile kept 1.1 GB: their requirements had the claims."""
-    fleet = Fleet(nodes=1, kinds=1, remembered_pods=120)
+    monkeypatch.setattr("extender.serve.filter.MAX_PODS", 120)
+    fleet = Fleet(nodes=1, kinds=1)
     waiting = fleet.pod("honest", count=5)
     assert not fleet.filter_service.filter(waiting, fleet.names).passed
     hostile = [fleet.large("hostile", 30) for _ in range(6)]
@@ -33,8 +37,9 @@ def test_a_waiting_pod_with_large_claims_counts_as_several() -> None:
     assert fleet.filter_service.unschedulable.uids() == [waiting.uid, hostile[4].uid, hostile[5].uid]
 
 
-def test_a_queued_evaluation_of_large_claims_counts_as_several() -> None:
-    evaluations = Evaluations(lambda: 0.0, limit=120)
+def test_a_queued_evaluation_of_large_claims_counts_as_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extender.serve.evaluations._MAX_ITEMS", 120)
+    evaluations = Evaluations(lambda: 0.0)
     evaluations.queue("honest", "small", lambda _: True)
     for number in range(6):
         evaluations.queue("hostile", number, lambda _: True, size=59)
@@ -42,8 +47,11 @@ def test_a_queued_evaluation_of_large_claims_counts_as_several() -> None:
     assert evaluations.waiting == 3
 
 
-def test_many_placed_pods_of_one_namespace_do_not_replace_the_shortlists_of_others() -> None:
-    fleet = Fleet(nodes=2, kinds=1, remembered_pods=3)
+def test_many_placed_pods_of_one_namespace_do_not_replace_the_shortlists_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("extender.serve.filter.MAX_PODS", 3)
+    fleet = Fleet(nodes=2, kinds=1)
     placed = fleet.pod("honest")
     assert fleet.filter_service.filter(placed, fleet.names).passed == ["n0", "n1"]
     for _ in range(5):

@@ -102,14 +102,16 @@ def test_a_ranking_that_follows_in_small_budgets_equals_one_made_at_once(
 ) -> None:
     """Nodes come, go and change while budgets end anywhere, however few of the states that no node is in are
     remembered."""
-    world = World("abcd", identity=identity)
-    ranking = NodeRanking(world.requirements, vacant=vacant)
-    for some, (name, kind) in zip(ends, changes, strict=False):
-        snapshot, context = world.newest()
-        if ranking.update(snapshot, replace(context, deadline=steps(some, ends_one=True))):
-            ranking.refresh(snapshot, replace(context, deadline=steps(some, ends_one=True)))
-        world.change(name, kind)
-    world.assert_right(ranking)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("extender.scheduling.node_ranking._MAX_VACANT", vacant)
+        world = World("abcd", identity=identity)
+        ranking = NodeRanking(world.requirements)
+        for some, (name, kind) in zip(ends, changes, strict=False):
+            snapshot, context = world.newest()
+            if ranking.update(snapshot, replace(context, deadline=steps(some, ends_one=True))):
+                ranking.refresh(snapshot, replace(context, deadline=steps(some, ends_one=True)))
+            world.change(name, kind)
+        world.assert_right(ranking)
 
 
 @pytest.mark.parametrize("identity", [False, True])

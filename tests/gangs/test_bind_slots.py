@@ -18,7 +18,7 @@ from extender.serve.filter import FilterResult
 from extender.serve.gangs.gang_admission import SlotLimits
 from extender.serve.gangs.gang_state import FormingGang
 from extender.web.http_limits import VERBS
-from tests.worlds.bind_slots_world import Requeues, admission, gang_member, gang_scheduler, plan
+from tests.worlds.bind_slots_world import AdmissionAlone, Requeues, gang_member, plan, watched_gangs
 from tests.worlds.dra_worlds import place
 from tests.worlds.eventually import eventually
 from tests.worlds.gang_pods import NODES, bind_all, create_gang, planned
@@ -34,9 +34,9 @@ def forming(namespace: str, size: int, since: float = 0.0, arrived: int = 0, *, 
 
 def in_the_way(namespace: str, count: int, *plans: FormingGang, now: float = 0.0) -> list[int] | None:
     """The positions of the plans that must end; None if the gang must wait."""
-    queue = admission(lambda: now, LIMITS)
+    queue = AdmissionAlone(lambda: now, LIMITS)
     queue.forming.update({one.key: one for one in plans})
-    found = queue.plans_in_the_way(namespace, count)
+    found = queue.plans_to_preempt(namespace, count)
     return None if found is None else sorted(plans.index(one) for one in found)
 
 
@@ -101,7 +101,7 @@ class Queue:
     def __init__(self) -> None:
         self.fleet, self.requeues = Fleet("mixed"), Requeues()
         self.fleet.fill(1, 0.0)
-        self.gangs = gang_scheduler(self.fleet, LIMITS, remembered_gangs=100, sink=self.requeues)
+        self.gangs, self.monitor = watched_gangs(self.fleet, LIMITS, sink=self.requeues)
         self.pods: dict[str, Pod] = {}
 
     def ask(self, namespace: str, group: str, minimum: int) -> bool:
@@ -163,8 +163,8 @@ def test_a_gang_that_is_not_tried_any_more_loses_its_turn() -> None:
     queue.end("n0")
     assert not queue.ask("c", "job", 10)
     queue.requeues.times.clear()
-    queue.fleet.now = queue.gangs.admission.next_deadline
-    queue.gangs.admission.requeue_due()
+    queue.fleet.now = queue.gangs.timers.next
+    queue.monitor.expire()
     assert queue.requeues.times == ["fits"]
     assert queue.ask("c", "job", 10)
 
@@ -195,28 +195,29 @@ def test_in_any_order_the_limits_hold_and_every_gang_gets_its_places(seed: int) 
     assert not waiting
 
 
-def test_the_namespaces_with_gangs_that_wait_for_places_are_bounded() -> None:
-    queue = admission(lambda: 0.0, LIMITS, namespaces=4)
+def test_the_namespaces_with_gangs_that_wait_for_places_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{SlotLimits.__module__}.MAX_REMEMBERED", 4)
+    queue = AdmissionAlone(lambda: 0.0, LIMITS)
     for i in range(20):
-        assert queue.ask(GroupKey(f"n{i}", GroupSource.BERTH, "job"), "u", 11, is_queued=False)
+        assert queue.ask(GroupKey(f"n{i}", GroupSource.BERTH, "job"), "u", 11, None, is_queued=False)
     assert len(list(queue.places())) == 4
 
 
 def test_a_gang_that_waits_is_requeued_and_takes_the_places_of_a_plan_that_waits_too_long() -> None:
     fleet, requeues = Fleet("mixed"), Requeues()
     fleet.fill(1, 0.0)
-    gangs = gang_scheduler(fleet, LIMITS, sink=requeues)
+    gangs, monitor = watched_gangs(fleet, LIMITS, sink=requeues)
     evil, good = ([gang_member(fleet, name, "job", f"p{i}", 8) for i in range(8)] for name in ("evil", "good"))
     names = list(fleet.devices)
     assert gangs.filter(evil[0], names) == FilterResult(), "all nodes"
     (text,) = set(gangs.filter(good[0], names).failed.values())
     assert text.endswith(QUEUED)
-    gangs.admission.requeue_due()
+    monitor.expire()
     assert not requeues.times
-    fleet.now = gangs.admission.next_deadline
+    fleet.now = gangs.timers.next
     (plan,) = gangs.forming.values()
     assert fleet.now < plan.ends_at, "no other gang would end it yet"
-    gangs.admission.requeue_due()
+    monitor.expire()
     assert requeues.times == ["fits"]
     assert gangs.filter(good[0], names) == FilterResult()
     assert [key.namespace for key in gangs.forming] == ["good"]
@@ -228,7 +229,7 @@ def test_a_namespace_whose_gangs_end_early_does_not_keep_the_places_with_new_gan
     """Each ends before it would give way, and the next one takes its slots."""
     fleet = Fleet("mixed")
     fleet.fill(1, 0.0)
-    gangs, names = gang_scheduler(fleet, LIMITS), list(fleet.devices)
+    (gangs, _), names = watched_gangs(fleet, LIMITS), list(fleet.devices)
     evil = [gang_member(fleet, "evil", f"g{i}", f"p{i}-{j}") for i in range(25) for j in range(2)][::2]
     good = [gang_member(fleet, "good", "job", f"p{i}", 8) for i in range(8)]
     for first in evil[:5]:
@@ -248,7 +249,7 @@ def test_after_a_plan_gave_way_the_other_plans_of_its_namespace_have_a_new_turn(
     queue = Queue()
     for i in range(5):
         assert queue.ask("evil", f"n{i}", 2)
-    queue.fleet.now = queue.gangs.admission.next_deadline
+    queue.fleet.now = queue.gangs.timers.next
     assert queue.ask("good", "job", 8)
     plans = queue.gangs.forming
     assert sorted(key.namespace for key in plans) == ["evil", "good"]

@@ -10,9 +10,8 @@ import pytest
 from extender.api.pod_groups import GroupKey, GroupSource
 from extender.cluster import Writer
 from extender.gangs.gang import members_with_claims
-from extender.serve.gangs.bound_members import BoundMembers
 from tests.worlds.eventually import eventually
-from tests.worlds.gang_fleet import read_due
+from tests.worlds.gang_fleet import BoundMembersAlone
 from tests.worlds.gang_pods import (
     NO_ROOM,
     SIX_NODES,
@@ -81,23 +80,23 @@ async def test_members_that_terminate_never_count_again() -> None:
     async with berthing(SIX_NODES) as b:
         await create_again(b)
         cache = b.app.service.cache
-        bound = BoundMembers(cache, read, lambda: now[0])
+        bound = BoundMembersAlone(cache, read, lambda: now[0])
         bound.want(KEY)
-        await read_due(bound)
+        await bound.read_due()
         gone = {b.pod(f"old{i}")["metadata"]["uid"]: "" for i in range(4)}
         for reads in (1, 2):
             assert cache.snapshot().bound_members[KEY] == gone
             assert len(namespaces) == reads
-            now[0] = bound.next_deadline
-            bound.expire()
+            now[0] = bound.timers.next
+            bound.due()
             assert cache.snapshot().bound_members[KEY] == gone, "until the next read"
-            await read_due(bound)
+            await bound.read_due()
         for i in range(4):
             delete(b, "pods", f"old{i}")
             delete(b, "resourceclaims", f"old{i}-gpus")
         await eventually(lambda: not members_with_claims(KEY, cache.snapshot()), "the claims are gone")
-        now[0] = bound.next_deadline
-        bound.expire()
+        now[0] = bound.timers.next
+        bound.due()
         assert KEY not in cache.snapshot().bound_members
 
 
@@ -151,15 +150,15 @@ async def test_a_member_that_is_bound_during_a_read_runs() -> None:
             await reading.wait()
             return {}
 
-        bound = BoundMembers(cache, read, lambda: 0.0)
+        bound = BoundMembersAlone(cache, read, lambda: 0.0)
         bound.want(KEY)
-        task = asyncio.create_task(read_due(bound))
+        task = asyncio.create_task(bound.read_due())
         await asyncio.sleep(0)
         bound.bound(KEY, b.pod("p0")["metadata"]["uid"], "n0")
         reading.set()
         await task
         assert cache.snapshot().bound_members[KEY] == {b.pod("p0")["metadata"]["uid"]: "n0"}
-        assert bound.next_deadline == 30.0
+        assert bound.timers.next == 30.0
 
 
 async def test_a_slow_read_of_one_namespace_delays_no_other() -> None:

@@ -88,8 +88,10 @@ def test_a_gang_that_changed_is_requeued_after_a_second() -> None:
     waiting = gang.gangs.admission.get(gang.key)
     assert waiting is not None
     assert (waiting.reason.code, waiting.retry_at) == (Code.GANG_CHANGED, gang.fleet.now + 1)
-    gang.fleet.now = gang.gangs.admission.next_deadline
-    assert gang.gangs.admission.requeue_due()
+    gang.requeues.times.clear()
+    gang.fleet.now = gang.gangs.timers.next
+    gang.monitor.expire()
+    assert gang.requeues.times == ["fits"]
     gang.ask()
     assert gang.gangs.forming
 
@@ -102,6 +104,9 @@ def test_a_gang_whose_members_come_during_its_pause_is_requeued_at_its_end() -> 
     gang.requeues.times.clear()
     gang_member(gang.fleet, "default", "job", "late", SIZE + 1)
     gang.seen()
+    waiting = gang.gangs.admission.get(gang.key)
+    assert waiting is not None
     assert not gang.requeues.times
-    gang.fleet.now = gang.gangs.admission.next_deadline
-    assert gang.gangs.admission.requeue_due()
+    gang.fleet.now = waiting.retry_at
+    gang.monitor.expire()
+    assert gang.requeues.times == ["fits"]

@@ -15,11 +15,11 @@ from extender.api.reasons import Code, Reason
 from extender.cache import ClusterCache
 from extender.cluster import Unavailable
 from extender.policy import Policy
-from extender.serve.gangs.bound_members import BoundMembers
+from extender.serve.gangs.bound_members import MAX_GROUPS
 from extender.serve.gangs.gang_admission import GangAdmission
-from tests.worlds.bind_slots_world import admission
+from tests.worlds.bind_slots_world import AdmissionAlone
 from tests.worlds.eventually import eventually
-from tests.worlds.gang_fleet import read_due
+from tests.worlds.gang_fleet import BoundMembersAlone
 from tests.worlds.gang_pods import (
     NODES,
     bind_all,
@@ -49,7 +49,7 @@ def pause_seconds(waiting: GangAdmission, now: list[float]) -> float:
 
 def test_the_pause_doubles_with_each_failed_plan_until_a_member_is_bound() -> None:
     now = [0.0]
-    waiting = admission(lambda: now[0], remembered=4)
+    waiting = AdmissionAlone(lambda: now[0])
     assert [pause_seconds(waiting, now) for _ in range(6)] == [1, 2, 4, 8, 16, 30]
     assert {pause_seconds(waiting, now) for _ in range(3000)} == {30}
     waiting.succeeded(key())
@@ -59,7 +59,7 @@ def test_the_pause_doubles_with_each_failed_plan_until_a_member_is_bound() -> No
 def test_a_change_of_a_gang_shortens_its_pause_to_a_second_and_ever_new_changes_do_not_end_it() -> None:
     """A plan for each edit of a large gang would keep the event loop busy."""
     now = [0.0]
-    waiting = admission(lambda: now[0], remembered=4)
+    waiting = AdmissionAlone(lambda: now[0])
     for _ in range(5):
         waiting.pause(key(), REFUSED)
     found = waiting.get(key())
@@ -71,10 +71,11 @@ def test_a_change_of_a_gang_shortens_its_pause_to_a_second_and_ever_new_changes_
         assert found.retry_at == 1
 
 
-def test_the_memory_of_gangs_and_of_their_failures_is_bounded() -> None:
+def test_the_memory_of_gangs_and_of_their_failures_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attack: fill memory with gangs."""
+    monkeypatch.setattr(f"{GangAdmission.__module__}.MAX_REMEMBERED", 4)
     now = [0.0]
-    waiting = admission(lambda: now[0], remembered=4)
+    waiting = AdmissionAlone(lambda: now[0])
     for i in range(100):
         waiting.pause(key(f"job-{i}"), REFUSED)
         waiting.collects_not_before(key(f"job-{i}"), 1.0)
@@ -85,9 +86,10 @@ def test_the_memory_of_gangs_and_of_their_failures_is_bounded() -> None:
     assert sum(waiting.complete_since(key(f"job-{i}")) == 0.0 for i in reversed(range(100))) == 4
 
 
-def test_a_namespace_with_thousands_of_gangs_takes_no_memory_from_others() -> None:
+def test_a_namespace_with_thousands_of_gangs_takes_no_memory_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attack: make Berth forget the pauses and failures of others' gangs."""
-    waiting = admission(lambda: 0.0, remembered=8)
+    monkeypatch.setattr(f"{GangAdmission.__module__}.MAX_REMEMBERED", 8)
+    waiting = AdmissionAlone(lambda: 0.0)
     others = [key("job", f"other-{i}") for i in range(3)]
     for one in others:
         waiting.pause(one, REFUSED)
@@ -189,38 +191,37 @@ async def test_bound_members_are_read_again_after_pauses_that_grow_and_are_forgo
         for group in ("job", "other"):
             member(b, f"{group}-0", group)
         await b.settled()
-        bound = BoundMembers(cache, reads, lambda: now[0], seconds=30.0)
+        bound = BoundMembersAlone(cache, reads, lambda: now[0])
         done: list[GroupKey] = []
 
         def read(one: GroupKey, before: Mapping[str, str]) -> None:
             if before == cache.snapshot().bound_members[one]:
                 done.append(one)
 
-        assert bound.want(key())
+        bound.want(key())
         for pause in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 16.0):
-            assert not bound.want(key()), "it is wanted already"
-            await read_due(bound, read)
+            await bound.read_due(read)
             assert cache.snapshot().bound_members[key()] == {"uid-job": "n0"}
-            assert bound.next_deadline == now[0] + 30.0
-            assert bound.want(key())
+            assert bound.timers.next == now[0] + 30.0
+            bound.want(key())
             count = len(reads.namespaces)
-            await read_due(bound, read)
+            await bound.read_due(read)
             assert len(reads.namespaces) == count
-            assert bound.next_deadline == now[0] + pause
+            assert bound.timers.next == now[0] + pause
             now[0] += pause
-        await read_due(bound, read)
+        await bound.read_due(read)
         done.clear()
-        assert bound.want(key("other"))
-        assert bound.next_deadline == now[0] + 0.5, "its namespace was read a moment ago"
+        bound.want(key("other"))
+        assert bound.timers.next == now[0] + 0.5, "its namespace was read a moment ago"
         now[0] += 0.5
-        await read_due(bound, read)
+        await bound.read_due(read)
         assert set(done) == {key(), key("other")}, "a group of the read before waits still"
-        now[0] = bound.next_deadline
-        bound.expire()
+        now[0] = bound.timers.next
+        bound.due()
         assert key() not in cache.snapshot().bound_members
         reads.fails = True
-        assert bound.want(key())
-        await read_due(bound, read)
+        bound.want(key())
+        await bound.read_due(read)
         assert not cache.snapshot().bound_members.get(key())
         assert reads.namespaces == ["default"] * 10
 
@@ -236,32 +237,33 @@ async def test_a_changed_group_is_read_again_soon_and_a_slow_read_rests_longer()
     async with berthing(NODES) as b:
         member(b, "job-0")
         await b.settled()
-        bound = BoundMembers(b.app.service.cache, reads, lambda: now[0], seconds=30.0)
+        bound = BoundMembersAlone(b.app.service.cache, reads, lambda: now[0])
         for pause in (0.5, 1.0, 2.0):
             bound.want(key())
-            await read_due(bound)
+            await bound.read_due()
             bound.want(key())
-            assert bound.next_deadline == now[0] + pause
+            assert bound.timers.next == now[0] + pause
             now[0] += pause
         bound.forget(key())
-        await read_due(bound)
+        await bound.read_due()
         bound.want(key())
-        assert bound.next_deadline == now[0] + 0.5
+        assert bound.timers.next == now[0] + 0.5
         now[0], seconds[0] = now[0] + 0.5, 0.25
-        await read_due(bound)
+        await bound.read_due()
         bound.want(key("other"))
-        assert bound.next_deadline == now[0] + 5.0
+        assert bound.timers.next == now[0] + 5.0
 
 
 async def test_the_namespaces_that_are_read_at_a_time_are_bounded() -> None:
     async with berthing(NODES) as b:
-        bound = BoundMembers(b.app.service.cache, _Reads(), lambda: 0.0, reads=2)
+        bound = BoundMembersAlone(b.app.service.cache, _Reads(), lambda: 0.0)
         for namespace in "abc":
             bound.want(key("job", namespace))
+        bound.due()
         first = bound.take_due()
         assert list(first) == ["a", "b"]
         assert not bound.take_due()
-        assert bound.next_deadline == inf, "the end of a read makes room for the next one"
+        assert bound.timers.next == inf, "the end of a read makes room for the next one"
         await bound.read("a", first["a"], lambda *_: None)
         assert list(bound.take_due()) == ["c"]
 
@@ -269,27 +271,27 @@ async def test_the_namespaces_that_are_read_at_a_time_are_bounded() -> None:
 async def test_the_groups_of_a_namespace_that_are_read_together_are_bounded() -> None:
     async with berthing(NODES) as b:
         cache, reads, now = b.app.service.cache, _Reads(), [0.0]
-        bound = BoundMembers(cache, reads, lambda: now[0], groups=2)
+        bound = BoundMembersAlone(cache, reads, lambda: now[0])
         for namespace in ("a", "b"):
-            for i in range(5):
-                assert bound.want(key(f"job-{i}", namespace)) == (i < 2)
-        await read_due(bound)
-        assert Counter(one.namespace for one in cache.snapshot().bound_members) == {"a": 2, "b": 2}
+            for i in range(MAX_GROUPS + 3):
+                bound.want(key(f"job-{i}", namespace))
+        await bound.read_due()
+        assert Counter(one.namespace for one in cache.snapshot().bound_members) == {"a": MAX_GROUPS, "b": MAX_GROUPS}
         now[0] = 1.0
-        next_ones = {key(f"next-{i}", "a") for i in range(2)}
+        next_ones = {key(f"next-{i}", "a") for i in range(MAX_GROUPS)}
         for one in next_ones:
-            assert bound.want(one)
-        await read_due(bound)
+            bound.want(one)
+        await bound.read_due()
         assert {one for one in cache.snapshot().bound_members if one.namespace == "a"} == next_ones
 
 
 def test_the_end_of_a_pause_wakes_only_if_a_plan_may_succeed() -> None:
     now, version = [0.0], ClusterCache(Features()).snapshot().version
-    waiting = admission(lambda: now[0], remembered=4)
+    waiting = AdmissionAlone(lambda: now[0])
 
     def woken() -> bool:
         now[0] += 100.0
-        return waiting.requeue_due()
+        return waiting.expire()
 
     waiting.pause(key(), Reason(Code.GANG_NO_ROOM, ("job",)), version, "u", wakes=False)
     assert not woken(), "nothing has changed"

@@ -45,7 +45,7 @@ def test_an_event_that_the_table_does_not_have_is_a_bug() -> None:
 
 def test_a_committed_gang_outlives_its_plan() -> None:
     gang = plan(key(), 2, arrived=2)
-    assert (gang.state, gang.gives_way_at) == (GangState.WRITING, float("inf"))
+    assert (gang.state, gang.preemptible_at) == (GangState.WRITING, float("inf"))
     commit(gang)
     gang.end("its deadline passed")
     assert (gang.state, gang.ended) == (GangState.COMMITTED, "")
@@ -56,14 +56,14 @@ def test_a_committed_gang_outlives_its_plan() -> None:
 @pytest.mark.parametrize("how", ["bound", "leave"])
 async def test_an_ended_plan_does_not_end_the_holds_of_a_new_one(how: str) -> None:
     async with berthing(NODES) as b:
-        plans, reservations = b.app.service.gangs.plans, b.app.service.cache.reservations
+        gangs, reservations = b.app.service.gangs, b.app.service.cache.reservations
         await create_gang(b, 3)
         await planned(b, "p0")
-        old = plans.forming[key()]
+        old, plans = gangs.forming[key()], gangs.plans
         commit(old)
         plans.end(old, "")
         await planned(b, "p0")
-        assert plans.forming[key()] is not old
+        assert gangs.forming[key()] is not old
         for uid in old.planned.members:
             if how == "bound":
                 plans.bound(old, uid)

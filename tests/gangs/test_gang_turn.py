@@ -12,7 +12,7 @@ from extender.api.reasons import Code, Reason
 from extender.serve.gangs.gang_admission import GangAdmission, SlotLimits
 from extender.serve.gangs.gang_plans import GangPlans
 from extender.serve.gangs.gang_state import FormingGang
-from tests.worlds.bind_slots_world import admission, commit, plan
+from tests.worlds.bind_slots_world import AdmissionAlone, commit, plan
 from tests.worlds.eventually import eventually
 from tests.worlds.gang_fleet import Gangs, unfinished
 from tests.worlds.gang_pods import NODES, bind_all, create_gang, delete, key, member, planned, reasons
@@ -46,7 +46,7 @@ async def test_new_gangs_do_not_form_on_the_nodes_of_a_gang_that_waits(is_asked:
         assert await reasons(b, "second-0") == waits_for("large")
         if not is_asked:
             touches, now[0] = requeuer.touches, now[0] + 15.0
-            gangs.rescheduled.set()
+            gangs.timers.moved()
             await eventually(lambda: requeuer.touches > touches, "the large gang has lost its turn")
             assert await bind_all(b, await planned(b, "second-0", "second-1")) == ["", ""]
             return
@@ -79,7 +79,7 @@ def kept_from(queue: GangAdmission, group: GroupKey) -> dict[GroupKey, frozenset
 
 def test_the_gang_that_waits_for_longest_has_the_turn_until_kube_scheduler_does_not_ask_for_15_seconds() -> None:
     now = [0.0]
-    queue = admission(lambda: now[0])
+    queue = AdmissionAlone(lambda: now[0])
     queue.forming[FIRST] = plan(FIRST, 2)
     for group in (key("older"), LARGE, OTHER, SMALL):
         now[0] += 1.0
@@ -92,14 +92,14 @@ def test_the_gang_that_waits_for_longest_has_the_turn_until_kube_scheduler_does_
     now[0] += 10.0
     queue.requeue_waiting()
     assert [place.lost_at for place in queue.places()] == [now[0] + 5.0]
-    assert queue.ask(LARGE, "u", 1, is_queued=False)
+    assert queue.ask(LARGE, "u", 1, queue.get(LARGE), is_queued=False)
     now[0] += 10.0
-    assert not queue.requeue_due()
+    assert not queue.expire()
     queue.requeue_waiting()
     now[0] += 15.0
+    assert queue.expire()
     assert kept_from(queue, OTHER) == {}
-    assert queue.requeue_due()
-    assert not queue.requeue_due(), "once"
+    assert not queue.expire(), "once"
     waits_behind(queue, OTHER, "n2")
     queue.gone(OTHER)
     assert kept_from(queue, SMALL) == {}
@@ -108,13 +108,13 @@ def test_the_gang_that_waits_for_longest_has_the_turn_until_kube_scheduler_does_
 def test_a_plan_that_is_queued_costs_only_its_own_gang_the_place() -> None:
     """kube-scheduler was not told to retry, so gangs that wait for slots must not be asked about."""
     now = [0.0]
-    queue = admission(lambda: now[0], SlotLimits(total=12, namespace=10, small=2))
+    queue = AdmissionAlone(lambda: now[0], SlotLimits(total=12, namespace=10, small=2))
     queue.forming[FIRST] = plan(FIRST, 8)
-    assert queue.ask(SMALL, "u", 9, is_queued=False)
+    assert queue.ask(SMALL, "u", 9, None, is_queued=False)
     waits_behind(queue, LARGE, "n1")
     queue.postpone(LARGE, "u", 5.0)
     now[0] = 15.0
-    assert queue.requeue_due()
+    assert queue.expire()
     assert [place.key for place in queue.places()] == [SMALL]
 
 
@@ -196,7 +196,7 @@ def test_a_gang_whose_plan_takes_longer_than_a_call_keeps_its_turn_for_15_second
         assert set(fleet.reasons(second)) == {waits("b/large")}
         fleet.clock.now += 5.0
     assert set(fleet.reasons(large[:1])) == {unfinished("large")}
-    fleet.gangs.admission.requeue_due()
+    fleet.monitor.expire()
     assert fleet.gangs.filter(second[0], fleet.names).passed, "else a gang whose plan never ends keeps its nodes"
 
 
@@ -214,13 +214,13 @@ def test_a_gang_whose_plan_ends_is_as_old_as_before(end: Callable[[GangPlans, Fo
     job, plans = fleet.joined("job", [fleet.pod("a") for _ in range(2)]), fleet.gangs.plans
     for _ in range(3):
         assert fleet.gangs.filter(job[0], fleet.names).passed
-        (forming,) = plans.forming.values()
+        (forming,) = fleet.gangs.forming.values()
         assert forming.complete_since < 1.0
         fleet.clock.now += 10.0
         end(plans, forming)
         fleet.clock.now += 10.0
     assert fleet.gangs.filter(job[0], fleet.names).passed
-    (forming,) = plans.forming.values()
+    (forming,) = fleet.gangs.forming.values()
     commit(forming)
     for one in job:
         plans.bound(forming, one.uid)
@@ -231,23 +231,21 @@ def test_a_gang_that_is_created_again_is_new() -> None:
     fleet = Gangs(nodes=3, kinds=1)
     for created in (0.0, 100.0):
         fleet.clock.now = created
-        job, plans = fleet.joined("job", [fleet.pod("a") for _ in range(2)]), fleet.gangs.plans
+        job = fleet.joined("job", [fleet.pod("a") for _ in range(2)])
         fleet.monitor.pods_changed(*fleet.cache.store.take_changed_groups())
         assert fleet.gangs.filter(job[0], fleet.names).passed
-        (forming,) = plans.forming.values()
+        (forming,) = fleet.gangs.forming.values()
         assert forming.complete_since >= created
         for one in job:
             fleet.gone(one)
         fleet.monitor.pods_changed(*fleet.cache.store.take_changed_groups())
-        assert not plans.forming
+        assert not fleet.gangs.forming
 
 
-@pytest.mark.parametrize("namespaces", [16, 1])
-def test_gangs_of_a_namespace_that_lost_a_turn_come_after_those_of_others_for_a_minute(namespaces: int) -> None:
-    """A tenant may have many older gangs that kube-scheduler asks about once, and then does not try any more. The
-    namespaces that lost a turn are bounded."""
+def test_gangs_of_a_namespace_that_lost_a_turn_come_after_those_of_others_for_a_minute() -> None:
+    """A tenant may have many older gangs that kube-scheduler asks about once, and then does not try any more."""
     now = [0.0]
-    queue = admission(lambda: now[0], namespaces=namespaces)
+    queue = AdmissionAlone(lambda: now[0])
     absent = [key(f"absent-{i}", "a") for i in range(2)]
     other, later = key("job", "b"), key("later", "a")
     for group in (*absent, other, later):
@@ -256,17 +254,16 @@ def test_gangs_of_a_namespace_that_lost_a_turn_come_after_those_of_others_for_a_
     waits_behind(queue, absent[0], "n0")
     queue.requeue_waiting()
     now[0] += 15.0
-    assert queue.requeue_due()
+    assert queue.expire()
     waits_behind(queue, absent[1], "n0")
     assert kept_from(queue, later).keys() == {absent[1]}
     assert kept_from(queue, other) == {}
     waits_behind(queue, other, "n0")
     assert kept_from(queue, absent[1]).keys() == {other}
-    if namespaces == 1:
-        queue.requeue_waiting()
-        now[0] += 15.0
-        assert queue.requeue_due()
-        waits_behind(queue, other, "n0")
-        assert kept_from(queue, absent[1]) == {}, "the namespace that lost its turn last comes last"
+    queue.requeue_waiting()
+    now[0] += 15.0
+    assert queue.expire()
+    waits_behind(queue, other, "n0")
+    assert kept_from(queue, absent[1]) == {}, "both lost a turn: the older gang comes first"
     now[0] += 60.0
     assert kept_from(queue, absent[1]) == {}

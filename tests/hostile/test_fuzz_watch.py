@@ -6,7 +6,7 @@ fuzz` runs it for long.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, Self, cast
 
 import orjson
@@ -49,6 +49,7 @@ NAMES = [f"{kind}/{name}" for kind, objects in OBJECTS.items() for name in objec
 KINDS = {path: kind for kind in watched_resources(ClusterCache()) for path in kind.paths}
 SHARE = 1 if IS_LONG else 8  # every so many texts in place of each field, others for the next field
 LOOKS = 1 if IS_LONG else 16  # every so many objects, what pages make of them
+ROW = 1 if IS_LONG else 8  # bad objects before the good one
 
 
 class Script:
@@ -112,7 +113,7 @@ class World:
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
     async def feed(self, bodies: list[bytes]) -> None:
-        """Send each body on the watch, each followed by the good object."""
+        """Send the bodies on the watch, the good object after every few of them."""
         self._bodies = bodies
         self._done.clear()
         self._more.set()
@@ -122,32 +123,34 @@ class World:
 
     async def _lines(self) -> AsyncIterator[bytes]:
         """The lines of the watch; the reflector requests the next line after it has applied the last one."""
-        body = b""
+        row: Sequence[bytes] = ()
         try:
             while True:
                 await self._more.wait()
                 self._more.clear()
-                for body in self._bodies:
-                    for line in self._events(body):
+                for start in range(0, len(self._bodies), ROW):
+                    row = self._bodies[start : start + ROW]
+                    for line in self._events(row):
                         yield line
                 self._done.set()
         except BaseException as error:  # the test raises it; the reflector would only try again
-            error.add_note(repr(body))
+            error.add_note(f"after one of {row!r}")
             self._fault = error
             self._done.set()
             raise
 
-    def _events(self, body: bytes) -> Iterator[bytes]:
-        other = self.other()
-        yield _event(b"MODIFIED", body)
-        if self.name == "agent's" and _says_its_own(body):
-            assert self.other() is other
-        self.state()
-        self._looks += 1
-        if self._looks % LOOKS == 0:
-            self.look()
-        if not self._keeps_name(body):
-            yield _event(b"DELETED", body)
+    def _events(self, row: Sequence[bytes]) -> Iterator[bytes]:
+        for body in row:
+            other = self.other()
+            yield _event(b"MODIFIED", body)
+            if self.name == "agent's" and _says_its_own(body):
+                assert self.other() is other
+            self.state()
+            self._looks += 1
+            if self._looks % LOOKS == 0:
+                self.look()
+            if not self._keeps_name(body):
+                yield _event(b"DELETED", body)
         yield _event(b"MODIFIED", orjson.dumps(self.good))
         self.good_again()
 

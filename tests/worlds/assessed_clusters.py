@@ -67,6 +67,10 @@ def _pod(described: Json) -> list[Json]:
         claim["status"]["allocation"]["devices"]["results"] += nics
     if "plugin" in described:
         del pod["spec"]["resourceClaims"]
+        pod["metadata"]["namespace"] = described.get("namespace", "default")
+        if "told" in described:
+            condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+            pod["status"]["conditions"] = [{**condition, "message": described["told"]}]
         pod["spec"]["containers"][0]["resources"]["requests"] |= described["plugin"]
         if "init" in described:
             pod["spec"]["initContainers"] = [{"name": "init", "resources": {"requests": described["init"]}}]

@@ -16,7 +16,7 @@ from extender.serve.gangs.gang_admission import GangAdmission, SlotLimits
 from extender.serve.gangs.gang_monitor import GangMonitor
 from extender.serve.gangs.gang_planning import GangPlanning
 from extender.serve.gangs.gang_scheduler import GangScheduler
-from extender.serve.gangs.gang_state import FormingGang, PlannedGang
+from extender.serve.gangs.gang_state import FormingGang, GangTimer, GangTimers, PlannedGang
 
 
 def gang_member(fleet: Fleet, namespace: str, group: str, name: str, minimum: int = 2) -> Pod:
@@ -31,13 +31,42 @@ async def _none_bound(_: str) -> dict[GroupKey, dict[str, str]]:
     return {}
 
 
-def admission(
-    clock: Callable[[], float], limits: SlotLimits | None = None, remembered: int = 16, namespaces: int = 16
-) -> GangAdmission:
-    """An admission queue without a cluster."""
-    cache = ClusterCache(Features())
-    bound = BoundMembers(cache, _none_bound, clock)
-    return GangAdmission(cache, bound, clock, lambda: None, limits=limits, remembered=remembered, namespaces=namespaces)
+class Requeues(FilterSink):
+    """Notes the calls that requeue pods."""
+
+    def __init__(self) -> None:
+        self.times: list[str] = []
+
+    def fits(self) -> None:
+        self.times.append("fits")
+
+
+class AdmissionAlone(GangAdmission):
+    """An admission queue without a cluster, and without a monitor, which does what is due."""
+
+    def __init__(self, clock: Callable[[], float], limits: SlotLimits | None = None) -> None:
+        cache, self.timers, self.requeues, self._now = ClusterCache(Features()), GangTimers(), Requeues(), clock
+        bound = BoundMembers(cache, _none_bound, self.timers, clock)
+        super().__init__(
+            cache,
+            bound,
+            self.timers,
+            clock,
+            self.requeues.fits,
+            limits=limits,
+        )
+
+    def expire(self) -> bool:
+        """Do what is due. Returns whether kube-scheduler was told to retry."""
+        self.requeues.times.clear()
+        effects = {
+            GangTimer.PREEMPTIBLE: self.preemptible,
+            GangTimer.PAUSE_END: self.pause_ended,
+            GangTimer.PLACE_LOST: self.place_lost,
+        }
+        for kind, key in self.timers.due(self._now()):
+            effects[kind](key)
+        return bool(self.requeues.times)
 
 
 def plan(key: GroupKey, size: int, since: float = 0.0, arrived: int = 0, *, bound: bool = False) -> FormingGang:
@@ -60,42 +89,15 @@ def commit(forming: FormingGang) -> None:
         forming.write(uid, forming.progress_at)
 
 
-def gang_scheduler(
-    fleet: Fleet, limits: SlotLimits, remembered_gangs: int = 16, sink: FilterSink | None = None
-) -> GangScheduler:
-    """Its clock is that of the fleet."""
-    return watched_gangs(fleet, limits, remembered_gangs, sink)[0]
-
-
 def watched_gangs(
-    fleet: Fleet, limits: SlotLimits, remembered_gangs: int = 16, sink: FilterSink | None = None
+    fleet: Fleet, limits: SlotLimits, sink: FilterSink | None = None
 ) -> tuple[GangScheduler, GangMonitor]:
-    """With a monitor. Their clock is that of the fleet."""
+    """A gang scheduler with its monitor. Their clock is that of the fleet."""
 
     def clock() -> float:
         return fleet.now
 
     sink = sink or FilterSink()
     planning = GangPlanning(fleet.cache, fleet.filter_service)
-    bound = BoundMembers(fleet.cache, _none_bound, clock)
-    gangs = GangScheduler(
-        fleet.cache,
-        fleet.filter_service,
-        planning,
-        bound,
-        sink,
-        clock,
-        remembered_gangs=remembered_gangs,
-        slots=limits,
-    )
-    return gangs, GangMonitor(gangs, fleet.cache, bound, sink, clock)
-
-
-class Requeues(FilterSink):
-    """Notes the calls that requeue pods."""
-
-    def __init__(self) -> None:
-        self.times: list[str] = []
-
-    def fits(self) -> None:
-        self.times.append("fits")
+    gangs = GangScheduler(fleet.cache, fleet.filter_service, planning, _none_bound, sink, clock, slots=limits)
+    return gangs, GangMonitor(gangs, fleet.cache, sink, clock)

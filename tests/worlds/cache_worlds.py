@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from itertools import count
 
 from extender.allocation import Features, NodeInfo
 from extender.api.nodes import Node
@@ -13,8 +15,13 @@ from extender.sandbox.machines import gpu_slice, node_object
 from tests.worlds.filled_caches import device_slice, put
 
 NODES = 40
-TIME_SLICE = 3  # looks at the clock
-MOST = 4 * TIME_SLICE  # nodes or slices of one stretch
+MOST = 12  # nodes or slices that CacheRefresh builds in one stretch with the clock of `slow_clock`
+
+
+def slow_clock() -> Callable[[], float]:
+    """A clock by which each look takes 2 ms: a time slice of 5 ms has three, and four nodes are built between two."""
+    looks = count()
+    return lambda: 0.002 * next(looks)
 
 
 class CountingBuilder(NodeInfoBuilder):

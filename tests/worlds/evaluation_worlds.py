@@ -20,6 +20,7 @@ from extender.policy import Policy
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import Machine, gpu_slice, node_object
 from extender.scheduling import Evaluator, RankingCache
+from extender.serve.evaluations import Evaluations
 from extender.serve.filter import FilterService, FilterSink
 from extender.serve.wake import QueueingHints
 from tests.worlds.filled_caches import GPU_CLASS, put
@@ -73,7 +74,6 @@ class Fleet:
     policy: Policy = field(default_factory=Policy)
     kinds: int = 3
     sink: FilterSink = field(default_factory=FilterSink)
-    remembered_pods: int = 4096
     rankings: RankingCache | None = None
     made: int = 0
 
@@ -85,11 +85,12 @@ class Fleet:
             self.cache,
             self.policy,
             Evaluator(Features()),
+            Evaluations(self.clock),
             self.clock,
             self.sink,
-            self.remembered_pods,
-            self.rankings,
         )
+        if self.rankings is not None:
+            self.filter_service.rankings = self.rankings
         self.queueing_hints = QueueingHints(self.cache, self.filter_service)
 
     def add_node(self, name: str, machine: Machine) -> None:

@@ -68,10 +68,10 @@ class Counting(Explainer):
         return super().brief(uid, seconds)
 
 
-def questions(b: Berthing, explainer: Explainer, work_seconds: float = 2.0) -> Questions:
+def questions(b: Berthing, explainer: Explainer) -> Questions:
     """Questions to another explainer than that of the console."""
     console = b.console
-    return Questions(explainer, console.history, Writer(console.client), console.refreshed, work_seconds)
+    return Questions(explainer, console.history, Writer(console.client), console.refreshed)
 
 
 GROUP_PATH = "/v1/explain/group/default/job"

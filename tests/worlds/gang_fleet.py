@@ -11,13 +11,14 @@ from extender.api.pod_groups import GroupKey, GroupSource, Membership
 from extender.api.pods import Pod
 from extender.api.reasons import Code, Reason
 from extender.base.deadline import Deadline
+from extender.cache import ClusterCache
 from extender.gangs.gang import Gang
-from extender.serve.gangs.bound_members import BoundMembers, Members
+from extender.serve.gangs.bound_members import BoundMembers, Members, Read
 from extender.serve.gangs.gang_hints import GangHints
 from extender.serve.gangs.gang_monitor import GangMonitor
 from extender.serve.gangs.gang_planning import GangPlanning
 from extender.serve.gangs.gang_scheduler import GangScheduler
-from extender.serve.gangs.gang_state import GangNeeds, PlannedGang, WaitsForGang
+from extender.serve.gangs.gang_state import GangNeeds, GangTimer, GangTimers, PlannedGang, WaitsForGang
 from tests.worlds.evaluation_worlds import Fleet
 
 
@@ -48,10 +49,9 @@ class Gangs(Fleet):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.planning = planning = self.planning_class(self.cache, self.filter_service)
-        bound = BoundMembers(self.cache, no_bound_members, self.clock)
         sink = self.sink
-        self.gangs = GangScheduler(self.cache, self.filter_service, planning, bound, sink, self.clock)
-        self.monitor = GangMonitor(self.gangs, self.cache, bound, sink, self.clock)
+        self.gangs = GangScheduler(self.cache, self.filter_service, planning, no_bound_members, sink, self.clock)
+        self.monitor = GangMonitor(self.gangs, self.cache, sink, self.clock)
         self.hints = GangHints(self.gangs, self.cache, planning, self.filter_service)
 
     def gang(self, name: str, size: int) -> list[Pod]:
@@ -79,6 +79,21 @@ def unfinished(name: str) -> str:
     return str(Reason(Code.GANG_UNFINISHED, (name,)))
 
 
-async def read_due(bound: BoundMembers, done: Callable[[GroupKey, Members], None] = lambda *_: None) -> None:
-    """Read the namespaces that are due, all at a time."""
-    await asyncio.gather(*(bound.read(namespace, keys, done) for namespace, keys in bound.take_due().items()))
+class BoundMembersAlone(BoundMembers):
+    """Without a monitor, which does what is due."""
+
+    def __init__(self, cache: ClusterCache, read: Read, clock: Callable[[], float]) -> None:
+        self.timers = GangTimers()
+        self._now = clock
+        super().__init__(cache, read, self.timers, clock)
+
+    def due(self) -> None:
+        """Do what is due."""
+        effects = {GangTimer.READ: self.pause_ended, GangTimer.READ_FORGOTTEN: self.expire}
+        for kind, namespace in self.timers.due(self._now()):
+            effects[kind](namespace)
+
+    async def read_due(self, done: Callable[[GroupKey, Members], None] = lambda *_: None) -> None:
+        """Do what is due, and read the namespaces that are due, all at a time."""
+        self.due()
+        await asyncio.gather(*(self.read(namespace, keys, done) for namespace, keys in self.take_due().items()))

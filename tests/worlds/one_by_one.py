@@ -17,6 +17,7 @@ from extender.sandbox import fabric_slice
 from extender.sandbox.machines import Machine, gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS
 from extender.scheduling import Evaluator, Placement, PodRequirements, requirements_of
+from extender.serve.evaluations import Evaluations
 from extender.serve.filter import FilterService
 from extender.vendors import CLIQUE_LABEL
 from tests.worlds.running_berth import claim, pod
@@ -39,7 +40,9 @@ class Fleet:
                 for obj in (gpu_slice(name, machine), fabric_slice(name, machine)):
                     apply["resourceslices"](obj["metadata"]["name"], obj)
         self.names = sorted(self.cache.store.nodes)
-        self.filter_service = FilterService(self.cache, Policy(), Evaluator(features), lambda: 0.0)
+        self.filter_service = FilterService(
+            self.cache, Policy(), Evaluator(features), Evaluations(lambda: 0.0), lambda: 0.0
+        )
 
     @property
     def free_gpus(self) -> dict[str, int]:

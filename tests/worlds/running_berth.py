@@ -17,7 +17,7 @@ from extender.entry.all_in_one import both
 from extender.policy import Policy
 from extender.sandbox import Cluster, carried_machines, listening
 from extender.serve import no_span
-from extender.serve.bind import Binder, BindTimes
+from extender.serve.bind import Binder
 from extender.serve.gangs.gang_barrier import GangBarrier
 from extender.serve.telemetry import SpanFactory
 from extender.web.console.console_app import ConsoleApp
@@ -176,15 +176,11 @@ async def berthing(
             yield Berthing(cluster, app, client, api, console.console)
 
 
-def binder_of(
-    b: Serving,
-    times: BindTimes | None = None,
-    span: SpanFactory = no_span,
-) -> Binder:
-    """A second binder on the cache of a service, with other times or spans."""
+def binder_of(b: Serving, span: SpanFactory = no_span) -> Binder:
+    """A second binder on the cache of a service, whose errors a test sees as they are."""
     s = b.app.service
     writer, gangs = Writer(s.client, "test"), GangBarrier(s.gangs, s.informers.progress, s.clock)
-    return Binder(s.cache, s.filter_service, writer, s.informers, gangs, s.supervisor, span=span, times=times)
+    return Binder(s.cache, s.filter_service, writer, s.informers, gangs, s.supervisor, span=span)
 
 
 async def bug_after(step: str, b: Serving, pod: str, node: str, fault: BaseException | None = None) -> None:

@@ -42,7 +42,8 @@ def exported(path: Path) -> set[str]:
     return {f"{module(path)}.{alias.asname or alias.name}" for node in found for alias in node.names}
 
 
-EXPORTED = {name for path in FILES if path.name == "__init__.py" for name in exported(path)}
+INITS = {path for path in FILES if path.name == "__init__.py"}
+EXPORTED = {name for path in INITS for name in exported(path)}
 
 
 class Facts(NamedTuple):
@@ -68,9 +69,9 @@ def facts(path: Path) -> Facts:
         [node.lineno for node in nodes if isinstance(node, AWAITING)],
         {node.id for node in nodes if isinstance(node, ast.Name)},
         {node.attr for node in nodes if isinstance(node, ast.Attribute)},
-        {node.name: fields_of(node) for node in nodes if isinstance(node, ast.ClassDef)},
+        {node.name: fields_of(node) for node in nodes if isinstance(node, ast.ClassDef)} if path in FILES else {},
         {(str(one.module), alias.name) for one in nodes if isinstance(one, ast.ImportFrom) for alias in one.names},
-        {name for node in nodes if isinstance(node, ast.Assign) for name in listed(node)},
+        {name for node in nodes if isinstance(node, ast.Assign) for name in listed(node)} if path in INITS else set(),
     )
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from extender.allocation import NodeInfo
+from extender.api.resource_slices import Device, SliceDecoder
 from extender.cli.snapshot_command import dump_of
+from extender.vendors import whole_identity
 from tests.worlds.filled_caches import device_slice
 
 Json = dict[str, Any]
@@ -48,6 +50,12 @@ def numaless(number: int) -> Json:
 
 def gaudi(number: int, model: str = "Gaudi3") -> Json:
     return device(f"accel{number}", model=model, serial=f"AM{number}", healthy=True, root=f"pci0000:{number}0")
+
+
+def whole_gpus(published: Json, driver: str) -> dict[str, Device]:
+    """The whole GPUs of a slice, by identity."""
+    devices = SliceDecoder().decode(published).devices
+    return {found: one for one in devices if (found := whole_identity(one, driver))}
 
 
 def node_and_slice(name: str, **devices: list[Json]) -> list[Json]:

@@ -45,11 +45,24 @@ class Interns(WeakValueDictionary[Hashable, Interned]):
 class PoolDevice:
     """One device of a pool that the node can use."""
 
-    id: DeviceId
     device: Device
     slice: Slice
     pool: int  # position in Inventory.pools
     memory_bytes: int  # the total memory; 0 if it is not known
+
+    @property
+    def id(self) -> DeviceId:
+        return DeviceId(*self.slice.pool, self.device.name)
+
+    @property
+    def driver(self) -> str:
+        return self.slice.pool.driver
+
+
+class DeviceBits(dict[str, int]):
+    """Device name to bit. Pools whose devices have equal names share it."""
+
+    __slots__ = ("__weakref__",)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,14 +73,15 @@ class PoolDevices:
     position: int  # of the pool in Inventory.pools
     devices: tuple[PoolDevice, ...]
     offsets: tuple[tuple[Slice, int], ...]  # (slice, bit of its first device)
-    index: Mapping[str, int]  # device name to bit
+    index: DeviceBits
     reachable: int  # mask of usable devices, without those of `selections`
     selections: tuple[tuple[NodeSelection, int], ...]  # node selections of usable devices that have their own
     simple: int  # see Inventory
     warned: int  # mask of devices with a taint of effect None
     unsupported: tuple[tuple[str, int], ...]  # see Inventory
     named: Mapping[str, int]  # node name to the mask of devices that name this node
-    gpus: tuple[tuple[int, str], ...]  # (bit, identity) of the whole GPUs
+    gpus: int  # mask of the whole GPUs
+    identities: tuple[str, ...]  # of the whole GPUs
     hardware: Interned  # everything that search and scoring read from the devices if they are idle
     attributes: Interned  # everything that selectors can read from the devices, except identities
     # Equal for nodes that see equal devices of the pool. None: the devices' use can differ between these nodes, because
@@ -112,6 +126,7 @@ class KnownSlices:
 
     def __init__(self) -> None:
         self.signatures = Interns()
+        self._bits: WeakValueDictionary[tuple[str, ...], DeviceBits] = WeakValueDictionary()  # by all names
         self._known: dict[str, dict[int, SliceDevices]] = {}  # by name of the slice and position
 
     def __len__(self) -> int:
@@ -125,6 +140,13 @@ class KnownSlices:
             found = slice_devices(slice_, position, self.signatures)
             same = {place: one for place, one in known.items() if one.slice is slice_}
             self._known[slice_.name] = {**same, position: found}
+        return found
+
+    def bits(self, names: tuple[str, ...]) -> DeviceBits:
+        """The bit of each of these devices; of equal names, the last one."""
+        found = self._bits.get(names)
+        if found is None:
+            found = self._bits[names] = DeviceBits((name, bit) for bit, name in enumerate(names))
         return found
 
     def forget(self, name: str) -> None:
@@ -149,10 +171,7 @@ def slice_devices(slice_: Slice, position: int, signatures: Interns) -> SliceDev
     attributes = tuple((driver, *device.attributes.without_identity()) for device in devices)
     return SliceDevices(
         slice_,
-        tuple(
-            PoolDevice(DeviceId(*slice_.pool, device.name), device, slice_, position, total)
-            for device, total in zip(devices, memory, strict=True)
-        ),
+        tuple(PoolDevice(device, slice_, position, total) for device, total in zip(devices, memory, strict=True)),
         names,
         tuple(selections.items()),
         _mask_of(devices, is_simple),

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from extender.allocation.nodes.devices import KnownSlices, PoolDevice, PoolDevices, SliceDevices, slice_devices
 from extender.allocation.nodes.pools import Pool, reaches
 from extender.api.nodes import Node
-from extender.api.resource_slices import Device, DeviceId, Slice
-from extender.base.bits import union
+from extender.api.resource_slices import DeviceId, Slice
+from extender.base.bits import members, union
 from extender.vendors import GPU, driver_of
 
 
@@ -66,20 +66,20 @@ class Inventory:
         return [found for found in self.parts if found[1].shared is not None]
 
     @property
-    def whole_gpus(self) -> tuple[str, dict[int, Device]]:
-        """(driver, its whole GPUs by bit, ascending): the GPUs that a fabric can join.
+    def whole_gpus(self) -> tuple[str, dict[str, int]]:
+        """(driver, the bits of its whole GPUs by identity, ascending): the GPUs that a fabric can join.
 
         Of several drivers, such as that of a graphics unit in the CPU, the one with the most GPUs, or the one whose
         GPUs the agent reads. Of GPUs that a driver calls the same, the first. ('', {}) without any.
         """
         found: dict[str, dict[str, int]] = {}
         for first, part in self.parts:
-            for bit, identity in part.gpus:
+            for bit, identity in zip(members(part.gpus), part.identities, strict=True):
                 found.setdefault(part.key.driver, {}).setdefault(identity, first + bit)
         if not found:
             return "", {}
         driver = max(found, key=lambda name: (len(found[name]), driver_of(name).agent))
-        return driver, {bit: self.devices[bit].device for bit in found[driver].values()}
+        return driver, found[driver]
 
     def has_same_gpus(self, other: Inventory) -> bool:
         """Whether the whole GPUs of both inventories are the same objects. False if that is not known at low cost."""
@@ -110,10 +110,12 @@ def inventory(node: Node, pools: tuple[Pool, ...], known: KnownSlices | None = N
             unsupported[cause] = unsupported.get(cause, 0) | mask << first
         first += len(part.devices)
     found = tuple(parts)
+    devices = tuple(chain.from_iterable(part.devices for _, part in found))
+    offsets = tuple((slice_, start + offset) for start, part in found for slice_, offset in part.offsets)
     return Inventory(
         pools,
-        tuple(chain.from_iterable(part.devices for _, part in found)),
-        tuple((slice_, start + offset) for start, part in found for slice_, offset in part.offsets),
+        devices if len(found) > 1 or not found else found[0][1].devices,  # thousands of nodes have one pool
+        offsets if len(found) > 1 or not found else found[0][1].offsets,
         DeviceIndex(found),
         reachable,
         simple,
@@ -141,7 +143,6 @@ def _pool_devices(pool: Pool, position: int, known: KnownSlices) -> PoolDevices:
         slices = [known.devices(slice_, position) for slice_ in pool.slices]
     firsts = [0, *accumulate(len(one.devices) for one in slices)]
     placed = list(zip(firsts, slices, strict=False))
-    index = {name: first + bit for first, one in placed for bit, name in enumerate(one.names)}
     selections = tuple((selection, mask << first) for first, one in placed for selection, mask in one.selections)
     named: dict[str, int] = {}
     for first, one in placed:
@@ -150,7 +151,7 @@ def _pool_devices(pool: Pool, position: int, known: KnownSlices) -> PoolDevices:
     filled = [one for one in slices if one.devices]
     hardware = signatures.of(("hardware of slices", position, tuple(one.hardware for one in filled)))
     attributes = signatures.of(("attributes of slices", tuple(one.attributes for one in filled)))
-    gpus = tuple((first + bit, identity) for first, one in placed for bit, identity in one.gpus)
+    gpus = [(first + bit, identity) for first, one in placed for bit, identity in one.gpus]
     is_shared = not (named or gpus or pool.counter_sets)
     view = ("shared", pool.key, tuple(one.identity for one in filled), hardware, attributes)
     return PoolDevices(
@@ -158,14 +159,15 @@ def _pool_devices(pool: Pool, position: int, known: KnownSlices) -> PoolDevices:
         position,
         tuple(chain.from_iterable(one.devices for one in slices)),
         tuple((one.slice, first) for first, one in placed),
-        index,
+        known.bits(tuple(chain.from_iterable(one.names for one in slices))),
         (1 << firsts[-1]) - 1 & ~union([mask for _, mask in selections]),
         selections,
         union([one.simple << first for first, one in placed]),
         union([one.warned << first for first, one in placed]),
         _unsupported(placed),
         named,
-        gpus,
+        union([1 << bit for bit, _ in gpus]),
+        tuple(identity for _, identity in gpus),
         hardware,
         attributes,
         signatures.of(view) if is_shared else None,
@@ -201,10 +203,10 @@ def partitions_of(found: Inventory) -> Partitions | None:
     """The partitions of a node; None if no GPU names one, so that each set of GPUs can be joined."""
     sets: dict[tuple[int, object], int] = {}
     gpus = 0
-    for bit in (first + position for first, part in found.parts for position, _ in part.gpus):
+    for bit in (first + position for first, part in found.parts for position in members(part.gpus)):
         gpus |= 1 << bit
         attributes = found.devices[bit].device.attributes
-        for size, name in driver_of(found.devices[bit].id.driver).partitions:
+        for size, name in driver_of(found.devices[bit].driver).partitions:
             number = attributes.typed(name)  # the usual answer, None, takes a tenth of the time that `get` takes
             if number is not None:
                 sets[size, number] = sets.get((size, number), 0) | 1 << bit

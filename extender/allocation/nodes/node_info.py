@@ -272,7 +272,7 @@ class NodeInfo:
             if bit >= 0:
                 pool_device = self.inventory.devices[bit]
                 use = pools.get(self.inventory.pools[pool_device.pool].key, UNUSED)
-                if pool_device.id.device in use.shares:
+                if pool_device.device.name in use.shares:
                     found |= 1 << bit
         return found
 
@@ -436,7 +436,7 @@ def live_use(
         if not used or bit < 0 or busy >> bit & 1:
             continue
         pool_device = found.devices[bit]
-        shares = use.pools.get(found.pools[pool_device.pool].key, UNUSED).shares.get(pool_device.id.device)
+        shares = use.pools.get(found.pools[pool_device.pool].key, UNUSED).shares.get(pool_device.device.name)
         if shares is None:
             drift |= 1 << bit
         else:

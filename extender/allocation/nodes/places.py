@@ -83,9 +83,9 @@ def places_of(found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...]
     for first, part in parts:
         for bit, one in enumerate(part.devices, first):
             if own >> bit & 1:
-                own_roots, numa[bit] = _place(one.device, one.id.driver, by_uuid)
+                own_roots, numa[bit] = _place(one.device, one.driver, by_uuid)
                 roots[bit] = sum(1 << numbers.setdefault(root, len(numbers)) for root in dict.fromkeys(own_roots))
-                kinds[one.id.driver] = kinds.get(one.id.driver, 0) | 1 << bit
+                kinds[one.driver] = kinds.get(one.driver, 0) | 1 << bit
     numa = _as_on_its_root(roots, numa)
     known = {driver for driver, mask in kinds.items() if any(roots[bit] or numa[bit] for bit in members(mask))}
     if len(known) < 2:  # noqa: PLR2004 - as above
@@ -118,11 +118,11 @@ def _place(device: Device, driver: str, by_uuid: Mapping[str, _Place]) -> _Place
 def _places_of_gpus(found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...]) -> dict[str, _Place]:
     """The place of each GPU by UUID, as driver and agent say it."""
     places: dict[str, _Place] = {}
-    for state, bit in zip(fabric.gpus, gpu_bits, strict=True) if fabric is not None else ():
+    for uuid, state, bit in zip(fabric.uuids, fabric.gpus, gpu_bits, strict=True) if fabric is not None else ():
         pool_device = found.devices[bit] if bit >= 0 else None
-        roots, numa = published_place(pool_device.device, pool_device.id.driver) if pool_device else _NOWHERE
+        roots, numa = published_place(pool_device.device, pool_device.driver) if pool_device else _NOWHERE
         said = (state.numa,) if state.numa is not None and state.numa not in numa else ()
-        places[state.uuid] = roots or ((state.pcie_root,) if state.pcie_root else ()), numa + said
+        places[uuid] = roots or ((state.pcie_root,) if state.pcie_root else ()), numa + said
     return places
 
 

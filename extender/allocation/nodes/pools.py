@@ -75,6 +75,7 @@ def grouped(slices: Iterable[Slice]) -> frozenset[str]:
 
 
 _NO_NAMES = frozenset[str]()  # one for all pools: a fleet has thousands
+_NO_COUNTERS: Mapping[str, Mapping[str, int]] = {}
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -83,7 +84,7 @@ class Pool:
 
     key: PoolKey
     slices: tuple[Slice, ...] = ()
-    counter_sets: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    counter_sets: Mapping[str, Mapping[str, int]] = field(default_factory=lambda: _NO_COUNTERS)
     incomplete: bool = False
     trouble: str = ""  # why the pool is invalid
     grouped: frozenset[str] = frozenset()  # counter sets that some device uses with compatibility groups
@@ -196,7 +197,7 @@ def _known_pool(
         found,
         waits_for_binding=waits,
         names_no_node=names_no_node or (whole is not None and whole.names_no_node),
-        origin=tuple(slices),
+        origin=found.slices if same_objects(found.slices, slices) else tuple(slices),
         whole=whole,
     )
     if shared is not None:
@@ -242,7 +243,7 @@ def _validated(key: PoolKey, slices: list[Slice], others: Facts, features: Featu
         return Pool(key, trouble=trouble)
     with_groups = grouped(slices) | others.grouped or _NO_NAMES
     # From 1.35, a slice has counter sets or devices. As in the reference, devices beside counter sets do not count.
-    return Pool(key, tuple(with_devices), counters, grouped=with_groups)
+    return Pool(key, tuple(with_devices), counters or _NO_COUNTERS, grouped=with_groups)
 
 
 def _duplicate_device(slices: Iterable[Slice]) -> str:

@@ -118,7 +118,7 @@ def with_own_pools_released(node_info: NodeInfo, kept: Iterable[Result]) -> Node
         pool_device.id
         for pool_device in inventory.devices
         if (key := inventory.pools[pool_device.pool].key) in own
-        and before.pools.get(key, UNUSED).holds(pool_device.id.device)
+        and before.pools.get(key, UNUSED).holds(pool_device.device.name)
     }
     idle = replace(node_info, fabric=_without_memory_in_use(node_info, in_use))
     return with_devices_allocated(_with_use(idle, pools, counters), kept)

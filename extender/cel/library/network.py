@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 from urllib.parse import quote, unquote, unquote_plus, unquote_to_bytes
 
+from extender.api.object_meta import LABEL, MAX_LABEL, MAX_SUBDOMAIN, SUBDOMAIN
 from extender.cel import types as t
 from extender.cel.errors import EvalError, shown
 from extender.cel.library.time import parse_timestamp
@@ -196,14 +197,11 @@ def _query(text: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 # -- named formats: name to (longest text or None, pattern, whether a trailing dash is allowed as for prefixes) ----
 
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
 _LABEL_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?", re.ASCII)
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
 _QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]", re.ASCII)
 _LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?", re.ASCII)
 _UUID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-_LABEL_LENGTH, _SUBDOMAIN_LENGTH = 63, 253  # RFC 1123
 
 
 def _bounded(pattern: re.Pattern[str], limit: int, *, prefix: bool = False) -> Callable[[str], list[str]]:
@@ -217,9 +215,9 @@ def _bounded(pattern: re.Pattern[str], limit: int, *, prefix: bool = False) -> C
 
 def _qualified_name(text: str) -> list[str]:
     prefix, slash, name = text.rpartition("/")
-    problems = _bounded(_QUALIFIED, _LABEL_LENGTH)(name)
+    problems = _bounded(_QUALIFIED, MAX_LABEL)(name)
     if slash:
-        problems = _bounded(_SUBDOMAIN, _SUBDOMAIN_LENGTH)(prefix) + problems
+        problems = _bounded(SUBDOMAIN, MAX_SUBDOMAIN)(prefix) + problems
     return problems
 
 
@@ -241,14 +239,14 @@ def _date(text: str) -> list[str]:
 
 
 FORMATS: dict[str, Callable[[str], list[str]]] = {
-    "dns1123Label": _bounded(_LABEL, _LABEL_LENGTH),
-    "dns1123Subdomain": _bounded(_SUBDOMAIN, _SUBDOMAIN_LENGTH),
-    "dns1035Label": _bounded(_LABEL_1035, _LABEL_LENGTH),
+    "dns1123Label": _bounded(LABEL, MAX_LABEL),
+    "dns1123Subdomain": _bounded(SUBDOMAIN, MAX_SUBDOMAIN),
+    "dns1035Label": _bounded(_LABEL_1035, MAX_LABEL),
     "qualifiedName": _qualified_name,
-    "dns1123LabelPrefix": _bounded(_LABEL, _LABEL_LENGTH, prefix=True),
-    "dns1123SubdomainPrefix": _bounded(_SUBDOMAIN, _SUBDOMAIN_LENGTH, prefix=True),
-    "dns1035LabelPrefix": _bounded(_LABEL_1035, _LABEL_LENGTH, prefix=True),
-    "labelValue": _bounded(_LABEL_VALUE, _LABEL_LENGTH),
+    "dns1123LabelPrefix": _bounded(LABEL, MAX_LABEL, prefix=True),
+    "dns1123SubdomainPrefix": _bounded(SUBDOMAIN, MAX_SUBDOMAIN, prefix=True),
+    "dns1035LabelPrefix": _bounded(_LABEL_1035, MAX_LABEL, prefix=True),
+    "labelValue": _bounded(_LABEL_VALUE, MAX_LABEL),
     "uri": _parses(url_of_request, "invalid URI for request"),
     "uuid": lambda text: [] if _UUID.fullmatch(text) else ["does not match the UUID format"],
     "byte": _byte,

@@ -6,15 +6,13 @@ Source: apimachinery, pkg/api/validation/objectmeta.go and pkg/util/validation.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 
 from extender.api.fields import Json, get, string, strings
-from extender.api_schema import is_label, is_subdomain
+from extender.api.object_meta import MAX_LABEL, MAX_SUBDOMAIN, is_label, is_label_value, is_subdomain
 from extender.base.text_limits import cut
 
-_NAME_PART = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?")
-_MAX_PART, _MAX_NAME, _MAX_ANNOTATIONS = 63, 253, 256 * 1024  # bytes
+_MAX_ANNOTATIONS = 256 * 1024  # bytes
 _STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
 _WITH_LABELS_AS_NAMES = ("Namespace", "Service")
 Faults = Iterator[tuple[str, str]]  # the field, and what is wrong with it
@@ -75,9 +73,9 @@ def of_label_key(key: str, path: str, checked: str | None = None) -> Faults:
         yield path, invalid_value(key, "prefix part must be a lowercase RFC 1123 subdomain")
     elif not name:
         yield path, invalid_value(key, "name part must be non-empty")
-    elif len(name) > _MAX_PART:
-        yield path, invalid_value(key, f"name part must be no more than {_MAX_PART} bytes")
-    elif not _NAME_PART.fullmatch(name):
+    elif len(name) > MAX_LABEL:
+        yield path, invalid_value(key, f"name part must be no more than {MAX_LABEL} bytes")
+    elif not is_label_value(name):
         why = "name part must consist of letters, digits, '-', '_' or '.', and start and end with a letter or digit"
         yield path, invalid_value(key, why)
 
@@ -86,25 +84,25 @@ def of_label_value(value: object, path: str) -> Faults:
     """The faults of a label's value; values of another type than text are the schema's."""
     if not isinstance(value, str) or not value:
         return
-    if len(value) > _MAX_PART:
-        yield path, invalid_value(value, f"must be no more than {_MAX_PART} bytes")
-    elif not _NAME_PART.fullmatch(value):
+    if len(value) > MAX_LABEL:
+        yield path, invalid_value(value, f"must be no more than {MAX_LABEL} bytes")
+    elif not is_label_value(value):
         why = "a valid label must consist of letters, digits, '-', '_' or '.', and start and end with a letter or digit"
         yield path, invalid_value(value, why)
 
 
 def of_label_name(name: str, path: str) -> Faults:
     """The faults of a name that must be a DNS label."""
-    if len(name) > _MAX_PART:
-        yield path, invalid_value(name, f"must be no more than {_MAX_PART} characters")
+    if len(name) > MAX_LABEL:
+        yield path, invalid_value(name, f"must be no more than {MAX_LABEL} characters")
     elif not is_label(name):
         yield path, invalid_value(name, "a lowercase RFC 1123 label must have lower case letters, digits and '-' only")
 
 
 def of_subdomain(name: str, path: str) -> Faults:
     """The faults of a name that must be a DNS subdomain."""
-    if len(name) > _MAX_NAME:
-        yield path, invalid_value(name, f"must be no more than {_MAX_NAME} characters")
+    if len(name) > MAX_SUBDOMAIN:
+        yield path, invalid_value(name, f"must be no more than {MAX_SUBDOMAIN} characters")
     elif not is_subdomain(name):
         why = "a lowercase RFC 1123 subdomain must have lower case letters, digits, '-' and '.' only"
         yield path, invalid_value(name, why)

@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from extender.api.fields import Json, get, quantity, string
-from extender.api_schema import claim_spec, is_label, rule_faults
+from extender.api.fields import Json, get, objects, quantity, string
+from extender.api.object_meta import MAX_LABEL, is_label
+from extender.api_schema import claim_spec, rule_faults
 from extender.base.berth_errors import WireError
 from extender.cel import CompileError
 from extender.cel.dra import Dialect, compile_selector
@@ -22,7 +23,7 @@ from extender.sandbox.apiserver.metadata_rules import (
     of_labels,
     of_metadata,
 )
-from extender.sandbox.apiserver.pod_rules import EFFECTS, POLICIES, items, of_pod, of_pod_change, one_of
+from extender.sandbox.apiserver.pod_rules import EFFECTS, POLICIES, of_pod, of_pod_change, one_of
 from extender.sandbox.apiserver.registry import Resource
 from extender.sandbox.apiserver.status_errors import ApiError, invalid
 from extender.sandbox.apiserver.validation import unreadable
@@ -32,7 +33,6 @@ _MODES, _REPLACEMENTS = ("NonIndexed", "Indexed"), ("Failed", "TerminatingOrFail
 _CLAIMS = ("ResourceClaim", "ResourceClaimTemplate")
 _DRA = (*_CLAIMS, "DeviceClass", "DeviceTaintRule", "ResourceSlice")
 _CONFIG_KEY = re.compile(r"[-._a-zA-Z0-9]+")
-_MAX_LABEL = 63
 _NEW = Dialect(stored=False)
 # Fields that a write may not change, by kind.
 _IMMUTABLE = {
@@ -95,7 +95,7 @@ def _rule_faults(kind: str, obj: Json, namespace_labels: Mapping[str, str]) -> F
     elif kind == "Job":
         yield from _of_job(obj, spec)
     elif kind == "Node":
-        for taint, where in items(spec, "taints", "metadata"):
+        for taint, where in objects(spec, "taints", "metadata"):
             yield from one_of(taint, "effect", EFFECTS, where)
             yield from of_label_key(string(taint, "key", where), f"{where}.key")
             yield from of_label_value(taint.get("value"), f"{where}.value")
@@ -155,8 +155,8 @@ def _of_job(job: Json, spec: Json) -> Faults:
 
 def _of_job_name(name: str, spec: Json) -> Faults:
     """A Job's name is a label of its pods, and begins the host name of each pod with an index."""
-    if len(name) > _MAX_LABEL:
-        yield "spec.template.labels", invalid_value(name, f"must be no more than {_MAX_LABEL} bytes")
+    if len(name) > MAX_LABEL:
+        yield "spec.template.labels", invalid_value(name, f"must be no more than {MAX_LABEL} bytes")
     if spec.get("completionMode") != "Indexed":
         return
     completions = get(spec, "completions", int, "spec", 0)
@@ -180,7 +180,7 @@ def _of_dra(kind: str, obj: Json, spec: Json, namespace_labels: Mapping[str, str
         yield from of_metadata(kind, {key: value for key, value in made.items() if key != "name"}, "spec.metadata")
         for field in made.keys() - {"labels", "annotations"}:
             yield f"spec.metadata.{field}", "Forbidden: cannot be set"
-    for device, where in items(spec, "devices", "spec") if kind == "ResourceSlice" else ():
+    for device, where in objects(spec, "devices", "spec") if kind == "ResourceSlice" else ():
         capacity, at = get(device, "capacity", dict, where, {}), f"{where}.capacity"
         _check_quantities({key: get(capacity, key, dict, at, {}).get("value") for key in capacity}, at)
     refused = (fault for fault in rule_faults(obj) if fault.severity == "error" and not fault.of_berth)
@@ -192,10 +192,10 @@ def _of_dra(kind: str, obj: Json, spec: Json, namespace_labels: Mapping[str, str
 def _options(obj: Json) -> Iterator[tuple[Json, str]]:
     """The ways to serve each request of a claim or template, with their paths."""
     spec, path = claim_spec(obj)
-    for request, where in items(get(spec, "devices", dict, path, {}), "requests", f"{path}.devices"):
+    for request, where in objects(get(spec, "devices", dict, path, {}), "requests", f"{path}.devices"):
         if request.get("exactly") is not None:
             yield get(request, "exactly", dict, where, {}), f"{where}.exactly"
-        yield from items(request, "firstAvailable", where)
+        yield from objects(request, "firstAvailable", where)
 
 
 def _check_quantities(amounts: Json, path: str) -> None:
@@ -206,7 +206,7 @@ def _check_quantities(amounts: Json, path: str) -> None:
 
 def _of_selectors(one: Json, where: str) -> Faults:
     """The expressions that do not compile."""
-    for selector, at in items(one, "selectors", where):
+    for selector, at in objects(one, "selectors", where):
         expression = string(get(selector, "cel", dict, at, {}), "expression", f"{at}.cel")
         try:
             compile_selector(expression, _NEW)

@@ -6,9 +6,9 @@ Source: pkg/apis/core/validation. The sandbox has the rules that users of GPUs m
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from extender.api.fields import Json, get, quantity, string
+from extender.api.fields import Json, get, objects, quantity, string
 from extender.base.text_limits import shown
 from extender.sandbox.apiserver.metadata_rules import (
     Faults,
@@ -40,39 +40,37 @@ _MUTABLE = (
 
 def of_pod(spec: Json, path: str) -> Faults:
     """Yield the faults of a pod's spec, or of that of a template. Raises WireError for a value of a wrong type."""
-    containers = items(spec, "containers", path)
+    containers = objects(spec, "containers", path)
     if not containers:
         yield f"{path}.containers", "Required value"
-    claims = items(spec, "resourceClaims", path)
+    claims = objects(spec, "resourceClaims", path)
     yield from _of_claims(claims)
     known = {entry.get("name") for entry, _ in claims}
-    volumes = {volume.get("name") for volume, _ in items(spec, "volumes", path)}
+    volumes = {volume.get("name") for volume, _ in objects(spec, "volumes", path)}
     yield from _names(containers)
     yield from _of_host_ports(containers)
-    for container, where in (*containers, *items(spec, "initContainers", path)):
+    for container, where in (*containers, *objects(spec, "initContainers", path)):
         yield from _of_container(container, where, known)
-        for mount, at in items(container, "volumeMounts", where):
+        for mount, at in objects(container, "volumeMounts", where):
             if mount.get("name") not in volumes:
                 yield f"{at}.name", f"Not found: {quoted(mount.get('name'))}"
     yield from one_of(spec, "restartPolicy", POLICIES, path)
     yield from one_of(spec, "dnsPolicy", _DNS, path)
     yield from of_labels(get(spec, "nodeSelector", dict, path, {}), f"{path}.nodeSelector")
-    for toleration, where in items(spec, "tolerations", path):
+    for toleration, where in objects(spec, "tolerations", path):
         yield from _of_toleration(toleration, where)
-    for gate, where in items(spec, "schedulingGates", path):
-        yield from of_label_key(string(gate, "name", where), where)
     yield from _of_gates(spec, path)
     yield from _in_range(spec, "activeDeadlineSeconds", path, 1, _MAX_SECONDS)
     if hostname := string(spec, "hostname", path):
         yield from of_label_name(hostname, f"{path}.hostname")
     yield from _of_affinity(get(spec, "affinity", dict, path, {}), f"{path}.affinity")
-    for constraint, where in items(spec, "topologySpreadConstraints", path):
+    for constraint, where in objects(spec, "topologySpreadConstraints", path):
         yield from _of_spread(constraint, where)
 
 
 def of_pod_change(old: Json, new: Json) -> Faults:
     """Yield what a write may not change in the spec of a pod that exists."""
-    gates = [{gate.get("name") for gate, _ in items(spec, "schedulingGates", "spec")} for spec in (old, new)]
+    gates = [{gate.get("name") for gate, _ in objects(spec, "schedulingGates", "spec")} for spec in (old, new)]
     if added := sorted(map(str, gates[1] - gates[0])):
         why = f"Forbidden: only deletion is allowed, but found new scheduling gate '{added[0]}'"
         yield "spec.schedulingGates[0].name", why
@@ -89,7 +87,7 @@ def of_pod_change(old: Json, new: Json) -> Faults:
 def _immutable(spec: Json, free: Sequence[str]) -> Json:
     kept = {field: value for field, value in spec.items() if field not in free}
     for field in ("containers", "initContainers"):
-        found = items(spec, field, "spec")
+        found = objects(spec, field, "spec")
         kept[field] = [{key: value for key, value in one.items() if key != "image"} for one, _ in found]
     return kept
 
@@ -106,34 +104,31 @@ def _of_claims(claims: list[tuple[Json, str]]) -> Faults:
 
 
 def _of_gates(spec: Json, path: str) -> Faults:
-    names = [gate.get("name") for gate, _ in items(spec, "schedulingGates", path)]
-    for position, name in enumerate(names):
-        if name in names[:position]:
-            yield f"{path}.schedulingGates[{position}]", f"Duplicate value: {quoted(name)}"
-    if names and spec.get("nodeName"):
+    gates = [(string(gate, "name", where), where) for gate, where in objects(spec, "schedulingGates", path)]
+    for name, where in gates:
+        yield from of_label_key(name, where)
+    yield from _repeated(gates)
+    if gates and spec.get("nodeName"):
         yield f"{path}.nodeName", "Forbidden: cannot be set until all schedulingGates have been cleared"
 
 
 def _of_host_ports(containers: list[tuple[Json, str]]) -> Faults:
-    seen: set[str] = set()
-    for container, where in containers:
-        for port, at in items(container, "ports", where):
-            if not port.get("hostPort"):
-                continue
-            one = f"{port.get('protocol') or 'TCP'}/{port.get('hostIP') or ''}/{port['hostPort']}"
-            if one in seen:
-                yield f"{at}.hostPort", f"Duplicate value: {quoted(one)}"
-            seen.add(one)
+    yield from _repeated(
+        (f"{port.get('protocol') or 'TCP'}/{port.get('hostIP') or ''}/{port['hostPort']}", f"{at}.hostPort")
+        for container, where in containers
+        for port, at in objects(container, "ports", where)
+        if port.get("hostPort")
+    )
 
 
 def _of_container(container: Json, path: str, known: set[object]) -> Faults:
     if not string(container, "image", path):
         yield f"{path}.image", "Required value"
     yield from one_of(container, "imagePullPolicy", _PULLS, path)
-    for variable, where in items(container, "env", path):
+    for variable, where in objects(container, "env", path):
         if not string(variable, "name", where):
             yield f"{where}.name", "Required value"
-    for port, where in items(container, "ports", path):
+    for port, where in objects(container, "ports", path):
         yield from _in_range(port, "containerPort", where, 1, _MAX_PORT)
         name = string(port, "name", where)
         if name and not _PORT_NAME.fullmatch(name):
@@ -142,7 +137,7 @@ def _of_container(container: Json, path: str, known: set[object]) -> Faults:
     where = f"{path}.resources"
     resources = get(container, "resources", dict, path, {})
     seen: set[object] = set()
-    for claim, at in items(resources, "claims", where):
+    for claim, at in objects(resources, "claims", where):
         if claim.get("name") not in known:
             yield at, f"Not found: {shown(claim.get('name'))}: must be one of the names in pod.spec.resourceClaims"
         identity = claim.get("name"), claim.get("request")
@@ -207,21 +202,21 @@ def _of_affinity(affinity: Json, path: str) -> Faults:
     nodes = get(affinity, "nodeAffinity", dict, path, {})
     if nodes.get(required) is not None:
         yield from of_node_selector(get(nodes, required, dict, at, {}), f"{at}.{required}")
-    for term, where in items(nodes, preferred, at):
+    for term, where in objects(nodes, preferred, at):
         yield from _of_node_term(get(term, "preference", dict, where, {}), f"{where}.preference")
     for field in ("podAffinity", "podAntiAffinity"):
         at, pods = f"{path}.{field}", get(affinity, field, dict, path, {})
         weighted = [
             (get(term, "podAffinityTerm", dict, where, {}), f"{where}.podAffinityTerm")
-            for term, where in items(pods, preferred, at)
+            for term, where in objects(pods, preferred, at)
         ]
-        for term, where in (*items(pods, required, at), *weighted):
+        for term, where in (*objects(pods, required, at), *weighted):
             yield from _of_topology_key(term, where)
 
 
 def of_node_selector(selector: Json, path: str) -> Faults:
     """Yield the faults of a NodeSelector."""
-    terms = items(selector, "nodeSelectorTerms", path)
+    terms = objects(selector, "nodeSelectorTerms", path)
     if not terms:
         yield f"{path}.nodeSelectorTerms", "Required value: must have at least one node selector term"
     for term, where in terms:
@@ -229,7 +224,7 @@ def of_node_selector(selector: Json, path: str) -> Faults:
 
 
 def _of_node_term(term: Json, path: str) -> Faults:
-    for expression, where in items(term, "matchExpressions", path):
+    for expression, where in objects(term, "matchExpressions", path):
         yield from of_label_key(string(expression, "key", where), f"{where}.key")
         operator, count = expression.get("operator"), len(get(expression, "values", list, where, []))
         if operator in _WITH_VALUES and not count:
@@ -260,16 +255,19 @@ def _of_topology_key(obj: Json, where: str) -> Faults:
 
 
 def _names(named: list[tuple[Json, str]]) -> Faults:
+    names = [(string(item, "name", where), f"{where}.name") for item, where in named]
+    for name, where in names:
+        yield from of_label_name(name, where) if name else [(where, "Required value")]
+    yield from _repeated((name, where) for name, where in names if name)
+
+
+def _repeated(values: Iterable[tuple[str, str]]) -> Faults:
+    """The values that came before, each with its path."""
     seen: set[str] = set()
-    for item, where in named:
-        name = string(item, "name", where)
-        if not name:
-            yield f"{where}.name", "Required value"
-            continue
-        yield from of_label_name(name, f"{where}.name")
-        if name in seen:
-            yield f"{where}.name", f"Duplicate value: {shown(name)}"
-        seen.add(name)
+    for value, where in values:
+        if value in seen:
+            yield where, f"Duplicate value: {quoted(value)}"
+        seen.add(value)
 
 
 def _in_range(obj: Json, field: str, path: str, least: int, most: int) -> Faults:
@@ -284,9 +282,3 @@ def one_of(obj: Json, field: str, known: Sequence[str], path: str) -> Faults:
     if value and value not in known:
         supported = ", ".join(map(quoted, known))
         yield f"{path}.{field}", f"Unsupported value: {quoted(value)}: supported values: {supported}"
-
-
-def items(obj: Json, field: str, path: str) -> list[tuple[Json, str]]:
-    """The objects of a list, each with its path. Raises WireError if it is no list."""
-    found = enumerate(get(obj, field, list, path, []))
-    return [(one, f"{path}.{field}[{position}]") for position, one in found if isinstance(one, dict)]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import json
-import re
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from extender.api.fields import Json
+from extender.api.object_meta import is_subdomain
 from extender.api.pod_groups import GROUP_OBJECTS
 from extender.api.resource_claims import SCHEDULING_GROUP
 from extender.cluster import now_rfc3339
@@ -19,7 +18,6 @@ from extender.sandbox.apiserver import claim_bytes, validation
 from extender.sandbox.apiserver.status_errors import ApiError, conflict, invalid, not_found
 from extender.sandbox.apiserver.versioned_store import Key, ObjectStore
 
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _PREFIX_LENGTH = 58  # the API server cuts generateName so that five more letters fit
 _SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # the API server's, without vowels
 
@@ -121,21 +119,16 @@ _DELETED_STRINGS, _ORDER, _KEPT = "$deleteFromPrimitiveList/", "$setElementOrder
 
 
 class Registry:
-    """Creates, replaces, patches, deletes and binds objects. All methods raise ApiError.
-
-    `prune(resource, obj)` takes fields out of an object before it is stored, as an API server does with the fields of a
-    feature gate that is off.
-    """
+    """Creates, replaces, patches, deletes and binds objects. All methods raise ApiError."""
 
     def __init__(self, store: ObjectStore) -> None:
         self.store = store
-        self.prune: Callable[[str, Json], None] | None = None
         self._names = itertools.count(1)
 
     def create(self, resource: Resource, namespace: str, obj: Json, check: Check = _unchecked) -> Json:
         metadata = dict(obj.get("metadata") or {})
         prefix = str(metadata.get("generateName") or "")
-        if prefix and not _SUBDOMAIN.fullmatch(prefix.removesuffix("-")):
+        if prefix and not is_subdomain(prefix.removesuffix("-")):
             raise invalid(
                 resource.qualified_kind,
                 prefix,
@@ -156,7 +149,7 @@ class Registry:
         validation.check_spec(resource.name, stored)
         if resource.name in _WITH_STATUS:
             stored["status"] = {"phase": "Pending"} if resource.name == "pods" else {}
-        return self._stored(resource, key, stored)
+        return self.store.put(resource.table, key, stored)
 
     def get(self, resource: Resource, key: Key) -> Json:
         found = self.store.get(resource.table, key)
@@ -250,13 +243,7 @@ class Registry:
             return old
         if written["metadata"].get("deletionTimestamp") and not written["metadata"].get("finalizers"):
             return self.store.remove(resource.table, key)
-        return self._stored(resource, key, written)
-
-    def _stored(self, resource: Resource, key: Key, obj: Json) -> Json:
-        if self.prune is not None:
-            obj = copy.deepcopy(obj)
-            self.prune(resource.name, obj)
-        return self.store.put(resource.table, key, obj)
+        return self.store.put(resource.table, key, written)
 
     def _guard(self, resource: Resource, old: Json, metadata: Json, *, is_patch: bool = False) -> None:
         """Raise ApiError if the uid or the resourceVersion in `metadata` is not the current one.

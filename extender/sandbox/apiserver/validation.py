@@ -15,9 +15,10 @@ from extender.api.claim_specs import decode_claim_spec
 from extender.api.device_classes import decode_class
 from extender.api.fields import Json, inner, need
 from extender.api.nodes import decode_node
+from extender.api.object_meta import is_label, is_subdomain
 from extender.api.pods import decode_pod
 from extender.api.resource_slices import SliceDecoder
-from extender.api_schema import claim_faults, is_label, is_subdomain, request_names
+from extender.api_schema import claim_faults, request_names
 from extender.base.berth_errors import WireError
 from extender.sandbox.apiserver.status_errors import ApiError, invalid
 from extender.scheduling.requirements import ADMIN_LABEL

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from math import inf
 
 import structlog
@@ -17,6 +18,7 @@ from extender.api.pod_groups import GroupKey
 from extender.cache import ClusterCache
 from extender.cluster import ClusterError
 from extender.gangs.gang import members_with_claims
+from extender.serve.gangs.gang_state import GangTimer, GangTimers
 
 MAX_GROUPS = 1024  # of a namespace whose bound members are read together; the others wait for the next read
 MAX_READS = 2  # namespaces that are read at a time
@@ -44,44 +46,48 @@ class _LastRead:
 class BoundMembers:
     """Puts the bound members into the cache.
 
-    `read` takes a namespace and returns, for each group, UID to node. `clock` returns seconds. At most `reads`
-    namespaces are read at a time.
+    `read` takes a namespace and returns, for each group, UID to node. `clock` returns seconds.
     """
 
-    def __init__(
-        self,
-        cache: ClusterCache,
-        read: Read,
-        clock: Callable[[], float],
-        seconds: float = REMEMBERED_SECONDS,
-        groups: int = MAX_GROUPS,
-        reads: int = MAX_READS,
-    ) -> None:
-        self._most_groups = groups
-        self._most_reads = reads
+    def __init__(self, cache: ClusterCache, read: Read, timers: GangTimers, clock: Callable[[], float]) -> None:
         self._cache = cache
         self._read = read
+        self._timers = timers
         self._clock = clock
-        self._seconds = seconds
         self._wanted: dict[str, set[GroupKey]] = {}  # by namespace
+        self._due: dict[str, None] = {}  # the namespaces to read next
         self._known: dict[str, _LastRead] = {}  # by namespace
         # The groups that are read now, by namespace, each with the members that were bound meanwhile; without those
         # whose waiting pods changed meanwhile.
         self._reading: dict[str, dict[GroupKey, dict[str, str]]] = {}
         self._log = structlog.get_logger("berth.gangs")
 
-    def want(self, key: GroupKey) -> bool:
-        """Read the bound members of a group after the pause of its namespace. Returns whether that is new."""
+    def want(self, key: GroupKey) -> None:
+        """Read the bound members of a group after the pause of its namespace."""
         wanted = self._wanted.setdefault(key.namespace, set())
-        if key in wanted or len(wanted) >= self._most_groups:
-            return False
-        wanted.add(key)
-        return True
+        if key not in wanted and len(wanted) < MAX_GROUPS:
+            wanted.add(key)
+            self._set_timer(key.namespace)
+
+    def _set_timer(self, namespace: str) -> None:
+        """When the wanted groups of the namespace may be read. The end of a read sets the timer of its namespace."""
+        last, wanted = self._known.get(namespace), self._wanted.get(namespace)
+        if not wanted or namespace in self._reading:
+            return
+        pauses = (last.groups.get(key, 0.0) for key in wanted) if last is not None else ()
+        at = last.ended + max(last.rest, min(pauses)) if last is not None else -inf
+        self._timers.at((GangTimer.READ, namespace), at)
+
+    def _know(self, namespace: str, read: _LastRead) -> None:
+        self._known[namespace] = read
+        self._timers.at((GangTimer.READ_FORGOTTEN, namespace), read.until)
 
     def bound(self, key: GroupKey, uid: str, node: str) -> None:
         """This process has bound a member: it runs."""
-        last = self._known.setdefault(key.namespace, _LastRead({}, self._clock() + self._seconds))
-        if key in last.groups or len(last.groups) < self._most_groups:
+        if key.namespace not in self._known:
+            self._know(key.namespace, _LastRead({}, self._clock() + REMEMBERED_SECONDS))
+        last = self._known[key.namespace]
+        if key in last.groups or len(last.groups) < MAX_GROUPS:
             last.groups.setdefault(key, 0.0)
             known = self._cache.store.bound_members.get(key, {})
             self._cache.store.use_bound_members(key, {**known, uid: node})
@@ -95,21 +101,21 @@ class BoundMembers:
             last.groups[key] = 0.0
             if not gone and key not in self._cache.store.members:
                 del last.groups[key]
+            self._set_timer(key.namespace)
         if key in self._cache.store.bound_members:
             self._cache.store.use_bound_members(key, gone or None)
 
-    def expire(self) -> None:
-        """Forget the reads that are too old, but not which members terminate: a terminating pod never runs again.
+    def expire(self, namespace: str) -> None:
+        """Forget the last read, which is too old, but not which members terminate: these pods never run again.
 
         A group with terminating members is read again while some of its pods wait.
         """
-        now = self._clock()
-        for namespace in [name for name, read in self._known.items() if read.until <= now]:
-            for key in self._known.pop(namespace).groups:
-                gone = self._gone(key)
-                self._cache.store.use_bound_members(key, gone or None)
-                if gone:
-                    self.want(key)
+        for key in self._known.pop(namespace).groups:
+            gone = self._gone(key)
+            self._cache.store.use_bound_members(key, gone or None)
+            if gone:
+                self.want(key)
+        self._set_timer(namespace)
 
     def _gone(self, key: GroupKey) -> dict[str, str]:
         """UID to '' of each member that terminates or is gone, and for which a claim is still reserved."""
@@ -119,30 +125,18 @@ class BoundMembers:
             return {}
         return {uid: "" for uid in members_with_claims(key, snapshot) if read.get(uid) == ""}
 
-    @property
-    def next_deadline(self) -> float:
-        """The earliest time at which `expire` or `take_due` has work; infinite if there is none.
-
-        The end of a read can make it earlier.
-        """
-        ends = min((read.until for read in self._known.values()), default=inf)
-        return min([ends, *map(self._may_read_at, self._wanted)])
-
-    def _may_read_at(self, namespace: str) -> float:
-        if namespace in self._reading or len(self._reading) >= self._most_reads:
-            return inf
-        last = self._known.get(namespace)
-        if last is None:
-            return -inf
-        return last.ended + max(last.rest, min(last.groups.get(key, 0.0) for key in self._wanted[namespace]))
+    def pause_ended(self, namespace: str) -> None:
+        """The wanted groups of the namespace may be read."""
+        if namespace in self._wanted and namespace not in self._reading:
+            self._due[namespace] = None
 
     def take_due(self) -> dict[str, set[GroupKey]]:
-        """The wanted groups of namespaces that do not pause. The caller must `read` each of these namespaces."""
-        now, found = self._clock(), dict[str, set[GroupKey]]()
-        for namespace in list(self._wanted):
-            if self._may_read_at(namespace) <= now:
-                found[namespace] = self._with_last(namespace, self._wanted.pop(namespace))
-                self._reading[namespace] = {key: {} for key in found[namespace]}
+        """The groups to read now, by namespace. The caller must `read` each of these namespaces."""
+        found = dict[str, set[GroupKey]]()
+        for namespace in list(self._due)[: max(MAX_READS - len(self._reading), 0)]:
+            del self._due[namespace]
+            found[namespace] = self._with_last(namespace, self._wanted.pop(namespace))
+            self._reading[namespace] = {key: {} for key in found[namespace]}
         return found
 
     async def read(self, namespace: str, keys: set[GroupKey], done: Callable[[GroupKey, Members], None]) -> None:
@@ -167,7 +161,9 @@ class BoundMembers:
             raise
         finally:
             unchanged = self._reading.pop(namespace)
-            self._known[namespace] = self._read_now(namespace, began, keys, unchanged)
+            self._know(namespace, self._read_now(namespace, began, keys, unchanged))
+            for waiting in (namespace, *islice(self._due, 1)):  # there is room for the next read
+                self._set_timer(waiting)
         for key in keys - unchanged.keys():
             self.want(key)
         for key, meanwhile in unchanged.items():
@@ -179,7 +175,7 @@ class BoundMembers:
         """`keys`, and up to the limit the groups of the last read that still wait. Forgets the other groups."""
         last = self._known.get(namespace)
         for key in last.groups.keys() - keys if last is not None else ():
-            if len(keys) < self._most_groups and key in self._cache.store.members:
+            if len(keys) < MAX_GROUPS and key in self._cache.store.members:
                 keys.add(key)
             else:
                 self._cache.store.use_bound_members(key, self._gone(key) or None)
@@ -196,4 +192,4 @@ class BoundMembers:
             pause = min(max(2 * pauses.get(key, 0.0), _FIRST_PAUSE), _LONGEST_PAUSE)
             groups[key] = pause if key in unchanged else 0.0
         rest = min(max(_FIRST_PAUSE, PAUSE_FACTOR * (now - began)), _LONGEST_PAUSE)
-        return _LastRead(groups, now + self._seconds, now, rest)
+        return _LastRead(groups, now + REMEMBERED_SECONDS, now, rest)

@@ -19,14 +19,11 @@ nodes so come after those of others for a minute: a tenant may have many gangs o
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from types import MappingProxyType
-
-from cachetools import LRUCache
 
 from extender.api.pod_groups import GroupKey, GroupSource, Membership
 from extender.api.pods import Pod
@@ -48,12 +45,13 @@ from extender.serve.gangs.gang_state import (
     FormingGang,
     GangEvent,
     GangState,
+    GangTimer,
+    GangTimers,
     WaitingGang,
     next_state,
 )
 
 MAX_REMEMBERED = 4096  # gangs
-MAX_NAMESPACES = 1024  # with a place, or that lost one
 ABSENT_SECONDS = 15.0  # until a requeued gang loses its place; kube-scheduler retries a pod after 10 s at most
 LAST_SECONDS = 60.0  # for which the gangs of a namespace that lost nodes come last
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds until a gang whose plan failed is planned again
@@ -106,42 +104,39 @@ class GangAdmission:
     """The gangs that wait, those with a plan, and the places of those that wait for others. No function here awaits.
 
     `requeue` lets kube-scheduler retry the pods that Berth rejected. `is_served` tells whether the API server serves
-    the PodGroups of a source. `clock` returns seconds. At most `remembered` gangs wait, see FairLRU.
+    the PodGroups of a source. `clock` returns seconds. At most MAX_REMEMBERED gangs wait, see FairLRU.
     """
 
     def __init__(
         self,
         cache: ClusterCache,
         bound_members: BoundMembers,
+        timers: GangTimers,
         clock: Callable[[], float],
         requeue: Callable[[], None],
         is_served: Callable[[GroupSource], bool] = lambda _: False,
         limits: SlotLimits | None = None,
-        remembered: int = MAX_REMEMBERED,
-        namespaces: int = MAX_NAMESPACES,
     ) -> None:
         self._cache = cache
         self._bound_members = bound_members
+        self._timers = timers
         self._clock = clock
         self._requeue = requeue
         self._is_served = is_served
         self._limits = limits or SlotLimits()
         self.forming: dict[GroupKey, FormingGang] = {}  # the gangs with a plan
-        self.rescheduled = asyncio.Event()  # set if a deadline may be earlier, or if bound members must be read
-        self._waiting: FairLRU[GroupKey, WaitingGang] = FairLRU(remembered)
-        self._histories: FairLRU[GroupKey, _History] = FairLRU(remembered)
-        self._for_slots: LRUCache[str, Place] = LRUCache(namespaces)  # by namespace
+        self._waiting: FairLRU[GroupKey, WaitingGang] = FairLRU(MAX_REMEMBERED)
+        self._histories: FairLRU[GroupKey, _History] = FairLRU(MAX_REMEMBERED)
+        self._for_slots: dict[str, Place] = {}  # by namespace; each is of a gang that waits
         self._for_nodes: Place | None = None
-        self._lost_nodes_at: LRUCache[str, float] = LRUCache(namespaces)  # by namespace
-        self._lost = False  # whether a gang has lost its place since the last call of `requeue_due`
-        self._checked = -inf  # when `requeue_due` was last called
+        self._lost_nodes_at: dict[str, float] = {}  # by namespace, of the last minute
 
     # -- (1) complete and valid? -----------------------------------------------------------------------------
 
     def missing(self, pod: Pod, membership: Membership) -> int | Reason:
         """How many members of the pod's gang must still be bound, or why it cannot be planned now. It has no plan.
 
-        0 or less if the pod is placed alone. Some members may be bound without a claim that shows it, or may terminate
+        0 or less if the pod is a single pod. Some members may be bound without a claim that shows it, or may terminate
         with one, so they are read now and then.
         """
         key, snapshot = membership.key, self._cache.snapshot()
@@ -156,18 +151,14 @@ class GangAdmission:
         if minimum > MAX_TOGETHER:
             return Reason(Code.GANG_TOO_LARGE, (key.name, str(MAX_TOGETHER)))
         if is_incomplete(membership, minimum, snapshot):
-            self._want_bound_members(key)
+            self._bound_members.want(key)
             return Reason(Code.GANG_INCOMPLETE, (key.name, str(minimum)))
         placed = placed_members(key, snapshot)
         is_new = pod.uid not in snapshot.members.get(key, {})  # the known members may be those of an earlier gang
         if may_terminate(key, placed, minimum, snapshot) or (is_new and placed):
-            self._want_bound_members(key)
+            self._bound_members.want(key)
             return Reason(Code.GANG_UNREAD, (key.name,))
         return minimum - len(placed)
-
-    def _want_bound_members(self, key: GroupKey) -> None:
-        if self._bound_members.want(key):
-            self.rescheduled.set()
 
     def wait_or_missing(self, pod: Pod, membership: Membership) -> int | Reason:
         """As `missing`; a gang that cannot be planned waits for the end of the reason."""
@@ -178,22 +169,22 @@ class GangAdmission:
 
     # -- (2) must it wait? (3) are there slots? --------------------------------------------------------------
 
-    def ask(self, key: GroupKey, uid: str, slots: int, *, is_queued: bool) -> Reason | None:
+    def ask(
+        self, key: GroupKey, uid: str, slots: int, waiting: WaitingGang | None, *, is_queued: bool
+    ) -> Reason | None:
         """Why the gang of the pod `uid` must wait although it is complete; None if it may be planned now.
 
-        `slots` is the number of its members that must still be bound. `is_queued`: its plan is in the queue of
-        evaluations.
+        `slots` is the number of its members that must still be bound; `waiting` is the gang if it waits already.
+        `is_queued`: its plan is in the queue of evaluations.
         """
-        waiting = self._waiting.get(key)
         if waiting is not None:
             pauses, is_behind = self._clock() < waiting.retry_at, self._waits_for_other(waiting)
             if is_behind and self._for_nodes is not None and self._for_nodes.key == key:
                 self._for_nodes.requeued_at = inf
             if is_behind or is_queued or pauses:
                 waiting.note(uid)
-                if pauses and not waiting.asked_early and not is_queued:
-                    waiting.asked_early = True
-                    self.rescheduled.set()
+                if pauses and not is_queued:
+                    self._end_pause_at(key, waiting, waiting.retry_at)
                 return waiting.reason
         if self._have_slots(key, slots):
             return None
@@ -213,7 +204,7 @@ class GangAdmission:
         complete_since = self.complete_since(key)
         kept = self._kept_from(key, complete_since)
         first = self._for_slots.get(key.namespace)
-        if self.plans_in_the_way(key.namespace, slots, kept) is not None:
+        if self.plans_to_preempt(key.namespace, slots, kept) is not None:
             if first is not None and first.key == key:
                 del self._for_slots[key.namespace]
                 self.requeue_waiting()  # it may have no room, and then keeps no slots from others
@@ -225,7 +216,6 @@ class GangAdmission:
 
     def _kept_from(self, key: GroupKey, complete_since: float) -> dict[str, int]:
         """The slots that are kept from a gang, by namespace."""
-        self._drop_lost()
         with_plan = {forming.namespace for forming in self.forming}
         own, found = self._for_slots.get(key.namespace), dict[str, int]()
         if own is not None and own.key != key and own.complete_since < complete_since:
@@ -237,20 +227,20 @@ class GangAdmission:
             found[other.key.namespace] = other.slots
         return found
 
-    def plans_in_the_way(self, namespace: str, slots: int, kept: Mapping[str, int] = _NONE) -> list[FormingGang] | None:
-        """The plans that must end so that a gang of the namespace gets its slots; None if it must wait.
+    def plans_to_preempt(self, namespace: str, slots: int, kept: Mapping[str, int] = _NONE) -> list[FormingGang] | None:
+        """The plans that end so that a gang of the namespace gets its slots; None if it must wait.
 
-        `kept` are slots for gangs without a plan, by namespace. A plan whose minimum is bound gives way to all. After
-        a time, a plan that waits for members gives way to other namespaces.
+        `kept` are slots for gangs without a plan, by namespace. All may preempt a plan whose minimum is bound. After a
+        time, other namespaces may preempt a plan that waits for members.
         """
         now, used, found = self._clock(), Counter({namespace: slots}) + Counter(kept), list[FormingGang]()
         for plan in self.forming.values():
             used[plan.key.namespace] += plan.slots
-        for plan in sorted(self.forming.values(), key=lambda plan: (plan.gives_way_at, plan.since)):
+        for plan in sorted(self.forming.values(), key=lambda plan: (plan.preemptible_at, plan.since)):
             is_own, fit_together = plan.key.namespace == namespace, self._fit_together(namespace, used)
             if fit_together and used[namespace] <= self._limits.namespace:
                 break
-            if plan.gives_way_at <= now and (plan.runs or not is_own) and (is_own or not fit_together):
+            if plan.preemptible_at <= now and (plan.runs or not is_own) and (is_own or not fit_together):
                 found.append(plan)
                 used[plan.key.namespace] -= plan.slots
         fits = self._fit_together(namespace, used) and used[namespace] <= self._limits.namespace
@@ -271,7 +261,6 @@ class GangAdmission:
 
         A gang with a plan keeps its own nodes, and those for which kube-scheduler sent bind requests.
         """
-        self._drop_lost()
         found = {other.key: other.planned.nodes for other in self.forming.values() if other.key != key}
         place, forming = self._for_nodes, self.forming.get(key)
         if place is not None and place.key != key and self._order(place) < self._order_of(key):
@@ -281,12 +270,10 @@ class GangAdmission:
 
     def wait_for_nodes(self, key: GroupKey, uid: str, reason: Reason, other: GroupKey, nodes: frozenset[str]) -> None:
         """Let a gang wait for the gang `other`, and keep the nodes on which it fits for it if it comes first."""
-        self._drop_lost()
         self.wait(key, uid, reason, other)
         first, since = self._for_nodes, self.complete_since(key)
         if first is None or first.key == key or self._order_of(key) < self._order(first):
             self._for_nodes = Place(key, since, _KEEPS_NODES, self._clock(), nodes=nodes)
-            self.rescheduled.set()
 
     def _order_of(self, key: GroupKey) -> tuple[bool, float]:
         is_last = self._lost_nodes_at.get(key.namespace, -inf) + LAST_SECONDS > self._clock()
@@ -308,21 +295,36 @@ class GangAdmission:
         if self._for_nodes is not None:
             yield self._for_nodes
 
-    def _drop_lost(self) -> None:
-        """The only place where a gang loses its place unasked: it waits for something else, or is not tried."""
-        now = self._clock()
-        for place in self.places():
-            waiting = self._waiting.get(place.key)
-            is_absent = place.lost_at <= now
-            if waiting is not None and waiting.state in place.states and not is_absent:
-                continue
-            self._lost = True
-            if place is not self._for_nodes:
+    def place_lost(self, key: GroupKey) -> None:
+        """kube-scheduler did not ask about a gang with a place in time: it loses the place."""
+        lost = [place for place in self._places_of(key) if place.lost_at <= self._clock()]
+        if self._for_nodes in lost:
+            now, before = self._clock(), self._lost_nodes_at.items()
+            self._lost_nodes_at = {name: at for name, at in before if at + LAST_SECONDS > now} | {key.namespace: now}
+        self._lose(lost)
+
+    def _leave_places(self, key: GroupKey, state: GangState) -> None:
+        """The gang is in this state from now on: it loses its place unless it keeps it in this state."""
+        self._lose([place for place in self._places_of(key) if state not in place.states])
+
+    def _places_of(self, key: GroupKey) -> list[Place]:
+        found = self._for_slots.get(key.namespace), self._for_nodes
+        return [place for place in found if place is not None and place.key == key]
+
+    def _lose(self, lost: Sequence[Place]) -> None:
+        for place in lost:
+            if place is self._for_nodes:
+                self._for_nodes = None
+            else:
                 del self._for_slots[place.key.namespace]
-                continue
-            self._for_nodes = None
-            if is_absent:
-                self._lost_nodes_at[place.key.namespace] = now
+        if lost:
+            self.requeue_waiting()
+
+    def preemptible(self, key: GroupKey) -> None:
+        """A plan may be preempted from now on: a gang that waits for slots may get them."""
+        plan = self.forming.get(key)
+        if plan is not None and plan.preemptible_at <= self._clock() and self._any_in(GangState.QUEUED):
+            self._requeue_places()
 
     def requeue_waiting(self) -> None:
         """Let kube-scheduler retry the gangs that wait for others: some of them may get a plan now."""
@@ -332,8 +334,13 @@ class GangAdmission:
     def _requeue_places(self) -> None:
         """kube-scheduler retries all rejected pods: from now on it must ask about the gangs that have a place."""
         for place in self.places():
-            place.requeued_at = min(place.requeued_at, self._clock())
+            self._expect(place)
         self._requeue()
+
+    def _expect(self, place: Place) -> None:
+        """kube-scheduler was told to retry the gang: without a request in time, it loses the place."""
+        place.requeued_at = min(place.requeued_at, self._clock())
+        self._timers.at((GangTimer.PLACE_LOST, place.key), place.lost_at)
 
     def plan_ended(self, namespace: str) -> None:
         """A plan of the namespace has ended: the namespace goes to the end of the queue for slots."""
@@ -417,9 +424,8 @@ class GangAdmission:
         """
         reason = Reason(Code.GANG_UNFINISHED, (key.name,))
         self._pause(key, reason, seconds, uid)
-        first = self._for_nodes
-        if first is not None and first.key == key:
-            first.requeued_at = min(first.requeued_at, self._clock())
+        if self._for_nodes is not None and self._for_nodes.key == key:
+            self._expect(self._for_nodes)
         return reason
 
     def plannable(self, key: GroupKey) -> None:
@@ -436,21 +442,49 @@ class GangAdmission:
         gang.retry_at = self._clock() + seconds
         if uid:
             gang.note(uid)
-            gang.asked_early = True  # kube-scheduler gave up this pod
-            self.rescheduled.set()
+            self._end_pause_at(key, gang, gang.retry_at)  # kube-scheduler gave up this pod
         return gang
 
+    def _end_pause_at(self, key: GroupKey, gang: WaitingGang, time: float, *, asked: bool = True) -> None:
+        """The gang pauses until this time. `asked`: then kube-scheduler must be told, as it asked during the pause."""
+        gang.retry_at = time
+        gang.asked_early |= asked
+        if gang.asked_early:
+            self._timers.at((GangTimer.PAUSE_END, key), time)
+
+    def pause_ended(self, key: GroupKey) -> None:
+        """Let kube-scheduler retry a gang about which it asked during its pause, if it may get a plan now.
+
+        Without a change, a gang without room is still without room.
+        """
+        gang, version = self._waiting.get(key), self._cache.snapshot().version
+        if gang is not None and gang.asked_early and gang.retry_at <= self._clock():
+            gang.asked_early = False
+            if gang.wakes or gang.version not in (-1, version):
+                self._requeue()
+
     def _put(self, key: GroupKey, reason: Reason) -> WaitingGang:
-        """The gang waits with another reason now. One that does not wait for nodes any more loses those kept for it."""
+        """The gang waits with another reason now. It loses its place if it does not wait for that any more."""
         before = self._waiting.get(key)
         state = before.state if before is not None else GangState.NONE
         event = WAITING_EVENTS.get(reason.code, GangEvent.NO_PLAN)
         gang = WaitingGang(next_state(key, state, event), reason)
-        self._waiting.put(key.namespace, key, gang)
-        if self.comes_first == key and gang.state not in _KEEPS_NODES:
-            self._for_nodes = None
-            self.requeue_waiting()
+        for dropped, _ in self._waiting.put(key.namespace, key, gang):
+            self._popped(dropped)
+        self._timers.cancel((GangTimer.PAUSE_END, key))
+        self._leave_places(key, gang.state)
         return gang
+
+    def _pop(self, key: GroupKey) -> WaitingGang | None:
+        """The gang does not wait any more. Returns it as it waited, if it did."""
+        found = self._waiting.pop(key)
+        if found is not None:
+            self._popped(key)
+        return found
+
+    def _popped(self, key: GroupKey) -> None:
+        self._timers.cancel((GangTimer.PAUSE_END, key))
+        self._leave_places(key, GangState.NONE)
 
     def changed(self, key: GroupKey) -> bool:
         """The gang has other members or another minimum: a pause ends soon, since a plan may succeed now.
@@ -462,17 +496,16 @@ class GangAdmission:
         if gang is None:
             return False
         gang.needs = None
-        gang.retry_at = min(gang.retry_at, now + CHANGED_SECONDS)
         gang.wakes = True
-        gang.asked_early |= gang.state is not GangState.MISSING
-        self.rescheduled.set()
-        return gang.retry_at > now
+        retry_at = min(gang.retry_at, now + CHANGED_SECONDS)
+        self._end_pause_at(key, gang, retry_at, asked=gang.state is not GangState.MISSING)
+        return retry_at > now
 
     def completed(self, key: GroupKey) -> None:
         """Missing members or the PodGroup exist now: kube-scheduler retries the gang, after its pause if it has one."""
         gang = self._waiting.get(key)
         if gang is not None and self.changed(key):
-            gang.asked_early = True
+            self._end_pause_at(key, gang, gang.retry_at)
         else:
             self._requeue()
 
@@ -480,65 +513,33 @@ class GangAdmission:
         """The plan of the gang ended because the gang changed. It pauses as any gang that changes."""
         self._pause(key, Reason(Code.GANG_CHANGED, (key.name,)), CHANGED_SECONDS)
 
-    def ask_again(self, gang: WaitingGang, seconds: float) -> None:
+    def ask_again(self, key: GroupKey, gang: WaitingGang, seconds: float) -> None:
         """The planner could not decide whether the gang fits; kube-scheduler retries after `seconds`."""
-        gang.version, gang.retry_at = -1, self._clock() + seconds
-        gang.wakes = gang.asked_early = True
-        self.rescheduled.set()
+        gang.version, gang.wakes = -1, True
+        self._end_pause_at(key, gang, self._clock() + seconds)
 
     def plan_again(self, code: Code) -> None:
         """End the pauses of the gangs that wait with this code."""
-        for gang in self._waiting.values():
+        for key, gang in self._waiting.items():
             if gang.reason.code is code:
-                gang.retry_at = -inf
+                self._end_pause_at(key, gang, -inf, asked=False)
 
     def planned(self, key: GroupKey) -> WaitingGang | None:
         """The gang has a plan. Returns it as it waited, if it did."""
-        found = self._waiting.pop(key)
-        next_state(key, found.state if found is not None else GangState.NONE, GangEvent.PLAN)
         if self.comes_first == key:
-            self._for_nodes = None
+            self._for_nodes = None  # without a requeue: others wait for its plan now
+        found = self._pop(key)
+        next_state(key, found.state if found is not None else GangState.NONE, GangEvent.PLAN)
         return found
 
     def gone(self, key: GroupKey) -> None:
         """No member of the gang waits any more."""
-        self._waiting.pop(key)
+        self._pop(key)
         history = self._histories.get(key)
         if history is not None:
             history.complete_since = None
             if history == _History():
                 self._histories.pop(key)
-
-    # -- deadlines -------------------------------------------------------------------------------------------
-
-    def requeue_due(self) -> bool:
-        """Let kube-scheduler retry gangs that may get a plan now, although no event says so. Returns whether it did.
-
-        A plan began to give way, a gang lost its place, or a pause is over in which kube-scheduler asked. Without a
-        change, a gang without room is still without room.
-        """
-        now, version = self._clock(), self._cache.snapshot().version
-        since, self._checked = self._checked, now
-        gives_way = any(since < plan.gives_way_at <= now for plan in self.forming.values())
-        self._drop_lost()
-        lost, self._lost = self._lost, False
-        due = [gang for gang in self._waiting.values() if gang.asked_early and gang.retry_at <= now]
-        for gang in due:
-            gang.asked_early = False
-        if (lost and self._any_in(*_WAITS_FOR_OTHERS)) or (gives_way and self._any_in(GangState.QUEUED)):
-            self._requeue_places()
-            return True
-        found = any(gang.wakes or gang.version not in (-1, version) for gang in due)
-        if found:
-            self._requeue()
-        return found
-
-    @property
-    def next_deadline(self) -> float:
-        """The earliest time at which `requeue_due` has work; infinite if there is none."""
-        pauses = (gang.retry_at for gang in self._waiting.values() if gang.asked_early)
-        give_way = (plan.gives_way_at for plan in self.forming.values() if plan.gives_way_at > self._checked)
-        return min((*pauses, *give_way, *(place.lost_at for place in self.places())), default=inf)
 
     # -- from one plan to the next ---------------------------------------------------------------------------
 
@@ -563,7 +564,7 @@ class GangAdmission:
 
     def succeeded(self, key: GroupKey) -> None:
         """A member is bound: the gang does not wait any more, and its failures are forgotten."""
-        self._waiting.pop(key)
+        self._pop(key)
         history = self._histories.pop(key)
         if history is not None and history.collects_at > self._clock():
             self.collects_not_before(key, history.collects_at)
@@ -575,17 +576,15 @@ class GangAdmission:
             history.named = next(iter(uids))
         return history.named
 
-    def next_to_collect(self, now: float) -> GroupKey | None:
-        """Of the gangs without room that may collect devices, the one that has been complete for longest.
+    def next_to_collect(self) -> tuple[float, GroupKey] | None:
+        """Of the gangs without room, the one that may collect devices first, and when.
 
-        Those that have collected before come last.
+        Of those that have not collected before, it is the one that has been complete for longest.
         """
-        found = [
-            (not_before, self.complete_since(key), key)
-            for key, gang in self._waiting.items()
-            if gang.reason.code in NO_ROOM and (not_before := self.may_collect_at(key)) <= now
-        ]
-        return min(found, key=lambda entry: entry[:2])[2] if found else None
+        lacking = [key for key, gang in self._waiting.items() if gang.reason.code in NO_ROOM]
+        found = [(self.may_collect_at(key), self.complete_since(key), key) for key in lacking]
+        at, _, key = min(found, key=lambda entry: entry[:2], default=(0.0, 0.0, None))
+        return (at, key) if key is not None else None
 
     def collects_not_before(self, key: GroupKey, at: float) -> None:
         """The gang has collected devices, or no domain could hold it: it may not collect before this time."""

@@ -29,7 +29,7 @@ class GangBarrier:
         self._clock = clock
 
     async def arrive(self, pod: Pod, membership: Membership, node: str, seconds: float) -> FormingGang | None:
-        """Wait until the binds of the minimum have arrived. None for a pod that is bound alone.
+        """Wait until the binds of the minimum have arrived. None for a single pod.
 
         Raises BindError if the gang has no plan or another node for the pod, or if its plan ends meanwhile; BindPending
         if they have not arrived after `seconds`.
@@ -37,7 +37,7 @@ class GangBarrier:
         forming = self._gangs.forming_for(pod, membership)
         if forming is None:
             return None
-        forming.bind_ended(pod.uid)
+        self._gangs.plans.bind_ended(forming, pod.uid)
         planned = forming.node_of(pod.uid) or node
         if planned != node and forming.committed:
             self._gangs.plans.leave(forming, pod.uid)
@@ -56,7 +56,7 @@ class GangBarrier:
             arrived = await self._progress.wait_for(lambda: forming.is_decided or forming.has_arrived, seconds)
         finally:
             if not arrived:  # this bind ends: the others must not count it
-                forming.bind_ended(pod.uid)
+                self._gangs.plans.bind_ended(forming, pod.uid)
         if not arrived:
             raise BindPending(f"waiting for the other pods of group {forming.key.name}")
         _check_not_ended(forming)
@@ -65,7 +65,7 @@ class GangBarrier:
     def _check_domain(self, forming: FormingGang, pod: Pod, uids: Collection[str]) -> None:
         """End the plan if one of these members' nodes left the domain of the gang: its labels changed since the plan.
 
-        A member of a committed gang leaves the plan instead, and is placed alone. Raises BindError.
+        A member of a committed gang leaves the plan instead, and is a single pod. Raises BindError.
         """
         why = self._gangs.outside_domain(forming, pod.membership, uids) if pod.membership is not None else ""
         if not why:
@@ -82,7 +82,7 @@ class GangBarrier:
 
         The plan ends at its deadline at the latest (GangMonitor), so the wait needs no time-out of its own.
         """
-        self._gangs.plans.expire()
+        self._gangs.plans.expire(forming.key)
         if forming.committed:
             self._check_domain(forming, pod, [pod.uid])
         elif len(forming.written | {pod.uid}) >= forming.quorum and not forming.is_decided:
@@ -106,7 +106,7 @@ class GangBarrier:
             elif forming is not None:
                 self._gangs.plans.bind_failed(forming, pod, _as_bind_error(error))
             raise
-        self._gangs.member_bound(key, pod.uid, node)
+        self._gangs.bound_members.bound(key, pod.uid, node)
         if forming is not None:
             self._gangs.plans.bound(forming, pod.uid)
 

@@ -18,7 +18,7 @@ from extender.api.pods import Pod
 from extender.api.reasons import Code
 from extender.base.deadline import DeadlineExceeded
 from extender.cache import ClusterCache
-from extender.gangs.emptied_domains import EmptiedDomains, domains_by_room
+from extender.gangs.empty_domains import EmptyDomains, domains_by_room
 from extender.gangs.gang import gang_minimum, is_incomplete, own_claims
 from extender.gangs.gang_problem import NO_ROOM, GangMembers, GangProblem, gang_members, gang_problem
 from extender.gangs.gang_trial import GangMemory
@@ -28,10 +28,12 @@ from extender.serve.evaluations import in_steps
 from extender.serve.filter import FilterService, FilterSink
 from extender.serve.gangs.gang_admission import GangAdmission
 from extender.serve.gangs.gang_planning import GangPlanning
+from extender.serve.gangs.gang_state import GangTimer, GangTimers
 
 _RETRY_SECONDS = 60.0  # before a gang that no domain could hold is tried again
 _SEARCH = "collecting"  # the key of the queued search: one gang at a time
 _SEARCH_SECONDS = 1.0  # of work for one gang, while others wait
+_TIMER = GangTimer.COLLECTING, ""
 
 
 class GangCollecting:
@@ -44,6 +46,7 @@ class GangCollecting:
         planning: GangPlanning,
         admission: GangAdmission,
         sink: FilterSink,
+        timers: GangTimers,
         clock: Callable[[], float],
     ) -> None:
         self._cache = cache
@@ -52,6 +55,7 @@ class GangCollecting:
         self._planning = planning
         self._admission = admission
         self._sink = sink
+        self._timers = timers
         self._clock = clock
         self._log = structlog.get_logger("berth.gangs")
         self._rests_until = -inf  # no gang may collect before this time
@@ -64,23 +68,31 @@ class GangCollecting:
 
     def wake(self) -> None:
         """A gang found no room, or the policy changed: GangMonitor takes the next step soon."""
-        self._admission.rescheduled.set()
+        self._timers.at(_TIMER, -inf)
 
     def step(self) -> None:
         """End the collection whose time is over, and queue the search for the domain of the next one."""
         self._expire()
-        key = self._next()
-        if key is not None:
-            self._evaluations.queue(key.namespace, _SEARCH, in_steps(self._search_for(key)), blocks=False)
+        now, collected = self._clock(), self._filter_service.collected
+        if collected is not None:
+            self._timers.at(_TIMER, self._deadline(collected))
+        elif self._rests_until > now:
+            self._timers.at(_TIMER, self._rests_until)
+        elif self._may_begin(now) and _SEARCH not in self._evaluations:  # the end of a search takes the next step
+            self._search_next(now)
 
     # -- the choice ------------------------------------------------------------------------------------------
 
-    def _next(self) -> GroupKey | None:
-        """The gang that may collect now; None if there is none."""
-        now = self._clock()
-        return (
-            self._admission.next_to_collect(now) if self._may_begin(now) and _SEARCH not in self._evaluations else None
-        )
+    def _search_next(self, now: float) -> None:
+        """Queue the search for the gang that comes first, or wait until it may collect."""
+        found = self._admission.next_to_collect()
+        if found is None:
+            return
+        at, key = found
+        if at > now:
+            self._timers.at(_TIMER, at)
+        else:
+            self._evaluations.queue_in_background(key.namespace, _SEARCH, in_steps(self._search_for(key)))
 
     def _may_begin(self, now: float) -> bool:
         allowed = self._filter_service.policy.gang_collect_seconds > 0
@@ -120,7 +132,7 @@ class GangCollecting:
             domains = domains_by_room(problem, snapshot, self._context(), self._filter_service.rankings, GangMemory())
         except DeadlineExceeded:
             return
-        emptied = EmptiedDomains(problem, own_claims(key, snapshot), self._context)
+        emptied = EmptyDomains(problem, own_claims(key, snapshot), self._context)
         for domain in domains:
             for nodes in emptied.holding(domain, self._cache.snapshot):
                 yield CollectedDomain(key, domain.level, domain.name, nodes, self._clock()) if nodes else None
@@ -156,6 +168,7 @@ class GangCollecting:
 
     def _begin(self, chosen: CollectedDomain) -> None:
         self._filter_service.collected = chosen
+        self._timers.at(_TIMER, self._deadline(chosen))
         self._log.info(
             "a gang collects the freed devices of a domain",
             group=str(chosen.key),
@@ -186,14 +199,6 @@ class GangCollecting:
         if collected is not None and self._deadline(collected) <= self._clock():
             allowed = self._filter_service.policy.gang_collect_seconds > 0
             self.end(collected.key, "its time is over" if allowed else "the policy does not allow it any more")
-
-    @property
-    def next_deadline(self) -> float:
-        """When the collection ends or the next one may begin; infinite if neither will be."""
-        collected = self._filter_service.collected
-        if collected is not None:
-            return self._deadline(collected)
-        return self._rests_until if self._rests_until > self._clock() else inf
 
     def _deadline(self, collected: CollectedDomain) -> float:
         return collected.since + self._filter_service.policy.gang_collect_seconds

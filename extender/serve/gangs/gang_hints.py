@@ -77,7 +77,7 @@ class GangHints:
                 yield False
             waiting.version = version
         except DeadlineExceeded:
-            self._admission.ask_again(waiting, RETRY_SECONDS)
+            self._admission.ask_again(key, waiting, RETRY_SECONDS)
 
     def _makes_room(self, member: Pod, waiting: WaitingGang) -> Iterator[bool]:
         """Whether a changed node may make room for the gang, after each step. Raises DeadlineExceeded."""

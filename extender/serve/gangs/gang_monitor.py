@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from math import inf
+from typing import Any
 
 from extender.api.pod_groups import GroupKey
 from extender.api.pods import Pod
@@ -14,13 +15,9 @@ from extender.cache import ClusterCache
 from extender.gangs.gang import gang_minimum, is_incomplete, lacking_object
 from extender.runtime.supervisor import Supervisor
 from extender.serve.filter import FilterSink
-from extender.serve.gangs.bound_members import BoundMembers, Members
+from extender.serve.gangs.bound_members import Members
 from extender.serve.gangs.gang_scheduler import GangScheduler
-from extender.serve.gangs.gang_state import FormingGang, GangState, WaitingGang
-
-# Pause after a round, as a multiple of its time: a round looks at all waiting gangs, and every event of a member may
-# cause one.
-PAUSE_FACTOR = 4
+from extender.serve.gangs.gang_state import FormingGang, GangState, GangTimer, WaitingGang
 
 
 class GangMonitor:
@@ -29,20 +26,37 @@ class GangMonitor:
     `run` is the background task `gangs`. `clock` returns seconds.
     """
 
-    def __init__(
-        self,
-        gangs: GangScheduler,
-        cache: ClusterCache,
-        bound_members: BoundMembers,
-        sink: FilterSink,
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, gangs: GangScheduler, cache: ClusterCache, sink: FilterSink, clock: Callable[[], float]) -> None:
         self._gangs = gangs
         self._admission = gangs.admission
         self._cache = cache
-        self._bound_members = bound_members
+        self._bound_members = gangs.bound_members
         self._sink = sink
         self._clock = clock
+        self._timers = gangs.timers
+        self._moved = asyncio.Event()  # whether a timer was set to an earlier time than all others
+        self._timers.moved = self._moved.set
+        # What is done when a timer is due. Each checks itself whether it is still to be done.
+        self._effects: dict[GangTimer, Callable[[Any], object]] = {
+            GangTimer.PLAN_END: gangs.plans.expire,
+            GangTimer.PREEMPTIBLE: self._admission.preemptible,
+            GangTimer.PAUSE_END: self._admission.pause_ended,
+            GangTimer.PLACE_LOST: self._admission.place_lost,
+            GangTimer.COLLECTING: lambda _: gangs.collecting.step(),
+            GangTimer.READ: self._bound_members.pause_ended,
+            GangTimer.READ_FORGOTTEN: self._bound_members.expire,
+        }
+
+    def expire(self) -> None:
+        """Do what is due."""
+        due, begun = self._timers.due(self._clock()), 0
+        try:
+            for kind, name in due:
+                begun += 1
+                self._effects[kind](name)
+        finally:  # after a bug with one of them, the others are still due
+            for timer in due[begun:]:
+                self._timers.at(timer, -inf)
 
     def pods_changed(self, changed: Mapping[GroupKey, Iterable[str]], resized: Mapping[GroupKey, bool]) -> None:
         """`changed` has UIDs of changed pods, by group. See `resized_groups` of the cache's store."""
@@ -71,36 +85,20 @@ class GangMonitor:
                 self._check_complete(key, waiting)
 
     async def run(self, refreshed: Callable[[], Awaitable[None]], supervisor: Supervisor) -> None:
-        """End plans and pauses at their deadlines, and read bound members, until cancelled.
+        """Do what is due, and read bound members, until cancelled.
 
         See CacheRefresh.wait for `refreshed`. The supervisor runs the reads: a slow one delays nothing else.
         """
         while True:
-            self._gangs.rescheduled.clear()
+            self._moved.clear()
             await refreshed()
-            began = self._clock()
-            self._gangs.plans.expire()
-            self._admission.requeue_due()
-            self._gangs.collecting.step()
-            self._bound_members.expire()
+            self.expire()
             for namespace, keys in self._bound_members.take_due().items():
-                supervisor.spawn("bound-members", self._read(namespace, keys))
-            await asyncio.sleep(PAUSE_FACTOR * (self._clock() - began))
-            seconds = self._next_deadline() - self._clock()
+                supervisor.spawn("bound-members", self._bound_members.read(namespace, keys, self._members_read))
+            seconds = self._timers.next - self._clock()
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(seconds, 0.0) if seconds < inf else None):
-                    await self._gangs.rescheduled.wait()
-
-    def _next_deadline(self) -> float:
-        gangs = self._gangs
-        parts = (gangs.plans, self._admission, gangs.collecting, self._bound_members)
-        return min(part.next_deadline for part in parts)
-
-    async def _read(self, namespace: str, keys: set[GroupKey]) -> None:
-        try:
-            await self._bound_members.read(namespace, keys, self._members_read)
-        finally:
-            self._gangs.rescheduled.set()
+                    await self._moved.wait()
 
     def _members_read(self, key: GroupKey, before: Members) -> None:
         waiting, is_changed = self._admission.get(key), before != self._cache.store.bound_members.get(key, {})

@@ -95,7 +95,8 @@ class GangPlanning:
         it is None, may use the nodes that their selectors and tolerations allow. `occupied` has the nodes of gangs with
         a plan: two gangs never form on one node, because kube-scheduler could have room there for half of each.
         """
-        context, snapshot = self._filter_service.context(deadline), self._cache.snapshot()
+        snapshot = self._cache.snapshot()
+        context = self._filter_service.evaluator.evaluation_context(snapshot, deadline)
         collected, limited = self._collected_for_other(gang), before is not None and bool(before.most)
         return self._planned(gang, _Attempt(pod, names, occupied, before, context, snapshot, collected, limited))
 
@@ -122,8 +123,8 @@ class GangPlanning:
         if not isinstance(found, GangShortage):
             return found
         if attempt.collected is not None:
-            fewest, alone = members.first(sizes[-1], kept), replace(attempt, collected=None, limited=False)
-            if not isinstance(self._plan(gang, fewest, alone), GangShortage):
+            fewest, anywhere = members.first(sizes[-1], kept), replace(attempt, collected=None, limited=False)
+            if not isinstance(self._plan(gang, fewest, anywhere), GangShortage):
                 return attempt.collected.reason
         if found.gave_up:
             return Reason(Code.GANG_GAVE_UP, (gang.key.name,))
@@ -132,10 +133,10 @@ class GangPlanning:
         fault = self._fault(members)
         if fault is not None:
             return fault
-        alone = replace(attempt, limited=False)
+        unlimited = replace(attempt, limited=False)
 
         def has_room(uids: Collection[str]) -> bool:
-            return not isinstance(self._plan(gang, members.only(uids), alone), GangShortage)
+            return not isinstance(self._plan(gang, members.only(uids), unlimited), GangShortage)
 
         return no_room(gang, attempt.snapshot, self._filter_service.policy, has_room)
 
@@ -187,7 +188,8 @@ class GangPlanning:
 
         Raises DeadlineExceeded.
         """
-        context, snapshot = self._filter_service.context(deadline), self._cache.snapshot()
+        snapshot = self._cache.snapshot()
+        context = self._filter_service.evaluator.evaluation_context(snapshot, deadline)
         members = self._members(gang, snapshot)
         if gang.placed or isinstance(members, Reason):  # the nodes of bound members limit the domains
             return None
@@ -246,7 +248,7 @@ class GangPlanning:
         if attempt.collected is not None:
             problem = _without_kept(problem, attempt.collected, attempt.settled)
         found = self._solve(problem, attempt)
-        wanted = found.nodes if isinstance(found, GangPlan) else frozenset[str]()
+        wanted = found.nodes if attempt.occupied and isinstance(found, GangPlan) else frozenset[str]()
         conflict = next((key for key, nodes in attempt.occupied.items() if not wanted.isdisjoint(nodes)), None)
         if isinstance(found, GangPlan) and conflict is not None:
             apart = self._solve(_avoiding(problem, frozenset[str]().union(*attempt.occupied.values())), attempt)

@@ -1,7 +1,7 @@
 """The plans of the gangs that are being bound: their holds, their members, and their end.
 
 A plan ends when its last member is bound, when a bind before the commit fails, when a member is deleted or rejected, at
-its deadline, and when it gives way to others. Then its holds end, and binds that still wait for other members fail.
+its deadline, and when another gang preempts it. Then its holds end, and binds that still wait for other members fail.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from math import inf
 
 import structlog
 
@@ -20,7 +21,7 @@ from extender.base.fair_lru import FairLRU
 from extender.cache import ClusterCache
 from extender.serve.gangs.gang_admission import GangAdmission
 from extender.serve.gangs.gang_collecting import GangCollecting
-from extender.serve.gangs.gang_state import FormingGang, GangCounts
+from extender.serve.gangs.gang_state import FormingGang, GangCounts, GangTimer, GangTimers, PlannedGang
 
 MAX_PODS = 4096  # remembered pods whose bind needs no plan
 
@@ -36,55 +37,74 @@ class GangPlans:
         cache: ClusterCache,
         admission: GangAdmission,
         collecting: GangCollecting,
+        timers: GangTimers,
         clock: Callable[[], float],
         changed: Callable[[], None],
     ) -> None:
         self._cache = cache
         self._admission = admission
         self._collecting = collecting
+        self._timers = timers
         self._clock = clock
         self._changed = changed
         self._log = structlog.get_logger("berth.gangs")
-        self.forming = admission.forming
-        # By UID, the group of each pod whose bind needs no plan: the minimum was bound when the pod was filtered, or
-        # when its plan ended. Later the cache may lack proof of that.
-        self.alone: FairLRU[str, GroupKey] = FairLRU(MAX_PODS)
+        self._forming = admission.forming
+        # By UID, the group of each pod that is bound as a single pod: the minimum was bound when the pod was filtered,
+        # or when its plan ended. Later the cache may lack proof of that.
+        self.single_pods: FairLRU[str, GroupKey] = FairLRU(MAX_PODS)
         self.counts = GangCounts()
 
     # -- begin -----------------------------------------------------------------------------------------------
 
     def add(self, forming: FormingGang) -> None:
-        """Add a plan. Plans that give way to it end.
+        """Add a plan, and hold its devices. The plans that it preempts end.
 
         All plans of a namespace count from the time of its first plan. Otherwise a namespace could keep its slots for
-        ever, with a new plan before an old one gives way. When one of its plans has given way, the others count from
-        now.
+        ever, with a new plan before an old one may be preempted. When one of its plans is preempted, the others count
+        from now.
         """
         namespace = forming.key.namespace
         forming.since = min([forming.since, *(plan.since for plan in self._plans_of(namespace))])
-        for other in self._admission.plans_in_the_way(namespace, forming.slots) or ():
-            gives_way_to_other = not other.runs and other.key.namespace != namespace
+        for other in self._admission.plans_to_preempt(namespace, forming.slots) or ():
+            preempts_namespace = not other.runs and other.key.namespace != namespace
             name = other.key.name
             self._give_up(
                 other, f"a group of another namespace waits, and pods of group {name} did not reach bind in time"
             )
-            for plan in self._plans_of(other.key.namespace) if gives_way_to_other else ():
+            for plan in self._plans_of(other.key.namespace) if preempts_namespace else ():
                 plan.since = self._clock()
-        self.forming[forming.key] = forming
+                self._set_timers(plan)
+        self._forming[forming.key] = forming
+        self._hold_plan(forming)
+
+    def replan(self, forming: FormingGang, planned: PlannedGang) -> None:
+        """The gang has another plan now, in which settled members keep their nodes. Hold its devices."""
+        forming.planned = planned
+        self._hold_plan(forming)
+
+    def _hold_plan(self, forming: FormingGang) -> None:
+        self.hold(forming, forming.planned.plan.placements)
+        self._set_timers(forming)
+        self.counts.plans += 1
+
+    def _set_timers(self, forming: FormingGang) -> None:
+        self._timers.at((GangTimer.PLAN_END, forming.key), forming.ends_at)
+        if self._clock() < forming.preemptible_at < inf:
+            self._timers.at((GangTimer.PREEMPTIBLE, forming.key), forming.preemptible_at)
 
     def _plans_of(self, namespace: str) -> list[FormingGang]:
-        return [plan for plan in self.forming.values() if plan.key.namespace == namespace]
+        return [plan for plan in self._forming.values() if plan.key.namespace == namespace]
 
     def held_members(self) -> frozenset[str]:
         """UIDs of the members of all plans."""
-        return frozenset[str]().union(*(forming.planned.members for forming in self.forming.values()))
+        return frozenset[str]().union(*(forming.planned.members for forming in self._forming.values()))
 
     # -- holds -----------------------------------------------------------------------------------------------
 
-    def hold(self, forming: FormingGang, uids: Iterable[str] | None = None) -> None:
-        """Hold the planned devices of members, or of all, that are not held yet, if their nodes still exist."""
+    def hold(self, forming: FormingGang, uids: Iterable[str]) -> None:
+        """Hold the planned devices of members that are not held yet, if their nodes still exist."""
         node_infos = self._cache.snapshot().node_infos  # valid for the loop: a hold changes only the use of devices
-        for uid in forming.planned.plan.placements if uids is None else uids:
+        for uid in uids:
             node, placement = forming.planned.plan.placements[uid]
             node_info = node_infos.get(node)
             if node_info is None:
@@ -114,7 +134,7 @@ class GangPlans:
 
     def _is_replaced(self, forming: FormingGang) -> bool:
         """Whether the plan has ended and the gang has a new one: the holds of its members belong to the new plan."""
-        return self.forming.get(forming.key, forming) is not forming
+        return self._forming.get(forming.key, forming) is not forming
 
     def _release(self, forming: FormingGang, uid: str) -> None:
         if not self._is_replaced(forming):
@@ -129,9 +149,11 @@ class GangPlans:
         planned, uid = forming.planned, pod.uid
         placements, needs, offered = planned.plan.placements, planned.requirements, set(names)
         users = Counter(claim.uid for one in needs.values() for claim in one.pending_claims)
-        alone = [one for one, needed in needs.items() if all(users[claim.uid] == 1 for claim in needed.pending_claims)]
+        unshared = [
+            one for one, needed in needs.items() if all(users[claim.uid] == 1 for claim in needed.pending_claims)
+        ]
         node = placements[uid][0]
-        for other in alone if uid in alone else ():
+        for other in unshared if uid in unshared else ():
             if other in forming.settled:
                 continue
             is_equal = needs[other].key == needs[uid].key and node not in forming.excluded.get(other, ())
@@ -158,7 +180,7 @@ class GangPlans:
         self._end_if_done(forming)
 
     def leave(self, forming: FormingGang, uid: str) -> None:
-        """Place a member of a committed gang alone from now on: it is gone, or cannot be bound by the plan."""
+        """A member of a committed gang is a single pod from now on: it is gone, or cannot be bound by the plan."""
         forming.left.add(uid)
         self._release(forming, uid)
         self._cache.freed()
@@ -172,10 +194,16 @@ class GangPlans:
         if uid in forming.planned.plan.placements.keys() - forming.left and not self._is_replaced(forming):
             self.hold(forming, [uid])
 
-    def retry(self, forming: FormingGang, uid: str) -> None:
-        """Await another bind of a member of a committed gang whose bind failed. Without devices, place it alone."""
+    def bind_ended(self, forming: FormingGang, uid: str) -> None:
+        """The bind of a member ended before it was bound: the plan may end earlier now."""
         forming.bind_ended(uid)
+        if self._forming.get(forming.key) is forming:
+            self._set_timers(forming)
+
+    def retry(self, forming: FormingGang, uid: str) -> None:
+        """Await another bind of a member of a committed gang whose bind failed. Without devices, it leaves the plan."""
         forming.progress_at = self._clock()
+        self.bind_ended(forming, uid)
         if not self.is_held(forming, uid):
             self.leave(forming, uid)
 
@@ -187,12 +215,14 @@ class GangPlans:
 
     def end(self, forming: FormingGang, why: str) -> None:
         """End a plan: its holds end, and binds that wait for other members fail. A committed gang goes on."""
-        if self.forming.get(forming.key) is forming:
-            del self.forming[forming.key]
+        if self._forming.get(forming.key) is forming:
+            del self._forming[forming.key]
+            self._timers.cancel((GangTimer.PLAN_END, forming.key))
+            self._timers.cancel((GangTimer.PREEMPTIBLE, forming.key))
             self._admission.plan_ended(forming.key.namespace)
         forming.end(why)
         for uid in forming.planned.members - forming.bound if forming.runs else ():
-            self.alone.put(forming.key.namespace, uid, forming.key)
+            self.single_pods.put(forming.key.namespace, uid, forming.key)
         for uid in forming.planned.members:
             self._release(forming, uid)
         self._cache.freed()
@@ -227,17 +257,17 @@ class GangPlans:
         else:
             self.fail(forming, why)
 
-    def expire(self) -> None:
-        """End the plans whose deadline passed."""
-        now = self._clock()
-        for forming in [forming for forming in self.forming.values() if forming.ends_at <= now]:
-            count, size = len(forming.absent), len(forming.planned.members)
-            self._give_up(forming, f"{count} of {size} pods of group {forming.key.name} did not reach bind in time")
-
-    @property
-    def next_deadline(self) -> float:
-        """The earliest time at which `expire` has work; infinite if there is none."""
-        return min((forming.ends_at for forming in self.forming.values()), default=float("inf"))
+    def expire(self, key: GroupKey) -> FormingGang | None:
+        """End the plan of a gang if its deadline passed. Returns the plan that goes on; it may end later by now."""
+        forming = self._forming.get(key)
+        if forming is None:
+            return None
+        if self._clock() < forming.ends_at:
+            self._timers.at((GangTimer.PLAN_END, key), forming.ends_at)
+            return forming
+        count, size = len(forming.absent), len(forming.planned.members)
+        self._give_up(forming, f"{count} of {size} pods of group {key.name} did not reach bind in time")
+        return None
 
     # -- reasons ---------------------------------------------------------------------------------------------
 

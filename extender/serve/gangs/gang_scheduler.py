@@ -24,16 +24,16 @@ from extender.scheduling.requirements import leftover_claims
 from extender.scheduling.shortlist import left_part, running_domain
 from extender.serve.binding_cycle import BindError
 from extender.serve.filter import FilterResult, FilterService, FilterSink
-from extender.serve.gangs.bound_members import BoundMembers
-from extender.serve.gangs.gang_admission import MAX_REMEMBERED, GangAdmission, SlotLimits
+from extender.serve.gangs.bound_members import BoundMembers, Read
+from extender.serve.gangs.gang_admission import GangAdmission, SlotLimits
 from extender.serve.gangs.gang_collecting import GangCollecting
 from extender.serve.gangs.gang_planning import GangPlanning
 from extender.serve.gangs.gang_plans import GangPlans
 from extender.serve.gangs.gang_state import (
     MEMBER_SECONDS,
     FormingGang,
-    GangCounts,
     GangState,
+    GangTimers,
     PlannedGang,
     WaitsForGang,
 )
@@ -57,12 +57,11 @@ class GangScheduler:
         cache: ClusterCache,
         filter_service: FilterService,
         planning: GangPlanning,
-        bound_members: BoundMembers,
+        read_bound_members: Read,
         sink: FilterSink,
         clock: Callable[[], float],
         changed: Callable[[], None] = lambda: None,
         is_served: Callable[[GroupSource], bool] = lambda _: False,
-        remembered_gangs: int = MAX_REMEMBERED,
         slots: SlotLimits | None = None,
     ) -> None:
         self._cache = cache
@@ -72,31 +71,27 @@ class GangScheduler:
         self._sink = sink
         self._clock = clock
         self._changed = changed
-        self._bound_members = bound_members
-        self.admission = GangAdmission(cache, bound_members, clock, sink.fits, is_served, slots, remembered_gangs)
-        self.rescheduled = self.admission.rescheduled
-        self.collecting = GangCollecting(cache, filter_service, planning, self.admission, sink, clock)
-        self.plans = GangPlans(cache, self.admission, self.collecting, clock, changed)
-        self.forming = self.plans.forming  # the gangs with a plan
-
-    @property
-    def counts(self) -> GangCounts:
-        """Counts of planned, bound and failed gangs, for the metrics."""
-        return self.plans.counts
+        self.timers = GangTimers()
+        self.bound_members = BoundMembers(cache, read_bound_members, self.timers, clock)
+        self.admission = GangAdmission(cache, self.bound_members, self.timers, clock, sink.fits, is_served, slots)
+        self.collecting = GangCollecting(cache, filter_service, planning, self.admission, sink, self.timers, clock)
+        self.plans = GangPlans(cache, self.admission, self.collecting, self.timers, clock, changed)
+        self.forming = self.admission.forming  # the gangs with a plan
+        self.counts = self.plans.counts
 
     # -- filter ----------------------------------------------------------------------------------------------
 
     def filter(self, pod: Pod, names: Sequence[str]) -> FilterResult:
-        """Answer a filter request of any pod. A pod in no gang, or in a gang that runs already, is placed alone."""
+        """Answer a filter request of any pod. A pod in no gang, or in a gang that runs already, is a single pod."""
         membership = pod.membership
         if membership is not None:
             key, forming = membership.key, self.forming.get(membership.key)
-            self.plans.alone.pop(pod.uid)
+            self.plans.single_pods.pop(pod.uid)
             found = self._filter(pod, membership, names)
             if found is not None:
                 return found
             if forming.runs if forming is not None else gang_minimum(membership, self._cache.snapshot()):
-                self.plans.alone.put(key.namespace, pod.uid, key)
+                self.plans.single_pods.put(key.namespace, pod.uid, key)
         return self._filter_service.filter(pod, names, self._planned_nodes())
 
     def _planned_nodes(self) -> Iterator[tuple[str, GroupKey]]:
@@ -106,19 +101,20 @@ class GangScheduler:
 
     def _filter(self, pod: Pod, membership: Membership, names: Sequence[str]) -> FilterResult | None:
         key = membership.key
-        self.plans.expire()
-        forming = self.forming.get(key)
+        forming = self.plans.expire(key)
         if forming is not None and not membership.problem:
             return self._follow(forming, pod, names)
         missing = self.admission.wait_or_missing(pod, membership)
+        waiting = self.admission.get(key)
         if isinstance(missing, Reason):
             refusal: Reason | None = missing
         elif missing <= 0:
             return None
         else:
-            refusal = self.admission.ask(key, pod.uid, missing, is_queued=_plan_of(key) in self._evaluations)
+            is_queued = waiting is not None and _plan_of(key) in self._evaluations
+            refusal = self.admission.ask(key, pod.uid, missing, waiting, is_queued=is_queued)
         if refusal is None:
-            return self._plan(pod, key, names)
+            return self._plan(pod, key, names, full=waiting is not None and waiting.state is GangState.PLANNABLE)
         self._deallocate_unused(pod, key)
         return self._rejected(names, refusal)
 
@@ -175,7 +171,7 @@ class GangScheduler:
 
     def _plan_elsewhere(self, forming: FormingGang, pod: Pod, names: Sequence[str]) -> FilterResult | None:
         """kube-scheduler rejected the planned node of a member: plan again without it, a few times."""
-        forming.refuse_node(pod.uid, alone=len(names) == 1)
+        forming.refuse_node(pod.uid, only_node=len(names) == 1)
         if forming.replans < MAX_REPLANS + len(set(forming.planned.equivalence_keys.values())):
             return self._plan(pod, forming.key, names, forming)
         self.plans.end(forming, f"kube-scheduler rejected the planned nodes of pod {pod.key}")
@@ -194,14 +190,14 @@ class GangScheduler:
         names: Sequence[str],
         before: FormingGang | None = None,
         since: float = inf,
+        *,
+        full: bool = False,
     ) -> FilterResult | None:
-        """Plan the gang. None if its minimum runs already, so that the pod is placed alone.
+        """Plan the gang. None if its minimum runs already, so that the pod is a single pod.
 
         `before` has an earlier plan, whose settled members keep their nodes. `since` is the time of a plan that this
-        one replaces.
+        one replaces. For `full` see `_planned`.
         """
-        waiting = self.admission.get(key)
-        full = waiting is not None and waiting.state is GangState.PLANNABLE
         if before is None and not full and not self._evaluations.has_time(key.namespace):
             return self._postponed(key, pod, names)
         gang = self._planning.gang_of(pod)
@@ -260,7 +256,8 @@ class GangScheduler:
         full: bool = False,
     ) -> PlannedGang | WaitsForGang | Reason:
         """See GangPlanning.plan. `full`: with the time of a whole call, whatever the namespace has left."""
-        with self._evaluations.call(gang.key.namespace, full=full) as deadline:
+        call = self._evaluations.full_call if full else self._evaluations.call
+        with call(gang.key.namespace) as deadline:
             return self._planning.plan(gang, pod, names, self.admission.occupied_for(gang.key), before, deadline)
 
     def _postponed(self, key: GroupKey, pod: Pod, names: Sequence[str]) -> FilterResult:
@@ -315,10 +312,8 @@ class GangScheduler:
             forming.rejected_with = str(waiting.reason) if waiting is not None else ""
             self.plans.add(forming)
         else:
-            forming.planned, forming.replans = planned, forming.replans + 1
-        self.plans.hold(forming)
-        self.counts.plans += 1
-        self.rescheduled.set()
+            forming.replans += 1
+            self.plans.replan(forming, planned)
         if waiting is not None and waiting.rejected - {pod.uid}:
             self._sink.fits()  # kube-scheduler must ask again about the members that were rejected
         self._changed()
@@ -352,16 +347,15 @@ class GangScheduler:
     # -- bind ------------------------------------------------------------------------------------------------
 
     def forming_for(self, pod: Pod, membership: Membership) -> FormingGang | None:
-        """The plan by which a member is bound; None if it is bound alone.
+        """The plan by which a member is bound; None if it is bound as a single pod.
 
         Raises BindError if its gang has no plan, or if Berth does not know whether its minimum runs: this process has
         not answered the pod's last filter request, or answered it with a plan that ended before the minimum was bound.
         """
-        self.plans.expire()
-        forming = self.forming.get(membership.key)
+        forming = self.plans.expire(membership.key)
         if forming is not None and pod.uid in forming.planned.members:
             return forming if pod.uid not in forming.left else None
-        if forming.runs if forming is not None else self.plans.alone.get(pod.uid) == membership.key:
+        if forming.runs if forming is not None else self.plans.single_pods.get(pod.uid) == membership.key:
             return None
         problem = self.admission.missing(pod, membership)
         if forming is not None:
@@ -370,11 +364,6 @@ class GangScheduler:
             return None
         why = f": {problem}" if isinstance(problem, Reason) else " any more"
         raise BindError(f"group {membership.key.name} has no plan for pod {pod.key}{why}")
-
-    def member_bound(self, key: GroupKey, uid: str, node: str) -> None:
-        """This process has bound a member of a group."""
-        self._bound_members.bound(key, uid, node)
-        self.rescheduled.set()
 
     def outside_domain(self, forming: FormingGang, membership: Membership, uids: Collection[str]) -> str:
         """Which of these members' nodes is outside of the one domain that the gang, or its part, needs; '' if none is.
@@ -418,9 +407,7 @@ class GangScheduler:
             why = f"kube-scheduler chose other nodes than Berth: {reason}"
             self.plans.fail(forming, why, self.plans.refusal(forming, forming.bound_elsewhere))
             return
-        forming.planned = found
-        self.plans.hold(forming)
-        self.counts.plans += 1
+        self.plans.replan(forming, found)
 
 
 def _plan_of(key: GroupKey) -> Hashable:

@@ -32,11 +32,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
 from math import inf
+from typing import Any
 
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import IN_TREE, GroupKey
 from extender.api.reasons import Code, Reason
 from extender.api.resource_claims import Claim
+from extender.base.timers import Timers
 from extender.gangs.gang_problem import GangPlan
 from extender.gangs.member_limits import NodeLimit
 from extender.scheduling import PodRequirements
@@ -82,6 +84,22 @@ class GangEvent(StrEnum):
     MINIMUM_WRITTEN = "the claims of the minimum passed the write barrier"
     MINIMUM_BOUND = "the Bindings of the minimum are stored"
     END = "the plan ended: a deadline, a deleted member, a failed bind, or nothing is left to bind"
+
+
+class GangTimer(StrEnum):
+    """What is due. GangMonitor has the table of what is done then."""
+
+    PLAN_END = "a plan without progress"
+    PREEMPTIBLE = "a plan that others may preempt from now on"
+    PAUSE_END = "the end of a pause in which kube-scheduler asked"
+    PLACE_LOST = "a place of a gang that kube-scheduler does not ask about"
+    COLLECTING = "the begin or the end of a collection"
+    READ = "a read of the bound members of a namespace"
+    READ_FORGOTTEN = "a read of a namespace that is too old"
+
+
+GangTimers = Timers[tuple[GangTimer, Any]]
+"""The name of a timer is a GroupKey; a namespace for reads; '' for the collection."""
 
 
 _WITHOUT_PLAN = (
@@ -165,15 +183,14 @@ class PlannedGang:
     last_messages: Mapping[str, str]  # UID to kube-scheduler's last message about the pod before the plan
     names: Mapping[str, ObjectKey]  # UID to the member's name
     parts: tuple[GangPart, ...] = ()  # GangProblem.parts
+    members: frozenset[str] = field(init=False)  # UIDs of all members of the plan
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "members", self.without_devices | self.requirements.keys())
 
     def has_unschedulable(self, own: str) -> bool:
         """Whether kube-scheduler had rejected a member before the plan, with a message without Berth's words `own`."""
         return any(text and own not in text for text in self.last_messages.values())
-
-    @property
-    def members(self) -> frozenset[str]:
-        """UIDs of all members of the plan."""
-        return self.without_devices | self.requirements.keys()
 
     @property
     def nodes(self) -> frozenset[str]:
@@ -220,7 +237,7 @@ class FormingGang:
     arrived: dict[str, str] = field(default_factory=dict)  # UID to node
     written: set[str] = field(default_factory=set)
     bound: set[str] = field(default_factory=set)
-    left: set[str] = field(default_factory=set)  # of a committed gang: members that are placed alone, or are gone
+    left: set[str] = field(default_factory=set)  # of a committed gang: members that are single pods now, or gone
     state: GangState = GangState.PLANNED
     ended: str = ""  # why the plan ended before the gang was committed; '' if it did not
     _ever_arrived: set[str] = field(default_factory=set)  # UIDs, also of members whose binds ended
@@ -246,21 +263,21 @@ class FormingGang:
         if not self.has_arrived:
             self._on(GangEvent.BIND_ENDED)
 
-    def refuse_node(self, uid: str, *, alone: bool) -> None:
+    def refuse_node(self, uid: str, *, only_node: bool) -> None:
         """kube-scheduler rejected the planned node of a member: no member equal to it is planned there.
 
         If kube-scheduler has accepted n of them there, the planner assumes that no node has room for more than n.
-        `alone`: preemption may have nominated the only node that was offered, which says nothing about other members.
+        `only_node`: no other was offered. Preemption may have nominated it, which says nothing about other members.
         """
         self.answered.discard(uid)
         self.bind_ended(uid)
         node, keys = self.planned.plan.placements[uid][0], self.planned.equivalence_keys
-        equal = [uid] if alone else [other for other, key in keys.items() if key == keys[uid]]
+        equal = [uid] if only_node else [other for other, key in keys.items() if key == keys[uid]]
         for other in equal:
             if other not in self.settled:
                 self.excluded.setdefault(other, set()).add(node)
         accepted = self.settled_on(keys[uid])[node]
-        if accepted and not alone:
+        if accepted and not only_node:
             self.most |= {other: min(accepted, self.most.get(other, accepted)) for other in equal}
 
     def write(self, uid: str, now: float) -> None:
@@ -317,7 +334,7 @@ class FormingGang:
         return min(self.deadline, self.progress_at + patience + MEMBER_SECONDS * len(self.planned.members))
 
     @property
-    def gives_way_at(self) -> float:
+    def preemptible_at(self) -> float:
         """When the plan ends if a gang of another namespace needs its slots."""
         if self.state is GangState.RUNNING:
             return -inf
@@ -382,7 +399,7 @@ class FormingGang:
 
 @dataclass(frozen=True, slots=True)
 class GangNeeds:
-    """The needs of the members of a gang without room. A node on which none of them fits alone makes no room for it."""
+    """The needs of the members of a gang without room. A node on which no single one fits makes no room for it."""
 
     members: tuple[PodRequirements, ...]  # one of each equivalence class
     claims: tuple[Claim, ...]  # of all members; none was allocated or promised

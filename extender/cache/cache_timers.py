@@ -11,14 +11,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
 from enum import StrEnum
-from heapq import heapify, heappop, heappush
 from math import inf
 
+from extender.base.timers import Timers
 from extender.base.token_buckets import TokenBuckets
 
-_MAX_OUTDATED = 64  # outdated entries that the heap of timers may always have
 _FIRST_PAUSE, _MAX_PAUSE = 1.0, 60.0  # until nodes whose build failed are built again
 _MAX_SHOWN = 200  # characters of an error text
 _LIVE_MEMORY_SECONDS = 900.0  # until `AgentReports.use_seconds` is called
@@ -35,52 +33,7 @@ class TimerKind(StrEnum):
     FAILED_NODES = "failed nodes"
 
 
-Timer = tuple[TimerKind, str]
-
-
-class Timers:
-    """At most one time for each timer. `moved` is called when the next one moves to an earlier time."""
-
-    def __init__(self, moved: Callable[[], None] = lambda: None) -> None:
-        self.moved = moved
-        self._times: dict[Timer, float] = {}
-        self._heap: list[tuple[float, Timer]] = []  # with outdated entries
-
-    @property
-    def entries(self) -> int:
-        """How many entries take memory, with outdated ones."""
-        return len(self._heap)
-
-    def at(self, timer: Timer, time: float) -> None:
-        """Set the time of a timer, in place of its last one."""
-        before = self.next
-        self._times[timer] = time
-        heappush(self._heap, (time, timer))
-        if len(self._heap) > 2 * len(self._times) + _MAX_OUTDATED:
-            self._heap = [(at, one) for one, at in self._times.items()]
-            heapify(self._heap)
-        if time < before:
-            self.moved()
-
-    def cancel(self, timer: Timer) -> None:
-        """Remove a timer, if it is set."""
-        self._times.pop(timer, None)
-
-    def due(self, now: float) -> list[Timer]:
-        """Remove and return the timers whose time has come, the earliest first."""
-        found = []
-        while self.next <= now and self._heap:
-            _, timer = heappop(self._heap)
-            del self._times[timer]
-            found.append(timer)
-        return found
-
-    @property
-    def next(self) -> float:
-        """The earliest time; infinite without timers."""
-        while self._heap and self._times.get(self._heap[0][1]) != self._heap[0][0]:
-            heappop(self._heap)
-        return self._heap[0][0] if self._heap else inf
+CacheTimers = Timers[tuple[TimerKind, str]]
 
 
 _MAX_REMEMBERED = 8192  # keys of a Cooldown
@@ -93,7 +46,7 @@ class Cooldown:
     At most 8,192 keys with recent changes are kept.
     """
 
-    def __init__(self, timers: Timers, kind: TimerKind, burst: float, seconds: float) -> None:
+    def __init__(self, timers: CacheTimers, kind: TimerKind, burst: float, seconds: float) -> None:
         self._timers, self._kind = timers, kind
         self._changes: TokenBuckets[str] = TokenBuckets(burst, seconds, _MAX_REMEMBERED)
         self.waiting: set[str] = set()
@@ -130,7 +83,7 @@ class AgentReports:
     `silent` are the nodes of silent agents.
     """
 
-    def __init__(self, timers: Timers) -> None:
+    def __init__(self, timers: CacheTimers) -> None:
         self._timers = timers
         self._seconds = _LIVE_MEMORY_SECONDS
         self.silent: set[str] = set()
@@ -180,7 +133,7 @@ class FailedNodes:
 
     _TIMER = TimerKind.FAILED_NODES, ""
 
-    def __init__(self, timers: Timers) -> None:
+    def __init__(self, timers: CacheTimers) -> None:
         self._timers = timers
         self.problems: dict[str, str] = {}
         self._pause = _FIRST_PAUSE

@@ -11,7 +11,7 @@ import pytest
 from extender.api.object_meta import ObjectKey
 from extender.base.deadline import NO_DEADLINE, Deadline
 from extender.gangs.domains import Domain
-from extender.gangs.emptied_domains import EmptiedDomains, domains_by_room
+from extender.gangs.empty_domains import EmptyDomains, domains_by_room
 from extender.gangs.gang_problem import GangMember, GangProblem
 from extender.gangs.gang_trial import GangMemory
 from extender.policy import Policy
@@ -37,7 +37,7 @@ class Chooser:
         self._world = world
         self._deadline = deadline
         self.problem = GangProblem(tuple(members), (CLIQUE, RACK, SPINE), "preferred")
-        self.emptied = EmptiedDomains(self.problem, own, self._evaluation)
+        self.emptied = EmptyDomains(self.problem, own, self._evaluation)
         self.budgets = 0
 
     def _evaluation(self) -> EvaluationContext:

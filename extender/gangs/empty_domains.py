@@ -1,4 +1,4 @@
-"""Whether a gang could run in a domain if all other workloads there ended."""
+"""Hypothetical empty domains: whether a gang could run in a domain if all other workloads there ended."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def own_devices(own_claims: Mapping[ObjectKey, str], snapshot: Snapshot) -> dict
     return found
 
 
-class EmptiedDomains:
+class EmptyDomains:
     """Plans one gang on domains in which only the devices of the gang itself are in use.
 
     Nodes that are equal once they are empty share one state, and so their evaluations. A domain is not tried if its
