@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from benchmarks.hostile_pods import ATTACKS, NAMESPACE, Attack, costly_claim, hostile, is_hostile
-from benchmarks.processes import Bench, Berth, Http, body_for, cpu_seconds
+from benchmarks.processes import Bench, Berth, Http, body_for, cpu_seconds, resident_mib
 from extender.sandbox import Cluster, carried_machines, listening
 from tests.worlds.process_worlds import free_port
 from tests.worlds.running_berth import claim, pod
@@ -290,6 +290,7 @@ def measure(name: str, nodes: int, seconds: float, turns: int) -> list[Phase]:
                 scheduler.late_bind = None
                 phases.append(scheduler.run(pods, seconds, late=number % TURNS == TURNS - 1))
                 _print(phases[-1])
+            print(f"  serve took at most {resident_mib(berth.process, 'VmHWM'):.0f} MiB", flush=True)
             return phases
     finally:
         bench.stop()

@@ -31,9 +31,9 @@ class Berth(NamedTuple):
     console_port: int
 
 
-def resident_mib(process: subprocess.Popen) -> float:
-    """Resident memory of a process in MiB."""
-    (line,) = [one for one in Path(f"/proc/{process.pid}/status").read_text().splitlines() if one.startswith("VmRSS:")]
+def resident_mib(process: subprocess.Popen, field: str = "VmRSS") -> float:
+    """Resident memory of a process in MiB. The most that it ever had is the field VmHWM."""
+    (line,) = [one for one in Path(f"/proc/{process.pid}/status").read_text().splitlines() if one.startswith(field)]
     return int(line.split()[1]) / 1024
 
 

@@ -210,7 +210,7 @@ def openb(folder: Path, seeds: int) -> Rows:
 
 def _mean_and_range(values: Sequence[float]) -> str:
     mean = f"{statistics.mean(values):.2f}"
-    return f"{mean} ({min(values):.2f} to {max(values):.2f})" if len(values) > 1 else mean
+    return f"{mean} ({min(values):.2f}-{max(values):.2f})" if len(values) > 1 else mean
 
 
 def unallocated(fleet: Fleet, jobs: Sequence[Job], gpus: int, rule: Rule) -> float:
@@ -272,7 +272,7 @@ def whole_racks(seeds: int, hours: float = 60, shares: Sequence[float] = (0.4, 0
     yield "| GPUs that jobs ask for | placement | a whole rack is free | mean wait of jobs |"
     yield "|---|---|---|---|"
     for share in shares:
-        for rule in ("emptiest node", *RULES):
+        for rule in RULES:
             found = [
                 replayed(rack_fleet(seed), small_jobs(share, hours, seed), rule, seed, LargeShape(TRAYS, 4))
                 for seed in range(seeds)

@@ -86,7 +86,10 @@ _HEARTBEAT_MINUTES = 5  # 17 writes a second on 5,000 nodes
 
 
 class SlicePublisher:
-    """Publishes the slice of one node. `read` raises ReadFailed if there is no reading."""
+    """Publishes the slice of one node.
+
+    `read` raises ReadFailed if there is no reading. `minute` returns Unix time / 60.
+    """
 
     def __init__(
         self,

@@ -52,10 +52,6 @@ class Quantity:
     def __str__(self) -> str:
         return format_nanos(self.nanos, self.form)
 
-    @property
-    def is_integer(self) -> bool:
-        return self.nanos % NANO == 0
-
     def int64(self) -> int | None:
         """The result of the reference's AsInt64, or None if AsInt64 fails."""
         if self.scale is None or self.scale < 0:

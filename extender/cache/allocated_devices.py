@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 from extender.allocation.nodes import SHARES, UNUSED, PoolUse
@@ -125,13 +126,18 @@ class _Pool:
 
     def use(self) -> PoolUse:
         if self._use is None:
-            taken = frozenset(name for name, device in self.devices.items() if device.is_taken)
+            taken = _one_set(frozenset(name for name, device in self.devices.items() if device.is_taken))
             shares = dict(self._shares) if self._shares else UNUSED.shares
             held = UNUSED.held
             if self._holds:
                 held = frozenset(name for name, device in self.devices.items() if device.is_held)
             self._use = PoolUse(taken, shares, held)
         return self._use
+
+
+@lru_cache(maxsize=1024)  # of nodes with 8 GPUs there are 256, and each takes up to 728 bytes
+def _one_set(names: frozenset[str]) -> frozenset[str]:
+    return names
 
 
 class _OneEntry(NamedTuple):

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from enum import StrEnum
 from math import inf
 
-from extender.base.timer_list import Timers
+from extender.base.timers import Timers
 from extender.base.token_buckets import TokenBuckets
 
 _FIRST_PAUSE, _MAX_PAUSE = 1.0, 60.0  # until nodes whose build failed are built again

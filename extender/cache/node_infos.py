@@ -57,7 +57,6 @@ from extender.vendors import GPU, driver_of, parent_of
 
 _StateKey = tuple[Interned, Interned | None, SharedUse | None]
 _NO_OVERUSE: Mapping[int, int] = {}  # one for all nodes, as the bits of their GPUs
-_shared = lru_cache(maxsize=1024)(tuple[int, ...])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -323,7 +322,7 @@ class NodeInfoBuilder:
             fabric = choose_fabric(reported, driver, devices)
         if fabric is None:
             return None, ()
-        return fabric, _shared(tuple(gpus.get(uuid, -1) for uuid in fabric.uuids))
+        return fabric, _one_object(tuple(gpus.get(uuid, -1) for uuid in fabric.uuids))
 
     def _agent_fabric(
         self, node: str, live: Slice | None, driver: str, gpus: Mapping[str, Device], parents: frozenset[str]
@@ -405,6 +404,11 @@ def _same(before: tuple[Pool, ...], after: tuple[Pool, ...]) -> bool:
     if len(before) != len(after):
         return False
     return all(a is b or a.is_same(b) for a, b in zip(before, after, strict=True))
+
+
+@lru_cache(maxsize=1024)  # thousands of nodes have equal bits
+def _one_object(bits: tuple[int, ...]) -> tuple[int, ...]:
+    return bits
 
 
 # -- parts of signatures, as short values that can be compared -----------------------------------------------

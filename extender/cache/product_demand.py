@@ -25,8 +25,8 @@ from extender.cel.dra import Masks
 _LONGEST = 1024  # characters of a claim's selectors
 _SELECTOR_BYTES = 4 << 20  # of the compiled selectors: some hundreds of usual ones
 _UNITS = 20_000  # of CEL's cost for one evaluation: a millisecond
-_STEP = 1 / 8  # shares are rounded to multiples of this
-_MIN_MOVE = 1 / 4  # the demand changes after a share moved by at least this
+_STEP = 1 / 16  # shares are rounded to multiples of this
+_MIN_MOVE = 1 / 8  # the demand changes after a share moved by at least this
 
 
 class Wish(NamedTuple):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -302,36 +303,47 @@ class PoolSlices:
 
     def __init__(self) -> None:
         self.by_pool: dict[PoolKey, dict[str, Slice]] = {}  # slices by name
-        self._nodes: dict[PoolKey, dict[str, int]] = {}  # name, or '' for slices without one, to number of slices
+        # Of pools with several slices: name of a node, or '' for slices without one, to number of slices.
+        self._nodes: dict[PoolKey, dict[str, int]] = {}
         self.with_counters: dict[PoolKey, dict[str, Slice]] = {}  # slices with counter sets, by name
         self._whole: dict[PoolKey, WholePool] = {}  # of pools that were asked for since their last change
 
     def put(self, new: Slice) -> None:
         """Add a slice. Its name must be unknown."""
         self._whole.pop(new.pool, None)
-        self.by_pool.setdefault(new.pool, {})[new.name] = new
+        slices = self.by_pool.setdefault(new.pool, {})
+        slices[new.name] = new
         if new.counter_sets:
             self.with_counters.setdefault(new.pool, {})[new.name] = new
-        nodes, node = self._nodes.setdefault(new.pool, {}), new.selection.node_name
-        nodes[node] = nodes.get(node, 0) + 1
+        if len(slices) > 1:
+            nodes = self._nodes.setdefault(new.pool, {})
+            for one in (new,) if nodes else slices.values():
+                nodes[one.selection.node_name] = nodes.get(one.selection.node_name, 0) + 1
 
     def remove(self, old: Slice) -> None:
         """Remove a slice."""
         self._whole.pop(old.pool, None)
-        slices, nodes, node = self.by_pool[old.pool], self._nodes[old.pool], old.selection.node_name
+        slices, node = self.by_pool[old.pool], old.selection.node_name
         del slices[old.name]
         if old.counter_sets:
             self.with_counters[old.pool].pop(old.name)
-        nodes[node] -= 1
-        if not nodes[node]:
-            del nodes[node]
+        if len(slices) > 1:
+            nodes = self._nodes[old.pool]
+            nodes[node] -= 1
+            if not nodes[node]:
+                del nodes[node]
+        else:
+            self._nodes.pop(old.pool, None)
         if not slices:
-            del self.by_pool[old.pool], self._nodes[old.pool]
+            del self.by_pool[old.pool]
             self.with_counters.pop(old.pool, None)
 
-    def nodes(self, pool: PoolKey) -> Collection[str]:
+    def nodes(self, pool: PoolKey) -> AbstractSet[str]:
         """The nodes that the slices of a pool name; '' for slices without a node name."""
-        return self._nodes.get(pool, {}).keys()
+        known = self._nodes.get(pool)
+        if known is not None:
+            return known.keys()
+        return {slice_.selection.node_name for slice_ in self.by_pool.get(pool, {}).values()}  # of one slice
 
     def node_of(self, claim: Claim) -> str:
         """The node of a claim's devices: that of its allocation, if one of the pools names it.
@@ -483,8 +495,7 @@ class NodeSlices:
     """
 
     def __init__(self) -> None:
-        self._pools: dict[PoolKey, dict[str, Slice]] = {}  # slices by name
-        self._sizes: dict[PoolKey, int] = {}
+        self._pools: dict[PoolKey, _SizedSlices] = {}
         self._sorted: list[tuple[int, PoolKey]] = []  # size and pool, the smallest first
 
     def __bool__(self) -> bool:
@@ -492,23 +503,25 @@ class NodeSlices:
 
     def put(self, new: Slice) -> None:
         """Add a slice. Its name must be unknown."""
-        self._pools.setdefault(new.pool, {})[new.name] = new
-        self._resize(new.pool, _size(new))
+        known = self._pools.get(new.pool)
+        if known is None:
+            known = self._pools[new.pool] = _SizedSlices()
+            insort(self._sorted, (known.size, new.pool))
+        known.by_name[new.name] = new
+        self._resize(known, new.pool, _size(new))
 
     def remove(self, old: Slice) -> None:
         """Remove a slice."""
-        del self._pools[old.pool][old.name]
-        if not self._pools[old.pool]:
-            del self._pools[old.pool]
-        self._resize(old.pool, -_size(old))
+        known = self._pools[old.pool]
+        del known.by_name[old.name]
+        self._resize(known, old.pool, -_size(old))
+        if not known.by_name:
+            del self._pools[old.pool], self._sorted[bisect_left(self._sorted, (known.size, old.pool))]
 
-    def _resize(self, pool: PoolKey, by: int) -> None:
-        before = self._sizes.pop(pool, 0)
-        if before:
-            del self._sorted[bisect_left(self._sorted, (before, pool))]
-        if pool in self._pools:
-            self._sizes[pool] = (before or _DEVICES_PER_POOL) + by
-            insort(self._sorted, (self._sizes[pool], pool))
+    def _resize(self, known: _SizedSlices, pool: PoolKey, by: int) -> None:
+        del self._sorted[bisect_left(self._sorted, (known.size, pool))]
+        known.size += by
+        insort(self._sorted, (known.size, pool))
 
     def kept(self) -> dict[PoolKey, dict[str, Slice]]:
         """The slices of the pools that are not left out, by pool and name."""
@@ -517,7 +530,7 @@ class NodeSlices:
             left -= size
             if left < 0:
                 break
-            found[pool] = self._pools[pool]
+            found[pool] = self._pools[pool].by_name
         return found
 
     def left_out(self, kept: int) -> list[PoolKey]:
@@ -527,6 +540,16 @@ class NodeSlices:
     def __contains__(self, pool: object) -> bool:
         """Whether a slice of the pool names the node."""
         return pool in self._pools
+
+
+class _SizedSlices:
+    """The slices of a pool that name one node, by name, and their size, see _size."""
+
+    __slots__ = ("by_name", "size")
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Slice] = {}
+        self.size = _DEVICES_PER_POOL
 
 
 def _size(slice_: Slice) -> int:

@@ -16,9 +16,9 @@ class OtherDevicesReply(BaseModel):
 
 
 class NodeReply(BaseModel):
-    """A node of the fleet. `gpus` has one letter per GPU: f free, c closed (free, but tainted, or its node takes no
-    pods), h held, u allocated, 1 to 9 tenths of the memory allocated in shares, d in use without a claim (drift), x
-    unhealthy. `others` has the devices that are no GPUs.
+    """A node of the fleet. `gpus` has one letter per GPU: f free, c closed, h held, u allocated, 1 to 9 tenths of the
+    memory allocated in shares, d in use without a claim (drift), x unhealthy. A closed GPU is free, but tainted, or its
+    node takes no pods. `others` has the devices that are no GPUs.
     """
 
     name: str

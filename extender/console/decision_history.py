@@ -60,14 +60,14 @@ class DecidedPod:
 
 
 class DecisionHistory:
-    """Decisions by pod UID, at most `pods`. Beyond it, the namespace with the most loses its oldest one.
+    """Decisions by pod UID, at most 2,048. Beyond it, the namespace with the most loses its oldest one.
 
     `since` is the start of the history, as RFC 3339.
     """
 
-    def __init__(self, since: str = "", pods: int = _MAX_PODS) -> None:
+    def __init__(self, since: str = "") -> None:
         self.since = since
-        self._entries: FairLRU[str, DecidedPod] = FairLRU(pods)
+        self._entries: FairLRU[str, DecidedPod] = FairLRU(_MAX_PODS)
         self.version = 0  # grows with every change
         self.joined = 0  # pods bound with two GPUs or more
         self.joined_share = 0.0  # sum of their ratios of ring bandwidth to the best ring bandwidth in the fleet
@@ -124,7 +124,6 @@ class DecisionReader(CacheListener):
         read_pod: Callable[[ObjectKey], Awaitable[Pod]],
         refreshed: Callable[[], Awaitable[None]],
         decided: Callable[[DecidedPod, list[Claim]], None],
-        waiting: int = _MAX_WAITING,
         bound: Callable[[Pod, list[Claim], Snapshot], None] = lambda *_: None,
     ) -> None:
         self._cache = cache
@@ -133,7 +132,9 @@ class DecisionReader(CacheListener):
         self._read_pod = read_pod
         self._refreshed = refreshed
         self._decided = decided
-        self._queue: FairQueue[str, tuple[ObjectKey, int]] = FairQueue(waiting)  # pod UID to pod and number of reads
+        self._queue: FairQueue[str, tuple[ObjectKey, int]] = FairQueue(
+            _MAX_WAITING
+        )  # pod UID to pod and number of reads
         self._log = structlog.get_logger("berth.decisions")
 
     @property
@@ -256,14 +257,12 @@ class SetComparer:
         history: DecisionHistory,
         refreshed: Callable[[], Awaitable[None]],
         clock: Callable[[], float],
-        waiting: int = _MAX_COMPARED,
     ) -> None:
         self._cache = cache
         self._evaluator = evaluator
         self._history = history
         self._refreshed = refreshed
         self._clock = clock
-        self._most = waiting
         self._queue: deque[_Queued] = deque()
         self._queued = asyncio.Event()
         self.left_out = 0  # not compared: the queue was full for the decision, or for a later one of its node
@@ -273,7 +272,7 @@ class SetComparer:
         chosen = decided.decision.chosen
         if not chosen.devices:
             return
-        is_full = len(self._queue) >= self._most
+        is_full = len(self._queue) >= _MAX_COMPARED
         for earlier in self._queue:
             if earlier.decided.decision.chosen.node == chosen.node:
                 earlier.lacks_later |= is_full

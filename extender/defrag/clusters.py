@@ -9,7 +9,7 @@ is. A cluster has the names of its changed nodes, which are evaluated apart.
 
 from __future__ import annotations
 
-from collections import ChainMap
+from collections import ChainMap, Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -51,6 +51,18 @@ Nodes = frozenset[str]
 NO_NODES: Nodes = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """Nodes, and the restarts that free devices there, the cheapest first.
+
+    `bound` is what it costs at least that the pods fit here, which they do not without any restart.
+    """
+
+    nodes: Sequence[str]
+    restarts: Sequence[Restart]
+    bound: float
+
+
 @dataclass(slots=True)
 class Memory:
     """What all clusters that come from one share. `base` is the cluster as it is."""
@@ -58,12 +70,14 @@ class Memory:
     base: Snapshot
     policy: Policy
     context: EvaluationContext
+    free: Counter[int] | None  # nodes by their free GPUs; None if numbers of GPUs say nothing
     rankings: RankingCache = field(default_factory=RankingCache)
     usable: dict[object, Nodes] = field(default_factory=dict)  # by node selectors and tolerations
     statuses: dict[object, dict[NodeInfo, FilterStatus]] = field(default_factory=dict)  # by requirements key
-    # By requirements key, then by node and the number of its list of restarts: what room for a pod costs there at
-    # least, with the list, so that no other one gets its number.
-    bounds: dict[object, dict[tuple[NodeInfo, int], tuple[float, Sequence[Restart]]]] = field(default_factory=dict)
+    # By requirements key, then by node and the names of its restarts: what room for a pod costs there at least.
+    bounds: dict[object, dict[tuple[NodeInfo, tuple[str, ...]], float]] = field(default_factory=dict)
+    by_node: Mapping[str, Sequence[Restart]] = field(default_factory=dict)  # the restarts that may be proposed
+    domains: dict[object, Sequence[Domain]] = field(default_factory=dict)  # of the base, by what a pod asks; in order
     renewed: dict[str, Asked] = field(default_factory=dict)  # by name of the restart
     order: dict[str, int] = field(default_factory=dict)  # the place of each node among the others, by name
     seeing: dict[PoolKey, list[str]] = field(default_factory=dict)  # pool to the nodes that may use its devices
@@ -79,6 +93,10 @@ class Memory:
         if not found.update(self.base, self.context):
             self.context.deadline.exceed()
         return found
+
+    def place_of(self, domain: Domain) -> tuple[float, int]:
+        """Sorts domains: those that cost least first."""
+        return domain.bound, self.order[domain.nodes[0]]
 
     def without(self, node_info: NodeInfo, restarts: Sequence[Restart]) -> NodeInfo:
         """The node after these pods ended."""
@@ -126,12 +144,14 @@ class Cluster:
     snapshot: Snapshot  # without `states`: a plan makes those of its nodes
     left: Mapping[str, Amounts]
     memory: Memory
-    changed: Nodes = NO_NODES  # those whose devices are not used as they are in the base
+    changed: Nodes = NO_NODES  # those whose devices and pods may not be as they are in the base
 
     @classmethod
     def of(cls, snapshot: Snapshot, left: Mapping[str, Amounts], policy: Policy, context: EvaluationContext) -> Cluster:
         """The cluster as it is."""
-        memory = Memory(snapshot, policy, context)
+        infos = snapshot.node_infos.values()
+        is_whole = not any(info.inventory.gpus & ~info.inventory.simple for info in infos)
+        memory = Memory(snapshot, policy, context, Counter(map(_free_gpus, infos)) if is_whole else None)
         for name, info in snapshot.node_infos.items():
             for pool in info.inventory.pools:
                 memory.seeing.setdefault(pool.key, []).append(name)
@@ -157,7 +177,8 @@ class Cluster:
         infos = dict(snapshot.node_infos)
         for name, own in freeing.items():
             infos[name] = self.memory.without(infos[name], own)
-        return self._with(replace(snapshot, claims=known, node_infos=infos), left, freeing)
+        changed = {name for one in restarts for name in one.nodes & infos.keys()}.union(freeing)
+        return self._with(replace(snapshot, claims=known, node_infos=infos), left, changed)
 
     def _left_without(self, restarts: Sequence[Restart]) -> Mapping[str, Amounts]:
         by_node: dict[str, list[Restart]] = {}
@@ -176,6 +197,16 @@ class Cluster:
             for pod in one.pods:
                 if pod.node_name == node:
                     found = found.plus(one.requests.get(pod.uid, Amounts(pods=1)))
+        return found
+
+    def free_by_node(self) -> Counter[int] | None:
+        """Nodes by their free GPUs; None if some have parts of GPUs or shares, which numbers of GPUs do not count."""
+        if self.memory.free is None:
+            return None
+        found = self.memory.free.copy()
+        for name in self.changed:
+            found[_free_gpus(self.memory.base.node_infos[name])] -= 1
+            found[_free_gpus(self.snapshot.node_infos[name])] += 1
         return found
 
     # -- places --------------------------------------------------------------------------------------------------
@@ -303,6 +334,10 @@ class Cluster:
         problem = gang_problem(gang, members, memory.policy, self.snapshot, nodes)
         snapshot = hypothetical_snapshot(self.snapshot, {name: infos[name] for name in names}, next(memory.versions))
         return plan_gang(problem, snapshot, memory.context, memory.plans.rankings, memory.plans.memory)
+
+
+def _free_gpus(node_info: NodeInfo) -> int:
+    return (node_info.inventory.gpus & ~node_info.busy).bit_count()
 
 
 class Offers:

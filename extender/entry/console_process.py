@@ -47,7 +47,10 @@ async def run(
     config_map: ObjectKey | None = None,
     supervisor: Supervisor | None = None,
 ) -> None:
-    """Run the console in the running event loop until a signal. Raises as `serve_console`."""
+    """Run the console in the running event loop until a signal. Raises as `serve_console`.
+
+    `supervisor` runs its tasks: tests restart them at once.
+    """
     asyncio.get_running_loop().set_default_executor(DaemonThreads())
     known, policy = read_policy(policy_file) if policy_file is not None else (None, Policy())
     check_certificates(pages.tls)

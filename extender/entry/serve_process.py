@@ -62,7 +62,10 @@ async def run(
     supervisor: Supervisor | None = None,
     wall_clock: WallClock = utc_now,
 ) -> None:
-    """Run serve in the running event loop until a signal; then wait for the running binds. Raises as `serve`."""
+    """Run serve in the running event loop until a signal; then wait for the running binds. Raises as `serve`.
+
+    For `supervisor` and `wall_clock` see Service: tests restart tasks at once, and let the clock jump.
+    """
     asyncio.get_running_loop().set_default_executor(DaemonThreads())
     known, policy = read_policy(policy_file) if policy_file is not None else (None, Policy())
     check_certificates(listen.tls)

@@ -179,7 +179,7 @@ class VirtualWatches:
 
     def __init__(self, api: VirtualApi, expirer: HoldExpirer, supervisor: Supervisor) -> None:
         self.progress = WatchProgress()
-        self.not_ready = self.not_ready_text = ""
+        self.not_ready = ""
         self._api = api
         self._expirer = expirer
         self._supervisor = supervisor

@@ -96,6 +96,9 @@ class CacheRefresh:
                 await asyncio.sleep(0)
 
 
+NOT_READY = "berth is not ready, "  # with the kinds that are missing: the error of a request
+
+
 class WatchProgress:
     """A condition variable that every applied watch event notifies.
 
@@ -325,12 +328,6 @@ class Informers:
         parts = [", ".join(names) + (f" ({problem})" if problem else "") for problem, names in missing.items()]
         hint = "; run berth doctor for a remedy" if any(missing) else ""
         return f"not listed yet: {', '.join(parts)}{hint}"
-
-    @property
-    def not_ready_text(self) -> str:
-        """'' once every kind is listed, else the error sentence for a request."""
-        missing = self.not_ready
-        return f"berth is not ready, {missing}" if missing else ""
 
     @property
     def degraded(self) -> str:

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.base.text_limits import one_line
+from extender.base.text_limits import cut, one_line
 from extender.scheduling.evaluate import EvaluationContext, Placement
 from extender.scheduling.requirements.pod_requirements import PodRequirements
 from extender.topology.device_pairs import Accepted, DevicePair, DevicePairs, device_pairs, parse_pairs
 from extender.topology.score_parts import ScorePart, product_gbps
 
+_MAX_BYTES = 4096  # of the annotation: room for 32 devices and all score parts. A pod may have 256 KiB of annotations.
 _AS_GOOD = 0.0005  # margins below it would be shown as 0.000
 _FIELDS = re.compile(
     r"; (?=score [0-9]|devices |[a-z]+ [0-9]\.[0-9]{2}: |pairs |another Comp|runner-up )"
@@ -77,7 +78,8 @@ class ScoredNode:
     def annotation(self, runner_up: str, margin: float) -> str:
         """The text of the pod's annotation, which `parse_decision` reads; '' without parts.
 
-        It has the score, the devices, the parts of the score, the pairs of devices, the crowded clique, the runner-up.
+        It has the score, the devices, the parts of the score, the pairs of devices, the crowded clique, the runner-up:
+        at most 4 KiB.
         """
         if not self.parts:
             return ""
@@ -86,7 +88,8 @@ class ScoredNode:
         if self.pairs:
             found.append(_PAIRS + DevicePairs(self.pairs, self.more_pairs, self.network).text())
         found += [crowded_text(self.clique)] if self.clique else []
-        return "; ".join([*found, *([runner_up_text(runner_up, margin)] if runner_up else [])])
+        found += [runner_up_text(runner_up, margin)] if runner_up else []
+        return cut("; ".join(found), _MAX_BYTES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -425,12 +425,12 @@ class NodeRanking:
 class RankingCache:
     """Rankings by requirements key, see FairLRU: a tenant may have pods with 64 large claims.
 
-    Each counts at least a share of the limit, so that there are at most `most`. A ranking grows after a call has
+    Each counts at least a share of the limit, so that there are at most 4,096. A ranking grows after a call has
     returned it, so later calls measure it. The time of a call does not depend on the number of rankings.
     """
 
-    def __init__(self, limit_bytes: int = _MAX_BYTES, most: int = _MAX_RANKINGS) -> None:
-        least = max(1, limit_bytes // most)
+    def __init__(self, limit_bytes: int = _MAX_BYTES) -> None:
+        least = max(1, limit_bytes // _MAX_RANKINGS)
         self._rankings: FairLRU[object, NodeRanking] = FairLRU(limit_bytes, lambda one: max(least, one.estimated_bytes))
         self._unmeasured: dict[object, None] = {}  # keys of rankings that calls returned since: they may have grown
         self._evicted_evaluations = 0  # evaluations of evicted rankings

@@ -6,19 +6,20 @@ after that, kube-scheduler may give the node's CPU and memory to other pods.
 1. `bind`: wait for an earlier bind of the same pod; if that one was for the same node, its answer is the answer.
 2. `_bind`: the pod, from the watch or read. A pod that is bound to the node is a success. A gang's member waits until
    the binds of the gang's minimum have arrived (`GangBarrier.arrive`).
-3. `_bind_member`: read the PodGroup of a claim, and the DeviceClasses if the cache knows none for an extended resource
-   of the pod. Wait until no other bind writes a claim of the pod.
+3. `_bind_pod`: read the PodGroup of a claim, and the DeviceClasses if the cache knows none for an extended resource of
+   the pod. Wait until no other bind writes a claim of the pod. A pod without devices goes on with step 10, as a gang's
+   member after step 8.
 4. `_bind_with_claims`: without an await in between, choose the devices on the newest snapshot (`_plan`) and assume them
    in the cache.
-5. `_written`: each claim that needs devices gets its finalizer and the allocator annotation, then its status. Each
-   claim that is allocated already gets the pod as its consumer (`ClaimWrites`). A special claim is created first, and
-   named in the pod's status.
+5. `_pre_bind`, up to step 9: each claim that needs devices gets its finalizer and the allocator annotation, then its
+   status. Each claim that is allocated already gets the pod as its consumer (`ClaimWrites`). A special claim is created
+   first, and named in the pod's status.
 6. The write barrier: wait until the watch has shown these writes, and check each claim (`WriteBarrier.require_kept`).
    Of two claims with a device, the earlier one keeps it. From here the cache has the claims as any other.
 7. Wait until the drivers have met the binding conditions of the claims (`DriverWaits`); then check again. Read the
    claims of a PodGroup: other members may have used and left them.
 8. A gang's member waits until the claims of the whole minimum are written (`GangBarrier.written`).
-9. If the bind was slow, read all claims (`ClaimWrites.require_kept`): another process may have released them.
+9. If the bind was slow, read all claims (`ClaimWrites.read_kept`): another process may have released them.
 10. `_send_binding`: the Binding. If its reply is lost, read the pod until it is known whether the Binding was stored.
 
 Success is never answered before the Binding is stored, and an error never after it. An error undoes what the bind has
@@ -44,7 +45,6 @@ from extender.api.pods import DECISION_ANNOTATION, Pod
 from extender.api.reasons import Code, Reason
 from extender.api.resource_claims import Claim
 from extender.base.berth_errors import BerthError
-from extender.base.text_limits import cut
 from extender.cache import ClusterCache
 from extender.cluster import (
     ClusterError,
@@ -58,7 +58,7 @@ from extender.cluster import (
     utc_now,
 )
 from extender.policy import Policy
-from extender.runtime.informers import WatchProgress
+from extender.runtime.informers import NOT_READY, WatchProgress
 from extender.runtime.supervisor import Supervisor
 from extender.scheduling import PodRequirements, Unschedulable, requirements_of
 from extender.scheduling.decision import ScoredNode
@@ -80,7 +80,7 @@ from extender.serve.binding_cycle import (
     pod_group_of,
 )
 from extender.serve.claims import FRESH_SECONDS, ClaimWrites, NewAllocations
-from extender.serve.filter import FilterService, RunnerUp
+from extender.serve.filter import FilterService
 from extender.serve.gangs.gang_barrier import GangBarrier
 from extender.serve.gangs.gang_state import FormingGang
 from extender.serve.telemetry import SpanFactory, no_span
@@ -95,8 +95,6 @@ CLAIM_SECONDS = 5.0
 BINDING_SECONDS = 3.0
 _MAX_OTHER_SECONDS = 20.0  # how long a bind waits for the bind of another pod that shares a claim
 _MAX_UNSURE_SECONDS = 20.0  # how long to read whether a Binding was stored
-# Of the annotation: room for 32 devices and all score parts. A pod may have 256 KiB of annotations.
-_MAX_NOTE_BYTES = 4096
 
 
 class _Plan(NamedTuple):
@@ -105,7 +103,7 @@ class _Plan(NamedTuple):
     requirements: PodRequirements  # of the pod on the node
     allocations: NewAllocations
     chosen: ScoredNode
-    annotations: dict[str, str]  # of the Binding
+    annotations: dict[str, str]  # of the Binding; none if all devices were allocated before
 
 
 class WatchedClaims(Protocol):
@@ -117,8 +115,8 @@ class WatchedClaims(Protocol):
         ...
 
     @property
-    def not_ready_text(self) -> str:
-        """'' once every kind is listed, else the error sentence for a request."""
+    def not_ready(self) -> str:
+        """'' once every kind is listed, else the kinds that are missing, for NOT_READY."""
         ...
 
     @property
@@ -218,17 +216,17 @@ class Binder:
                 return
             if pod.node_name:
                 raise BindError(f"pod {key} is bound to node {pod.node_name} already")
-            if (not_ready := self._watches.not_ready_text) and pod.concerns_berth:
-                raise BindError(not_ready)
+            if (missing := self._watches.not_ready) and pod.concerns_berth:
+                raise BindError(f"{NOT_READY}{missing}")
         membership = pod.membership
         if membership is None:
-            await self._bind_member(pod, node, started, None)
+            await self._bind_pod(pod, node, started, None)
             return
         async with self._in_time(started):
             seconds = self._filter_service.policy.binding_wait_seconds
             forming = await self._gangs.arrive(pod, membership, node, seconds)
         with self._gangs.member(forming, pod, membership.key, node):
-            await self._bind_member(pod, node, started, forming)
+            await self._bind_pod(pod, node, started, forming)
 
     async def _pod(self, key: ObjectKey, uid: str) -> Pod:
         known = self._cache.store.pods.get(uid)
@@ -244,9 +242,9 @@ class Binder:
             raise BindError(f"pod {key} is being deleted")
         return self._cache.store.in_tree(pod)
 
-    async def _bind_member(self, pod: Pod, node: str, started: float, forming: FormingGang | None) -> None:
+    async def _bind_pod(self, pod: Pod, node: str, started: float, forming: FormingGang | None) -> None:
         async with self._in_time(started):
-            group = await pod_group_of(self._writer, pod, self._claims_of(pod)) if pod.group else None
+            group = await pod_group_of(self._writer, pod, self._cache.store.claims) if pod.group else None
             if pod.containers:
                 await self._require_known_classes(pod, node)
             await self._wait_for_other_binds(pod)
@@ -294,21 +292,18 @@ class Binder:
         Holds of other pods on shared claims end: this bind came first, and the binds of the other pods will find the
         claims allocated. Raises BindError after 20 s.
         """
-        reserved = self._cache.reservations.by_claim
+        claims, reserved = self._cache.store.claims, self._cache.reservations.by_claim
         while promised := [
             claim
-            for claim in self._claims_of(pod)
-            if claim.allocation is None and (found := reserved.get(claim.uid)) is not None and found.pod_uid != pod.uid
+            for key in sorted(pod.claim_keys)  # an error always names the same one
+            if (claim := claims.get(key)) is not None and claim.allocation is None
+            if (found := reserved.get(claim.uid)) is not None and found.pod_uid != pod.uid
         ]:
             for claim in promised:
                 if not await self._progress.wait_for(partial(self._is_not_written, claim.uid), _MAX_OTHER_SECONDS):
                     raise BindError(str(Reason(Code.CLAIM_IN_FLIGHT, (str(claim.key),))))
             for claim in promised:
                 self._cache.release_claim(claim.uid)
-
-    def _claims_of(self, pod: Pod) -> list[Claim]:
-        """The pod's claims, as far as the cache has them, by name: an error always names the same one."""
-        return [claim for key in sorted(pod.claim_keys) if (claim := self._cache.store.claims.get(key)) is not None]
 
     def _is_not_written(self, claim_uid: str) -> bool:
         """Whether no bind writes the claim now."""
@@ -320,7 +315,7 @@ class Binder:
             for claim, allocation in plan.allocations:
                 self._cache.assume(claim.uid, cycle.pod.uid, cycle.node, allocation.results)
             async with self._in_time(cycle.started):
-                claims = await self._written(cycle, plan)
+                claims = await self._pre_bind(cycle, plan)
             with self._span(cycle.pod.uid, "write binding"):
                 await self._send_binding(cycle, claims, plan.annotations)
         except (BindOutcomeUnknown, BindPending):
@@ -367,26 +362,31 @@ class Binder:
         if requirements.compute_domain:
             own_clique = {node_info.node.labels.get(CLIQUE_LABEL)}
             last = in_cliques(requirements.crowded_cliques(snapshot) - own_clique, snapshot)
-        runner_up = self._filter_service.shortlist_scores.runner_up(cycle.pod.uid, node, last)
-        return _Plan(requirements, allocations, chosen, decision_annotation(chosen, runner_up))
+        text = chosen.annotation(*self._filter_service.shortlist_scores.runner_up(cycle.pod.uid, node, last))
+        return _Plan(requirements, allocations, chosen, {DECISION_ANNOTATION: text} if text else {})
 
-    async def _written(self, cycle: BindingCycle, plan: _Plan) -> list[Claim]:
-        """Write the claims, and return them once nothing keeps the pod from using their devices."""
+    async def _pre_bind(self, cycle: BindingCycle, plan: _Plan) -> list[Claim]:
+        """Write the claims, and return them once nothing keeps the pod from using their devices.
+
+        As PreBind of the in-tree plugin. Raises BerthError.
+        """
         with self._span(cycle.pod.uid, "write claims"):
             claims = await self._claims.write(cycle, plan.requirements, plan.allocations)
         with self._span(cycle.pod.uid, "write barrier"):
             await self.write_barrier.wait(claims)
-            self.write_barrier.require_kept(claims)
+            for claim in claims:
+                self.write_barrier.require_kept(claim)
             self._end_assumed(cycle, plan)
         if await self._drivers.wait(cycle, claims, plan.requirements.policy):
-            self.write_barrier.require_kept(claims)
+            for claim in claims:
+                self.write_barrier.require_kept(claim)
         if cycle.pod_group is not None:
             # Another process may deallocate the claim of a PodGroup before a member is bound, see deallocate_unused.
-            await self._claims.require_kept(cycle, [claim for claim in claims if cycle.is_of_group(claim)])
+            await self._claims.read_kept(cycle, [claim for claim in claims if cycle.is_of_group(claim)])
         if cycle.forming is not None:
             await self._gangs.written(cycle.forming, cycle.pod)
         if asyncio.get_running_loop().time() - cycle.started > FRESH_SECONDS:
-            await self._claims.require_kept(cycle, claims)
+            await self._claims.read_kept(cycle, claims)
         return claims
 
     def _end_assumed(self, cycle: BindingCycle, plan: _Plan) -> None:
@@ -442,7 +442,7 @@ class Binder:
                     return True
                 if pod.uid != uid or pod.node_name or pod.deleting or isinstance(refused, Conflict):
                     raise BindError(f"binding pod {key}: {refused}")
-                await self._claims.require_kept(cycle, claims)
+                await self._claims.read_kept(cycle, claims)
                 return False
             except NotFound:
                 raise BindError(f"pod {key} does not exist any more") from None
@@ -459,12 +459,6 @@ class Binder:
             self._log.info("bound", pod=str(pod.key), node=cycle.node, claims=names, **fields)
         except Exception:  # noqa: BLE001 - see above
             self._log.exception("a Binding cannot be reported", pod=str(pod.key), node=cycle.node)
-
-
-def decision_annotation(chosen: ScoredNode, runner_up: RunnerUp) -> dict[str, str]:
-    """The annotation that the Binding writes on the pod; none if all devices were allocated before."""
-    text = chosen.annotation(*runner_up)
-    return {DECISION_ANNOTATION: cut(text, _MAX_NOTE_BYTES)} if text else {}
 
 
 def _new_share() -> str:

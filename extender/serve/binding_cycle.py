@@ -7,7 +7,7 @@ UnusableDevices the allocation itself ends, too, even if another bind wrote it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -88,13 +88,14 @@ class BindingCycle:
         return self.consumer(claim).uid != self.pod.uid
 
 
-async def pod_group_of(writer: Writer, pod: Pod, claims: Iterable[Claim]) -> PodGroup | None:
-    """Read the PodGroup of a pod that has one, if one of its `claims` may belong to it; None otherwise.
+async def pod_group_of(writer: Writer, pod: Pod, claims: Mapping[ObjectKey, Claim]) -> PodGroup | None:
+    """Read the PodGroup of a pod that has one, if one of its claims may belong to it; None otherwise.
 
-    Raises BindError if the owner of a claim is a group that does not exist. A tenant can write such an owner, and the
-    claim controller would remove such a group from the consumers.
+    `claims` are those that the cache has. Raises BindError if the owner of a claim is a group that does not exist. A
+    tenant can write such an owner, and the claim controller would remove such a group from the consumers.
     """
-    owned = [claim for claim in claims if claim.owner_group is not None and claim.owner_group.name == pod.group]
+    own = (claims[key] for key in sorted(pod.claim_keys) if key in claims)  # an error always names the same one
+    owned = [claim for claim in own if claim.owner_group is not None and claim.owner_group.name == pod.group]
     if not (owned or any(entry.claim_name for entry in pod.claims)):
         return None
     found = await writer.read_pod_group(ObjectKey(pod.key.namespace, pod.group))

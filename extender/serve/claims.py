@@ -58,7 +58,7 @@ class ClaimWrites:
             mark = mark._replace(cpu=0)  # its CPU counts once
         return claims + [await self._use_allocated(cycle, claim) for claim in requirements.allocated_claims]
 
-    async def require_kept(self, cycle: BindingCycle, claims: Iterable[Claim]) -> None:
+    async def read_kept(self, cycle: BindingCycle, claims: Iterable[Claim]) -> None:
         """Read the claims. Raises BindError if the allocation, the consumer or the allocator of one has changed, as
         `WriteBarrier.require_kept` does by the cache.
 

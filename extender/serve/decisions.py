@@ -17,7 +17,7 @@ from extender.api.resource_claims import Claim
 from extender.cache import ClusterCache
 from extender.cluster import WallClock, Writer, utc_now
 from extender.policy import Policy
-from extender.runtime.informers import CacheRefresh
+from extender.runtime.informers import NOT_READY, CacheRefresh
 from extender.runtime.supervisor import Supervisor
 from extender.scheduling import Evaluator
 from extender.serve.bind import Binder, WatchedClaims
@@ -39,11 +39,6 @@ OBSERVED = _SUPPLY | {"pods", *(one.resource for one in GROUP_OBJECTS)}  # kinds
 
 class Watches(WatchedClaims, Protocol):
     """What keeps the cache up to date."""
-
-    @property
-    def not_ready(self) -> str:
-        """'' once every kind is listed, else the kinds that are missing."""
-        ...
 
     def start(self) -> None:
         """Start the background tasks."""
@@ -126,9 +121,8 @@ class Decisions:
         """See FilterService.filter. A pod that needs no devices passes even while Berth is not ready."""
         if not pod.concerns_berth:
             return FilterResult()
-        not_ready = self._watches.not_ready_text
-        if not_ready:
-            return FilterResult(error=not_ready)
+        if missing := self._watches.not_ready:
+            return FilterResult(error=f"{NOT_READY}{missing}")
         if self.filter_service.is_gone(pod.uid):
             return FilterResult(error=f"pod {pod.key} was deleted or is bound")
         return self.gangs.filter(self.cache.store.in_tree(pod), names)

@@ -3,10 +3,10 @@
 An evaluation runs selectors and searches that any tenant may write, in the one thread that answers all calls. Three
 rules keep it from stopping others. (1) A call evaluates for at most 0.1 s (`evaluation_seconds`), and so do all calls
 of one namespace in a second; the namespaces that do so share twice that. The first millisecond of a call always is
-free, and pods of a known shape need less. (2) What does not end in time is queued, and calls say that it is not
-finished until the queue has ended it; kube-scheduler retries. A namespace with queued work has only that one
-millisecond for anything else in a call. (3) The queue takes the namespaces in turn, with a tenth of the time, or with
-half of it while no call evaluates.
+free, and pods of a known shape need less; their binds have a whole call, whatever the others have used. (2) What does
+not end in time is queued, and calls say that it is not finished until the queue has ended it; kube-scheduler retries. A
+namespace with queued work has only that one millisecond for anything else in a call. (3) The queue takes the namespaces
+in turn, with a tenth of the time, or with half of it while no call evaluates.
 
 Items of the queue are evaluations of a pod's requirements, scores that are out of date, plans of gangs, searches for
 rejected pods that fit after a change, and the search for the domain in which a gang collects devices. Statuses and
@@ -50,14 +50,14 @@ class _Item:
 class Evaluations:
     """Gives deadlines to calls, and works on what they do not finish. `clock` returns seconds.
 
-    At most `limit` items, see FairLRU. One that is dropped is queued again by the next call that needs it.
+    At most 4,096 items, see FairLRU. One that is dropped is queued again by the next call that needs it.
     """
 
-    def __init__(self, clock: Callable[[], float], limit: int = _MAX_ITEMS) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self.seconds = 0.1  # of a call; the policy sets it
         self.queued = 0  # items that calls waited for, since the start
         self._clock = clock
-        self._items: FairLRU[Hashable, _Item] = FairLRU(limit, attrgetter("size"))
+        self._items: FairLRU[Hashable, _Item] = FairLRU(_MAX_ITEMS, attrgetter("size"))
         self._awaited: Counter[str] = Counter()  # items that calls wait for, by namespace
         self._worked: dict[str, float] = {}  # seconds of the queue, by namespace with items
         self._used: dict[str, float] = {}  # seconds of calls in this second, by namespace

@@ -172,7 +172,7 @@ class Undo:
 
         Another process may bind the pod as the same consumer, and write nothing to the claim. The wait gives the
         API server time to store its Binding; then the claim is reserved for the pod again. A process that sends its
-        Binding later has read the claim before (`ClaimWrites.require_kept`).
+        Binding later has read the claim before (`ClaimWrites.read_kept`).
         """
         read = partial(self._writer.read_claim, known.key)
         # A gang undoes its binds at once, and each removal outdates the resourceVersion that the others have read.

@@ -88,26 +88,18 @@ class WriteBarrier:
             return True
         return newer(cached.resource_version, written.resource_version)
 
-    def require_kept(self, claims: Iterable[Claim]) -> None:
-        """Raise BindError if the cache shows that a claim was deleted, that another process took it over or
-        deallocated it, or that an earlier write has one of its devices.
+    def require_kept(self, claim: Claim) -> None:
+        """Raise BindError if the cache shows that the claim was deleted, or that another process took it over or
+        deallocated it; DeviceLost if an earlier write has allocated a device of it to another claim.
 
-        Claims that were allocated before this bind are checked too: the process that allocated them may have ended
-        before its own write barrier.
+        Raises BindError if the slices do not tell that. It proves nothing, so the undo must not count it as a lost
+        device: an earlier check may have let another pod use the allocation. A claim that was allocated before this
+        bind is checked too: the process that allocated it may have ended before its own write barrier.
         """
-        for claim in claims:
-            cached = self._cache.store.claims.get(claim.key)
-            if cached is None or cached.uid != claim.uid:
-                raise BindError(f"claim {claim.key} was deleted in the meantime")
-            require_unchanged(claim, cached, self._identity)
-            self.check(claim)
-
-    def check(self, claim: Claim) -> None:
-        """Raise DeviceLost if an earlier write has allocated a device of the claim to another claim.
-
-        Raises BindError if the slices do not tell. That proves nothing, so the undo must not count it as a lost device:
-        an earlier check may have let another pod use the allocation.
-        """
+        cached = self._cache.store.claims.get(claim.key)
+        if cached is None or cached.uid != claim.uid:
+            raise BindError(f"claim {claim.key} was deleted in the meantime")
+        require_unchanged(claim, cached, self._identity)
         unclear: DeviceId | None = None
         found = _Check(self._cache, claim)
         for id_, own in found.devices.items():

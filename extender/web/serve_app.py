@@ -87,7 +87,7 @@ def _rejection(scope: Scope) -> Answer | None:
 
 class ServeApp:
     """Answers POST /filter, /prioritize, /bind and /preempt. All else is for `probes`, unless they have an address of
-    their own (None)."""
+    their own (None). `limits` are those of the bodies."""
 
     def __init__(
         self,

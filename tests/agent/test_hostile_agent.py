@@ -108,19 +108,10 @@ values = st.one_of(
 )
 names = st.sampled_from(
     [
-        "uuid",
-        "links",
-        "distances",
-        "pcieRoot",
-        "clique",
-        "note",
-        "healthy",
-        "stale",
-        "memoryFreeMiB",
-        "memoryReservedMiB",
-        *BOUNDS,
+        "uuid", "links", "distances", "pcieRoot", "clique", "note", "healthy", "stale", "memoryFreeMiB",
+        "memoryReservedMiB", *BOUNDS,
     ]
-)
+)  # fmt: skip
 
 
 @given(st.dictionaries(names, values, max_size=4), st.integers(0, 7))

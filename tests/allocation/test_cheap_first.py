@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks import quality
-from benchmarks.replayed_traces import mixed_fleet
 from extender.policy import PolicyError, load_policy
-from extender.replay import Job
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import Machine
 from extender.topology.product_values import thrift
@@ -185,19 +183,6 @@ def test_a_set_with_the_wanted_bandwidth_comes_before_a_cheaper_one_just_below_i
             passed = fleet.filter_service.filter(asking, names).passed
             assert passed, "both nodes have room"
             assert passed[0] == names[1], (wanted, held, asked, above)
-
-
-@pytest.mark.parametrize("size", quality.SIZES)
-def test_large_jobs_fit_as_long_as_any_plan_could_have_kept_their_nodes(size: int) -> None:
-    """A gang of all trays, and a job of a whole board, after as many pods as any plan could have placed before them."""
-    for seed in range(2):
-        fleet, free = mixed_fleet(seed)
-        pods = quality.pods_of(size, quality.most_of_any_plan(free, size))
-        large = [
-            Job("trays", 1000, pods=18, gpus=4, product="GB200", group_required="clique"),
-            Job("board", 1001, gpus=8, product="H100", topology="required"),
-        ]
-        assert quality.replayed(fleet, [*pods, *large], "berth", seed).started == len(pods) + 2
 
 
 def whole_board() -> Machine:

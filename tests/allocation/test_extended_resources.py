@@ -98,9 +98,9 @@ async def test_a_process_that_has_just_started_binds_no_pod_before_it_knows_the_
     cluster.api.intercept = hold_back
     uids = {one["metadata"]["name"]: one["metadata"]["uid"] for one in map(cluster.apply, (extended("p"), pod("q")))}
     async with cluster.serving() as api, serve_application(api, patient()) as app:
-        missing = "berth is not ready, not listed yet: deviceclasses"
-        await eventually(lambda: app.service.informers.not_ready_text == missing)
-        with pytest.raises(BerthError, match=missing):
+        missing = "not listed yet: deviceclasses"
+        await eventually(lambda: app.service.informers.not_ready == missing)
+        with pytest.raises(BerthError, match=f"berth is not ready, {missing}"):
             await app.service.bind(ObjectKey("default", "p"), uids["p"], "n1")
         await app.service.bind(ObjectKey("default", "q"), uids["q"], "n1")  # it needs no devices
         listing.set()

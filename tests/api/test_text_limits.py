@@ -13,14 +13,12 @@ from hypothesis import strategies as st
 from extender.api import extender_v1 as wire
 from extender.api.node_names import MAX_NAMES
 from extender.api.object_meta import ObjectKey
-from extender.api.pods import DECISION_ANNOTATION
 from extender.api.quantity import parse_quantity
 from extender.api.reasons import Code, Reason
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import REASON_BYTES, USER_BYTES, counted, cut, one_line, shown
 from extender.cli.logs import set_up_logging
 from extender.scheduling.decision import ScoredNode
-from extender.serve.bind import decision_annotation
 from extender.topology.score_parts import ScorePart
 from tests.worlds.eventually import eventually
 from tests.worlds.explain_worlds import refused
@@ -132,9 +130,7 @@ def test_errors_in_replies_are_cut() -> None:
 
 def test_the_annotation_on_a_bound_pod_is_cut() -> None:
     chosen = ScoredNode("n1", 0.5, (HUGE,), 300.0, 300.0, "agent", (ScorePart("link", 1.0, HUGE),))
-    (note,) = decision_annotation(chosen, ("", 0.0)).items()
-    assert note[0] == DECISION_ANNOTATION
-    assert len(note[1].encode()) <= 4096
+    assert 4000 < len(chosen.annotation("", 0.0).encode()) <= 4096
 
 
 def test_every_value_of_a_log_line_is_cut(capsys: pytest.CaptureFixture[str]) -> None:

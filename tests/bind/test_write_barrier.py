@@ -224,7 +224,7 @@ def checked(slices: list[Slice], *claims: Claim, listed: bool = False) -> str:
     for claim_ in claims:
         cache.apply_claim(claim_.key, claim_, listed=listed and claim_ is not claims[-1])
     try:
-        WriteBarrier(cache, WatchProgress(), lambda: "", "test").check(claims[-1])
+        WriteBarrier(cache, WatchProgress(), lambda: "", "test").require_kept(claims[-1])
     except BindError as error:
         return f"{type(error).__name__}: {error}"
     return ""
@@ -316,7 +316,7 @@ def test_shares_of_a_device_are_compared_once_and_only_if_they_are_too_many(
     for one in (allocated_claim("first", 10, *[use("x", 1)] * 32), mine):
         cache.apply_claim(one.key, one)
     with suppress(BindError):
-        WriteBarrier(cache, WatchProgress(), lambda: "", "test").check(mine)
+        WriteBarrier(cache, WatchProgress(), lambda: "", "test").require_kept(mine)
     assert len(seen) == looks
 
 
@@ -346,10 +346,10 @@ def test_a_list_ends_what_is_known_of_an_earlier_allocation_of_the_claim() -> No
         cache.apply_claim(one.key, one)
     barrier = WriteBarrier(cache, WatchProgress(), lambda: "", "test")
     cache.apply_claim(first.key, first, listed=True)
-    barrier.check(first)
+    barrier.require_kept(first)
     cache.apply_claim(mine.key, mine, listed=True)
     with pytest.raises(BindError, match="was allocated to another claim first"):
-        barrier.check(mine)
+        barrier.require_kept(mine)
 
 
 @pytest.mark.parametrize(

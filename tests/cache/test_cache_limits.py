@@ -262,8 +262,9 @@ def test_the_request_mix_is_that_of_the_last_claims() -> None:
     assert (shape.gpus, share) == (1, 1.0), "the first fifty are forgotten"
 
 
-def test_queued_evaluations_are_bounded() -> None:
-    evaluations = Evaluations(lambda: 0.0, limit=3)
+def test_queued_evaluations_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extender.serve.evaluations._MAX_ITEMS", 3)
+    evaluations = Evaluations(lambda: 0.0)
     for number in range(8):
         evaluations.queue(f"ns{number % 2}", number, lambda _: True)
     assert evaluations.waiting == 3

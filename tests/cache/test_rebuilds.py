@@ -73,7 +73,7 @@ async def test_other_tasks_run_between_time_slices(change: Callable[[ClusterCach
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_snapshot_completes_what_was_begun(change: Callable[[ClusterCache], None]) -> None:
     """No snapshot has old and new nodes: whether it comes early or late, all of the change is in it."""
-    for begun in range(0, 3 * NODES, 7):
+    for begun in range(0, 3 * NODES, 17):
         cache = many_nodes()
         version = cache.snapshot().version
         change(cache)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.base.fair_lru import FairLRU
-from extender.base.timer_list import Timers
+from extender.base.timers import Timers
 from extender.base.token_buckets import TokenBuckets
 
 STEPS = st.lists(

@@ -82,11 +82,11 @@ def pod_of_shared_devices(nodes: int) -> tuple[Fleet, Pod, list[str]]:
 def calls_for_each_node(world: Callable[[int], tuple[Fleet, Pod, list[str]]]) -> float:
     """By how many calls a filter request grows with each node, when all evaluations are known."""
     found = []
-    for nodes in (100, 300):
+    for nodes in (50, 150):
         fleet, pod, names = world(nodes)
         assert not fleet.filter_service.filter(pod, names).error
         found.append(calls_of(partial(fleet.filter_service.filter, pod, names)))
-    return (found[1] - found[0]) / 200
+    return (found[1] - found[0]) / 100
 
 
 @pytest.mark.parametrize("users", [0, 1])
@@ -121,4 +121,4 @@ def lines_of_a_check(devices: int, pool: int) -> int:
         cache.apply_claim(ObjectKey("ns", f"e{i}"), allocated_claim(f"e{i}", 10, use(f"d{i}")))
     mine = allocated_claim("mine", 20, *(use(f"d{pool - 1 - i}") for i in range(devices)))
     cache.apply_claim(mine.key, mine)
-    return lines_of(lambda: WriteBarrier(cache, WatchProgress(), lambda: "", "test").check(mine))
+    return lines_of(lambda: WriteBarrier(cache, WatchProgress(), lambda: "", "test").require_kept(mine))

@@ -201,7 +201,10 @@ def check_gang(said: dict[str, list[str]]) -> None:
 
 
 def check_share(said: dict[str, list[str]]) -> None:
-    assert "(allocated before)" in said["berth explain pod default/tensorboard"][0]
+    why = said["berth explain pod default/tensorboard"][0]
+    bound = re.search(r"was bound to (\S+) .*gpu.nvidia.com/\1/gpu-\d", why)
+    assert bound, why
+    assert said["kubectl get pods -o wide"][0].count(bound[1]) >= 2, "both pods are on one node"
     two, three = (out for command, (out,) in said.items() if command.startswith("berth allocate"))
     assert two.count("gpu.example.com/node-a/gpu-0") == 2
     assert "asks for 4Gi, has 2Gi of 80Gi" in three

@@ -30,9 +30,9 @@ async def bound(b: Berthing, name: str, count: int, **annotations: str) -> Compa
     return await eventually(lambda: entry.sets, f"{name} is compared")
 
 
-def comparing(b: Berthing, history: DecisionHistory, **options: int) -> SetComparer:
+def comparing(b: Berthing, history: DecisionHistory) -> SetComparer:
     console = b.console
-    return SetComparer(console.cache, console.cluster.evaluator, history, console.refreshed, lambda: 0.0, **options)
+    return SetComparer(console.cache, console.cluster.evaluator, history, console.refreshed, lambda: 0.0)
 
 
 def claims_of(b: Berthing, entry: DecidedPod) -> list[Claim]:
@@ -111,9 +111,10 @@ def claim_of(uid: str) -> Claim:
     return Claim(KEY, uid, "1", allocation=allocation, reserved_for=(Consumer(uid, "p"),))
 
 
-async def test_decisions_beyond_the_queue_are_left_out() -> None:
+async def test_decisions_beyond_the_queue_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extender.console.decision_history._MAX_COMPARED", 2)
     async with berthing({"n": "t4-4"}) as b:
-        comparer = comparing(b, DecisionHistory(), waiting=2)
+        comparer = comparing(b, DecisionHistory())
         for number in range(5):
             chosen = ScoredNode("n", 1.0, ("gpu.nvidia.com/n/gpu-0",), 0.0, 0.0, "", ())
             comparer.bound(DecidedPod(KEY, f"u{number}", Decision("", chosen)), [claim_of(f"u{number}")])

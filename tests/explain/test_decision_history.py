@@ -22,9 +22,10 @@ pytestmark = pytest.mark.loopback
 DECISION = Decision("", ScoredNode("n", 1.0, (), 0.0, 0.0, "", ()))
 
 
-def test_the_history_is_bounded_and_the_pods_of_one_namespace_hide_no_other() -> None:
+def test_the_history_is_bounded_and_the_pods_of_one_namespace_hide_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attack: fill the console's memory, or hide the decisions of other namespaces, with ever new pods."""
-    history = DecisionHistory(pods=50)
+    monkeypatch.setattr("extender.console.decision_history._MAX_PODS", 50)
+    history = DecisionHistory()
     for number in range(3):
         history.record_decision(ObjectKey("x", f"p{number}"), f"honest{number}", DECISION)
     for number in range(100):
@@ -52,7 +53,9 @@ def test_a_text_that_a_user_wrote_does_no_harm(text: str) -> None:
     assert parse_decision(text).runner_up == ""
 
 
-async def test_pods_beyond_the_queue_are_left_out_and_only_bound_pods_of_berth_are_decisions() -> None:
+async def test_pods_beyond_the_queue_are_left_out_and_only_bound_pods_of_berth_are_decisions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Attack: keep the console reading with thousands of pods that are deleted."""
     async with berthing({"n1": "t4-4"}) as b:
         read, found, history = list[str](), list[DecidedPod](), DecisionHistory()
@@ -61,8 +64,9 @@ async def test_pods_beyond_the_queue_are_left_out_and_only_bound_pods_of_berth_a
             read.append(key.name)
             return await Writer(b.console.client).read_pod(key)
 
+        monkeypatch.setattr("extender.console.decision_history._MAX_WAITING", 2)
         reader = DecisionReader(
-            b.console.cache, history, read_pod, b.console.refreshed, lambda entry, _: found.append(entry), waiting=2
+            b.console.cache, history, read_pod, b.console.refreshed, lambda entry, _: found.append(entry)
         )
         assert await run_pod(b, "bound", [claim("bound", 2)]) == "n1"
         b.cluster.apply(claim("waits", 9))

@@ -101,4 +101,4 @@ def check_world(rng: random.Random) -> int:
 @pytest.mark.parametrize("block", range(4))
 def test_a_proposed_expression_matches_as_many_devices_as_the_sentence_says(block: int) -> None:
     rng = random.Random(block)
-    assert sum(check_world(rng) for _ in range(200)) > 20
+    assert sum(check_world(rng) for _ in range(100)) > 10

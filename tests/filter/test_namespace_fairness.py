@@ -37,8 +37,9 @@ def test_a_waiting_pod_with_large_claims_counts_as_several(monkeypatch: pytest.M
     assert fleet.filter_service.unschedulable.uids() == [waiting.uid, hostile[4].uid, hostile[5].uid]
 
 
-def test_a_queued_evaluation_of_large_claims_counts_as_several() -> None:
-    evaluations = Evaluations(lambda: 0.0, limit=120)
+def test_a_queued_evaluation_of_large_claims_counts_as_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extender.serve.evaluations._MAX_ITEMS", 120)
+    evaluations = Evaluations(lambda: 0.0)
     evaluations.queue("honest", "small", lambda _: True)
     for number in range(6):
         evaluations.queue("hostile", number, lambda _: True, size=59)

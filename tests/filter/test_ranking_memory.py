@@ -17,18 +17,21 @@ from extender.scheduling import NodeRanking, RankingCache, node_ranking
 from tests.worlds import evaluation_worlds
 
 
-def test_the_number_of_rankings_is_bounded() -> None:
-    fleet = Fleet("mixed")
-    rankings = RankingCache(most=3)
+def test_the_number_of_rankings_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_ranking, "_MAX_RANKINGS", 3)
+    fleet, rankings = Fleet("mixed"), RankingCache()
     for shape in range(6):
         rankings.get_or_create(fleet.requirements(fleet.pod(f"p{shape}", shape, 1)))
     assert len(rankings) == 3
 
 
-@pytest.mark.parametrize("limits", [{"most": 8}, {"limit_bytes": 1 << 20}], ids=["number", "bytes"])
-def test_the_rankings_of_one_namespace_do_not_replace_those_of_others(limits: dict[str, int]) -> None:
+@pytest.mark.parametrize(("most", "limit_bytes"), [(8, 128 << 20), (4096, 1 << 20)], ids=["number", "bytes"])
+def test_the_rankings_of_one_namespace_do_not_replace_those_of_others(
+    most: int, limit_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Pods that shared 64 claims of 120 KB once evicted all rankings, so the pods of others were evaluated again."""
-    rankings = RankingCache(**limits)
+    monkeypatch.setattr(node_ranking, "_MAX_RANKINGS", most)
+    rankings = RankingCache(limit_bytes)
     fleet = evaluation_worlds.Fleet(kinds=1, rankings=rankings)
     honest = fleet.pod("honest")
 

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from extender.base.berth_errors import BerthError
+from extender.policy import Policy
 from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.worlds.explain_worlds import group_explained as explained
 from tests.worlds.explain_worlds import refused
+from tests.worlds.gang_fleet import Gangs
 from tests.worlds.gang_pods import (
     NODES,
     annotate,
@@ -123,3 +125,19 @@ async def test_a_bug_in_the_bind_of_a_member_ends_the_plan_at_once(fault: BaseEx
         if seen is KeyError:  # the claim of a cancelled bind stays for the pod's next bind
             assert not b.held()
             assert not b.app.service.cache.reservations.by_claim
+
+
+def test_a_plan_whose_binds_end_ends_at_once_if_its_members_have_taken_too_long() -> None:
+    """While all binds of the minimum write their claims, a plan may last until its deadline."""
+    fleet = Gangs(nodes=3, kinds=1, policy=Policy(gang_seconds=120))
+    job = fleet.joined("job", [fleet.pod("a") for _ in range(2)])
+    nodes = {one.uid: str(fleet.gangs.filter(one, fleet.names).passed) for one in job}
+    (plan,) = fleet.gangs.forming.values()
+    for uid, node in nodes.items():
+        plan.arrive(uid, node, fleet.clock.now)
+    fleet.clock.now = plan.deadline - 1.0
+    fleet.monitor.expire()
+    assert fleet.gangs.forming, "the claims are written"
+    fleet.gangs.plans.bind_ended(plan, job[0].uid)
+    fleet.monitor.expire()
+    assert not fleet.gangs.forming

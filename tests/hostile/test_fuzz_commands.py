@@ -66,23 +66,9 @@ WRITTEN = {"picture_file", "save", "html", "jobs_file", "write_policy"}  # files
 
 VALUES = ("", "x", "é\n", "-1", "²", "9" * 400, "nan", "a/b/c", "/", "\n", "[bold]x", "\u001b[0m", "n\u0000")
 ADDRESSES = (
-    *VALUES,
-    ":",
-    "a:b:c",
-    "é:80",
-    "1.2.3.4:99999",
-    f"{'a' * 70}.x:80",
-    "[::1]:x",
-    "::1:²",
-    "http://",
-    "http://[",
-    "http://²:x",
-    "ftp://x",
-    "http://a b",
-    "http://[::1",
-    "http://x:65536",
-    "http://u:p@x",
-)
+    *VALUES, ":", "a:b:c", "é:80", "1.2.3.4:99999", f"{'a' * 70}.x:80", "[::1]:x", "::1:²", "http://", "http://[",
+    "http://²:x", "ftp://x", "http://a b", "http://[::1", "http://x:65536", "http://u:p@x",
+)  # fmt: skip
 
 
 class Nonsense(BaseHTTPRequestHandler):

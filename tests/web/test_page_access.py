@@ -144,16 +144,6 @@ def test_a_token_file_that_becomes_a_pipe_or_too_large_closes_the_pages(tmp_path
     assert status(b"t") == 403
 
 
-@pytest.mark.parametrize(
-    ("host", "needed"),
-    [("127.0.0.1", False), ("::1", False), ("localhost", False), ("0.0.0.0", True), ("10.1.2.3", True), ("desk", True)],
-)
-def test_loopback_needs_no_token(host: str, needed: bool) -> None:
-    scope = {"method": "GET", "headers": [(b"host", b"localhost")]}
-    refused = Access(host).rejection(scope, open_to_all=False)
-    assert (refused is not None and refused.status == 403) is needed
-
-
 async def test_the_browser_runs_the_files_of_the_page_only() -> None:
     """A name with HTML in it runs nothing even where the page would not set it as text."""
     async with pages() as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:

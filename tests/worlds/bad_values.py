@@ -77,44 +77,11 @@ FILES: dict[str, bytes] = {
 }
 BAD: st.SearchStrategy[Any] = st.sampled_from(
     [
-        None,
-        True,
-        0,
-        -1,
-        1 << 63,
-        1 << 64,
-        10**40,
-        1.5,
-        "",
-        "x",
-        "\u0000",
-        "²",
-        "é" * 300,
-        "9" * 400,
-        "1Gi",
-        "-",
-        [],
-        {},
-        [None],
-        [1],
-        ["x"],
-        [[]],
-        [{}],
-        {"x": 1},
-        {"": None},
-        {"name": 1},
-        {"name": "x"},
-        [{"name": "x"}],
-        "true",
-        "*",
-        "&a",
-        "!!int",
-        "{{ .Values.x }}",
-        "a\nb",
-        "[bold]",
-        "\u001b[31m",
+        None, True, 0, -1, 1 << 63, 1 << 64, 10**40, 1.5, "", "x", "\u0000", "²", "é" * 300, "9" * 400, "1Gi", "-",
+        [], {}, [None], [1], ["x"], [[]], [{}], {"x": 1}, {"": None}, {"name": 1}, {"name": "x"}, [{"name": "x"}],
+        "true", "*", "&a", "!!int", "{{ .Values.x }}", "a\nb", "[bold]", "\u001b[31m",
     ]
-)
+)  # fmt: skip
 
 
 RAW = st.one_of(st.binary(max_size=200), st.text(max_size=200).map(str.encode), st.sampled_from(list(FILES.values())))

@@ -49,13 +49,7 @@ class BoundMembers:
     `read` takes a namespace and returns, for each group, UID to node. `clock` returns seconds.
     """
 
-    def __init__(
-        self,
-        cache: ClusterCache,
-        read: Read,
-        timers: GangTimers,
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, cache: ClusterCache, read: Read, timers: GangTimers, clock: Callable[[], float]) -> None:
         self._cache = cache
         self._read = read
         self._timers = timers

@@ -26,13 +26,7 @@ class GangMonitor:
     `run` is the background task `gangs`. `clock` returns seconds.
     """
 
-    def __init__(
-        self,
-        gangs: GangScheduler,
-        cache: ClusterCache,
-        sink: FilterSink,
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, gangs: GangScheduler, cache: ClusterCache, sink: FilterSink, clock: Callable[[], float]) -> None:
         self._gangs = gangs
         self._admission = gangs.admission
         self._cache = cache

@@ -32,7 +32,6 @@ from extender.serve.gangs.gang_plans import GangPlans
 from extender.serve.gangs.gang_state import (
     MEMBER_SECONDS,
     FormingGang,
-    GangCounts,
     GangState,
     GangTimers,
     PlannedGang,
@@ -78,11 +77,7 @@ class GangScheduler:
         self.collecting = GangCollecting(cache, filter_service, planning, self.admission, sink, self.timers, clock)
         self.plans = GangPlans(cache, self.admission, self.collecting, self.timers, clock, changed)
         self.forming = self.admission.forming  # the gangs with a plan
-
-    @property
-    def counts(self) -> GangCounts:
-        """Counts of planned, bound and failed gangs, for the metrics."""
-        return self.plans.counts
+        self.counts = self.plans.counts
 
     # -- filter ----------------------------------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import IN_TREE, GroupKey
 from extender.api.reasons import Code, Reason
 from extender.api.resource_claims import Claim
-from extender.base.timer_list import Timers
+from extender.base.timers import Timers
 from extender.gangs.gang_problem import GangPlan
 from extender.gangs.member_limits import NodeLimit
 from extender.scheduling import PodRequirements

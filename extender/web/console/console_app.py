@@ -22,6 +22,7 @@ from extender import __version__
 from extender.base.berth_errors import WireError
 from extender.console import Console, Turns
 from extender.files import read_mounted
+from extender.runtime.informers import NOT_READY
 from extender.web.asgi import (
     PROBES,
     TEXT,
@@ -123,7 +124,10 @@ _MAX_WAITING = 16  # requests for these
 
 
 class ConsoleApp:
-    """Probes, metrics, explain, fleet and the page. `access` has the access rules, by default those of loopback."""
+    """Probes, metrics, explain, fleet and the page. `access` has the access rules, by default those of loopback.
+
+    `limits` are those of the bodies.
+    """
 
     def __init__(
         self,
@@ -168,9 +172,9 @@ class ConsoleApp:
             return rejected
         if reads and path == "/metrics":
             return self._scrapes.answer()
-        not_ready = self.console.informers.not_ready_text
-        if not_ready and path.startswith(_OF_CLUSTER):
-            return problem(503, not_ready)
+        missing = self.console.informers.not_ready
+        if missing and path.startswith(_OF_CLUSTER):
+            return problem(503, f"{NOT_READY}{missing}")
         if path.startswith(_LARGE) and self._turns.full:
             return problem(429, self._turns.full)
         if path == "/v1/explain" and scope["method"] == "POST":
