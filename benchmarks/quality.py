@@ -272,7 +272,7 @@ def whole_racks(seeds: int, hours: float = 60, shares: Sequence[float] = (0.4, 0
     yield "| GPUs that jobs ask for | placement | a whole rack is free | mean wait of jobs |"
     yield "|---|---|---|---|"
     for share in shares:
-        for rule in ("emptiest node", *RULES):
+        for rule in RULES:
             found = [
                 replayed(rack_fleet(seed), small_jobs(share, hours, seed), rule, seed, LargeShape(TRAYS, 4))
                 for seed in range(seeds)

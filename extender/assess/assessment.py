@@ -155,6 +155,8 @@ def _unknown(found: Assessment, reading: ClusterReading, snapshot: Snapshot) -> 
             "product that it has now, on nodes that its node selector, node affinity and tolerations admit. It asks "
             "for links (berth.dev/topology: preferred) for several GPUs."
         )
+    if found.replay.rows and found.replay.of_plugin:
+        yield "The GPUs of the device plugin are replayed on the usual boards of their products."
 
 
 def _about_links(fact: NodeFacts) -> Iterable[str]:

@@ -28,7 +28,7 @@ NEEDED = {
     "Pod": "gangs, waiting pods and pods of a device plugin are not known",
     "ResourceSlice": "no GPU of a DRA driver is known",
     "ResourceClaim": "which pods have which GPUs is not known",
-    "DeviceClass": "why pods wait cannot be told, and pods cannot be replayed",
+    "DeviceClass": "why pods with claims wait cannot be told, and they cannot be replayed",
     "DeviceTaintRule": "taints that rules add to devices are not known",
 }
 """The six kinds, each with what its lack means."""

@@ -1,9 +1,13 @@
-"""The same pods once more: a replay of the running pods with claims on the emptied nodes, by Berth and without it."""
+"""The same pods once more: a replay of the running pods on the emptied nodes, by Berth and without it.
+
+Of pods of a device plugin it is not known which GPUs they have today, so they are replayed only where none has claims.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Hashable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from extender.allocation import Snapshot
@@ -17,6 +21,7 @@ from extender.assess.pod_jobs import by_age, gang_of, pod_job
 from extender.assess.pod_sets import PodSet
 from extender.base.berth_errors import BerthError
 from extender.replay import Job, Outcome, Task, fleet_of, placement_of, run_side_by_side
+from extender.replay.emptied_nodes import plugin_slices
 
 _MAX_NODES = 256  # that are replayed: the work grows with the product of nodes and pods
 _SEED = 1
@@ -46,6 +51,7 @@ class Replayed:
     left_out: int = 0  # pods on these nodes that cannot be replayed
     rows: list[Figures] = field(default_factory=list)
     problem: str = ""
+    of_plugin: bool = False  # the pods are those of a device plugin
 
 
 def replayed_pods(
@@ -58,14 +64,15 @@ def replayed_pods(
     progress: Callable[[int], None] = lambda _: None,
 ) -> Replayed:
     """Replay the pods of the fleet, or of a part of it that has whole domains, without the `unknown` nodes."""
-    nodes = _sample(snapshot, levels, unknown)
-    found = Replayed(len(nodes), len(snapshot.node_infos))
-    choice = _Choice(reading, snapshot, nodes)
+    found = Replayed(0, len(snapshot.node_infos))
     try:
-        jobs = choice.jobs()
+        plugin = {} if _has_claims(reading) else _of_plugins(reading)
+        nodes = _sample(snapshot, levels, unknown, plugin)
+        choice = _Choice(reading, snapshot, nodes, plugin)
+        jobs, found.nodes, found.of_plugin = choice.jobs(), len(nodes), bool(plugin)
         found.pods, found.jobs, found.left_out = len(choice.chosen), len(jobs), choice.left_out
         if not jobs:
-            found.problem = "no pod with claims runs" if reading.knows_claims else "no ResourceClaims were read"
+            found.problem = "no pod with GPUs runs" if reading.knows_claims else "no ResourceClaims were read"
             return found
         fleet = fleet_of((), choice.fleet())
         tasks = [Task(fleet, jobs, placement_of(one), _SEED) for one in ("berth", "first fit", "emptiest node")]
@@ -98,11 +105,22 @@ def _figures(outcome: Outcome) -> Figures:
     return Figures(outcome.placement, outcome.started, *(None if math.isnan(one) else one for one in values))
 
 
-def _sample(snapshot: Snapshot, levels: Sequence[str], unknown: Container[str]) -> frozenset[str]:
+def _has_claims(reading: ClusterReading) -> bool:
+    return any(pod.node_name and claims_of(pod) for pod in reading.pods)
+
+
+def _of_plugins(reading: ClusterReading) -> Mapping[str, Json]:
+    """Node to the slice of the GPUs that a device plugin offers there. Raises WireError."""
+    return {one["spec"]["nodeName"]: one for one in plugin_slices(reading.fleet, Counter())}
+
+
+def _sample(
+    snapshot: Snapshot, levels: Sequence[str], unknown: Container[str], plugin: Container[str]
+) -> frozenset[str]:
     """At most _MAX_NODES known nodes with GPUs: every so many-th domain, so that the mix of nodes stays."""
     domains: dict[tuple[str, str], list[str]] = {}
     for name, info in sorted(snapshot.node_infos.items()):
-        if info.fabric is not None and name not in unknown:
+        if (info.fabric is not None or name in plugin) and name not in unknown:
             labels = info.node.labels
             domain = next(((level, labels[level]) for level in reversed(levels) if level in labels), ("", name))
             domains.setdefault(domain, []).append(name)
@@ -116,12 +134,15 @@ def _sample(snapshot: Snapshot, levels: Sequence[str], unknown: Container[str]) 
 
 
 class _Choice:
-    """The pods with claims on some nodes, as jobs, and what else is on these nodes."""
+    """The pods with GPUs on some nodes, as jobs, and what else is on these nodes. For `plugin` see _of_plugins."""
 
-    def __init__(self, reading: ClusterReading, snapshot: Snapshot, nodes: frozenset[str]) -> None:
+    def __init__(
+        self, reading: ClusterReading, snapshot: Snapshot, nodes: frozenset[str], plugin: Mapping[str, Json]
+    ) -> None:
         self._reading = reading
         self._snapshot = snapshot
         self._nodes = nodes
+        self._plugin = plugin
         self.left_out = 0
         self.chosen: set[str] = set()  # UIDs
         self._claims: set[ObjectKey] = set()  # of the chosen pods
@@ -148,15 +169,16 @@ class _Choice:
         return found
 
     def _job(self, pod: Pod) -> Job | None:
-        """One pod as a job; None without claims of its own, whose specs are known."""
+        """One pod as a job; None without claims of its own, whose specs are known, or GPUs of a replayed plugin."""
         found = pod_job(pod, self._reading, self._snapshot)
-        if found is None or found.claim is None:
+        if found is None or (found.claim is None and pod.node_name not in self._plugin):
             return None
         self._claims.update(claims_of(pod))
         return found
 
     def fleet(self) -> Iterable[Json]:
         """The nodes and their slices, all classes, and what pods that are not replayed use."""
+        yield from (slice_ for name, slice_ in self._plugin.items() if name in self._nodes)
         for obj in self._reading.fleet:
             spec, kind = obj.get("spec") or {}, obj["kind"]
             if kind == "Node" and obj["metadata"]["name"] not in self._nodes:

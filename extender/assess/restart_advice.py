@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from itertools import chain
+from itertools import chain, groupby
 from math import inf, isclose
 from shlex import quote
 from typing import NamedTuple
@@ -28,7 +28,19 @@ from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.base.text_limits import counted
 from extender.cache import ClusterCache
 from extender.console import to_json
-from extender.defrag import RESERVED, TOLERATION, WAIT_COST, Advice, Asked, Cluster, Restart, Verdict, advise, again
+from extender.defrag import (
+    NEAR,
+    RESERVED,
+    TOLERATION,
+    WAIT_COST,
+    Advice,
+    Asked,
+    Cluster,
+    Restart,
+    Verdict,
+    advise,
+    again,
+)
 from extender.explain import free_devices
 from extender.policy import Policy
 from extender.replay import NodeRoom, Proof, prove
@@ -43,7 +55,6 @@ _SENTENCES = {
 }
 _SILENT = 50  # the level of log lines: none of the proof has it
 _NAMED = 3  # pods in a sentence
-_NEAR = 1.1  # of the least cost that the search found: as good
 _PROOF_NODES = 256  # on which the pods are placed again: those of the advice, and the freest others
 
 
@@ -140,7 +151,7 @@ def advise_restarts(
         best = _cheapest_in_proof(facts, cluster, wanted, advice, policy)
         found.moves = [_move(one, best.proof) for one in best.advice.restarts]
         found.reserved = sorted(best.advice.reserved)
-        _add_cost(found, best, advice.cost)
+        _add_cost(found, best, advice.least)
         _add_proof(found, wanted, best, len(snapshot.node_infos))
     found.assumed_links = _assumed_links(found, wanted.asked, snapshot, policy)
     found.sentence = f"{found.wanted}: {_in_one_line(found)}"
@@ -239,11 +250,11 @@ def _proof_nodes(advice: Advice, snapshot: Snapshot) -> frozenset[str]:
 
 
 def _add_cost(found: RestartAdvice, best: Proved, least: float) -> None:
-    """The cost if all pods go where the proof found places. `least` is that of the search, which may err."""
+    """The cost if all pods go where the proof found places. No way costs less than `least`, if the search is right."""
     found.waiting_gpus = sum(move.waiting_gpus for move in found.moves)
     found.waiting_cost = WAIT_COST * found.waiting_gpus
     cost = sum(one.cost for one in best.advice.restarts) + found.waiting_cost
-    found.is_cheapest &= isclose(cost, best.advice.cost) and cost <= _NEAR * least
+    found.is_cheapest = isclose(cost, best.advice.cost) and cost <= NEAR * least
     found.cost = round(cost, 1)
 
 
@@ -304,11 +315,9 @@ def _commands(wanted: Asked, reserved: Sequence[str], advice: Advice) -> Iterato
     yield f"kubectl taint nodes {nodes} {RESERVED.key}=:{RESERVED.effect}"
     if not wanted.is_new:
         yield from (_tolerate(pod) for pod in wanted.pods)
-    by_namespace: dict[str, list[Pod]] = {}
-    for pod in chain.from_iterable(one.pods for one in advice.restarts):
-        by_namespace.setdefault(pod.key.namespace, []).append(pod)
-    for pods in by_namespace.values():  # one command waits for the ends of all its pods together
-        yield _of_pods(pods, "delete pod")
+    pods = chain.from_iterable(one.pods for one in advice.restarts)
+    for _, together in groupby(pods, key=lambda pod: pod.key.namespace):  # a command waits for the ends of all its pods
+        yield _of_pods(list(together), "delete pod")
     free = f"kubectl taint nodes {nodes} {taint}-"
     if wanted.is_new:
         yield f"# create the pods with this toleration: {json.dumps(_TOLERATION)}"

@@ -28,7 +28,6 @@ from extender.replay import (
     Outcome,
     Placement,
     Task,
-    emptied,
     fleet_of,
     large_shape,
     picture,
@@ -36,6 +35,7 @@ from extender.replay import (
     read_jobs,
     run_side_by_side,
 )
+from extender.replay.emptied_nodes import emptied
 from extender.replay.published_traces import TRACES, read_nodes
 from extender.sandbox import parse_nodes
 
@@ -102,9 +102,13 @@ def named_jobs(path: Path, columns: str) -> list[Job]:
     """The jobs of a file; says on stderr what is not as its trace has it. Raises WireError."""
     notes = Counter[str]()
     found = read_jobs(path, TRACES, columns, notes)
+    _say_notes(path, notes)
+    return found
+
+
+def _say_notes(path: Path, notes: Counter[str]) -> None:
     for text, count in notes.items():
         say(f"berth: {name_of(path)}: {text}: {count:,}", err=True)
-    return found
 
 
 def named_fleet(nodes: str, snapshot: Path | None, jobs: Sequence[Job], *, is_emptied: bool = False) -> Fleet:
@@ -114,8 +118,11 @@ def named_fleet(nodes: str, snapshot: Path | None, jobs: Sequence[Job], *, is_em
     shared = any(0 < job.gpus < 1 for job in jobs)
     is_list = nodes.endswith(".csv")
     machines = read_nodes(Path(nodes)) if is_list else parse_nodes(nodes) if nodes else []
-    objects = documents(snapshot) if snapshot is not None else ()
-    return fleet_of(machines, emptied(objects) if is_emptied else objects, shared=shared)
+    objects, notes = documents(snapshot) if snapshot is not None else (), Counter[str]()
+    found = fleet_of(machines, emptied(objects, notes) if is_emptied else objects, shared=shared)
+    if snapshot is not None:
+        _say_notes(snapshot, notes)
+    return found
 
 
 def _run(tasks: Sequence[Task], jobs: int) -> list[Outcome]:

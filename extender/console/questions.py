@@ -12,8 +12,8 @@ A question passes these steps, and none of them blocks the event loop for long:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -73,15 +73,27 @@ class Turns:
         return f"{self._waiting} {self._what} already: try again" if self._waiting >= self._most else ""
 
     @asynccontextmanager
-    async def one(self, *, counts: bool = True) -> AsyncIterator[None]:
-        """Wait for the turn. Raises TooManyQuestions. One that does not count takes no place of others that wait."""
-        if counts and self.full:
+    async def one(self) -> AsyncIterator[None]:
+        """Wait for the turn. Raises TooManyQuestions."""
+        if self.full:
             raise TooManyQuestions(self.full)
-        self._waiting += counts
+        self._waiting += 1
         try:
             await self._turn.acquire()
         finally:
-            self._waiting -= counts
+            self._waiting -= 1
+        with self._running():
+            yield
+
+    @asynccontextmanager
+    async def one_of_berth(self) -> AsyncIterator[None]:
+        """Wait for the turn, however many wait: no user asks, so it takes no place of a user."""
+        await self._turn.acquire()
+        with self._running():
+            yield
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
         self.blocked = 0.0
         try:
             yield
@@ -164,8 +176,8 @@ class Questions:
             )
 
     async def brief(self, uid: str, seconds: float) -> Brief | None:
-        """See Explainer.brief. It is no user's question: it waits for its turn, however many wait."""
-        async with self._turns.one(counts=False):
+        """See Explainer.brief."""
+        async with self._turns.one_of_berth():
             return await self._answer(partial(self.explainer.brief, uid), seconds)
 
     async def _answer(self, explain: Callable[[float], T], work_seconds: float) -> T:

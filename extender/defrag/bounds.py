@@ -126,15 +126,22 @@ def least_gpus(requirements: PodRequirements) -> int:
     return found
 
 
-def free_gpus(node_infos: Iterable[NodeInfo]) -> int | None:
-    """The free GPUs of these nodes; None if some have parts of GPUs or shares, which numbers of GPUs do not count."""
-    found = 0
-    for info in node_infos:
-        gpus = info.inventory.gpus
-        if gpus & ~info.inventory.simple:
-            return None
-        found += (gpus & ~info.busy).bit_count()
+def least_waiting(free: Mapping[int, int], pods: Mapping[int, int]) -> int:
+    """The GPUs of pods that find no place at least. `free`: nodes by their free GPUs, `pods`: pods by their GPUs.
+
+    All pods together may lack GPUs. Pods of one size and larger ones may lack nodes that have as many free.
+    """
+    found = max(gpus_in(pods) - gpus_in(free), 0)
+    for gpus in filter(None, pods):
+        places = sum(of_node // gpus * nodes for of_node, nodes in free.items())
+        larger = sum(number for other, number in pods.items() if other >= gpus)
+        found = max(found, (larger - places) * gpus)
     return found
+
+
+def gpus_in(counted: Mapping[int, int]) -> int:
+    """The GPUs of nodes or pods, which are counted by their GPUs."""
+    return sum(gpus * number for gpus, number in counted.items())
 
 
 def _whole_devices(option: DeviceRequest) -> int:

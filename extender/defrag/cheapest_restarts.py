@@ -8,23 +8,28 @@ taken back that they do not need, the dearest first. After that, the cheapest se
 For each set, the wanted pods get their places first. Then the restarted pods get theirs on other nodes, the largest
 first, and at the end on the free rest of the same nodes: a taint reserves these meanwhile. Pods without a place cost
 WAIT_COST for each GPU, as in the proof. Further restarts are tried that may give it one, if they cost less than that.
+
+At the end come the sets after which more GPUs wait than must by their numbers. For these, other orders of the restarts
+and other reserved nodes are tried (orders.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from heapq import heappop, heappush
-from itertools import islice, takewhile
-from math import inf
+from itertools import combinations, islice, takewhile
+from math import ceil, inf
 from typing import NamedTuple
 
 from extender.base.deadline import DeadlineExceeded
-from extender.defrag.bounds import free_gpus
-from extender.defrag.clusters import NO_NODES, Cluster, Nodes
+from extender.defrag.bounds import gpus_in
+from extender.defrag.clusters import NO_NODES, Cluster, Nodes, Placed
 from extender.defrag.fits import Domain, Fit, fit_of
-from extender.defrag.restarts import WAIT_COST, Asked, Restart, again, cost_of, deletion_order, within
+from extender.defrag.orders import Orders, Refill, Steps, least_waiting_after, refill
+from extender.defrag.restarts import WAIT_COST, Asked, Restart, cost_of, deletion_order, within
 from extender.gangs.domains import natural
 
 _MAX_EXHAUSTIVE = 12  # restarts of a domain of which all sets are tried
@@ -32,9 +37,11 @@ _MAX_SETS = 4096  # of a domain with more restarts; the cheapest
 _MAX_TRIES = 512  # sets of one domain that the filter or the planner is asked about
 _MAX_ADDED = 256  # sets of further restarts of an advice; of more, single ones and those that the waiting pods need
 _MAX_TRIALS = 2048  # sets for which all restarted pods are placed
-_ROUNDING = 1e-6  # of sums of costs
+_MAX_STEPS = 2048  # restarts that are placed, and plans of gangs, for other orders and other reserved nodes
+_MAX_RESERVED = 256  # sets of nodes that may be reserved for one set of restarts
 _OTHERS = 7  # advices besides the best
 _MAX_LARGE = 8  # domains with many restarts
+NEAR = 1.1  # of the least cost: as good
 
 
 class Verdict(StrEnum):
@@ -57,86 +64,111 @@ class Advice:
     reserved: Nodes = NO_NODES  # until the wanted pods have their places
     waiting_gpus: int = 0  # of restarted pods that find no place
     cost: float = 0.0
-    is_cheapest: bool = True  # False: a limit ended the search, and there may be a cheaper advice
+    least: float = 0.0  # no way costs less: neither this advice, nor what the limits left out
     others: tuple[Advice, ...] = ()  # that were tried, too, the next cheapest first
+
+    @property
+    def is_cheapest(self) -> bool:
+        """False: a limit ended the search, and there may be an advice that is cheaper by more than a tenth."""
+        return self.verdict is not Verdict.GAVE_UP and self.cost <= NEAR * self.least
 
 
 def advise(cluster: Cluster, asked: Asked, restarts: Collection[Restart], budgets: Mapping[str, int]) -> Advice:
     """The cheapest of these restarts with which the pods fit. `budgets` are the disruptions that each budget allows."""
-    search = _Search(cluster, asked, restarts, budgets)
+    search = _Search(cluster, asked, sorted(restarts, key=_by_order), budgets)
     try:
         now = cluster.place(asked)
         if now is not None:
             return Advice(Verdict.FITS, nodes=now.nodes)
         search.run()
     except DeadlineExceeded:
-        search.is_complete = False
+        search.leave_out(search.least)
     if search.best is None:
-        return Advice(Verdict.IMPOSSIBLE if search.is_complete else Verdict.GAVE_UP, is_cheapest=search.is_complete)
-    is_cheapest = search.is_complete or search.best.cost <= search.least + _ROUNDING
+        return Advice(Verdict.IMPOSSIBLE if search.left_out == inf else Verdict.GAVE_UP)
     others = (one for one in sorted(search.found, key=lambda one: one.cost) if one is not search.best)
-    return replace(search.best, is_cheapest=is_cheapest, others=tuple(islice(others, _OTHERS)))
+    return replace(search.best, least=min(search.left_out, search.best.cost), others=tuple(islice(others, _OTHERS)))
 
 
 class _Trial(NamedTuple):
-    """An advice, the cluster with all its pods in their new places, and by restart those that find none."""
+    """An advice, with the cluster in which all its pods have their new places."""
 
     advice: Advice
-    cluster: Cluster
-    waiting: Mapping[str, Asked]
+    refill: Refill
+
+
+class _Open(NamedTuple):
+    """A set of restarts after which more GPUs wait than must. `least` is what it costs at least in any order."""
+
+    least: float
+    number: int
+    nodes: Sequence[str]  # for the wanted pods
+    chosen: Sequence[Restart]
 
 
 class _Search:
-    """Looks for the best advice. Advice that costs `most` or more is not looked for."""
+    """Looks for the best advice among restarts, which are sorted. Advice that costs `most` or more is not looked for.
+
+    An inner search looks for room for a pod or a gang that was restarted. It gets only the restarts of each node.
+    """
 
     def __init__(
         self,
         cluster: Cluster,
         asked: Asked,
-        restarts: Collection[Restart],
+        restarts: Sequence[Restart],
         budgets: Mapping[str, int],
         most: float = inf,
+        by_node: dict[str, list[Restart]] | None = None,
     ) -> None:
         self._cluster = cluster.knowing(asked)
         self._asked = asked
-        self._restarts = sorted(restarts, key=_by_order)
+        self._restarts = restarts
         self._budgets = budgets
         self._most = most
-        self._is_inner = most < inf  # no further restarts for pods that find no place
+        self._is_inner = by_node is not None  # no further restarts for pods that find no place
         self._trials = 0
         self._tried: set[object] = set()  # sets of restarts with further ones, and the nodes of the wanted pods
         self._floor = 0.0  # the least cost of waiting
-        self._by_node: dict[str, list[Restart]] = {}
-        for one in self._restarts:
-            for name in one.nodes:
-                self._by_node.setdefault(name, []).append(one)
-        self.least = 0.0  # no advice costs less
+        self._by_node = _by_node(restarts) if by_node is None else by_node
+        self._wanted = Counter[int]()  # the wanted pods by their GPUs, as far as these are known
+        self._open: list[_Open] = []
+        self.least = 0.0  # no advice costs less than this, or than what was left out
         self.best: Advice | None = None
         self.found: list[Advice] = []  # all
-        self.is_complete = True
+        self.left_out = inf  # the least cost of what a limit left out
 
     def run(self) -> None:
         """Find `best`. Raises DeadlineExceeded; then it has the best so far."""
         fit = fit_of(self._cluster, self._asked, self._by_node)
         if fit is None:
             return
-        free, large = free_gpus(self._cluster.snapshot.node_infos.values()), 0
+        self._wanted, large = fit.pods, 0
         # If the fleet has fewer free GPUs than the wanted pods get, restarted pods lack the difference in any case.
-        self._floor = WAIT_COST * max(fit.gpus - free, 0) if free is not None else 0.0
-        domains = sorted(fit.domains(), key=lambda one: (one.bound, natural(one.nodes[0])))
-        self.least = domains[0].bound + self._floor if domains else 0.0
-        for domain in domains:
+        free = self._cluster.free_by_node()
+        self._floor = WAIT_COST * max(gpus_in(fit.pods) - gpus_in(free), 0) if free is not None else 0.0
+        order, is_first = self._cluster.memory.order, True
+        for domain in sorted(fit.domains(), key=lambda one: (one.bound, order[one.nodes[0]])):
             if domain.bound + self._floor >= self._limit:
                 break
+            if not fit.has_amounts(domain):
+                continue
+            if is_first:
+                self.least, is_first = domain.bound + self._floor, False
             if len(domain.restarts) <= _MAX_EXHAUSTIVE:
                 if fit.fits(domain, domain.restarts):
                     self._try_sets(fit, domain, 1 << _MAX_EXHAUSTIVE)
             elif large == _MAX_LARGE:
-                self.is_complete = False
+                self.leave_out(domain.bound + self._floor)
             elif self._try_places(fit, domain):
                 large += 1
                 self._try_sets(fit, domain, _MAX_SETS)
-        self.is_complete &= not fit.gave_up
+        if fit.gave_up:
+            self.leave_out(self.least)
+        self._try_orders()
+
+    def leave_out(self, least: float) -> None:
+        """A limit leaves out what costs so much at least."""
+        self.left_out = min(self.left_out, least)
 
     @property
     def _limit(self) -> float:
@@ -156,7 +188,7 @@ class _Search:
             if cost_of(chosen) + self._floor >= self._limit:
                 return
             if number == most:
-                self.is_complete = False
+                self.leave_out(cost_of(chosen) + self._floor)
                 return
             names = frozenset(one.name for one in chosen)
             if any(one <= names for one in fitting) or not within(self._budgets, chosen):
@@ -165,7 +197,7 @@ class _Search:
                 continue
             tries += 1
             if tries > _MAX_TRIES:
-                self.is_complete = False
+                self.leave_out(cost_of(chosen) + self._floor)
                 return
             if fit.fits(domain, chosen):
                 fitting.append(names)
@@ -186,7 +218,8 @@ class _Search:
                     chosen = _only_needed(fit, domain, chosen, places[:count])
                     self._try(fit.nodes(domain, chosen), chosen)
                     return True
-        self.is_complete &= len(self._allowed(whole_nodes)) == len(domain.restarts)
+        if len(self._allowed(whole_nodes)) < len(domain.restarts):
+            self.leave_out(domain.bound + self._floor)
         return False
 
     def _allowed(self, places: Sequence[Sequence[Restart]]) -> list[Restart]:
@@ -209,12 +242,6 @@ class _Search:
                 break
             found = best
 
-    def _keep(self, advice: Advice) -> None:
-        """Note an advice at once: a limit may end the search before the next one."""
-        self.found.append(advice)
-        if advice.cost < self._limit:
-            self.best = advice
-
     def _placed(self, nodes: Sequence[str], chosen: Sequence[Restart]) -> _Trial | None:
         """The wanted pods get their places on these nodes, and then those that are restarted get theirs."""
         self._trials += 1
@@ -223,39 +250,40 @@ class _Search:
         wanted = self._cluster.without(chosen).place(self._asked, among=nodes)
         if wanted is None:
             return None
-        cluster, reserved, ordered = wanted.cluster, frozenset(wanted.nodes.values()), deletion_order(chosen)
-        waiting, places = {one.name: again(one) for one in ordered}, {one.name: dict[str, str]() for one in ordered}
-        for barred in (reserved, NO_NODES):
-            for name, asked in list(waiting.items()):
-                placed = cluster.place(asked, barred)
-                if placed is None:
-                    continue
-                cluster, places[name] = placed.cluster, {**places[name], **placed.nodes}
-                if (left := asked.after(placed.nodes)) is None:
-                    del waiting[name]
-                else:
-                    waiting[name] = left
-        gpus = sum(one.waiting_gpus(waiting[one.name].pods) for one in ordered if one.name in waiting)
-        cost = cost_of(chosen) + WAIT_COST * gpus
-        advice = Advice(Verdict.ADVICE, ordered, wanted.nodes, places, reserved, gpus, cost)
-        self._keep(advice)
-        return _Trial(advice, cluster, waiting)
+        found = refill(wanted.cluster, deletion_order(chosen), frozenset(wanted.nodes.values()))
+        advice = self._keep(wanted, found, frozenset(wanted.nodes.values()))
+        must = least_waiting_after(self._cluster.without(chosen), chosen, self._wanted) if advice.waiting_gpus else 0
+        if advice.waiting_gpus > must and not self._is_inner:
+            self._open.append(_Open(cost_of(chosen) + WAIT_COST * must, len(self._open), nodes, chosen))
+        return _Trial(advice, found)
+
+    def _keep(self, wanted: Placed, found: Refill, reserved: Nodes) -> Advice:
+        """Note an advice at once: a limit may end the search before the next one."""
+        gpus = found.waiting_gpus
+        cost = cost_of(found.order) + WAIT_COST * gpus
+        advice = Advice(Verdict.ADVICE, found.order, wanted.nodes, found.places, reserved, gpus, cost)
+        self.found.append(advice)
+        if cost < self._limit:
+            self.best = advice
+        return advice
 
     def _additions(self, found: _Trial, nodes: tuple[str, ...]) -> Iterator[tuple[Restart, ...]]:
         """The restarts of an advice with a few more that may give those a place that wait, and cost less than that."""
-        advice, cluster, waiting = found
+        advice, cluster, waiting = found.advice, found.refill.cluster, found.refill.waiting
         names, lacking = {one.name for one in advice.restarts}, advice.waiting_gpus
         in_part = any(one.is_whole and advice.places[one.name] for one in advice.restarts if one.name in waiting)
-        free = None if in_part else free_gpus(cluster.snapshot.node_infos.values())
-        saved = WAIT_COST * (lacking if free is None else min(lacking, free))  # the most that they may save
+        free = None if in_part else cluster.free_by_node()
+        saved = WAIT_COST * (lacking if free is None else min(lacking, gpus_in(free)))  # the most that they may save
         if not saved:
             return
         others = [one for one in self._restarts if one.name not in names]
         saving = takewhile(lambda more: cost_of(more) < saved, _cheapest_first(others))
         sets: list[Sequence[Restart]] = list(islice(saving, _MAX_ADDED + 1))
         if len(sets) > _MAX_ADDED:
-            self.is_complete = False
-            sets = [*([one] for one in others[:_MAX_EXHAUSTIVE]), *self._found_for(found, others)]
+            self.leave_out(
+                cost_of(advice.restarts) + min(cost_of(others[:2]), cost_of(others[12:13]) or inf) + self._floor
+            )
+            sets = [*([one] for one in others[:_MAX_EXHAUSTIVE]), *self._found_for(found)]
         for more in sets:
             together = (*advice.restarts, *more)
             tried = nodes, frozenset(one.name for one in together)
@@ -265,16 +293,77 @@ class _Search:
                 self._tried.add(tried)
                 yield together
 
-    def _found_for(self, found: _Trial, others: Sequence[Restart]) -> Iterator[Sequence[Restart]]:
+    def _found_for(self, found: _Trial) -> Iterator[Sequence[Restart]]:
         """For each restart that waits, the cheapest others that make room for its gang, or for one of its pods."""
-        cluster, gpus = found.cluster, {one.name: one.gpus for one in found.advice.restarts}
-        for name, waiting in found.waiting.items():
+        cluster, gpus = found.refill.cluster, {one.name: one.gpus for one in found.advice.restarts}
+        by_node = dict(self._by_node)  # without them: most lists stay, and their bounds are known
+        for name in {name for one in found.advice.restarts for name in one.nodes}:
+            by_node[name] = [one for one in by_node[name] if one.name not in gpus]
+            if not by_node[name]:
+                del by_node[name]
+        for name, waiting in found.refill.waiting.items():
             is_gang = cluster.knowing(waiting).gang(waiting) is not None
             asked = waiting if is_gang else replace(waiting, pods=waiting.pods[:1])
-            inner = _Search(cluster, asked, others, self._budgets, WAIT_COST * gpus[name])
+            inner = _Search(cluster, asked, (), self._budgets, WAIT_COST * gpus[name], by_node)
             inner.run()
             if inner.best is not None:
                 yield inner.best.restarts
+
+    # -- other orders ----------------------------------------------------------------------------------------
+
+    def _try_orders(self) -> None:
+        """Other orders of the restarts and other reserved nodes, for the sets that may cost least first."""
+        steps = Steps(_MAX_STEPS)
+        for one in sorted(self._open):
+            self.least = one.least
+            if one.least >= self._limit:
+                return
+            for wanted, reserved in islice(self._reservations(one, steps), _MAX_RESERVED):
+                below = ceil((self._limit - cost_of(one.chosen)) / WAIT_COST)
+                orders = Orders(one.chosen, reserved, steps)
+                for found in orders.better(wanted.cluster, below):
+                    self._keep(wanted, found, reserved)
+                if one.least >= self._limit:
+                    return
+                if not steps.left:
+                    self.leave_out(one.least)
+                    return
+
+    def _reservations(self, one: _Open, steps: Steps) -> Iterator[tuple[Placed, Nodes]]:
+        """Places for the wanted pods, with the nodes to reserve: theirs, and others that restarted pods might take."""
+        after = self._cluster.without(one.chosen)
+        found = list(self._wanted_places(after, one.nodes, steps))
+        changed = sorted(after.changed)
+        for more in range(len(changed)):
+            for wanted in found:
+                own = frozenset(wanted.nodes.values())
+                for others in combinations([name for name in changed if name not in own], more):
+                    yield wanted, own.union(others)
+
+    def _wanted_places(self, after: Cluster, nodes: Sequence[str], steps: Steps) -> Iterator[Placed]:
+        """Each set of nodes on which the wanted pods may be. `after` is the cluster after the restarts."""
+        usual = after.place(self._asked, among=nodes)
+        if usual is None:
+            return
+        yield usual
+        seen = {frozenset(usual.nodes.values())}
+        for size in range(1, len(self._asked.pods) + 1) if len(self._asked.pods) > 1 else ():
+            for names in combinations(nodes, size):
+                if not steps.left:
+                    return
+                steps.left -= 1
+                placed = after.place(self._asked, among=names)
+                if placed is not None and (own := frozenset(placed.nodes.values())) not in seen:
+                    seen.add(own)
+                    yield placed
+
+
+def _by_node(restarts: Iterable[Restart]) -> dict[str, list[Restart]]:
+    found: dict[str, list[Restart]] = {}
+    for one in restarts:
+        for name in one.nodes:
+            found.setdefault(name, []).append(one)
+    return found
 
 
 def _cost(found: _Trial) -> float:

@@ -9,7 +9,7 @@ is. A cluster has the names of its changed nodes, which are evaluated apart.
 
 from __future__ import annotations
 
-from collections import ChainMap
+from collections import ChainMap, Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -26,6 +26,7 @@ from extender.base.text_limits import counted
 from extender.defrag.restarts import Asked, Restart, again
 from extender.explain import PlannerCaches, free_devices, holders_of_usable
 from extender.explain.scenario import with_new_group, without_allocations
+from extender.gangs.domains import natural
 from extender.gangs.gang import Gang, gang_minimum, gang_of
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangMembers, GangPlan, GangShortage, gang_members, gang_problem, plan_sizes
@@ -57,11 +58,15 @@ class Memory:
     base: Snapshot
     policy: Policy
     context: EvaluationContext
+    free: Counter[int] | None  # nodes by their free GPUs; None if numbers of GPUs say nothing
     rankings: RankingCache = field(default_factory=RankingCache)
     usable: dict[object, Nodes] = field(default_factory=dict)  # by node selectors and tolerations
-    statuses: dict[tuple[object, NodeInfo], FilterStatus] = field(default_factory=dict)
-    # By requirements key, then by node and the names of its restarts: what room for a pod costs there at least.
-    bounds: dict[object, dict[tuple[NodeInfo, tuple[str, ...]], float]] = field(default_factory=dict)
+    statuses: dict[object, dict[NodeInfo, FilterStatus]] = field(default_factory=dict)  # by requirements key
+    # By requirements key, then by node and the number of its list of restarts: what room for a pod costs there at
+    # least, with the list, so that no other one gets its number.
+    bounds: dict[object, dict[tuple[NodeInfo, int], tuple[float, Sequence[Restart]]]] = field(default_factory=dict)
+    renewed: dict[str, Asked] = field(default_factory=dict)  # by name of the restart
+    order: dict[str, int] = field(default_factory=dict)  # the place of each node among the others, by name
     seeing: dict[PoolKey, list[str]] = field(default_factory=dict)  # pool to the nodes that may use its devices
     # Most of the nodes of a cluster have changed as in another one. A node that is the same has its status already.
     freed: dict[tuple[NodeInfo, tuple[str, ...]], NodeInfo] = field(default_factory=dict)  # by names of restarts
@@ -97,10 +102,21 @@ class Memory:
 
     def status(self, node_info: NodeInfo, requirements: PodRequirements) -> FilterStatus:
         """The status of a node for requirements, evaluated once. Raises DeadlineExceeded."""
-        key = requirements.key, node_info
-        found = self.statuses.get(key)
+        known = self.statuses.setdefault(requirements.key, {})
+        return known.get(node_info) or self.evaluated(node_info, requirements, known)
+
+    def evaluated(
+        self, node_info: NodeInfo, requirements: PodRequirements, known: dict[NodeInfo, FilterStatus]
+    ) -> FilterStatus:
+        """See `status`; `known` are those of these requirements."""
+        found = known[node_info] = evaluate(node_info, requirements.for_node(node_info.node), self.context)
+        return found
+
+    def again(self, restart: Restart) -> Asked:
+        """See restarts.again."""
+        found = self.renewed.get(restart.name)
         if found is None:
-            found = self.statuses[key] = evaluate(node_info, requirements.for_node(node_info.node), self.context)
+            found = self.renewed[restart.name] = again(restart)
         return found
 
 
@@ -116,11 +132,14 @@ class Cluster:
     @classmethod
     def of(cls, snapshot: Snapshot, left: Mapping[str, Amounts], policy: Policy, context: EvaluationContext) -> Cluster:
         """The cluster as it is."""
-        memory = Memory(snapshot, policy, context)
+        infos = snapshot.node_infos.values()
+        is_whole = not any(info.inventory.gpus & ~info.inventory.simple for info in infos)
+        memory = Memory(snapshot, policy, context, Counter(map(_free_gpus, infos)) if is_whole else None)
         for name, info in snapshot.node_infos.items():
             for pool in info.inventory.pools:
                 memory.seeing.setdefault(pool.key, []).append(name)
-        return cls(replace(snapshot, states={}), left, memory)
+        memory.order.update((name, place) for place, name in enumerate(sorted(snapshot.node_infos, key=natural)))
+        return cls(replace(snapshot, states={}, node_infos=dict(snapshot.node_infos)), left, memory)
 
     # -- restarts ------------------------------------------------------------------------------------------------
 
@@ -130,7 +149,7 @@ class Cluster:
             return self
         ended = [claim for one in restarts for claim in one.claims]
         snapshot = without_allocations(self.snapshot, ended)
-        renewed = {claim.key: claim for one in restarts for claim in again(one).claims}
+        renewed = {claim.key: claim for one in restarts for claim in self.memory.again(one).claims}
         known = ChainMap(renewed, snapshot.claims)  # type: ignore[arg-type]  # the second is never written
         left = {**self.left, **self._left_without(restarts)}
         freeing: dict[str, list[Restart]] = {}
@@ -160,6 +179,16 @@ class Cluster:
             for pod in one.pods:
                 if pod.node_name == node:
                     found = found.plus(one.requests.get(pod.uid, Amounts(pods=1)))
+        return found
+
+    def free_by_node(self) -> Counter[int] | None:
+        """Nodes by their free GPUs; None if some have parts of GPUs or shares, which numbers of GPUs do not count."""
+        if self.memory.free is None:
+            return None
+        found = self.memory.free.copy()
+        for name in self.changed:
+            found[_free_gpus(self.memory.base.node_infos[name])] -= 1
+            found[_free_gpus(self.snapshot.node_infos[name])] += 1
         return found
 
     # -- places --------------------------------------------------------------------------------------------------
@@ -289,6 +318,10 @@ class Cluster:
         return plan_gang(problem, snapshot, memory.context, memory.plans.rankings, memory.plans.memory)
 
 
+def _free_gpus(node_info: NodeInfo) -> int:
+    return (node_info.inventory.gpus & ~node_info.busy).bit_count()
+
+
 class Offers:
     """The nodes that kube-scheduler may offer for a pod; with requirements, without those that do not match them."""
 
@@ -331,9 +364,11 @@ def _place_pod(cluster: Cluster, asked: Asked, pod: Pod, barred: Nodes, among: S
         return None
     offers = cluster.offers(asked, pod, barred, requirements)
     best: tuple[float, str, Placement] | None = None
+    known = memory.statuses.setdefault(requirements.key, {})
     for name in cluster.changed if among is None else among:
         if name in offers:
-            found = memory.status(cluster.snapshot.node_infos[name], requirements)
+            info = cluster.snapshot.node_infos[name]
+            found = known.get(info) or memory.evaluated(info, requirements, known)
             if isinstance(found, Placement) and (best is None or (-found.score, name) < best[:2]):
                 best = -found.score, name, found
     if among is None:

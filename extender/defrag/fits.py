@@ -5,6 +5,7 @@ A domain is a node, or for a gang one of the widest domains that may hold it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -39,16 +40,20 @@ class Domain:
 
 
 class Fit(Protocol):
-    """Asks about some pods. `gpus` are the GPUs that they have wherever they are, as far as that is known.
+    """Asks about some pods. `pods` has them by the GPUs that they have wherever they are, as far as that is known.
 
     `gave_up`: an answer that they do not fit proves nothing, because a search for devices ended at its limit.
     """
 
-    gpus: int
+    pods: Counter[int]
     gave_up: bool
 
     def domains(self) -> Iterator[Domain]:
         """The domains that may have enough devices after restarts."""
+        ...
+
+    def has_amounts(self, domain: Domain) -> bool:
+        """Whether the domain may have enough CPU, memory and places of pods after all its restarts."""
         ...
 
     def may_fit(self, domain: Domain, chosen: Sequence[Restart]) -> bool:
@@ -89,23 +94,24 @@ class _PodFit:
         self._requirements = requirements
         self._by_node = by_node
         self._bounds = Bounds([requirements], 1, cluster.memory.context)
-        self.gpus = least_gpus(requirements)
+        self.pods = Counter([least_gpus(requirements)])
         self.gave_up = False
 
     def domains(self) -> Iterator[Domain]:
-        pod, snapshot = self._asked.pods[0], self._cluster.snapshot
-        amounts, requirements = self._asked.amounts(pod), self._requirements
+        pod, snapshot, requirements = self._asked.pods[0], self._cluster.snapshot, self._requirements
         known = self._cluster.memory.bounds.setdefault(requirements.key, {})  # most nodes are as in other clusters
         for name in self._cluster.runnable(pod) & self._by_node.keys():
             info, restarts = snapshot.node_infos[name], self._by_node[name]
             if requirements.node_selectors and requirements.mismatch(info.node, snapshot) is not None:
                 continue
-            key = info, tuple([one.name for one in restarts])
-            bound = known.get(key)
-            if bound is None:
-                bound = known[key] = self._bounds.of([info], self._by_node)
-            if bound < inf and self._cluster.left_without(name, restarts).has(amounts):
+            key = info, id(restarts)
+            bound, _ = known.get(key) or known.setdefault(key, (self._bounds.of([info], self._by_node), restarts))
+            if bound < inf:
                 yield Domain((name,), restarts, max(bound, restarts[0].cost))
+
+    def has_amounts(self, domain: Domain) -> bool:
+        asked = self._asked.amounts(self._asked.pods[0])
+        return self._cluster.left_without(domain.nodes[0], domain.restarts).has(asked)
 
     def may_fit(self, domain: Domain, chosen: Sequence[Restart]) -> bool:
         info = self._cluster.snapshot.node_infos[domain.nodes[0]]
@@ -150,7 +156,7 @@ class _GangFit:
         kinds = list({one.key: one for one in self._members.requirements.values()}.values())
         self._bounds = Bounds(kinds, len(self._members.requirements), cluster.memory.context)
         self._places: _Places | None = None
-        self.gpus = sum(map(least_gpus, self._members.requirements.values()))
+        self.pods = Counter(map(least_gpus, self._members.requirements.values()))
         self.gave_up = False
 
     def domains(self) -> Iterator[Domain]:
@@ -165,6 +171,9 @@ class _GangFit:
             if restarts and bound < inf:
                 ordered = sorted(restarts.values(), key=lambda one: one.order)
                 yield Domain(domain.nodes, ordered, max(bound, ordered[0].cost))
+
+    def has_amounts(self, _: Domain) -> bool:
+        return True  # the planner knows
 
     def may_fit(self, domain: Domain, chosen: Sequence[Restart]) -> bool:
         places, by_node = self._places_of(domain), dict[str, list[Restart]]()

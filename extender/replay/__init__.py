@@ -3,7 +3,7 @@
 `run_replay` is the engine: a fleet, jobs by time, and a placement make an Outcome.
 """
 
-from extender.replay.fleets import Fleet, cel_text, emptied, fleet_of, version_problem
+from extender.replay.fleets import Fleet, cel_text, fleet_of, version_problem
 from extender.replay.job_files import MAX_JOBS, read_jobs
 from extender.replay.job_player import JobPlayer
 from extender.replay.jobs import SPEC_FIELDS, Job
@@ -31,7 +31,6 @@ __all__ = [
     "Proof",
     "Task",
     "cel_text",
-    "emptied",
     "fleet_of",
     "large_shape",
     "measured_side_by_side",

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from extender.api.fields import Json, get, inner, need
 from extender.api.pod_amounts import Amounts, allocatable_of, requests_of
-from extender.api.pods import may_need_devices
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import shown
 from extender.cache import ClusterCache
@@ -51,7 +50,7 @@ class Fleet:
             if problem := version_problem(obj):
                 raise WireError(f"{obj['kind']} {name}", problem)
             namespace = metadata.get("namespace")
-            with _naming(obj):
+            with naming(obj):
                 apply[_PLURALS[obj["kind"]]](f"{namespace}/{name}" if namespace else name, obj)
 
     def room(self) -> NodeRoom:
@@ -60,7 +59,7 @@ class Fleet:
         for obj in self.objects:
             if obj["kind"] == "Node":
                 name = obj["metadata"]["name"]
-                with _naming(obj):
+                with naming(obj):
                     total[name] = allocatable_of(obj)
                 left[name] = total[name].minus(self.used.get(name, Amounts()))
         return NodeRoom(total, left)
@@ -76,7 +75,7 @@ def fleet_of(machines: Sequence[MachineNode], snapshot: Iterable[Json] = (), *, 
         if obj.get("kind") in _PLURALS:
             given.append(obj)
         elif obj.get("kind") == "Pod" and (node := inner(obj, "spec", "").get("nodeName")) and not _ended(obj):
-            with _naming(obj):
+            with naming(obj):
                 used[node] = used.get(node, Amounts()).plus(requests_of(obj))
     classes = {obj["metadata"]["name"] for obj in given if obj["kind"] == "DeviceClass"}
     objects = list[Json]()
@@ -86,7 +85,8 @@ def fleet_of(machines: Sequence[MachineNode], snapshot: Iterable[Json] = (), *, 
     kinds = Counter(obj["kind"] for obj in objects)
     for kind in ("Node", "ResourceSlice"):
         if not kinds[kind]:
-            raise WireError("the fleet", f"has no {kind}: give --nodes, or a snapshot that `berth snapshot` made")
+            how = "give --nodes, or a snapshot that `berth snapshot` made; --emptied adds the GPUs of device plugins"
+            raise WireError("the fleet", f"has no {kind}: {how}")
     slices = (obj for obj in objects if obj["kind"] == "ResourceSlice")
     drivers = {str(inner(obj, "spec", "").get("driver")) for obj in slices}
     objects += [_of_drivers(one, drivers) for one in DEVICE_CLASSES if one["metadata"]["name"] not in classes]
@@ -94,7 +94,7 @@ def fleet_of(machines: Sequence[MachineNode], snapshot: Iterable[Json] = (), *, 
 
 
 @contextmanager
-def _naming(obj: Json) -> Iterator[None]:
+def naming(obj: Json) -> Iterator[None]:
     """A WireError of the block names the object."""
     try:
         yield
@@ -135,13 +135,6 @@ def version_problem(obj: Json) -> str:
         return ""
     written = f"kubectl get {_PLURALS[kind]}.v1.{group} -A -o json writes it"
     return f"has version {shown(version)}, Berth reads v1: {written}"
-
-
-def emptied(objects: Iterable[Json]) -> Iterator[Json]:
-    """The objects of a snapshot without the claims, and without the pods that may need devices."""
-    for obj in objects:
-        if obj.get("kind") != "ResourceClaim" and not (obj.get("kind") == "Pod" and may_need_devices(obj)):
-            yield obj
 
 
 def _shareable(obj: Json) -> Json:

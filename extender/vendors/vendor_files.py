@@ -7,7 +7,7 @@ imported: a wrong one ends the process with an error that names the file, the fi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from typing import Annotated, Final, Literal, Self
 
@@ -175,7 +175,7 @@ class Vendor(_Part):
 
     def product(self, name: str) -> Product | None:
         """The entry of the product with this name."""
-        return next((one for one in self.products if any(word in name for word in one.names)), None)
+        return next((one for one in self.products if _is_named(name, one.names)), None)
 
     def board(self, name: str, devices: int) -> Board | None:
         """The board of a machine with so many whole devices of this product; None if the file has none.
@@ -185,17 +185,22 @@ class Vendor(_Part):
         """
         if devices < 2 or self.is_unjoined(name):  # noqa: PLR2004 - one has no peer
             return None
-        named = [one for one in self.boards if any(word in name for word in one.names)]
+        named = [one for one in self.boards if _is_named(name, one.names)]
         fitting = [one for one in named if one.devices == devices or (one.devices > devices and not one.mesh)]
         return min(fitting, key=lambda one: one.devices, default=None)
 
     def is_unjoined(self, name: str) -> bool:
         """Whether the product with this name is a card that at most a bridge joins."""
-        return any(word in name for word in self.unjoined)
+        return _is_named(name, self.unjoined)
 
     def link_gbps(self, product: Product) -> float:
         """The largest bandwidth of a ring over the links of a product, in GB/s."""
         return product.links * self.links[product.link] if product.links else 0.0
+
+
+def _is_named(name: str, words: Iterable[str]) -> bool:
+    """Whether a product has this name. Labels of nodes have dashes where the names of drivers have spaces."""
+    return any(word in name or word.replace(" ", "-") in name for word in words)
 
 
 def read_vendor(content: bytes, where: str) -> Vendor:

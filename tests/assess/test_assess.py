@@ -199,7 +199,7 @@ def test_the_page_is_one_file_with_pictures_and_without_markup_of_users(tmp_path
         ("Node", "there is no Node: their labels"),
         ("Pod", "there is no Pod: gangs, waiting pods"),
         ("ResourceSlice", "there is no ResourceSlice: no GPU of a DRA driver is known"),
-        ("DeviceClass", "there is no DeviceClass: why pods wait cannot be told"),
+        ("DeviceClass", "there is no DeviceClass: why pods with claims wait"),
         ("ResourceClaim", "there is no ResourceClaim, but 1 running pod names claims: which pods have which GPUs"),
     ],
 )
@@ -238,6 +238,33 @@ def test_a_cluster_of_a_device_plugin_has_no_claims_and_all_is_known(tmp_path: P
     path = snapshot_file(tmp_path, objects_of({"nodes": {"a": node}, "pods": pods}))
     _, out, _ = berth(["assess", str(path)])
     assert "1 node, 8 GPUs: 4 free" in out
+
+
+def test_the_pods_of_a_device_plugin_are_replayed_where_none_has_claims(tmp_path: Path) -> None:
+    """A node of MIG devices has no whole GPUs. The links are those of the usual board."""
+    product = "nvidia.com/gpu.product"
+    nodes: Json = {
+        "a": {"machine": "hgx-h100-8", "labels": {product: "NVIDIA-H100-80GB-HBM3"}},
+        "b": {"machine": "t4-4", "labels": {product: "NVIDIA-A100-SXM4-40GB-MIG-3g.20gb"}},
+    }
+    nodes = {name: {**one, "plugin": {"nvidia.com/gpu": "8"}} for name, one in nodes.items()}
+    pods = [{"name": f"p{i}", "node": "a", "plugin": {"nvidia.com/gpu": "2"}} for i in range(2)]
+    pods.append({"name": "mig", "node": "b", "plugin": {"nvidia.com/gpu": "1"}})
+    case: Json = {"nodes": nodes, "pods": pods}
+    code, out, err = berth(["assess", str(snapshot_file(tmp_path, objects_of(case))), "--output", "json"])
+    assert code == 0, err
+    found = json.loads(out)
+    assert [(row["placement"], row["started"], row["joined"]) for row in found["replay"]["rows"]] == [
+        ("today", 2, None),
+        ("Berth", 2, 1.0),
+        ("first fit", 2, 1.0),
+        ("emptiest node", 2, 1.0),
+    ]
+    assert "The GPUs of the device plugin are replayed on the usual boards of their products." in found["unknown"]
+    case["pods"].append({"name": "claims", "node": "b", "gpus": [0]})
+    case["nodes"]["b"] = "t4-4"
+    _, out, _ = berth(["assess", str(snapshot_file(tmp_path, objects_of(case))), "--output", "json"])
+    assert json.loads(out)["replay"]["jobs"] == 1
 
 
 def two_nodes() -> list[Json]:
@@ -397,7 +424,10 @@ def test_unusable_files_are_one_sentence(content: str, words: str, tmp_path: Pat
     ("refused", "says"),
     [
         ("pods", "Pods could not be listed (list pods: 403 Forbidden): gangs, waiting pods"),
-        ("deviceclasses", "DeviceClasses could not be listed (list deviceclasses: 403 Forbidden): why pods wait"),
+        (
+            "deviceclasses",
+            "DeviceClasses could not be listed (list deviceclasses: 403 Forbidden): why pods with claims",
+        ),
         ("resourceclaims", "Which GPUs are in use is not known: no ResourceClaims were read. 1 node, 8 GPUs."),
     ],
 )

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.worlds.assessed_clusters import objects_of, snapshot_file
 from tests.worlds.commands import berth
@@ -107,6 +111,31 @@ def test_pods_of_a_device_plugin_become_jobs_for_any_fleet(tmp_path: Path) -> No
     assert [(line["gpus"], line["product"]) for line in lines] == [(4, LABEL["nvidia.com/gpu.product"])]
     assert replayed(tmp_path, "--nodes", "1xa100-pcie-8-bridged,1xhgx-h100-8")["started"] == 1
     assert replayed(tmp_path, "--nodes", "1xa100-pcie-8-bridged")["started"] == 0
+
+
+def test_the_recipe_of_the_docs_replays_pods_of_a_device_plugin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As docs/replay.md prints it, for a cluster without any slice. Shared GPUs are left out, and told."""
+    node = {"machine": "hgx-h100-8", "labels": LABEL, "plugin": {"nvidia.com/gpu": "8"}}
+    shared = {**node, "labels": {"nvidia.com/gpu.product": "Tesla-T4-SHARED"}}
+    pods = [
+        {"name": "p", "node": "a", "plugin": {"nvidia.com/gpu": "8"}},
+        {"name": "w", "plugin": {"nvidia.com/gpu": "2"}},
+    ]
+    snapshot_file(tmp_path, objects_of({"nodes": {"a": node, "b": node, "c": shared}, "pods": pods}), "cluster.json")
+    monkeypatch.chdir(tmp_path)
+    text = (Path(__file__).parents[2] / "docs" / "replay.md").read_text()
+    (block,) = (one for one in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) if "--jobs jobs.jsonl" in one)
+    for line in block.splitlines():
+        code, out, err = berth(shlex.split(line.replace("--kubeconfig ~/.kube/config", "cluster.json"))[1:])
+        assert code == 0, err
+    assert re.search(r"jobs that started +2 of 2", out)
+    assert re.search(r"pods whose GPUs links join +100.0%", out)
+    assert "left out, because they are shared or parts: 1" in err
+    code, _, err = berth(["replay", "jobs.jsonl", "--snapshot", "cluster.json"])
+    assert code == 2
+    assert "--emptied adds the GPUs of device plugins" in err
 
 
 def test_a_pod_that_shares_its_claim_is_no_job_and_is_told(tmp_path: Path) -> None:

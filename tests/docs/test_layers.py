@@ -237,9 +237,9 @@ OPEN = {
 # Other packages may import these modules directly, because each has one subject that few callers need.
 SUBJECTS = {
     "extender.allocation.nodes.places", "extender.assess.texts", "extender.assess.wanted_pods",
-    "extender.explain.fleet_rows", "extender.explain.scenario", "extender.replay.published_traces",
-    "extender.replay.svg", "extender.sandbox.examples", "extender.scheduling.decision",
-    "extender.scheduling.gang_parts", "extender.scheduling.shortlist",
+    "extender.explain.fleet_rows", "extender.explain.scenario", "extender.replay.emptied_nodes",
+    "extender.replay.published_traces", "extender.replay.svg", "extender.sandbox.examples",
+    "extender.scheduling.decision", "extender.scheduling.gang_parts", "extender.scheduling.shortlist",
 }  # fmt: skip
 # And packages within packages.
 ROOMS = {module(path) for path in FILES if path.name == "__init__.py"} | SUBJECTS
