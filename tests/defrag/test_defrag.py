@@ -11,13 +11,14 @@ from unittest.mock import patch
 import pytest
 import yaml
 
-from extender.assess import anonymised, restart_advice
+from extender.assess import advise_restarts, anonymised, restart_advice
 from extender.assess.wanted_pods import Shape
 from extender.base.deadline import Deadline
 from extender.cli import defrag_command
 from extender.cli.cluster_objects import Objects
 from extender.defrag import WAIT_COST, Verdict, advise, cheapest_restarts
-from extender.replay import Proof
+from extender.policy import Policy
+from extender.replay import Proof, prove
 from extender.sandbox import write_kubeconfig
 from tests.worlds.assessed_clusters import objects_of, snapshot_file
 from tests.worlds.commands import berth, berth_beside
@@ -107,6 +108,20 @@ def test_a_search_that_ends_at_any_point_gives_the_best_advice_that_it_found(see
         assert found.cost == min(one.cost for one in (found, *found.others)), trials
         verdicts.add((found.verdict, found.is_cheapest))
     assert (Verdict.ADVICE, False) in verdicts
+
+
+def test_when_the_time_is_over_the_next_advice_is_proved_if_the_first_is_not() -> None:
+    case = next(one for one in CASES if one["name"] == "a further restart gives a place to a restarted pod")
+    world, now, proofs = DefragWorld(objects_of_case(case), Shape(8)), [0.0], list[Proof]()
+
+    def second_alone(*args: Any) -> Proof:
+        now[0] = 2.0
+        proofs.append(prove(*args) if proofs else Proof(problem="the first"))
+        return proofs[-1]
+
+    with patch.object(restart_advice, "prove", second_alone):
+        found = advise_restarts(world.facts, world.wanted, world.movable, Policy(), Deadline(1.0, lambda: now[0]))
+    assert (found.is_proved, len(proofs)) == (True, 2), found.proof
 
 
 def test_pods_that_share_a_claim_go_together(tmp_path: Path) -> None:
