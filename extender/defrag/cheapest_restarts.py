@@ -26,8 +26,8 @@ from typing import NamedTuple
 
 from extender.base.deadline import DeadlineExceeded
 from extender.defrag.bounds import gpus_in
-from extender.defrag.clusters import NO_NODES, Cluster, Nodes, Placed
-from extender.defrag.fits import Domain, Fit, fit_of
+from extender.defrag.clusters import NO_NODES, Cluster, Domain, Nodes, Placed
+from extender.defrag.fits import Fit, fit_of
 from extender.defrag.orders import Orders, Refill, Steps, least_waiting_after, refill
 from extender.defrag.restarts import WAIT_COST, Asked, Restart, cost_of, deletion_order, within
 from extender.gangs.domains import natural
@@ -75,7 +75,9 @@ class Advice:
 
 def advise(cluster: Cluster, asked: Asked, restarts: Collection[Restart], budgets: Mapping[str, int]) -> Advice:
     """The cheapest of these restarts with which the pods fit. `budgets` are the disruptions that each budget allows."""
-    search = _Search(cluster, asked, sorted(restarts, key=_by_order), budgets)
+    ordered, memory = sorted(restarts, key=_by_order), cluster.memory
+    memory.by_node, memory.domains = _by_node(ordered), {}
+    search = _Search(cluster, asked, ordered, memory.by_node, budgets)
     try:
         now = cluster.place(asked)
         if now is not None:
@@ -116,20 +118,20 @@ class _Search:
         cluster: Cluster,
         asked: Asked,
         restarts: Sequence[Restart],
+        by_node: Mapping[str, Sequence[Restart]],
         budgets: Mapping[str, int],
         most: float = inf,
-        by_node: dict[str, list[Restart]] | None = None,
     ) -> None:
         self._cluster = cluster.knowing(asked)
         self._asked = asked
         self._restarts = restarts
         self._budgets = budgets
         self._most = most
-        self._is_inner = by_node is not None  # no further restarts for pods that find no place
+        self._is_inner = most < inf  # no further restarts for pods that find no place
         self._trials = 0
         self._tried: set[object] = set()  # sets of restarts with further ones, and the nodes of the wanted pods
         self._floor = 0.0  # the least cost of waiting
-        self._by_node = _by_node(restarts) if by_node is None else by_node
+        self._by_node = by_node
         self._wanted = Counter[int]()  # the wanted pods by their GPUs, as far as these are known
         self._open: list[_Open] = []
         self.least = 0.0  # no advice costs less than this, or than what was left out
@@ -146,8 +148,8 @@ class _Search:
         # If the fleet has fewer free GPUs than the wanted pods get, restarted pods lack the difference in any case.
         free = self._cluster.free_by_node()
         self._floor = WAIT_COST * max(gpus_in(fit.pods) - gpus_in(free), 0) if free is not None else 0.0
-        order, is_first = self._cluster.memory.order, True
-        for domain in sorted(fit.domains(), key=lambda one: (one.bound, order[one.nodes[0]])):
+        is_first = True
+        for domain in fit.domains():
             if domain.bound + self._floor >= self._limit:
                 break
             if not fit.has_amounts(domain):
@@ -296,7 +298,7 @@ class _Search:
     def _found_for(self, found: _Trial) -> Iterator[Sequence[Restart]]:
         """For each restart that waits, the cheapest others that make room for its gang, or for one of its pods."""
         cluster, gpus = found.refill.cluster, {one.name: one.gpus for one in found.advice.restarts}
-        by_node = dict(self._by_node)  # without them: most lists stay, and their bounds are known
+        by_node = dict(self._by_node)
         for name in {name for one in found.advice.restarts for name in one.nodes}:
             by_node[name] = [one for one in by_node[name] if one.name not in gpus]
             if not by_node[name]:
@@ -304,7 +306,7 @@ class _Search:
         for name, waiting in found.refill.waiting.items():
             is_gang = cluster.knowing(waiting).gang(waiting) is not None
             asked = waiting if is_gang else replace(waiting, pods=waiting.pods[:1])
-            inner = _Search(cluster, asked, (), self._budgets, WAIT_COST * gpus[name], by_node)
+            inner = _Search(cluster, asked, (), by_node, self._budgets, WAIT_COST * gpus[name])
             inner.run()
             if inner.best is not None:
                 yield inner.best.restarts

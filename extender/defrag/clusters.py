@@ -51,6 +51,18 @@ Nodes = frozenset[str]
 NO_NODES: Nodes = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """Nodes, and the restarts that free devices there, the cheapest first.
+
+    `bound` is what it costs at least that the pods fit here, which they do not without any restart.
+    """
+
+    nodes: Sequence[str]
+    restarts: Sequence[Restart]
+    bound: float
+
+
 @dataclass(slots=True)
 class Memory:
     """What all clusters that come from one share. `base` is the cluster as it is."""
@@ -62,9 +74,10 @@ class Memory:
     rankings: RankingCache = field(default_factory=RankingCache)
     usable: dict[object, Nodes] = field(default_factory=dict)  # by node selectors and tolerations
     statuses: dict[object, dict[NodeInfo, FilterStatus]] = field(default_factory=dict)  # by requirements key
-    # By requirements key, then by node and the number of its list of restarts: what room for a pod costs there at
-    # least, with the list, so that no other one gets its number.
-    bounds: dict[object, dict[tuple[NodeInfo, int], tuple[float, Sequence[Restart]]]] = field(default_factory=dict)
+    # By requirements key, then by node and the names of its restarts: what room for a pod costs there at least.
+    bounds: dict[object, dict[tuple[NodeInfo, tuple[str, ...]], float]] = field(default_factory=dict)
+    by_node: Mapping[str, Sequence[Restart]] = field(default_factory=dict)  # the restarts that may be proposed
+    domains: dict[object, Sequence[Domain]] = field(default_factory=dict)  # of the base, by what a pod asks; in order
     renewed: dict[str, Asked] = field(default_factory=dict)  # by name of the restart
     order: dict[str, int] = field(default_factory=dict)  # the place of each node among the others, by name
     seeing: dict[PoolKey, list[str]] = field(default_factory=dict)  # pool to the nodes that may use its devices
@@ -80,6 +93,10 @@ class Memory:
         if not found.update(self.base, self.context):
             self.context.deadline.exceed()
         return found
+
+    def place_of(self, domain: Domain) -> tuple[float, int]:
+        """Sorts domains: those that cost least first."""
+        return domain.bound, self.order[domain.nodes[0]]
 
     def without(self, node_info: NodeInfo, restarts: Sequence[Restart]) -> NodeInfo:
         """The node after these pods ended."""
@@ -127,7 +144,7 @@ class Cluster:
     snapshot: Snapshot  # without `states`: a plan makes those of its nodes
     left: Mapping[str, Amounts]
     memory: Memory
-    changed: Nodes = NO_NODES  # those whose devices are not used as they are in the base
+    changed: Nodes = NO_NODES  # those whose devices and pods may not be as they are in the base
 
     @classmethod
     def of(cls, snapshot: Snapshot, left: Mapping[str, Amounts], policy: Policy, context: EvaluationContext) -> Cluster:
@@ -160,7 +177,8 @@ class Cluster:
         infos = dict(snapshot.node_infos)
         for name, own in freeing.items():
             infos[name] = self.memory.without(infos[name], own)
-        return self._with(replace(snapshot, claims=known, node_infos=infos), left, freeing)
+        changed = {name for one in restarts for name in one.nodes & infos.keys()}.union(freeing)
+        return self._with(replace(snapshot, claims=known, node_infos=infos), left, changed)
 
     def _left_without(self, restarts: Sequence[Restart]) -> Mapping[str, Amounts]:
         by_node: dict[str, list[Restart]] = {}

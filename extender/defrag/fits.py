@@ -6,15 +6,17 @@ A domain is a node, or for a gang one of the widest domains that may hold it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import merge
 from itertools import islice
 from math import inf
 from typing import Protocol
 
+from extender.allocation import Snapshot
 from extender.api.reasons import Code
 from extender.defrag.bounds import Bounds, least_gpus
-from extender.defrag.clusters import Cluster
+from extender.defrag.clusters import Cluster, Domain
 from extender.defrag.restarts import Asked, Restart, cost_of
 from extender.explain import GangQuestion, PlannerCaches, free_devices, widest_domains
 from extender.gangs.domains import natural
@@ -27,18 +29,6 @@ _NOWHERE = GangShortage(0, 0, "", "")
 ByNode = Mapping[str, Sequence[Restart]]
 
 
-@dataclass(frozen=True, slots=True)
-class Domain:
-    """Nodes, and the restarts that free devices there, the cheapest first.
-
-    `bound` is what it costs at least that the pods fit here, which they do not without any restart.
-    """
-
-    nodes: Sequence[str]
-    restarts: Sequence[Restart]
-    bound: float
-
-
 class Fit(Protocol):
     """Asks about some pods. `pods` has them by the GPUs that they have wherever they are, as far as that is known.
 
@@ -49,7 +39,7 @@ class Fit(Protocol):
     gave_up: bool
 
     def domains(self) -> Iterator[Domain]:
-        """The domains that may have enough devices after restarts."""
+        """The domains that may have enough devices after restarts, those with the least bound first."""
         ...
 
     def has_amounts(self, domain: Domain) -> bool:
@@ -98,16 +88,29 @@ class _PodFit:
         self.gave_up = False
 
     def domains(self) -> Iterator[Domain]:
-        pod, snapshot, requirements = self._asked.pods[0], self._cluster.snapshot, self._requirements
-        known = self._cluster.memory.bounds.setdefault(requirements.key, {})  # most nodes are as in other clusters
-        for name in self._cluster.runnable(pod) & self._by_node.keys():
-            info, restarts = snapshot.node_infos[name], self._by_node[name]
+        memory, pod, changed = self._cluster.memory, self._asked.pods[0], self._cluster.changed
+        usable, key = self._cluster.runnable(pod), (self._requirements.key, pod.node_selectors, pod.tolerations)
+        base = memory.domains.get(key)
+        if base is None:
+            names = usable & memory.by_node.keys()
+            base = memory.domains[key] = self._ordered(names, memory.base, memory.by_node)
+        own = self._ordered(usable & self._by_node.keys() & changed, self._cluster.snapshot, self._by_node)
+        return merge((one for one in base if one.nodes[0] not in changed), own, key=memory.place_of)
+
+    def _ordered(self, names: Iterable[str], snapshot: Snapshot, by_node: ByNode) -> list[Domain]:
+        requirements, memory, found = self._requirements, self._cluster.memory, list[Domain]()
+        known = memory.bounds.setdefault(requirements.key, {})  # many nodes are as in other clusters
+        for name in names:
+            info, restarts = snapshot.node_infos[name], by_node[name]
             if requirements.node_selectors and requirements.mismatch(info.node, snapshot) is not None:
                 continue
-            key = info, id(restarts)
-            bound, _ = known.get(key) or known.setdefault(key, (self._bounds.of([info], self._by_node), restarts))
+            key = info, tuple([one.name for one in restarts])
+            bound = known.get(key)
+            if bound is None:
+                bound = known[key] = self._bounds.of([info], by_node)
             if bound < inf:
-                yield Domain((name,), restarts, max(bound, restarts[0].cost))
+                found.append(Domain((name,), restarts, max(bound, restarts[0].cost)))
+        return sorted(found, key=memory.place_of)
 
     def has_amounts(self, domain: Domain) -> bool:
         asked = self._asked.amounts(self._asked.pods[0])
@@ -135,6 +138,12 @@ class _PodFit:
         return domain.nodes
 
 
+def _by_gpus(members: GangMembers) -> Counter[int]:
+    """The members by the GPUs that each has alone; none if they share claims."""
+    keys = [key for pod in members.pods for key in pod.claim_keys]
+    return Counter(map(least_gpus, members.requirements.values()) if len(set(keys)) == len(keys) else ())
+
+
 @dataclass(frozen=True, slots=True)
 class _Places:
     """A domain without restarts: for how many pods each node may have room, and all of them; the freest nodes first."""
@@ -156,7 +165,7 @@ class _GangFit:
         kinds = list({one.key: one for one in self._members.requirements.values()}.values())
         self._bounds = Bounds(kinds, len(self._members.requirements), cluster.memory.context)
         self._places: _Places | None = None
-        self.pods = Counter(map(least_gpus, self._members.requirements.values()))
+        self.pods = _by_gpus(self._members)
         self.gave_up = False
 
     def domains(self) -> Iterator[Domain]:
@@ -165,12 +174,14 @@ class _GangFit:
         question = GangQuestion(
             self._gang, self._members, memory.policy, cluster.snapshot, memory.context, PlannerCaches()
         )
+        found = list[Domain]()
         for domain in widest_domains(question, _NOWHERE):
             restarts = {one.name: one for name in domain.nodes for one in self._by_node.get(name, ())}
             bound = self._bounds.of((infos[name] for name in domain.nodes), self._by_node)
             if restarts and bound < inf:
                 ordered = sorted(restarts.values(), key=lambda one: one.order)
-                yield Domain(domain.nodes, ordered, max(bound, ordered[0].cost))
+                found.append(Domain(domain.nodes, ordered, max(bound, ordered[0].cost)))
+        return iter(sorted(found, key=memory.place_of))
 
     def has_amounts(self, _: Domain) -> bool:
         return True  # the planner knows
