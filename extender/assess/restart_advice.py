@@ -58,6 +58,7 @@ _SENTENCES = {
 }
 _SILENT = 50  # the level of log lines: none of the proof has it
 _NAMED = 3  # pods in a sentence
+_LATE_PROOFS = 3  # of other advices, also if the search took all the time
 _PROOF_NODES = 256  # on which the pods are placed again: those of the advice, and the freest others
 
 
@@ -235,14 +236,15 @@ def proved(facts: ClusterFacts, cluster: Cluster, wanted: Wanted, advice: Advice
 def _cheapest_in_proof(facts: ClusterFacts, cluster: Cluster, wanted: Wanted, advice: Advice, policy: Policy) -> Proved:
     """The best advice; or if pods wait in its proof that the search had placed, the one of the others that is better.
 
-    The deadline ends only the choice among the others.
+    The deadline ends only the choice among the others, after a few of them.
     """
     best = proved(facts, cluster, wanted, advice, policy)
     with suppress(DeadlineExceeded):
-        for other in advice.others:
+        for number, other in enumerate(advice.others):
             if other.cost >= best.cost:
                 break
-            cluster.memory.context.deadline.check_time()
+            if number >= _LATE_PROOFS:
+                cluster.memory.context.deadline.check_time()
             best = min(best, proved(facts, cluster, wanted, other, policy), key=lambda one: one.cost)
     return best
 

@@ -138,6 +138,12 @@ class _PodFit:
         return domain.nodes
 
 
+def _by_gpus(members: GangMembers) -> Counter[int]:
+    """The members by the GPUs that each has alone; none if they share claims."""
+    keys = [key for pod in members.pods for key in pod.claim_keys]
+    return Counter(map(least_gpus, members.requirements.values()) if len(set(keys)) == len(keys) else ())
+
+
 @dataclass(frozen=True, slots=True)
 class _Places:
     """A domain without restarts: for how many pods each node may have room, and all of them; the freest nodes first."""
@@ -159,7 +165,7 @@ class _GangFit:
         kinds = list({one.key: one for one in self._members.requirements.values()}.values())
         self._bounds = Bounds(kinds, len(self._members.requirements), cluster.memory.context)
         self._places: _Places | None = None
-        self.pods = Counter(map(least_gpus, self._members.requirements.values()))
+        self.pods = _by_gpus(self._members)
         self.gave_up = False
 
     def domains(self) -> Iterator[Domain]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, combinations
+from functools import cache
+from itertools import chain, combinations, permutations, product
 from math import inf
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks.assess import pod as pod_objects
 from extender.allocation import Features
@@ -25,13 +27,14 @@ from extender.assess import (
 from extender.assess.restart_advice import proved
 from extender.assess.wanted_pods import Shape, Wanted, wanted_objects
 from extender.base.deadline import NO_DEADLINE, Deadline
-from extender.defrag import Advice, Cluster, Restart, Verdict
-from extender.defrag.restarts import cost_of, deletion_order, within
+from extender.defrag import WAIT_COST, Advice, Cluster, Restart, Verdict, gpus_of
+from extender.defrag.restarts import cost_of, within
 from extender.policy import Policy
 from extender.scheduling import Evaluator
 from tests.worlds.assessed_clusters import objects_of
 
 Json = dict[str, Any]
+_T = TypeVar("_T")
 NOW = "2026-03-01T12:00:00Z"
 
 
@@ -98,9 +101,28 @@ def random_world(seed: int) -> tuple[list[Json], Shape]:
     return objects, Shape(rng.choice((2, 4, gpus - 1, gpus)) if pods == 1 else rng.choice((2, 4)), pods)
 
 
-def _unit(rng: random.Random, name: str, free: dict[str, list[int]]) -> list[Json]:
+def crowded_world(seed: int) -> tuple[list[Json], Shape]:
+    """The objects of a few equal nodes that are nearly full, so that restarted pods fit in some orders alone."""
+    rng = random.Random(seed)
+    nodes = [f"n{i}" for i in range(rng.choice((3, 3, 4)))]
+    objects, free = objects_of({"nodes": dict.fromkeys(nodes, "hgx-h100-8")}), {name: list(range(8)) for name in nodes}
+    least_free = rng.uniform(0.08, 0.4) * 8 * len(nodes)
+    for number in range(9):
+        if sum(map(len, free.values())) > least_free:
+            objects += _unit(rng, f"u{number}", free, ("one", "one", "job", "job", "jobset"), (1, 1, 2, 2, 3, 4))
+    objects += running("bare", nodes[0], free[nodes[0]][:1], owner="") if free[nodes[0]] else []
+    return objects, Shape(*rng.choice(((8, 1), (6, 1), (5, 1), (4, 2), (4, 3), (8, 2))))
+
+
+def _unit(
+    rng: random.Random,
+    name: str,
+    free: dict[str, list[int]],
+    kinds: Sequence[str] = KINDS,
+    sizes: Sequence[int] = (1, 1, 2, 2, 4),
+) -> list[Json]:
     """The objects of one of KINDS, on nodes that have as many free GPUs, which it takes out of `free`."""
-    kind, size, objects = rng.choice(KINDS), rng.choice((1, 1, 2, 2, 4)), list[Json]()
+    kind, size, objects = rng.choice(kinds), rng.choice(sizes), list[Json]()
     started = f"2026-02-{rng.randint(26, 28)}T{rng.randint(0, 23):02}:00:00Z"
     owner = rng.choice(("Job", "ReplicaSet", "StatefulSet"))
     labels = {_LABELS[kind]: name} if kind in _LABELS else {}
@@ -153,6 +175,7 @@ class DefragWorld:
 
     def __init__(self, objects: Iterable[Json], shape: Shape) -> None:
         reading = reading_of(objects, {}, "test")
+        self.shape = shape
         self.facts, self.snapshot = facts_of(reading), reading.cache.snapshot()
         self.wanted = wanted_objects(shape.objects(), self.snapshot, shape.text)
         self.movable = movable_pods(self.facts, self.snapshot, Terms(newest_time(reading), 0))
@@ -167,28 +190,73 @@ class DefragWorld:
         return advise_restarts(self.facts, self.wanted, self.movable, Policy(), NO_DEADLINE)
 
     def cheapest_by_force(self, below: float = inf, proofs: float = inf) -> float:
-        """The least cost, if it is less than this, over all sets of restarts and all nodes that may be reserved.
+        """The least cost, if it is less than this, over all sets of restarts, their orders, and the nodes to reserve.
 
-        Each is tried through the proof, the cheapest set first, until there were so many. Infinite if there is none.
+        Each is tried through the proof, the cheapest set first, until there were so many. Of a set come mixed orders.
+        No set is tried after which so many GPUs must wait that it costs more. Infinite if there is none.
         """
         cluster, needed, best = self.cluster(), [pod.uid for pod in self.wanted.asked.pods], below
-        names = sorted(self.snapshot.node_infos)
-        places = [frozenset(one) for size in range(1, len(needed) + 1) for one in combinations(names, size)]
-        for chosen in sorted(_subsets(self.movable.restarts), key=cost_of):
-            if cost_of(chosen) >= best or proofs <= 0:
+        names, rng = sorted(self.snapshot.node_infos), random.Random(1)
+        for chosen in sorted(_subsets(self.movable.restarts), key=self._least_cost):
+            if self._least_cost(chosen) >= best or proofs <= 0:
                 break
             changed = frozenset[str]().union(*(one.nodes for one in chosen))
-            for nodes in places if within(self.movable.budgets, chosen) else ():
-                advice = Advice(Verdict.ADVICE, deletion_order(chosen), reserved=nodes)
-                if nodes & changed:
-                    found = proved(self.facts, cluster, self.wanted, advice, Policy())
-                    proofs -= 1
-                    if all(uid in found.proof.nodes for uid in needed):
-                        best = min(best, found.cost)
+            reserved = [one for one in map(frozenset, _subsets(names)) if one & changed and len(one) < len(names)]
+            ways = list(product(permutations(chosen), reserved)) if within(self.movable.budgets, chosen) else []
+            for order, nodes in rng.sample(ways, min(len(ways), int(min(proofs, len(ways))))):
+                advice = Advice(Verdict.ADVICE, order, reserved=nodes)
+                found = proved(self.facts, cluster, self.wanted, advice, Policy())
+                proofs -= 1
+                if all(uid in found.proof.nodes for uid in needed):
+                    best = min(best, found.cost)
         return best if best < below else inf
 
+    def _least_cost(self, chosen: Sequence[Restart]) -> float:
+        """The cost of these restarts if all pods are packed as well as numbers of GPUs allow."""
+        infos = self.snapshot.node_infos.items()
+        free = Counter({name: (info.inventory.gpus & ~info.busy).bit_count() for name, info in infos})
+        for one in chosen:
+            free.update(device.pool for device in {result.device for result in one.results})
+        pods = sorted((_sizes(one) for one in chosen), reverse=True)
+        wanted = [self.shape.gpus] * self.shape.pods
+        waiting = (_least_waiting(left, tuple(pods)) for left in _packed(tuple(sorted(free.values())), tuple(wanted)))
+        return cost_of(chosen) + WAIT_COST * min(waiting, default=inf)
 
-def _subsets(found: Sequence[Restart]) -> Iterator[tuple[Restart, ...]]:
+
+def _sizes(restart: Restart) -> tuple[tuple[int, ...], bool]:
+    """The GPUs of each claim, and whether all wait if one does."""
+    return tuple(sorted(map(gpus_of, restart.claims), reverse=True)), restart.is_whole
+
+
+@cache
+def _least_waiting(free: tuple[int, ...], restarts: tuple[tuple[tuple[int, ...], bool], ...]) -> int:
+    """The fewest GPUs that wait. `free` are the free GPUs of the nodes, sorted."""
+    if not restarts:
+        return 0
+    (sizes, is_whole), *others = restarts
+    found = sum(sizes) + _least_waiting(free, tuple(others))
+    for number in range(1 if not is_whole else len(sizes), len(sizes) + 1):
+        for placed in set(combinations(sizes, number)):
+            rest = sum(sizes) - sum(placed)
+            found = min([found, *(rest + _least_waiting(left, tuple(others)) for left in _packed(free, placed))])
+    return found
+
+
+@cache
+def _packed(free: tuple[int, ...], sizes: tuple[int, ...]) -> frozenset[tuple[int, ...]]:
+    """What is free, sorted, after these were placed in each possible way."""
+    found = {free}
+    for size in sizes:
+        found = {
+            tuple(sorted([*one[:node], one[node] - size, *one[node + 1 :]]))
+            for one in found
+            for node in range(len(one))
+            if one[node] >= size
+        }
+    return frozenset(found)
+
+
+def _subsets(found: Sequence[_T]) -> Iterator[tuple[_T, ...]]:
     yield from chain.from_iterable(combinations(found, size) for size in range(1, len(found) + 1))
 
 
