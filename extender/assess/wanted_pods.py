@@ -25,7 +25,7 @@ from extender.gangs.gang_problem import MAX_TOGETHER
 from extender.manifests import HypotheticalGroup, HypotheticalPod, hypothetical, pod_templates
 from extender.policy import Policy
 from extender.scheduling import requirements_of
-from extender.scheduling.requirements import Pending, Skip, UnschedulableAndUnresolvable
+from extender.scheduling.requirements import ErrorStatus, Skip, UnschedulableAndUnresolvable
 from extender.topology.link_knowledge import unknown_links, unread
 from extender.topology.sets import largest_joined
 
@@ -220,7 +220,7 @@ def check_wanted(wanted: Wanted, snapshot: Snapshot, policy: Policy) -> None:
     known = replace(snapshot, claims={**snapshot.claims, **{claim.key: claim for claim in cluster.claims}})
     for pod in cluster.pods:
         match requirements_of(pod, known, policy):
-            case Pending(message):
+            case ErrorStatus(message):
                 raise WireError(f"pod {pod.key}", message.removeprefix(f"pod {pod.key}: "))
             case UnschedulableAndUnresolvable(reason):
                 raise WireError(f"pod {pod.key}", str(reason))

@@ -49,7 +49,7 @@ from extender.gangs.gang_problem import (
 )
 from extender.policy import Policy
 from extender.scheduling import EvaluationContext, path_labels, requirements_of
-from extender.scheduling.requirements import Pending, UnschedulableAndUnresolvable
+from extender.scheduling.requirements import ErrorStatus, UnschedulableAndUnresolvable
 from extender.topology.link_knowledge import assumed, assumed_links, needs_links
 
 _HOW_TO_MAKE_A_GANG = "the annotation berth.dev/group-min on its pods would make it a gang"
@@ -353,9 +353,9 @@ def _unready(found: GangExplanation, member: UnreadyMember, mistake: str) -> Gan
     if mistake:
         return replace(found, outcome="blocked", sentence=f"group {found.group} fits nowhere: {mistake}")
     why = member.why
-    if not isinstance(why, Pending) and why.reason.code is Code.GANG_CLAIM_FULL:
+    if not isinstance(why, ErrorStatus) and why.reason.code is Code.GANG_CLAIM_FULL:
         return replace(found, outcome="blocked", sentence=f"group {found.group} fits nowhere: {why.reason}")
-    text = why.message if isinstance(why, Pending) else f"pod {member.pod.key}: {why.reason}"
+    text = why.message if isinstance(why, ErrorStatus) else f"pod {member.pod.key}: {why.reason}"
     return replace(found, sentence=f"group {found.group} waits: {text}")
 
 

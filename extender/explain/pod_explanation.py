@@ -50,7 +50,7 @@ from extender.scheduling import (
     requirements_of,
 )
 from extender.scheduling.decision import ScoredNode, crowded_text
-from extender.scheduling.requirements import Pending, Skip, UnschedulableAndUnresolvable, unprovided_resource
+from extender.scheduling.requirements import ErrorStatus, Skip, UnschedulableAndUnresolvable, unprovided_resource
 from extender.scheduling.shortlist import MAX_CLIQUE, Best, best_nodes, in_cliques, outside_domain
 from extender.topology.link_knowledge import assumed, assumed_links, may_be_joined, needs_links, unknown_links
 from extender.vendors import CLIQUE_LABEL, compute_domain
@@ -134,7 +134,7 @@ def explain(
     match requirements:
         case Skip():
             return Explanation(name, "not-ours", no_devices(pod))
-        case Pending():
+        case ErrorStatus():
             return Explanation(name, "waiting", requirements.message)
         case UnschedulableAndUnresolvable():
             sentence = f"pod {name} fits nowhere: {requirements.reason}"
