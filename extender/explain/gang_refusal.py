@@ -357,8 +357,10 @@ class EmptiedFleet:
         Raises DeadlineExceeded.
         """
         infos, snapshot = self._node_infos, self.question.snapshot
+        if not needs_links(member.requirements.intent for member in problem.members):
+            return []
         nodes = {name: as_if_joined(infos[name]) for name in unread(infos.values())}
-        if not nodes or not needs_links(member.requirements.intent for member in problem.members):
+        if not nodes:
             return []
         joined = hypothetical_snapshot(snapshot, {**infos, **nodes}, snapshot.version)
         planned = plan_gang(problem, joined, replace(self.question.context, placements=None))
