@@ -205,7 +205,7 @@ def openb(folder: Path, seeds: int) -> Rows:
         draws = [until_full(pods, gpus, 42 + seed) for seed in range(seeds)]
         first, berth = ([unallocated(fleet, one, gpus, rule) for one in draws] for rule in RULES)
         name, more = workload.removeprefix("openb_pod_list_"), statistics.mean(berth) - fgd
-        yield f"| {name} | {_mean_and_range(first)} | {_mean_and_range(berth)} | {fgd:.2f} | {more:+.2f} |"
+        yield f"| {name} | {statistics.mean(first):.2f} | {_mean_and_range(berth)} | {fgd:.2f} | {more:+.2f} |"
 
 
 def _mean_and_range(values: Sequence[float]) -> str:
