@@ -16,6 +16,7 @@ from typing import NamedTuple
 import structlog
 
 from extender.allocation import Features, Snapshot
+from extender.allocation.what_if import hypothetical_snapshot
 from extender.api.fields import Json
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_amounts import NO_LIMIT
@@ -45,12 +46,14 @@ from extender.explain import free_devices
 from extender.policy import Policy
 from extender.replay import NodeRoom, Proof, prove
 from extender.scheduling import Evaluator
-from extender.topology.link_knowledge import Links, links_of
+from extender.topology.link_knowledge import as_if_joined, assumed, assumed_links, needs_links, unknown_links, unread
 
 _TOLERATION = {"key": TOLERATION.key, "operator": TOLERATION.operator}
+NOT_KNOWN = "not-known"  # the verdict where only links that nobody has read are lacking
 _SENTENCES = {
     "fits": "there is room now",
     "impossible": "there is no room even if all pods that may be restarted end",
+    NOT_KNOWN: "whether there is room, or can be, is not known",
     "gave-up": "no advice was found before the search gave up: give berth defrag more --seconds, or ask for less",
 }
 _SILENT = 50  # the level of log lines: none of the proof has it
@@ -147,34 +150,41 @@ def advise_restarts(
         found.still_waits = _without_places(wanted.asked, advice.nodes)
     elif advice.verdict is Verdict.IMPOSSIBLE:
         with suppress(DeadlineExceeded):
-            found.reason = cluster.without(movable.restarts).refusal(wanted.asked)
+            nodes = _if_joined(cluster, wanted.asked, movable) if _needs_links(wanted.asked, policy) else []
+            found.verdict = NOT_KNOWN if nodes else found.verdict
+            found.reason = unknown_links(nodes) if nodes else cluster.without(movable.restarts).refusal(wanted.asked)
     elif advice.verdict is Verdict.ADVICE:
         best = _cheapest_in_proof(facts, cluster, wanted, advice, policy)
         found.moves = [_move(one, best.proof) for one in best.advice.restarts]
         found.reserved = sorted(best.advice.reserved)
         _add_cost(found, best, advice.least)
         _add_proof(found, wanted, best, len(snapshot.node_infos))
-    found.assumed_links = _assumed_links(found, wanted.asked, snapshot, policy)
+    if _needs_links(wanted.asked, policy):
+        found.assumed_links = assumed(snapshot.node_infos[name] for name in found.placed_on)
     found.sentence = f"{found.wanted}: {_in_one_line(found)}"
     if found.still_waits:
         found.sentence += f"; {_for_a_part(found, len(wanted.asked.pods))}"
-    if found.assumed_links:
-        found.sentence += f"; {_on_assumed_links(found.assumed_links)}"
+    found.sentence += assumed_links(found.assumed_links)
     return found
 
 
-def _assumed_links(found: RestartAdvice, asked: Asked, snapshot: Snapshot, policy: Policy) -> list[str]:
-    """The nodes on which pods that need links get GPUs of which nobody has read the links."""
-    intents = [intent_of(pod.annotations, policy.defaults.topology) for pod in asked.pods]
-    if not any(one.topology == "required" or one.min_gbps for one in intents):
+def _needs_links(asked: Asked, policy: Policy) -> bool:
+    return needs_links(intent_of(pod.annotations, policy.defaults.topology) for pod in asked.pods)
+
+
+def _if_joined(cluster: Cluster, asked: Asked, movable: Movable) -> list[str]:
+    """The nodes of which nobody has read the links, and on which the pods may have room if links join all GPUs there.
+
+    Raises DeadlineExceeded.
+    """
+    infos, memory = cluster.memory.base.node_infos, cluster.memory
+    nodes = {name: as_if_joined(infos[name]) for name in unread(infos.values())}
+    if not nodes:
         return []
-    infos = snapshot.node_infos
-    return [name for name in found.placed_on if links_of(infos[name]) is Links.UNKNOWN]
-
-
-def _on_assumed_links(nodes: Sequence[str]) -> str:
-    named = ", ".join(nodes[:_NAMED]) + ", …" * (len(nodes) > _NAMED)
-    return f"which GPUs links join on {named} is assumed from the usual board, as no agent of Berth has read it"
+    joined = hypothetical_snapshot(memory.base, {**infos, **nodes}, memory.base.version)
+    every = Cluster.of(joined, movable.left, memory.policy, memory.context).without(movable.restarts)
+    placed = every.place(asked)
+    return sorted(set(placed.nodes.values()) & nodes.keys()) if placed is not None else []
 
 
 def _for_a_part(found: RestartAdvice, pods: int) -> str:

@@ -25,7 +25,8 @@ from extender.gangs.gang_problem import MAX_TOGETHER
 from extender.manifests import HypotheticalGroup, HypotheticalPod, hypothetical, pod_templates
 from extender.policy import Policy
 from extender.scheduling import requirements_of
-from extender.scheduling.requirements import Pending, Skip, UnschedulableAndUnresolvable
+from extender.scheduling.requirements import ErrorStatus, Skip, UnschedulableAndUnresolvable
+from extender.topology.link_knowledge import unknown_links, unread
 from extender.topology.sets import largest_joined
 
 _NAME = "wanted"
@@ -107,6 +108,15 @@ def largest_shapes(snapshot: Snapshot) -> list[Shape]:
             selector = product_expression(gpus[0])
             found[name] = Shape(size, class_name=gpus[0].id.driver, selector=selector, product=name)
     return [found[name] for name in sorted(found)]
+
+
+def unsized_products(snapshot: Snapshot) -> list[str]:
+    """What is not known of the largest joined sets, a sentence for each product without a shape."""
+    shapes, nodes = {one.product for one in largest_shapes(snapshot)}, dict[str, list[str]]()
+    several = [info for info in snapshot.node_infos.values() if info.positions(-1).bit_count() > 1]
+    for name in unread(several):
+        nodes.setdefault(product(snapshot.node_infos[name]), []).append(name)
+    return [f"the largest joined set of {name}: {unknown_links(nodes[name])}" for name in sorted(nodes.keys() - shapes)]
 
 
 def wanted_pod(facts: ClusterFacts, snapshot: Snapshot, key: ObjectKey) -> Wanted:
@@ -210,7 +220,7 @@ def check_wanted(wanted: Wanted, snapshot: Snapshot, policy: Policy) -> None:
     known = replace(snapshot, claims={**snapshot.claims, **{claim.key: claim for claim in cluster.claims}})
     for pod in cluster.pods:
         match requirements_of(pod, known, policy):
-            case Pending(message):
+            case ErrorStatus(message):
                 raise WireError(f"pod {pod.key}", message.removeprefix(f"pod {pod.key}: "))
             case UnschedulableAndUnresolvable(reason):
                 raise WireError(f"pod {pod.key}", str(reason))

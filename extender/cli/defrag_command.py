@@ -25,7 +25,15 @@ from extender.assess import (
     reading_of,
     unread_of,
 )
-from extender.assess.wanted_pods import Shape, Wanted, largest_shapes, wanted_group, wanted_objects, wanted_pod
+from extender.assess.wanted_pods import (
+    Shape,
+    Wanted,
+    largest_shapes,
+    unsized_products,
+    wanted_group,
+    wanted_objects,
+    wanted_pod,
+)
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted
 from extender.cel import CompileError
@@ -118,6 +126,8 @@ def defrag_command(
         facts = facts_of(reading)
         wanted = map(partial(_check_class, terms), _wanted(facts, words, file, shape, namespace))
         found = list(advice_for(facts, wanted, terms, decided_by, seconds))
+    if not (words or file or shape):
+        reading.lacking += unsized_products(reading.cache.snapshot())
     _show(found, reading, output, of_files=bool(snapshot))
     if not any(one.is_proved or one.verdict == "fits" for one in found):
         raise typer.Exit(1)
@@ -211,7 +221,10 @@ def _show(found: Sequence[RestartAdvice], reading: ClusterReading, output: str, 
         notes.append(f"the files have no {BUDGET}: kubectl get pdb -A -o json writes a file to add with --snapshot")
     if output == "json":
         say_json({"advice": [one.as_json() for one in found], "not_known": notes})
-    elif output == "commands":
+        return
+    if not found:
+        say("no product is known to have GPUs that links join: ask with --gpus", err=output == "commands")
+    if output == "commands":
         for one in found:
             for line in (*[f"# {one.wanted}"] * (len(found) > 1), *one.commands):
                 say(line)

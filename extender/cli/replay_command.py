@@ -57,7 +57,10 @@ def replay_command(
     ] = "",
     snapshot: Annotated[Path | None, typer.Option(help="Nodes and devices of a file of berth snapshot.")] = None,
     is_emptied: Annotated[
-        bool, typer.Option("--emptied", help="Without the pods of --snapshot that have devices.")
+        bool,
+        typer.Option(
+            "--emptied", help="Without the pods of --snapshot that have devices; the GPUs of device plugins count, too."
+        ),
     ] = False,
     policy: Annotated[list[Path] | None, typer.Option(help="A policy of Berth to compare. May be repeated.")] = None,
     large: Annotated[

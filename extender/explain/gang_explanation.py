@@ -49,7 +49,8 @@ from extender.gangs.gang_problem import (
 )
 from extender.policy import Policy
 from extender.scheduling import EvaluationContext, path_labels, requirements_of
-from extender.scheduling.requirements import Pending, UnschedulableAndUnresolvable
+from extender.scheduling.requirements import ErrorStatus, UnschedulableAndUnresolvable
+from extender.topology.link_knowledge import assumed, assumed_links, needs_links
 
 _HOW_TO_MAKE_A_GANG = "the annotation berth.dev/group-min on its pods would make it a gang"
 _MAX_NODES_NAMED = 4  # nodes of a plan in a sentence
@@ -352,9 +353,9 @@ def _unready(found: GangExplanation, member: UnreadyMember, mistake: str) -> Gan
     if mistake:
         return replace(found, outcome="blocked", sentence=f"group {found.group} fits nowhere: {mistake}")
     why = member.why
-    if not isinstance(why, Pending) and why.reason.code is Code.GANG_CLAIM_FULL:
+    if not isinstance(why, ErrorStatus) and why.reason.code is Code.GANG_CLAIM_FULL:
         return replace(found, outcome="blocked", sentence=f"group {found.group} fits nowhere: {why.reason}")
-    text = why.message if isinstance(why, Pending) else f"pod {member.pod.key}: {why.reason}"
+    text = why.message if isinstance(why, ErrorStatus) else f"pod {member.pod.key}: {why.reason}"
     return replace(found, sentence=f"group {found.group} waits: {text}")
 
 
@@ -407,6 +408,8 @@ def _fits(found: GangExplanation, members: GangMembers, plan: GangPlan, snapshot
             devices = placement.devices(snapshot.node_infos[node])
             placed.append(PlannedMember(str(pod.key), node, devices))
     text = f"group {found.group} fits: {counted(len(placed), 'pod')} {where(plan.level, plan.domain)}"
+    if needs_links(one.intent for one in members.requirements.values()):
+        text += assumed_links(assumed(snapshot.node_infos[member.node] for member in placed))
     return replace(
         found,
         outcome="fits",

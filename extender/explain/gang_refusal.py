@@ -45,6 +45,7 @@ from extender.gangs.gang_problem import (
 from extender.gangs.gang_units import equal_units
 from extender.gangs.node_rooms import NodeRooms
 from extender.scheduling import NodeRanking, PodRequirements, Unschedulable, UsableNodes
+from extender.topology.link_knowledge import as_if_joined, needs_links, unknown_links, unread
 
 _MAX_HOLDERS = 12  # in one explanation
 # Reasons of nodes that are told even if the pod fits on others: these nodes may get room again.
@@ -139,7 +140,9 @@ def _empty(question: GangQuestion) -> _Empty:
             causes += ("without taints of devices it would fit" + ("" if now else ", but only after other pods end"),)
         elif faultless is not problem:
             once = fleet.plan_without_taints(faultless)
-        may_fit = bool(updating) or isinstance(once, GangPlan) or once.gave_up
+        joined = fleet.if_joined(problem)
+        causes += (f"{unknown_links(joined)}: it may fit there",) if joined else ()
+        may_fit = bool(updating) or bool(joined) or isinstance(once, GangPlan) or once.gave_up
         untainted = None
         if isinstance(once, GangShortage) and not may_fit and Code.TAINTED in codes:
             untainted = most_room(faultless, once, fleet.plan_without_taints)
@@ -347,6 +350,21 @@ class EmptiedFleet:
         context = self.question.context
         context = replace(context, features=replace(context.features, taints=False), placements=None)
         return plan_gang(problem, on or self.question.snapshot, context)
+
+    def if_joined(self, problem: GangProblem) -> list[str]:
+        """The nodes of which nobody has read the links, and on which the gang fits if they join all GPUs there.
+
+        Raises DeadlineExceeded.
+        """
+        infos, snapshot = self._node_infos, self.question.snapshot
+        if not needs_links(member.requirements.intent for member in problem.members):
+            return []
+        nodes = {name: as_if_joined(infos[name]) for name in unread(infos.values())}
+        if not nodes:
+            return []
+        joined = hypothetical_snapshot(snapshot, {**infos, **nodes}, snapshot.version)
+        planned = plan_gang(problem, joined, replace(self.question.context, placements=None))
+        return sorted(planned.nodes & nodes.keys()) if isinstance(planned, GangPlan) else []
 
     def reasons(self, member: GangMember) -> dict[Reason, int]:
         """Why nodes have no devices for a member even then, with their number: the most frequent reason if no node has.

@@ -45,6 +45,7 @@ from extender.scheduling import (
     requirements_of,
 )
 from extender.scheduling.requirements import needs_reservation
+from extender.topology.link_knowledge import Links, links_of, may_be_joined, unknown_links
 from extender.topology.sets import largest_joined
 
 NO_RELEASE_HELPS = "freeing devices does not help: it would not fit with all of them free either"
@@ -258,6 +259,9 @@ class _Releases:
         self._tries = 0
         self._unfit: set[tuple[object, ...]] = set()
         self._found: list[tuple[frozenset[ObjectKey], NearMiss]] = []
+        # Nodes that refuse even then, but only because of links that nobody has read: now, and if devices are freed.
+        self._now = {one.first[0] for one in refusal.classes if may_be_joined(one.node_info, one.status.reason.code)}
+        self._unread: list[str] = []
 
     def near_misses(self) -> list[NearMiss]:
         """At most 3. Raises DeadlineExceeded."""
@@ -271,6 +275,8 @@ class _Releases:
                 break
         if proves and not self._found:
             return [NearMiss(0, NO_RELEASE_HELPS, is_fact=True)]
+        if self._unread and not self._found:
+            return [NearMiss(0, f"freeing devices may help: {unknown_links(self._unread)}", is_fact=True)]
         # A shared claim may be in the way on several nodes: the end of some claims may suffice on another node.
         least = [one for keys, one in self._found if not any(others < keys for others, _ in self._found)]
         return sorted(least, key=lambda one: (one.of_group, one.cost, one.sentence))[:_MAX_FOUND]
@@ -309,6 +315,9 @@ class _Releases:
             needed = _needed(claims, partial(self._fits, node_info))
             usable = _usable_devices(node_info, self._shared.without(needed) or refusal.requirements, refusal.context)
             self._found.append((frozenset(claim.key for claim in needed), _by_release(node_info, needed, usable)))
+        elif isinstance(status, Unschedulable) and may_be_joined(node_info, status.reason.code):
+            self._unread += [node_info.node.name] if node_info.node.name not in self._now else []
+            return False
         elif refusal.ignores_identity and not shared and empty.state.attribute_signature is not None:
             self._unfit.add(key)
         # A hold that is no claim's ends by itself, and a search that gave up proves nothing.
@@ -415,8 +424,11 @@ def options_of(problem: Problem) -> Iterator[tuple[int, str, DeviceRequest]]:
 
 
 def _largest_joined(node_info: NodeInfo, free: int, wanted: int) -> int:
+    """Of free devices, at most as many as wanted; all of them where nobody has read the links."""
     if node_info.fabric is None:
         return 0
+    if links_of(node_info) is Links.UNKNOWN:
+        return node_info.positions(free).bit_count()
     return largest_joined(node_info.fabric.graph, node_info.positions(free), wanted)
 
 

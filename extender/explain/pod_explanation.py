@@ -50,8 +50,9 @@ from extender.scheduling import (
     requirements_of,
 )
 from extender.scheduling.decision import ScoredNode, crowded_text
-from extender.scheduling.requirements import Pending, Skip, UnschedulableAndUnresolvable, unprovided_resource
+from extender.scheduling.requirements import ErrorStatus, Skip, UnschedulableAndUnresolvable, unprovided_resource
 from extender.scheduling.shortlist import MAX_CLIQUE, Best, best_nodes, in_cliques, outside_domain
+from extender.topology.link_knowledge import assumed, assumed_links, may_be_joined, needs_links, unknown_links
 from extender.vendors import CLIQUE_LABEL, compute_domain
 
 _MAX_EXAMPLES = 3  # node names per reason
@@ -133,7 +134,7 @@ def explain(
     match requirements:
         case Skip():
             return Explanation(name, "not-ours", no_devices(pod))
-        case Pending():
+        case ErrorStatus():
             return Explanation(name, "waiting", requirements.message)
         case UnschedulableAndUnresolvable():
             sentence = f"pod {name} fits nowhere: {requirements.reason}"
@@ -192,6 +193,8 @@ def _explanation(question: _Question) -> Explanation:
             _scored(question, node, placement) for node, placement in best_nodes(*ranked, count, statuses)[:_MAX_BEST]
         ]
         sentence = _fits(name, nodes, fitting, best) + _leaves(excluded, nodes)
+        if best and needs_links([question.requirements.intent]):
+            sentence += assumed_links(assumed([snapshot.node_infos[best[0].node]]))
         sentence += why_last(best, *ranked, statuses)
         return Explanation(name, "fits", sentence, nodes, fitting, tuple(best), reasons)
     missed = _what_would_help(question, unschedulable, excluded) if unschedulable.classes else Found((), (), [])
@@ -204,9 +207,16 @@ def _explanation(question: _Question) -> Explanation:
         reasons = tuple(sorted(reasons, key=lambda one: one.code != Code.CLIQUE.name))
         misses = (*clique_misses(kept, question.requirements, snapshot), *misses)
     sentence = _refused(name, reasons, misses, unschedulable)
+    if may_fit := [name for one in unschedulable.classes for name in _may_be_joined(one)]:
+        sentence += f"; {unknown_links(may_fit)}: it may fit there"
     if misses and any(one.renamed is not None and one.sentence() == misses[0] for one in stats):
         sentence = f"pod {name} fits nowhere: {misses[0]}"  # the reasons of nodes only follow from it
     return Explanation(name, "refused", sentence, nodes, 0, (), reasons, misses, facts, terms, failing)
+
+
+def _may_be_joined(one: EquivalentNodes) -> Sequence[str]:
+    """The first nodes of a class that has enough free devices, but of which nobody has read the links."""
+    return one.first if may_be_joined(one.node_info, one.status.reason.code) else ()
 
 
 def _scored(question: _Question, node: str, placement: Placement) -> ScoredNode:

@@ -23,7 +23,7 @@ from extender.gangs.member_limits import NO_WISHES, NodeLimit, Wishes, limits_be
 from extender.policy import Policy
 from extender.scheduling import NO_PREFERENCE, NodePreference, Placement, PodRequirements, requirements_of
 from extender.scheduling.gang_parts import GangPart, absent_members
-from extender.scheduling.requirements import Pending, UnschedulableAndUnresolvable, needs_reservation
+from extender.scheduling.requirements import ErrorStatus, UnschedulableAndUnresolvable, needs_reservation
 from extender.scheduling.shortlist import part_domains, running_domain
 
 # Each bind of a minimum keeps a connection until the others have come, see serve/gangs/gang_admission.py.
@@ -129,7 +129,7 @@ class UnreadyMember:
     """A member without requirements. No member is planned before all have them."""
 
     pod: Pod
-    why: Pending | UnschedulableAndUnresolvable
+    why: ErrorStatus | UnschedulableAndUnresolvable
 
 
 def gang_members(
@@ -146,7 +146,7 @@ def gang_members(
         match found := requirements_of(member, snapshot, policy):
             case PodRequirements():
                 requirements[member.uid] = found
-            case Pending() | UnschedulableAndUnresolvable():
+            case ErrorStatus() | UnschedulableAndUnresolvable():
                 return UnreadyMember(member, found)
     members = GangMembers(pods, requirements, gang.needed(pods))
     without = _without_reservation(members, kept, snapshot)

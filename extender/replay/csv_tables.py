@@ -13,10 +13,11 @@ _SEPARATORS = ",;\t"  # tables of Excel have the others, too
 
 
 class Row(NamedTuple):
-    """A row: its line in the file, and the stripped values by column."""
+    """A row: its line in the file, and the stripped values by column; or why it has none."""
 
     line: int
     values: Mapping[str, str]
+    problem: str = ""
 
 
 def table_of(text: str, where: str) -> tuple[list[str], Iterator[Row]]:
@@ -27,7 +28,7 @@ def table_of(text: str, where: str) -> tuple[list[str], Iterator[Row]]:
     lines = _lines(reader, where)
     _, header = next(lines, (1, []))
     columns = [name.strip() for name in header]
-    return columns, _rows(lines, columns, where)
+    return columns, _rows(lines, columns)
 
 
 def _lines(reader: Iterator[list[str]], where: str) -> Iterator[tuple[int, list[str]]]:
@@ -40,8 +41,9 @@ def _lines(reader: Iterator[list[str]], where: str) -> Iterator[tuple[int, list[
         raise WireError(f"{where}: line {number}", f"is not CSV: {error}") from error
 
 
-def _rows(lines: Iterator[tuple[int, list[str]]], columns: Sequence[str], where: str) -> Iterator[Row]:
+def _rows(lines: Iterator[tuple[int, list[str]]], columns: Sequence[str]) -> Iterator[Row]:
     for number, values in lines:
         if len(values) != len(columns):
-            raise WireError(f"{where}: line {number}", f"has {len(values)} values for {len(columns)} columns")
+            yield Row(number, {}, f"has {len(values)} values for {len(columns)} columns")
+            continue
         yield Row(number, {name: value.strip() for name, value in zip(columns, values, strict=True)})

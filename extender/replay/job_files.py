@@ -23,7 +23,7 @@ from extender.api.resource_claims import decode_claim
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import one_line, shown
 from extender.files import name_of, read_file
-from extender.replay.csv_tables import table_of
+from extender.replay.csv_tables import Row, table_of
 from extender.replay.jobs import MAX_GPUS, MAX_PODS, MAX_SECONDS, PRODUCT_WORDS, SPEC_FIELDS, Job
 from extender.replay.published_traces import TRACES, Trace, columns_of, job_of, philly_job
 
@@ -94,12 +94,14 @@ def _of_csv(text: str, where: str, traces: Sequence[Trace], notes: Counter[str])
     header, rows = table_of(text, where)
     trace = next((one for one in traces if not one.lacking(header)), None)
     if trace is not None:
-        yield from _converted(rows, partial(job_of, trace), f"{where}: line", notes)
+        yield from _converted(_numbered(rows), partial(_job_of_row, trace), where, "line", notes)
         return
     _check_columns(header, f"{where}: line 1")
     before = dict[str, _Placed]()
-    for number, row in rows:
+    for number, row, problem in rows:
         place = f"{where}: line {number}"
+        if problem:
+            raise WireError(place, problem)
         given = {name: value for name, value in row.items() if value}
         yield _checked(_job(given, number, place, _CSV_FIELDS), before, number, place)
 
@@ -110,7 +112,18 @@ def _of_columns(text: str, where: str, columns: Trace, notes: Counter[str]) -> I
         raise WireError(
             f"{where}: line 1", f"has no column {shown(name)}, which --columns names: it has {_few(header)}"
         )
-    return _converted(rows, partial(job_of, columns), f"{where}: line", notes)
+    return _converted(_numbered(rows), partial(_job_of_row, columns), where, "line", notes)
+
+
+def _numbered(rows: Iterable[Row]) -> Iterator[tuple[int, Row]]:
+    return ((row.line, row) for row in rows)
+
+
+def _job_of_row(trace: Trace, row: Row, number: int, notes: Counter[str]) -> Job | None:
+    """See job_of."""
+    if row.problem:
+        raise ValueError(row.problem)
+    return job_of(trace, row.values, number, notes)
 
 
 def _few(header: Sequence[str]) -> str:
@@ -133,28 +146,38 @@ def _of_philly(text: str, where: str, notes: Counter[str]) -> Iterator[Job]:
         values = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise WireError(f"{where}: line {error.lineno}", f"is not JSON: {error.msg}") from error
-    yield from _converted(enumerate(values, 1), philly_job, f"{where}: job", notes)
+    yield from _converted(enumerate(values, 1), philly_job, where, "job", notes)
 
 
 def _converted(
     rows: Iterable[tuple[int, Any]],
     convert: Callable[[Any, int, Counter[str]], Job | None],
     where: str,
+    unit: str,
     notes: Counter[str],
 ) -> Iterator[Job]:
-    """The jobs of rows in any order. `where` and the number of a row are its place."""
-    jobs = dict[str, Job]()
+    """The jobs of rows in any order. `unit` and the number of a row are its place in the file.
+
+    Traces of clusters have rows that are cut or wrong: these are left out, unless no other row is a job.
+    """
+    jobs, wrong = dict[str, Job](), list[tuple[str, str]]()
     for number, row in rows:
-        _check_number(number, f"{where} {number}")
+        _check_number(number, f"{where}: {unit} {number}")
         try:
             job = convert(row, number, notes)
         except ValueError as error:
-            raise WireError(f"{where} {number}", str(error)) from error
+            wrong.append((f"{unit} {number}", str(error)))
+            continue
         if job is not None:
             name = job.name
             while name in jobs:  # such a name may be another job's, too
                 name = f"{name}-{number}"
             jobs[name] = replace(job, name=name)
+    if wrong:
+        place, why = wrong[0]
+        if not jobs:
+            raise WireError(f"{where}: {place}", why)
+        notes[f"rows left out that cannot be read, the first is {place}: {why}"] = len(wrong)
     if endless := sum(math.isinf(job.duration) for job in jobs.values()):
         notes["jobs that run until the end, since their end is missing"] = endless
     yield from sorted(jobs.values(), key=lambda job: job.arrival)

@@ -357,7 +357,9 @@ def read_nodes(path: Path) -> list[MachineNode]:
 
 
 def _nodes(rows: Iterator[Row], columns: Mapping[str, Column], where: str) -> Iterator[MachineNode]:
-    for line, row in rows:
+    for line, row, problem in rows:
+        if problem:
+            raise WireError(f"{where}: line {line}", problem)
         cells = _Cells(row, columns)
         try:
             gpus = cells.whole("gpus", _MAX_NODE_GPUS)

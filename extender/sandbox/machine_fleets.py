@@ -81,8 +81,8 @@ def _machine(text: str) -> Machine:
         return carried[text]
     if Path(text).suffix in (".yaml", ".yml", ".json"):
         return load_machine(Path(text))
-    known = ", ".join(sorted(carried))
-    raise WireError(_OPTION, f"knows no machine {shown(text)}: give a machine file, or one of {known}")
+    known = f"give a machine file (its form is in docs/replay.md), or one of {', '.join(sorted(carried))}"
+    raise WireError(_OPTION, f"knows no machine {shown(text)}: {known}")
 
 
 def _node_name(machine: str) -> str:

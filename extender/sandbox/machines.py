@@ -150,7 +150,8 @@ def _read(content: bytes, where: str) -> Machine:
     if not isinstance(value, dict):
         raise WireError(where, "a machine file must be a mapping")
     if value.keys().isdisjoint(MachineFile.model_fields):
-        raise WireError(where, "has none of the fields of a machine file")
+        fields = ", ".join(MachineFile.model_fields)
+        raise WireError(where, f"has none of the fields of a machine file, which are {fields}")
     try:
         return _machine(MachineFile.model_validate(value), where)
     except ValidationError as error:

@@ -165,8 +165,7 @@ class EvaluationContext:
         """
         classes = {class_.name: class_ for class_ in requirements.classes}
         remembered: dict[tuple[str, str], Selection] = {}
-        excludes = requirements.policy.drift == "filter" or requirements.intent.expected_bytes
-        drift, small = _excluded_devices(node_info, requirements) if excludes else (0, 0)
+        drift, small = _excluded_devices(node_info, requirements)
 
         def selection(claim: str, request: DeviceRequest) -> Selection:
             found = remembered.get((claim, request.name))

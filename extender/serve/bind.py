@@ -63,7 +63,7 @@ from extender.runtime.supervisor import Supervisor
 from extender.scheduling import PodRequirements, Unschedulable, requirements_of
 from extender.scheduling.decision import ScoredNode
 from extender.scheduling.requirements import (
-    Pending,
+    ErrorStatus,
     Readiness,
     Skip,
     UnschedulableAndUnresolvable,
@@ -258,7 +258,7 @@ class Binder:
                         async with self._in_time(started):
                             await self._gangs.written(forming, pod)
                     await self._send_binding(cycle, [], {})
-                case Pending():
+                case ErrorStatus():
                     raise BindError(requirements.message)
                 case UnschedulableAndUnresolvable():
                     raise BindError(str(requirements.reason))

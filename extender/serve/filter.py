@@ -45,7 +45,7 @@ from extender.scheduling import (
     evaluate,
     requirements_of,
 )
-from extender.scheduling.requirements import Pending, Skip, UnschedulableAndUnresolvable, leftover_claims
+from extender.scheduling.requirements import ErrorStatus, Skip, UnschedulableAndUnresolvable, leftover_claims
 from extender.scheduling.shortlist import CollectedDomain, best_nodes, proximity_of, scores, shortlist, with_cpu
 from extender.serve.evaluations import Evaluations
 
@@ -261,7 +261,7 @@ class FilterService:
             match requirements:
                 case Skip():
                     return FilterResult()
-                case Pending():
+                case ErrorStatus():
                     return FilterResult(error=requirements.message)
                 case UnschedulableAndUnresolvable():
                     text = str(requirements.reason)

@@ -1,12 +1,23 @@
-"""Whether it is known how links join the GPUs of a node, and who says so."""
+"""Whether it is known how links join the GPUs of a node, who says so, and what is said of answers that rest on it.
+
+Without Berth's agent, filter takes the links from a table of products. If boards of a product differ, its yes is
+assumed, and its no, if only links are the reason, is not known.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from enum import StrEnum
 
 from extender.allocation import NodeInfo
-from extender.api.gpu_topology import Fabric, Source
+from extender.allocation.nodes import NodeState
+from extender.api.gpu_topology import Fabric, Graph, Source
+from extender.api.pod_annotations import PodIntent
+from extender.api.reasons import Code
 from extender.topology.products import limits_of
+
+_NAMED = 3  # nodes in a sentence
 
 
 class Links(StrEnum):
@@ -39,3 +50,57 @@ def is_equal_for_all(fabric: Fabric) -> bool:
     graph = fabric.graph
     pairs = {graph.links[a][b] for a in range(graph.size) for b in range(a)}
     return len(set(graph.switch_links)) == 1 and len(pairs) <= 1
+
+
+# -- answers that rest on links that nobody has read ---------------------------------------------------------------
+
+
+def needs_links(intents: Iterable[PodIntent]) -> bool:
+    """Whether some of these pods refuse GPUs for the links between them."""
+    return any(one.topology == "required" or one.min_gbps for one in intents)
+
+
+def unread(node_infos: Iterable[NodeInfo]) -> list[str]:
+    """The names of those of these nodes of which nobody has read the links."""
+    return [info.node.name for info in node_infos if links_of(info) is Links.UNKNOWN]
+
+
+def assumed(node_infos: Iterable[NodeInfo]) -> list[str]:
+    """The names of those of these nodes, sorted, on which a yes rests on links of a table that may differ."""
+    found = [one for one in node_infos if one.fabric is not None and one.fabric.source is Source.TABLE]
+    return sorted({*unread(found)})
+
+
+def may_be_joined(node_info: NodeInfo, code: Code) -> bool:
+    """Whether a node refuses a pod only because of links that nobody has read. `code` is its reason."""
+    return code in (Code.TOPOLOGY, Code.BANDWIDTH) and links_of(node_info) is Links.UNKNOWN
+
+
+def as_if_joined(node_info: NodeInfo) -> NodeInfo:
+    """The node as if the best links of its product joined all its GPUs, in a hypothetical state."""
+    fabric = node_info.fabric
+    if fabric is None:
+        return node_info
+    driver, old = node_info.inventory.whole_gpus[0], fabric.graph
+    rate, size = limits_of(fabric.product, driver).link_gbps, old.size
+    graph = Graph(((0,) * size,) * size, (1,) * size, rate, old.pcie_gbps, old.distance, old.numa)
+    state = NodeState(attribute_signature=node_info.state.attribute_signature, hypothetical=True)
+    return replace(node_info, fabric=replace(fabric, graph=graph), state=state)
+
+
+def assumed_links(nodes: Sequence[str]) -> str:
+    """What is said of a yes on these nodes, to append to a sentence; '' without nodes."""
+    text = (
+        f"; which GPUs links join on {_named(nodes)} is assumed from the usual board, as no agent of Berth has read it"
+    )
+    return text if nodes else ""
+
+
+def unknown_links(nodes: Sequence[str]) -> str:
+    """What is said of a no on these nodes."""
+    return f"which GPUs links join on {_named(nodes)} is not known, as no agent of Berth has read it"
+
+
+def _named(nodes: Sequence[str]) -> str:
+    left = len(nodes) - _NAMED
+    return ", ".join(nodes[:_NAMED]) + (f" and {left} more" if left > 0 else "")

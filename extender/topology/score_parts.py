@@ -26,7 +26,7 @@ from extender.api.quantity import NANO, Quantity, whole_units
 from extender.api.request_mix import WHOLE, RequestMix, RequestShape
 from extender.base.bits import members
 from extender.base.text_limits import counted
-from extender.policy import Policy
+from extender.policy import Policy, Weights
 from extender.topology.affinity import anchor_of, pairs_of
 from extender.topology.product_values import thrift, thrift_of_memory
 from extender.topology.sets import bandwidth, best_gbps, links_inside
@@ -68,7 +68,7 @@ def fragment(host: Host, mix: RequestMix) -> float:
 _GIB = 1 << 30
 _UNASKED = 0.15  # how much of `link` the links decide if the pod asked for none
 _TOO_SLOW = 0.25  # `link` just below what the pod asked for: a cheap GPU and a full node weigh less than the rest
-_BEFORE_HEADROOM = ("link", "affinity", "value")  # the parts that come first
+_ORDER = {name: place for place, name in enumerate(Weights.model_fields)}  # of the parts
 _TIE = 1_000  # the weight of the best fit is this much smaller than that of the gradient
 
 
@@ -118,7 +118,7 @@ class DeviceChoice:
 
 
 def parts(choice: DeviceChoice, baseline: FleetBaseline, policy: Policy, intent: PodIntent) -> tuple[ScorePart, ...]:
-    """The parts of the score that apply to this choice."""
+    """The parts of the score that apply to this choice, in the order of Weights."""
     value = _value(choice, baseline, policy)
     assumed = _assumed_bytes(value, baseline, policy)
     found = (
@@ -149,9 +149,8 @@ def with_least_memory(
     value = next((part for part in found if part.name == "value"), None)
     assumed = _assumed_bytes(value, baseline, policy)
     headroom = _headroom_of([(bit, least) for bit in bits], node_info, assumed, policy)
-    before = [part for part in found if part.name in _BEFORE_HEADROOM]
-    after = [part for part in found[len(before) :] if part.name != "headroom"]
-    return (*before, *([headroom] if headroom is not None else ()), *after)
+    others = [part for part in found if part.name != "headroom"]
+    return tuple(sorted([*others, headroom], key=lambda part: _ORDER[part.name]) if headroom is not None else others)
 
 
 def _assumed_bytes(value: ScorePart | None, baseline: FleetBaseline, policy: Policy) -> int:

@@ -52,6 +52,7 @@ def test_case(case: Json, tmp_path: Path) -> None:
     words = " ".join(out.split())
     assert code == 0
     assert [text for text in case.get("says", ()) if text not in out and text not in words] == []
+    assert [text for text in case.get("says_not", ()) if text in words] == []
 
 
 def test_a_pod_has_the_nic_beside_its_gpu_or_not(tmp_path: Path) -> None:

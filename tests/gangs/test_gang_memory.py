@@ -175,7 +175,7 @@ def chosen(plan: GangPlan | GangShortage) -> dict[str, tuple[str, list[list[int]
 
 def test_a_plan_with_shared_claims_continues_and_ends() -> None:
     """The evaluation of pairs that share one claim is not used for equal members that share another claim."""
-    world = mixed_fleet()
+    world = mixed_fleet(12)
     for shared in ("one", "two"):
         problem = sharing(world, shared)
         found, calls = in_small_calls(world, problem, 1_000)

@@ -353,7 +353,11 @@ main()
 )
 def test_ctrl_c_prints_nothing(module: str, code: int) -> None:
     found = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED.format(module=module)], cwd=ROOT, capture_output=True, check=False
+        [sys.executable, "-c", INTERRUPTED.format(module=module)],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # nohup or & may have these tests ignore it
     )
     assert (found.returncode, found.stdout, found.stderr) == (code, b"", b"")
 

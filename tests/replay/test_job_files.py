@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import fields
 from pathlib import Path
@@ -15,7 +16,9 @@ from extender.policy import Policy
 from extender.replay import MAX_JOBS, Job, fleet_of, placement_of, read_jobs, run_replay
 from extender.replay.published_traces import TRACES, columns_of, read_nodes
 from extender.sandbox import parse_nodes
+from tests.worlds.process_starter import ROOT
 
+POLICY = ROOT / "manifests" / "base" / "policy.yaml"
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases" / "replay_jobs.yaml").read_text())
 
 
@@ -79,18 +82,34 @@ def test_nodes_of_machine_files() -> None:
     ("text", "wrong"),
     [
         ("t4-4", "--nodes: must be COUNTxMACHINE[/NODES],…, such as 36xgb200-nvl72-tray/18; is 't4-4'"),
-        ("2xfoo", "--nodes: knows no machine 'foo': give a machine file, or one of a100-pcie-8-bridged,"),
+        (
+            "2xfoo",
+            "--nodes: knows no machine 'foo': give a machine file (its form is in docs/replay.md), or one of a100",
+        ),
         ("0xt4-4", "--nodes: names no node"),
         ("30000xt4-4", "--nodes: names more than 20000 nodes"),
         ("1000000xt4-4", "--nodes: names more than 20000 nodes"),
         (f"1xt4-4,{'9' * 5000}xt4-4", "--nodes: names more than 20000 nodes"),
         ("2xnone.yaml", "none.yaml: does not exist"),
+        (
+            f"1x{POLICY}",
+            f"{POLICY}: has none of the fields of a machine file, which are name, gpu_product, gpus, vram_bytes,",
+        ),
     ],
 )
 def test_nodes_that_are_none(text: str, wrong: str) -> None:
     with pytest.raises(WireError) as raised:
         parse_nodes(text)
     assert str(raised.value).startswith(wrong)
+
+
+def test_the_machine_file_of_the_docs_is_one(tmp_path: Path) -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "replay.md").read_text(), re.DOTALL)
+    (tmp_path / "hgx-a100.yaml").write_text(text)
+    nodes = parse_nodes(f"2x{tmp_path}/hgx-a100.yaml")
+    jobs = [Job(f"j{i}", i, gpus=8, topology="required") for i in range(3)]
+    found = run_replay(fleet_of(nodes), jobs, placement_of("berth"))
+    assert (found.started, found.joined, found.unknown_links) == (2, 1.0, 0)
 
 
 def test_a_published_list_of_nodes_is_a_fleet(tmp_path: Path) -> None:

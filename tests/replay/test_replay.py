@@ -322,31 +322,31 @@ def job(i):
     if i % 9 == 8:
         return Job(*times, pods=2 + i % 3, gpus=(1, 4)[i % 2], cpu=4000)
     return Job(*times, gpus=(0.1 * (1 + i % 7), 1, 2, 0.5)[i % 4], product=products[i % 6], cpu=1000 * (1 + i % 5))
-jobs = [job(i) for i in range(200)]
+jobs = [job(i) for i in range(80)]
 fleet = "6xa100-pcie-8-bridged,4xhgx-h100-8,6xl40s-8-pix,6xt4-4,4xgb200-nvl72-tray/2"
-reads.clear()
-found = replayed(jobs, fleet, "RULE", seed=5)
-print(len(reads), sorted(placed(found, jobs).items()), found)
+for rule in ("berth", "emptiest node"):
+    reads.clear()
+    found = replayed(jobs, fleet, rule, seed=5)
+    print(len(reads), sorted(placed(found, jobs).items()), found)
 """
 
 
-@pytest.mark.parametrize("rule", ["berth", "emptiest node"])
-def test_equal_seeds_give_equal_outcomes_in_any_process(rule: str) -> None:
+def test_equal_seeds_give_equal_outcomes_in_any_process() -> None:
     """Whatever the hashes of texts, which differ in each process, and however fast the clocks of the machine go."""
-    outputs = {
+    one, other = (
         subprocess.run(
-            [sys.executable, "-c", SEEDED.replace("RULE", rule).replace("JUMP", jump)],
+            [sys.executable, "-c", SEEDED.replace("JUMP", jump)],
             env={"PYTHONHASHSEED": hashes},
             capture_output=True,
             text=True,
             check=True,
-        ).stdout.splitlines()[-1]
+        ).stdout.splitlines()[-2:]
         for hashes, jump in (("1", "0.01"), ("2", "1000"))
-    }
-    assert len(outputs) == 1
-    output = outputs.pop()
-    assert "('j199-0', " in output
-    assert output.startswith("0 "), "no clock of the machine is read"
+    )
+    assert one == other
+    for output in one:
+        assert "('j79-0', " in output
+        assert output.startswith("0 "), "no clock of the machine is read"
 
 
 def test_figures_are_not_numbers_where_nothing_was_measured() -> None:

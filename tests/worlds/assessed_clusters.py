@@ -59,6 +59,7 @@ def _pod(described: Json) -> list[Json]:
     name, gpus, node = described["name"], described.get("gpus", []), described.get("node", "")
     count = described.get("count", len(gpus))
     pod, claim = pod_objects(name, count, node, gpus, described.get("group", ""))
+    pod["metadata"].setdefault("annotations", {}).update(described.get("annotations", {}))
     if "nics" in described:
         claim["spec"]["devices"]["requests"].append(
             {"name": "nic", "exactly": {"deviceClassName": "dranet.net", "count": len(described["nics"])}}

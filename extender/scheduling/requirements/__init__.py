@@ -6,7 +6,7 @@ PodRequirements and requirements_of are exported by `extender.scheduling`.
 from extender.scheduling.requirements.pod_requirements import (
     ADMIN_LABEL,
     SPECIAL_NAME,
-    Pending,
+    ErrorStatus,
     Readiness,
     Skip,
     UnschedulableAndUnresolvable,
@@ -22,7 +22,7 @@ from extender.scheduling.requirements.pod_requirements import (
 __all__ = [
     "ADMIN_LABEL",
     "SPECIAL_NAME",
-    "Pending",
+    "ErrorStatus",
     "Readiness",
     "Skip",
     "UnschedulableAndUnresolvable",

@@ -1,6 +1,6 @@
 """The device requirements of a pod, in a form that equal pods share.
 
-`requirements_of` returns one of four results: Skip (the pod requests no devices), Pending (kube-scheduler must ask
+`requirements_of` returns one of four results: Skip (the pod requests no devices), ErrorStatus (kube-scheduler must ask
 again), UnschedulableAndUnresolvable (no node can serve the pod now, with the reason), or PodRequirements.
 """
 
@@ -109,7 +109,7 @@ def _true_conditions(claim: Claim, result: Result) -> set[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class ErrorStatus:
     """The cache lacks an object that the pod needs. kube-scheduler must ask again."""
 
     message: str
@@ -275,7 +275,7 @@ class PodRequirements:
         return union([1 << bit for bit in set(found) if bit is not None])
 
 
-PreFilterResult = Skip | Pending | UnschedulableAndUnresolvable | PodRequirements
+PreFilterResult = Skip | ErrorStatus | UnschedulableAndUnresolvable | PodRequirements
 
 
 def requirements_of(pod: Pod, snapshot: Snapshot, policy: Policy) -> PreFilterResult:
@@ -293,7 +293,7 @@ def requirements_of(pod: Pod, snapshot: Snapshot, policy: Policy) -> PreFilterRe
     if extended and leftover_claims(pod, snapshot):
         return UnschedulableAndUnresolvable(Reason(Code.EXTENDED_STALE))
     claims = _claims(pod, snapshot)
-    if isinstance(claims, Pending):
+    if isinstance(claims, ErrorStatus):
         return claims
     if (too_many := too_many_claims(pod, claims.values())) is not None:
         return UnschedulableAndUnresolvable(too_many)
@@ -320,7 +320,7 @@ def _extended_resources(pod: Pod, snapshot: Snapshot) -> dict[str, str]:
     return found
 
 
-def _claims(pod: Pod, snapshot: Snapshot) -> dict[str, Claim] | Pending:
+def _claims(pod: Pod, snapshot: Snapshot) -> dict[str, Claim] | ErrorStatus:
     """The pod's claims by the pod's own names, in pod order, each claim once."""
     found: dict[ObjectKey, tuple[str, Claim]] = {}
     for entry in pod.claims:
@@ -329,19 +329,19 @@ def _claims(pod: Pod, snapshot: Snapshot) -> dict[str, Claim] | Pending:
             if entry.name not in pod.claim_statuses:
                 where = f"kubectl -n {pod.key.namespace} get resourceclaimtemplate {entry.template_name}"
                 text = f"claim {entry.name} is not created from template {entry.template_name} yet; if it stays so, "
-                return Pending(f"pod {pod.key}: {text}check that the template exists: {where}")
+                return ErrorStatus(f"pod {pod.key}: {text}check that the template exists: {where}")
             name = pod.claim_statuses[entry.name]
             if name is None:
                 continue
         key = ObjectKey(pod.key.namespace, name)
         claim = snapshot.claims.get(key)
         if claim is None:
-            return Pending(f"pod {pod.key}: claim {key} is not known yet")
+            return ErrorStatus(f"pod {pod.key}: claim {key} is not known yet")
         of_group = claim.owner_group is not None and claim.owner_group.name == pod.group
         is_own = claim.owner_pod_uid == pod.uid or of_group
         if entry.template_name and not is_own and not claim.problem:  # no owner is known of a claim with a problem
             owner = f"the pod or its PodGroup {pod.group}" if pod.group else "the pod"
-            return Pending(f"pod {pod.key}: claim {key} is not owned by {owner}")
+            return ErrorStatus(f"pod {pod.key}: claim {key} is not owned by {owner}")
         found.setdefault(key, (entry.name, claim))
     return dict(found.values())
 

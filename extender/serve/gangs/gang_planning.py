@@ -30,7 +30,7 @@ from extender.gangs.gang_problem import (
 )
 from extender.gangs.gang_trial import GangMemory
 from extender.scheduling import EvaluationContext, UsableNodes
-from extender.scheduling.requirements import Pending
+from extender.scheduling.requirements import ErrorStatus
 from extender.scheduling.shortlist import CollectedDomain
 from extender.serve.filter import FilterService
 from extender.serve.gangs.gang_state import FormingGang, GangNeeds, PlannedGang, WaitsForGang
@@ -237,7 +237,7 @@ class GangPlanning:
         found = gang_members(gang, snapshot, self._filter_service.policy, kept)
         if not isinstance(found, UnreadyMember):
             return found
-        if isinstance(found.why, Pending):
+        if isinstance(found.why, ErrorStatus):
             return incomplete(gang)
         if found.why.reason.code in _PASSES:
             return found.why.reason

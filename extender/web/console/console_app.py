@@ -15,8 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
 
 from extender import __version__
 from extender.base.berth_errors import WireError
@@ -184,6 +185,10 @@ class ConsoleApp:
 
 def routes(console: Console) -> FastAPI:
     app = FastAPI(title="Berth", version=__version__, docs_url=None, redoc_url=None)
+
+    @app.exception_handler(HTTPException)
+    async def no_route(_: Request, error: HTTPException) -> Response:
+        return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
     @app.get("/version")
     async def version() -> Response:
