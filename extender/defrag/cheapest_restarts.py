@@ -38,6 +38,7 @@ _MAX_TRIES = 512  # sets of one domain that the filter or the planner is asked a
 _MAX_ADDED = 256  # sets of further restarts of an advice; of more, single ones and those that the waiting pods need
 _MAX_TRIALS = 2048  # sets for which all restarted pods are placed
 _MAX_STEPS = 2048  # restarts that are placed, and plans of gangs, for other orders and other reserved nodes
+_MAX_STEP_NODES = 1 << 19  # steps times nodes of the cluster: a step takes longer in a large one
 _MAX_RESERVED = 256  # sets of nodes that may be reserved for one set of restarts
 _OTHERS = 7  # advices besides the best
 _MAX_LARGE = 8  # domains with many restarts
@@ -282,9 +283,8 @@ class _Search:
         saving = takewhile(lambda more: cost_of(more) < saved, _cheapest_first(others))
         sets: list[Sequence[Restart]] = list(islice(saving, _MAX_ADDED + 1))
         if len(sets) > _MAX_ADDED:
-            self.leave_out(
-                cost_of(advice.restarts) + min(cost_of(others[:2]), cost_of(others[12:13]) or inf) + self._floor
-            )
+            cheapest = [cost_of(others[:2]), *(one.cost for one in others[_MAX_EXHAUSTIVE:][:1])]
+            self.leave_out(cost_of(advice.restarts) + min(cheapest) + self._floor)
             sets = [*([one] for one in others[:_MAX_EXHAUSTIVE]), *self._found_for(found)]
         for more in sets:
             together = (*advice.restarts, *more)
@@ -315,21 +315,23 @@ class _Search:
 
     def _try_orders(self) -> None:
         """Other orders of the restarts and other reserved nodes, for the sets that may cost least first."""
-        steps = Steps(_MAX_STEPS)
+        steps = Steps(min(_MAX_STEPS, _MAX_STEP_NODES // len(self._cluster.snapshot.node_infos)))
         for one in sorted(self._open):
             self.least = one.least
             if one.least >= self._limit:
                 return
-            for wanted, reserved in islice(self._reservations(one, steps), _MAX_RESERVED):
-                below = ceil((self._limit - cost_of(one.chosen)) / WAIT_COST)
-                orders = Orders(one.chosen, reserved, steps)
-                for found in orders.better(wanted.cluster, below):
-                    self._keep(wanted, found, reserved)
+            for number, (wanted, reserved) in enumerate(self._reservations(one, steps)):
                 if one.least >= self._limit:
                     return
-                if not steps.left:
+                if number == _MAX_RESERVED or not steps.left:
                     self.leave_out(one.least)
-                    return
+                    break
+                below = ceil((self._limit - cost_of(one.chosen)) / WAIT_COST)
+                for found in Orders(one.chosen, reserved, steps).better(wanted.cluster, below):
+                    self._keep(wanted, found, reserved)
+            if not steps.left:
+                self.leave_out(one.least)
+                return
 
     def _reservations(self, one: _Open, steps: Steps) -> Iterator[tuple[Placed, Nodes]]:
         """Places for the wanted pods, with the nodes to reserve: theirs, and others that restarted pods might take."""
