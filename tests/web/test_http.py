@@ -32,7 +32,7 @@ BAD = [
     ("/bind", b'{"PodName": "../x", "PodNamespace": "a", "PodUID": "u", "Node": "n1"}', 400, "PodName: '../x'"),
     ("/bind", b'{"PodName": "p", "PodNamespace": "a/pods/p?x", "PodUID": "u", "Node": "n1"}', 400, "PodNamespace: '"),
     ("/preempt", b'{"NodeNameToMetaVictims": 3}', 400, "NodeNameToMetaVictims"),
-    ("/nothing", b"{}", 404, "Not Found"),
+    ("/nothing", b"{}", 404, "no such path"),
 ]
 
 

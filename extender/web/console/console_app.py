@@ -17,7 +17,6 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
-from starlette.exceptions import HTTPException
 
 from extender import __version__
 from extender.base.berth_errors import WireError
@@ -186,9 +185,14 @@ class ConsoleApp:
 def routes(console: Console) -> FastAPI:
     app = FastAPI(title="Berth", version=__version__, docs_url=None, redoc_url=None)
 
-    @app.exception_handler(HTTPException)
-    async def no_route(_: Request, error: HTTPException) -> Response:
-        return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+    @app.exception_handler(404)
+    async def no_path(_: Request, __: Exception) -> Response:
+        return JSONResponse({"error": "the console has no such path"}, 404)
+
+    @app.exception_handler(405)
+    async def no_method(_: Request, error: Exception) -> Response:
+        headers = getattr(error, "headers", None)  # Allow: the methods of the path
+        return JSONResponse({"error": "the path does not take this method"}, 405, headers)
 
     @app.get("/version")
     async def version() -> Response:
