@@ -49,6 +49,11 @@ from extender.policy import Policy
 
 _NAMED = 3  # pods of a reason
 _CLAIM = "ResourceClaim"
+_NEEDED = {
+    "ResourceSlice": "which devices there are",
+    "DeviceClass": "which devices a class has",
+    _CLAIM: "which devices are in use",
+}
 _MAX_GPUS, _MAX_PODS = 32, 400
 _SECONDS = 10.0
 Words = Annotated[
@@ -112,7 +117,7 @@ def defrag_command(
     _check_question(words, file, shape, (("--pods", pods > 1), ("--in", level), ("--selector", selector)))
     objects = from_files(snapshot) if snapshot else from_cluster(kubeconfig, context, budgets=True)
     reading = reading_of(*objects[:3], is_live=objects.is_live)
-    _check_claims(reading, objects, of_files=bool(snapshot))
+    _check_kinds(reading, objects, of_files=bool(snapshot))
     unread = unread_of(reading, reading.cache.snapshot())
     if unread.claims:
         raise WireError(objects.where, f"{unread.claims}, so it is not known which devices are in use")
@@ -154,17 +159,20 @@ def _check_question(
         raise WireError("--in", f"is for several pods: give --pods, too, is {shape.level}")
 
 
-def _check_claims(reading: ClusterReading, objects: Objects, *, of_files: bool) -> None:
-    """Raises WireError if it is not known which devices are in use: without claims, all would seem free.
+def _check_kinds(reading: ClusterReading, objects: Objects, *, of_files: bool) -> None:
+    """Raises WireError if it is not known which devices there are, or which are in use.
 
-    A file does not say whether its cluster has no claims. It may have none if its running pods name none.
+    Without claims, all devices would seem free. A file does not say whether its cluster has no claims: it may have none
+    if its running pods name none.
     """
-    why = objects.refused.get(_CLAIM, "")
     named = any(pod.claim_keys or pod.extended_claim for pod in reading.pods if pod.node_name)
-    if of_files and _CLAIM not in reading.kinds and (named or "Pod" not in reading.kinds):
-        why = "there is none"
-    if why:
-        raise WireError(objects.where, f"has no readable {_CLAIM} ({why}), so it is not known which devices are in use")
+    for kind, what in _NEEDED.items():
+        why = objects.refused.get(kind, "")
+        needed = kind != _CLAIM or named or "Pod" not in reading.kinds
+        if of_files and kind not in reading.kinds and needed:
+            why = "there is none"
+        if why:
+            raise WireError(objects.where, f"has no readable {kind} ({why}), so it is not known {what}")
 
 
 def _check_level(level: str, reading: ClusterReading, policy: Policy) -> None:

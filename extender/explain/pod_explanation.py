@@ -206,8 +206,10 @@ def _explanation(question: _Question) -> Explanation:
     if kept:
         reasons = tuple(sorted(reasons, key=lambda one: one.code != Code.CLIQUE.name))
         misses = (*clique_misses(kept, question.requirements, snapshot), *misses)
-    sentence = _refused(name, reasons, misses, unschedulable)
-    if may_fit := [name for one in unschedulable.classes for name in _may_be_joined(one)]:
+    may_fit = [node for one in unschedulable.classes for node in _may_be_joined(one)]
+    beginning = f"pod {name} is not known to fit" if may_fit else f"pod {name} fits nowhere"
+    sentence = _refused(beginning, reasons, misses, unschedulable)
+    if may_fit:
         sentence += f"; {unknown_links(may_fit)}: it may fit there"
     if misses and any(one.renamed is not None and one.sentence() == misses[0] for one in stats):
         sentence = f"pod {name} fits nowhere: {misses[0]}"  # the reasons of nodes only follow from it
@@ -400,14 +402,14 @@ def _leaves(excluded: Mapping[Code, list[str]], nodes: int) -> str:
 
 
 def _refused(
-    name: str, reasons: tuple[UnschedulableNodes, ...], misses: tuple[str, ...], unschedulable: _AllUnschedulable
+    beginning: str, reasons: tuple[UnschedulableNodes, ...], misses: tuple[str, ...], unschedulable: _AllUnschedulable
 ) -> str:
     """What is true of the nodes that come nearest, the nearest miss, and the other nodes in short."""
     if not reasons:
-        return f"pod {name} fits nowhere: the cluster has no node"
+        return f"{beginning}: the cluster has no node"
     first, *others = reasons
     nearest = f"; {misses[0]}" if misses else ""
-    sentence = f"pod {name} fits nowhere: {first.reason} on {unschedulable.where(first.reason)}{nearest}"
+    sentence = f"{beginning}: {first.reason} on {unschedulable.where(first.reason)}{nearest}"
     if not others:
         return sentence
     most, left = max(others, key=lambda one: one.nodes), sum(one.nodes for one in others)

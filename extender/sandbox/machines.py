@@ -103,6 +103,10 @@ class MachineFile(BaseModel):
         for row in self.topo_m or ():
             if len(row) != self.gpus:
                 raise ValueError(f"a row of topo_m has {len(row)} entries for {self.gpus} GPUs")
+        if self.nvswitch and not self.links_per_gpu:
+            raise ValueError("nvswitch is true: links_per_gpu must say how many links of each GPU go into it")
+        if (self.links or any(self.links_per_gpu or ())) and not _rates(self)[0]:
+            raise ValueError("link_GBps_per_direction must say how fast each of the links is")
         for bus, number in Counter(nic.pci_bus_id for nic in self.nics).items():
             if number > 1:
                 raise ValueError(f"{number} entries of nics have pci_bus_id {bus!r}")

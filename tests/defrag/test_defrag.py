@@ -288,12 +288,20 @@ def test_an_object_that_cannot_be_read_is_named(
     assert message in err
 
 
-@pytest.mark.parametrize("lacking", [("ResourceClaim",), ("ResourceClaim", "Pod")])
-def test_without_claims_no_device_is_known_to_be_free(lacking: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("lacking", "what"),
+    [
+        (("ResourceClaim",), "which devices are in use"),
+        (("ResourceClaim", "Pod"), "which devices are in use"),
+        (("ResourceSlice",), "which devices there are"),
+        (("DeviceClass",), "which devices a class has"),
+    ],
+)
+def test_what_was_not_read_is_not_taken_for_absent(lacking: tuple[str, ...], what: str, tmp_path: Path) -> None:
     objects = [one for one in objects_of_case(CASES[0]) if one["kind"] not in lacking]
     code, out, err = berth(["defrag", "--gpus", "8", "--snapshot", str(snapshot_file(tmp_path, objects))])
     assert (code, out) == (2, "")
-    assert "no readable ResourceClaim (there is none), so it is not known which devices are in use" in err
+    assert f"no readable {lacking[0]} (there is none), so it is not known {what}" in err
 
 
 def test_a_cluster_that_lists_no_claims_is_refused() -> None:

@@ -103,9 +103,22 @@ def test_nodes_that_are_none(text: str, wrong: str) -> None:
     assert str(raised.value).startswith(wrong)
 
 
-def test_the_machine_file_of_the_docs_is_one(tmp_path: Path) -> None:
+def machine_of_the_docs() -> str:
     (text,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "replay.md").read_text(), re.DOTALL)
-    (tmp_path / "hgx-a100.yaml").write_text(text)
+    return text
+
+
+@pytest.mark.parametrize("field", ["links_per_gpu", "link_GBps_per_direction"])
+def test_a_machine_file_with_links_of_no_number_or_speed_is_refused(field: str, tmp_path: Path) -> None:
+    """Its GPUs would be joined by nothing, which is no fact."""
+    lines = [line for line in machine_of_the_docs().splitlines() if not line.startswith(field)]
+    (tmp_path / "half.yaml").write_text("\n".join(lines))
+    with pytest.raises(WireError, match=field):
+        parse_nodes(f"1x{tmp_path}/half.yaml")
+
+
+def test_the_machine_file_of_the_docs_is_one(tmp_path: Path) -> None:
+    (tmp_path / "hgx-a100.yaml").write_text(machine_of_the_docs())
     nodes = parse_nodes(f"2x{tmp_path}/hgx-a100.yaml")
     jobs = [Job(f"j{i}", i, gpus=8, topology="required") for i in range(3)]
     found = run_replay(fleet_of(nodes), jobs, placement_of("berth"))
