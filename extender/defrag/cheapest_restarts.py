@@ -78,6 +78,7 @@ def advise(cluster: Cluster, asked: Asked, restarts: Collection[Restart], budget
     """The cheapest of these restarts with which the pods fit. `budgets` are the disruptions that each budget allows."""
     ordered, memory = sorted(restarts, key=_by_order), cluster.memory
     memory.by_node, memory.domains = _by_node(ordered), {}
+    cluster.count_free([*asked.pods, *(pod for one in ordered for pod in one.pods)])
     search = _Search(cluster, asked, ordered, memory.by_node, budgets)
     try:
         now = cluster.place(asked)

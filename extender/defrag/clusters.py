@@ -70,7 +70,8 @@ class Memory:
     base: Snapshot
     policy: Policy
     context: EvaluationContext
-    free: Counter[int] | None  # nodes by their free GPUs; None if numbers of GPUs say nothing
+    free: Counter[int] | None = None  # see `Cluster.count_free`; None, too, if numbers of GPUs say nothing
+    closed: Nodes = NO_NODES  # nodes that none of the pods may use
     rankings: RankingCache = field(default_factory=RankingCache)
     usable: dict[object, Nodes] = field(default_factory=dict)  # by node selectors and tolerations
     statuses: dict[object, dict[NodeInfo, FilterStatus]] = field(default_factory=dict)  # by requirements key
@@ -149,9 +150,7 @@ class Cluster:
     @classmethod
     def of(cls, snapshot: Snapshot, left: Mapping[str, Amounts], policy: Policy, context: EvaluationContext) -> Cluster:
         """The cluster as it is."""
-        infos = snapshot.node_infos.values()
-        is_whole = not any(info.inventory.gpus & ~info.inventory.simple for info in infos)
-        memory = Memory(snapshot, policy, context, Counter(map(_free_gpus, infos)) if is_whole else None)
+        memory = Memory(snapshot, policy, context)
         for name, info in snapshot.node_infos.items():
             for pool in info.inventory.pools:
                 memory.seeing.setdefault(pool.key, []).append(name)
@@ -199,15 +198,26 @@ class Cluster:
                     found = found.plus(one.requests.get(pod.uid, Amounts(pods=1)))
         return found
 
+    def count_free(self, pods: Iterable[Pod]) -> None:
+        """Count the free GPUs of the cluster as it is, of the nodes that one of these pods may use."""
+        memory, infos = self.memory, self.memory.base.node_infos
+        kinds = {(pod.node_selectors, pod.tolerations): pod for pod in pods}
+        memory.closed = frozenset(infos).difference(*map(self.runnable, kinds.values()))
+        is_whole = not any(info.inventory.gpus & ~info.inventory.simple for info in infos.values())
+        memory.free = Counter(self._free_gpus(name, info) for name, info in infos.items()) if is_whole else None
+
     def free_by_node(self) -> Counter[int] | None:
         """Nodes by their free GPUs; None if some have parts of GPUs or shares, which numbers of GPUs do not count."""
         if self.memory.free is None:
             return None
         found = self.memory.free.copy()
         for name in self.changed:
-            found[_free_gpus(self.memory.base.node_infos[name])] -= 1
-            found[_free_gpus(self.snapshot.node_infos[name])] += 1
+            found[self._free_gpus(name, self.memory.base.node_infos[name])] -= 1
+            found[self._free_gpus(name, self.snapshot.node_infos[name])] += 1
         return found
+
+    def _free_gpus(self, name: str, info: NodeInfo) -> int:
+        return 0 if name in self.memory.closed else (info.inventory.gpus & ~info.busy).bit_count()
 
     # -- places --------------------------------------------------------------------------------------------------
 
@@ -334,10 +344,6 @@ class Cluster:
         problem = gang_problem(gang, members, memory.policy, self.snapshot, nodes)
         snapshot = hypothetical_snapshot(self.snapshot, {name: infos[name] for name in names}, next(memory.versions))
         return plan_gang(problem, snapshot, memory.context, memory.plans.rankings, memory.plans.memory)
-
-
-def _free_gpus(node_info: NodeInfo) -> int:
-    return (node_info.inventory.gpus & ~node_info.busy).bit_count()
 
 
 class Offers:

@@ -89,6 +89,18 @@ def test_a_snapshot_without_names_has_the_same_advice(case: Json, tmp_path: Path
     assert found["cost"] == case.get("cost", found["cost"])
 
 
+@pytest.mark.parametrize("spec", [{"unschedulable": True}, {"taints": [{"key": "team", "effect": "NoSchedule"}]}])
+def test_free_gpus_that_no_pod_may_use_are_no_places(spec: Json) -> None:
+    """They were counted as places: pods that must wait seemed not to, so that there might be a cheaper way."""
+    objects, shape = crowded_world(0)
+    one = objects_of({"nodes": {"z": "hgx-h100-8"}})
+    node = next(one for one in one if one["kind"] == "Node")
+    node["spec"] = spec
+    slices = [obj for obj in one if obj["kind"] == "ResourceSlice"]
+    found = DefragWorld([*objects, node, *slices], shape).advice()
+    assert (found.cost, found.is_cheapest) == (DefragWorld(objects, shape).advice().cost, True)
+
+
 def test_a_search_that_ends_early_says_so() -> None:
     """A clock that is past the deadline at once: nothing is known, which is not the same as impossible."""
     objects = objects_of_case(CASES[0])
