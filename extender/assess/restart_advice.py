@@ -150,7 +150,7 @@ def advise_restarts(
         found.still_waits = _without_places(wanted.asked, advice.nodes)
     elif advice.verdict is Verdict.IMPOSSIBLE:
         with suppress(DeadlineExceeded):
-            nodes = _if_joined(cluster, wanted.asked, movable) if _needs_links(wanted.asked, policy) else []
+            nodes = _if_joined(cluster.without(movable.restarts), wanted.asked, policy)
             found.verdict = NOT_KNOWN if nodes else found.verdict
             found.reason = unknown_links(nodes) if nodes else cluster.without(movable.restarts).refusal(wanted.asked)
     elif advice.verdict is Verdict.ADVICE:
@@ -162,6 +162,9 @@ def advise_restarts(
     if _needs_links(wanted.asked, policy):
         found.assumed_links = assumed(snapshot.node_infos[name] for name in found.placed_on)
     found.sentence = f"{found.wanted}: {_in_one_line(found)}"
+    with suppress(DeadlineExceeded):
+        if found.moves and (nodes := _if_joined(cluster, wanted.asked, policy)):
+            found.sentence += f"; there may be room without a restart: {unknown_links(nodes)}"
     if found.still_waits:
         found.sentence += f"; {_for_a_part(found, len(wanted.asked.pods))}"
     found.sentence += assumed_links(found.assumed_links)
@@ -172,18 +175,17 @@ def _needs_links(asked: Asked, policy: Policy) -> bool:
     return needs_links(intent_of(pod.annotations, policy.defaults.topology) for pod in asked.pods)
 
 
-def _if_joined(cluster: Cluster, asked: Asked, movable: Movable) -> list[str]:
-    """The nodes of which nobody has read the links, and on which the pods may have room if links join all GPUs there.
+def _if_joined(cluster: Cluster, asked: Asked, policy: Policy) -> list[str]:
+    """The nodes of which nobody has read the links, and on which the pods have room if links join all GPUs there.
 
-    Raises DeadlineExceeded.
+    None if the pods need no links. Raises DeadlineExceeded.
     """
-    infos, memory = cluster.memory.base.node_infos, cluster.memory
+    infos, memory = cluster.snapshot.node_infos, cluster.memory
     nodes = {name: as_if_joined(infos[name]) for name in unread(infos.values())}
-    if not nodes:
+    if not nodes or not _needs_links(asked, policy):
         return []
-    joined = hypothetical_snapshot(memory.base, {**infos, **nodes}, memory.base.version)
-    every = Cluster.of(joined, movable.left, memory.policy, memory.context).without(movable.restarts)
-    placed = every.place(asked)
+    joined = hypothetical_snapshot(cluster.snapshot, {**infos, **nodes}, memory.base.version)
+    placed = Cluster.of(joined, cluster.left, memory.policy, memory.context).place(asked)
     return sorted(set(placed.nodes.values()) & nodes.keys()) if placed is not None else []
 
 
