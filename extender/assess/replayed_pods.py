@@ -72,7 +72,8 @@ def replayed_pods(
         jobs, found.nodes, found.of_plugin = choice.jobs(), len(nodes), bool(plugin)
         found.pods, found.jobs, found.left_out = len(choice.chosen), len(jobs), choice.left_out
         if not jobs:
-            found.problem = "no pod with GPUs runs" if reading.knows_claims else "no ResourceClaims were read"
+            none = "no running pod has known claims, or whole GPUs of NVIDIA's device plugin"
+            found.problem = none if reading.knows_claims else "no ResourceClaims were read"
             return found
         fleet = fleet_of((), choice.fleet())
         tasks = [Task(fleet, jobs, placement_of(one), _SEED) for one in ("berth", "first fit", "emptiest node")]
