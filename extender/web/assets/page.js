@@ -25,6 +25,7 @@ function stepsOf(words) {
 }
 
 let detailHash = ""; // the address of the open dialog
+let routedAway = 0; // events of dialogs that a new address closed, which are still to come
 
 function route() {
   let words;
@@ -38,6 +39,7 @@ function route() {
   else { // "fleet", and any address that the page does not know
     view.by = LEVELS.includes(rest[0]) ? rest[0] : LEVELS[0];
     view.path = stepsOf(rest.slice(1));
+    routedAway += $("detail").open;
     $("detail").close();
     showView();
   }
@@ -146,7 +148,8 @@ $("jobs").onclick = async (event) => { // a link has no token
 $("close").onclick = () => $("detail").close();
 // The event comes a little later than the end of the dialog: a new address may be there, and stays.
 $("detail").onclose = () => {
-  if (detailHash && location.hash === detailHash) history.replaceState(null, "", viewHash());
+  if (routedAway) routedAway -= 1;
+  else if (detailHash && location.hash === detailHash) history.replaceState(null, "", viewHash());
 };
 document.querySelector("aside").onmouseleave = () => light({});
 $("token").onsubmit = (event) => {
