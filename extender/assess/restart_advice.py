@@ -49,7 +49,7 @@ from extender.scheduling import Evaluator
 from extender.topology.link_knowledge import as_if_joined, assumed, assumed_links, needs_links, unknown_links, unread
 
 _TOLERATION = {"key": TOLERATION.key, "operator": TOLERATION.operator}
-NOT_KNOWN = "not-known"  # the verdict where only links that nobody has read are lacking
+NOT_KNOWN = "not-known"  # the verdict if the pods fit, should links that no agent reports join the GPUs
 _SENTENCES = {
     "fits": "there is room now",
     "impossible": "there is no room even if all pods that may be restarted end",
@@ -176,7 +176,7 @@ def _needs_links(asked: Asked, policy: Policy) -> bool:
 
 
 def _if_joined(cluster: Cluster, asked: Asked, policy: Policy) -> list[str]:
-    """The nodes of which nobody has read the links, and on which the pods have room if links join all GPUs there.
+    """The nodes whose links no agent reports, and on which the pods have room if links join all GPUs of the node.
 
     None if the pods need no links. Raises DeadlineExceeded.
     """

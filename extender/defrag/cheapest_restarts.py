@@ -136,7 +136,7 @@ class _Search:
         self._by_node = by_node
         self._wanted = Counter[int]()  # the wanted pods by their GPUs, as far as these are known
         self._open: list[_Open] = []
-        self.least = 0.0  # no advice costs less than this, or than what was left out
+        self.least = 0.0  # the search finds no advice below this cost, unless a limit left it out
         self.best: Advice | None = None
         self.found: list[Advice] = []  # all
         self.left_out = inf  # the least cost of what a limit left out

@@ -352,7 +352,7 @@ class EmptiedFleet:
         return plan_gang(problem, on or self.question.snapshot, context)
 
     def if_joined(self, problem: GangProblem) -> list[str]:
-        """The nodes of which nobody has read the links, and on which the gang fits if they join all GPUs there.
+        """The nodes whose links no agent reports, and on which the gang fits if links join all GPUs of the node.
 
         Raises DeadlineExceeded.
         """

@@ -259,7 +259,7 @@ class _Releases:
         self._tries = 0
         self._unfit: set[tuple[object, ...]] = set()
         self._found: list[tuple[frozenset[ObjectKey], NearMiss]] = []
-        # Nodes that refuse even then, but only because of links that nobody has read: now, and if devices are freed.
+        # Nodes that refuse even then, only because no agent reports their links: now, and if devices are freed.
         self._now = {one.first[0] for one in refusal.classes if may_be_joined(one.node_info, one.status.reason.code)}
         self._unread: list[str] = []
 
@@ -424,7 +424,7 @@ def options_of(problem: Problem) -> Iterator[tuple[int, str, DeviceRequest]]:
 
 
 def _largest_joined(node_info: NodeInfo, free: int, wanted: int) -> int:
-    """Of free devices, at most as many as wanted; all of them where nobody has read the links."""
+    """The size of the largest joined free set, at most `wanted`; all free GPUs count if no agent reports the links."""
     if node_info.fabric is None:
         return 0
     if links_of(node_info) is Links.UNKNOWN:

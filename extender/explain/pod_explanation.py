@@ -217,7 +217,7 @@ def _explanation(question: _Question) -> Explanation:
 
 
 def _may_be_joined(one: EquivalentNodes) -> Sequence[str]:
-    """The first nodes of a class that has enough free devices, but of which nobody has read the links."""
+    """The first nodes of a class that has enough free devices, but whose links no agent reports."""
     return one.first if may_be_joined(one.node_info, one.status.reason.code) else ()
 
 

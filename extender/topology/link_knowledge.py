@@ -52,7 +52,7 @@ def is_equal_for_all(fabric: Fabric) -> bool:
     return len(set(graph.switch_links)) == 1 and len(pairs) <= 1
 
 
-# -- answers that rest on links that nobody has read ---------------------------------------------------------------
+# -- answers about nodes whose links no agent reports ---------------------------------------------------------------
 
 
 def needs_links(intents: Iterable[PodIntent]) -> bool:
@@ -61,7 +61,7 @@ def needs_links(intents: Iterable[PodIntent]) -> bool:
 
 
 def unread(node_infos: Iterable[NodeInfo]) -> list[str]:
-    """The names of those of these nodes of which nobody has read the links."""
+    """The names of the nodes whose links no agent reports, if the product leaves them open."""
     return [info.node.name for info in node_infos if links_of(info) is Links.UNKNOWN]
 
 
@@ -72,7 +72,7 @@ def assumed(node_infos: Iterable[NodeInfo]) -> list[str]:
 
 
 def may_be_joined(node_info: NodeInfo, code: Code) -> bool:
-    """Whether a node refuses a pod only because of links that nobody has read. `code` is its reason."""
+    """Whether a node refuses a pod only because no agent reports its links. `code` is the reason of the refusal."""
     return code in (Code.TOPOLOGY, Code.BANDWIDTH) and links_of(node_info) is Links.UNKNOWN
 
 
