@@ -13,7 +13,7 @@ from extender.api.fields import Json, inner, need, string_map
 from extender.api.nodes import resource_units
 from extender.api.pods import may_need_devices
 from extender.replay.fleets import naming
-from extender.replay.jobs import GPU_CLASS
+from extender.replay.jobs import GPU_CLASS, MAX_GPUS
 from extender.sandbox import MachineNode, machine_objects, unlinked_machine
 from extender.vendors import GPU, PLUGIN_RESOURCES, driver_of
 
@@ -60,6 +60,11 @@ def has_whole_gpus(labels: Mapping[str, str]) -> bool:
     """
     is_shared = labels.get(_STRATEGY, "none") != "none" or labels.get(_REPLICAS, "1") not in ("0", "1")
     return not is_shared and not _PARTS.search(labels.get(PLUGIN_RESOURCES[WHOLE_PLUGIN], ""))
+
+
+def may_ask_for(gpus: int) -> bool:
+    """Whether a pod of a job may ask for so many GPUs of a device plugin."""
+    return 0 < gpus <= MAX_GPUS
 
 
 def _plugin_gpus(node: Json) -> int:
