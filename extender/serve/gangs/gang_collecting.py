@@ -21,7 +21,7 @@ from extender.cache import ClusterCache
 from extender.gangs.empty_domains import EmptyDomains, domains_by_room
 from extender.gangs.gang import gang_minimum, is_incomplete, own_claims
 from extender.gangs.gang_problem import NO_ROOM, GangMembers, GangProblem, gang_members, gang_problem
-from extender.gangs.gang_trial import GangMemory
+from extender.gangs.node_rooms import GangMemory
 from extender.scheduling import EvaluationContext
 from extender.scheduling.shortlist import CollectedDomain
 from extender.serve.evaluations import in_steps
