@@ -140,12 +140,12 @@ class GangCollecting:
                     return
 
     def _context(self) -> EvaluationContext:
-        return self._filter_service.context(self._evaluations.whole_call())
+        return self._filter_service.context(self._evaluations.one_plan())
 
     def _fits(self, pod: Pod) -> bool:
         """Whether the gang of this member is known to fit now."""
         with suppress(DeadlineExceeded):  # its last plan found no room
-            return self._planning.fits(self._planning.gang_of(pod), pod, self._evaluations.whole_call())
+            return self._planning.fits(self._planning.gang_of(pod), pod, self._evaluations.one_plan())
         return False
 
     def _problem(self, pod: Pod) -> GangProblem | None:
@@ -159,7 +159,7 @@ class GangCollecting:
             return None
         members = members.first(gang.missing)
         try:
-            usable = self._planning.usable_nodes(members, self._evaluations.whole_call())
+            usable = self._planning.usable_nodes(members, self._evaluations.one_plan())
         except DeadlineExceeded:
             return None
         problem = gang_problem(gang, members, policy, snapshot, usable)
