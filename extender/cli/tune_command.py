@@ -27,7 +27,7 @@ from extender.tune import AIMS, MAX_DRAWS, Aim, Interval, Tuning, frontier_pictu
 
 _ROWS = 10  # candidates of the table
 _MIN_DRAWS = 5
-_LONG = 60.0  # seconds; a shorter tuning needs no notice
+_LONG = 600.0  # seconds; a shorter tuning needs no notice
 
 
 def tune_command(
