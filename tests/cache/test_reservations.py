@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.fleet import Fleet
 from extender.api.object_meta import ObjectKey
-from extender.api.resource_claims import Allocation, Claim, Result
+from extender.api.resource_claims import Allocation, Claim, Reservation, Result
 from extender.api.resource_slices import DeviceId
 from extender.cache import CacheListener, ClusterCache
 from extender.policy import Policy
@@ -154,7 +154,7 @@ def test_the_end_of_the_holds_of_a_node_reads_no_other_hold() -> None:
     counted = cache.reservations.by_claim = CountedReservations()
     for number in range(50):
         device = DeviceId("d", f"n{number}", "g")
-        cache.hold(f"c{number}", f"p{number}", f"n{number}", (Result("r", device),), 10.0)
+        cache.hold({f"c{number}": Reservation(f"p{number}", f"n{number}", (Result("r", device),), 10.0)})
     counted.reads = 0
     cache.release_node("n7", kept={"p7"})
     assert cache.reservations.holds == 50
