@@ -53,9 +53,8 @@ class ClusterCache:
         features: Features | None = None,
         remembered_changes: int = _MAX_REMEMBERED_CHANGES,
         vacant_states: int = _MAX_VACANT_STATES,
-        listener: CacheListener | None = None,
     ) -> None:
-        self.listeners = [listener] if listener is not None else []
+        self.listeners: list[CacheListener] = []
         self.timers = CacheTimers()
         self.channels = Channels()
         self.allocated_devices = AllocatedDevices(self._put_channels)

@@ -112,7 +112,8 @@ class Freed(CacheListener):
 def test_the_end_of_a_bind_wakes_if_the_claim_lacks_its_devices(reserved: str, allocated: str, frees: int) -> None:
     """A special claim gets its own UID when the bind creates it, so until the bind ends its share counts twice."""
     listener, device = Freed(), DeviceId("gpu.nvidia.com", "n1", "gpu-0")
-    cache = ClusterCache(listener=listener)
+    cache = ClusterCache()
+    cache.listeners.append(listener)
     cache.assume(reserved, "p", "n1", (Result("gpu", device),))
     allocation = Allocation((Result("gpu", device._replace(device=allocated)),))
     key = ObjectKey("default", "c")
@@ -125,7 +126,8 @@ def test_the_end_of_a_bind_wakes_if_the_claim_lacks_its_devices(reserved: str, a
 def test_waking_does_not_feed_itself() -> None:
     """A pod that is rejected again after it was woken frees nothing, so nothing wakes it a second time."""
     listener = Freed()
-    fleet = Fleet("mixed", listener=listener)
+    fleet = Fleet("mixed")
+    fleet.cache.listeners.append(listener)
     fleet.fill(1, 0.0)
     assert fleet.filter(fleet.pod("p", 1, 8)).passed
     waits = fleet.pod("q", 1, 8)
