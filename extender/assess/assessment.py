@@ -49,6 +49,7 @@ class Assessment:
     unreadable: list[str]
     graphs: dict[str, Graph] = field(default_factory=dict)  # by node: of the pods with several GPUs
     knows_claims: bool = True  # False: which GPUs are free is not known, but for those of device plugins
+    policy: str = ""  # where the policy is from; '': the default
 
     def as_json(self) -> Json:
         """The assessment without the graphs. GPUs are a list of positions in place of a mask."""
@@ -66,9 +67,16 @@ class Assessment:
         return found
 
 
-def assess(reading: ClusterReading, *, replays: bool, progress: Callable[[int], None] = lambda _: None) -> Assessment:
-    """Assess a cluster under the default policy."""
-    policy, snapshot = Policy(), reading.cache.snapshot()
+def assess(
+    reading: ClusterReading,
+    policy: Policy,
+    source: str = "",
+    *,
+    replays: bool,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Assessment:
+    """Assess a cluster under a policy. `source` says where that is from, unless it is the default one."""
+    snapshot = reading.cache.snapshot()
     unread = unread_of(reading, snapshot)
     sets = pod_sets(reading, snapshot)
     halves = {group_of(pod) for pod in reading.pods if pod.uid in unread.pods}
@@ -77,7 +85,8 @@ def assess(reading: ClusterReading, *, replays: bool, progress: Callable[[int], 
     spread = frozenset(chain.from_iterable(one.uids for one in gangs if one.nodes > 1))
     fleet = fleet_state(reading, snapshot, users_by_node(sets), spread, policy.group_levels, unread)
     several = sorted((one for one in sets if one.is_several), key=_worst_first)
-    asked = [sum(plugin_requests(pod).values()) for pod in reading.pods if pod.node_name]
+    whole = (pod for pod in reading.pods if pod.node_name and pod.node_name not in reading.shared_on)
+    asked = [sum(plugin_requests(pod).values()) for pod in whole]
     found = Assessment(
         len(snapshot.node_infos),
         fleet,
@@ -98,9 +107,10 @@ def assess(reading: ClusterReading, *, replays: bool, progress: Callable[[int], 
         [*reading.unreadable, *(f"node {name}: {why}" for name, why in reading.cache.failed_nodes.items())],
         _graphs(several, snapshot),
         reading.knows_claims,
+        source,
     )
     if replays:
-        found.replay = replayed_pods(reading, snapshot, sets, gangs, policy.group_levels, unread.nodes, progress)
+        found.replay = replayed_pods(reading, snapshot, sets, gangs, policy, unread.nodes, progress)
     found.unknown = list(_unknown(found, reading, snapshot))
     return found
 

@@ -15,7 +15,7 @@ from extender.api.pod_groups import GroupKey, GroupSource
 from extender.api.pods import SCHEDULER, Pod
 from extender.api.resource_claims import Claim
 from extender.assess.gang_spread import group_of
-from extender.assess.pod_facts import Budget, ClusterFacts, PodFacts, time_of
+from extender.assess.pod_facts import Budget, ClusterFacts, PodFacts
 from extender.defrag import RESERVED, Restart, gpus_of
 
 _HOUR = 3600.0
@@ -180,12 +180,9 @@ class _Movable:
 
     def _hours(self, claim: Claim, owners: Mapping[str, tuple[str, str]]) -> float:
         """The hours since the first start of its pods; 0 if all of them only serve."""
-        started = [self._started(uid) for uid in self._users(claim) if owners[uid][0] != _SERVES]
-        return max(((self._terms.now - one).total_seconds() / _HOUR for one in started if one is not None), default=0.0)
-
-    def _started(self, uid: str) -> datetime | None:
-        started = self._known[uid].started or time_of(self._pods[uid].created)
-        return min(started or self._terms.now, self._terms.now)
+        now = self._terms.now
+        began = [self._known[uid].began or now for uid in self._users(claim) if owners[uid][0] != _SERVES]
+        return max(((now - min(one, now)).total_seconds() / _HOUR for one in began), default=0.0)
 
     def _why_it_stays(self, pod: Pod) -> str:
         """Why a pod is never restarted; '' if it may be."""

@@ -20,6 +20,7 @@ from extender.assess.gang_spread import GangSpread
 from extender.assess.pod_jobs import by_age, gang_of, pod_job
 from extender.assess.pod_sets import PodSet
 from extender.base.berth_errors import BerthError
+from extender.policy import Policy
 from extender.replay import Job, Outcome, Task, fleet_of, placement_of, run_side_by_side
 from extender.replay.emptied_nodes import plugin_slices
 
@@ -59,7 +60,7 @@ def replayed_pods(
     snapshot: Snapshot,
     sets: Sequence[PodSet],
     gangs: Sequence[GangSpread],
-    levels: Sequence[str],
+    policy: Policy,
     unknown: Container[str],
     progress: Callable[[int], None] = lambda _: None,
 ) -> Replayed:
@@ -67,7 +68,7 @@ def replayed_pods(
     found = Replayed(0, len(snapshot.node_infos))
     try:
         plugin = {} if _has_claims(reading) else _of_plugins(reading)
-        nodes = _sample(snapshot, levels, unknown, plugin)
+        nodes = _sample(snapshot, policy.group_levels, unknown, plugin)
         choice = _Choice(reading, snapshot, nodes, plugin)
         jobs, found.nodes, found.of_plugin = choice.jobs(), len(nodes), bool(plugin)
         found.pods, found.jobs, found.left_out = len(choice.chosen), len(jobs), choice.left_out
@@ -76,7 +77,7 @@ def replayed_pods(
             found.problem = none if reading.knows_claims else "no ResourceClaims were read"
             return found
         fleet = fleet_of((), choice.fleet())
-        tasks = [Task(fleet, jobs, placement_of(one), _SEED) for one in ("berth", "first fit", "emptiest node")]
+        tasks = [Task(fleet, jobs, placement_of(one, policy), _SEED) for one in ("berth", "first fit", "emptiest node")]
         outcomes = run_side_by_side(tasks, progress)
     except (BerthError, RuntimeError, ValueError) as error:
         found.problem = str(error)

@@ -49,6 +49,8 @@ def headline(found: Assessment) -> Iterator[str]:
     spread = [one for one in found.gangs if one.domains > one.fewest]
     if found.gangs:
         yield f"Of {counted(len(found.gangs), 'gang')}, {len(spread)} spread over more domains than they need."
+    if found.policy:
+        yield f"Berth's decisions are those of the policy of {found.policy}."
 
 
 def _free_in_words(products: Sequence[ProductState]) -> Iterator[str]:

@@ -15,11 +15,14 @@ from extender.assess import Assessment, ClusterReading, anonymised, assess, html
 from extender.assess.texts import HEADS, gang_cells, headline, product_cells, replay_cells, set_cells
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted
-from extender.cli.cluster_objects import from_cluster, from_files
+from extender.cli.cluster_objects import UsedPolicy, from_cluster, from_files, policy_of_cluster
+from extender.cli.console_client import NAMESPACE, BerthNamespace
 from extender.cli.logs import set_up_logging
+from extender.cli.object_files import policy_of
 from extender.cli.options import Kubeconfig, Output, needs
 from extender.cli.output import Screen, say, say_json, table_screen
 from extender.files import name_of
+from extender.policy import Policy
 
 _ROWS = 6  # of each table: all of it is one screen
 
@@ -50,26 +53,32 @@ def assess_command(
         ),
     ] = None,
     replay: Annotated[bool, typer.Option(help="Replay the running pods with Berth and without it.")] = True,
+    policy: Annotated[
+        Path | None, typer.Option(help="The policy of Berth. Default: that of the cluster's Berth, or every default.")
+    ] = None,
+    berth_namespace: BerthNamespace = NAMESPACE,
     output: Output = "table",
 ) -> None:
     """Say what Berth would do on a cluster where it is not installed.
 
-    It only lists objects: nodes, pods, slices, claims, classes and taint rules. The share of --fail-below is the
-    predicted bandwidth of all pods with several GPUs, divided by that of the best sets of their nodes. Exit code 1
-    also if there are such pods, but the links of all of them are unknown, or if claims could not be read.
+    It only reads. --fail-below compares the percentage of the best sets' bandwidth, bandwidth.share in the JSON. Exit
+    code 1 also if pods have several GPUs, but that share is not known, or if the GPUs of any pod are not.
 
     Example: berth assess --kubeconfig ~/.kube/config --html assessment.html
     """
     set_up_logging("error")  # each bind of the replay would write a line
     needs(save, "--save", ("--anonymise", anonymise))
+    given = UsedPolicy(policy_of(policy), name_of(policy)) if policy is not None else None
     objects, refused, where, is_live = from_files(files) if files else from_cluster(kubeconfig)
     if save is not None:
         _save(save, objects, anonymise=anonymise)
+    used = given or (policy_of_cluster(kubeconfig, berth_namespace) if is_live else UsedPolicy(Policy()))
     reading = reading_of(objects, refused, where, is_live=is_live)
+    reading.lacking += [used.problem] if used.problem else []
     if jobs_file is not None:
         _write_jobs(jobs_file, reading)
     with Screen(stderr=True).status("assessing"):
-        found = assess(reading, replays=replay)
+        found = assess(reading, used.policy, used.source, replays=replay)
     if html is not None:
         _write(html, html_page(found).encode())
     if output == "json":
@@ -111,7 +120,7 @@ def _write_jobs(path: Path, reading: ClusterReading) -> None:
     lines, left_out = job_lines(reading, reading.cache.snapshot())
     _write(path, b"".join(orjson.dumps(line) + b"\n" for line in lines))
     if left_out:
-        why = "shared or unknown claims, or devices of a plugin other than whole GPUs of NVIDIA's"
+        why = "shared or unknown claims, or devices of a plugin other than up to 32 whole GPUs of NVIDIA's"
         say(f"berth: {counted(left_out, 'pod is', 'pods are')} not in {name_of(path)}: {why}", err=True)
 
 

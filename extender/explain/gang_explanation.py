@@ -50,7 +50,7 @@ from extender.gangs.gang_problem import (
 from extender.policy import Policy
 from extender.scheduling import EvaluationContext, path_labels, requirements_of
 from extender.scheduling.requirements import ErrorStatus, UnschedulableAndUnresolvable
-from extender.topology.link_knowledge import assumed, assumed_links, needs_links
+from extender.topology.link_knowledge import assumed_for
 
 _HOW_TO_MAKE_A_GANG = "the annotation berth.dev/group-min on its pods would make it a gang"
 _MAX_NODES_NAMED = 4  # nodes of a plan in a sentence
@@ -408,8 +408,9 @@ def _fits(found: GangExplanation, members: GangMembers, plan: GangPlan, snapshot
             devices = placement.devices(snapshot.node_infos[node])
             placed.append(PlannedMember(str(pod.key), node, devices))
     text = f"group {found.group} fits: {counted(len(placed), 'pod')} {where(plan.level, plan.domain)}"
-    if needs_links(one.intent for one in members.requirements.values()):
-        text += assumed_links(assumed(snapshot.node_infos[member.node] for member in placed))
+    text += assumed_for(
+        (one.intent for one in members.requirements.values()), (snapshot.node_infos[member.node] for member in placed)
+    )
     return replace(
         found,
         outcome="fits",

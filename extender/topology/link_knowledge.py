@@ -88,6 +88,11 @@ def as_if_joined(node_info: NodeInfo) -> NodeInfo:
     return replace(node_info, fabric=replace(fabric, graph=graph), state=state)
 
 
+def assumed_for(intents: Iterable[PodIntent], node_infos: Iterable[NodeInfo]) -> str:
+    """What is said of a yes for such pods on these nodes, to append to a sentence; '' if it rests on no table."""
+    return assumed_links(assumed(node_infos)) if needs_links(intents) else ""
+
+
 def assumed_links(nodes: Sequence[str]) -> str:
     """What is said of a yes on these nodes, to append to a sentence; '' without nodes."""
     text = (
