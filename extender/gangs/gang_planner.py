@@ -122,7 +122,7 @@ def _crowded_nodes(members: Iterable[GangMember], snapshot: Snapshot) -> frozens
     """The nodes in NVLink cliques with other ComputeDomains than those of the members, unless the policy ignores it."""
     of_domains = {domain: one.requirements for one in members if (domain := one.requirements.compute_domain)}
     cliques = frozenset[str]().union(*(one.crowded_cliques(snapshot) for one in of_domains.values()))
-    return in_cliques(cliques, snapshot) if cliques else cliques
+    return in_cliques(cliques, snapshot)
 
 
 class _Planner:
