@@ -41,6 +41,7 @@ from extender.assess.known_texts import (
     is_plain,
 )
 from extender.policy import Policy
+from extender.replay.emptied_nodes import PARTS, SHARING_LABELS
 from extender.vendors import CLIQUE_LABEL, CLIQUE_LABELS, PLUGIN_RESOURCES
 
 _TOPOLOGY = {*Policy().group_levels, *CLIQUE_LABELS, "topology.kubernetes.io/zone", "topology.kubernetes.io/region"}
@@ -52,6 +53,7 @@ _HOSTNAME = "kubernetes.io/hostname"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PLAIN = re.compile(  # values without a name
     r"[0-9.]{1,12}[A-Za-z]{0,2}|[0-9]{1,9}(, ?[0-9]{1,9}){1,2}|required|preferred|product|none|true|false"
+    r"|time-slicing|mps"
 )
 _OWNERS = ("ReplicaSet", "StatefulSet", "Job", "DaemonSet", "Node")
 _AMOUNTS = ("cpu", "memory", "pods", *PLUGIN_RESOURCES)
@@ -227,10 +229,17 @@ class _Names:
             elif label in _GROUPS:
                 found[label] = self.of("group", value)
             elif label in _PRODUCTS:
-                found[label] = self._spoken(value)
-            elif label in READ_ANNOTATIONS and _NUMBER.fullmatch(value):  # such as the index of a pod
-                found[label] = self._keep(value)
+                found[label] = self._product(value)
+            else:
+                plain = _NUMBER if label in READ_ANNOTATIONS else _PLAIN if label in SHARING_LABELS else None
+                if plain is not None and plain.fullmatch(value):  # such as the index of a pod
+                    found[label] = self._keep(value)
         return found
+
+    def _product(self, text: str) -> str:
+        """A product, with the end that says of which part of its GPUs the plugin speaks."""
+        part = PARTS.search(text)
+        return self._keep(self._spoken(text[: part.start()]) + part.group()) if part else self._spoken(text)
 
     def _spoken(self, text: str, kind: str = "value") -> str:
         """A text that says what a device is, if vendors use it; else a number."""
@@ -239,7 +248,7 @@ class _Names:
     def _selected_label(self, label: str, value: str) -> tuple[str, str]:
         """A label of a node, or one that a pod selects."""
         if label in _PRODUCTS:
-            return self._keep(label), self._spoken(value)
+            return self._keep(label), self._product(value)
         if label in _TOPOLOGY:
             return self._keep(label), self.of(_last(label), value)
         if label == _HOSTNAME:

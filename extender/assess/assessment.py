@@ -156,8 +156,8 @@ def _unknown(found: Assessment, reading: ClusterReading, snapshot: Snapshot) -> 
     of_jobs = {pod.uid for pod in reading.pods if pod.jobs}
     if jobs := sum(not one.uids.isdisjoint(of_jobs) for one in found.gangs):
         yield (
-            f"{counted(jobs, 'gang is a Job or JobSet', 'gangs are Jobs or JobSets')} without a group: here, in the "
-            "replay and in --jobs their running pods are a gang, as if they had berth.dev/group."
+            f"{counted(jobs, 'gang is a Job, JobSet or the like', 'gangs are Jobs, JobSets or the like')} without a "
+            "group: here, in the replay and in --jobs their running pods are a gang, as if they had berth.dev/group."
         )
     if found.replay.rows:
         yield (

@@ -1,6 +1,6 @@
 """Which running pods may be restarted to make room, what that costs, and why the others stay.
 
-Pods that share a claim go together, and so do all pods of a group; a Job or a JobSet counts as one.
+Pods that share a claim go together, and so do all pods of a group; a Job, a JobSet or the like counts as one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from datetime import datetime
 
 from extender.allocation import Snapshot, tolerates
 from extender.api.pod_amounts import Amounts
-from extender.api.pod_groups import GroupKey, GroupSource
+from extender.api.pod_groups import JOB_KINDS, GroupKey, GroupSource
 from extender.api.pods import SCHEDULER, Pod
 from extender.api.resource_claims import Claim
 from extender.assess.gang_spread import group_of
@@ -20,7 +20,6 @@ from extender.defrag import RESERVED, Restart, gpus_of
 
 _HOUR = 3600.0
 _SERVES = "ReplicaSet"  # its pods lose nothing but the time of their start
-_KINDS = {GroupSource.JOB_SET: "JobSet", GroupSource.JOB: "Job"}
 CLAIM = "claim "  # begins what stays and is no pod
 OTHER_SCHEDULER = "another scheduler places them, maybe on the devices that became free"
 
@@ -174,8 +173,8 @@ class _Movable:
 
     def _name(self, group: GroupKey | None, pods: list[Pod]) -> str:
         if group is not None:
-            kind = _KINDS.get(group.source, "group")
-            return f"{kind} {group}" if kind != "group" else f"group {group} ({group.source.value})"
+            kind = JOB_KINDS.get(group.source)
+            return f"{kind} {group}" if kind else f"group {group} ({group.source.value})"
         return f"pod {pods[0].key}" + (f" and {len(pods) - 1} that share its claim" if len(pods) > 1 else "")
 
     def _hours(self, claim: Claim, owners: Mapping[str, tuple[str, str]]) -> float:

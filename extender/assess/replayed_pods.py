@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from extender.allocation import Snapshot
 from extender.api.fields import Json
 from extender.api.object_meta import ObjectKey
-from extender.api.pod_groups import GroupKey
 from extender.api.pods import Pod
 from extender.assess.cluster_reading import ClusterReading, claims_of
 from extender.assess.gang_spread import GangSpread
-from extender.assess.pod_jobs import by_age, gang_of, pod_job
+from extender.assess.pod_jobs import by_age, by_gang, gang_job, gang_of, pod_job
 from extender.assess.pod_sets import PodSet
 from extender.base.berth_errors import BerthError
 from extender.policy import Policy
@@ -150,8 +149,8 @@ class _Choice:
         self._claims: set[ObjectKey] = set()  # of the chosen pods
 
     def jobs(self) -> list[Job]:
-        """A job for each pod, or for each kind of pods of a group, by age."""
-        parts: dict[tuple[GroupKey | str, Hashable], list[tuple[Pod, Job]]] = {}
+        """A job for each pod that is in no gang, and for each gang, by age."""
+        pods = list[tuple[Pod, Job]]()
         groups_elsewhere = {
             gang_of(pod) for pod in self._reading.pods if pod.node_name and pod.node_name not in self._nodes
         }
@@ -163,12 +162,10 @@ class _Choice:
             if job is None:
                 self.left_out += 1
                 continue
-            parts.setdefault((group or pod.uid, job.shape), []).append((pod, job))
-        found = []
-        for number, members in enumerate(parts.values()):
-            self.chosen |= {pod.uid for pod, _ in members}
-            found.append(replace(members[0][1], name=f"job-{number}", arrival=float(number), pods=len(members)))
-        return found
+            pods.append((pod, job))
+        self.chosen = {pod.uid for pod, _ in pods}
+        jobs = (gang_job(job for _, job in members) for members in by_gang(pods))
+        return [replace(job, name=f"job-{number}", arrival=float(number)) for number, job in enumerate(jobs)]
 
     def _job(self, pod: Pod) -> Job | None:
         """One pod as a job; None without claims of its own, whose specs are known, or GPUs of a replayed plugin."""

@@ -13,14 +13,15 @@ from extender.api.fields import Json, inner, need, string_map
 from extender.api.nodes import resource_units
 from extender.api.pods import may_need_devices
 from extender.replay.fleets import naming
-from extender.replay.jobs import GPU_CLASS
+from extender.replay.jobs import GPU_CLASS, MAX_GPUS
 from extender.sandbox import MachineNode, machine_objects, unlinked_machine
 from extender.vendors import GPU, PLUGIN_RESOURCES, driver_of
 
 WHOLE_PLUGIN = "nvidia.com/gpu"  # the device plugin whose whole GPUs a replay takes
 _MEMORY = "nvidia.com/gpu.memory"  # the label of gpu-feature-discovery, in MiB
 _REPLICAS, _STRATEGY = "nvidia.com/gpu.replicas", "nvidia.com/gpu.sharing-strategy"  # its labels of shared GPUs
-_PARTS = re.compile("-MIG-|-SHARED$")  # of the label of the product: MIG devices, or GPUs that pods share
+SHARING_LABELS = (_REPLICAS, _STRATEGY)
+PARTS = re.compile(r"-MIG-[0-9]g\.[0-9]{1,4}gb|-SHARED$")  # of the label of the product: MIG devices, or shared GPUs
 _MAX_GPUS = 16  # of a board; a plugin that offers more gives each GPU to several pods
 _ANY_MEMORY = 16 << 30  # of each GPU, if no label says it
 
@@ -59,7 +60,12 @@ def has_whole_gpus(labels: Mapping[str, str]) -> bool:
     They are not if time-slicing or MPS gives each to several pods, or if they are MIG devices.
     """
     is_shared = labels.get(_STRATEGY, "none") != "none" or labels.get(_REPLICAS, "1") not in ("0", "1")
-    return not is_shared and not _PARTS.search(labels.get(PLUGIN_RESOURCES[WHOLE_PLUGIN], ""))
+    return not is_shared and not PARTS.search(labels.get(PLUGIN_RESOURCES[WHOLE_PLUGIN], ""))
+
+
+def may_ask_for(gpus: int) -> bool:
+    """Whether a pod of a job may ask for so many GPUs of a device plugin."""
+    return 0 < gpus <= MAX_GPUS
 
 
 def _plugin_gpus(node: Json) -> int:

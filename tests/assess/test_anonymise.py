@@ -381,3 +381,20 @@ def test_the_assessment_stays(case: Json, tmp_path: Path) -> None:
 
 def _sorted(rows: list[Json], fields: tuple[str, ...]) -> list[tuple[Any, ...]]:
     return sorted(tuple(row[name] for name in fields) for row in rows)
+
+
+def test_that_gpus_are_shared_or_parts_stays() -> None:
+    strategy = "nvidia.com/gpu.sharing-strategy"
+    given = [
+        {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB-SHARED"},
+        {"nvidia.com/gpu.product": f"{SECRET}-MIG-1g.10gb"},
+        {"nvidia.com/gpu.replicas": "4", strategy: "time-slicing"},
+        {"nvidia.com/gpu.replicas": SECRET, strategy: SECRET},
+    ]
+    nodes = {f"n{number}": {"machine": "hgx-h100-8", "labels": labels} for number, labels in enumerate(given)}
+    found = [one["metadata"]["labels"] for one in anonymised(objects_of({"nodes": nodes})) if one["kind"] == "Node"]
+    kept = [{name: text for name, text in labels.items() if name.startswith("nvidia.com/gpu.")} for labels in found]
+    assert kept[0] == given[0]
+    assert kept[1]["nvidia.com/gpu.product"].endswith("-MIG-1g.10gb")
+    assert kept[2] == given[2]
+    assert SECRET not in str(kept)

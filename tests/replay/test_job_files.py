@@ -34,7 +34,8 @@ def read(folder: Path, case: dict[str, Any]) -> list[Job]:
 def facts(job: Job) -> dict[str, Any]:
     """The fields that differ from their defaults."""
     default = Job("", -1)
-    return {f.name: getattr(job, f.name) for f in fields(Job) if getattr(job, f.name) != getattr(default, f.name)}
+    found = {f.name: getattr(job, f.name) for f in fields(Job) if getattr(job, f.name) != getattr(default, f.name)}
+    return found | ({"parts": [facts(one) for one in job.parts]} if job.parts else {})
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
