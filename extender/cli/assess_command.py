@@ -61,8 +61,8 @@ def assess_command(
 ) -> None:
     """Say what Berth would do on a cluster where it is not installed.
 
-    It only reads. --fail-below compares the percentage of the best sets' bandwidth, bandwidth.share in the JSON. Exit
-    code 1 also if pods have several GPUs, but that share is not known, or if the GPUs of any pod are not.
+    It only reads. --fail-below compares the percentage of the best sets' bandwidth (bandwidth.share). Exit code 1 also
+    if that, or the GPUs of any pod, are not known.
 
     Example: berth assess --kubeconfig ~/.kube/config --html assessment.html
     """
@@ -137,6 +137,8 @@ def _write(path: Path, content: bytes) -> None:
 def _print(found: Assessment) -> None:
     screen = table_screen()
     products = [product_cells(one, is_known=found.knows_claims) for one in found.fleet.products]
+    for line in found.verdict.sentences:
+        screen.print(line, style="bold")
     for line in headline(found):
         screen.print(line)
     _table(screen, "GPUs", HEADS["products"], products)
@@ -149,7 +151,8 @@ def _print(found: Assessment) -> None:
     _table(screen, "waiting pods", HEADS["waiting"], waiting)
     replay = found.replay
     if replay.rows:
-        title = f"the same pods once more: {replay.pods:,} pods, {replay.nodes:,} of {replay.of_nodes:,} nodes"
+        pods, nodes = counted(replay.pods, "pod"), counted(replay.of_nodes, "node")
+        title = f"the same pods once more: {pods}, {replay.nodes:,} of {nodes}"
         _table(screen, title, HEADS["replay"], [replay_cells(one) for one in replay.rows])
     else:
         screen.print(f"\nreplay: not computed: {replay.problem}", style="bold")

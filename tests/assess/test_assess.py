@@ -220,7 +220,7 @@ def test_without_claims_no_gpu_is_said_to_be_free(kinds: set[str], tmp_path: Pat
     assert code == 1
     assert "--fail-below: no ResourceClaims were read" in err
     first = "Which GPUs are in use is not known: no ResourceClaims were read. 1 node, 8 GPUs."
-    assert out.splitlines()[0] == first
+    assert first in out.splitlines()
     assert "replay: not computed: no ResourceClaims were read" in out
     assert " free," not in out
     assert first in page.read_text()
@@ -330,7 +330,7 @@ def test_a_part_that_lacks_is_named_and_nothing_is_stated_of_it(
     code, out, err = berth(["assess", str(path), "--no-replay", "--fail-below", "0.1"])
     assert code == 1
     assert "GPUs that are not known" in err
-    assert ("free or not, which is not known" if unknown else "1 node that cannot be counted") in out.splitlines()[0]
+    assert ("free or not, which is not known" if unknown else "1 node that cannot be counted") in out
 
 
 @pytest.mark.parametrize(("lacks", "unknown", "words"), LACKING, ids=LACKING_IDS)
