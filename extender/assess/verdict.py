@@ -45,7 +45,7 @@ _MEASURES = (
     _Measure(
         lambda one: one.joined,
         lambda one: f"{one.joined_pods:,} of {one.several:,}",
-        lambda one: f"joined GPUs for {one.joined_pods:,} of {counted(one.several, 'pod')}",
+        lambda one: f"joined GPUs for {one.joined_pods:,} of {counted(one.several, 'pod')} with several",
     ),
     _Measure(
         lambda one: one.share, lambda one: f"{one.share:.0%}", lambda one: f"{one.share:.0%} of the best bandwidth"
@@ -87,7 +87,7 @@ def _of_replay(replay: Replayed, bandwidth: Bandwidth) -> tuple[bool | None, str
         return True, f"Berth would place the running pods better: {_list(gains, replay)}.{after}"
     if gains:
         why = "First fit does as well there, so the reason may be the emptied nodes"
-        return None, f"{_UNKNOWN}. With Berth: {_list(gains, replay)}. {why}.{after}"
+        return None, f"Berth may place the running pods better: {_list(gains, replay)}. {why}.{after}"
     if unknown := [one for one in measured if one.value(today) is None]:
         why = "only the kubelet knows which GPUs they have today"
         return None, f"{_UNKNOWN}: {why}. With Berth: {_list(unknown, replay)}.{after}"

@@ -11,7 +11,16 @@ import typer
 from rich.table import Table
 
 from extender.api.fields import Json
-from extender.assess import Assessment, ClusterReading, anonymised, assess, html_page, job_lines, reading_of
+from extender.assess import (
+    Assessment,
+    ClusterReading,
+    anonymised,
+    anonymous_levels,
+    assess,
+    html_page,
+    job_lines,
+    reading_of,
+)
 from extender.assess.texts import HEADS, gang_cells, headline, product_cells, replay_cells, set_cells
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted
@@ -70,9 +79,9 @@ def assess_command(
     needs(save, "--save", ("--anonymise", anonymise))
     given = UsedPolicy(policy_of(policy), name_of(policy)) if policy is not None else None
     objects, refused, where, is_live = from_files(files) if files else from_cluster(kubeconfig)
-    if save is not None:
-        _save(save, objects, anonymise=anonymise)
     used = given or (policy_of_cluster(kubeconfig, berth_namespace) if is_live else UsedPolicy(Policy()))
+    if save is not None:
+        _save(save, objects, used.policy.group_levels, anonymise=anonymise)
     reading = reading_of(objects, refused, where, is_live=is_live)
     reading.lacking += [used.problem] if used.problem else []
     if jobs_file is not None:
@@ -111,9 +120,11 @@ def _judge(found: Assessment, least: float) -> None:
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def _save(path: Path, objects: Iterable[Json], *, anonymise: bool) -> None:
-    items = list(anonymised(objects) if anonymise else objects)
+def _save(path: Path, objects: Iterable[Json], levels: Sequence[str], *, anonymise: bool) -> None:
+    items = list(anonymised(objects, levels) if anonymise else objects)
     _write(path, orjson.dumps({"apiVersion": "v1", "kind": "List", "items": items}, option=orjson.OPT_INDENT_2))
+    if anonymise and (named := anonymous_levels(levels)) != list(levels):
+        say(f"berth: to assess {name_of(path)}, write into the policy: group_levels: [{', '.join(named)}]", err=True)
 
 
 def _write_jobs(path: Path, reading: ClusterReading) -> None:

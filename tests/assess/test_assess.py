@@ -524,6 +524,21 @@ def test_the_policy_says_which_labels_are_levels(tmp_path: Path) -> None:
     assert "Berth's decisions are those of the policy of" in out
 
 
+def test_an_anonymous_snapshot_keeps_the_levels_of_the_policy(tmp_path: Path) -> None:
+    path, policy, saved = snapshot_file(tmp_path, objects_of(BLOCKS)), tmp_path / "policy.yaml", tmp_path / "saved.json"
+    policy.write_text(f"group_levels: [topology.kubernetes.io/rack, {LEVEL}]")
+    words = ["--no-replay", "--policy", str(policy)]
+    code, _, err = berth(["assess", str(path), *words, "--save", str(saved), "--anonymise"])
+    assert code == 0
+    assert LEVEL not in saved.read_text()
+    named = "group_levels: [topology.kubernetes.io/rack, label-1]"
+    assert named in err
+    policy.write_text(named)
+    found = assessed(saved, "--policy", str(policy))
+    assert [(row["level"], row["domains"], row["fewest"]) for row in found["gangs"]] == [("label-1", 2, 1)]
+    assert found["waiting"][0]["fits"]
+
+
 async def test_the_policy_of_the_berth_that_is_installed_decides(tmp_path: Path) -> None:
     cluster = Cluster()
     config_map: Json = {"metadata": {"namespace": "berth-system", "name": "berth-policy"}}

@@ -43,16 +43,17 @@ HALF: Json = {
 CASES: dict[str, tuple[Json, bool | None, list[str]]] = {
     "joined by Berth alone": (
         BOARDS, True,
-        [f"{BETTER}joined GPUs for 3 of 3 pods (today 0 of 3, first fit ", " Replayed: 6 pods on 3 of 3 nodes."],
+        [f"{BETTER}joined GPUs for 3 of 3 pods with several (today 0 of 3, first fit ",
+         " Replayed: 6 pods on 3 of 3 nodes."],
     ),
     "joined by first fit, too": (
         {**BOARDS, "pods": [{"name": "p", "node": "n0", "gpus": [3, 4, 5, 6]}]}, None,
-        [f"{UNKNOWN}. With Berth: joined GPUs for 1 of 1 pod (today 0 of 1, first fit 1 of 1); ",
+        ["Berth may place the running pods better: joined GPUs for 1 of 1 pod with several (today 0 of 1, first fit 1",
          "First fit does as well there"],
     ),
     "a board with a switch": (
         {"nodes": {"a": "hgx-h100-8"}, "pods": [{"name": "p", "node": "a", "gpus": [0, 3]}]}, False,
-        [f"{NO_BETTER}joined GPUs for 1 of 1 pod (today 1 of 1, first fit 1 of 1); "],
+        [f"{NO_BETTER}joined GPUs for 1 of 1 pod with several (today 1 of 1, first fit 1 of 1); "],
     ),
     "single GPUs": (
         {"nodes": {"a": "t4-4"}, "pods": [{"name": "p", "node": "a", "gpus": [0]}]}, False,
@@ -65,7 +66,7 @@ CASES: dict[str, tuple[Json, bool | None, list[str]]] = {
     "some links known": (HALF, None, [NO_BETTER, "Without 1 pod with several GPUs, whose links are not known."]),
     "a device plugin": (
         PLUGIN, None,
-        [f"{UNKNOWN}: only the kubelet knows which GPUs they have today. With Berth: joined GPUs for 1 of 1 pod ("],
+        [f"{UNKNOWN}: only the kubelet knows which GPUs they have today. With Berth: joined GPUs for 1 of 1 pod"],
     ),
     "nothing runs": (
         {"nodes": {"a": "t4-4"}, "pods": [{"name": "w", "count": 1}]}, None,
@@ -115,13 +116,17 @@ TODAY, FIRST_FIT = figures("today", 20, 5, 0.5, 2.0), figures("first fit", 20, 4
             figures("Berth", 19, 9, 0.4, 1.0),
             True,
             (
-                f"{BETTER}joined GPUs for 9 of 10 pods (today 5 of 10, first fit 4 of 10); "
+                f"{BETTER}joined GPUs for 9 of 10 pods with several (today 5 of 10, first fit 4 of 10); "
                 "1.0 domains for a gang (today 2.0, first fit 2.0). "
                 "Worse: 40% of the NICs near (today 50%); 19 of 20 jobs placed. "
                 "Replayed: 30 pods on 4 of 8 nodes, without 2 that cannot be replayed."
             ),
         ),
-        (figures("Berth", 20, 4, 0.5, 2.0), False, "Worse: joined GPUs for 4 of 10 pods (today 5 of 10). Replayed"),
+        (
+            figures("Berth", 20, 4, 0.5, 2.0),
+            False,
+            "Worse: joined GPUs for 4 of 10 pods with several (today 5 of 10). Replayed",
+        ),
         (figures("Berth", 20, 5, 0.504, 2.0), False, NO_BETTER),
     ],
     ids=["better and worse", "worse", "a difference that is not shown"],
