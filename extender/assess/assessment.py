@@ -88,7 +88,8 @@ def assess(
     spread = frozenset(chain.from_iterable(one.uids for one in gangs if one.nodes > 1))
     fleet = fleet_state(reading, snapshot, users_by_node(sets), spread, policy.group_levels, unread)
     several = sorted((one for one in sets if one.is_several), key=_worst_first)
-    asked = [sum(plugin_requests(pod).values()) for pod in reading.pods if pod.node_name]
+    whole = (pod for pod in reading.pods if pod.node_name and pod.node_name not in reading.shared_on)
+    asked = [sum(plugin_requests(pod).values()) for pod in whole]
     found = Assessment(
         len(snapshot.node_infos),
         fleet,

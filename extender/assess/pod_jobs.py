@@ -21,10 +21,10 @@ from extender.assess.cluster_reading import ClusterReading, claims_of
 from extender.assess.fleet_state import plugin_requests
 from extender.assess.gang_spread import group_of
 from extender.replay import SPEC_FIELDS, Job, cel_text
+from extender.replay.emptied_nodes import WHOLE_PLUGIN
+from extender.replay.jobs import MAX_GPUS
 from extender.replay.published_traces import plain_name
 from extender.vendors import GPU, PLUGIN_RESOURCES, driver_of
-
-_PLUGIN = "nvidia.com/gpu"  # whose GPUs are those of machine files
 
 
 def by_age(pods: Iterable[Pod]) -> list[Pod]:
@@ -51,9 +51,11 @@ def pod_job(pod: Pod, reading: ClusterReading, snapshot: Snapshot) -> Job | None
     spec = _spec(pod, inner(obj, "spec", ""), node_info.node if node_info is not None else None)
     keys, plain = claims_of(pod), Job(pod.key.name, 0.0, cpu=cpu, ram=ram, spec=spec)
     if not keys:
-        gpus, labels = plugin_requests(pod)[_PLUGIN], node_info.node.labels if node_info is not None else {}
-        product = labels.get(PLUGIN_RESOURCES[_PLUGIN], "")
-        return replace(plain, gpus=gpus, product=product, topology=_wish(pod, gpus)) if gpus else None
+        gpus, labels = plugin_requests(pod)[WHOLE_PLUGIN], node_info.node.labels if node_info is not None else {}
+        if not 0 < gpus <= MAX_GPUS or _has_shared(pod, reading):
+            return None
+        product = labels.get(PLUGIN_RESOURCES[WHOLE_PLUGIN], "")
+        return replace(plain, gpus=gpus, product=product, topology=_wish(pod, gpus))
     own = [claim for key in keys if (claim := snapshot.claims.get(key)) is not None and _is_own(claim, pod)]
     if len(own) < len(keys):
         return None
@@ -64,6 +66,13 @@ def pod_job(pod: Pod, reading: ClusterReading, snapshot: Snapshot) -> Job | None
     asked = specs[0] if len(specs) == 1 else merged_specs(specs)
     devices = sum(map(len, given)) or _counted(asked)
     return replace(plain, claim=asked, topology=_wish(pod, devices))
+
+
+def _has_shared(pod: Pod, reading: ClusterReading) -> bool:
+    """Whether the GPUs of a device plugin that a pod has, or can get, are shared with other pods."""
+    if pod.node_name:
+        return pod.node_name in reading.shared_on
+    return bool(reading.shared_on) and not any(WHOLE_PLUGIN in one for one in reading.offered.values())
 
 
 def _is_own(claim: Claim, pod: Pod) -> bool:

@@ -131,7 +131,7 @@ def _write_jobs(path: Path, reading: ClusterReading) -> None:
     lines, left_out = job_lines(reading, reading.cache.snapshot())
     _write(path, b"".join(orjson.dumps(line) + b"\n" for line in lines))
     if left_out:
-        why = "shared or unknown claims, or devices of a plugin other than whole GPUs of NVIDIA's"
+        why = "shared or unknown claims, or devices of a plugin other than up to 32 whole GPUs of NVIDIA's"
         say(f"berth: {counted(left_out, 'pod is', 'pods are')} not in {name_of(path)}: {why}", err=True)
 
 

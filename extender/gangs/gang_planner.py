@@ -15,10 +15,9 @@ from extender.allocation import Snapshot
 from extender.gangs.domains import NODE, Domain, Domains, natural
 from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage, with_absent_members
 from extender.gangs.gang_search import MAX_STEPS, GangSearch, GaveUp, Steps, local_nodes, packed
-from extender.gangs.gang_trial import GangMemory, GangTrial
 from extender.gangs.gang_units import Placed, UnitPlacement, equal_units, member_placements
 from extender.gangs.member_limits import NO_WISHES
-from extender.gangs.node_rooms import NodeRooms
+from extender.gangs.node_rooms import GangMemory, GangTrial, NodeRooms
 from extender.gangs.part_filling import Assigned, PartFilling
 from extender.gangs.place_order import PlaceOrder, Wishing
 from extender.gangs.spreading import spread

@@ -160,7 +160,7 @@ def _converted(
 
     Traces of clusters have rows that are cut or wrong: these are left out, unless no other row is a job.
     """
-    jobs, wrong = dict[str, Job](), list[tuple[str, str]]()
+    jobs, wrong, without = dict[str, Job](), list[tuple[str, str]](), list[str]()
     for number, row in rows:
         _check_number(number, f"{where}: {unit} {number}")
         try:
@@ -169,6 +169,8 @@ def _converted(
             wrong.append((f"{unit} {number}", str(error)))
             continue
         if job is not None:
+            if not job.all_gpus:
+                without.append(f"{unit} {number}")
             name = job.name
             while name in jobs:  # such a name may be another job's, too
                 name = f"{name}-{number}"
@@ -178,6 +180,8 @@ def _converted(
         if not jobs:
             raise WireError(f"{where}: {place}", why)
         notes[f"rows left out that cannot be read, the first is {place}: {why}"] = len(wrong)
+    if without:
+        notes[f"jobs that ask for no GPU, the first is {without[0]}"] = len(without)
     if endless := sum(math.isinf(job.duration) for job in jobs.values()):
         notes["jobs that run until the end, since their end is missing"] = endless
     yield from sorted(jobs.values(), key=lambda job: job.arrival)

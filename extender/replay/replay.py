@@ -23,7 +23,7 @@ from extender.replay.large_shapes import LargeShape
 from extender.replay.outcome import Meter, Outcome, PlacedPod, placed_pod
 from extender.replay.placements import Placement, placing_of
 from extender.replay.virtual_api import VirtualApi, VirtualWatches
-from extender.replay.virtual_scheduler import VirtualScheduler, Waiting
+from extender.replay.virtual_scheduler import VirtualScheduler, Waiting, likely_reason
 from extender.replay.virtual_time import in_virtual_time, wall_clock
 from extender.runtime.informers import HoldExpirer
 from extender.runtime.supervisor import Supervisor
@@ -257,12 +257,12 @@ class Replay:
             self._create(_Run(run.job, run.attempt + 1))
 
     def _never_started(self) -> dict[str, str]:
-        """The jobs that did not start, each with the most frequent reason of its first pod or an equal one."""
+        """The jobs that did not start, each with a reason of its first pod or an equal one, see likely_reason."""
         found, waiting = dict[str, str](), self._scheduler.waiting
         by_shape = {one.shape: one.reasons for one in reversed(waiting) if one.reasons}
         for one in waiting:
             job = self._run_of[one.pod.uid].job.name
             if job not in found:
                 reasons = one.reasons or by_shape.get(one.shape, {})
-                found[job] = max(reasons, key=lambda text: (reasons[text], text), default="was not tried")
+                found[job] = likely_reason(reasons) or "was not tried"
         return found

@@ -437,7 +437,7 @@ class FilterService:
         A pod that filter accepted has the time of a whole call. But a tenant may replace its claims before the bind.
         """
         ranking, calls = self.rankings.peek(requirements), self.evaluations
-        call = calls.full_call if ranking is not None and ranking.complete else calls.call
+        call = calls.whole_call if ranking is not None and ranking.complete else calls.call
         try:
             with call(requirements.namespace) as deadline:
                 yield deadline

@@ -138,6 +138,45 @@ def test_the_recipe_of_the_docs_replays_pods_of_a_device_plugin(
     assert "--emptied adds the GPUs of device plugins" in err
 
 
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {"nvidia.com/gpu.replicas": "8", "nvidia.com/gpu.sharing-strategy": "time-slicing"},
+        {"nvidia.com/gpu.sharing-strategy": "mps"},
+        {"nvidia.com/gpu.replicas": "8"},
+        {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB-SHARED"},
+    ],
+)
+def test_gpus_that_a_device_plugin_shares_are_no_whole_gpus(labels: dict[str, str], tmp_path: Path) -> None:
+    """Nor are those that a waiting pod asks for, if the cluster has no others. All are left out and counted."""
+    shared = {"machine": "hgx-h100-8", "labels": LABEL | labels, "plugin": {"nvidia.com/gpu": "16"}}
+    pods = [
+        {"name": "p", "node": "a", "plugin": {"nvidia.com/gpu": "1"}},
+        {"name": "w", "plugin": {"nvidia.com/gpu": "40"}},
+        {"name": "v", "plugin": {"nvidia.com/gpu": "1"}},
+    ]
+    objects = objects_of({"nodes": {"a": shared}, "pods": pods})
+    lines, err = jobs_of(tmp_path, objects)
+    assert lines == []
+    assert err.startswith(f"berth: 3 pods are not in {tmp_path / 'jobs.jsonl'}: ")
+    found = json.loads(berth(["assess", str(tmp_path / "snapshot.json"), "--no-replay", "--output", "json"])[1])
+    assert found["fleet"]["products"] == []
+    assert "1 node offers nvidia.com/gpu of shared GPUs or parts, which are not counted." in found["unknown"]
+    whole = {"machine": "hgx-h100-8", "labels": LABEL, "plugin": {"nvidia.com/gpu": "8"}}
+    objects += objects_of(
+        {"nodes": {"b": whole}, "pods": [{"name": "q", "node": "b", "plugin": {"nvidia.com/gpu": "8"}}]}
+    )
+    lines, err = jobs_of(tmp_path, objects)
+    assert {line["name"] for line in lines} == {"default-q-1", "default-v-2"}
+    code, out, err = berth(
+        ["replay", str(tmp_path / "jobs.jsonl"), "--snapshot", str(tmp_path / "snapshot.json"), "--emptied"]
+    )
+    assert code == 0, err
+    assert "left out, because they are shared or parts: 1" in err
+    assert "Berth: default-v-2 never started: matching devices are in use for request gpu" in out
+    assert "2 jobs have no duration: what they get is never free again" in out
+
+
 def test_a_pod_that_shares_its_claim_is_no_job_and_is_told(tmp_path: Path) -> None:
     objects = objects_of({"nodes": {"a": "hgx-h100-8"}, "pods": [{"name": "p", "node": "a", "gpus": [0]}]})
     other = {"resource": "pods", "name": "q", "uid": "uid-q"}

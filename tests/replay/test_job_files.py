@@ -117,6 +117,26 @@ def test_a_machine_file_with_links_of_no_number_or_speed_is_refused(field: str, 
         parse_nodes(f"1x{tmp_path}/half.yaml")
 
 
+@pytest.mark.parametrize(
+    ("link", "wrong"),
+    [
+        ("[0, 0, 4]", "[0, 0, 4] joins GPU 0 with itself"),
+        ("[0, 1, 1.5]", "[0, 1, 1.5] must be two GPUs and a number of links, as whole numbers"),
+        ("[0.5, 1, 2]", "[0.5, 1, 2] must be two GPUs and a number of links, as whole numbers"),
+        ("[0, 2, 4, 50]", "[0, 2, 4, 50] names a GPU outside 0..1"),
+    ],
+)
+def test_a_link_of_a_machine_file_that_is_none_is_named(link: str, wrong: str, tmp_path: Path) -> None:
+    path = tmp_path / "pair.yaml"
+    path.write_text(
+        "{name: pair, gpu_product: NVIDIA A100-PCIE-40GB, gpus: 2, vram_bytes: 42949672960, "
+        f"link_GBps_per_direction: 25, links: [[0, 1, 4], {link}]}}"
+    )
+    with pytest.raises(WireError) as raised:
+        parse_nodes(f"1x{path}")
+    assert str(raised.value) == f"{path}: links: {wrong}"
+
+
 def test_the_machine_file_of_the_docs_is_one(tmp_path: Path) -> None:
     (tmp_path / "hgx-a100.yaml").write_text(machine_of_the_docs())
     nodes = parse_nodes(f"2x{tmp_path}/hgx-a100.yaml")

@@ -361,3 +361,9 @@ def test_a_bug_in_a_task_is_no_figure() -> None:
         pytest.raises(RuntimeError, match="the tasks kube-scheduler of the replay failed"),
     ):
         replayed([Job("a", 0, 10, gpus=1)], "1xt4-4")
+
+
+def test_a_job_waits_for_the_nodes_that_could_serve_it_not_for_those_that_never_can() -> None:
+    jobs = [Job("runs", 0, gpus=2, product="H100"), Job("waits", 1, gpus=8, product="H100")]
+    found = replayed(jobs, "3xt4-4,1xhgx-h100-8")
+    assert found.never == {"waits": "matching devices are in use for request gpu"}

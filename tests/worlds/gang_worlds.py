@@ -21,8 +21,8 @@ from extender.cache import ClusterCache
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage
 from extender.gangs.gang_search import MAX_STEPS
-from extender.gangs.gang_trial import GangMemory
 from extender.gangs.member_limits import NodeLimit
+from extender.gangs.node_rooms import GangMemory
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object

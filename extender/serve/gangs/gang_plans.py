@@ -88,9 +88,10 @@ class GangPlans:
         self.counts.plans += 1
 
     def _set_timers(self, forming: FormingGang) -> None:
-        self._timers.at((GangTimer.PLAN_END, forming.key), forming.ends_at)
-        if self._clock() < forming.preemptible_at < inf:
-            self._timers.at((GangTimer.PREEMPTIBLE, forming.key), forming.preemptible_at)
+        ends_at, preemptible_at = forming.ends_at, forming.preemptible_at
+        self._timers.at((GangTimer.PLAN_END, forming.key), ends_at)
+        if self._clock() < preemptible_at < inf:
+            self._timers.at((GangTimer.PREEMPTIBLE, forming.key), preemptible_at)
 
     def _plans_of(self, namespace: str) -> list[FormingGang]:
         return [plan for plan in self._forming.values() if plan.key.namespace == namespace]
