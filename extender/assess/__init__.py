@@ -1,6 +1,6 @@
 """What Berth would do on a cluster that it does not schedule: figures and replays from objects that were only read."""
 
-from extender.assess.anonymise import anonymised
+from extender.assess.anonymise import anonymised, anonymous_levels
 from extender.assess.assessment import Assessment, assess
 from extender.assess.cluster_reading import BUDGET, ClusterReading, reading_of
 from extender.assess.html_page import html_page
@@ -24,6 +24,7 @@ __all__ = [
     "advice_for",
     "advise_restarts",
     "anonymised",
+    "anonymous_levels",
     "assess",
     "facts_of",
     "future_starts",

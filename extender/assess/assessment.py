@@ -15,6 +15,7 @@ from extender.assess.gang_spread import GangSpread, gang_spreads, group_of
 from extender.assess.pod_sets import Bandwidth, PodSet, bandwidth_of, pod_sets, users_by_node
 from extender.assess.replayed_pods import Replayed, replayed_pods
 from extender.assess.unread import unread_of
+from extender.assess.verdict import Verdict, verdict_of
 from extender.assess.waiting_pods import WaitingPods, waiting_pods
 from extender.base.bits import members
 from extender.base.text_limits import counted
@@ -23,6 +24,7 @@ from extender.policy import Policy
 from extender.topology.link_knowledge import Links
 
 _OF_CLAIMS = ("free", "closed", "allocated", "shared", "stranded", "largest_set")
+_NO_VERDICT = Verdict(None, ())
 _OF_LINKS = ("joined", "gbps", "best_gbps", "now_gbps")
 
 
@@ -50,6 +52,7 @@ class Assessment:
     graphs: dict[str, Graph] = field(default_factory=dict)  # by node: of the pods with several GPUs
     knows_claims: bool = True  # False: which GPUs are free is not known, but for those of device plugins
     policy: str = ""  # where the policy is from; '': the default
+    verdict: Verdict = _NO_VERDICT
 
     def as_json(self) -> Json:
         """The assessment without the graphs. GPUs are a list of positions in place of a mask."""
@@ -111,6 +114,7 @@ def assess(
     )
     if replays:
         found.replay = replayed_pods(reading, snapshot, sets, gangs, policy, unread.nodes, progress)
+    found.verdict = verdict_of(found.replay, found.bandwidth, found.waiting)
     found.unknown = list(_unknown(found, reading, snapshot))
     return found
 

@@ -16,6 +16,7 @@ from extender.api.pods import SCHEDULER, Pod
 from extender.api.resource_claims import Claim
 from extender.assess.gang_spread import group_of
 from extender.assess.pod_facts import Budget, ClusterFacts, PodFacts
+from extender.base.text_limits import counted
 from extender.defrag import RESERVED, Restart, gpus_of
 
 _HOUR = 3600.0
@@ -151,7 +152,7 @@ class _Movable:
         for budget, count in budgets.items():
             allowed = self._found.budgets[budget]
             if allowed < count:
-                return self._stay(f"PodDisruptionBudget {budget} allows {allowed} disruptions", names)
+                return self._stay(f"PodDisruptionBudget {budget} allows {counted(allowed, 'disruption')}", names)
         if any(uid not in self._pods for claim in claims for uid in self._users(claim)):
             return None  # the claim is named already
         known = [self._known[pod.uid] for pod in pods]

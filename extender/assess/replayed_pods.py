@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from extender.allocation import Snapshot
 from extender.api.fields import Json
@@ -38,6 +39,8 @@ class Figures:
     share: float | None  # of the best of their nodes
     nics: float | None  # share of the pairs of GPU and NIC that are as near as the node allows
     domains: float | None  # of a gang, in the mean
+    several: int = 0  # pods with several GPUs, of which `joined` is a share
+    joined_pods: int = 0
 
 
 @dataclass(slots=True)
@@ -97,13 +100,29 @@ def _today(sets: Sequence[PodSet], gangs: Sequence[GangSpread], jobs: int, nics:
     if not sets:
         return Figures("today", jobs, None, None, None, nics, domains)
     gbps, best = sum(one.gbps for one in sets), sum(one.best_gbps for one in sets)
-    joined = sum(one.joined for one in sets) / len(sets)
-    return Figures("today", jobs, joined, gbps / len(sets), gbps / best if best else None, nics, domains)
+    joined = sum(one.joined for one in sets)
+    share = gbps / best if best else None
+    return Figures("today", jobs, joined / len(sets), gbps / len(sets), share, nics, domains, len(sets), joined)
 
 
 def _figures(outcome: Outcome) -> Figures:
-    values = (outcome.joined, outcome.ring_gbps, outcome.ring, outcome.nic, outcome.domains)
-    return Figures(outcome.placement, outcome.started, *(None if math.isnan(one) else one for one in values))
+    pods = chain.from_iterable(job.pods for job in outcome.started_jobs.values())
+    several = [pod.is_joined for pod in pods if pod.gpus > 1 and pod.knows_links]
+    return Figures(
+        outcome.placement,
+        outcome.started,
+        _known(outcome.joined),
+        _known(outcome.ring_gbps),
+        _known(outcome.ring),
+        _known(outcome.nic),
+        _known(outcome.domains),
+        len(several),
+        sum(several),
+    )
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def _has_claims(reading: ClusterReading) -> bool:

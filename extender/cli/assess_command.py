@@ -11,7 +11,16 @@ import typer
 from rich.table import Table
 
 from extender.api.fields import Json
-from extender.assess import Assessment, ClusterReading, anonymised, assess, html_page, job_lines, reading_of
+from extender.assess import (
+    Assessment,
+    ClusterReading,
+    anonymised,
+    anonymous_levels,
+    assess,
+    html_page,
+    job_lines,
+    reading_of,
+)
 from extender.assess.texts import HEADS, gang_cells, headline, product_cells, replay_cells, set_cells
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted
@@ -61,8 +70,8 @@ def assess_command(
 ) -> None:
     """Say what Berth would do on a cluster where it is not installed.
 
-    It only reads. --fail-below compares the percentage of the best sets' bandwidth, bandwidth.share in the JSON. Exit
-    code 1 also if pods have several GPUs, but that share is not known, or if the GPUs of any pod are not.
+    It only reads. --fail-below compares the percentage of the best sets' bandwidth (bandwidth.share). Exit code 1 also
+    if that, or the GPUs of any pod, are not known.
 
     Example: berth assess --kubeconfig ~/.kube/config --html assessment.html
     """
@@ -70,9 +79,9 @@ def assess_command(
     needs(save, "--save", ("--anonymise", anonymise))
     given = UsedPolicy(policy_of(policy), name_of(policy)) if policy is not None else None
     objects, refused, where, is_live = from_files(files) if files else from_cluster(kubeconfig)
-    if save is not None:
-        _save(save, objects, anonymise=anonymise)
     used = given or (policy_of_cluster(kubeconfig, berth_namespace) if is_live else UsedPolicy(Policy()))
+    if save is not None:
+        _save(save, objects, used.policy.group_levels, anonymise=anonymise)
     reading = reading_of(objects, refused, where, is_live=is_live)
     reading.lacking += [used.problem] if used.problem else []
     if jobs_file is not None:
@@ -111,9 +120,11 @@ def _judge(found: Assessment, least: float) -> None:
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def _save(path: Path, objects: Iterable[Json], *, anonymise: bool) -> None:
-    items = list(anonymised(objects) if anonymise else objects)
+def _save(path: Path, objects: Iterable[Json], levels: Sequence[str], *, anonymise: bool) -> None:
+    items = list(anonymised(objects, levels) if anonymise else objects)
     _write(path, orjson.dumps({"apiVersion": "v1", "kind": "List", "items": items}, option=orjson.OPT_INDENT_2))
+    if anonymise and (named := anonymous_levels(levels)) != list(levels):
+        say(f"berth: to assess {name_of(path)}, write into the policy: group_levels: [{', '.join(named)}]", err=True)
 
 
 def _write_jobs(path: Path, reading: ClusterReading) -> None:
@@ -137,6 +148,8 @@ def _write(path: Path, content: bytes) -> None:
 def _print(found: Assessment) -> None:
     screen = table_screen()
     products = [product_cells(one, is_known=found.knows_claims) for one in found.fleet.products]
+    for line in found.verdict.sentences:
+        screen.print(line, style="bold")
     for line in headline(found):
         screen.print(line)
     _table(screen, "GPUs", HEADS["products"], products)
@@ -149,7 +162,8 @@ def _print(found: Assessment) -> None:
     _table(screen, "waiting pods", HEADS["waiting"], waiting)
     replay = found.replay
     if replay.rows:
-        title = f"the same pods once more: {replay.pods:,} pods, {replay.nodes:,} of {replay.of_nodes:,} nodes"
+        pods, nodes = counted(replay.pods, "pod"), counted(replay.of_nodes, "node")
+        title = f"the same pods once more: {pods}, {replay.nodes:,} of {nodes}"
         _table(screen, title, HEADS["replay"], [replay_cells(one) for one in replay.rows])
     else:
         screen.print(f"\nreplay: not computed: {replay.problem}", style="bold")

@@ -45,7 +45,7 @@ from extender.gangs.gang_problem import (
 from extender.gangs.gang_units import equal_units
 from extender.gangs.node_rooms import NodeRooms
 from extender.scheduling import EvaluationContext, NodeRanking, PodRequirements, Unschedulable, UsableNodes
-from extender.topology.link_knowledge import as_if_joined, needs_links, unknown_links, unread
+from extender.topology.link_knowledge import NOT_KNOWN, as_if_joined, needs_links, unknown_links, unread
 
 _MAX_HOLDERS = 12  # in one explanation
 # Reasons of nodes that are told even if the pod fits on others: these nodes may get room again.
@@ -239,7 +239,7 @@ def _parts(
         yield f"group {key} does not fit {place}: even if all other pods ended, {room}"
     elif unknown:
         members = counted(shortage.members, "pod")
-        yield f"group {key} is not known to fit: no domain is known to have room for {members} together"
+        yield f"group {key} {NOT_KNOWN}: no domain is known to have room for {members} together"
     else:
         yield f"group {key} fits nowhere: no domain has room for {counted(shortage.members, 'pod')} together"
     if reason.code is Code.GANG_DOMAIN_FULL:

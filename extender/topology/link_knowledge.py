@@ -17,6 +17,7 @@ from extender.api.pod_annotations import PodIntent
 from extender.api.reasons import Code
 from extender.topology.products import limits_of
 
+NOT_KNOWN = "is not known to fit"  # said of pods and gangs that unknown links may join
 _NAMED = 3  # nodes in a sentence
 
 

@@ -18,7 +18,7 @@ from extender.assess import anonymised
 from extender.cli.snapshot_command import dump_of
 from extender.gangs.gang import gang_minimum
 from extender.scheduling import may_run
-from tests.worlds.assessed_clusters import CASES, assessed, objects_of, snapshot_file
+from tests.worlds.assessed_clusters import CASES, GPU_CLASS, assessed, objects_of, snapshot_file
 from tests.worlds.group_trees import composite, pod_group
 from tests.worlds.running_berth import pod
 
@@ -341,6 +341,35 @@ def test_what_fits_stays_the_same() -> None:
     )
     assert of["DeviceClass"]["spec"]["selectors"][0]["cel"]["expression"].startswith(f'"{shape}" in device.attributes')
     assert of["DeviceTaintRule"]["spec"]["deviceSelector"]["driver"] == own["driver"]
+
+
+@pytest.mark.parametrize(
+    ("value", "literal"),
+    [
+        ({"string": "10.20.30.44"}, "'10.20.30.44'"),
+        ({"string": "4711"}, "'4711'"),
+        ({"string": "1320220012345"}, "'1320220012346'"),
+        ({"string": "10.20.30.44"}, "'10.20.30.45'"),
+        ({"version": "1.2.3"}, "semver('1.2.3')"),
+        ({"string": "NVIDIA H100"}, "'NVIDIA H100'"),
+    ],
+    ids=["address", "serial", "another serial", "another address", "version", "product"],
+)
+def test_a_literal_of_an_expression_is_no_name_and_holds_as_before(value: Json, literal: str) -> None:
+    """Addresses and serials look like amounts: a selector told them, and no device met it any more."""
+    slice_ = unknown_driver()[0]
+    name = "model" if "NVIDIA" in literal else "cudaDriverVersion" if "version" in value else "serial"
+    slice_["spec"]["devices"][0]["attributes"] = {name: value}
+    compared = f".compareTo({literal}) == 0" if "version" in value else f" == {literal}"
+    expression = f"device.attributes['gpu.io'].{name}{compared} && device.capacity['gpu.io'].memory >= quantity('1Gi')"
+    class_ = {**GPU_CLASS, "spec": {"selectors": [{"cel": {"expression": expression}}]}}
+    made, of = anonymised([slice_, class_])
+    (found,) = made["spec"]["devices"][0]["attributes"].values()
+    text = of["spec"]["selectors"][0]["cel"]["expression"]
+    is_known = next(iter(value.values())) in literal
+    assert (next(iter(found.values())) in text) == is_known
+    assert ("1320220012346" in text, "10.20" in text, "4711" in text) == (False, False, False)
+    assert "quantity('1Gi')" in text
 
 
 def test_numbers_that_pods_compare_keep_their_order() -> None:
