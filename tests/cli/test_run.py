@@ -142,7 +142,7 @@ def test_jobs_arrive_run_and_end_on_a_fleet_of_ones_own(tmp_path: Path) -> None:
 
 def test_a_job_that_does_not_start_fails_the_run_with_its_reason(tmp_path: Path) -> None:
     jobs, policy = tmp_path / "jobs.jsonl", tmp_path / "policy.yaml"
-    jobs.write_text('{"name": "gang", "arrival": 0, "pods": 2, "gpus": 4, "group_required": "rack"}\n')
+    jobs.write_text('{"name": "gang", "arrival": 0, "gpus": 4, "group_required": "rack", "parts": [{"gpus": 8}]}\n')
     policy.write_text("group_levels: [example.com/pod]\n")
     words = ("--nodes", "2xhgx-h100-8/2/2", "--jobs", str(jobs))
     assert berth_run_once(*words)[0] == 0
