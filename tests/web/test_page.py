@@ -389,9 +389,9 @@ async def test_five_thousand_nodes(tmp_path: Path) -> None:
             assert page.errors == []
 
 
-async def test_twenty_tabs_of_one_browser_are_live() -> None:
+async def test_eight_tabs_of_one_browser_are_live() -> None:
     """A browser has six connections to a host for all its tabs. Each tab kept one, so the seventh never opened."""
-    async with berthing({"n1": "t4-4"}) as b, tabs(str(b.client.base_url), 20) as pages:
+    async with berthing({"n1": "t4-4"}) as b, tabs(str(b.client.base_url), 8) as pages:
         for page in pages:
             await page.until(LIVE)
         await b.create(claim("c"), pod("p", "c"))
