@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import chain, groupby
-from math import inf, isclose
+from math import inf
 from shlex import quote
 from typing import NamedTuple
 
@@ -30,7 +30,6 @@ from extender.base.text_limits import counted
 from extender.cache import ClusterCache
 from extender.console import to_json
 from extender.defrag import (
-    NEAR,
     RESERVED,
     TOLERATION,
     WAIT_COST,
@@ -58,7 +57,6 @@ _SENTENCES = {
 }
 _SILENT = 50  # the level of log lines: none of the proof has it
 _NAMED = 3  # pods in a sentence
-_LATE_PROOFS = 3  # of other advices, also if the search took all the time
 _PROOF_NODES = 256  # on which the pods are placed again: those of the advice, and the freest others
 
 
@@ -137,7 +135,13 @@ def advise_restarts(
     snapshot = facts.cache.snapshot()
     context = Evaluator(Features()).evaluation_context(snapshot, deadline)
     cluster = Cluster.of(snapshot, movable.left, policy, context)
-    advice = advise(cluster, wanted.asked, movable.restarts, movable.budgets)
+    tried = list[Proved]()
+
+    def prove_(advice: Advice) -> float:
+        tried.append(proved(facts, cluster, wanted, advice, policy))
+        return tried[-1].cost
+
+    advice = advise(cluster, wanted.asked, movable.restarts, movable.budgets, prove_)
     found = RestartAdvice(
         wanted.asked.text,
         advice.verdict.value,
@@ -154,10 +158,12 @@ def advise_restarts(
             found.verdict = NOT_KNOWN if nodes else found.verdict
             found.reason = unknown_links(nodes) if nodes else cluster.without(movable.restarts).refusal(wanted.asked)
     elif advice.verdict is Verdict.ADVICE:
-        best = _cheapest_in_proof(facts, cluster, wanted, advice, policy)
+        best = min(tried, key=lambda one: one.cost)
         found.moves = [_move(one, best.proof) for one in best.advice.restarts]
         found.reserved = sorted(best.advice.reserved)
-        _add_cost(found, best, advice.least)
+        found.waiting_gpus = sum(move.waiting_gpus for move in found.moves)
+        found.waiting_cost = WAIT_COST * found.waiting_gpus
+        found.cost = round(sum(one.cost for one in best.advice.restarts) + found.waiting_cost, 1)
         _add_proof(found, wanted, best, len(snapshot.node_infos))
     if _needs_links(wanted.asked, policy):
         found.assumed_links = assumed(snapshot.node_infos[name] for name in found.placed_on)
@@ -222,7 +228,20 @@ class Proved(NamedTuple):
 
 
 def proved(facts: ClusterFacts, cluster: Cluster, wanted: Wanted, advice: Advice, policy: Policy) -> Proved:
-    """Prove an advice. `cluster` is the cluster as it is."""
+    """Prove an advice. `cluster` is the cluster as it is.
+
+    If filter prefers other nodes for the wanted pods than those of the advice, these are to be reserved: otherwise
+    restarted pods may take them first.
+    """
+    found = _proved_as_it_is(facts, cluster, wanted, advice, policy)
+    reserved = _placed_on(wanted, found.proof)
+    if reserved <= advice.reserved:
+        return found
+    reserved |= advice.reserved.difference(advice.nodes.values())
+    return _proved_as_it_is(facts, cluster, wanted, replace(advice, reserved=reserved), policy)
+
+
+def _proved_as_it_is(facts: ClusterFacts, cluster: Cluster, wanted: Wanted, advice: Advice, policy: Policy) -> Proved:
     nodes = _proof_nodes(advice, cluster.snapshot)
     own = [one.pod for one in facts.pods.values() if one.pod.node_name and _is_of(one.pod, wanted)]
     left = cluster.without(advice.restarts).left
@@ -231,24 +250,14 @@ def proved(facts: ClusterFacts, cluster: Cluster, wanted: Wanted, advice: Advice
     proof = prove(facts.cache, room, wanted.asked, advice.restarts, advice.reserved, policy, own)
     cost = sum(one.cost + WAIT_COST * one.waiting_gpus(_waiting(one, proof)) for one in advice.restarts)
     placed = sum(pod.uid in proof.nodes for pod in wanted.asked.pods)
-    is_proved = not proof.problem and placed >= max(len(advice.nodes), 1)
+    is_proved = (
+        not proof.problem and placed >= max(len(advice.nodes), 1) and _placed_on(wanted, proof) <= advice.reserved
+    )
     return Proved(advice, proof, len(nodes), cost if is_proved else inf)
 
 
-def _cheapest_in_proof(facts: ClusterFacts, cluster: Cluster, wanted: Wanted, advice: Advice, policy: Policy) -> Proved:
-    """The best advice; or if pods wait in its proof that the search had placed, the one of the others that is better.
-
-    The deadline ends only the choice among the others, after a few of them.
-    """
-    best = proved(facts, cluster, wanted, advice, policy)
-    with suppress(DeadlineExceeded):
-        for number, other in enumerate(advice.others):
-            if other.cost >= best.cost:
-                break
-            if number >= _LATE_PROOFS:
-                cluster.memory.context.deadline.check_time()
-            best = min(best, proved(facts, cluster, wanted, other, policy), key=lambda one: one.cost)
-    return best
+def _placed_on(wanted: Wanted, proof: Proof) -> frozenset[str]:
+    return frozenset(proof.nodes[pod.uid] for pod in wanted.asked.pods if pod.uid in proof.nodes)
 
 
 def _is_of(pod: Pod, wanted: Wanted) -> bool:
@@ -263,19 +272,10 @@ def _proof_nodes(advice: Advice, snapshot: Snapshot) -> frozenset[str]:
     return frozenset([*(first & infos.keys()), *others[: max(_PROOF_NODES - len(first), 0)]])
 
 
-def _add_cost(found: RestartAdvice, best: Proved, least: float) -> None:
-    """The cost if all pods go where the proof found places. No way costs less than `least`, if the search is right."""
-    found.waiting_gpus = sum(move.waiting_gpus for move in found.moves)
-    found.waiting_cost = WAIT_COST * found.waiting_gpus
-    cost = sum(one.cost for one in best.advice.restarts) + found.waiting_cost
-    found.is_cheapest = isclose(cost, best.advice.cost) and cost <= NEAR * least
-    found.cost = round(cost, 1)
-
-
 def _add_proof(found: RestartAdvice, wanted: Wanted, best: Proved, nodes: int) -> None:
     """Say what the proof found, on so many of all nodes. Only a proved advice has commands."""
     proof, needed = best.proof, [pod.uid for pod in wanted.asked.pods]
-    placed = sorted({proof.nodes[uid] for uid in needed if uid in proof.nodes})
+    placed = sorted(_placed_on(wanted, proof))
     part = "" if best.nodes == nodes else f"{best.nodes:,} of "
     on = f"the filter and the binds of berth serve, on {part}{counted(nodes, 'node')},"
     if proof.problem:

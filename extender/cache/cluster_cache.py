@@ -53,9 +53,8 @@ class ClusterCache:
         features: Features | None = None,
         remembered_changes: int = _MAX_REMEMBERED_CHANGES,
         vacant_states: int = _MAX_VACANT_STATES,
-        listener: CacheListener | None = None,
     ) -> None:
-        self.listeners = [listener] if listener is not None else []
+        self.listeners: list[CacheListener] = []
         self.timers = CacheTimers()
         self.channels = Channels()
         self.allocated_devices = AllocatedDevices(self._put_channels)
@@ -138,14 +137,14 @@ class ClusterCache:
 
     # -- reservations: see the table in allocated_devices.py --------------------------------------------------
 
-    def hold(self, claim_uid: str, pod_uid: str, node: str, results: tuple[Result, ...], deadline: float) -> None:
-        """Hold devices for a claim of a pod. Raises InvalidTransition if the claim is held already."""
-        new = Reservation(pod_uid, node, results, ReservationState.HELD, deadline)
-        self._touch(self.reservations.apply(ReservationEvent.HOLD, claim_uid, new))
+    def hold(self, held: Mapping[str, Reservation]) -> None:
+        """Hold devices for claims, by UID. Raises InvalidTransition if one is held already."""
+        touched = [self.reservations.apply(ReservationEvent.HOLD, uid, new) for uid, new in held.items()]
+        self._touch(set[PoolKey]().union(*touched))
 
     def assume(self, claim_uid: str, pod_uid: str, node: str, results: tuple[Result, ...]) -> None:
         """A bind starts to write these results into a claim. Raises InvalidTransition if another bind writes it."""
-        new = Reservation(pod_uid, node, results, ReservationState.BINDING, inf)
+        new = Reservation(pod_uid, node, results, inf, ReservationState.BINDING)
         self._touch(self.reservations.apply(ReservationEvent.ASSUME, claim_uid, new))
         self._snapshot = None
 

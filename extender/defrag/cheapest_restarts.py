@@ -9,6 +9,8 @@ For each set, the wanted pods get their places first. Then the restarted pods ge
 first, and at the end on the free rest of the same nodes: a taint reserves these meanwhile. Pods without a place cost
 WAIT_COST for each GPU, as in the proof. Further restarts are tried that may give it one, if they cost less than that.
 
+An advice that seems cheaper than the best one is proved at once: it costs what the proof says.
+
 At the end come the sets after which more GPUs wait than must by their numbers. For these, other orders of the restarts
 and other reserved nodes are tried (orders.py).
 """
@@ -16,12 +18,12 @@ and other reserved nodes are tried (orders.py).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from heapq import heappop, heappush
 from itertools import combinations, islice, takewhile
-from math import ceil, inf
+from math import inf
 from typing import NamedTuple
 
 from extender.base.deadline import DeadlineExceeded
@@ -40,7 +42,6 @@ _MAX_TRIALS = 2048  # sets for which all restarted pods are placed
 _MAX_STEPS = 2048  # restarts that are placed, and plans of gangs, for other orders and other reserved nodes
 _MAX_STEP_NODES = 1 << 19  # steps times nodes of the cluster: a step takes longer in a large one
 _MAX_RESERVED = 256  # sets of nodes that may be reserved for one set of restarts
-_OTHERS = 7  # advices besides the best
 _MAX_LARGE = 8  # domains with many restarts
 NEAR = 1.1  # of the least cost: as good
 
@@ -63,23 +64,27 @@ class Advice:
     nodes: Mapping[str, str] = field(default_factory=dict)  # of the wanted pods, by UID
     places: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by name of the restart: of its new pods
     reserved: Nodes = NO_NODES  # until the wanted pods have their places
-    waiting_gpus: int = 0  # of restarted pods that find no place
-    cost: float = 0.0
+    cost: float = 0.0  # infinite if the proof did not place the wanted pods
     least: float = 0.0  # no way costs less: neither this advice, nor what the limits left out
-    others: tuple[Advice, ...] = ()  # that were tried, too, the next cheapest first
 
     @property
     def is_cheapest(self) -> bool:
         """False: a limit ended the search, and there may be an advice that is cheaper by more than a tenth."""
-        return self.verdict is not Verdict.GAVE_UP and self.cost <= NEAR * self.least
+        return self.verdict is not Verdict.GAVE_UP and self.cost <= NEAR * self.least < inf
 
 
-def advise(cluster: Cluster, asked: Asked, restarts: Collection[Restart], budgets: Mapping[str, int]) -> Advice:
+Prove = Callable[[Advice], float]
+"""What an advice costs in its proof; infinite if that does not place the wanted pods."""
+
+
+def advise(
+    cluster: Cluster, asked: Asked, restarts: Collection[Restart], budgets: Mapping[str, int], prove: Prove
+) -> Advice:
     """The cheapest of these restarts with which the pods fit. `budgets` are the disruptions that each budget allows."""
     ordered, memory = sorted(restarts, key=_by_order), cluster.memory
     memory.by_node, memory.domains = _by_node(ordered), {}
     cluster.count_free([*asked.pods, *(pod for one in ordered for pod in one.pods)])
-    search = _Search(cluster, asked, ordered, memory.by_node, budgets)
+    search = _Search(cluster, asked, ordered, memory.by_node, budgets, prove)
     try:
         now = cluster.place(asked)
         if now is not None:
@@ -89,8 +94,7 @@ def advise(cluster: Cluster, asked: Asked, restarts: Collection[Restart], budget
         search.leave_out(search.least)
     if search.best is None:
         return Advice(Verdict.IMPOSSIBLE if search.left_out == inf else Verdict.GAVE_UP)
-    others = (one for one in sorted(search.found, key=lambda one: one.cost) if one is not search.best)
-    return replace(search.best, least=min(search.left_out, search.best.cost), others=tuple(islice(others, _OTHERS)))
+    return replace(search.best, least=min(search.left_out, search.best.cost))
 
 
 class _Trial(NamedTuple):
@@ -112,7 +116,8 @@ class _Open(NamedTuple):
 class _Search:
     """Looks for the best advice among restarts, which are sorted. Advice that costs `most` or more is not looked for.
 
-    An inner search looks for room for a pod or a gang that was restarted. It gets only the restarts of each node.
+    An inner search, which proves nothing, looks for room for a pod or a gang that was restarted. It gets only the
+    restarts of each node.
     """
 
     def __init__(
@@ -122,6 +127,7 @@ class _Search:
         restarts: Sequence[Restart],
         by_node: Mapping[str, Sequence[Restart]],
         budgets: Mapping[str, int],
+        prove: Prove | None,
         most: float = inf,
     ) -> None:
         self._cluster = cluster.knowing(asked)
@@ -129,7 +135,7 @@ class _Search:
         self._restarts = restarts
         self._budgets = budgets
         self._most = most
-        self._is_inner = most < inf  # no further restarts for pods that find no place
+        self._prove = prove
         self._trials = 0
         self._tried: set[object] = set()  # sets of restarts with further ones, and the nodes of the wanted pods
         self._floor = 0.0  # the least cost of waiting
@@ -138,7 +144,6 @@ class _Search:
         self._open: list[_Open] = []
         self.least = 0.0  # the search finds no advice below this cost, unless a limit left it out
         self.best: Advice | None = None
-        self.found: list[Advice] = []  # all
         self.left_out = inf  # the least cost of what a limit left out
 
     def run(self) -> None:
@@ -239,7 +244,7 @@ class _Search:
     def _try(self, nodes: Sequence[str], chosen: Sequence[Restart]) -> None:
         """Place all pods after these restarts, the wanted ones on these nodes. Keep the cheapest advice."""
         found = self._placed(nodes, chosen)
-        while found is not None and found.advice.waiting_gpus and not self._is_inner:
+        while found is not None and found.refill.waiting_gpus and self._prove is not None:
             more = (self._placed(nodes, one) for one in self._additions(found, tuple(nodes)))
             best = min((one for one in more if one is not None), key=_cost, default=found)
             if _cost(best) >= _cost(found):
@@ -256,25 +261,28 @@ class _Search:
             return None
         found = refill(wanted.cluster, deletion_order(chosen), frozenset(wanted.nodes.values()))
         advice = self._keep(wanted, found, frozenset(wanted.nodes.values()))
-        must = least_waiting_after(self._cluster.without(chosen), chosen, self._wanted) if advice.waiting_gpus else 0
-        if advice.waiting_gpus > must and not self._is_inner:
-            self._open.append(_Open(cost_of(chosen) + WAIT_COST * must, len(self._open), nodes, chosen))
+        if self._prove is not None and advice.cost > cost_of(chosen):
+            must = least_waiting_after(self._cluster.without(chosen), chosen, self._wanted)
+            least = cost_of(chosen) + WAIT_COST * must
+            if advice.cost > least:
+                self._open.append(_Open(least, len(self._open), nodes, chosen))
         return _Trial(advice, found)
 
     def _keep(self, wanted: Placed, found: Refill, reserved: Nodes) -> Advice:
-        """Note an advice at once: a limit may end the search before the next one."""
-        gpus = found.waiting_gpus
-        cost = cost_of(found.order) + WAIT_COST * gpus
-        advice = Advice(Verdict.ADVICE, found.order, wanted.nodes, found.places, reserved, gpus, cost)
-        self.found.append(advice)
+        """Note an advice at once, if it is the best: a limit may end the search before the next one."""
+        cost = cost_of(found.order) + WAIT_COST * found.waiting_gpus
+        advice = Advice(Verdict.ADVICE, found.order, wanted.nodes, found.places, reserved, cost)
         if cost < self._limit:
-            self.best = advice
+            if self._prove is not None:
+                advice = replace(advice, cost=self._prove(advice))
+            if self.best is None or advice.cost < self.best.cost:
+                self.best = advice
         return advice
 
     def _additions(self, found: _Trial, nodes: tuple[str, ...]) -> Iterator[tuple[Restart, ...]]:
         """The restarts of an advice with a few more that may give those a place that wait, and cost less than that."""
         advice, cluster, waiting = found.advice, found.refill.cluster, found.refill.waiting
-        names, lacking = {one.name for one in advice.restarts}, advice.waiting_gpus
+        names, lacking = {one.name for one in advice.restarts}, found.refill.waiting_gpus
         in_part = any(one.is_whole and advice.places[one.name] for one in advice.restarts if one.name in waiting)
         free = None if in_part else cluster.free_by_node()
         saved = WAIT_COST * (lacking if free is None else min(lacking, gpus_in(free)))  # the most that they may save
@@ -307,7 +315,7 @@ class _Search:
         for name, waiting in found.refill.waiting.items():
             is_gang = cluster.knowing(waiting).gang(waiting) is not None
             asked = waiting if is_gang else replace(waiting, pods=waiting.pods[:1])
-            inner = _Search(cluster, asked, (), by_node, self._budgets, WAIT_COST * gpus[name])
+            inner = _Search(cluster, asked, (), by_node, self._budgets, None, WAIT_COST * gpus[name])
             inner.run()
             if inner.best is not None:
                 yield inner.best.restarts
@@ -327,12 +335,18 @@ class _Search:
                 if number == _MAX_RESERVED or not steps.left:
                     self.leave_out(one.least)
                     break
-                below = ceil((self._limit - cost_of(one.chosen)) / WAIT_COST)
-                for found in Orders(one.chosen, reserved, steps).better(wanted.cluster, below):
+                orders = Orders(one.chosen, reserved, steps)
+                orders.below = self._below(one)
+                for found in orders.better(wanted.cluster):
                     self._keep(wanted, found, reserved)
+                    orders.below = self._below(one)
             if not steps.left:
                 self.leave_out(one.least)
                 return
+
+    def _below(self, one: _Open) -> float:
+        """An advice with this set is the best if fewer GPUs wait."""
+        return (self._limit - cost_of(one.chosen)) / WAIT_COST
 
     def _reservations(self, one: _Open, steps: Steps) -> Iterator[tuple[Placed, Nodes]]:
         """Places for the wanted pods, with the nodes to reserve: theirs, and others that restarted pods might take."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from extender.allocation import NodeInfo
 from extender.defrag.bounds import least_waiting
@@ -76,27 +77,25 @@ class Orders:
         self._steps = steps
         self._gpus = {claim.key: gpus_of(claim) for one in restarts for claim in one.claims}
         self._seen: set[Hashable] = set()
-        self._below = 0
+        self.below = inf
 
-    def better(self, cluster: Cluster, below: int) -> Iterator[Refill]:
-        """Refills after which fewer GPUs than `below` wait, each with fewer than the one before.
+    def better(self, cluster: Cluster) -> Iterator[Refill]:
+        """Refills after which fewer GPUs than `below` wait, which the caller may set after each.
 
         In `cluster` the wanted pods have their places. It ends early if no step is left. Raises DeadlineExceeded.
         """
-        self._below = below
         yield from self._after(Refill(cluster), self._restarts)
 
     def _after(self, found: Refill, left: Sequence[Restart]) -> Iterator[Refill]:
         key = _state(found, left)
-        if key in self._seen or self._least(found, left) >= self._below:
+        if key in self._seen or self._least(found, left) >= self.below:
             return
         self._seen.add(key)
         if not left:
             full = found.on_all_nodes()
-            if full.waiting_gpus < self._below:
-                self._below = full.waiting_gpus
+            if full.waiting_gpus < self.below:
                 yield full
-        for one in left if self._below else ():
+        for one in left:
             if not self._steps.left:
                 return
             self._steps.left -= 1

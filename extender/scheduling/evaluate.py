@@ -170,7 +170,6 @@ class EvaluationContext:
         def selection(claim: str, request: DeviceRequest) -> Selection:
             found = remembered.get((claim, request.name))
             if found is None:
-                self.deadline.check()
                 found = matching(claim, request)
                 if (drift or small) and not request.admin_access:
                     match, too_small = found.match & ~(drift | small), found.match & small
@@ -212,7 +211,9 @@ def _excluded_devices(node_info: NodeInfo, requirements: PodRequirements) -> tup
     """
     drift = node_info.drift if requirements.policy.drift == "filter" else 0
     expected, devices = requirements.intent.expected_bytes, node_info.inventory.devices
-    gpus = members(node_info.inventory.gpus) if expected else []
+    if not expected:
+        return drift, 0
+    gpus = members(node_info.inventory.gpus)
     return drift, union([1 << bit for bit in gpus if 0 < devices[bit].memory_bytes < expected])
 
 

@@ -27,7 +27,7 @@ from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import GroupKey
 from extender.api.pods import Pod
 from extender.api.reasons import Code, Reason
-from extender.api.resource_claims import Claim
+from extender.api.resource_claims import Claim, Reservation
 from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.base.fair_lru import FairLRU
 from extender.cache import ClusterCache
@@ -300,7 +300,7 @@ class FilterService:
             with self.evaluation(pod.key.namespace) as context, suppress(DeadlineExceeded):  # bind chooses again
                 placement = beside_own(placement, snapshot.node_infos[node], requirements, context)
         until = self._clock() + requirements.policy.hold_seconds
-        hold(self._cache, pod.uid, requirements, snapshot.node_infos[node], placement, until)
+        self._cache.hold(holds_of(pod.uid, requirements, snapshot.node_infos[node], placement, until))
         # Pods that share a claim are sent to the node of its hold, so kube-scheduler gets no other node to choose.
         shared = any(self._cache.store.is_shared(claim.key) for claim in requirements.pending_claims)
         return FilterResult(list(listed)[:1] if shared else list(listed))
@@ -437,7 +437,7 @@ class FilterService:
         A pod that filter accepted has the time of a whole call. But a tenant may replace its claims before the bind.
         """
         ranking, calls = self.rankings.peek(requirements), self.evaluations
-        call = calls.full_call if ranking is not None and ranking.complete else calls.call
+        call = calls.whole_call if ranking is not None and ranking.complete else calls.call
         try:
             with call(requirements.namespace) as deadline:
                 yield deadline
@@ -515,15 +515,11 @@ def _main_code(
     return Code.HELD_FOR_GANG if held else code
 
 
-def hold(
-    cache: ClusterCache,
-    pod_uid: str,
-    requirements: PodRequirements,
-    node_info: NodeInfo,
-    placement: Placement,
-    deadline: float,
-) -> None:
-    """Hold the devices of a placement until `deadline`, in seconds of the service's clock."""
-    claims = requirements.for_node(node_info.node).pending_claims
-    for claim, results in zip(claims, placement.results(node_info), strict=True):
-        cache.hold(claim.uid, pod_uid, node_info.node.name, results, deadline)
+def holds_of(
+    pod_uid: str, requirements: PodRequirements, node_info: NodeInfo, placement: Placement, deadline: float
+) -> dict[str, Reservation]:
+    """The holds of a placement by UID of the claim, until `deadline` in seconds of the service's clock."""
+    claims, name = requirements.for_node(node_info.node).pending_claims, node_info.node.name
+    # A placement of an older snapshot may be for another number of claims: the node offers the resource itself now.
+    pairs = zip(claims, placement.results(node_info), strict=False)
+    return {claim.uid: Reservation(pod_uid, name, results, deadline) for claim, results in pairs}

@@ -27,11 +27,12 @@ def weights_that_matter(jobs: Sequence[Job]) -> list[str]:
 
     `health` and `preference` are not among them: a replay has no faults, and first alternatives are better by intent.
     """
+    templates = [one for job in jobs for one in job.templates]
     applies = {
-        "link": any(job.pod_gpus > 1 for job in jobs),
-        "affinity": any(job.nics or job.claim is not None for job in jobs),
+        "link": any(one.pod_gpus > 1 for one in templates),
+        "affinity": any(one.nics or one.claim is not None for one in templates),
         "value": True,
-        "headroom": any(job.memory or job.claim is not None for job in jobs),
+        "headroom": any(one.memory or one.claim is not None for one in templates),
         "fragmentation": True,
         "packing": True,
         "clique": any(job.is_gang for job in jobs),

@@ -36,7 +36,7 @@ def rendered(folder: Path, *components: str) -> str:
 
 def kustomized(folder: Path) -> str:
     """What kubectl renders of a folder's kustomization."""
-    command = [KUBECTL, "kustomize", str(folder)]
+    command = [str(KUBECTL), "kustomize", str(folder)]
     done = subprocess.run(command, env={**os.environ, **NO_GC}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{(folder / 'kustomization.yaml').read_text()}: {done.stderr}"
     return done.stdout

@@ -131,7 +131,7 @@ class Masks:
             deadline.exceed()
         if made.size <= self._compiled.maxsize:
             self._compiled[compiling, text] = made
-            deadline.mark_progress()
+            deadline.progressed = True
         return made.selector
 
     def of(self, expression: str, slice_: Slice, deadline: Deadline = NO_DEADLINE) -> Mask:
@@ -207,7 +207,7 @@ class Masks:
             except DeadlineExceeded:
                 self._bytes += known.put((None, Mask(match, error), slice_, position))
                 raise
-            deadline.mark_progress()
+            deadline.progressed = True
         return Mask(match, error, selector.least_memory)
 
 
