@@ -114,7 +114,7 @@ def assess(
     )
     if replays:
         found.replay = replayed_pods(reading, snapshot, sets, gangs, policy, unread.nodes, progress)
-    found.verdict = verdict_of(found.replay, found.bandwidth, found.waiting)
+    found.verdict = verdict_of(found.replay, found.bandwidth, found.plugin_several, found.waiting)
     found.unknown = list(_unknown(found, reading, snapshot))
     return found
 
