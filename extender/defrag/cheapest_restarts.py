@@ -45,7 +45,7 @@ _MAX_STEPS = 2048  # restarts that are placed, and plans of gangs, for other ord
 _MAX_STEP_NODES = 1 << 19  # steps times nodes of the cluster: a step takes longer in a large one
 _MAX_RESERVED = 256  # sets of nodes that may be reserved for one set of restarts
 _MAX_LARGE = 8  # domains with many restarts
-NEAR = 1.1  # of the least cost: as good
+_NEAR = 1.1  # of the least cost: as good
 
 
 class Verdict(StrEnum):
@@ -72,7 +72,7 @@ class Advice:
     @property
     def is_cheapest(self) -> bool:
         """False: a limit ended the search, and there may be an advice that is cheaper by more than a tenth."""
-        return self.verdict is not Verdict.GAVE_UP and self.cost <= NEAR * self.least < inf
+        return self.verdict is not Verdict.GAVE_UP and self.cost <= _NEAR * self.least < inf
 
 
 Prove = Callable[[Advice], float]

@@ -190,6 +190,18 @@ spec:
 """
 
 
+@pytest.mark.parametrize("output", ["table", "commands"])
+def test_without_a_question_there_is_no_answer_for_classes_of_other_names(output: str, tmp_path: Path) -> None:
+    objects: list[Json] = json.loads(json.dumps(objects_of_case(CASES[0])))
+    next(one for one in objects if one["kind"] == "DeviceClass")["metadata"]["name"] = "gpus"
+    code, out, err = berth(["defrag", "--snapshot", str(snapshot_file(tmp_path, objects)), "--output", output])
+    said = err if output == "commands" else out
+    assert (code, said.splitlines()[0]) == (
+        1,
+        "no answer: no node has GPUs with a DeviceClass of their driver's name: ask with --gpus, --class",
+    )
+
+
 def test_claims_of_ended_pods_are_no_restarts(tmp_path: Path) -> None:
     objects = [*objects_of({"nodes": {"a": "hgx-h100-8"}}), *running("done", "a", [0]), *running("p", "a", [1])]
     objects[-4]["status"]["phase"] = "Succeeded"
