@@ -96,7 +96,7 @@ class Shape:
 
 
 def largest_shapes(snapshot: Snapshot) -> list[Shape]:
-    """For each product, a pod with the largest set of joined GPUs that a node of it could have; of one if none is known."""
+    """For each product, a pod with the largest set of joined GPUs that a node of it could have, or with one GPU."""
     found: dict[str, Shape] = {}
     for node_info in snapshot.node_infos.values():
         gpus = [node_info.inventory.devices[bit] for bit in node_info.gpu_bits if bit >= 0]
