@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -70,14 +70,7 @@ class Assessment:
         return found
 
 
-def assess(
-    reading: ClusterReading,
-    policy: Policy,
-    source: str = "",
-    *,
-    replays: bool,
-    progress: Callable[[int], None] = lambda _: None,
-) -> Assessment:
+def assess(reading: ClusterReading, policy: Policy, source: str = "", *, replays: bool) -> Assessment:
     """Assess a cluster under a policy. `source` says where that is from, unless it is the default one."""
     snapshot = reading.cache.snapshot()
     unread = unread_of(reading, snapshot)
@@ -113,7 +106,7 @@ def assess(
         source,
     )
     if replays:
-        found.replay = replayed_pods(reading, snapshot, sets, gangs, policy, unread.nodes, progress)
+        found.replay = replayed_pods(reading, snapshot, sets, gangs, policy, unread.nodes)
     found.verdict = verdict_of(found.replay, found.bandwidth, found.plugin_several, found.waiting)
     found.unknown = list(_unknown(found, reading, snapshot))
     return found

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -65,7 +65,6 @@ def replayed_pods(
     gangs: Sequence[GangSpread],
     policy: Policy,
     unknown: Container[str],
-    progress: Callable[[int], None] = lambda _: None,
 ) -> Replayed:
     """Replay the pods of the fleet, or of a part of it that has whole domains, without the `unknown` nodes."""
     found = Replayed(0, len(snapshot.node_infos))
@@ -81,7 +80,7 @@ def replayed_pods(
             return found
         fleet = fleet_of((), choice.fleet())
         tasks = [Task(fleet, jobs, placement_of(one, policy), _SEED) for one in ("berth", "first fit", "emptiest node")]
-        outcomes = run_side_by_side(tasks, progress)
+        outcomes = run_side_by_side(tasks)
     except (BerthError, RuntimeError, ValueError) as error:
         found.problem = str(error)
         return found
