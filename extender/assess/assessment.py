@@ -170,9 +170,10 @@ def _about_links(fact: NodeFacts) -> Iterable[str]:
     nodes = f"{counted(fact.nodes, 'node')} of {fact.product or 'an unnamed product'}"
     of = "the links are those of the usual board" if fact.links is Links.BOARD else "Berth's agent has read the links"
     if fact.links is Links.UNKNOWN:
+        reader = "Only Berth's agent reads it" if fact.readable else "Berth's agent cannot read it for this driver"
         yield (
-            f"{nodes}: no driver publishes which GPUs links join, and boards number them differently. Only Berth's "
-            "agent reads it. Their pods with several GPUs are not measured."
+            f"{nodes}: no driver publishes which GPUs links join, and boards differ. {reader}. Their pods with several "
+            "GPUs are not measured."
         )
     elif fact.links is Links.NONE:
         yield f"{nodes}: the product has no links. Sets differ by PCIe and NUMA alone, which bandwidths leave out."

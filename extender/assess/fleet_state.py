@@ -26,7 +26,7 @@ from extender.scheduling import path_labels
 from extender.topology.link_knowledge import Links, is_equal_for_all, links_of
 from extender.topology.ring import joined_sets
 from extender.topology.score_parts import left_over, stranded
-from extender.vendors import PLUGIN_RESOURCES
+from extender.vendors import PLUGIN_RESOURCES, driver_of
 
 _MAX_BREAKERS = 20  # pods that are named
 _MAX_MOVED = 2  # more pods break a set together: to move them costs too much
@@ -97,6 +97,7 @@ class NodeFacts:
     product: str
     links: Links
     equal: bool  # whether every set of one size is as good as any other
+    readable: bool  # whether Berth's agent can read the links
     nodes: int = 0
     with_nics: int = 0  # nodes where the places of GPUs and NICs can be compared
 
@@ -128,7 +129,9 @@ def fleet_state(
         if node_info.fabric is None:
             continue
         links, equal = links_of(node_info), is_equal_for_all(node_info.fabric)
-        fact = facts.setdefault((product(node_info), links, equal), NodeFacts(product(node_info), links, equal))
+        driver, _ = node_info.inventory.whole_gpus
+        new = NodeFacts(product(node_info), links, equal, driver_of(driver).agent)
+        fact = facts.setdefault((new.product, links, equal), new)
         fact.nodes += 1
         fact.with_nics += says_places(node_info)
         if links in (Links.AGENT, Links.BOARD) and reading.knows_claims and name not in unread.nodes:

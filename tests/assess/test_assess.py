@@ -159,6 +159,13 @@ def test_other_vendors(driver: str, devices: list[Json], links: str, joined: boo
     assert [row["joined"] for row in found["replay"]["rows"]] == [float(joined)] * 4
 
 
+def test_links_that_no_agent_can_read_are_not_promised(tmp_path: Path) -> None:
+    devices = json.loads(json.dumps([mi300x(i) for i in range(8)]).replace("MI300X", "MI250X"))
+    path = snapshot_file(tmp_path, node_and_slice("a", gpu_amd_com=devices))
+    (told,) = (line for line in assessed(path)["unknown"] if "MI250X" in line)
+    assert "Berth's agent cannot read it for this driver" in told
+
+
 @pytest.mark.parametrize(
     ("case", "least", "code"),
     [
