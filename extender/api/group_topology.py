@@ -18,9 +18,12 @@ TOPOLOGY = "berth.dev/group-topology"
 REQUIRED = "berth.dev/group-required"
 PREFERRED = "berth.dev/group-preferred"
 OWN_TOPOLOGY = (TOPOLOGY, REQUIRED, PREFERRED)
+# By the field of a job, see extender/replay/jobs.py.
+NEARNESS = dict(zip(("group_topology", "group_required", "group_preferred"), OWN_TOPOLOGY, strict=True))
 SLICE_LEVEL = "berth.dev/group-slice-level"
 SUBGROUP_REQUIRED = "berth.dev/subgroup-required"
 _OWN_LEVELS = (REQUIRED, PREFERRED, SLICE_LEVEL, SUBGROUP_REQUIRED)  # others name any node label
+ONE_NODE = "node"  # the nearest level
 _HOSTNAME = "kubernetes.io/hostname"
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,315}[A-Za-z0-9])?")
 
@@ -79,6 +82,28 @@ def asked_topology(notes: Mapping[str, Any]) -> AskedTopology:
     return NO_TOPOLOGY
 
 
+def fields_of_job(asked: AskedTopology, object_label: str) -> tuple[dict[str, str], bool]:
+    """The fields of a job that ask the same for a group without a PodGroup, and whether they keep all of it.
+
+    `object_label` is the constraint of the PodGroup. Beside another level only a policy says which of both is nearer.
+    """
+    required, preferred = _own_name(asked.required), _own_name(asked.preferred)
+    is_kept = bool(required or not asked.required) and bool(preferred or not asked.preferred)
+    if object_label and required not in (object_label, ONE_NODE, _HOSTNAME):
+        is_free = not required and asked.nearness != "required"
+        required, is_kept = object_label if is_free else required, is_kept and is_free
+    found = zip(NEARNESS, (asked.nearness, required, preferred), strict=True)
+    return {name: text for name, text in found if text}, is_kept
+
+
+def _own_name(level: Level | None) -> str:
+    """The level for a job; '' for a label of another scheduler that would be read as the short name of a level."""
+    if level is None:
+        return ""
+    is_same = level.annotation in _OWN_LEVELS or "/" in level.name or level.name == ONE_NODE
+    return level.name if is_same else ""
+
+
 def level_of(notes: Mapping[str, Any], annotation: str) -> Level | None:
     """The level that an annotation names; None without it. Raises ValueError."""
     text = notes.get(annotation)
@@ -90,8 +115,6 @@ def level_of(notes: Mapping[str, Any], annotation: str) -> Level | None:
 
 
 # -- what that means with the levels of a policy -------------------------------------------------------------------
-
-ONE_NODE = "node"  # the nearest level
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,13 @@ TOPOLOGY_ANNOTATION = "berth.dev/topology"
 BANDWIDTH_ANNOTATION = "berth.dev/bandwidth"
 MIN_BANDWIDTH_ANNOTATION = "berth.dev/min-bandwidth-gbps"
 MEMORY_ANNOTATION = "berth.dev/expected-memory"
+# By the field of a job, see extender/replay/jobs.py.
+WISHES = {
+    "topology": TOPOLOGY_ANNOTATION,
+    "bandwidth": BANDWIDTH_ANNOTATION,
+    "min_bandwidth_gbps": MIN_BANDWIDTH_ANNOTATION,
+    "expected_memory": MEMORY_ANNOTATION,
+}
 _GROUP_TOPOLOGIES = ("required", "preferred", "none")
 _TOPOLOGIES = ("required", "preferred", "product", "none")
 

@@ -19,7 +19,7 @@ from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted
 from extender.cache import ClusterCache
 
-_SKEW = timedelta(minutes=6)  # of clocks: less than what GPU-hours are rounded to
+SKEW = timedelta(minutes=6)  # of clocks: less than what GPU-hours are rounded to
 _NAMED = 3  # pods in a sentence
 T = TypeVar("T")
 
@@ -113,7 +113,7 @@ def newest_time(reading: ClusterReading, clock: datetime) -> datetime:
 def future_starts(facts: ClusterFacts, now: datetime) -> str:
     """What is said of pods with devices that start later than now; '' without them."""
     running = (one for one in facts.pods.values() if one.pod.node_name)
-    late = sorted(str(one.pod.key) for one in running if one.began is not None and one.began > now + _SKEW)
+    late = sorted(str(one.pod.key) for one in running if one.began is not None and one.began > now + SKEW)
     one, named = len(late) == 1, ", ".join(late[:_NAMED]) + (", …" if len(late) > _NAMED else "")
     starts = f"the start of {counted(len(late), 'pod')} is in the future, {'its' if one else 'their'}"
     return f"{starts} GPU-hours count as 0: {named}" if late else ""

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import datetime
 import math
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from extender.allocation import NodeInfo, Snapshot, tolerates
 from extender.allocation.nodes import PoolDevice
 from extender.api.claim_specs import merged_specs
 from extender.api.fields import Json, inner, many
+from extender.api.group_topology import NEARNESS, fields_of_job
 from extender.api.nodes import Node, Toleration, encode_toleration
 from extender.api.pod_amounts import requests_of
-from extender.api.pod_annotations import topology_of
+from extender.api.pod_annotations import WISHES, PodIntent, intent_of
 from extender.api.pod_groups import GroupKey, GroupSource
 from extender.api.pods import Pod
 from extender.api.resource_claims import Claim, Result
 from extender.assess.cluster_reading import ClusterReading, claims_of
 from extender.assess.fleet_state import plugin_requests
 from extender.assess.gang_spread import group_of
-from extender.replay import NEARNESS, SPEC_FIELDS, Job, cel_text
+from extender.assess.pod_facts import SKEW, time_of
+from extender.replay import SPEC_FIELDS, Job, cel_text
 from extender.replay.emptied_nodes import WHOLE_PLUGIN, may_ask_for
 from extender.replay.published_traces import plain_name
 from extender.vendors import GPU, PLUGIN_RESOURCES, driver_of
@@ -68,13 +71,13 @@ def pod_job(pod: Pod, reading: ClusterReading, snapshot: Snapshot) -> Job | None
     obj, node_info = reading.requests.get(pod.uid, {}), snapshot.node_infos.get(pod.node_name)
     cpu, ram, _ = requests_of(obj)
     spec = _spec(pod, inner(obj, "spec", ""), node_info.node if node_info is not None else None)
-    keys, plain = claims_of(pod), Job(pod.key.name, 0.0, cpu=cpu, ram=ram, spec=spec, **_nearness(pod))
+    keys, plain = claims_of(pod), Job(pod.key.name, 0.0, cpu=cpu, ram=ram, spec=spec, **_nearness(pod, snapshot))
     if not keys:
         gpus, labels = plugin_requests(pod)[WHOLE_PLUGIN], node_info.node.labels if node_info is not None else {}
         if not may_ask_for(gpus) or _has_shared(pod, reading):
             return None
         product = labels.get(PLUGIN_RESOURCES[WHOLE_PLUGIN], "")
-        return replace(plain, gpus=gpus, product=product, topology=_wish(pod, gpus))
+        return replace(plain, gpus=gpus, product=product, **_wishes(pod, gpus))
     own = [claim for key in keys if (claim := snapshot.claims.get(key)) is not None and _is_own(claim, pod)]
     if len(own) < len(keys):
         return None
@@ -84,7 +87,7 @@ def pod_job(pod: Pod, reading: ClusterReading, snapshot: Snapshot) -> Job | None
         specs = [_of_product(one, node_info, results) for one, results in zip(specs, given, strict=True)]
     asked = specs[0] if len(specs) == 1 else merged_specs(specs)
     devices = sum(map(len, given)) or _counted(asked)
-    return replace(plain, claim=asked, topology=_wish(pod, devices))
+    return replace(plain, claim=asked, **_wishes(pod, devices))
 
 
 def _has_shared(pod: Pod, reading: ClusterReading) -> bool:
@@ -102,17 +105,46 @@ def _is_own(claim: Claim, pod: Pod) -> bool:
     return users <= {pod.uid}
 
 
-def _wish(pod: Pod, devices: int) -> str:
+def _wishes(pod: Pod, devices: int) -> dict[str, Any]:
+    """What the pod asks of its devices: links, too, for several. Nothing if an annotation is not valid."""
+    asked = _intent(pod, "preferred" if devices > 1 else "")
+    if asked is None:
+        return {}
+    values = asked.topology, asked.wanted_gbps, asked.min_gbps, asked.expected_bytes
+    return dict(zip(WISHES, values, strict=True))
+
+
+def _intent(pod: Pod, topology: str) -> PodIntent | None:
     with suppress(ValueError):
-        return topology_of(pod.annotations) or ("preferred" if devices > 1 else "")
-    return ""
+        return intent_of(pod.annotations, topology)
+    return None
 
 
-def _nearness(pod: Pod) -> dict[str, Any]:
+def _nearness(pod: Pod, snapshot: Snapshot) -> dict[str, Any]:
     """How near to each other the pods of its gang must be; nothing if its annotations are not valid."""
     if pod.membership is None or pod.membership.problem:
         return {}
-    return {field: pod.annotations[note] for field, note in NEARNESS.items() if pod.annotations.get(note)}
+    return dict(fields_of_job(pod.membership.topology, _object_label(pod, snapshot))[0])
+
+
+def _object_label(pod: Pod, snapshot: Snapshot) -> str:
+    """The label of the topology constraint of the pod's PodGroup; '' for none."""
+    policy = snapshot.group_policies.get(pod.membership.policy_key) if pod.membership is not None else None
+    return policy.topology_label if policy is not None else ""
+
+
+def _lost(pod: Pod, snapshot: Snapshot) -> str:
+    """Which constraint of the pod a job cannot have; '' if it has all of them."""
+    of = pod.membership
+    if (of is not None and of.problem) or _intent(pod, "") is None:
+        return "an annotation that is not valid, which is left out"
+    if of is None:
+        return ""
+    policy = snapshot.group_policies.get(of.policy_key)
+    if of.parts.constrain or (policy is not None and policy.parent):
+        return "sub-groups, slices or a CompositePodGroup, which are left out"
+    _, is_kept = fields_of_job(of.topology, _object_label(pod, snapshot))
+    return "" if is_kept else "two levels in one domain of which they must be, or no label with '/': one is left out"
 
 
 def _counted(claim: Json) -> int:
@@ -138,30 +170,40 @@ def _spec(pod: Pod, given: Json, node: Node | None) -> Json | None:
     return found or None
 
 
-def job_lines(reading: ClusterReading, snapshot: Snapshot) -> tuple[list[Json], int]:
-    """The pods with devices as lines of a file of jobs, and how many of them cannot be jobs.
+@dataclass(slots=True)
+class JobLines:
+    """The lines of a file of jobs, and what is not in it."""
 
-    A job arrives when its first pod was created. It has an end if all of its pods have ended.
+    lines: list[Json]
+    left_out: int = 0  # pods that cannot be jobs
+    lost: Counter[str] = field(default_factory=Counter)  # what of pods is not as in the cluster, to their number
+
+
+def job_lines(reading: ClusterReading, snapshot: Snapshot, now: datetime.datetime) -> JobLines:
+    """The pods with devices as lines of a file of jobs.
+
+    A job arrives when its first pod was created, at the latest now. It has an end if all of its pods have ended.
     """
-    pods, left_out = list[tuple[Pod, Job]](), 0
+    pods, found = list[tuple[Pod, Job]](), JobLines([])
     for pod in by_age((*reading.pods, *reading.ended)):
         if pod.deleting or not pod.may_need_devices:
             continue
         job = pod_job(pod, reading, snapshot)
         if job is None:
-            left_out += 1
+            found.left_out += 1
             continue
         pods.append((pod, job))
-    times = {pod.uid: _times(reading.requests[pod.uid]) for pod, _ in pods}
+        found.lost.update(filter(None, [_lost(pod, snapshot), _late(pod, now)]))
+    times = {pod.uid: _times(reading.requests[pod.uid], now.timestamp()) for pod, _ in pods}
     first = min((arrival for arrival, _ in times.values()), default=0.0)
-    lines = []
     for number, members in enumerate(by_gang(pods), 1):
         key, job = members[0][0].key, gang_job(one for _, one in members)
         arrival = min(times[one.uid][0] for one, _ in members)
         seconds = max(times[one.uid][1] for one, _ in members)
         name = f"{plain_name(f'{key.namespace}-{key.name}')}-{number}"
-        lines.append(_line(replace(job, name=name, arrival=arrival - first, duration=seconds)))
-    return sorted(lines, key=lambda line: line["arrival"]), left_out
+        found.lines.append(_line(replace(job, name=name, arrival=arrival - first, duration=seconds)))
+    found.lines.sort(key=lambda line: line["arrival"])
+    return found
 
 
 def _line(job: Job) -> Json:
@@ -174,10 +216,15 @@ def _line(job: Job) -> Json:
     return {name: value for name, value in found.items() if value or name == "arrival"}
 
 
-def _times(pod: Json) -> tuple[float, float]:
+def _late(pod: Pod, now: datetime.datetime) -> str:
+    created = time_of(pod.created)
+    return "a creation in the future, which counts as now" if created is not None and created > now + SKEW else ""
+
+
+def _times(pod: Json, now: float) -> tuple[float, float]:
     """(creation, duration) in seconds; the duration of a pod that has not ended is infinity."""
     status = inner(pod, "status", "")
-    created = _seconds(inner(pod, "metadata", "").get("creationTimestamp")) or 0.0
+    created = min(_seconds(inner(pod, "metadata", "").get("creationTimestamp")) or 0.0, now)
     if status.get("phase") not in ("Succeeded", "Failed"):
         return created, math.inf
     states = many(status, "containerStatuses", "status", lambda one, path: inner(one, "state", path))

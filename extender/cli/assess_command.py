@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,7 @@ from extender.assess import (
     assess,
     html_page,
     job_lines,
+    newest_time,
     reading_of,
 )
 from extender.assess.texts import HEADS, gang_cells, headline, product_cells, replay_cells, set_cells
@@ -128,11 +130,14 @@ def _save(path: Path, objects: Iterable[Json], levels: Sequence[str], *, anonymi
 
 
 def _write_jobs(path: Path, reading: ClusterReading) -> None:
-    lines, left_out = job_lines(reading, reading.cache.snapshot())
-    _write(path, b"".join(orjson.dumps(line) + b"\n" for line in lines))
-    if left_out:
+    clock = datetime.now(UTC)
+    found = job_lines(reading, reading.cache.snapshot(), clock if reading.is_live else newest_time(reading, clock))
+    _write(path, b"".join(orjson.dumps(line) + b"\n" for line in found.lines))
+    if found.left_out:
         why = "shared or unknown claims, or devices of a plugin other than up to 32 whole GPUs of NVIDIA's"
-        say(f"berth: {counted(left_out, 'pod is', 'pods are')} not in {name_of(path)}: {why}", err=True)
+        say(f"berth: {counted(found.left_out, 'pod is', 'pods are')} not in {name_of(path)}: {why}", err=True)
+    for what, pods in found.lost.most_common():
+        say(f"berth: {name_of(path)}: {counted(pods, 'pod has', 'pods have')} {what}", err=True)
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -20,10 +20,10 @@ import orjson
 from extender.allocation import Snapshot
 from extender.api.claim_specs import merged_specs
 from extender.api.fields import Json
-from extender.api.group_topology import PREFERRED, REQUIRED, TOPOLOGY
+from extender.api.group_topology import NEARNESS, fields_of_job
 from extender.api.nodes import NodeSelector, Term, encode_node_selector, encode_toleration
 from extender.api.object_meta import ObjectKey
-from extender.api.pod_annotations import TOPOLOGY_ANNOTATION
+from extender.api.pod_annotations import WISHES
 from extender.api.pods import Pod
 from extender.api.resource_claims import Claim
 from extender.base.fair_lru import FairLRU
@@ -35,8 +35,6 @@ MAX_BYTES = 16 << 20  # of all lines; and of those of the jobs that run
 _MAX_LINE = 16 << 10  # bytes, of a line and of the claims of a pod; a larger pod is left out
 _MAX_PODS = 65_536  # that run; those beyond are left out
 _MAX_TERMS = 16  # of the node selectors of a pod, multiplied out
-_OF_GANG = {TOPOLOGY: "group_topology", REQUIRED: "group_required", PREFERRED: "group_preferred"}
-_FIELDS = {TOPOLOGY_ANNOTATION: "topology", **_OF_GANG}
 
 
 @dataclass(slots=True, eq=False)
@@ -78,7 +76,7 @@ class JobHistory(CacheListener):
         own = len(keys) == names and all({one.uid for one in claim.reserved_for} == {pod.uid} for claim in claims)
         if not own or sum(len(claim.spec.content) for claim in claims) > _MAX_LINE:
             return
-        shape = _fields(pod, claims)
+        shape = _fields(pod, claims, snapshot)
         is_full = len(self._claims) >= _MAX_PODS or self._bytes + len(shape) > MAX_BYTES
         if len(shape) > _MAX_LINE or is_full:
             return
@@ -127,12 +125,16 @@ class JobHistory(CacheListener):
         )
 
 
-def _fields(pod: Pod, claims: Sequence[Claim]) -> bytes:
+def _fields(pod: Pod, claims: Sequence[Claim], snapshot: Snapshot) -> bytes:
     """The fields of a job that a pod and its claims decide, as JSON; members of a gang with others are its parts."""
     found: Json = {"claim": merged_specs([orjson.loads(claim.spec.content) for claim in claims])}
     if pod.cpu:
         found["cpu"] = f"{pod.cpu}m"
-    found |= {name: pod.annotations[note] for note, name in _FIELDS.items() if pod.annotations.get(note)}
+    found |= {name: pod.annotations[note] for name, note in WISHES.items() if pod.annotations.get(note)}
+    if pod.membership is not None:
+        policy = snapshot.group_policies.get(pod.membership.policy_key)
+        nearness, _ = fields_of_job(pod.membership.topology, policy.topology_label if policy is not None else "")
+        found |= nearness
     if spec := _spec(pod):
         found["spec"] = spec
     return orjson.dumps(found)
@@ -140,7 +142,7 @@ def _fields(pod: Pod, claims: Sequence[Claim]) -> bytes:
 
 def _of_part(shape: bytes) -> Json:
     """The fields of a pod that differs from the first one of its gang, without those of the gang."""
-    return {name: value for name, value in orjson.loads(shape).items() if name not in _OF_GANG.values()}
+    return {name: value for name, value in orjson.loads(shape).items() if name not in NEARNESS}
 
 
 def _spec(pod: Pod) -> Json:

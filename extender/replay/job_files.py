@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from extender.api.fields import Json
+from extender.api.group_topology import NEARNESS
 from extender.api.pods import decode_pod
 from extender.api.quantity import NANO, parse_quantity
 from extender.api.resource_claims import decode_claim
@@ -24,7 +25,7 @@ from extender.base.berth_errors import WireError
 from extender.base.text_limits import one_line, shown
 from extender.files import name_of, read_file
 from extender.replay.csv_tables import Row, table_of
-from extender.replay.jobs import MAX_GPUS, MAX_PODS, MAX_SECONDS, NEARNESS, PRODUCT_WORDS, SPEC_FIELDS, Job
+from extender.replay.jobs import MAX_GPUS, MAX_PODS, MAX_SECONDS, PRODUCT_WORDS, SPEC_FIELDS, Job
 from extender.replay.published_traces import TRACES, Trace, columns_of, job_of, philly_job
 
 MAX_JOBS = 200_000
@@ -36,6 +37,7 @@ _FIELDS = tuple(one.name for one in fields(Job))
 _CSV_FIELDS = tuple(name for name in _FIELDS if name not in ("claim", "spec", "parts"))
 _PART_FIELDS = tuple(name for name in _FIELDS if name not in ("name", "arrival", "duration", "parts", *NEARNESS))
 _MAX_PARTS = 256
+_MAX_GBPS = 10**12
 _HOW = (
     f"published traces that are read as they are: {', '.join(one.name for one in TRACES)}, Philly; for any other CSV "
     "file give --columns arrival=COLUMN,duration=COLUMN,gpus=COLUMN"
@@ -361,6 +363,9 @@ _READERS: dict[str, Callable[[object], Any]] = {
     "cpu": _amount(1000),
     "ram": _amount(1),
     "topology": _text(re.compile("required|preferred|product|none")),
+    "bandwidth": _number(0, _MAX_GBPS),
+    "min_bandwidth_gbps": _number(0, _MAX_GBPS),
+    "expected_memory": _amount(1),
     "group_topology": _text(re.compile("required|preferred|none")),
     "group_required": _text(_LEVEL),
     "group_preferred": _text(_LEVEL),
@@ -380,9 +385,12 @@ _WANTED = {
     "cpu": "a quantity such as 8 or 500m",
     "ram": "a quantity such as 64Gi",
     "topology": "required, preferred, product or none",
+    "bandwidth": "a number of GB/s, 0 or more",
+    "min_bandwidth_gbps": "a number of GB/s, 0 or more",
+    "expected_memory": "a quantity such as 40Gi",
     "group_topology": "required, preferred or none",
-    "group_required": "a level, such as rack or clique",
-    "group_preferred": "a level, such as rack or clique",
+    "group_required": "a level, such as rack or clique, or a node label",
+    "group_preferred": "a level, such as rack or clique, or a node label",
     "claim": "an object: the spec of a ResourceClaim",
     "parts": f"a list of up to {_MAX_PARTS} objects with pods, and what each of these asks for",
     "spec": "an object with nodeSelector, affinity.nodeAffinity, tolerations or priority, of the spec of a Pod",

@@ -12,15 +12,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from extender.api.fields import Json
-from extender.api.group_topology import PREFERRED, REQUIRED, TOPOLOGY
-from extender.api.pod_annotations import TOPOLOGY_ANNOTATION
+from extender.api.group_topology import KUEUE_TOPOLOGY, NEARNESS, ONE_NODE
+from extender.api.pod_annotations import WISHES
 from extender.api.pod_groups import MINIMUM, GroupSource
 from extender.api.pods import SCHEDULER
 
 NAMESPACE = "default"
 SPEC_FIELDS = ("nodeSelector", "affinity", "tolerations", "priority")
 GPU_CLASS, NIC_CLASS = "gpu.nvidia.com", "dranet.net"
-NEARNESS = {"group_topology": TOPOLOGY, "group_required": REQUIRED, "group_preferred": PREFERRED}  # annotation by field
 MAX_PODS = 4096  # of a job
 MAX_GPUS = 32  # of a pod: devices of one claim
 MAX_SECONDS = 1e10  # some 300 years
@@ -47,8 +46,11 @@ class Job:
     cpu: int = 0
     ram: int = 0
     topology: str = ""  # required, preferred, product or none: the links between the GPUs of a pod
+    bandwidth: float = 0.0  # GB/s that the GPUs of a pod should have
+    min_bandwidth_gbps: float = 0.0  # GB/s that they must have
+    expected_memory: int = 0  # bytes that each GPU must have, also those of a claim
     group_topology: str = ""  # required, preferred or none: how near to each other the pods of a gang are
-    group_required: str = ""  # the level in one domain of which all pods must be
+    group_required: str = ""  # the level, or any node label with "/", in one domain of which all pods must be
     group_preferred: str = ""
     claim: Json | None = field(default=None, compare=False)  # the spec of each pod's claim, in place of GPUs and NICs
     spec: Json | None = field(default=None, compare=False)  # SPEC_FIELDS of each pod: the nodes that it may use
@@ -93,10 +95,7 @@ class Job:
         return (
             self.pods,
             *asked,
-            self.topology,
-            self.group_topology,
-            self.group_required,
-            self.group_preferred,
+            *(getattr(self, name) for name in (*WISHES, *NEARNESS)),
             repr(self.claim),
             repr(self.spec),
             *(one.shape for one in self.parts),
@@ -168,8 +167,16 @@ class Job:
         return {name: amount for name, amount in found.items() if amount}
 
     def _annotations_of(self, template: Job) -> dict[str, str]:
-        found = {TOPOLOGY_ANNOTATION: template.topology}
+        found = {note: str(getattr(template, field) or "") for field, note in WISHES.items()}
         if self.is_gang:
-            found |= {GroupSource.BERTH.value: self.name, MINIMUM: str(self.all_pods)}
-            found |= {note: getattr(self, field) for field, note in NEARNESS.items()}
+            found |= {GroupSource.BERTH.value: self.name, MINIMUM: str(self.all_pods), **self._nearness}
         return {name: value for name, value in found.items() if value}
+
+    @property
+    def _nearness(self) -> dict[str, str]:
+        """In Kueue's annotations for node labels: Berth's take no label that is not in `group_levels`."""
+        levels = [one for one in (self.group_required, self.group_preferred) if one]
+        if self.group_topology == "required" or not all("/" in one or one == ONE_NODE for one in levels):
+            return {note: getattr(self, field) for field, note in NEARNESS.items()}
+        anywhere = "true" if self.group_topology == "none" else ""
+        return dict(zip(KUEUE_TOPOLOGY, (self.group_required, self.group_preferred, anywhere), strict=True))

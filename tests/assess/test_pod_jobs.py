@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from extender.api.group_topology import NEARNESS
+from extender.api.pod_annotations import WISHES
 from tests.worlds.assessed_clusters import objects_of, snapshot_file
 from tests.worlds.commands import berth
 
 Json = dict[str, Any]
+CONSTRAINED: list[Json] = yaml.safe_load((Path(__file__).parents[1] / "cases" / "job_constraints.yaml").read_text())
 LABEL = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
 
 
@@ -154,6 +158,45 @@ def test_a_gang_keeps_how_near_its_pods_must_be(tmp_path: Path) -> None:
     assert list(never) == ["default-p0-1"], "the products are in two racks"
     (line,) = named_gangs(tmp_path, {}, notes | {"berth.dev/group-required": "the rack", "berth.dev/topology": "no"})
     assert {"group_required", "topology"} & line.keys() == set(), "what is not valid would make the file unreadable"
+
+
+@pytest.mark.parametrize("case", CONSTRAINED, ids=lambda case: case["name"])
+def test_jobs_keep_what_pods_and_their_pod_group_ask_for(case: Json, tmp_path: Path) -> None:
+    """What a job cannot have is told, with the number of pods. In the replay the fleet has two racks of one node."""
+    nodes = {name: {"machine": "hgx-h100-8", "labels": {"example.com/rack": name}} for name in "ab"}
+    pods = [{"name": name, "node": "a", "gpus": [at, at + 1], "group": "g"} for name, at in (("p0", 0), ("p1", 2))]
+    objects = objects_of({"nodes": nodes, "pods": pods})
+    for pod in of_kind(objects, "Pod").values():
+        pod["metadata"]["annotations"] = {"berth.dev/group": "g", **case.get("annotations", {})}
+        if "constraint" in case:
+            del pod["metadata"]["annotations"]["berth.dev/group"]
+            pod["spec"]["schedulingGroup"] = {"podGroupName": "g"}
+    if "constraint" in case:
+        spec = {
+            "schedulingPolicy": {"gang": {"minCount": 2}},
+            "schedulingConstraints": {"topology": [{"key": case["constraint"]}]},
+        }
+        group = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "spec": spec}
+        objects.append({**group, "metadata": {"name": "g", "namespace": "default"}})
+    (line,), err = jobs_of(tmp_path, objects)
+    kept = {name: line[name] for name in (*WISHES, *NEARNESS) if name in line}
+    assert {"topology": None} | kept == {"topology": "preferred"} | case["job"]
+    assert case["told"] in err if case.get("told") else err == ""
+    line["pods"] = case.get("pods", 2)
+    (tmp_path / "jobs.jsonl").write_text(json.dumps(line))
+    found = replayed(tmp_path, "--snapshot", str(tmp_path / "snapshot.json"), "--emptied")
+    assert found["started"] == (0 if case.get("never") else 1), found
+
+
+def test_a_pod_of_the_future_arrives_now(tmp_path: Path) -> None:
+    pods = [{"name": name, "node": "a", "gpus": [number]} for number, name in enumerate(("old", "new", "future"))]
+    objects = objects_of({"nodes": {"a": "hgx-h100-8"}, "pods": pods})
+    times = ("2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z", "9000-01-01T00:00:00Z")
+    for pod, time in zip(of_kind(objects, "Pod").values(), times, strict=True):
+        pod["metadata"]["creationTimestamp"] = time
+    lines, err = jobs_of(tmp_path, objects)
+    assert [line["arrival"] for line in lines] == [0, 3600, 3600]
+    assert err.strip().endswith("jobs.jsonl: 1 pod has a creation in the future, which counts as now")
 
 
 def test_pods_of_a_device_plugin_become_jobs_for_any_fleet(tmp_path: Path) -> None:

@@ -137,6 +137,20 @@ def test_a_job_keeps_what_limits_its_nodes(tmp_path: Path) -> None:
     assert [[one["key"] for one in term["matchExpressions"]] for term in terms] == [["a", "b"], ["a", "c"]]
 
 
+def test_a_job_keeps_bandwidths_and_the_levels_of_kueue(tmp_path: Path) -> None:
+    seen = Seen()
+    own = {"berth.dev/min-bandwidth-gbps": "100", "berth.dev/bandwidth": "2e2", "berth.dev/expected-memory": "40Gi"}
+    group = {name: text for name, text in GANG.items() if name != "berth.dev/group-required"}
+    level = {"kueue.x-k8s.io/podset-required-topology": "example.com/rack"}
+    for name in "ab":
+        seen.binds(name, notes=group | own | level)
+    for name in "ab":
+        seen.ends(name)
+    (job,) = saved(tmp_path / "jobs.jsonl", seen.history.lines())
+    assert (job.min_bandwidth_gbps, job.bandwidth, job.expected_memory) == (100, 200, 40 << 30)
+    assert (job.pods, job.group_required) == (2, "example.com/rack")
+
+
 def test_pods_that_share_a_claim_are_left_out() -> None:
     seen = Seen()
     seen.binds("p", users=("p", "q"))
