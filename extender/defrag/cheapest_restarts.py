@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from heapq import heappop, heappush
@@ -94,8 +93,6 @@ def advise(
         search.run()
     except DeadlineExceeded:
         search.leave_out(search.least)
-        with suppress(DeadlineExceeded):
-            search.settle()
     if search.best is None:
         return Advice(Verdict.IMPOSSIBLE if search.left_out == inf else Verdict.GAVE_UP)
     return replace(search.best, least=min(search.left_out, search.best.cost))
@@ -157,11 +154,23 @@ class _Search:
         fit = fit_of(self._cluster, self._asked, self._by_node)
         if fit is None:
             return
-        self._wanted, large = fit.pods, 0
+        self._wanted = fit.pods
         # If the fleet has fewer free GPUs than the wanted pods get, restarted pods lack the difference in any case.
         free = self._cluster.free_by_node()
         self._floor = WAIT_COST * max(gpus_in(fit.pods) - gpus_in(free), 0) if free is not None else 0.0
-        is_first = True
+        try:
+            self._try_domains(fit)
+        except DeadlineExceeded:
+            self.leave_out(self.least)
+            self.settle()
+        if fit.gave_up:
+            self.leave_out(self.least)
+        self._cluster.memory.context.deadline.check_time()
+        self._try_orders()
+
+    def _try_domains(self, fit: Fit) -> None:
+        """Try the sets of each domain that may have the best. Raises DeadlineExceeded, also after too many trials."""
+        is_first, large = True, 0
         for domain in fit.domains():
             if domain.bound + self._floor >= self._limit:
                 break
@@ -177,9 +186,6 @@ class _Search:
             elif self._try_places(fit, domain):
                 large += 1
                 self._try_sets(fit, domain, _MAX_SETS)
-        if fit.gave_up:
-            self.leave_out(self.least)
-        self._try_orders()
 
     def leave_out(self, least: float) -> None:
         """A limit leaves out what costs so much at least."""
