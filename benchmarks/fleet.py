@@ -9,7 +9,7 @@ import random
 from benchmarks.allocation import mig_slices
 from extender.allocation import Features
 from extender.api.pods import Pod, decode_pod
-from extender.cache import CacheListener, ClusterCache
+from extender.cache import ClusterCache
 from extender.policy import Policy
 from extender.runtime.informers import watched_resources
 from extender.sandbox import carried_machines, fabric_slice
@@ -33,19 +33,12 @@ MIG_CLASS = {
 class Fleet:
     """Nodes of one kind ("mig" or "mixed") with their devices by name."""
 
-    def __init__(
-        self,
-        kind: str,
-        seed: int = 1,
-        ranking_bytes: int | None = None,
-        vacant_states: int = 1024,
-        listener: CacheListener | None = None,
-    ) -> None:
+    def __init__(self, kind: str, seed: int = 1, ranking_bytes: int | None = None) -> None:
         self.kind = kind
         self.rng = random.Random(seed)
         self.now = 0.0
         features = Features()
-        self.cache = ClusterCache(features, vacant_states=vacant_states, listener=listener or CacheListener())
+        self.cache = ClusterCache(features)
         evaluations = Evaluations(lambda: self.now)
         self.filter_service = FilterService(self.cache, Policy(), Evaluator(features), evaluations, lambda: self.now)
         if ranking_bytes is not None:

@@ -17,7 +17,7 @@ from extender.allocation import Snapshot
 from extender.gangs.domains import NODE
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem
-from extender.gangs.gang_trial import GangMemory
+from extender.gangs.node_rooms import GangMemory
 from extender.scheduling import NodeRanking
 from extender.scheduling.gang_parts import GangPart
 from tests.worlds.gang_worlds import CLIQUE, RACK, SPINE, GangWorld

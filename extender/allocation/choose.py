@@ -23,8 +23,11 @@ from extender.api.resource_claims import MAX_RESULTS
 from extender.base.berth_errors import InvalidClaim, OutOfSteps
 from extender.base.deadline import NO_DEADLINE, Deadline
 
-Preference = Callable[[Problem, Solution], Iterable[Allowed]]
-"""Returns the devices that a search may use, the most preferred first."""
+Preference = Callable[[Problem, Solution, int], Iterable[Allowed]]
+"""Returns the devices that a search may use, the most preferred first.
+
+Gets the first solution, and a mask of the devices that some request of this solution can have.
+"""
 
 _SET_STEPS = 500  # steps for one preferred set, which has few more devices than the claims need
 
@@ -75,7 +78,10 @@ class FastPath:
         first = self.among(EVERY_DEVICE)
         if first is None:
             return None
-        found = (self.among(allowed) for allowed in preference(problem, first))
+        eligible = 0
+        for one in self.asked:
+            eligible |= one.free
+        found = (self.among(allowed) for allowed in preference(problem, first, eligible))
         return next((solution for solution in found if solution is not None), first)
 
     def among(self, allowed: Allowed) -> Solution | None:
@@ -134,7 +140,7 @@ def choose(
     # Each search makes its constraints again.
     setup = sum(len(spec.requests) + len(spec.constraints) for spec in problem.specs)
     left = max_steps - search.steps
-    for allowed in preference(problem, first):
+    for allowed in preference(problem, first, _eligible(problem, first)):
         if left <= 0:
             break
         deadline.check()
@@ -147,3 +153,12 @@ def choose(
         if found is not None:
             return found
     return first
+
+
+def _eligible(problem: Problem, first: Solution) -> int:
+    """Mask of the devices that some request of the solution can have."""
+    found = 0
+    for name, spec, alternatives in zip(problem.names, problem.specs, first.alternatives, strict=True):
+        for request, chosen in zip(spec.requests, alternatives, strict=True):
+            found |= problem.usable(name, request.alternatives[chosen])
+    return found

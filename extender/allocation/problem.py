@@ -85,6 +85,15 @@ class Problem:
     # The sets of GPUs that a claim can have; None: all sets, as in the reference.
     partitions: Partitions | None = None
 
+    def usable(self, claim: str, request: DeviceRequest) -> int:
+        """Mask of the devices that match a request and that it can have if no other request takes them.
+
+        Raises InvalidClaim and DeadlineExceeded.
+        """
+        selection = self.select(claim, request)
+        usable = selection.match & ~selection.error
+        return usable if request.admin_access else usable & ~self.taken
+
     def shares(self, bit: int) -> Mapping[str, int] | None:
         """Nanos per capacity that allocated shares consume of a device; None if it has no shares."""
         pool_device = self.inventory.devices[bit]

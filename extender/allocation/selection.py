@@ -51,6 +51,7 @@ def select(
     Raises InvalidClaim if the class does not exist, and DeadlineExceeded.
     """
     class_ = _find_class(claim, request, classes)
+    deadline.check()
     sources = [(f"class {class_.name}: selector #{i}", text) for i, text in enumerate(class_.selectors)]
     sources += [
         (f"claim {claim}: request {request.name}: selector #{i}", text) for i, text in enumerate(request.selectors)

@@ -27,9 +27,7 @@ def checked_names(head: Json) -> list[str]:
 class NameOffsets:
     """Offsets of names in earlier requests. kube-scheduler sends the nodes in nearly the same order with each call."""
 
-    def __init__(self, most: int = _MAX_NAMES, near: int = _NEAR) -> None:
-        self._most = most
-        self._near = near
+    def __init__(self) -> None:
         self._known: dict[str, tuple[bytes, int]] = {}  # name to (name in quotes, offset from the start of the list)
         self._counted = (0, 0)  # length of the last list in bytes, and its number of names
 
@@ -49,11 +47,11 @@ class NameOffsets:
     def _find(self, body: bytes, text: slice, name: str) -> bool:
         start, end = text.start, text.stop
         quoted, before = self._known.get(name) or (b'"%b"' % name.encode(), 0)
-        found = body.find(quoted, start + max(before - self._near, 0), min(start + before + self._near, end))
+        found = body.find(quoted, start + max(before - _NEAR, 0), min(start + before + _NEAR, end))
         if found < 0:
             found = body.find(quoted, start, end)
         if found >= 0:
-            if len(self._known) >= self._most:
+            if len(self._known) >= _MAX_NAMES:
                 self._known.clear()
             self._known[name] = quoted, found - start
         return found >= 0

@@ -69,6 +69,9 @@ class GroupSource(Enum):
     KUEUE = "kueue.x-k8s.io/pod-group-name"
     LEADER_WORKER_SET = "leaderworkerset.sigs.k8s.io/group-key"
     JOB_SET = "jobset.sigs.k8s.io/jobset-name"
+    KUBEFLOW = "training.kubeflow.org/job-name"
+    RAY = "ray.io/cluster"
+    VOLCANO = "volcano.sh/job-name"
     JOB = "batch.kubernetes.io/job-name"
     COMPUTE_DOMAIN = "domainID"
 
@@ -173,7 +176,15 @@ _SIZES = {GroupSource.KUEUE: _KUEUE_TOTAL, GroupSource.LEADER_WORKER_SET: _LWS_S
 READ_ANNOTATIONS = frozenset(
     {*(source.value for source in GroupSource), *_SIZES.values(), *_RANKS, *FOREIGN_TOPOLOGY, *FOREIGN_PARTS}
 )
-_JOBS = (GroupSource.JOB_SET, GroupSource.JOB)
+# What the sources of jobs name. A launcher has the labels of a Job, too, so that comes last. Volcano's annotation
+# scheduling.k8s.io/group-name is none of them: Volcano writes it to the pods of Deployments, too.
+JOB_KINDS = {
+    GroupSource.JOB_SET: "JobSet",
+    GroupSource.KUBEFLOW: "Kubeflow job",
+    GroupSource.RAY: "RayCluster",
+    GroupSource.VOLCANO: "Volcano job",
+    GroupSource.JOB: "Job",
+}
 _MAY_BE_GANGS = frozenset(source.value for source in _LABELS)
 
 
@@ -227,9 +238,9 @@ def membership_of(metadata: Json, scheduling_group: str) -> Membership | None:
 
 
 def jobs_of(metadata: Json) -> tuple[GroupKey, ...]:
-    """The JobSet and the Job of a pod, by its labels. They are groups only with an annotation about a group."""
+    """The jobs of a pod, by its labels, see JOB_KINDS. They are groups only with an annotation about a group."""
     labels, namespace = metadata.get("labels") or {}, metadata.get("namespace") or ""
-    named = ((source, labels.get(source.value)) for source in _JOBS) if type(labels) is dict else ()
+    named = ((source, labels.get(source.value)) for source in JOB_KINDS) if type(labels) is dict else ()
     return tuple(GroupKey(namespace, source, name) for source, name in named if type(name) is str and name)
 
 
@@ -237,7 +248,7 @@ def _name(labels: Mapping[str, object], notes: Mapping[str, object], core: str) 
     named: dict[GroupSource, object] = {GroupSource.BERTH: notes.get(GroupSource.BERTH.value), GroupSource.CORE: core}
     named |= {source: labels.get(source.value) for source in _LABELS}
     if any(key in notes for key in OWN_ANNOTATIONS):  # the pods of other Jobs may have nothing to do with each other
-        named |= {source: labels.get(source.value) for source in _JOBS}
+        named |= {source: labels.get(source.value) for source in JOB_KINDS}
     for source, name in named.items():
         if type(name) is str and name:
             return source, (_leader(labels) if source is GroupSource.LEADER_WORKER_SET else "") or name

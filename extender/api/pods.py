@@ -28,10 +28,10 @@ from extender.base.text_limits import REASON_BYTES, cut, error_line
 
 SCHEDULER = "berth-scheduler"  # the schedulerName of the pods that Berth places
 DECISION_ANNOTATION = "berth.dev/decision"  # on a pod: written with its Binding
+DECISION_BYTES = 4096  # of it: room for 32 devices and all score parts; a pod may have 256 KiB of annotations
 MAX_CLAIMS = 64  # of one pod; the API has no limit, and a claim may have 256 alternatives
 _ANNOTATIONS = (*ANNOTATION_READERS, *OWN_ANNOTATIONS)
 _WORD_BYTES = 256  # of an annotation, or a scheduler's name: a longer one is cut, so it is no valid value
-_DECISION_BYTES = 4096  # as Berth writes it
 # Estimated bytes of a pod's constraints on nodes, and of its containers: some 400 names of nodes, or 64 containers with
 # five resources each. The API server admits 1.5 MB of each, and memory takes ten times as much.
 _PART_BYTES = 32 * 1024
@@ -210,7 +210,7 @@ def _annotations(metadata: Json, *, is_bound: bool) -> dict[str, str]:
     written = string_map(metadata, "annotations", "metadata")
     found = {name: cut(written[name], _WORD_BYTES) for name in _ANNOTATIONS if name in written}
     if is_bound and DECISION_ANNOTATION in written:
-        found[DECISION_ANNOTATION] = cut(written[DECISION_ANNOTATION], _DECISION_BYTES)
+        found[DECISION_ANNOTATION] = cut(written[DECISION_ANNOTATION], DECISION_BYTES)
     return found
 
 

@@ -199,8 +199,8 @@ class Reservation(NamedTuple):
     pod_uid: str  # UID of the pod of the filter call or bind
     node: str
     results: tuple[Result, ...]
-    state: ReservationState
     deadline: float  # end of the hold, in seconds of the service's clock; infinite during a bind
+    state: ReservationState = ReservationState.HELD
 
 
 class SpecCache:

@@ -1,11 +1,11 @@
 """What Berth would do on a cluster that it does not schedule: figures and replays from objects that were only read."""
 
-from extender.assess.anonymise import anonymised
+from extender.assess.anonymise import anonymised, anonymous_levels
 from extender.assess.assessment import Assessment, assess
 from extender.assess.cluster_reading import BUDGET, ClusterReading, reading_of
 from extender.assess.html_page import html_page
 from extender.assess.movable_pods import CLAIM, Movable, Terms, movable_pods
-from extender.assess.pod_facts import ClusterFacts, facts_of, newest_time
+from extender.assess.pod_facts import ClusterFacts, facts_of, future_starts, newest_time
 from extender.assess.pod_jobs import job_lines
 from extender.assess.restart_advice import ConsoleAdvisor, Move, RestartAdvice, advice_for, advise_restarts
 from extender.assess.unread import unread_of
@@ -24,8 +24,10 @@ __all__ = [
     "advice_for",
     "advise_restarts",
     "anonymised",
+    "anonymous_levels",
     "assess",
     "facts_of",
+    "future_starts",
     "html_page",
     "job_lines",
     "movable_pods",

@@ -41,9 +41,11 @@ from extender.assess.known_texts import (
     is_plain,
 )
 from extender.policy import Policy
+from extender.replay.emptied_nodes import PARTS, SHARING_LABELS
 from extender.vendors import CLIQUE_LABEL, CLIQUE_LABELS, PLUGIN_RESOURCES
 
-_TOPOLOGY = {*Policy().group_levels, *CLIQUE_LABELS, "topology.kubernetes.io/zone", "topology.kubernetes.io/region"}
+_DEFAULT_LEVELS = Policy().group_levels
+_TOPOLOGY = {*_DEFAULT_LEVELS, *CLIQUE_LABELS, "topology.kubernetes.io/zone", "topology.kubernetes.io/region"}
 _PRODUCTS = set(PLUGIN_RESOURCES.values()) - {""}
 _GROUPS = {LWS_NAME, *(source.value for source in GroupSource), *NAMES_OF_PARTS}
 _LEVELS = {*OWN_TOPOLOGY, *OWN_PARTS, *FOREIGN_TOPOLOGY, *FOREIGN_PARTS} - _GROUPS  # annotations that may name levels
@@ -52,19 +54,24 @@ _HOSTNAME = "kubernetes.io/hostname"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PLAIN = re.compile(  # values without a name
     r"[0-9.]{1,12}[A-Za-z]{0,2}|[0-9]{1,9}(, ?[0-9]{1,9}){1,2}|required|preferred|product|none|true|false"
+    r"|time-slicing|mps"
 )
 _OWNERS = ("ReplicaSet", "StatefulSet", "Job", "DaemonSet", "Node")
 _AMOUNTS = ("cpu", "memory", "pods", *PLUGIN_RESOURCES)
 _KINDS_OF_DRIVERS = ("gpu", "net", "nic", "cpu")  # words that say it, see driver_of
 _NUMBER, _VERSION = re.compile(r"-?[0-9]{1,18}"), re.compile(r"[0-9]{1,5}(\.[0-9]{1,5}){2}")
 _COMPARED = ("Gt", "Lt")
+_OF_AMOUNTS = ("quantity(", "isQuantity(", "semver(", "isSemver(", "duration(", "timestamp(")  # before a literal
 _TOKEN = re.compile(r"//[^\n]*|[rR]?(\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*')|[A-Za-z_]\w*|[0-9]+")  # of CEL
 
 
-def anonymised(objects: Iterable[Json]) -> Iterator[Json]:
-    """The objects without names and secrets. Equal input gives equal output. Malformed objects are left out."""
+def anonymised(objects: Iterable[Json], levels: Sequence[str] = _DEFAULT_LEVELS) -> Iterator[Json]:
+    """The objects without names and secrets. Equal input gives equal output. Malformed objects are left out.
+
+    `levels` are the group levels of the policy. The result has them under the names of `anonymous_levels`.
+    """
     given = list(objects)
-    names = _Names(given)
+    names = _Names(given, levels)
     build: Mapping[str, Callable[[Json], Json]] = {
         "Node": names.node,
         "Pod": names.pod,
@@ -88,6 +95,12 @@ def anonymised(objects: Iterable[Json]) -> Iterator[Json]:
             except (AttributeError, KeyError, TypeError):
                 continue  # a field has another form, which no API server stores
             yield names.vetted({"apiVersion": obj.get("apiVersion"), "kind": kind, **built})
+
+
+def anonymous_levels(levels: Sequence[str]) -> list[str]:
+    """The labels by which anonymised objects have these levels: those that a company chose get numbers."""
+    own = [level for level in dict.fromkeys(levels) if level not in _TOPOLOGY]
+    return [f"label-{own.index(level) + 1}" if level in own else level for level in levels]
 
 
 def _selected_labels(objects: Iterable[Json]) -> tuple[set[str], dict[str, set[str]]]:
@@ -116,7 +129,7 @@ def _selected_labels(objects: Iterable[Json]) -> tuple[set[str], dict[str, set[s
     return found, compared
 
 
-def _labels_of_levels(objects: Iterable[Json]) -> dict[str, str]:
+def _labels_of_levels(objects: Iterable[Json], levels: Sequence[str]) -> dict[str, str]:
     """The label of each level that annotations of pods name, by its label or by the end of it, or ONE_NODE."""
     names, on_nodes = set[str](), dict[str, None]()
     for obj in objects:
@@ -127,11 +140,11 @@ def _labels_of_levels(objects: Iterable[Json]) -> dict[str, str]:
             elif obj.get("kind") == "Pod":
                 notes = _of(metadata, "annotations")
                 names |= {level for name in _LEVELS & notes.keys() for level, _ in _layers(notes[name])}
-    return {name: _label_of(name, list(on_nodes)) for name in names}
+    return {name: _label_of(name, list(on_nodes), levels) for name in names}
 
 
-def _label_of(level: str, on_nodes: Sequence[str]) -> str:
-    for labels in (on_nodes, Policy().group_levels):
+def _label_of(level: str, on_nodes: Sequence[str], levels: Sequence[str]) -> str:
+    for labels in (on_nodes, levels):
         with suppress(ValueError):
             return level_label(Level(REQUIRED, level), labels)
     return level
@@ -168,10 +181,10 @@ def _last(name: str) -> str:
 class _Names:
     """The numbers of names, by kind of name."""
 
-    def __init__(self, objects: Sequence[Json]) -> None:
+    def __init__(self, objects: Sequence[Json], levels: Sequence[str]) -> None:
         self._selected, compared = _selected_labels(objects)
-        self._levels = _labels_of_levels(objects)
-        self._selected |= set(self._levels.values())
+        self._levels = _labels_of_levels(objects, levels)
+        self._selected |= {*self._levels.values(), *levels}
         # Only the order of numbers that are compared stays.
         self._ranks = {label: _ranks(values) for label, values in compared.items()}
         self._known: dict[tuple[str, str], str] = {}
@@ -180,6 +193,9 @@ class _Names:
         self._resources = {
             str(_of(obj, "spec").get("extendedResourceName")) for obj in objects if obj.get("kind") == "DeviceClass"
         }
+        for level in levels:
+            if level not in _TOPOLOGY:
+                self.of("label", level)  # the first numbers, as anonymous_levels has them
 
     def of(self, kind: str, name: object) -> str:
         """The number of a name."""
@@ -227,10 +243,17 @@ class _Names:
             elif label in _GROUPS:
                 found[label] = self.of("group", value)
             elif label in _PRODUCTS:
-                found[label] = self._spoken(value)
-            elif label in READ_ANNOTATIONS and _NUMBER.fullmatch(value):  # such as the index of a pod
-                found[label] = self._keep(value)
+                found[label] = self._product(value)
+            else:
+                plain = _NUMBER if label in READ_ANNOTATIONS else _PLAIN if label in SHARING_LABELS else None
+                if plain is not None and plain.fullmatch(value):  # such as the index of a pod
+                    found[label] = self._keep(value)
         return found
+
+    def _product(self, text: str) -> str:
+        """A product, with the end that says of which part of its GPUs the plugin speaks."""
+        part = PARTS.search(text)
+        return self._keep(self._spoken(text[: part.start()]) + part.group()) if part else self._spoken(text)
 
     def _spoken(self, text: str, kind: str = "value") -> str:
         """A text that says what a device is, if vendors use it; else a number."""
@@ -239,7 +262,7 @@ class _Names:
     def _selected_label(self, label: str, value: str) -> tuple[str, str]:
         """A label of a node, or one that a pod selects."""
         if label in _PRODUCTS:
-            return self._keep(label), self._spoken(value)
+            return self._keep(label), self._product(value)
         if label in _TOPOLOGY:
             return self._keep(label), self.of(_last(label), value)
         if label == _HOSTNAME:
@@ -499,7 +522,10 @@ class _Names:
         if not found[1]:
             return token if token in EXPRESSION or token in AMOUNTS else self._attribute_name(token)
         text = found[1][1:-1]
-        if text in ATTRIBUTES or text in AMOUNTS or text in DOMAINS or is_plain(text) or is_of_vendor(text):
+        is_argument = found.string[: found.start()].rstrip().endswith(_OF_AMOUNTS)
+        if text in ATTRIBUTES or text in AMOUNTS or text in DOMAINS or (is_argument and is_plain(text)):
+            return token
+        if text in self._made or (("value", text) not in self._known and is_of_vendor(text)):
             return token
         return f'"{self._domain(text) if ("domain", text) in self._known else self._of_value(text)}"'
 

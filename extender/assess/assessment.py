@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -15,6 +15,7 @@ from extender.assess.gang_spread import GangSpread, gang_spreads, group_of
 from extender.assess.pod_sets import Bandwidth, PodSet, bandwidth_of, pod_sets, users_by_node
 from extender.assess.replayed_pods import Replayed, replayed_pods
 from extender.assess.unread import unread_of
+from extender.assess.verdict import Verdict, verdict_of
 from extender.assess.waiting_pods import WaitingPods, waiting_pods
 from extender.base.bits import members
 from extender.base.text_limits import counted
@@ -23,6 +24,7 @@ from extender.policy import Policy
 from extender.topology.link_knowledge import Links
 
 _OF_CLAIMS = ("free", "closed", "allocated", "shared", "stranded", "largest_set")
+_NO_VERDICT = Verdict(None, ())
 _OF_LINKS = ("joined", "gbps", "best_gbps", "now_gbps")
 
 
@@ -49,6 +51,8 @@ class Assessment:
     unreadable: list[str]
     graphs: dict[str, Graph] = field(default_factory=dict)  # by node: of the pods with several GPUs
     knows_claims: bool = True  # False: which GPUs are free is not known, but for those of device plugins
+    policy: str = ""  # where the policy is from; '': the default
+    verdict: Verdict = _NO_VERDICT
 
     def as_json(self) -> Json:
         """The assessment without the graphs. GPUs are a list of positions in place of a mask."""
@@ -66,9 +70,9 @@ class Assessment:
         return found
 
 
-def assess(reading: ClusterReading, *, replays: bool, progress: Callable[[int], None] = lambda _: None) -> Assessment:
-    """Assess a cluster under the default policy."""
-    policy, snapshot = Policy(), reading.cache.snapshot()
+def assess(reading: ClusterReading, policy: Policy, source: str = "", *, replays: bool) -> Assessment:
+    """Assess a cluster under a policy. `source` says where that is from, unless it is the default one."""
+    snapshot = reading.cache.snapshot()
     unread = unread_of(reading, snapshot)
     sets = pod_sets(reading, snapshot)
     halves = {group_of(pod) for pod in reading.pods if pod.uid in unread.pods}
@@ -77,7 +81,8 @@ def assess(reading: ClusterReading, *, replays: bool, progress: Callable[[int], 
     spread = frozenset(chain.from_iterable(one.uids for one in gangs if one.nodes > 1))
     fleet = fleet_state(reading, snapshot, users_by_node(sets), spread, policy.group_levels, unread)
     several = sorted((one for one in sets if one.is_several), key=_worst_first)
-    asked = [sum(plugin_requests(pod).values()) for pod in reading.pods if pod.node_name]
+    whole = (pod for pod in reading.pods if pod.node_name and pod.node_name not in reading.shared_on)
+    asked = [sum(plugin_requests(pod).values()) for pod in whole]
     found = Assessment(
         len(snapshot.node_infos),
         fleet,
@@ -98,9 +103,11 @@ def assess(reading: ClusterReading, *, replays: bool, progress: Callable[[int], 
         [*reading.unreadable, *(f"node {name}: {why}" for name, why in reading.cache.failed_nodes.items())],
         _graphs(several, snapshot),
         reading.knows_claims,
+        source,
     )
     if replays:
-        found.replay = replayed_pods(reading, snapshot, sets, gangs, policy.group_levels, unread.nodes, progress)
+        found.replay = replayed_pods(reading, snapshot, sets, gangs, policy, unread.nodes)
+    found.verdict = verdict_of(found.replay, found.bandwidth, found.plugin_several, found.waiting)
     found.unknown = list(_unknown(found, reading, snapshot))
     return found
 
@@ -146,8 +153,8 @@ def _unknown(found: Assessment, reading: ClusterReading, snapshot: Snapshot) -> 
     of_jobs = {pod.uid for pod in reading.pods if pod.jobs}
     if jobs := sum(not one.uids.isdisjoint(of_jobs) for one in found.gangs):
         yield (
-            f"{counted(jobs, 'gang is a Job or JobSet', 'gangs are Jobs or JobSets')} without a group: here, in the "
-            "replay and in --jobs their running pods are a gang, as if they had berth.dev/group."
+            f"{counted(jobs, 'gang is a Job, JobSet or the like', 'gangs are Jobs, JobSets or the like')} without a "
+            "group: here, in the replay and in --jobs their running pods are a gang, as if they had berth.dev/group."
         )
     if found.replay.rows:
         yield (

@@ -37,7 +37,7 @@ def gang_spreads(
 ) -> list[GangSpread]:
     """The gangs of at least two pods with GPUs, those with the most GPUs first.
 
-    Pods of a Job or a JobSet without a group count as one, too: `source` says so.
+    Pods of a job without a group (see JOB_KINDS) count as one, too: `source` says so.
     """
     found: dict[GroupKey, list[PodSet]] = {}
     groups = {pod.uid: key for pod in pods if (key := group_of(pod)) is not None}
@@ -53,7 +53,7 @@ def gang_spreads(
 
 
 def group_of(pod: Pod) -> GroupKey | None:
-    """The group that a pod names, or its JobSet or Job; None if it has none."""
+    """The group that a pod names, or the job that it is of; None if it has none."""
     if pod.membership is not None and pod.membership.key.name:
         return pod.membership.key
     return pod.jobs[0] if pod.jobs else None

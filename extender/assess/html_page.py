@@ -30,6 +30,7 @@ def html_page(found: Assessment) -> str:
     parts = [
         "<!doctype html><html lang='en'><meta charset='utf-8'><title>berth assess</title>",
         f"<style>{_STYLE}</style><h1>berth assess</h1>",
+        *(f"<p class='lead'><strong>{_text(line)}</strong></p>" for line in found.verdict.sentences),
         *(f"<p class='lead'>{_text(line)}</p>" for line in headline(found)),
         *_products(found),
         *_sets(found),

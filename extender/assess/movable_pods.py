@@ -1,6 +1,6 @@
 """Which running pods may be restarted to make room, what that costs, and why the others stay.
 
-Pods that share a claim go together, and so do all pods of a group; a Job or a JobSet counts as one.
+Pods that share a claim go together, and so do all pods of a group; a Job, a JobSet or the like counts as one.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from datetime import datetime
 
 from extender.allocation import Snapshot, tolerates
 from extender.api.pod_amounts import Amounts
-from extender.api.pod_groups import GroupKey, GroupSource
+from extender.api.pod_groups import JOB_KINDS, GroupKey, GroupSource
 from extender.api.pods import SCHEDULER, Pod
 from extender.api.resource_claims import Claim
 from extender.assess.gang_spread import group_of
-from extender.assess.pod_facts import Budget, ClusterFacts, PodFacts, time_of
+from extender.assess.pod_facts import Budget, ClusterFacts, PodFacts
+from extender.base.text_limits import counted
 from extender.defrag import RESERVED, Restart, gpus_of
 
 _HOUR = 3600.0
 _SERVES = "ReplicaSet"  # its pods lose nothing but the time of their start
-_KINDS = {GroupSource.JOB_SET: "JobSet", GroupSource.JOB: "Job"}
 CLAIM = "claim "  # begins what stays and is no pod
 OTHER_SCHEDULER = "another scheduler places them, maybe on the devices that became free"
 
@@ -152,7 +152,7 @@ class _Movable:
         for budget, count in budgets.items():
             allowed = self._found.budgets[budget]
             if allowed < count:
-                return self._stay(f"PodDisruptionBudget {budget} allows {allowed} disruptions", names)
+                return self._stay(f"PodDisruptionBudget {budget} allows {counted(allowed, 'disruption')}", names)
         if any(uid not in self._pods for claim in claims for uid in self._users(claim)):
             return None  # the claim is named already
         known = [self._known[pod.uid] for pod in pods]
@@ -174,18 +174,15 @@ class _Movable:
 
     def _name(self, group: GroupKey | None, pods: list[Pod]) -> str:
         if group is not None:
-            kind = _KINDS.get(group.source, "group")
-            return f"{kind} {group}" if kind != "group" else f"group {group} ({group.source.value})"
+            kind = JOB_KINDS.get(group.source)
+            return f"{kind} {group}" if kind else f"group {group} ({group.source.value})"
         return f"pod {pods[0].key}" + (f" and {len(pods) - 1} that share its claim" if len(pods) > 1 else "")
 
     def _hours(self, claim: Claim, owners: Mapping[str, tuple[str, str]]) -> float:
         """The hours since the first start of its pods; 0 if all of them only serve."""
-        started = [self._started(uid) for uid in self._users(claim) if owners[uid][0] != _SERVES]
-        return max(((self._terms.now - one).total_seconds() / _HOUR for one in started if one is not None), default=0.0)
-
-    def _started(self, uid: str) -> datetime | None:
-        started = self._known[uid].started or time_of(self._pods[uid].created)
-        return min(started or self._terms.now, self._terms.now)
+        now = self._terms.now
+        began = [self._known[uid].began or now for uid in self._users(claim) if owners[uid][0] != _SERVES]
+        return max(((now - min(one, now)).total_seconds() / _HOUR for one in began), default=0.0)
 
     def _why_it_stays(self, pod: Pod) -> str:
         """Why a pod is never restarted; '' if it may be."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TypeVar
 
 from extender.api.fields import Json, inner, integer, many, need, string, string_map
@@ -16,8 +16,11 @@ from extender.api.pod_amounts import Amounts, allocatable_of, requests_of
 from extender.api.pods import Pod, decode_pod
 from extender.assess.cluster_reading import BUDGET, ClusterReading
 from extender.base.berth_errors import WireError
+from extender.base.text_limits import counted
 from extender.cache import ClusterCache
 
+_SKEW = timedelta(minutes=6)  # of clocks: less than what GPU-hours are rounded to
+_NAMED = 3  # pods in a sentence
 T = TypeVar("T")
 
 
@@ -31,6 +34,11 @@ class PodFacts:
     owner: tuple[str, str]  # kind and name of the controller; ('', '') if there is none
     labels: Mapping[str, str]
     started: datetime | None = None
+
+    @property
+    def began(self) -> datetime | None:
+        """The start, or the creation if there is none yet."""
+        return self.started or time_of(self.pod.created)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +104,19 @@ def facts_of(reading: ClusterReading) -> ClusterFacts:
     return found
 
 
-def newest_time(reading: ClusterReading) -> datetime:
-    """The newest time that the objects have: a file does not say when it was written."""
-    return max(_times(reading), default=datetime.fromisoformat("1970-01-01T00:00:00+00:00"))
+def newest_time(reading: ClusterReading, clock: datetime) -> datetime:
+    """The newest time that the objects have, but for the future: a file does not say when it was written."""
+    past = (one for one in _times(reading) if one <= clock)
+    return max(past, default=datetime.fromisoformat("1970-01-01T00:00:00+00:00"))
+
+
+def future_starts(facts: ClusterFacts, now: datetime) -> str:
+    """What is said of pods with devices that start later than now; '' without them."""
+    running = (one for one in facts.pods.values() if one.pod.node_name)
+    late = sorted(str(one.pod.key) for one in running if one.began is not None and one.began > now + _SKEW)
+    one, named = len(late) == 1, ", ".join(late[:_NAMED]) + (", …" if len(late) > _NAMED else "")
+    starts = f"the start of {counted(len(late), 'pod')} is in the future, {'its' if one else 'their'}"
+    return f"{starts} GPU-hours count as 0: {named}" if late else ""
 
 
 def _times(reading: ClusterReading) -> Iterator[datetime]:

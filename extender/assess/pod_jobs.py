@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Hashable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import fields, replace
+from typing import Any
 
 from extender.allocation import NodeInfo, Snapshot, tolerates
 from extender.allocation.nodes import PoolDevice
@@ -13,18 +15,17 @@ from extender.api.claim_specs import merged_specs
 from extender.api.fields import Json, inner, many
 from extender.api.nodes import Node, Toleration, encode_toleration
 from extender.api.pod_amounts import requests_of
-from extender.api.pod_annotations import TOPOLOGY_ANNOTATION
-from extender.api.pod_groups import GroupKey
+from extender.api.pod_annotations import topology_of
+from extender.api.pod_groups import GroupKey, GroupSource
 from extender.api.pods import Pod
 from extender.api.resource_claims import Claim, Result
 from extender.assess.cluster_reading import ClusterReading, claims_of
 from extender.assess.fleet_state import plugin_requests
 from extender.assess.gang_spread import group_of
-from extender.replay import SPEC_FIELDS, Job, cel_text
+from extender.replay import NEARNESS, SPEC_FIELDS, Job, cel_text
+from extender.replay.emptied_nodes import WHOLE_PLUGIN, may_ask_for
 from extender.replay.published_traces import plain_name
 from extender.vendors import GPU, PLUGIN_RESOURCES, driver_of
-
-_PLUGIN = "nvidia.com/gpu"  # whose GPUs are those of machine files
 
 
 def by_age(pods: Iterable[Pod]) -> list[Pod]:
@@ -35,10 +36,28 @@ def by_age(pods: Iterable[Pod]) -> list[Pod]:
 def gang_of(pod: Pod) -> GroupKey | None:
     """The group with whose other pods a pod is one job; None if it is a job alone.
 
-    Of a Job without a group, those that run now are a gang, as group_of has it. Others may come one after the other.
+    Of a Job or JobSet without a group, those that run now are a gang. Others may come one after the other.
     """
-    named = pod.membership is not None and pod.membership.key.name
-    return group_of(pod) if named or (pod.node_name and not pod.ended) else None
+    group = group_of(pod)
+    may_be_queue = group is not None and not pod.membership and group.source in (GroupSource.JOB_SET, GroupSource.JOB)
+    return group if not may_be_queue or (pod.node_name and not pod.ended) else None
+
+
+def by_gang(pods: Iterable[tuple[Pod, Job]]) -> list[list[tuple[Pod, Job]]]:
+    """The pods that are one job each, in the order of their first ones."""
+    found: dict[Hashable, list[tuple[Pod, Job]]] = {}
+    for pod, job in pods:
+        found.setdefault(gang_of(pod) or pod.uid, []).append((pod, job))
+    return list(found.values())
+
+
+def gang_job(pods: Iterable[Job]) -> Job:
+    """The pods of a gang as one job. Those of other shapes than the first one are its parts."""
+    shapes: dict[Hashable, list[Job]] = {}
+    for one in pods:
+        shapes.setdefault(one.shape, []).append(one)
+    first, *others = (replace(equal[0], pods=len(equal)) for equal in shapes.values())
+    return replace(first, parts=tuple(others))
 
 
 def pod_job(pod: Pod, reading: ClusterReading, snapshot: Snapshot) -> Job | None:
@@ -49,11 +68,13 @@ def pod_job(pod: Pod, reading: ClusterReading, snapshot: Snapshot) -> Job | None
     obj, node_info = reading.requests.get(pod.uid, {}), snapshot.node_infos.get(pod.node_name)
     cpu, ram, _ = requests_of(obj)
     spec = _spec(pod, inner(obj, "spec", ""), node_info.node if node_info is not None else None)
-    keys, plain = claims_of(pod), Job(pod.key.name, 0.0, cpu=cpu, ram=ram, spec=spec)
+    keys, plain = claims_of(pod), Job(pod.key.name, 0.0, cpu=cpu, ram=ram, spec=spec, **_nearness(pod))
     if not keys:
-        gpus, labels = plugin_requests(pod)[_PLUGIN], node_info.node.labels if node_info is not None else {}
-        product = labels.get(PLUGIN_RESOURCES[_PLUGIN], "")
-        return replace(plain, gpus=gpus, product=product, topology=_wish(pod, gpus)) if gpus else None
+        gpus, labels = plugin_requests(pod)[WHOLE_PLUGIN], node_info.node.labels if node_info is not None else {}
+        if not may_ask_for(gpus) or _has_shared(pod, reading):
+            return None
+        product = labels.get(PLUGIN_RESOURCES[WHOLE_PLUGIN], "")
+        return replace(plain, gpus=gpus, product=product, topology=_wish(pod, gpus))
     own = [claim for key in keys if (claim := snapshot.claims.get(key)) is not None and _is_own(claim, pod)]
     if len(own) < len(keys):
         return None
@@ -66,6 +87,13 @@ def pod_job(pod: Pod, reading: ClusterReading, snapshot: Snapshot) -> Job | None
     return replace(plain, claim=asked, topology=_wish(pod, devices))
 
 
+def _has_shared(pod: Pod, reading: ClusterReading) -> bool:
+    """Whether the GPUs of a device plugin that a pod has, or can get, are shared with other pods."""
+    if pod.node_name:
+        return pod.node_name in reading.shared_on
+    return bool(reading.shared_on) and not any(WHOLE_PLUGIN in one for one in reading.offered.values())
+
+
 def _is_own(claim: Claim, pod: Pod) -> bool:
     """Whether no other pod uses the claim. A pod that waits, or has ended, has no reservation."""
     users = {one.uid for one in claim.reserved_for}
@@ -75,7 +103,16 @@ def _is_own(claim: Claim, pod: Pod) -> bool:
 
 
 def _wish(pod: Pod, devices: int) -> str:
-    return pod.annotations.get(TOPOLOGY_ANNOTATION, "preferred" if devices > 1 else "")
+    with suppress(ValueError):
+        return topology_of(pod.annotations) or ("preferred" if devices > 1 else "")
+    return ""
+
+
+def _nearness(pod: Pod) -> dict[str, Any]:
+    """How near to each other the pods of its gang must be; nothing if its annotations are not valid."""
+    if pod.membership is None or pod.membership.problem:
+        return {}
+    return {field: pod.annotations[note] for field, note in NEARNESS.items() if pod.annotations.get(note)}
 
 
 def _counted(claim: Json) -> int:
@@ -106,8 +143,7 @@ def job_lines(reading: ClusterReading, snapshot: Snapshot) -> tuple[list[Json], 
 
     A job arrives when its first pod was created. It has an end if all of its pods have ended.
     """
-    parts: dict[Hashable, list[tuple[Pod, Job]]] = {}
-    left_out = 0
+    pods, left_out = list[tuple[Pod, Job]](), 0
     for pod in by_age((*reading.pods, *reading.ended)):
         if pod.deleting or not pod.may_need_devices:
             continue
@@ -115,16 +151,16 @@ def job_lines(reading: ClusterReading, snapshot: Snapshot) -> tuple[list[Json], 
         if job is None:
             left_out += 1
             continue
-        parts.setdefault((gang_of(pod) or pod.uid, job.shape), []).append((pod, job))
-    times = {pod.uid: _times(reading.requests[pod.uid]) for members in parts.values() for pod, _ in members}
+        pods.append((pod, job))
+    times = {pod.uid: _times(reading.requests[pod.uid]) for pod, _ in pods}
     first = min((arrival for arrival, _ in times.values()), default=0.0)
     lines = []
-    for number, members in enumerate(parts.values(), 1):
-        pod, job = members[0]
+    for number, members in enumerate(by_gang(pods), 1):
+        key, job = members[0][0].key, gang_job(one for _, one in members)
         arrival = min(times[one.uid][0] for one, _ in members)
         seconds = max(times[one.uid][1] for one, _ in members)
-        name = f"{plain_name(f'{pod.key.namespace}-{pod.key.name}')}-{number}"
-        lines.append(_line(replace(job, name=name, arrival=arrival - first, duration=seconds, pods=len(members))))
+        name = f"{plain_name(f'{key.namespace}-{key.name}')}-{number}"
+        lines.append(_line(replace(job, name=name, arrival=arrival - first, duration=seconds)))
     return sorted(lines, key=lambda line: line["arrival"]), left_out
 
 
@@ -133,6 +169,8 @@ def _line(job: Job) -> Json:
     found: Json = {one.name: getattr(job, one.name) for one in fields(job)}
     found |= {"cpu": f"{job.cpu}m" if job.cpu else 0, "ram": str(job.ram) if job.ram else 0}
     found["duration"] = None if math.isinf(job.duration) else job.duration
+    of_gang = ("name", "arrival", *NEARNESS)
+    found["parts"] = [{name: value for name, value in _line(one).items() if name not in of_gang} for one in job.parts]
     return {name: value for name, value in found.items() if value or name == "arrival"}
 
 

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from extender.allocation import Snapshot
 from extender.api.fields import Json
 from extender.api.object_meta import ObjectKey
-from extender.api.pod_groups import GroupKey
 from extender.api.pods import Pod
 from extender.assess.cluster_reading import ClusterReading, claims_of
 from extender.assess.gang_spread import GangSpread
-from extender.assess.pod_jobs import by_age, gang_of, pod_job
+from extender.assess.pod_jobs import by_age, by_gang, gang_job, gang_of, pod_job
 from extender.assess.pod_sets import PodSet
 from extender.base.berth_errors import BerthError
+from extender.policy import Policy
 from extender.replay import Job, Outcome, Task, fleet_of, placement_of, run_side_by_side
 from extender.replay.emptied_nodes import plugin_slices
 
@@ -38,6 +39,8 @@ class Figures:
     share: float | None  # of the best of their nodes
     nics: float | None  # share of the pairs of GPU and NIC that are as near as the node allows
     domains: float | None  # of a gang, in the mean
+    several: int = 0  # pods with several GPUs, of which `joined` is a share
+    joined_pods: int = 0
 
 
 @dataclass(slots=True)
@@ -49,6 +52,7 @@ class Replayed:
     pods: int = 0
     jobs: int = 0
     left_out: int = 0  # pods on these nodes that cannot be replayed
+    wide_gangs: int = 0  # gangs over more domains than they need that are not replayed: some pods are on other nodes
     rows: list[Figures] = field(default_factory=list)
     problem: str = ""
     of_plugin: bool = False  # the pods are those of a device plugin
@@ -59,15 +63,14 @@ def replayed_pods(
     snapshot: Snapshot,
     sets: Sequence[PodSet],
     gangs: Sequence[GangSpread],
-    levels: Sequence[str],
+    policy: Policy,
     unknown: Container[str],
-    progress: Callable[[int], None] = lambda _: None,
 ) -> Replayed:
     """Replay the pods of the fleet, or of a part of it that has whole domains, without the `unknown` nodes."""
     found = Replayed(0, len(snapshot.node_infos))
     try:
         plugin = {} if _has_claims(reading) else _of_plugins(reading)
-        nodes = _sample(snapshot, levels, unknown, plugin)
+        nodes = _sample(snapshot, policy.group_levels, unknown, plugin)
         choice = _Choice(reading, snapshot, nodes, plugin)
         jobs, found.nodes, found.of_plugin = choice.jobs(), len(nodes), bool(plugin)
         found.pods, found.jobs, found.left_out = len(choice.chosen), len(jobs), choice.left_out
@@ -76,14 +79,15 @@ def replayed_pods(
             found.problem = none if reading.knows_claims else "no ResourceClaims were read"
             return found
         fleet = fleet_of((), choice.fleet())
-        tasks = [Task(fleet, jobs, placement_of(one), _SEED) for one in ("berth", "first fit", "emptiest node")]
-        outcomes = run_side_by_side(tasks, progress)
+        tasks = [Task(fleet, jobs, placement_of(one, policy), _SEED) for one in ("berth", "first fit", "emptiest node")]
+        outcomes = run_side_by_side(tasks)
     except (BerthError, RuntimeError, ValueError) as error:
         found.problem = str(error)
         return found
     chosen = choice.chosen
     today = [one for one in sets if one.uid in chosen and one.is_measured]
     inside = [one for one in gangs if one.uids <= chosen]
+    found.wide_gangs = sum(one.domains > one.fewest and not one.uids <= chosen for one in gangs)
     pairs = [(one.near, one.pairs) for one in sets if one.uid in chosen and one.pairs]
     nics = sum(near for near, _ in pairs) / sum(count for _, count in pairs) if pairs else None
     found.rows = [_today(today, inside, len(jobs), nics)]
@@ -97,13 +101,29 @@ def _today(sets: Sequence[PodSet], gangs: Sequence[GangSpread], jobs: int, nics:
     if not sets:
         return Figures("today", jobs, None, None, None, nics, domains)
     gbps, best = sum(one.gbps for one in sets), sum(one.best_gbps for one in sets)
-    joined = sum(one.joined for one in sets) / len(sets)
-    return Figures("today", jobs, joined, gbps / len(sets), gbps / best if best else None, nics, domains)
+    joined = sum(one.joined for one in sets)
+    share = gbps / best if best else None
+    return Figures("today", jobs, joined / len(sets), gbps / len(sets), share, nics, domains, len(sets), joined)
 
 
 def _figures(outcome: Outcome) -> Figures:
-    values = (outcome.joined, outcome.ring_gbps, outcome.ring, outcome.nic, outcome.domains)
-    return Figures(outcome.placement, outcome.started, *(None if math.isnan(one) else one for one in values))
+    pods = chain.from_iterable(job.pods for job in outcome.started_jobs.values())
+    several = [pod.is_joined for pod in pods if pod.gpus > 1 and pod.knows_links]
+    return Figures(
+        outcome.placement,
+        outcome.started,
+        _known(outcome.joined),
+        _known(outcome.ring_gbps),
+        _known(outcome.ring),
+        _known(outcome.nic),
+        _known(outcome.domains),
+        len(several),
+        sum(several),
+    )
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def _has_claims(reading: ClusterReading) -> bool:
@@ -149,8 +169,8 @@ class _Choice:
         self._claims: set[ObjectKey] = set()  # of the chosen pods
 
     def jobs(self) -> list[Job]:
-        """A job for each pod, or for each kind of pods of a group, by age."""
-        parts: dict[tuple[GroupKey | str, Hashable], list[tuple[Pod, Job]]] = {}
+        """A job for each pod that is in no gang, and for each gang, by age."""
+        pods = list[tuple[Pod, Job]]()
         groups_elsewhere = {
             gang_of(pod) for pod in self._reading.pods if pod.node_name and pod.node_name not in self._nodes
         }
@@ -162,12 +182,10 @@ class _Choice:
             if job is None:
                 self.left_out += 1
                 continue
-            parts.setdefault((group or pod.uid, job.shape), []).append((pod, job))
-        found = []
-        for number, members in enumerate(parts.values()):
-            self.chosen |= {pod.uid for pod, _ in members}
-            found.append(replace(members[0][1], name=f"job-{number}", arrival=float(number), pods=len(members)))
-        return found
+            pods.append((pod, job))
+        self.chosen = {pod.uid for pod, _ in pods}
+        jobs = (gang_job(job for _, job in members) for members in by_gang(pods))
+        return [replace(job, name=f"job-{number}", arrival=float(number)) for number, job in enumerate(jobs)]
 
     def _job(self, pod: Pod) -> Job | None:
         """One pod as a job; None without claims of its own, whose specs are known, or GPUs of a replayed plugin."""

@@ -34,21 +34,23 @@ def headline(found: Assessment) -> Iterator[str]:
     width = found.bandwidth
     if width.pods and width.share is not None:
         yield (
-            f"{counted(width.pods, 'pod has', 'pods have')} several GPUs. Of the {width.measured} whose links are "
-            f"known, {width.joined} are joined. They have {width.share:.0%} of the bandwidth of their nodes' best sets."
+            f"{counted(width.pods, 'pod has', 'pods have')} several GPUs. Joined, of those whose links are known: "
+            f"{width.joined} of {width.measured}. They have {width.share:.0%} of the bandwidth of their nodes' best "
+            "sets."
         )
     elif width.pods:
         yield f"{counted(width.pods, 'pod has', 'pods have')} several GPUs. The links between them are not known."
     elif not found.unread_pods:
         yield "No pod with several GPUs has a claim."
     if found.unread_pods:
-        yield f"{counted(found.unread_pods, 'running pod')}: it is not known which GPUs they have."
+        yield f"It is not known which GPUs {counted(found.unread_pods, 'running pod has', 'running pods have')}."
     if found.pairs:
-        pairs = counted(found.pairs, "pair")
-        yield f"{found.near} of {pairs} of GPU and NIC that can be as near as their node allows are."
+        yield f"Pairs of GPU and NIC that are as near as their node allows: {found.near} of {found.pairs}."
     spread = [one for one in found.gangs if one.domains > one.fewest]
     if found.gangs:
-        yield f"Of {counted(len(found.gangs), 'gang')}, {len(spread)} spread over more domains than they need."
+        yield f"Gangs that spread over more domains than they need: {len(spread)} of {len(found.gangs)}."
+    if found.policy:
+        yield f"Berth's decisions are those of the policy of {found.policy}."
 
 
 def _free_in_words(products: Sequence[ProductState]) -> Iterator[str]:
@@ -62,7 +64,7 @@ def _free_in_words(products: Sequence[ProductState]) -> Iterator[str]:
     elif products:
         yield "how many of them are of no use to the typical job is not known"
     if closed:
-        yield f"{closed} in no use, but tainted or on nodes that take no pods"
+        yield f"{closed} in no use, but with a device taint or on nodes that take no pods"
     if unknown := sum(one.unknown for one in products):
         yield f"{unknown} free or not, which is not known"
 

@@ -17,6 +17,7 @@ from extender.base.text_limits import counted, error_line
 from extender.console import Explainer
 from extender.policy import Policy
 from extender.scheduling import Evaluator, PodRequirements, may_run, requirements_of
+from extender.topology.link_knowledge import NOT_KNOWN
 
 _MAX_EXPLAINED = 20  # kinds of waiting pods
 _SECONDS = 2.0  # of work for each
@@ -31,6 +32,7 @@ class WaitingPods:
     reason: str
     scheduler: str = ""
     nearest: str = ""  # the cheapest change that would help
+    fits: bool | None = None  # now, alone or with its gang; None: not known
 
 
 def waiting_pods(reading: ClusterReading, snapshot: Snapshot, policy: Policy, *, knows_free: bool) -> list[WaitingPods]:
@@ -54,11 +56,18 @@ def waiting_pods(reading: ClusterReading, snapshot: Snapshot, policy: Policy, *,
         asked = plugin_requests(pods[0])
         if asked and asked.keys().isdisjoint(snapshot.extended_resources):
             room = room or _PluginRoom(reading, snapshot)
-            one.reason = room.reason(pods[0], asked, told)
+            one.fits, one.reason = room.reason(pods[0], asked, told)
         elif number < most and (brief := explainer.brief(pods[0].uid, _SECONDS)) is not None:
-            one.reason, one.nearest = brief.sentence, brief.nearest
+            one.reason, one.nearest, one.fits = brief.sentence, brief.nearest, _fits(brief.outcome, brief.sentence)
         found.append(one)
     return found
+
+
+def _fits(outcome: str, sentence: str) -> bool | None:
+    if outcome in ("fits", "planned"):
+        return True
+    is_known = outcome in ("refused", "blocked", "waiting") and NOT_KNOWN not in sentence
+    return False if is_known else None
 
 
 def _kind(pod: Pod, reading: ClusterReading, snapshot: Snapshot, policy: Policy) -> Hashable:
@@ -98,21 +107,21 @@ class _PluginRoom:
         except WireError:  # the replay says which amount cannot be read
             self._left = {}
 
-    def reason(self, pod: Pod, asked: Mapping[str, int], told: str) -> str:
-        """Why a pod waits, as far as the nodes show it. `told` is what kube-scheduler says."""
+    def reason(self, pod: Pod, asked: Mapping[str, int], told: str) -> tuple[bool, str]:
+        """(whether it fits, why a pod waits), as far as the nodes show it. `told` is what kube-scheduler says."""
         names = [node for node, left in self._gpus.items() if all(left[one] >= asked[one] for one in asked)]
         if not names:
-            return "; ".join(self._lacking(asked)) or "no node offers all that it requests"
+            return False, "; ".join(self._lacking(asked)) or "no node offers all that it requests"
         enough = f"{counted(len(names), 'node has', 'nodes have')} enough GPUs left"
         usable = [one for one in names if one in self._infos and may_run(pod, self._infos[one].node)]
         if not usable:
-            return f"{enough}: its node selector or affinity, taints or cordons keep it from there"
+            return False, f"{enough}: its node selector or affinity, taints or cordons keep it from there"
         wants = _amounts(pod, self._reading)
         free = [one for one in usable if self._left.get(one, NO_LIMIT).has(wants)]
         if not free:
-            return f"{enough}, but those that it may use have too little CPU, memory or room for pods left"
+            return False, f"{enough}, but those that it may use have too little CPU, memory or room for pods left"
         says = f"; its scheduler says: {told}" if told else ""
-        return f"by GPUs, CPU, memory, selectors and taints it fits on {free[0]}{says}"
+        return True, f"by GPUs, CPU, memory, selectors and taints it fits on {free[0]}{says}"
 
     def _lacking(self, asked: Mapping[str, int]) -> list[str]:
         parts = []

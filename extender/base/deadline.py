@@ -19,22 +19,23 @@ class DeadlineExceeded(BerthError):
 class Deadline:
     """The end of `seconds` from now on.
 
-    Run `check` before each step of the work. With `ends_one`, `check` does not raise until `mark_progress` was called:
-    otherwise a step that takes longer than all the seconds would never come to its end. Work that stores no result
-    runs `check_time` instead, which makes no such exception.
+    Run `check` before each step of the work, and set `progressed` when the result of a step is stored: the next attempt
+    has less to do. With `ends_one`, `check` does not raise before that: otherwise a step that takes longer than all the
+    seconds would never come to its end. Work that stores no result runs `check_time` instead, which makes no such
+    exception.
     """
 
-    __slots__ = ("_clock", "_progressed", "_until", "ends_one")
+    __slots__ = ("_clock", "_until", "ends_one", "progressed")
 
     def __init__(self, seconds: float, clock: Callable[[], float], *, ends_one: bool = False) -> None:
         self._clock = clock
         self._until = clock() + seconds
-        self._progressed = False
+        self.progressed = False
         self.ends_one = ends_one
 
     def check(self) -> float:
         """The seconds that are left, infinite for the step that always ends. Raises DeadlineExceeded."""
-        if self.ends_one and not self._progressed:
+        if self.ends_one and not self.progressed:
             return inf
         left = self._until - self._clock()
         if left <= 0:
@@ -49,15 +50,6 @@ class Deadline:
     def exceed(self) -> NoReturn:
         """The next step would take longer than the seconds that are left. Raises DeadlineExceeded."""
         raise DeadlineExceeded
-
-    def mark_progress(self) -> None:
-        """The caller has stored the result of a step."""
-        self._progressed = True
-
-    @property
-    def progressed(self) -> bool:
-        """Whether a result was stored: the next attempt has less to do."""
-        return self._progressed
 
 
 class _NoDeadline(Deadline):
@@ -74,9 +66,6 @@ class _NoDeadline(Deadline):
 
     def check_time(self) -> None:
         """Never raises."""
-
-    def mark_progress(self) -> None:
-        """Does nothing: `check` never raises."""
 
 
 NO_DEADLINE = _NoDeadline()

@@ -63,9 +63,9 @@ def literal(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
-def shown(value: object, most: int = USER_BYTES) -> str:
-    """The literal of a value, cut to `most` bytes."""
-    return cut(literal(value), most)
+def shown(value: object) -> str:
+    """The literal of a value, cut to USER_BYTES."""
+    return cut(literal(value), USER_BYTES)
 
 
 def counted(count: int, one: str, many: str = "") -> str:

@@ -26,7 +26,6 @@ from extender.cache.object_index import ObjectIndex
 from extender.cache.slice_index import ALL_NODES, LINKS_TOO_OFTEN, SliceIndex
 
 _MAX_REMEMBERED_CHANGES = 4096  # changed nodes in the log; a ranking that is further behind reads all nodes
-_MAX_VACANT_STATES = 1024  # kept states without nodes, of about 2 KB; a node often returns to such a state
 
 
 class CacheListener:
@@ -48,14 +47,8 @@ class ClusterCache:
     All times are in seconds of the service's clock.
     """
 
-    def __init__(
-        self,
-        features: Features | None = None,
-        remembered_changes: int = _MAX_REMEMBERED_CHANGES,
-        vacant_states: int = _MAX_VACANT_STATES,
-        listener: CacheListener | None = None,
-    ) -> None:
-        self.listeners = [listener] if listener is not None else []
+    def __init__(self, features: Features | None = None) -> None:
+        self.listeners: list[CacheListener] = []
         self.timers = CacheTimers()
         self.channels = Channels()
         self.allocated_devices = AllocatedDevices(self._put_channels)
@@ -63,12 +56,11 @@ class ClusterCache:
         self.store = ObjectIndex(self.allocated_devices, self.slices)
         self.reservations = Reservations(self.allocated_devices, self.timers)
         self.builder = NodeInfoBuilder(features or Features(), self.slices, self.allocated_devices)
-        self._node_infos = NodeInfos(vacant_states)
+        self._node_infos = NodeInfos()
         self._fleet = FleetBaselineCounter()
         self._request_mix = RequestMixEstimator()
         self._changes, self._gains = ChangeLog(known_since=0), ChangeLog(known_since=0)
         self._gained: dict[str, None] = {}  # nodes that gained room in the current rebuild
-        self._remembered_changes = remembered_changes
         self.version = 0  # of the last snapshot, or of a later `rebuild`
         self._failed = FailedNodes(self.timers)
         self.failed_nodes = self._failed.problems  # node to the error of the last build
@@ -138,14 +130,14 @@ class ClusterCache:
 
     # -- reservations: see the table in allocated_devices.py --------------------------------------------------
 
-    def hold(self, claim_uid: str, pod_uid: str, node: str, results: tuple[Result, ...], deadline: float) -> None:
-        """Hold devices for a claim of a pod. Raises InvalidTransition if the claim is held already."""
-        new = Reservation(pod_uid, node, results, ReservationState.HELD, deadline)
-        self._touch(self.reservations.apply(ReservationEvent.HOLD, claim_uid, new))
+    def hold(self, held: Mapping[str, Reservation]) -> None:
+        """Hold devices for claims, by UID. Raises InvalidTransition if one is held already."""
+        touched = [self.reservations.apply(ReservationEvent.HOLD, uid, new) for uid, new in held.items()]
+        self._touch(set[PoolKey]().union(*touched))
 
     def assume(self, claim_uid: str, pod_uid: str, node: str, results: tuple[Result, ...]) -> None:
         """A bind starts to write these results into a claim. Raises InvalidTransition if another bind writes it."""
-        new = Reservation(pod_uid, node, results, ReservationState.BINDING, inf)
+        new = Reservation(pod_uid, node, results, inf, ReservationState.BINDING)
         self._touch(self.reservations.apply(ReservationEvent.ASSUME, claim_uid, new))
         self._snapshot = None
 
@@ -296,7 +288,7 @@ class ClusterCache:
         """Note the nodes that changed in the logs, as a new version."""
         self.version += 1
         for log, nodes in ((self._changes, changed), (self._gains, self._gained)):
-            log.note(self.version, nodes, self._remembered_changes)
+            log.note(self.version, nodes, _MAX_REMEMBERED_CHANGES)
         self._gained.clear()
 
     def _rebuild_node(self, name: str, *, only_use: bool) -> None:

@@ -44,8 +44,8 @@ class _Requested(NamedTuple):
 class RequestMixEstimator:
     """Counts the requests of the last allocated claims."""
 
-    def __init__(self, window: int = _MAX_CLAIMS) -> None:
-        self._claims: FairLRU[str, _Requested] = FairLRU(window)  # by UID of the claim
+    def __init__(self) -> None:
+        self._claims: FairLRU[str, _Requested] = FairLRU(_MAX_CLAIMS)  # by UID of the claim
         self._counts: Counter[_Requested] = Counter()
         self._changed = False
         self._mix = DEFAULT_MIX

@@ -55,6 +55,7 @@ from extender.topology.agent_slices import MAX_NODE_GPUS
 from extender.topology.sources import choose_fabric, live_fabric
 from extender.vendors import GPU, driver_of, parent_of
 
+_MAX_VACANT_STATES = 1024  # kept states without nodes, of about 2 KB; a node often returns to such a state
 _StateKey = tuple[Interned, Interned | None, SharedUse | None]
 _NO_OVERUSE: Mapping[int, int] = {}  # one for all nodes, as the bits of their GPUs
 
@@ -452,12 +453,11 @@ class NodeInfos(Mapping[str, NodeInfo]):
     A change of the use of shared pools moves whole states: nothing is computed for a node before a reader asks for it.
     """
 
-    def __init__(self, vacant_states: int) -> None:
-        """`vacant_states`: how many states without nodes are kept."""
+    def __init__(self) -> None:
         self.states: dict[int, NodeState] = {}  # see Snapshot.states
         # States with the same own part as another state, which has a newer use of the shared pools.
         self._others: dict[int, list[NodeState]] = {}  # by number of the own part
-        self._vacated: LRUCache[int, NodeState] = LRUCache(vacant_states)  # states without nodes
+        self._vacated: LRUCache[int, NodeState] = LRUCache(_MAX_VACANT_STATES)
         self._built: dict[str, NodeInfo] = {}  # some with an outdated use of shared pools: see __getitem__
         self._state_of: dict[str, NodeState] = {}
         self._followers: dict[PoolKey, set[str]] = {}  # see `nodes_to_build`

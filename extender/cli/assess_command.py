@@ -11,15 +11,27 @@ import typer
 from rich.table import Table
 
 from extender.api.fields import Json
-from extender.assess import Assessment, ClusterReading, anonymised, assess, html_page, job_lines, reading_of
+from extender.assess import (
+    Assessment,
+    ClusterReading,
+    anonymised,
+    anonymous_levels,
+    assess,
+    html_page,
+    job_lines,
+    reading_of,
+)
 from extender.assess.texts import HEADS, gang_cells, headline, product_cells, replay_cells, set_cells
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted
-from extender.cli.cluster_objects import from_cluster, from_files
+from extender.cli.cluster_objects import UsedPolicy, from_cluster, from_files, policy_of_cluster
+from extender.cli.console_client import NAMESPACE, BerthNamespace
 from extender.cli.logs import set_up_logging
+from extender.cli.object_files import policy_of
 from extender.cli.options import Kubeconfig, Output, needs
 from extender.cli.output import Screen, say, say_json, table_screen
 from extender.files import name_of
+from extender.policy import Policy
 
 _ROWS = 6  # of each table: all of it is one screen
 
@@ -50,26 +62,32 @@ def assess_command(
         ),
     ] = None,
     replay: Annotated[bool, typer.Option(help="Replay the running pods with Berth and without it.")] = True,
+    policy: Annotated[
+        Path | None, typer.Option(help="The policy of Berth. Default: that of the cluster's Berth, or every default.")
+    ] = None,
+    berth_namespace: BerthNamespace = NAMESPACE,
     output: Output = "table",
 ) -> None:
     """Say what Berth would do on a cluster where it is not installed.
 
-    It only lists objects: nodes, pods, slices, claims, classes and taint rules. The share of --fail-below is the
-    predicted bandwidth of all pods with several GPUs, divided by that of the best sets of their nodes. Exit code 1
-    also if there are such pods, but the links of all of them are unknown, or if claims could not be read.
+    It only reads. --fail-below compares the percentage of the best sets' bandwidth (bandwidth.share). Exit code 1 also
+    if that, or the GPUs of any pod, are not known.
 
     Example: berth assess --kubeconfig ~/.kube/config --html assessment.html
     """
     set_up_logging("error")  # each bind of the replay would write a line
     needs(save, "--save", ("--anonymise", anonymise))
+    given = UsedPolicy(policy_of(policy), name_of(policy)) if policy is not None else None
     objects, refused, where, is_live = from_files(files) if files else from_cluster(kubeconfig)
+    used = given or (policy_of_cluster(kubeconfig, berth_namespace) if is_live else UsedPolicy(Policy()))
     if save is not None:
-        _save(save, objects, anonymise=anonymise)
+        _save(save, objects, used.policy.group_levels, anonymise=anonymise)
     reading = reading_of(objects, refused, where, is_live=is_live)
+    reading.lacking += [used.problem] if used.problem else []
     if jobs_file is not None:
         _write_jobs(jobs_file, reading)
     with Screen(stderr=True).status("assessing"):
-        found = assess(reading, replays=replay)
+        found = assess(reading, used.policy, used.source, replays=replay)
     if html is not None:
         _write(html, html_page(found).encode())
     if output == "json":
@@ -102,16 +120,18 @@ def _judge(found: Assessment, least: float) -> None:
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def _save(path: Path, objects: Iterable[Json], *, anonymise: bool) -> None:
-    items = list(anonymised(objects) if anonymise else objects)
+def _save(path: Path, objects: Iterable[Json], levels: Sequence[str], *, anonymise: bool) -> None:
+    items = list(anonymised(objects, levels) if anonymise else objects)
     _write(path, orjson.dumps({"apiVersion": "v1", "kind": "List", "items": items}, option=orjson.OPT_INDENT_2))
+    if anonymise and (named := anonymous_levels(levels)) != list(levels):
+        say(f"berth: to assess {name_of(path)}, write into the policy: group_levels: [{', '.join(named)}]", err=True)
 
 
 def _write_jobs(path: Path, reading: ClusterReading) -> None:
     lines, left_out = job_lines(reading, reading.cache.snapshot())
     _write(path, b"".join(orjson.dumps(line) + b"\n" for line in lines))
     if left_out:
-        why = "shared or unknown claims, or devices of a plugin other than whole GPUs of NVIDIA's"
+        why = "shared or unknown claims, or devices of a plugin other than up to 32 whole GPUs of NVIDIA's"
         say(f"berth: {counted(left_out, 'pod is', 'pods are')} not in {name_of(path)}: {why}", err=True)
 
 
@@ -128,6 +148,8 @@ def _write(path: Path, content: bytes) -> None:
 def _print(found: Assessment) -> None:
     screen = table_screen()
     products = [product_cells(one, is_known=found.knows_claims) for one in found.fleet.products]
+    for line in found.verdict.sentences:
+        screen.print(line, style="bold")
     for line in headline(found):
         screen.print(line)
     _table(screen, "GPUs", HEADS["products"], products)
@@ -140,7 +162,8 @@ def _print(found: Assessment) -> None:
     _table(screen, "waiting pods", HEADS["waiting"], waiting)
     replay = found.replay
     if replay.rows:
-        title = f"the same pods once more: {replay.pods:,} pods, {replay.nodes:,} of {replay.of_nodes:,} nodes"
+        pods, nodes = counted(replay.pods, "pod"), counted(replay.of_nodes, "node")
+        title = f"the same pods once more: {pods}, {replay.nodes:,} of {nodes}"
         _table(screen, title, HEADS["replay"], [replay_cells(one) for one in replay.rows])
     else:
         screen.print(f"\nreplay: not computed: {replay.problem}", style="bold")

@@ -6,16 +6,18 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote
 
-from extender.api.fields import Json
+from extender.api.fields import Json, inner, string
 from extender.base.berth_errors import WireError
 from extender.cache import ClusterCache
 from extender.cli.object_files import documents
 from extender.cli.output import Screen
 from extender.cli.snapshot_command import list_items, list_kind
-from extender.cluster import ApiClient, ClusterError, load_credentials
+from extender.cluster import ApiClient, ClusterError, NotFound, load_credentials
 from extender.console import BUDGETS_PATH
 from extender.files import name_of
+from extender.policy import Policy, PolicyError, load_policy
 from extender.runtime.gc_policy import collect_seldom
 from extender.runtime.informers import watched_resources
 
@@ -27,6 +29,14 @@ class Objects(NamedTuple):
     refused: dict[str, str]
     where: str
     is_live: bool = False
+
+
+class UsedPolicy(NamedTuple):
+    """A policy. `source` is '' for the default one; `problem` says why it is not known whether that is right."""
+
+    policy: Policy
+    source: str = ""
+    problem: str = ""
 
 
 def from_files(files: Sequence[Path]) -> Objects:
@@ -64,3 +74,22 @@ async def _listed(kubeconfig: Path | None, context: str, *, budgets: bool) -> tu
             except ClusterError as error:
                 refused["PodDisruptionBudget"] = str(error)
     return objects, refused
+
+
+def policy_of_cluster(kubeconfig: Path | None, namespace: str) -> UsedPolicy:
+    """The policy of the Berth in this namespace; the default one if there is none, or if it cannot be read."""
+    where = f"ConfigMap {namespace}/berth-policy"
+    path = f"/api/v1/namespaces/{quote(namespace, safe='')}/configmaps/berth-policy"
+    try:
+        found = asyncio.run(_got(kubeconfig, path))
+        policy = load_policy(string(inner(found, "data", where), "policy.yaml", where) or "{}")
+    except NotFound:
+        return UsedPolicy(Policy())
+    except (ClusterError, PolicyError, WireError) as error:
+        return UsedPolicy(Policy(), problem=f"{where}: {error}: the default policy decides here")
+    return UsedPolicy(policy, where if policy.digest != Policy().digest else "")
+
+
+async def _got(kubeconfig: Path | None, path: str) -> Json:
+    async with ApiClient(load_credentials(kubeconfig)) as client:
+        return await client.get(path)

@@ -21,6 +21,7 @@ from extender.assess import (
     Terms,
     advice_for,
     facts_of,
+    future_starts,
     newest_time,
     reading_of,
     unread_of,
@@ -125,10 +126,12 @@ def defrag_command(
     decided_by = policy_of(policy) if policy is not None else Policy()
     if level:
         _check_level(level, reading, decided_by)
-    now = newest_time(reading) if snapshot else datetime.now(UTC)
+    clock = datetime.now(UTC)
+    now = newest_time(reading, clock) if snapshot else clock
     terms = Terms(now, priority, None, all_schedulers)
     with Screen(stderr=True).status("searching"):
         facts = facts_of(reading)
+        reading.lacking += filter(None, [future_starts(facts, now)])
         wanted = map(partial(_check_class, terms), _wanted(facts, words, file, shape, namespace))
         found = list(advice_for(facts, wanted, terms, decided_by, seconds))
     if not (words or file or shape):

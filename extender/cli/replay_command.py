@@ -93,6 +93,9 @@ def replay_command(
         say_json({"jobs": len(read), "seed": seed, "outcomes": [one.as_json() for one in outcomes]})
         return
     _print(outcomes, shape)
+    endless = sum(math.isinf(job.duration) for job in read)
+    if endless and any(one.started < one.jobs for one in outcomes):
+        say(f"{counted(endless, 'job has', 'jobs have')} no duration: what they get is never free again")
 
 
 def _placements(policies: Sequence[Path]) -> list[Placement]:

@@ -41,7 +41,7 @@ from extender.explain import (
 from extender.explain.scenario import Scenario, apply_scenario, with_new_group, without_own_holds
 from extender.gangs.gang import gang_minimum
 from extender.gangs.gang_problem import MAX_TOGETHER
-from extender.gangs.gang_trial import GangMemory
+from extender.gangs.node_rooms import GangMemory
 from extender.manifests import Hypothetical, HypotheticalGroup
 from extender.policy import Policy
 from extender.scheduling import EvaluationContext, Evaluator, RankingCache, requirements_of

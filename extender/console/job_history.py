@@ -1,8 +1,8 @@
 """The jobs that the console saw from their bind to their end, as a file of jobs for `berth replay`.
 
 The watch of pods has no bound pods. So `DecisionReader` tells of each bound pod that it read, and a pod has ended when
-one of its claims is not reserved for it any more. The members of a gang with equal wishes are one job. A restart of the
-console loses the list. A line has no names of pods and namespaces, and no parameters of drivers, which may be secrets.
+one of its claims is not reserved for it any more. The members of a gang are one job. A restart of the console loses the
+list. A line has no names of pods and namespaces, and no parameters of drivers, which may be secrets.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import orjson
 from extender.allocation import Snapshot
 from extender.api.claim_specs import merged_specs
 from extender.api.fields import Json
-from extender.api.group_topology import PREFERRED, REQUIRED
+from extender.api.group_topology import PREFERRED, REQUIRED, TOPOLOGY
 from extender.api.nodes import NodeSelector, Term, encode_node_selector, encode_toleration
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_annotations import TOPOLOGY_ANNOTATION
@@ -35,19 +35,19 @@ MAX_BYTES = 16 << 20  # of all lines; and of those of the jobs that run
 _MAX_LINE = 16 << 10  # bytes, of a line and of the claims of a pod; a larger pod is left out
 _MAX_PODS = 65_536  # that run; those beyond are left out
 _MAX_TERMS = 16  # of the node selectors of a pod, multiplied out
-_FIELDS = {TOPOLOGY_ANNOTATION: "topology", REQUIRED: "group_required", PREFERRED: "group_preferred"}
+_OF_GANG = {TOPOLOGY: "group_topology", REQUIRED: "group_required", PREFERRED: "group_preferred"}
+_FIELDS = {TOPOLOGY_ANNOTATION: "topology", **_OF_GANG}
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
     """A job that runs. Times are in seconds since 1970; `left` are the UIDs of the pods that have not ended."""
 
-    fields: bytes  # see _fields
     of: Hashable  # its group, or its only pod
     namespace: str
     arrival: float
     bound: float  # its last pod
-    pods: int = 0
+    pods: dict[bytes, int] = field(default_factory=dict)  # by what they ask for, see _fields
     left: set[str] = field(default_factory=set)
 
 
@@ -64,7 +64,7 @@ class JobHistory(CacheListener):
         least = MAX_BYTES // MAX_JOBS
         self._ended: FairLRU[int, _Ended] = FairLRU(MAX_BYTES, lambda one: max(len(one.fields), least))
         self._numbers = count()
-        self._jobs: dict[tuple[bytes, Hashable], _Job] = {}
+        self._jobs: dict[Hashable, _Job] = {}  # by `of`
         self._bytes = 0  # of the jobs that run
         self._pod_of: dict[ObjectKey, tuple[str, _Job]] = {}  # UID and job by claim
         self._claims: dict[str, tuple[ObjectKey, ...]] = {}  # by UID of the pod
@@ -86,11 +86,13 @@ class JobHistory(CacheListener):
         of: Hashable = pod.membership.key if is_gang and pod.membership is not None else pod.uid
         now = self._now()
         arrival = min(_seconds(pod.created, now), now)
-        job = self._jobs.get((shape, of))
+        job = self._jobs.get(of)
         if job is None:
-            job = self._jobs[shape, of] = _Job(shape, of, pod.key.namespace, arrival, now)
+            job = self._jobs[of] = _Job(of, pod.key.namespace, arrival, now)
+        if shape not in job.pods:
             self._bytes += len(shape)
-        job.arrival, job.bound, job.pods = min(job.arrival, arrival), now, job.pods + 1
+        job.pods[shape] = job.pods.get(shape, 0) + 1
+        job.arrival, job.bound = min(job.arrival, arrival), now
         job.left.add(pod.uid)
         self._claims[pod.uid] = keys
         self._pod_of.update(dict.fromkeys(keys, (pod.uid, job)))
@@ -106,10 +108,13 @@ class JobHistory(CacheListener):
             self._end(job)
 
     def _end(self, job: _Job) -> None:
-        del self._jobs[job.fields, job.of]
-        self._bytes -= len(job.fields)
-        fields = {"duration": round(max(self._now() - job.bound, 1.0), 3), "pods": job.pods}
-        line = orjson.dumps(fields)[1:-1] + b"," + job.fields[1:]
+        del self._jobs[job.of]
+        self._bytes -= sum(map(len, job.pods))
+        (shape, pods), *others = job.pods.items()
+        fields: Json = {"duration": round(max(self._now() - job.bound, 1.0), 3), "pods": pods}
+        if others:
+            fields["parts"] = [{"pods": count} | _of_part(other) for other, count in others]
+        line = orjson.dumps(fields)[1:-1] + b"," + shape[1:]
         self._ended.put(job.namespace, next(self._numbers), _Ended(job.arrival, line))
 
     def lines(self) -> bytes:
@@ -123,7 +128,7 @@ class JobHistory(CacheListener):
 
 
 def _fields(pod: Pod, claims: Sequence[Claim]) -> bytes:
-    """The fields of a job that a pod and its claims decide, as JSON; equal ones make members of a gang one job."""
+    """The fields of a job that a pod and its claims decide, as JSON; members of a gang with others are its parts."""
     found: Json = {"claim": merged_specs([orjson.loads(claim.spec.content) for claim in claims])}
     if pod.cpu:
         found["cpu"] = f"{pod.cpu}m"
@@ -131,6 +136,11 @@ def _fields(pod: Pod, claims: Sequence[Claim]) -> bytes:
     if spec := _spec(pod):
         found["spec"] = spec
     return orjson.dumps(found)
+
+
+def _of_part(shape: bytes) -> Json:
+    """The fields of a pod that differs from the first one of its gang, without those of the gang."""
+    return {name: value for name, value in orjson.loads(shape).items() if name not in _OF_GANG.values()}
 
 
 def _spec(pod: Pod) -> Json:

@@ -91,7 +91,10 @@ def takes_no_pods(node: Node) -> bool:
 
 
 def closed_devices(node_info: NodeInfo) -> int:
-    """Mask of the devices that no pod gets, in use or not: they are tainted, or their node takes no pods."""
+    """Mask of the devices that are tainted, or whose node takes no pods, in use or not.
+
+    A device taint counts even if claims of some team tolerate it. Other taints of nodes do not count.
+    """
     if takes_no_pods(node_info.node):
         return -1
     devices = enumerate(node_info.inventory.devices)

@@ -19,7 +19,7 @@ from dataclasses import replace
 from extender.allocation import Snapshot
 from extender.api.group_topology import NO_TOPOLOGY, AskedTopology, group_topology
 from extender.api.group_trees import GroupTrees
-from extender.api.pod_groups import IN_TREE, NEEDED_OBJECTS, GroupKey, GroupSource, Membership
+from extender.api.pod_groups import IN_TREE, JOB_KINDS, NEEDED_OBJECTS, GroupKey, GroupSource, Membership
 from extender.api.pods import SCHEDULER, Pod
 from extender.api.reasons import Code, Reason
 from extender.base.deadline import DeadlineExceeded
@@ -50,7 +50,7 @@ from extender.gangs.gang_problem import (
 from extender.policy import Policy
 from extender.scheduling import EvaluationContext, path_labels, requirements_of
 from extender.scheduling.requirements import ErrorStatus, UnschedulableAndUnresolvable
-from extender.topology.link_knowledge import assumed, assumed_links, needs_links
+from extender.topology.link_knowledge import assumed_for
 
 _HOW_TO_MAKE_A_GANG = "the annotation berth.dev/group-min on its pods would make it a gang"
 _MAX_NODES_NAMED = 4  # nodes of a plan in a sentence
@@ -212,8 +212,7 @@ def explain_jobs(snapshot: Snapshot, namespace: str, name: str) -> list[GangExpl
 
 
 def _explain_job(key: GroupKey, pods: Sequence[Pod], snapshot: Snapshot) -> GangExplanation:
-    kind = "JobSet" if key.source is GroupSource.JOB_SET else "Job"
-    text = f"{kind} {key} is no gang: it has no minimum, so its pods are placed one by one"
+    text = f"{JOB_KINDS[key.source]} {key} is no gang: it has no minimum, so its pods are placed one by one"
     waiting = sorted((pod for pod in pods if _counts(pod)), key=lambda pod: pod.key)
     members = tuple(_members_without_node(waiting, pods, snapshot))
     return GangExplanation(str(key), key.source.value, "no-gang", f"{text}; {_HOW_TO_MAKE_A_GANG}", members=members)
@@ -408,8 +407,9 @@ def _fits(found: GangExplanation, members: GangMembers, plan: GangPlan, snapshot
             devices = placement.devices(snapshot.node_infos[node])
             placed.append(PlannedMember(str(pod.key), node, devices))
     text = f"group {found.group} fits: {counted(len(placed), 'pod')} {where(plan.level, plan.domain)}"
-    if needs_links(one.intent for one in members.requirements.values()):
-        text += assumed_links(assumed(snapshot.node_infos[member.node] for member in placed))
+    text += assumed_for(
+        (one.intent for one in members.requirements.values()), (snapshot.node_infos[member.node] for member in placed)
+    )
     return replace(
         found,
         outcome="fits",

@@ -36,6 +36,7 @@ from extender.gangs.domains import Domain, natural
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangPlan, GangProblem, GangShortage
 from extender.scheduling import PodRequirements
+from extender.topology.link_knowledge import assumed_for
 
 _MAX_FOUND = 5  # the cheapest near misses, in one explanation
 _MAX_SIZES = 3  # smaller minimums that are tried
@@ -90,7 +91,7 @@ class GangNearMisses:
             return
         found = loose.plan(loose.problem(loose.gang.missing))
         if isinstance(found, GangPlan):
-            yield _ends(pins, found)
+            yield _ends(question, pins, found)
         else:
             yield from self._by_ends(_Releases(loose, found, pins, question))
 
@@ -132,7 +133,8 @@ def _by_constraint(question: GangQuestion) -> Iterator[GangNearMiss]:
     for changed, wanted in less_constrained(question):
         found = question.plan(changed)
         if isinstance(found, GangPlan):
-            yield GangNearMiss(0, 0, f"fits {wanted}, {where(found.level, found.domain)}")
+            note = _assumed(question, found)
+            yield GangNearMiss(0, 0, f"fits {wanted}, {where(found.level, found.domain)}{note}")
 
 
 def _by_minimum(question: GangQuestion, shortage: GangShortage) -> Iterator[GangNearMiss]:
@@ -152,12 +154,12 @@ def _by_minimum(question: GangQuestion, shortage: GangShortage) -> Iterator[Gang
         and not replace(gang, minimum=gang.minimum - len(pods) + size).problem(question.policy.group_levels)
     ]
     for size in reversed(sizes[-_MAX_SIZES:]):
-        if isinstance(question.plan(question.problem(size)), GangPlan):
+        found = question.plan(question.problem(size))
+        if isinstance(found, GangPlan):
             lacking = sum(_devices(one) for one in needing[size:] if one is not None)
             smaller = gang.minimum - len(pods) + size
-            yield GangNearMiss(
-                len(pods) - size, lacking, f"fits with a minimum of {smaller} instead of {gang.minimum} members"
-            )
+            text = f"fits with a minimum of {smaller} instead of {gang.minimum} members{_assumed(question, found)}"
+            yield GangNearMiss(len(pods) - size, lacking, text)
             return
 
 
@@ -214,7 +216,7 @@ class _Releases:
         found, needed, is_least = self._without_unneeded(domain, found, ended)
         if self._is_fit_with_pins(needed):
             return None
-        return _ends((*self._pins, *needed), found, "" if is_least else _MAYBE_FEWER)
+        return _ends(question, (*self._pins, *needed), found, "" if is_least else _MAYBE_FEWER)
 
     def _is_fit_with_pins(self, ended: Sequence[DeviceUse]) -> bool:
         """Whether the gang fits without these uses while the pins last."""
@@ -297,9 +299,15 @@ class _Releases:
         return [use for use in uses if not any(result.device in taken for result in use.results)]
 
 
-def _ends(uses: Sequence[DeviceUse], plan: GangPlan, note: str = "") -> GangNearMiss:
+def _assumed(question: GangQuestion, plan: GangPlan) -> str:
+    """What is said of a plan that rests on links of a table."""
+    intents = (one.intent for one in question.members.requirements.values())
+    return assumed_for(intents, (question.snapshot.node_infos[name] for name in sorted(plan.nodes)))
+
+
+def _ends(question: GangQuestion, uses: Sequence[DeviceUse], plan: GangPlan, note: str = "") -> GangNearMiss:
     """The near miss by the end of the pods of these uses, with which the gang has this plan."""
-    sentence = f"fits {where(plan.level, plan.domain)} without {_named(uses)}{note}"
+    sentence = f"fits {where(plan.level, plan.domain)} without {_named(uses)}{note}{_assumed(question, plan)}"
     return GangNearMiss(stopped_pods(uses), _devices_of(uses), sentence, tuple(use.holder for use in uses))
 
 

@@ -32,7 +32,7 @@ from extender.gangs.gang_problem import (
     gang_members,
     gang_problem,
 )
-from extender.gangs.gang_trial import GangMemory
+from extender.gangs.node_rooms import GangMemory
 from extender.policy import Policy
 from extender.scheduling import EvaluationContext, RankingCache, UsableNodes
 from extender.scheduling.requirements import needs_reservation

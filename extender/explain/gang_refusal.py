@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from extender.allocation import NodeInfo, Snapshot
@@ -44,8 +44,8 @@ from extender.gangs.gang_problem import (
 )
 from extender.gangs.gang_units import equal_units
 from extender.gangs.node_rooms import NodeRooms
-from extender.scheduling import NodeRanking, PodRequirements, Unschedulable, UsableNodes
-from extender.topology.link_knowledge import as_if_joined, needs_links, unknown_links, unread
+from extender.scheduling import EvaluationContext, NodeRanking, PodRequirements, Unschedulable, UsableNodes
+from extender.topology.link_knowledge import NOT_KNOWN, as_if_joined, needs_links, unknown_links, unread
 
 _MAX_HOLDERS = 12  # in one explanation
 # Reasons of nodes that are told even if the pod fits on others: these nodes may get room again.
@@ -80,7 +80,8 @@ def gang_refusal(found: GangExplanation, question: GangQuestion, shortage: GangS
     near.try_own_changes(question)
     pins = uses_of_shared_claims(question)
     loose = question.without(pins) or question
-    empty = _empty(loose)
+    unknown = _if_joined_now(loose, question.gang.missing)
+    empty = _empty(loose, unknown)
     if empty.mistake:
         sentence = f"group {question.gang.key} fits nowhere: {empty.mistake}"
         return replace(found, outcome="blocked", sentence=sentence, room=shortage.room, room_if_empty=empty.room)
@@ -91,7 +92,7 @@ def gang_refusal(found: GangExplanation, question: GangQuestion, shortage: GangS
         near.try_pins(question, pins)
     is_never = empty.shortage is not None and not empty.passes
     misses, parts = near.cheapest(), _part_rooms(empty.fleet.question if empty.fleet and is_never else loose)
-    sentence = "; ".join(_parts(loose, shortage, misses, empty, parts))
+    sentence = "; ".join(_parts(loose, shortage, misses, empty, parts, unknown))
     found = replace(
         found,
         outcome="gave-up" if shortage.gave_up and empty.shortage is None else "refused",
@@ -107,8 +108,40 @@ def gang_refusal(found: GangExplanation, question: GangQuestion, shortage: GangS
     return found if empty.shortage is not None else _with_holders(found, question, shortage)
 
 
-def _empty(question: GangQuestion) -> _Empty:
-    """The chances of the gang in the empty fleet, as far as they are known for certain."""
+def _if_joined_now(question: GangQuestion, size: int) -> list[str]:
+    """The nodes whose links are not known, and on which so many members would fit now if links join all GPUs there.
+
+    None after the deadline.
+    """
+    snapshot = question.snapshot
+    try:
+        return if_joined(question.problem(size), snapshot, snapshot.node_infos, question.context)
+    except DeadlineExceeded:
+        return []
+
+
+def if_joined(
+    problem: GangProblem, snapshot: Snapshot, infos: Mapping[str, NodeInfo], context: EvaluationContext
+) -> list[str]:
+    """The nodes whose links no agent reports, and on which the gang fits if links join all GPUs of the node.
+
+    `infos` are the nodes of the snapshot. Raises DeadlineExceeded.
+    """
+    if not needs_links(member.requirements.intent for member in problem.members):
+        return []
+    nodes = {name: as_if_joined(infos[name]) for name in unread(infos.values())}
+    if not nodes:
+        return []
+    joined = hypothetical_snapshot(snapshot, {**infos, **nodes}, snapshot.version)
+    planned = plan_gang(problem, joined, replace(context, placements=None))
+    return sorted(planned.nodes & nodes.keys()) if isinstance(planned, GangPlan) else []
+
+
+def _empty(question: GangQuestion, unknown: Sequence[str]) -> _Empty:
+    """The chances of the gang in the empty fleet, as far as they are known for certain.
+
+    `unknown` are the nodes on which it may fit now.
+    """
     problem, found = question.problem(question.gang.missing), _Empty()
     try:
         fleet = EmptiedFleet(question, problem)
@@ -140,9 +173,9 @@ def _empty(question: GangQuestion) -> _Empty:
             causes += ("without taints of devices it would fit" + ("" if now else ", but only after other pods end"),)
         elif faultless is not problem:
             once = fleet.plan_without_taints(faultless)
-        joined = fleet.if_joined(problem)
-        causes += (f"{unknown_links(joined)}: it may fit there",) if joined else ()
-        may_fit = bool(updating) or bool(joined) or isinstance(once, GangPlan) or once.gave_up
+        joined = fleet.if_joined(problem) if not unknown else []
+        causes += (f"{unknown_links(joined)}: it may fit there, but only after other pods end",) if joined else ()
+        may_fit = bool(updating) or bool(joined or unknown) or isinstance(once, GangPlan) or once.gave_up
         untainted = None
         if isinstance(once, GangShortage) and not may_fit and Code.TAINTED in codes:
             untainted = most_room(faultless, once, fleet.plan_without_taints)
@@ -188,8 +221,9 @@ def _parts(
     misses: Sequence[GangNearMiss],
     empty: _Empty,
     parts: Sequence[ExplainedPart],
+    unknown: Sequence[str],
 ) -> Iterator[str]:
-    """The sentence."""
+    """The sentence. `unknown` are the nodes on which the gang may fit now."""
     key, reason = question.gang.key, no_room(question.gang, question.snapshot, question.policy, question.has_room)
     never, fleet = empty.shortage, empty.fleet
     # A single node needs no label: if it could hold the gang, the label is not the cause.
@@ -203,6 +237,9 @@ def _parts(
         place = "where it runs" if reason.code is Code.GANG_DOMAIN_FULL else "in this fleet"
         room = _room(never, fleet.question if fleet is not None else None)
         yield f"group {key} does not fit {place}: even if all other pods ended, {room}"
+    elif unknown:
+        members = counted(shortage.members, "pod")
+        yield f"group {key} {NOT_KNOWN}: no domain is known to have room for {members} together"
     else:
         yield f"group {key} fits nowhere: no domain has room for {counted(shortage.members, 'pod')} together"
     if reason.code is Code.GANG_DOMAIN_FULL:
@@ -212,12 +249,16 @@ def _parts(
     if shortage.room and (never is None or empty.passes or never.room != shortage.room or lacks_domain):
         most = "the most room is now" if shortage.most else "the most room that was found is now"
         yield f"{most} {where(shortage.level, shortage.domain)}, for {shortage.room}"
+    elif not shortage.room and _if_joined_now(question, 1):
+        yield "now no node is known to have room even for one of them"
     elif not shortage.room and (never is not None or not shortage.gave_up):
         if not _has_room_outside(question):
             yield "now no node has room even for one of them"
         elif not lacks_domain:
             yield "now no node of its domain has room even for one of them"
     yield from empty.causes
+    if unknown:
+        yield f"{unknown_links(unknown)}: it may fit there"
     if empty.untainted is not None:
         yield f"even without taints and other pods, {_room(empty.untainted, None)}"
     if fleet is not None and not lacks_domain:
@@ -352,19 +393,8 @@ class EmptiedFleet:
         return plan_gang(problem, on or self.question.snapshot, context)
 
     def if_joined(self, problem: GangProblem) -> list[str]:
-        """The nodes whose links no agent reports, and on which the gang fits if links join all GPUs of the node.
-
-        Raises DeadlineExceeded.
-        """
-        infos, snapshot = self._node_infos, self.question.snapshot
-        if not needs_links(member.requirements.intent for member in problem.members):
-            return []
-        nodes = {name: as_if_joined(infos[name]) for name in unread(infos.values())}
-        if not nodes:
-            return []
-        joined = hypothetical_snapshot(snapshot, {**infos, **nodes}, snapshot.version)
-        planned = plan_gang(problem, joined, replace(self.question.context, placements=None))
-        return sorted(planned.nodes & nodes.keys()) if isinstance(planned, GangPlan) else []
+        """The nodes of `if_joined` without other pods. Raises DeadlineExceeded."""
+        return if_joined(problem, self.question.snapshot, self._node_infos, self.question.context)
 
     def reasons(self, member: GangMember) -> dict[Reason, int]:
         """Why nodes have no devices for a member even then, with their number: the most frequent reason if no node has.

@@ -45,7 +45,7 @@ from extender.scheduling import (
     requirements_of,
 )
 from extender.scheduling.requirements import needs_reservation
-from extender.topology.link_knowledge import Links, links_of, may_be_joined, unknown_links
+from extender.topology.link_knowledge import Links, assumed_for, links_of, may_be_joined, unknown_links
 from extender.topology.sets import largest_joined
 
 NO_RELEASE_HELPS = "freeing devices does not help: it would not fit with all of them free either"
@@ -314,7 +314,8 @@ class _Releases:
         if isinstance(status, Placement):
             needed = _needed(claims, partial(self._fits, node_info))
             usable = _usable_devices(node_info, self._shared.without(needed) or refusal.requirements, refusal.context)
-            self._found.append((frozenset(claim.key for claim in needed), _by_release(node_info, needed, usable)))
+            note = assumed_for([local.intent], [node_info])
+            self._found.append((frozenset(claim.key for claim in needed), _by_release(node_info, needed, usable, note)))
         elif isinstance(status, Unschedulable) and may_be_joined(node_info, status.reason.code):
             self._unread += [node_info.node.name] if node_info.node.name not in self._now else []
             return False
@@ -357,12 +358,12 @@ def _needed(claims: list[Claim], fits: Callable[[list[Claim]], bool]) -> list[Cl
     return needed
 
 
-def _by_release(node_info: NodeInfo, claims: list[Claim], usable: frozenset[DeviceId]) -> NearMiss:
+def _by_release(node_info: NodeInfo, claims: list[Claim], usable: frozenset[DeviceId], note: str) -> NearMiss:
     more = " and more" if len(claims) > _MAX_CLAIMS else ""
     held = "; ".join(_held_by(claim, usable) for claim in claims[:_MAX_CLAIMS]) + more
     devices = len({result.device for result in _results(claims)})
     of_group = any(claim.group for claim in claims)
-    return NearMiss(devices, f"fits on {node_info.node.name} if {held}, were free", of_group, is_tried=True)
+    return NearMiss(devices, f"fits on {node_info.node.name} if {held}, were free{note}", of_group, is_tried=True)
 
 
 def _by_places(refusal: Refusal) -> Iterator[NearMiss]:

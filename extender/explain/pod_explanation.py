@@ -52,7 +52,7 @@ from extender.scheduling import (
 from extender.scheduling.decision import ScoredNode, crowded_text
 from extender.scheduling.requirements import ErrorStatus, Skip, UnschedulableAndUnresolvable, unprovided_resource
 from extender.scheduling.shortlist import MAX_CLIQUE, Best, best_nodes, in_cliques, outside_domain
-from extender.topology.link_knowledge import assumed, assumed_links, may_be_joined, needs_links, unknown_links
+from extender.topology.link_knowledge import NOT_KNOWN, assumed_for, may_be_joined, unknown_links
 from extender.vendors import CLIQUE_LABEL, compute_domain
 
 _MAX_EXAMPLES = 3  # node names per reason
@@ -193,8 +193,7 @@ def _explanation(question: _Question) -> Explanation:
             _scored(question, node, placement) for node, placement in best_nodes(*ranked, count, statuses)[:_MAX_BEST]
         ]
         sentence = _fits(name, nodes, fitting, best) + _leaves(excluded, nodes)
-        if best and needs_links([question.requirements.intent]):
-            sentence += assumed_links(assumed([snapshot.node_infos[best[0].node]]))
+        sentence += assumed_for([question.requirements.intent], [snapshot.node_infos[one.node] for one in best[:1]])
         sentence += why_last(best, *ranked, statuses)
         return Explanation(name, "fits", sentence, nodes, fitting, tuple(best), reasons)
     missed = _what_would_help(question, unschedulable, excluded) if unschedulable.classes else Found((), (), [])
@@ -207,7 +206,7 @@ def _explanation(question: _Question) -> Explanation:
         reasons = tuple(sorted(reasons, key=lambda one: one.code != Code.CLIQUE.name))
         misses = (*clique_misses(kept, question.requirements, snapshot), *misses)
     may_fit = [node for one in unschedulable.classes for node in _may_be_joined(one)]
-    beginning = f"pod {name} is not known to fit" if may_fit else f"pod {name} fits nowhere"
+    beginning = f"pod {name} {NOT_KNOWN}" if may_fit else f"pod {name} fits nowhere"
     sentence = _refused(beginning, reasons, misses, unschedulable)
     if may_fit:
         sentence += f"; {unknown_links(may_fit)}: it may fit there"

@@ -16,9 +16,8 @@ from extender.base.deadline import DeadlineExceeded
 from extender.gangs.domains import Domain, Domains, natural
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangPlan, GangProblem
-from extender.gangs.gang_trial import GangMemory
 from extender.gangs.gang_units import equal_units
-from extender.gangs.node_rooms import NodeRooms
+from extender.gangs.node_rooms import GangMemory, NodeRooms
 from extender.scheduling import EvaluationContext, RankingCache
 
 NODES_PER_STEP = 16  # nodes that are emptied at a time

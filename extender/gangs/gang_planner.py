@@ -7,22 +7,23 @@ alternatives are tried, up to a number of steps. The plan depends on the snapsho
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, combinations
 
 from extender.allocation import Snapshot
 from extender.gangs.domains import NODE, Domain, Domains, natural
-from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage, with_absent_members
+from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage
 from extender.gangs.gang_search import MAX_STEPS, GangSearch, GaveUp, Steps, local_nodes, packed
-from extender.gangs.gang_trial import GangMemory, GangTrial
 from extender.gangs.gang_units import Placed, UnitPlacement, equal_units, member_placements
 from extender.gangs.member_limits import NO_WISHES
-from extender.gangs.node_rooms import NodeRooms
+from extender.gangs.node_rooms import GangMemory, GangTrial, NodeRooms
 from extender.gangs.part_filling import Assigned, PartFilling
 from extender.gangs.place_order import PlaceOrder, Wishing
 from extender.gangs.spreading import spread
 from extender.scheduling import DomainUses, EvaluationContext, Placement, RankingCache
+from extender.scheduling.gang_parts import GangPart, absent_members
 from extender.scheduling.shortlist import in_cliques
 
 MAX_DIFFERENT = 64  # units of one gang that are not equal; each of them needs a ranking of all nodes
@@ -34,36 +35,29 @@ def plan_gang(
     context: EvaluationContext,
     rankings: RankingCache | None = None,
     memory: GangMemory | None = None,
-    steps: int = MAX_STEPS,
 ) -> GangPlan | GangShortage:
     """The plan of a gang on a snapshot, or how many of its members the best domain has room for.
 
     The caller keeps `rankings` (those of filter) and `memory` between calls, both for one sequence of snapshots. Then a
     call that raises DeadlineExceeded leaves its evaluations there, and a later one gets further. It keeps nothing else:
-    a plan that takes longer than the deadline although all evaluations are known is never found. `steps` limits the
-    search for other devices than the preferred ones. Members that share a claim get equal devices for it. If possible,
-    each slice has room for its members that do not exist yet.
+    a plan that takes longer than the deadline although all evaluations are known is never found. Members that share a
+    claim get equal devices for it. If possible, each slice has room for its members that do not exist yet.
     """
     if not problem.members:
         return GangPlan({}, "", "")
     rankings = RankingCache() if rankings is None else rankings
     memory = GangMemory() if memory is None else memory
-    whole = with_absent_members(problem)
+    whole = _with_absent_members(problem)
     if whole is not problem:
-        found = _plan(whole, snapshot, context, rankings, memory, steps)
+        found = _plan(whole, snapshot, context, rankings, memory)
         if isinstance(found, GangPlan):
             own = {member.uid: found.placements[member.uid] for member in problem.members}
             return replace(found, placements=own)
-    return _plan(problem, snapshot, context, rankings, memory, steps)
+    return _plan(problem, snapshot, context, rankings, memory)
 
 
 def _plan(
-    problem: GangProblem,
-    snapshot: Snapshot,
-    context: EvaluationContext,
-    rankings: RankingCache,
-    memory: GangMemory,
-    steps: int,
+    problem: GangProblem, snapshot: Snapshot, context: EvaluationContext, rankings: RankingCache, memory: GangMemory
 ) -> GangPlan | GangShortage:
     found = equal_units(problem.members)
     if len(found) > MAX_DIFFERENT:
@@ -71,7 +65,42 @@ def _plan(
     rooms = [NodeRooms(units, snapshot, context, rankings, memory) for units in found]
     # First members with a single possible node, then the largest, then those with fewer possible nodes.
     rooms.sort(key=lambda one: (not one.pinned and len(one.most) > 1, -one.size, len(one.most)))
-    return _Planner(problem, snapshot, context, rooms, rankings.uses(problem.levels), Steps(steps)).plan()
+    return _Planner(problem, snapshot, context, rooms, rankings.uses(problem.levels)).plan()
+
+
+def _with_absent_members(problem: GangProblem) -> GangProblem:
+    """The problem with members for the places of slices whose pods do not exist yet; the same one if there are none.
+
+    Such a member is like one of its slice that shares no claim.
+    """
+    if not any(map(absent_members, problem.parts)):
+        return problem
+    uses = Counter(claim.uid for member in problem.members for claim in member.requirements.pending_claims)
+    alike = {
+        member.uid: member
+        for member in problem.members
+        if all(uses[claim.uid] == 1 for claim in member.requirements.pending_claims)
+    }
+    added: list[GangMember] = []
+    parts = tuple(_with_absent(part, alike, added) for part in problem.parts)
+    return replace(problem, members=(*problem.members, *added), parts=parts) if added else problem
+
+
+def _with_absent(part: GangPart, alike: Mapping[str, GangMember], added: list[GangMember]) -> GangPart:
+    before = len(added)
+    inner = tuple(_with_absent(one, alike, added) for one in part.parts)
+    example = next((alike[uid] for uid in part.members if uid in alike), None)
+    if example is not None:
+        added += [_absent_member(example, len(added) + number) for number in range(part.absent)]
+    return replace(part, members=(*part.members, *(one.uid for one in added[before:])), parts=inner, absent=0)
+
+
+def _absent_member(example: GangMember, number: int) -> GangMember:
+    asked = example.requirements
+    claims = tuple(replace(claim, uid="") for claim in asked.pending_claims)  # shared with no other member
+    nodes = None if example.nodes is not None and len(example.nodes) == 1 else example.nodes
+    requirements = replace(asked, pending_claims=claims)
+    return replace(example, uid=f"absent {number}", requirements=requirements, nodes=nodes)
 
 
 def lacking_members(
@@ -91,9 +120,9 @@ def lacking_members(
 
 def _crowded_nodes(members: Iterable[GangMember], snapshot: Snapshot) -> frozenset[str]:
     """The nodes in NVLink cliques with other ComputeDomains than those of the members, unless the policy ignores it."""
-    of_domains = {one.requirements.compute_domain: one.requirements for one in members}
-    cliques = (one.crowded_cliques(snapshot) for domain, one in of_domains.items() if domain)
-    return in_cliques(frozenset[str]().union(*cliques), snapshot)
+    of_domains = {domain: one.requirements for one in members if (domain := one.requirements.compute_domain)}
+    cliques = frozenset[str]().union(*(one.crowded_cliques(snapshot) for one in of_domains.values()))
+    return in_cliques(cliques, snapshot)
 
 
 class _Planner:
@@ -104,17 +133,16 @@ class _Planner:
         context: EvaluationContext,
         rooms: Sequence[NodeRooms],
         uses: DomainUses,
-        steps: Steps,
     ) -> None:
         self._problem = problem
         self._snapshot = snapshot
         self._context = context
         self._rooms = rooms
-        self._steps = steps
         self._crowded = _crowded_nodes(problem.members, snapshot)
         forbids = problem.members[0].requirements.policy.compute_domains == "require"
         self._forbidden = self._crowded if forbids else frozenset[str]()
         self._names = [name for one in rooms for name in one.most if name not in self._forbidden]
+        self._steps = Steps(MAX_STEPS)
         self._domains = Domains(problem, snapshot, dict.fromkeys(self._names))
         self._order = PlaceOrder(rooms, self._domains, uses, snapshot, context)
         self._free = _free_together(rooms)
@@ -123,7 +151,7 @@ class _Planner:
         self._devices = sum(one.each * len(one.units) for one in rooms)
         parts = problem.parts
         self._parts = (
-            PartFilling(parts, rooms, snapshot, self._domains, self._order, self._fill, steps) if parts else None
+            PartFilling(parts, rooms, snapshot, self._domains, self._order, self._fill, self._steps) if parts else None
         )
 
     def plan(self) -> GangPlan | GangShortage:

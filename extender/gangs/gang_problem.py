@@ -5,7 +5,6 @@ A plan has a node and devices for every member, in the tightest domain that has 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -22,7 +21,7 @@ from extender.gangs.gang import Gang
 from extender.gangs.member_limits import NO_WISHES, NodeLimit, Wishes, limits_between
 from extender.policy import Policy
 from extender.scheduling import NO_PREFERENCE, NodePreference, Placement, PodRequirements, requirements_of
-from extender.scheduling.gang_parts import GangPart, absent_members
+from extender.scheduling.gang_parts import GangPart
 from extender.scheduling.requirements import ErrorStatus, UnschedulableAndUnresolvable, needs_reservation
 from extender.scheduling.shortlist import part_domains, running_domain
 
@@ -258,41 +257,6 @@ def gang_problem(
     return GangProblem(
         wanted, levels, topology.nearness, topology.label, gang.placed, topology.preferred, between.wishes, parts
     )
-
-
-def with_absent_members(problem: GangProblem) -> GangProblem:
-    """The problem with members for the places of slices whose pods do not exist yet; the same one if there are none.
-
-    Such a member is like one of its slice that shares no claim.
-    """
-    if not any(map(absent_members, problem.parts)):
-        return problem
-    uses = Counter(claim.uid for member in problem.members for claim in member.requirements.pending_claims)
-    alike = {
-        member.uid: member
-        for member in problem.members
-        if all(uses[claim.uid] == 1 for claim in member.requirements.pending_claims)
-    }
-    added: list[GangMember] = []
-    parts = tuple(_with_absent(part, alike, added) for part in problem.parts)
-    return replace(problem, members=(*problem.members, *added), parts=parts) if added else problem
-
-
-def _with_absent(part: GangPart, alike: Mapping[str, GangMember], added: list[GangMember]) -> GangPart:
-    before = len(added)
-    inner = tuple(_with_absent(one, alike, added) for one in part.parts)
-    example = next((alike[uid] for uid in part.members if uid in alike), None)
-    if example is not None:
-        added += [_absent_member(example, len(added) + number) for number in range(part.absent)]
-    return replace(part, members=(*part.members, *(one.uid for one in added[before:])), parts=inner, absent=0)
-
-
-def _absent_member(example: GangMember, number: int) -> GangMember:
-    asked = example.requirements
-    claims = tuple(replace(claim, uid="") for claim in asked.pending_claims)  # shared with no other member
-    nodes = None if example.nodes is not None and len(example.nodes) == 1 else example.nodes
-    requirements = replace(asked, pending_claims=claims)
-    return replace(example, uid=f"absent {number}", requirements=requirements, nodes=nodes)
 
 
 def _with_affinity(topology: GroupTopology, label: str, levels: Sequence[str]) -> GroupTopology:

@@ -11,9 +11,8 @@ from collections.abc import Hashable, Iterator, Sequence
 from itertools import accumulate
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.gangs.gang_trial import GangTrial
 from extender.gangs.gang_units import Placed, UnitPlacement
-from extender.gangs.node_rooms import Ban, NodeRooms
+from extender.gangs.node_rooms import Ban, GangTrial, NodeRooms
 from extender.scheduling import Placement, PodRequirements
 
 MAX_STEPS = 2_000  # of one plan; an evaluation takes about 50 us

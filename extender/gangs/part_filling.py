@@ -16,9 +16,8 @@ from typing import NamedTuple
 from extender.allocation import Snapshot
 from extender.gangs.domains import NODE, Domain, Domains, natural
 from extender.gangs.gang_search import GangSearch, GaveUp, Steps, local_nodes
-from extender.gangs.gang_trial import GangTrial
 from extender.gangs.gang_units import Placed, Unit, UnitPlacement
-from extender.gangs.node_rooms import NodeRooms
+from extender.gangs.node_rooms import GangTrial, NodeRooms
 from extender.gangs.place_order import PlaceOrder
 from extender.gangs.spreading import spread
 from extender.scheduling.gang_parts import GangPart

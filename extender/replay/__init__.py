@@ -6,7 +6,7 @@
 from extender.replay.fleets import Fleet, cel_text, fleet_of, version_problem
 from extender.replay.job_files import MAX_JOBS, read_jobs
 from extender.replay.job_player import JobPlayer
-from extender.replay.jobs import SPEC_FIELDS, Job
+from extender.replay.jobs import NEARNESS, SPEC_FIELDS, Job
 from extender.replay.large_shapes import LargeShape, large_shape
 from extender.replay.node_room import NodeRoom
 from extender.replay.outcome import NO_GPU, SIZES, Outcome
@@ -18,6 +18,7 @@ from extender.replay.restart_proof import Proof, prove
 
 __all__ = [
     "MAX_JOBS",
+    "NEARNESS",
     "NO_GPU",
     "SIZES",
     "SPEC_FIELDS",

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from extender.api.fields import Json, inner, need, string_map
 from extender.api.nodes import resource_units
 from extender.api.pods import may_need_devices
 from extender.replay.fleets import naming
-from extender.replay.jobs import GPU_CLASS
+from extender.replay.jobs import GPU_CLASS, MAX_GPUS
 from extender.sandbox import MachineNode, machine_objects, unlinked_machine
 from extender.vendors import GPU, PLUGIN_RESOURCES, driver_of
 
-_PLUGIN, _MEMORY = "nvidia.com/gpu", "nvidia.com/gpu.memory"  # the label of gpu-feature-discovery, in MiB
-_PARTS = re.compile("-MIG-|-SHARED$")  # of the label of the product: MIG devices, or GPUs that pods share
+WHOLE_PLUGIN = "nvidia.com/gpu"  # the device plugin whose whole GPUs a replay takes
+_MEMORY = "nvidia.com/gpu.memory"  # the label of gpu-feature-discovery, in MiB
+_REPLICAS, _STRATEGY = "nvidia.com/gpu.replicas", "nvidia.com/gpu.sharing-strategy"  # its labels of shared GPUs
+SHARING_LABELS = (_REPLICAS, _STRATEGY)
+PARTS = re.compile(r"-MIG-[0-9]g\.[0-9]{1,4}gb|-SHARED$")  # of the label of the product: MIG devices, or shared GPUs
 _MAX_GPUS = 16  # of a board; a plugin that offers more gives each GPU to several pods
 _ANY_MEMORY = 16 << 30  # of each GPU, if no label says it
 
@@ -51,10 +54,26 @@ def plugin_slices(objects: Sequence[Json], notes: Counter[str]) -> Iterator[Json
             notes["nodes of which the GPUs of a device plugin are left out, because they are shared or parts"] += 1
 
 
+def has_whole_gpus(labels: Mapping[str, str]) -> bool:
+    """Whether the GPUs that NVIDIA's device plugin offers on a node of these labels are whole ones.
+
+    They are not if time-slicing or MPS gives each to several pods, or if they are MIG devices.
+    """
+    is_shared = labels.get(_STRATEGY, "none") != "none" or labels.get(_REPLICAS, "1") not in ("0", "1")
+    return not is_shared and not PARTS.search(labels.get(PLUGIN_RESOURCES[WHOLE_PLUGIN], ""))
+
+
+def may_ask_for(gpus: int) -> bool:
+    """Whether a pod of a job may ask for so many GPUs of a device plugin."""
+    return 0 < gpus <= MAX_GPUS
+
+
 def _plugin_gpus(node: Json) -> int:
     """The GPUs that a device plugin offers on a node. Raises WireError that names the node."""
     with naming(node):
-        return resource_units(_PLUGIN, inner(inner(node, "status", ""), "allocatable", "status").get(_PLUGIN, 0))
+        return resource_units(
+            WHOLE_PLUGIN, inner(inner(node, "status", ""), "allocatable", "status").get(WHOLE_PLUGIN, 0)
+        )
 
 
 def _plugin_slice(node: Json) -> Json | None:
@@ -67,8 +86,8 @@ def _plugin_slice(node: Json) -> Json | None:
         metadata = inner(node, "metadata", "")
         labels = string_map(metadata, "labels", "metadata")
         name = need(metadata, "name", ".metadata")
-    product, mib = labels.get(PLUGIN_RESOURCES[_PLUGIN], ""), labels.get(_MEMORY, "")
-    if not 0 < count <= _MAX_GPUS or _PARTS.search(product):
+    product, mib = labels.get(PLUGIN_RESOURCES[WHOLE_PLUGIN], ""), labels.get(_MEMORY, "")
+    if not 0 < count <= _MAX_GPUS or not has_whole_gpus(labels):
         return None
     memory = int(mib) << 20 if re.fullmatch("[0-9]{1,8}", mib) else _ANY_MEMORY
     made = machine_objects(MachineNode(name, unlinked_machine(product, count, memory), {}))

@@ -24,7 +24,7 @@ from extender.base.berth_errors import WireError
 from extender.base.text_limits import one_line, shown
 from extender.files import name_of, read_file
 from extender.replay.csv_tables import Row, table_of
-from extender.replay.jobs import MAX_GPUS, MAX_PODS, MAX_SECONDS, PRODUCT_WORDS, SPEC_FIELDS, Job
+from extender.replay.jobs import MAX_GPUS, MAX_PODS, MAX_SECONDS, NEARNESS, PRODUCT_WORDS, SPEC_FIELDS, Job
 from extender.replay.published_traces import TRACES, Trace, columns_of, job_of, philly_job
 
 MAX_JOBS = 200_000
@@ -33,7 +33,9 @@ _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,180}[a-z0-9])?")
 _PHILLY_START = 4096  # characters of a file in which the first job names its attempts
 _LEVEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,315}")
 _FIELDS = tuple(one.name for one in fields(Job))
-_CSV_FIELDS = tuple(name for name in _FIELDS if name not in ("claim", "spec"))
+_CSV_FIELDS = tuple(name for name in _FIELDS if name not in ("claim", "spec", "parts"))
+_PART_FIELDS = tuple(name for name in _FIELDS if name not in ("name", "arrival", "duration", "parts", *NEARNESS))
+_MAX_PARTS = 256
 _HOW = (
     f"published traces that are read as they are: {', '.join(one.name for one in TRACES)}, Philly; for any other CSV "
     "file give --columns arrival=COLUMN,duration=COLUMN,gpus=COLUMN"
@@ -160,7 +162,7 @@ def _converted(
 
     Traces of clusters have rows that are cut or wrong: these are left out, unless no other row is a job.
     """
-    jobs, wrong = dict[str, Job](), list[tuple[str, str]]()
+    jobs, wrong, without = dict[str, Job](), list[tuple[str, str]](), list[str]()
     for number, row in rows:
         _check_number(number, f"{where}: {unit} {number}")
         try:
@@ -169,6 +171,8 @@ def _converted(
             wrong.append((f"{unit} {number}", str(error)))
             continue
         if job is not None:
+            if not job.all_gpus:
+                without.append(f"{unit} {number}")
             name = job.name
             while name in jobs:  # such a name may be another job's, too
                 name = f"{name}-{number}"
@@ -178,6 +182,8 @@ def _converted(
         if not jobs:
             raise WireError(f"{where}: {place}", why)
         notes[f"rows left out that cannot be read, the first is {place}: {why}"] = len(wrong)
+    if without:
+        notes[f"jobs that ask for no GPU, the first is {without[0]}"] = len(without)
     if endless := sum(math.isinf(job.duration) for job in jobs.values()):
         notes["jobs that run until the end, since their end is missing"] = endless
     yield from sorted(jobs.values(), key=lambda job: job.arrival)
@@ -209,17 +215,30 @@ def _check_number(number: int, place: str) -> None:
 def _job(row: Mapping[str, Any], number: int, place: str, known: Sequence[str]) -> Job:
     """The job of a line. Raises WireError that names the line and the field."""
     _check_number(number, place)
-    for name in row:
-        if name not in known:
-            raise WireError(place, f"has a field {shown(name)}; the fields are {', '.join(known)}")
     if "arrival" not in row:
         raise WireError(place, "has no arrival")
+    job = _template(row, f"job-{number}", place, known)
+    if not row.get("parts"):
+        return job
+    parts = enumerate(row["parts"], 1)
+    made = tuple(_template(one, job.name, f"{place}, part {i}", _PART_FIELDS) for i, one in parts)
+    job = replace(job, parts=made)
+    if job.all_pods > MAX_PODS:
+        raise WireError(place, f"has {job.all_pods} pods with those of its parts, of at most {MAX_PODS}")
+    return job
+
+
+def _template(row: Mapping[str, Any], name: str, place: str, known: Sequence[str]) -> Job:
+    """The pods of a line without its parts, or of one of these. `name` is that of a job without a name."""
+    for field in row:
+        if field not in known:
+            raise WireError(place, f"has a field {shown(field)}; the fields are {', '.join(known)}")
     try:
-        found = {name: _READERS[name](value) for name, value in row.items() if value is not None}
+        found = {field: _READERS[field](value) for field, value in row.items() if value is not None}
     except ValueError:
-        name = next(name for name, value in row.items() if value is not None and not _is_read(name, value))
-        raise WireError(place, f"{name} must be {_WANTED[name]}, is {shown(row[name])}") from None
-    job = Job(**{"name": f"job-{number}", **found})
+        field = next(field for field, value in row.items() if value is not None and not _is_read(field, value))
+        raise WireError(place, f"{field} must be {_WANTED[field]}, is {shown(row[field])}") from None
+    job = Job(**{"name": name, "arrival": 0.0, **found, "parts": ()})
     if problem := _problem(job):
         raise WireError(place, problem)
     return job
@@ -237,7 +256,7 @@ def _problem(job: Job) -> str:
     """What is wrong with the fields of a job together; '' if nothing is."""
     if job.spec is not None:
         try:
-            decode_pod(job.pod(job.name, plain=True))
+            decode_pod(job.pod(job.name, job, plain=True))
         except WireError as error:
             return str(error)
     if job.claim is not None:
@@ -324,6 +343,12 @@ def _spec(value: object) -> Json:
     return value
 
 
+def _parts(value: object) -> list[Json]:
+    if not isinstance(value, list) or len(value) > _MAX_PARTS or not all(isinstance(one, dict) for one in value):
+        raise ValueError
+    return value
+
+
 _READERS: dict[str, Callable[[object], Any]] = {
     "name": _text(_NAME),
     "arrival": _number(0, MAX_SECONDS),
@@ -336,10 +361,12 @@ _READERS: dict[str, Callable[[object], Any]] = {
     "cpu": _amount(1000),
     "ram": _amount(1),
     "topology": _text(re.compile("required|preferred|product|none")),
+    "group_topology": _text(re.compile("required|preferred|none")),
     "group_required": _text(_LEVEL),
     "group_preferred": _text(_LEVEL),
     "claim": _claim,
     "spec": _spec,
+    "parts": _parts,
 }
 _WANTED = {
     "name": "lower-case letters, digits, '-' and '.'",
@@ -353,8 +380,10 @@ _WANTED = {
     "cpu": "a quantity such as 8 or 500m",
     "ram": "a quantity such as 64Gi",
     "topology": "required, preferred, product or none",
+    "group_topology": "required, preferred or none",
     "group_required": "a level, such as rack or clique",
     "group_preferred": "a level, such as rack or clique",
     "claim": "an object: the spec of a ResourceClaim",
+    "parts": f"a list of up to {_MAX_PARTS} objects with pods, and what each of these asks for",
     "spec": "an object with nodeSelector, affinity.nodeAffinity, tolerations or priority, of the spec of a Pod",
 }

@@ -64,11 +64,11 @@ class JobPlayer:
 
     def _create(self, job: Job) -> None:
         played = _Played(job)
-        for name in job.pod_names():
+        for name, template in job.named_pods():
             self._played[name] = played
-            pod = self._cluster.apply(job.pod(name, plain=False))
-            if job.claim_spec is not None:
-                claim = job.claim_object(name)
+            pod = self._cluster.apply(job.pod(name, template, plain=False))
+            if template.claim_spec is not None:
+                claim = template.claim_object(name)
                 owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod["metadata"]["uid"]}
                 claim["metadata"]["ownerReferences"] = [owner]  # it goes with the pod
                 self._cluster.apply(claim)
@@ -99,7 +99,7 @@ class JobPlayer:
         if played is None or name in played.bound or not (pod.get("spec") or {}).get("nodeName"):
             return
         played.bound.add(name)
-        if len(played.bound) == played.job.pods:
+        if len(played.bound) == played.job.all_pods:
             self._started += 1
             if played.job.duration < math.inf:
                 self._to_end += 1
@@ -108,6 +108,6 @@ class JobPlayer:
     def _end(self, job: Job) -> None:
         self._ended += 1
         self._to_end -= 1
-        for name in job.pod_names():
+        for name, _ in job.named_pods():
             del self._played[name]
             self._cluster.delete_pod(NAMESPACE, name)

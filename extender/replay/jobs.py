@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from extender.api.fields import Json
-from extender.api.group_topology import PREFERRED, REQUIRED
+from extender.api.group_topology import PREFERRED, REQUIRED, TOPOLOGY
 from extender.api.pod_annotations import TOPOLOGY_ANNOTATION
 from extender.api.pod_groups import MINIMUM, GroupSource
 from extender.api.pods import SCHEDULER
@@ -20,6 +20,7 @@ from extender.api.pods import SCHEDULER
 NAMESPACE = "default"
 SPEC_FIELDS = ("nodeSelector", "affinity", "tolerations", "priority")
 GPU_CLASS, NIC_CLASS = "gpu.nvidia.com", "dranet.net"
+NEARNESS = {"group_topology": TOPOLOGY, "group_required": REQUIRED, "group_preferred": PREFERRED}  # annotation by field
 MAX_PODS = 4096  # of a job
 MAX_GPUS = 32  # of a pod: devices of one claim
 MAX_SECONDS = 1e10  # some 300 years
@@ -29,7 +30,7 @@ WHOLE_MIB = 1000  # MiB of each GPU in a fleet whose GPUs are shared: a share is
 
 @dataclass(frozen=True)
 class Job:
-    """Equal pods that are created together. Two pods or more are a gang.
+    """Pods that are created together. Two pods or more are a gang. All are equal, but for those of `parts`.
 
     `arrival` and `duration` are in seconds; a duration of infinity means until the end. The other amounts are of each
     pod: `gpus` may be a share of one GPU, `cpu` is in thousandths of a core, `ram` and `memory` (of each GPU) in bytes.
@@ -46,23 +47,35 @@ class Job:
     cpu: int = 0
     ram: int = 0
     topology: str = ""  # required, preferred, product or none: the links between the GPUs of a pod
+    group_topology: str = ""  # required, preferred or none: how near to each other the pods of a gang are
     group_required: str = ""  # the level in one domain of which all pods must be
     group_preferred: str = ""
     claim: Json | None = field(default=None, compare=False)  # the spec of each pod's claim, in place of GPUs and NICs
     spec: Json | None = field(default=None, compare=False)  # SPEC_FIELDS of each pod: the nodes that it may use
+    parts: tuple[Job, ...] = ()  # other pods of the gang: of a part count `pods` and what each of its pods asks for
 
     @property
     def is_gang(self) -> bool:
-        return self.pods > 1
+        return self.all_pods > 1
+
+    @property
+    def all_pods(self) -> int:
+        """The number of pods with those of `parts`."""
+        return sum(one.pods for one in self.templates)
+
+    @property
+    def templates(self) -> tuple[Job, ...]:
+        """The job itself and its parts: the pods of each of them are equal."""
+        return (self, *self.parts)
 
     @property
     def all_gpus(self) -> float:
         """The GPUs of all pods. Of a claim, those of its requests for a fixed count of the class of GPUs."""
-        return self.pods * self.pod_gpus
+        return sum(one.pods * one.pod_gpus for one in self.templates)
 
     @cached_property
     def pod_gpus(self) -> float:
-        """The GPUs of one pod."""
+        """The GPUs of one pod that is of no part."""
         if self.claim is None:
             return self.gpus
         exact = [one.get("exactly") or {} for one in (self.claim.get("devices") or {}).get("requests") or ()]
@@ -81,10 +94,12 @@ class Job:
             self.pods,
             *asked,
             self.topology,
+            self.group_topology,
             self.group_required,
             self.group_preferred,
             repr(self.claim),
             repr(self.spec),
+            *(one.shape for one in self.parts),
         )
 
     @cached_property
@@ -115,29 +130,30 @@ class Job:
             found["capacity"] = {"requests": {"memory": f"{round(self.gpus * WHOLE_MIB)}Mi"}}
         return found
 
-    def pod_names(self, attempt: int = 0) -> list[str]:
-        """The names of the pods. A job that had to start again has other pods."""
+    def named_pods(self, attempt: int = 0) -> list[tuple[str, Job]]:
+        """The names of the pods, each with its template. A job that had to start again has other pods."""
         again = f"-r{attempt}" if attempt else ""
-        return [f"{self.name}{again}-{i}" for i in range(self.pods)]
+        templates = [one for one in self.templates for _ in range(one.pods)]
+        return [(f"{self.name}{again}-{number}", one) for number, one in enumerate(templates)]
 
-    def pod(self, name: str, *, plain: bool) -> Json:
+    def pod(self, name: str, template: Job, *, plain: bool) -> Json:
         """A pod as an API object. A plain one has no annotation of Berth: it is for the other schedulers."""
-        notes = {} if plain else self._annotations
-        claims = [{"name": "devices", "resourceClaimName": name}] if self.claim_spec is not None else []
+        notes = {} if plain else self._annotations_of(template)
+        claims = [{"name": "devices", "resourceClaimName": name}] if template.claim_spec is not None else []
         return {
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {"namespace": NAMESPACE, "name": name, "annotations": notes},
             "spec": {
-                **(self.spec or {}),
+                **(template.spec or {}),
                 "schedulerName": SCHEDULER,
                 "resourceClaims": claims,
-                "containers": [{"name": "main", "resources": {"requests": self.requests}}],
+                "containers": [{"name": "main", "resources": {"requests": template.requests}}],
             },
         }
 
     def claim_object(self, name: str) -> Json:
-        """The claim of the pod of this name, as an API object."""
+        """The claim of the pod of this name, whose template this is, as an API object."""
         return {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceClaim",
@@ -151,9 +167,9 @@ class Job:
         found = {"cpu": f"{self.cpu}m" if self.cpu else "", "memory": str(self.ram or "")}
         return {name: amount for name, amount in found.items() if amount}
 
-    @property
-    def _annotations(self) -> dict[str, str]:
-        found = {TOPOLOGY_ANNOTATION: self.topology, REQUIRED: self.group_required, PREFERRED: self.group_preferred}
+    def _annotations_of(self, template: Job) -> dict[str, str]:
+        found = {TOPOLOGY_ANNOTATION: template.topology}
         if self.is_gang:
-            found |= {GroupSource.BERTH.value: self.name, MINIMUM: str(self.pods)}
+            found |= {GroupSource.BERTH.value: self.name, MINIMUM: str(self.all_pods)}
+            found |= {note: getattr(self, field) for field, note in NEARNESS.items()}
         return {name: value for name, value in found.items() if value}

@@ -212,8 +212,9 @@ def job_of(trace: Trace, row: Mapping[str, str], number: int, notes: Counter[str
         gpus = cells.amount("all_gpus") / pods
     if "all_cpu" in trace.columns:
         cpu = cells.amount("all_cpu") / pods
-    if gpus == 1 and cells.has("share"):
-        gpus = min(cells.amount("share"), 1.0)
+    if gpus and cells.has("share"):
+        share = cells.share
+        gpus = share if gpus == 1 else gpus
     if gpus > 1 and gpus != int(gpus):
         notes["jobs with more GPUs than in the trace, since all pods of a job get the same"] += 1
     gpus = gpus if gpus < 1 else math.ceil(gpus)
@@ -308,6 +309,15 @@ class _Cells:
         found = self.text("product")
         if found and not PRODUCT_WORDS.fullmatch(found):
             raise ValueError(f"{self.column('product')} must be words separated by |, is {shown(found)}")
+        return found
+
+    @property
+    def share(self) -> float:
+        """The part of a GPU that a pod with GPUs has of each."""
+        found, unit = self.number("share"), self._columns["share"].unit
+        if not 0 < found <= 1:
+            text = shown(self.text("share"))
+            raise ValueError(f"{self.column('share')} must be above 0 and at most {1 / unit:g}, is {text}")
         return found
 
     def has(self, field: str) -> bool:

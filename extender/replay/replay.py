@@ -11,6 +11,7 @@ import asyncio
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_amounts import Amounts
@@ -23,7 +24,7 @@ from extender.replay.large_shapes import LargeShape
 from extender.replay.outcome import Meter, Outcome, PlacedPod, placed_pod
 from extender.replay.placements import Placement, placing_of
 from extender.replay.virtual_api import VirtualApi, VirtualWatches
-from extender.replay.virtual_scheduler import VirtualScheduler, Waiting
+from extender.replay.virtual_scheduler import VirtualScheduler, Waiting, likely_reason
 from extender.replay.virtual_time import in_virtual_time, wall_clock
 from extender.runtime.informers import HoldExpirer
 from extender.runtime.supervisor import Supervisor
@@ -39,19 +40,25 @@ _SAMPLES = 60
 _SETTLED_SECONDS = 0.001  # after a moment, all that happens in it is done
 
 
+class _Pod(NamedTuple):
+    pod: Pod
+    claim: Claim | None
+    template: Job
+
+
 @dataclass(eq=False)
 class _Run:
     """A job in the cluster. `attempt` counts its restarts; `nodes` are those of its bound pods, by UID."""
 
     job: Job
     attempt: int = 0
-    pods: dict[str, tuple[Pod, Claim | None]] = field(default_factory=dict)
+    pods: dict[str, _Pod] = field(default_factory=dict)  # by UID
     nodes: dict[str, str] = field(default_factory=dict)
     runs: bool = False
 
-    def of(self, *, gangs: bool) -> Hashable:
-        """The class of its pods in the queue. `gangs`: whether the placement knows gangs."""
-        return (self.job.name, self.attempt) if gangs and self.job.is_gang else self.job.shape
+    def of(self, template: Job, *, gangs: bool) -> Hashable:
+        """The class of pods of a template in the queue. `gangs`: whether the placement knows gangs."""
+        return (self.job.name, self.attempt) if gangs and self.job.is_gang else template.shape
 
 
 def run_replay(
@@ -179,37 +186,38 @@ class Replay:
         job, berth = run.job, self._placement.is_berth
         self._runs[job.name] = run
         self._waiting_gpus += job.all_gpus
-        requests = Amounts(job.cpu, job.ram, 1)
-        created, nodes = list[Waiting](), None
-        for number, name in enumerate(job.pod_names(run.attempt)):
+        created, nodes, in_gang = list[Waiting](), dict[int, frozenset[str] | None](), berth and job.is_gang
+        for name, one in job.named_pods(run.attempt):
             uid = f"uid-{name}"
-            obj = job.pod(name, plain=not berth)
+            obj = job.pod(name, one, plain=not berth)
             obj["metadata"] |= {"uid": uid, "resourceVersion": "1"}
-            pod, claim = decode_pod(obj), self._claim(job, name)
-            run.pods[uid] = pod, claim
+            pod, claim = decode_pod(obj), self._claim(one, name)
+            run.pods[uid] = _Pod(pod, claim, one)
             self._run_of[uid] = run
-            if not number:  # the others have the same constraints
-                nodes = self._usable.of((with_constraints(pod, obj),), self._nodes, 0).get(uid)
-            of, in_gang = run.of(gangs=berth), berth and job.is_gang
-            created.append(Waiting(pod, of, job.shape, requests, in_gang, priority=job.priority, nodes=nodes))
+            if id(one) not in nodes:  # the others of this template have the same constraints
+                nodes[id(one)] = self._usable.of((with_constraints(pod, obj),), self._nodes, 0).get(uid)
+            of, requests = run.of(one, gangs=berth), Amounts(one.cpu, one.ram, 1)
+            shape = job.shape if in_gang else one.shape
+            created.append(Waiting(pod, of, shape, requests, in_gang, priority=one.priority, nodes=nodes[id(one)]))
             self._api.create(pod, [claim] if claim is not None else [])
         for waiting in created:
             self._scheduler.add(waiting)
 
-    def _claim(self, job: Job, name: str) -> Claim | None:
-        if job.claim_spec is None:
+    def _claim(self, template: Job, name: str) -> Claim | None:
+        if template.claim_spec is None:
             return None
-        known = self._templates.get(job.shape)
+        known = self._templates.get(template.shape)
         if known is None:
-            known = self._templates[job.shape] = decode_claim(job.claim_object(name))
+            known = self._templates[template.shape] = decode_claim(template.claim_object(name))
         return replace(known, key=ObjectKey(known.key.namespace, name), uid=f"claim-{name}")
 
     def _bound(self, uid: str, node: str) -> None:
         """A pod has a node. With its last pod, a job starts."""
         run, now = self._run_of[uid], asyncio.get_running_loop().time()
         run.nodes[uid] = node
-        self._waiting_gpus -= run.job.pod_gpus
-        self._meter.use(run.job.pod_gpus, run.job.pod_gpus, now)
+        gpus = run.pods[uid].template.pod_gpus
+        self._waiting_gpus -= gpus
+        self._meter.use(gpus, gpus, now)
         if len(run.nodes) == len(run.pods):
             run.runs = True
             self._meter.use(0, -run.job.all_gpus, now)
@@ -224,7 +232,7 @@ class Replay:
             asyncio.get_running_loop().call_at(now + PATIENCE_SECONDS, self._give_up, run)
 
     def _measured(self, run: _Run, uid: str) -> PlacedPod:
-        _, claim = run.pods[uid]
+        claim = run.pods[uid].claim
         cache, node = self.decisions.cache, run.nodes[uid]
         stored = cache.store.claims[claim.key] if claim is not None else None
         results = stored.allocation.results if stored is not None and stored.allocation is not None else ()
@@ -239,13 +247,13 @@ class Replay:
     def _end(self, run: _Run) -> None:
         """All pods of a job are deleted: it has ended, or gave up."""
         now, job = asyncio.get_running_loop().time(), run.job
-        for uid, (pod, claim) in run.pods.items():
-            self._scheduler.remove(uid, run.of(gangs=self._placement.is_berth))
+        for uid, (pod, claim, template) in run.pods.items():
+            self._scheduler.remove(uid, run.of(template, gangs=self._placement.is_berth))
             self._api.delete(pod, claim.key if claim is not None else None)
             del self._run_of[uid]
-        used = len(run.nodes) * job.pod_gpus
+        used = sum(run.pods[uid].template.pod_gpus for uid in run.nodes)
         self._meter.use(-used, 0 if run.runs else -used, now)
-        self._waiting_gpus -= (len(run.pods) - len(run.nodes)) * job.pod_gpus
+        self._waiting_gpus -= job.all_gpus - used
         del self._runs[job.name]
         self._requeue()
 
@@ -257,12 +265,12 @@ class Replay:
             self._create(_Run(run.job, run.attempt + 1))
 
     def _never_started(self) -> dict[str, str]:
-        """The jobs that did not start, each with the most frequent reason of its first pod or an equal one."""
+        """The jobs that did not start, each with a reason of its first pod or an equal one, see likely_reason."""
         found, waiting = dict[str, str](), self._scheduler.waiting
         by_shape = {one.shape: one.reasons for one in reversed(waiting) if one.reasons}
         for one in waiting:
             job = self._run_of[one.pod.uid].job.name
             if job not in found:
                 reasons = one.reasons or by_shape.get(one.shape, {})
-                found[job] = max(reasons, key=lambda text: (reasons[text], text), default="was not tried")
+                found[job] = likely_reason(reasons) or "was not tried"
         return found

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from extender.api.pod_amounts import Amounts
 from extender.api.pods import Pod
-from extender.api.reasons import Code
+from extender.api.reasons import FREEABLE_CODES, Code
 from extender.base.berth_errors import BerthError
 from extender.replay.node_room import NodeRoom
 from extender.replay.virtual_api import VirtualApi
@@ -25,6 +25,7 @@ from extender.sandbox import backoff_seconds, tie_breaker
 
 NO_ROOM = "Insufficient cpu, memory or pods"
 FORBIDDEN = Code.NODE_CONSTRAINTS.text
+_FREEABLE = tuple(code.text.partition("{")[0] for code in FREEABLE_CODES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,3 +230,12 @@ def tally(reasons: Mapping[str, str], names: Sequence[str], of: int) -> Counter[
     if len(names) < of:
         found[NO_ROOM] = of - len(names)
     return found
+
+
+def likely_reason(reasons: Mapping[str, int]) -> str:
+    """The most frequent of the reasons that the end of other pods can remove, or else of all; '' without any.
+
+    A pod waits for the nodes that could serve it, even if most nodes never can.
+    """
+    best = {text: count for text, count in reasons.items() if text.startswith(_FREEABLE)} or reasons
+    return max(best, key=lambda text: (best[text], text), default="")

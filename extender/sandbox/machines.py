@@ -200,9 +200,14 @@ def _rates(file: MachineFile) -> tuple[int, int]:
 def _links(file: MachineFile, where: str) -> list[list[int]]:
     table = [[0] * file.gpus for _ in range(file.gpus)]
     for entry in file.links or ():
-        i, j, number = int(entry[0]), int(entry[1]), int(entry[2])
+        i, j, number = map(int, entry[:3])
+        given = f"[{', '.join(f'{value:g}' for value in entry)}]"
+        if entry[:3] != [i, j, number]:
+            raise WireError(f"{where}: links", f"{given} must be two GPUs and a number of links, as whole numbers")
+        if i == j:
+            raise WireError(f"{where}: links", f"{given} joins GPU {i} with itself")
         if not (0 <= i < file.gpus and 0 <= j < file.gpus):
-            raise WireError(f"{where}: links", f"{entry} names a GPU outside 0..{file.gpus - 1}")
+            raise WireError(f"{where}: links", f"{given} names a GPU outside 0..{file.gpus - 1}")
         table[i][j] = table[j][i] = number
     return table
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from extender.allocation import NodeInfo, Snapshot
+from extender.api.pods import DECISION_BYTES
 from extender.base.text_limits import cut, one_line
 from extender.scheduling.evaluate import EvaluationContext, Placement
 from extender.scheduling.requirements.pod_requirements import PodRequirements
 from extender.topology.device_pairs import Accepted, DevicePair, DevicePairs, device_pairs, parse_pairs
 from extender.topology.score_parts import ScorePart, product_gbps
 
-_MAX_BYTES = 4096  # of the annotation: room for 32 devices and all score parts. A pod may have 256 KiB of annotations.
 _AS_GOOD = 0.0005  # margins below it would be shown as 0.000
 _FIELDS = re.compile(
     r"; (?=score [0-9]|devices |[a-z]+ [0-9]\.[0-9]{2}: |pairs |another Comp|runner-up )"
@@ -89,7 +89,7 @@ class ScoredNode:
             found.append(_PAIRS + DevicePairs(self.pairs, self.more_pairs, self.network).text())
         found += [crowded_text(self.clique)] if self.clique else []
         found += [runner_up_text(runner_up, margin)] if runner_up else []
-        return cut("; ".join(found), _MAX_BYTES)
+        return cut("; ".join(found), DECISION_BYTES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,7 +209,7 @@ class ByKey:
             self._leave(name)
             if node_info is not None and found is not None:
                 self._enter(name, found)
-                context.deadline.mark_progress()
+                context.deadline.progressed = True
                 if found.number not in known:
                     yield found.number, node_info
 
@@ -274,7 +274,7 @@ class Patterns:
             context.deadline.check()
             made = _pattern(node_info, attribute, context)
             found = self._by_attribute[attribute] = self._equal.setdefault(made, made)
-            context.deadline.mark_progress()
+            context.deadline.progressed = True
         return found
 
     def clear(self) -> None:

@@ -395,7 +395,7 @@ class NodeRanking:
             self._forget_vacant()
         status = evaluate(node_info, self.requirements.for_node(node_info.node), context)
         self.evaluations += 1
-        context.deadline.mark_progress()
+        context.deadline.progressed = True
         return self._statuses.put(number, status)
 
     def _refresh(self, snapshot: Snapshot, context: EvaluationContext, most: int) -> None:

@@ -58,17 +58,18 @@ def unschedulable_reason(
     for name, spec in zip(problem.names, problem.specs, strict=True):
         for request in spec.requests:
             deadline.check()
+            selections = [problem.select(name, one) for one in request.alternatives]
             reason = _nearest(
-                _too_small(node_info, problem.select(name, one), expected_bytes)
-                or _alternative(node_info, problem, name, spec, one, excluded)
-                for one in request.alternatives
+                _too_small(node_info, selection, expected_bytes)
+                or _alternative(node_info, problem, spec, one, selection, excluded)
+                for one, selection in zip(request.alternatives, selections, strict=True)
             )
             if reason is not None and reason.code not in FREEABLE_CODES:
                 return reason
             passing = passing or reason
             form = request.alternatives[0]
             if len(request.alternatives) == 1 and form.mode == "ExactCount" and not form.admin_access:
-                match = problem.select(name, form).match
+                match = selections[0].match
                 together[match] = together.get(match, (0, ""))[0] + form.count, form.name
     return passing or _too_many_together(node_info, together) or _by_cause(recorder)
 
@@ -108,12 +109,11 @@ def _nearest(reasons: Iterable[Reason | None]) -> Reason | None:
 def _alternative(
     node_info: NodeInfo,
     problem: Problem,
-    claim: str,
     spec: ClaimSpec,
     request: DeviceRequest,
+    selection: Selection,
     excluded: Counter[tuple[str, str]],
 ) -> Reason | None:
-    selection = problem.select(claim, request)
     matching, is_all = selection.match, request.mode == "All"
     needed = 1 if is_all else request.count
     left_out = _left_out(node_info, selection, request, needed)
@@ -147,9 +147,9 @@ def _alternative(
 
 def _tainted(problem: Problem, devices: int, request: DeviceRequest) -> int:
     """Those of these devices that have a taint that the request does not tolerate."""
-    if not problem.features.taints:
-        return 0
     found, rest = problem.inventory.devices, devices & ~problem.inventory.simple  # simple ones have no taint
+    if not rest or not problem.features.taints:
+        return 0
     return _union(bit for bit in members(rest) if blocking_taint(found[bit].device, request.tolerations) is not None)
 
 

@@ -72,7 +72,7 @@ class Evaluations:
         """The deadline of a call for a pod of this namespace: its other calls in this second leave it less."""
         return self._call(namespace, self._left(namespace))
 
-    def full_call(self, namespace: str) -> AbstractContextManager[Deadline]:
+    def whole_call(self, namespace: str) -> AbstractContextManager[Deadline]:
         """The deadline of a call that has all its time, whatever other calls have used: an earlier one allowed it."""
         return self._call(namespace, self.seconds)
 
@@ -106,7 +106,7 @@ class Evaluations:
         """The deadline of a step of a search in the queue."""
         return Deadline(_STEP_SECONDS, self._clock, ends_one=True)
 
-    def whole_call(self) -> Deadline:
+    def one_plan(self) -> Deadline:
         """The deadline of a plan in the queue: a plan keeps no part of its result."""
         return Deadline(self.seconds, self._clock)
 

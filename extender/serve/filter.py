@@ -299,8 +299,9 @@ class FilterService:
         if requirements.allocated_claims or requirements.promised_claims:
             with self.evaluation(pod.key.namespace) as context, suppress(DeadlineExceeded):  # bind chooses again
                 placement = beside_own(placement, snapshot.node_infos[node], requirements, context)
-        until = self._clock() + requirements.policy.hold_seconds
-        hold(self._cache, pod.uid, requirements, snapshot.node_infos[node], placement, until)
+        node_info, until = snapshot.node_infos[node], self._clock() + requirements.policy.hold_seconds
+        claims = requirements.for_node(node_info.node).pending_claims
+        self._cache.hold(placement.holds(pod.uid, claims, node_info, until))
         # Pods that share a claim are sent to the node of its hold, so kube-scheduler gets no other node to choose.
         shared = any(self._cache.store.is_shared(claim.key) for claim in requirements.pending_claims)
         return FilterResult(list(listed)[:1] if shared else list(listed))
@@ -437,7 +438,7 @@ class FilterService:
         A pod that filter accepted has the time of a whole call. But a tenant may replace its claims before the bind.
         """
         ranking, calls = self.rankings.peek(requirements), self.evaluations
-        call = calls.full_call if ranking is not None and ranking.complete else calls.call
+        call = calls.whole_call if ranking is not None and ranking.complete else calls.call
         try:
             with call(requirements.namespace) as deadline:
                 yield deadline
@@ -513,17 +514,3 @@ def _main_code(
         return Code.COLLECTED_FOR_GANG
     held = for_gangs and code is Code.HELD and for_gangs >= sum(text == _HELD for text in reasons.values())
     return Code.HELD_FOR_GANG if held else code
-
-
-def hold(
-    cache: ClusterCache,
-    pod_uid: str,
-    requirements: PodRequirements,
-    node_info: NodeInfo,
-    placement: Placement,
-    deadline: float,
-) -> None:
-    """Hold the devices of a placement until `deadline`, in seconds of the service's clock."""
-    claims = requirements.for_node(node_info.node).pending_claims
-    for claim, results in zip(claims, placement.results(node_info), strict=True):
-        cache.hold(claim.uid, pod_uid, node_info.node.name, results, deadline)

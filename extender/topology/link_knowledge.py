@@ -17,6 +17,7 @@ from extender.api.pod_annotations import PodIntent
 from extender.api.reasons import Code
 from extender.topology.products import limits_of
 
+NOT_KNOWN = "is not known to fit"  # said of pods and gangs that unknown links may join
 _NAMED = 3  # nodes in a sentence
 
 
@@ -86,6 +87,11 @@ def as_if_joined(node_info: NodeInfo) -> NodeInfo:
     graph = Graph(((0,) * size,) * size, (1,) * size, rate, old.pcie_gbps, old.distance, old.numa)
     state = NodeState(attribute_signature=node_info.state.attribute_signature, hypothetical=True)
     return replace(node_info, fabric=replace(fabric, graph=graph), state=state)
+
+
+def assumed_for(intents: Iterable[PodIntent], node_infos: Iterable[NodeInfo]) -> str:
+    """What is said of a yes for such pods on these nodes, to append to a sentence; '' if it rests on no table."""
+    return assumed_links(assumed(node_infos)) if needs_links(intents) else ""
 
 
 def assumed_links(nodes: Sequence[str]) -> str:

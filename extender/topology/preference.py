@@ -13,7 +13,6 @@ from extender.allocation import (
     Allowed,
     NodeInfo,
     Problem,
-    Selection,
     Solution,
     attribute_values,
     blocking_taint,
@@ -52,9 +51,9 @@ class ByTopology:
         self._possible: int | None = None
         self._troubled = troubled_devices(node_info, policy)
 
-    def __call__(self, problem: Problem, first: Solution) -> Iterator[Allowed]:
+    def __call__(self, problem: Problem, first: Solution, eligible: int) -> Iterator[Allowed]:
         yield from self._near_each_other(problem, first)
-        of_claims, chosen, eligible = first.masks, first.mask, self._eligible(problem, first)
+        of_claims, chosen = first.masks, first.mask
         counts = {claim: self._node_info.positions(mask).bit_count() for claim, mask in enumerate(of_claims)}
         sizes, free = {claim: count for claim, count in counts.items() if count}, self._node_info.positions(eligible)
         if sizes and self._node_info.fabric is not None:
@@ -66,19 +65,6 @@ class ByTopology:
                 yield Allowed(~everything | gpus)
         elif chosen:
             yield from map(Allowed, self._single_devices(chosen, eligible))
-
-    def _eligible(self, problem: Problem, first: Solution) -> int:
-        """Mask of the devices that some request of the solution could have."""
-        found = 0
-        for name, spec, alternatives in zip(problem.names, problem.specs, first.alternatives, strict=True):
-            for request, chosen in zip(spec.requests, alternatives, strict=True):
-                option = request.alternatives[chosen]
-                found |= self._usable(problem.select(name, option), option)
-        return found
-
-    def _usable(self, selection: Selection, option: DeviceRequest) -> int:
-        usable = selection.match & ~selection.error
-        return usable if option.admin_access else usable & ~self._node_info.busy
 
     def _gpu_sets(self, problem: Problem, sizes: Mapping[int, int], free: int) -> Iterator[list[int]]:
         """Sets of the GPUs `free` (positions) as device masks, in groups of equal bandwidth, the best ring first.
@@ -250,7 +236,7 @@ class ByTopology:
                 bits = picked.get(option.name, ())
                 if option.admin_access or not bits:
                     continue
-                usable = self._with_room(problem, self._usable(problem.select(name, option), option), option)
+                usable = self._with_room(problem, problem.usable(name, option), option)
                 usable = usable if option.mode == "ExactCount" else sum(1 << bit for bit in bits)
                 for bit in bits:
                     yield Slot(position, name, option.name, usable | 1 << bit)

@@ -241,7 +241,8 @@ def test_view_that_cannot_be_built_stops_no_other() -> None:
 
 def test_a_node_that_fails_is_tried_again_after_pauses_that_grow_until_it_is_built() -> None:
     listener = CountingListener()
-    cache = ClusterCache(listener=listener)
+    cache = ClusterCache()
+    cache.listeners.append(listener)
     builder = CountingBuilder(cache)
     deadlines = list[float]()
     cache.timers.moved = lambda: deadlines.append(cache.next_deadline)

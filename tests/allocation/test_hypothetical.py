@@ -6,7 +6,7 @@ import pytest
 
 from extender.allocation.what_if import with_devices_allocated, with_devices_released
 from extender.api.object_meta import ObjectKey
-from extender.api.resource_claims import Result
+from extender.api.resource_claims import Reservation, Result
 from extender.api.resource_slices import DeviceId, PoolKey
 from extender.sandbox import carried_machines, fabric_slice
 from tests.worlds.dra_worlds import H100, use_memory
@@ -45,7 +45,7 @@ def test_a_device_is_shared_until_its_last_share_ends() -> None:
     world.add_slice({"metadata": {"name": "b"}, "spec": {**about, "sharedCounters": counters}})
     shares = [Result("r", DeviceId(*pool, "channel"), share_id=f"s{number}") for number in range(2)]
     for number, share in enumerate(shares):
-        world.cache.hold(f"c{number}", "p", "n", (share,), 10.0)
+        world.cache.hold({f"c{number}": Reservation("p", "n", (share,), 10.0)})
     node_info = world.cache.snapshot().node_infos["n"]
     counted = next(one for one in node_info.inventory.pools if one.key == pool)
     admin = shares[0]._replace(admin_access=True)

@@ -13,7 +13,7 @@ from extender.allocation import Features
 from extender.api.nodes import decode_node
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
-from extender.api.resource_claims import PodClaim, Result
+from extender.api.resource_claims import PodClaim, Reservation, Result
 from extender.api.resource_slices import DeviceId, SliceDecoder
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
@@ -206,7 +206,7 @@ def test_nodes_share_the_choice_among_the_devices_that_all_of_them_reach() -> No
     for driver, held in (("net", ""), ("gpu", ""), ("gpu", "gpu-1")):
         if held:
             result = Result("r", DeviceId("net.example.com", f"n{SHARED}", held))
-            cache.hold("c", "other", "n0", (result,), 10.0)
+            cache.hold({"c": Reservation("other", "n0", (result,), 10.0)})
         wanted = requirements(cache, 1, f'device.driver.startsWith("{driver}")', {}, _POLICIES[0], "gpu")
         snapshot = cache.snapshot()
         for node_info in snapshot.node_infos.values():

@@ -6,7 +6,7 @@ from typing import Any
 
 from extender.allocation import NodeInfo
 from extender.api.nodes import decode_node
-from extender.api.resource_claims import Result
+from extender.api.resource_claims import Reservation, Result
 from extender.api.resource_slices import DeviceId, PoolKey
 from extender.cache import ClusterCache
 from tests.worlds.filled_caches import put
@@ -23,7 +23,7 @@ def filled() -> ClusterCache:
     for name in NODES:
         put_node(cache, name)
     put(cache, counted(), counters())
-    cache.hold("c", "p", "n0", (Result("r", DeviceId(NET, "counted", "d0")),), 10.0)
+    cache.hold({"c": Reservation("p", "n0", (Result("r", DeviceId(NET, "counted", "d0")),), 10.0)})
     return cache
 
 

@@ -8,7 +8,7 @@ from hypothesis import example, given
 
 from extender.allocation import NodeInfo
 from extender.api.nodes import Taint
-from extender.api.resource_claims import Result
+from extender.api.resource_claims import Reservation, Result
 from extender.api.resource_slices import DeviceId, PoolKey, SliceDecoder, TaintRule
 from extender.cache import ClusterCache
 from tests.worlds.cache_worlds import CountingBuilder
@@ -160,7 +160,7 @@ def test_nodes_in_one_state_may_report_other_memory_of_a_shared_gpu() -> None:
 
     published = slice_object("all", driver=GPU, allNodes=True, devices=[gpu])
     cache = two_nodes(published, agent("a", 10_000), agent("b", 80_000))
-    cache.hold("d0", "d0", "n0", (Result("r", DeviceId(GPU, "all", "d0")),), 10.0)
+    cache.hold({"d0": Reservation("d0", "n0", (Result("r", DeviceId(GPU, "all", "d0")),), 10.0)})
     infos = cache.snapshot().node_infos
     assert infos["a"].state is infos["b"].state
     cache.release("d0")

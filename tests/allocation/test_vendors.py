@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from extender.base.berth_errors import WireError
 from extender.cli.snapshot_command import dump_of
 from extender.explain.fleet_rows import fleet_stats, node_detail, node_row
 from extender.sandbox import Cluster, write_kubeconfig
+from extender.topology.link_knowledge import Links, links_of
 from extender.topology.products import limits_of, usual_graph
 from extender.topology.ring import mesh_problem
 from extender.topology.sets import bandwidth, is_joined, ranked
@@ -132,6 +134,29 @@ def test_a_switch_and_links_to_each_peer_join_the_gpus_that_are_left(name: str) 
     everything = found.positions(-1)
     assert (is_joined(found.fabric.graph, everything), found.fabric.source is Source.TABLE) == (joined, joined)
     assert bandwidth(found.fabric.graph, everything) == pytest.approx(gbps)
+
+
+CARDS = {
+    "Tesla V100-PCIE-32GB": Links.NONE, "Tesla V100S-PCIE-32GB": Links.NONE, "Tesla V100-FHHL-16GB": Links.NONE,
+    "Tesla P100-PCIE-16GB": Links.NONE, "NVIDIA RTX A4000": Links.NONE, "NVIDIA RTX A2000 12GB": Links.NONE,
+    "Quadro RTX 4000": Links.NONE, "NVIDIA L40S": Links.NONE, "NVIDIA A10G": Links.NONE,
+    # A bridge may join these, or a board that is not in the file.
+    "Quadro GV100": Links.UNKNOWN, "Tesla V100-SXM2-16GB": Links.UNKNOWN, "Tesla V100-DGXS-32GB": Links.UNKNOWN,
+    "NVIDIA A100 80GB PCIe": Links.UNKNOWN, "NVIDIA H100 PCIe": Links.UNKNOWN, "NVIDIA H100 NVL": Links.UNKNOWN,
+    "NVIDIA RTX A6000": Links.UNKNOWN, "Quadro RTX 8000": Links.UNKNOWN, "NVIDIA A30": Links.UNKNOWN,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("product", CARDS)
+def test_a_card_has_no_links_if_no_bridge_exists_for_it(product: str) -> None:
+    found = node_info(gpu_nvidia_com=[nvidia(i, product) for i in range(4)])
+    assert links_of(found) is CARDS[product]
+
+
+@pytest.mark.parametrize("product", ["AMD_Instinct_MI250X", "AMD_Instinct_MI210", "AMD_Instinct_MI300A"])
+def test_products_with_links_whose_boards_differ_are_not_said_to_have_none(product: str) -> None:
+    devices = json.loads(json.dumps([mi300x(i) for i in range(4)]).replace("AMD_Instinct_MI300X_OAM", product))
+    assert links_of(node_info(gpu_amd_com=devices)) is Links.UNKNOWN
 
 
 PARTS = {

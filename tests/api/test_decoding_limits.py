@@ -15,10 +15,11 @@ from extender.cel.dra import Masks, compile_selector
 from tests.worlds.running_berth import claim
 
 
-def test_masks_are_bounded_as_a_product_by_bytes() -> None:
+def test_masks_are_bounded_as_a_product_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extender.cel.dra.masks.ALL_MASK_BYTES", 20 * 300)
     fleet = Fleet("mixed")
     slices = [SliceDecoder().decode(fleet.slices(f"n{number}", number)[0]) for number in range(10)]
-    masks = Masks(selector_bytes=5 * 4200, mask_bytes=20 * 300)
+    masks = Masks(selector_bytes=5 * 4200)
     for expression in range(8):
         for one in slices:
             assert masks.of(f"'{expression}' != ''", one).match

@@ -113,7 +113,7 @@ def test_the_documentation_lists_every_source() -> None:
 def test_kinds_with_one_plural_have_watches_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two watches with one name, the informers would keep one."""
     plugins = KINDS["PodGroup scheduling.x-k8s.io"]
-    monkeypatch.setattr(informers, "GROUP_OBJECTS", (*GROUP_OBJECTS, replace(plugins, api="scheduling.volcano.sh")))
+    monkeypatch.setattr(informers, "GROUP_OBJECTS", (*GROUP_OBJECTS, replace(plugins, api="batch.example.com")))
     watches = watched_resources(ClusterCache())
     assert len({one.name for one in watches}) == len(watches)
 

@@ -18,7 +18,7 @@ from extender.assess import anonymised
 from extender.cli.snapshot_command import dump_of
 from extender.gangs.gang import gang_minimum
 from extender.scheduling import may_run
-from tests.worlds.assessed_clusters import CASES, assessed, objects_of, snapshot_file
+from tests.worlds.assessed_clusters import CASES, GPU_CLASS, assessed, objects_of, snapshot_file
 from tests.worlds.group_trees import composite, pod_group
 from tests.worlds.running_berth import pod
 
@@ -343,6 +343,35 @@ def test_what_fits_stays_the_same() -> None:
     assert of["DeviceTaintRule"]["spec"]["deviceSelector"]["driver"] == own["driver"]
 
 
+@pytest.mark.parametrize(
+    ("value", "literal"),
+    [
+        ({"string": "10.20.30.44"}, "'10.20.30.44'"),
+        ({"string": "4711"}, "'4711'"),
+        ({"string": "1320220012345"}, "'1320220012346'"),
+        ({"string": "10.20.30.44"}, "'10.20.30.45'"),
+        ({"version": "1.2.3"}, "semver('1.2.3')"),
+        ({"string": "NVIDIA H100"}, "'NVIDIA H100'"),
+    ],
+    ids=["address", "serial", "another serial", "another address", "version", "product"],
+)
+def test_a_literal_of_an_expression_is_no_name_and_holds_as_before(value: Json, literal: str) -> None:
+    """Addresses and serials look like amounts: a selector told them, and no device met it any more."""
+    slice_ = unknown_driver()[0]
+    name = "model" if "NVIDIA" in literal else "cudaDriverVersion" if "version" in value else "serial"
+    slice_["spec"]["devices"][0]["attributes"] = {name: value}
+    compared = f".compareTo({literal}) == 0" if "version" in value else f" == {literal}"
+    expression = f"device.attributes['gpu.io'].{name}{compared} && device.capacity['gpu.io'].memory >= quantity('1Gi')"
+    class_ = {**GPU_CLASS, "spec": {"selectors": [{"cel": {"expression": expression}}]}}
+    made, of = anonymised([slice_, class_])
+    (found,) = made["spec"]["devices"][0]["attributes"].values()
+    text = of["spec"]["selectors"][0]["cel"]["expression"]
+    is_known = next(iter(value.values())) in literal
+    assert (next(iter(found.values())) in text) == is_known
+    assert ("1320220012346" in text, "10.20" in text, "4711" in text) == (False, False, False)
+    assert "quantity('1Gi')" in text
+
+
 def test_numbers_that_pods_compare_keep_their_order() -> None:
     labels = [{"generation": str(number)} for number in (123456, 7, 99)]
     nodes = {f"n{i}": {"machine": "t4-4", "labels": one} for i, one in enumerate(labels)}
@@ -381,3 +410,20 @@ def test_the_assessment_stays(case: Json, tmp_path: Path) -> None:
 
 def _sorted(rows: list[Json], fields: tuple[str, ...]) -> list[tuple[Any, ...]]:
     return sorted(tuple(row[name] for name in fields) for row in rows)
+
+
+def test_that_gpus_are_shared_or_parts_stays() -> None:
+    strategy = "nvidia.com/gpu.sharing-strategy"
+    given = [
+        {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB-SHARED"},
+        {"nvidia.com/gpu.product": f"{SECRET}-MIG-1g.10gb"},
+        {"nvidia.com/gpu.replicas": "4", strategy: "time-slicing"},
+        {"nvidia.com/gpu.replicas": SECRET, strategy: SECRET},
+    ]
+    nodes = {f"n{number}": {"machine": "hgx-h100-8", "labels": labels} for number, labels in enumerate(given)}
+    found = [one["metadata"]["labels"] for one in anonymised(objects_of({"nodes": nodes})) if one["kind"] == "Node"]
+    kept = [{name: text for name, text in labels.items() if name.startswith("nvidia.com/gpu.")} for labels in found]
+    assert kept[0] == given[0]
+    assert kept[1]["nvidia.com/gpu.product"].endswith("-MIG-1g.10gb")
+    assert kept[2] == given[2]
+    assert SECRET not in str(kept)

@@ -99,8 +99,61 @@ def test_the_running_pods_of_a_job_are_a_gang(tmp_path: Path) -> None:
     found = json.loads(out)
     rows = {row["placement"]: (row["started"], row["domains"]) for row in found["replay"]["rows"]}
     assert (rows["today"], rows["Berth"]) == ((1, 2), (1, 1))
-    told = "1 gang is a Job or JobSet without a group: here, in the replay and in --jobs their running pods are a gang"
+    told = (
+        "1 gang is a Job, JobSet or the like without a group: here, in the replay and in --jobs their running pods are"
+    )
     assert [line.startswith(told) for line in found["unknown"]].count(True) == 1
+
+
+def named_gangs(folder: Path, labels: Json, notes: Json | None = None, waits: int = 0) -> list[Json]:
+    """The jobs of two pods on nodes of two products, and of some that wait, all with these labels and annotations."""
+    pods: list[Json] = [{"name": name, "node": node, "gpus": [0, 1]} for name, node in (("p0", "a"), ("p1", "b"))]
+    pods += [{"name": f"w{number}", "count": 2} for number in range(waits)]
+    objects = objects_of({"nodes": {"a": "hgx-h100-8", "b": "a100-pcie-8-bridged"}, "pods": pods})
+    for pod in of_kind(objects, "Pod").values():
+        pod["metadata"] |= {"labels": labels, "annotations": notes or {}}
+    return jobs_of(folder, objects)[0]
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        "training.kubeflow.org/job-name",
+        "ray.io/cluster",
+        "volcano.sh/job-name",
+        "kueue.x-k8s.io/pod-group-name",
+        "jobset.sigs.k8s.io/jobset-name",
+        "batch.kubernetes.io/job-name",
+    ],
+)
+def test_pods_of_one_job_are_one_gang_also_on_two_products(label: str, tmp_path: Path) -> None:
+    (line,) = named_gangs(tmp_path, {label: "train", "training.kubeflow.org/replica-type": "worker"})
+    (part,) = line["parts"]
+    assert (line["name"], line["pods"], part["pods"]) == ("default-p0-1", 1, 1)
+    assert ("H100" in str(line["claim"]), "A100" in str(part["claim"])) == (True, True)
+    found = replayed(tmp_path, "--snapshot", str(tmp_path / "snapshot.json"), "--emptied")
+    assert (found["gangs"], [pod["node"] for pod in found["started_jobs"]["default-p0-1"]["pods"]]) == (1, ["a", "b"])
+    code, out, _ = berth(["assess", str(tmp_path / "snapshot.json"), "--output", "json"])
+    assert code == 0
+    assert [row["domains"] for row in json.loads(out)["replay"]["rows"]] == [2, 2, 2, 2]
+
+
+def test_waiting_pods_are_in_the_gang_unless_they_may_come_one_after_the_other(tmp_path: Path) -> None:
+    for label, jobs in (("training.kubeflow.org/job-name", 1), ("batch.kubernetes.io/job-name", 3)):
+        lines = named_gangs(tmp_path, {label: "train"}, waits=2)
+        assert len(lines) == jobs
+        assert sum(one["pods"] for line in lines for one in (line, *line.get("parts", ()))) == 4
+
+
+def test_a_gang_keeps_how_near_its_pods_must_be(tmp_path: Path) -> None:
+    notes = {"berth.dev/group": "g", "berth.dev/group-required": "rack", "berth.dev/group-topology": "preferred"}
+    (line,) = named_gangs(tmp_path, {}, notes)
+    assert (line["group_required"], line["group_topology"]) == ("rack", "preferred")
+    assert "group_required" not in line["parts"][0]
+    never = replayed(tmp_path, "--nodes", "1xhgx-h100-8/1/1,1xa100-pcie-8-bridged/1/1")["never"]
+    assert list(never) == ["default-p0-1"], "the products are in two racks"
+    (line,) = named_gangs(tmp_path, {}, notes | {"berth.dev/group-required": "the rack", "berth.dev/topology": "no"})
+    assert {"group_required", "topology"} & line.keys() == set(), "what is not valid would make the file unreadable"
 
 
 def test_pods_of_a_device_plugin_become_jobs_for_any_fleet(tmp_path: Path) -> None:
@@ -136,6 +189,45 @@ def test_the_recipe_of_the_docs_replays_pods_of_a_device_plugin(
     code, _, err = berth(["replay", "jobs.jsonl", "--snapshot", "cluster.json"])
     assert code == 2
     assert "--emptied adds the GPUs of device plugins" in err
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {"nvidia.com/gpu.replicas": "8", "nvidia.com/gpu.sharing-strategy": "time-slicing"},
+        {"nvidia.com/gpu.sharing-strategy": "mps"},
+        {"nvidia.com/gpu.replicas": "8"},
+        {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB-SHARED"},
+    ],
+)
+def test_gpus_that_a_device_plugin_shares_are_no_whole_gpus(labels: dict[str, str], tmp_path: Path) -> None:
+    """Nor are those that a waiting pod asks for, if the cluster has no others. All are left out and counted."""
+    shared = {"machine": "hgx-h100-8", "labels": LABEL | labels, "plugin": {"nvidia.com/gpu": "16"}}
+    pods = [
+        {"name": "p", "node": "a", "plugin": {"nvidia.com/gpu": "1"}},
+        {"name": "w", "plugin": {"nvidia.com/gpu": "40"}},
+        {"name": "v", "plugin": {"nvidia.com/gpu": "1"}},
+    ]
+    objects = objects_of({"nodes": {"a": shared}, "pods": pods})
+    lines, err = jobs_of(tmp_path, objects)
+    assert lines == []
+    assert err.startswith(f"berth: 3 pods are not in {tmp_path / 'jobs.jsonl'}: ")
+    found = json.loads(berth(["assess", str(tmp_path / "snapshot.json"), "--no-replay", "--output", "json"])[1])
+    assert found["fleet"]["products"] == []
+    assert "1 node offers nvidia.com/gpu of shared GPUs or parts, which are not counted." in found["unknown"]
+    whole = {"machine": "hgx-h100-8", "labels": LABEL, "plugin": {"nvidia.com/gpu": "8"}}
+    objects += objects_of(
+        {"nodes": {"b": whole}, "pods": [{"name": "q", "node": "b", "plugin": {"nvidia.com/gpu": "8"}}]}
+    )
+    lines, err = jobs_of(tmp_path, objects)
+    assert {line["name"] for line in lines} == {"default-q-1", "default-v-2"}
+    code, out, err = berth(
+        ["replay", str(tmp_path / "jobs.jsonl"), "--snapshot", str(tmp_path / "snapshot.json"), "--emptied"]
+    )
+    assert code == 0, err
+    assert "left out, because they are shared or parts: 1" in err
+    assert "Berth: default-v-2 never started: matching devices are in use for request gpu" in out
+    assert "2 jobs have no duration: what they get is never free again" in out
 
 
 def test_a_pod_that_shares_its_claim_is_no_job_and_is_told(tmp_path: Path) -> None:

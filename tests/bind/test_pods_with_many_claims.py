@@ -230,7 +230,7 @@ def test_constraints_beyond_the_usual_number_cost_steps() -> None:
 def test_few_preferred_sets_are_tried_if_each_search_must_make_many_constraints() -> None:
     tried = []
 
-    def none(_: Problem, __: Solution) -> Iterator[Allowed]:
+    def none(_: Problem, __: Solution, ___: int) -> Iterator[Allowed]:
         for i in range(1_000):
             tried.append(i)
             yield Allowed(0)

@@ -8,10 +8,10 @@ import pytest
 
 from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES
-from tests.worlds.dra_worlds import extended
+from tests.worlds.dra_worlds import CONDITIONAL, custom, extended, place, report
 from tests.worlds.eventually import eventually
 from tests.worlds.replicas import replicas
-from tests.worlds.running_berth import berthing, claim
+from tests.worlds.running_berth import berthing, claim, pod
 from tests.worlds.tenant_worlds import collector_without_grace
 
 
@@ -91,6 +91,20 @@ async def test_a_claim_that_was_never_allocated_goes_once_its_pod_is_bound_with_
         used = b.pod("p")["status"]["extendedResourceClaimStatus"]["resourceClaimName"]
         assert {one["metadata"]["name"] for one in b.claims()} == {used, names["waits"]}
         assert orphans.removed == 1
+
+
+async def test_a_claim_whose_device_failed_goes_with_its_allocation() -> None:
+    """The bind has announced the release of the allocation: that is no other process that uses the claim."""
+    async with berthing({"n1": "t4-4"}) as b:
+        custom(b, [CONDITIONAL])
+        resources = {"limits": {"deviceclass.resource.kubernetes.io/d.example.com": "1"}}
+        b.cluster.apply(pod("p", containers=[{"name": "main", "image": "pause", "resources": resources}]))
+        bind = asyncio.create_task(place(b, "p"))
+        await eventually(lambda: b.held() or bind.done())
+        (special,) = b.claims()
+        report(b, special["metadata"]["name"], "Broken")
+        assert "failed" in await bind
+        assert b.claims() == []
 
 
 async def test_a_claim_that_cannot_be_released_at_once_is_tried_again() -> None:

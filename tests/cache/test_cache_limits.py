@@ -59,9 +59,10 @@ def test_a_long_time_leaves_behind_little_more_than_the_existing_objects(kind: s
     assert found["unschedulable"] <= 11
 
 
-def test_states_of_nodes_are_forgotten_but_for_the_last_ones() -> None:
-    """A thousand and more states that no node is in any more, of which four are kept."""
-    fleet = Fleet("mixed", vacant_states=4)
+def test_states_of_nodes_are_forgotten_but_for_the_last_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixty and more states that no node is in any more, of which four are kept."""
+    monkeypatch.setattr("extender.cache.node_infos._MAX_VACANT_STATES", 4)
+    fleet = Fleet("mixed")
     fleet.fill(1, 0.0)
     (node,) = fleet.devices
     for number in range(1, 64):
@@ -236,12 +237,12 @@ def test_other_devices_than_gpus_are_no_jobs_of_gpus() -> None:
 
 def test_claims_that_are_forgotten_leave_no_count_behind() -> None:
     """Each claim with another amount of memory once left a zero behind, and every snapshot looked at them all."""
-    estimator = RequestMixEstimator(window=40)
-    for number in range(400):
+    estimator = RequestMixEstimator()
+    for number in range(1000):
         memory = {"memory": Quantity((10 << 30) * NANO + number * NANO, BINARY_SI)}
         spec = ClaimSpec((Request("r", (DeviceRequest("r", "c", count=1, capacity=memory),)),))
         estimator.observe(Claim(ObjectKey("x", f"c{number}"), f"u{number}", allocation=Allocation(), spec=spec))
-    assert len(estimator) == 40
+    assert len(estimator) == 512
 
 
 def test_labels_that_tenants_name_are_forgotten() -> None:
@@ -254,12 +255,12 @@ def test_labels_that_tenants_name_are_forgotten() -> None:
 
 
 def test_the_request_mix_is_that_of_the_last_claims() -> None:
-    estimator = RequestMixEstimator(window=40)
-    for number in range(90):
-        spec = asked(8 if number < 50 else 1)
+    estimator = RequestMixEstimator()
+    for number in range(1024):
+        spec = asked(8 if number < 512 else 1)
         estimator.observe(Claim(ObjectKey("x", f"c{number}"), f"u{number}", allocation=Allocation(), spec=spec))
     ((shape, share),) = estimator.mix(80 << 30)
-    assert (shape.gpus, share) == (1, 1.0), "the first fifty are forgotten"
+    assert (shape.gpus, share) == (1, 1.0), "the first half is forgotten"
 
 
 def test_queued_evaluations_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from extender.api.claim_specs import ClaimSpec
 from extender.api.nodes import Node
 from extender.api.object_meta import ObjectKey
-from extender.api.resource_claims import Allocation, Claim, Result
+from extender.api.resource_claims import Allocation, Claim, Reservation, Result
 from extender.api.resource_slices import DeviceId
 from extender.cache import ClusterCache
 from extender.vendors import CLIQUE_LABEL, COMPUTE_DOMAIN_DRIVER, COMPUTE_DOMAIN_LABEL, compute_domain
@@ -68,7 +68,7 @@ def test_the_domains_of_a_clique_are_those_of_its_claims_holds_and_labels(events
             case "hold":
                 known = ObjectKey("default", name) in cache.store.claims
                 if known and value and f"uid-{name}" not in cache.reservations.by_claim:
-                    cache.hold(f"uid-{name}", f"pod-{name}", value, results(value), 100.0)
+                    cache.hold({f"uid-{name}": Reservation(f"pod-{name}", value, results(value), 100.0)})
             case "release":
                 cache.release(f"pod-{CLAIMS[name]}")
         found = cache.snapshot().compute_domains

@@ -88,7 +88,7 @@ def test_nodes_whose_counters_have_other_amounts_are_in_other_states() -> None:
 def test_hold_and_bind_and_confirmation() -> None:
     """A hold becomes a reservation, the watch confirms it by content, and the device is in use throughout."""
     cache = filled()
-    cache.hold("u1", "pod", "n1", held("gpu-0"), 10.0)
+    cache.hold({"u1": Reservation("pod", "n1", held("gpu-0"), 10.0)})
     assert cache.snapshot().node_infos["n1"].held == 1
     cache.assume("u1", "pod", "n1", held("gpu-0"))
     cache.release("pod")
@@ -101,7 +101,7 @@ def test_hold_and_bind_and_confirmation() -> None:
 
 def test_holds_expire() -> None:
     cache = filled()
-    cache.hold("c", "pod", "n1", held("gpu-0"), 10.0)
+    cache.hold({"c": Reservation("pod", "n1", held("gpu-0"), 10.0)})
     cache.expire(9.9)
     assert cache.snapshot().node_infos["n1"].busy == 1
     cache.expire(10.0)
@@ -113,7 +113,7 @@ def test_holds_end_at_their_deadline_in_any_order(steps: list[tuple[int, int, in
     cache, now, deadlines = filled(), 0.0, {}
     for name, lasting, later in steps:
         cache.release(f"pod-{name}")
-        cache.hold(f"claim-{name}", f"pod-{name}", "n1", held(f"gpu-{name}"), now + lasting)
+        cache.hold({f"claim-{name}": Reservation(f"pod-{name}", "n1", held(f"gpu-{name}"), now + lasting)})
         deadlines[name] = now + lasting
         now += later
         cache.expire(now)
@@ -145,7 +145,7 @@ def test_every_state_has_a_way_out() -> None:
 
 
 def reserved(state: ReservationState = ReservationState.HELD, deadline: float = 10.0) -> Reservation:
-    return Reservation("pod", "n1", held("gpu-0"), state, deadline)
+    return Reservation("pod", "n1", held("gpu-0"), deadline, state)
 
 
 NEW = {

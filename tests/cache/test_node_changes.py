@@ -26,7 +26,8 @@ def published(devices: int, name: str = "s", node: str = "n1", count: int = 1) -
 
 def with_nodes(*names: str) -> tuple[ClusterCache, Freed]:
     freed = Freed()
-    cache = ClusterCache(listener=freed)
+    cache = ClusterCache()
+    cache.listeners.append(freed)
     for name in names:
         cache.apply_node(name, Node(name))
         cache.apply_slice(f"s-{name}", published(1, f"s-{name}", name))

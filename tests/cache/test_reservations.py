@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.fleet import Fleet
 from extender.api.object_meta import ObjectKey
-from extender.api.resource_claims import Allocation, Claim, Result
+from extender.api.resource_claims import Allocation, Claim, Reservation, Result
 from extender.api.resource_slices import DeviceId
 from extender.cache import CacheListener, ClusterCache
 from extender.policy import Policy
@@ -112,7 +112,8 @@ class Freed(CacheListener):
 def test_the_end_of_a_bind_wakes_if_the_claim_lacks_its_devices(reserved: str, allocated: str, frees: int) -> None:
     """A special claim gets its own UID when the bind creates it, so until the bind ends its share counts twice."""
     listener, device = Freed(), DeviceId("gpu.nvidia.com", "n1", "gpu-0")
-    cache = ClusterCache(listener=listener)
+    cache = ClusterCache()
+    cache.listeners.append(listener)
     cache.assume(reserved, "p", "n1", (Result("gpu", device),))
     allocation = Allocation((Result("gpu", device._replace(device=allocated)),))
     key = ObjectKey("default", "c")
@@ -125,7 +126,8 @@ def test_the_end_of_a_bind_wakes_if_the_claim_lacks_its_devices(reserved: str, a
 def test_waking_does_not_feed_itself() -> None:
     """A pod that is rejected again after it was woken frees nothing, so nothing wakes it a second time."""
     listener = Freed()
-    fleet = Fleet("mixed", listener=listener)
+    fleet = Fleet("mixed")
+    fleet.cache.listeners.append(listener)
     fleet.fill(1, 0.0)
     assert fleet.filter(fleet.pod("p", 1, 8)).passed
     waits = fleet.pod("q", 1, 8)
@@ -154,7 +156,7 @@ def test_the_end_of_the_holds_of_a_node_reads_no_other_hold() -> None:
     counted = cache.reservations.by_claim = CountedReservations()
     for number in range(50):
         device = DeviceId("d", f"n{number}", "g")
-        cache.hold(f"c{number}", f"p{number}", f"n{number}", (Result("r", device),), 10.0)
+        cache.hold({f"c{number}": Reservation(f"p{number}", f"n{number}", (Result("r", device),), 10.0)})
     counted.reads = 0
     cache.release_node("n7", kept={"p7"})
     assert cache.reservations.holds == 50

@@ -28,7 +28,8 @@ def published(name: str, node: str = "", pool: PoolKey = FABRIC, devices: int = 
 
 def fleet(*slices: Slice) -> tuple[ClusterCache, Freed]:
     freed = Freed()
-    cache = ClusterCache(listener=freed)
+    cache = ClusterCache()
+    cache.listeners.append(freed)
     for name in NODES:
         cache.apply_node(name, Node(name))
     for slice_ in slices:

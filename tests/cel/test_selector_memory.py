@@ -15,11 +15,13 @@ import pytest
 from extender.api.resource_slices import SliceDecoder
 from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.cel.dra import Masks
+from extender.cel.dra import masks as masks_module
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice
 
 DOCS = Path(__file__).parents[2] / "docs"
 _LIMIT = 100_000
+ALL_MASK_BYTES = f"{masks_module.__name__}.ALL_MASK_BYTES"
 _SLICE = SliceDecoder().decode(gpu_slice("n", carried_machines()["t4-4"]))
 _BAD = "&&".join([r'"".matches("\\pL\\pL\\pL\\pL\\pL\\pL\\pL\\pL\\pL\\pL\\pL\\pL\\pL\\pL\\pL\\pL")'] * 30)
 
@@ -57,9 +59,10 @@ def test_selectors_take_no_more_memory_than_their_bound(form: str) -> None:
 
 
 @pytest.mark.parametrize("spent", [False, True], ids=["with masks", "without masks"])
-def test_the_texts_of_masks_count(spent: bool) -> None:
+def test_the_texts_of_masks_count(spent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a text of 10 KB with an emoji, which takes 40 KB, nothing was counted."""
-    masks, limit = Masks(selector_bytes=1, mask_bytes=200_000), 200_000
+    masks, limit = Masks(selector_bytes=1), 200_000
+    monkeypatch.setattr(ALL_MASK_BYTES, limit)
     deadline = Deadline(0 if spent else 1, lambda: 0.0)
     tracemalloc.start()
     try:
@@ -78,8 +81,9 @@ def test_the_texts_of_masks_count(spent: bool) -> None:
 
 def test_the_bounds_of_a_process_are_those_of_the_documents() -> None:
     said = " ".join((DOCS / "decisions" / "0027-waking-and-memory.md").read_text().split())
-    selectors, masks = (inspect.signature(Masks).parameters[name].default for name in ("selector_bytes", "mask_bytes"))
-    assert f"{selectors >> 20} MiB of compiled selectors, {masks >> 20} MiB of their masks." in said
+    selectors = inspect.signature(Masks).parameters["selector_bytes"].default
+    all_masks = masks_module.ALL_MASK_BYTES
+    assert f"{selectors >> 20} MiB of compiled selectors, {all_masks >> 20} MiB of their masks." in said
 
 
 class CountedName(str):
@@ -93,10 +97,11 @@ class CountedName(str):
         return super().__hash__()
 
 
-def test_an_event_of_a_slice_looks_only_at_the_expressions_with_masks_of_it() -> None:
+def test_an_event_of_a_slice_looks_only_at_the_expressions_with_masks_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A namespace evaluated 60,000 short expressions in two minutes. Then each event of any slice, such as the report
     of an agent, took 40 to 600 ms."""
-    masks, machine = Masks(mask_bytes=40_000), carried_machines()["t4-4"]
+    monkeypatch.setattr(ALL_MASK_BYTES, 40_000)
+    masks, machine = Masks(), carried_machines()["t4-4"]
     first, second = (SliceDecoder().decode(gpu_slice(name, machine)) for name in ("n1", "n2"))
     for number in range(100):
         masks.of(f"{number} >= 0", first)
@@ -111,9 +116,10 @@ def test_an_event_of_a_slice_looks_only_at_the_expressions_with_masks_of_it() ->
     assert masks.remembered()["mask_bytes"] == 0
 
 
-def test_a_slice_whose_evaluation_never_began_can_be_forgotten() -> None:
+def test_a_slice_whose_evaluation_never_began_can_be_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """The selector was compiled again, and the deadline was spent; then the masks of the expression had to go."""
-    masks, machine = Masks(selector_bytes=1, mask_bytes=5000), carried_machines()["t4-4"]
+    monkeypatch.setattr(ALL_MASK_BYTES, 5000)
+    masks, machine = Masks(selector_bytes=1), carried_machines()["t4-4"]
     first, second = (SliceDecoder().decode(gpu_slice(name, machine)) for name in ("n1", "n2"))
     masks.of("true", first)
     with pytest.raises(DeadlineExceeded):

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from extender.sandbox import Cluster, carried_machines, write_kubeconfig
-from tests.worlds.manifests import KUBECTL, needs_kubectl
+from tests.worlds.manifests import KUBECTL, NO_GC, needs_kubectl
 from tests.worlds.running_berth import claim, pod
 
 pytestmark = needs_kubectl
@@ -27,7 +27,7 @@ class Kubectl:
     kubeconfig: Path
 
     async def start(self, words: str) -> asyncio.subprocess.Process:
-        env = {**os.environ, "KUBECONFIG": str(self.kubeconfig), "HOME": str(self.folder)}  # HOME: it keeps a cache
+        env = {**os.environ, **NO_GC, "KUBECONFIG": str(self.kubeconfig), "HOME": str(self.folder)}  # HOME: its cache
         pipe, out = asyncio.subprocess.PIPE, asyncio.subprocess.STDOUT
         command = (str(KUBECTL), *words.split())
         return await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=out, env=env, cwd=self.folder)

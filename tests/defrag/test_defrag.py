@@ -159,6 +159,21 @@ def test_pods_that_share_a_claim_go_together(tmp_path: Path) -> None:
     assert "kubectl -n default delete pod p q" in out
 
 
+def test_a_start_in_the_future_counts_as_now_and_is_told(tmp_path: Path) -> None:
+    """Else all other pods would have run for years, and the search would compare these."""
+    objects = objects_of_case(CASES[0])
+    for obj in objects:
+        if obj["kind"] == "Pod" and obj["metadata"]["name"] == "large":
+            obj["status"]["startTime"] = "2936-02-28T22:00:00Z"
+    words = ["defrag", "--gpus", "8", "--snapshot", str(snapshot_file(tmp_path, objects))]
+    _, out, _ = berth([*words, "--output", "json"])
+    found = json.loads(out)
+    assert [(move["restart"], move["gpu_hours"]) for move in found["advice"][0]["moves"]] == [("pod default/large", 0)]
+    told = "the start of 1 pod is in the future, its GPU-hours count as 0: default/large"
+    assert told in found["not_known"]
+    assert told in berth(words)[1]
+
+
 def test_a_pod_with_extended_resources_is_restarted(tmp_path: Path) -> None:
     """kube-scheduler made its claim. The new pod gets another one."""
     objects = objects_of_case(

@@ -19,7 +19,7 @@ import yaml
 
 from tests.worlds.commands import berth, berth_run_once
 from tests.worlds.eventually import HANG_SECONDS
-from tests.worlds.manifests import KUBECTL, needs_kubectl
+from tests.worlds.manifests import KUBECTL, NO_GC, needs_kubectl
 from tests.worlds.process_starter import ROOT, start
 
 TUTORIALS = sorted((ROOT / "docs").glob("tutorial-*.md"))
@@ -83,7 +83,7 @@ Kubectl = Callable[[list[str]], str]
 
 def real_kubectl(run: Run, home: Path) -> Kubectl:
     def kubectl(words: list[str]) -> str:
-        env = {**os.environ, "KUBECONFIG": run.kubeconfig, "HOME": str(home)}  # HOME: kubectl keeps a cache there
+        env = {**os.environ, **NO_GC, "KUBECONFIG": run.kubeconfig, "HOME": str(home)}  # HOME: of its cache
         done = subprocess.run([str(KUBECTL), *words], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, (words, done.stdout + done.stderr)
         return done.stdout

@@ -105,6 +105,19 @@ def test_a_gang_is_one_job_that_runs_from_its_last_bind_to_its_last_end(tmp_path
     assert b"secret" not in seen.history.lines(), "neither names nor parameters of drivers"
 
 
+def test_members_of_a_gang_that_differ_are_parts_of_one_job(tmp_path: Path) -> None:
+    seen = Seen()
+    seen.binds("a", notes=GANG)
+    seen.binds("b", notes=GANG, tolerations=[{"key": "team", "operator": "Exists"}])
+    seen.ends("a")
+    assert seen.lines == []
+    seen.ends("b")
+    (job,) = saved(tmp_path / "jobs.jsonl", seen.history.lines())
+    (part,) = job.parts
+    assert (job.all_pods, job.all_gpus, job.group_required, job.spec) == (2, 4, "clique", None)
+    assert part.spec == {"tolerations": [{"key": "team", "operator": "Exists"}]}
+
+
 def test_a_job_keeps_what_limits_its_nodes(tmp_path: Path) -> None:
     seen = Seen()
     affinity = {"nodeSelectorTerms": [{"matchExpressions": [{"key": k, "operator": "Exists"}]} for k in ("b", "c")]}

@@ -99,8 +99,9 @@ def test_a_piece_longer_than_the_rest_of_a_call_waits_for_the_next_one(text: str
     assert masks.of(text, slice_, Deadline(0.1, lambda: 0.0, ends_one=True))[:2] == (all_devices, 0)
 
 
-def test_half_made_masks_are_bounded_with_the_others() -> None:
-    fleet, masks = Fleet(), Masks(mask_bytes=2000)
+def test_half_made_masks_are_bounded_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extender.cel.dra.masks.ALL_MASK_BYTES", 2000)
+    fleet, masks = Fleet(), Masks()
     slice_ = fleet.cache.snapshot().node_infos["n1"].inventory.offsets[0][0]
     for number in range(50):
         for _ in range(3):

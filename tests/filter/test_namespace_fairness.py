@@ -75,10 +75,10 @@ def test_claims_that_are_not_allocated_do_not_decide_the_request_mix() -> None:
 
 
 def test_a_namespace_with_many_claims_does_not_replace_the_requests_of_others() -> None:
-    estimator = RequestMixEstimator(window=64)
-    for number in range(32):
+    estimator = RequestMixEstimator()
+    for number in range(256):
         estimator.observe(_claim("honest", number, 2, Allocation()))
-    for number in range(200):
+    for number in range(1000):
         estimator.observe(_claim("hostile", number, 30, Allocation()))
     assert dict(estimator.mix(0)) == {whole_gpus(2): 0.5, whole_gpus(30): 0.5}
 

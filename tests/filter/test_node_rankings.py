@@ -51,13 +51,9 @@ async def test_facts_about_the_fleet_reach_the_scores_a_few_at_a_time() -> None:
 class World:
     """A cache that the test fills, and pod requirements with their rankings."""
 
-    def __init__(self, nodes: str, remembered_changes: int = 4096, *, identity: bool = False) -> None:
+    def __init__(self, nodes: str, *, identity: bool = False) -> None:
         """With `identity` the requirements read UUIDs of devices, so that their ranking keeps classes of its own."""
-        self.cache, self._decoder, self._masks = (
-            ClusterCache(remembered_changes=remembered_changes),
-            SliceDecoder(),
-            Masks(),
-        )
+        self.cache, self._decoder, self._masks = ClusterCache(), SliceDecoder(), Masks()
         self.cache.apply_class("gpu.nvidia.com", decode_class({"metadata": {"name": "gpu.nvidia.com"}, "spec": {}}))
         for kind, name in enumerate(nodes):
             self.change(name, kind % 2)
@@ -115,8 +111,9 @@ def test_a_ranking_that_follows_in_small_budgets_equals_one_made_at_once(
 
 
 @pytest.mark.parametrize("identity", [False, True])
-def test_a_ranking_far_behind_starts_over(identity: bool) -> None:
-    world = World("abcdef", remembered_changes=1, identity=identity)
+def test_a_ranking_far_behind_starts_over(identity: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extender.cache.cluster_cache._MAX_REMEMBERED_CHANGES", 1)
+    world = World("abcdef", identity=identity)
     ranking = NodeRanking(world.requirements)
     ranking.update(*world.newest())
     for name, kind in (("a", 2), ("b", 3), ("g", 0)):

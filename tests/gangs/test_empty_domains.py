@@ -13,7 +13,7 @@ from extender.base.deadline import NO_DEADLINE, Deadline
 from extender.gangs.domains import Domain
 from extender.gangs.empty_domains import EmptyDomains, domains_by_room
 from extender.gangs.gang_problem import GangMember, GangProblem
-from extender.gangs.gang_trial import GangMemory
+from extender.gangs.node_rooms import GangMemory
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.scheduling import EvaluationContext, RankingCache

@@ -15,7 +15,7 @@ from extender.api.group_topology import AskedTopology
 from extender.api.nodes import Taint, Toleration, decode_node
 from extender.api.pod_groups import GroupKey, GroupSource, Membership
 from extender.api.pods import Pod
-from extender.api.resource_claims import Result
+from extender.api.resource_claims import Reservation, Result
 from extender.api.resource_slices import DeviceId
 from extender.base.deadline import NO_DEADLINE
 from extender.gangs.gang import gang_of
@@ -72,7 +72,7 @@ class Waiting(Gangs):
         self.cache.release(name)
         results = tuple(Result("r", DeviceId(GPU, node, f"gpu-{gpu}")) for gpu in gpus)
         if results:
-            self.cache.hold(f"claim-{name}", name, node, results, deadline=1e9)
+            self.cache.hold({f"claim-{name}": Reservation(name, node, results, deadline=1e9)})
 
     def relabel(self, node: str, value: str) -> None:
         machine = MACHINES[int(node[1:]) % self.kinds]

@@ -10,7 +10,7 @@ import pytest
 from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage
-from extender.gangs.gang_trial import GangMemory
+from extender.gangs.node_rooms import GangMemory
 from tests.worlds.evaluation_worlds import steps
 from tests.worlds.gang_oracle import random_cluster
 from tests.worlds.gang_oracle_worlds import problem_of, world_of

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.allocation import mig_slices
 from extender.api.nodes import decode_node
+from extender.gangs import gang_planner
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangPlan, GangProblem, GangShortage
 from extender.vendors import COMPUTE_DOMAIN_DRIVER, COMPUTE_DOMAIN_LABEL
@@ -217,25 +218,29 @@ def test_members_get_other_devices_than_the_preferred_ones_where_others_need_the
     assert found_in(plan) == ("node", "n0")
 
 
-def test_a_shortage_says_whether_the_search_ended_at_its_steps() -> None:
+def test_a_shortage_says_whether_the_search_ended_at_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     world = GangWorld()
     kinds(world, "n0", "ab")
     asked = problem(world, asks(world, "v", 1, ("", 1)) + asks(world, "w", 1, ("a", 1)))
     snapshot = world.cache.snapshot()
     context = world.evaluator.evaluation_context(snapshot)
-    assert plan_gang(asked, snapshot, context, steps=0) == GangShortage(2, 1, "", "", gave_up=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(gang_planner, "MAX_STEPS", 0)
+        assert plan_gang(asked, snapshot, context) == GangShortage(2, 1, "", "", gave_up=True)
     more = problem(world, [*(member.uid for member in asked.members), *asks(world, "u", 1, ("b", 1))])
     assert world.plan_problem(more) == GangShortage(3, 2, "", "")
 
 
-def test_a_plan_at_a_wider_level_where_the_search_at_a_nearer_one_ended() -> None:
+def test_a_plan_at_a_wider_level_where_the_search_at_a_nearer_one_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     world = GangWorld()
     kinds(world, "n0", "ab")
     kinds(world, "n1", "ab")
     asked = problem(world, asks(world, "v", 1, ("", 1)) + asks(world, "w", 1, ("a", 1)))
     snapshot = world.cache.snapshot()
     context = world.evaluator.evaluation_context(snapshot)
-    assert found_in(plan_gang(asked, snapshot, context, steps=0)) == (CLIQUE, "c")
+    with monkeypatch.context() as patched:
+        patched.setattr(gang_planner, "MAX_STEPS", 0)
+        assert found_in(plan_gang(asked, snapshot, context)) == (CLIQUE, "c")
     assert found_in(without_memory(world, asked)) == ("node", "n0")
 
 

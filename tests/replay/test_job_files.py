@@ -34,7 +34,8 @@ def read(folder: Path, case: dict[str, Any]) -> list[Job]:
 def facts(job: Job) -> dict[str, Any]:
     """The fields that differ from their defaults."""
     default = Job("", -1)
-    return {f.name: getattr(job, f.name) for f in fields(Job) if getattr(job, f.name) != getattr(default, f.name)}
+    found = {f.name: getattr(job, f.name) for f in fields(Job) if getattr(job, f.name) != getattr(default, f.name)}
+    return found | ({"parts": [facts(one) for one in job.parts]} if job.parts else {})
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
@@ -115,6 +116,26 @@ def test_a_machine_file_with_links_of_no_number_or_speed_is_refused(field: str, 
     (tmp_path / "half.yaml").write_text("\n".join(lines))
     with pytest.raises(WireError, match=field):
         parse_nodes(f"1x{tmp_path}/half.yaml")
+
+
+@pytest.mark.parametrize(
+    ("link", "wrong"),
+    [
+        ("[0, 0, 4]", "[0, 0, 4] joins GPU 0 with itself"),
+        ("[0, 1, 1.5]", "[0, 1, 1.5] must be two GPUs and a number of links, as whole numbers"),
+        ("[0.5, 1, 2]", "[0.5, 1, 2] must be two GPUs and a number of links, as whole numbers"),
+        ("[0, 2, 4, 50]", "[0, 2, 4, 50] names a GPU outside 0..1"),
+    ],
+)
+def test_a_link_of_a_machine_file_that_is_none_is_named(link: str, wrong: str, tmp_path: Path) -> None:
+    path = tmp_path / "pair.yaml"
+    path.write_text(
+        "{name: pair, gpu_product: NVIDIA A100-PCIE-40GB, gpus: 2, vram_bytes: 42949672960, "
+        f"link_GBps_per_direction: 25, links: [[0, 1, 4], {link}]}}"
+    )
+    with pytest.raises(WireError) as raised:
+        parse_nodes(f"1x{path}")
+    assert str(raised.value) == f"{path}: links: {wrong}"
 
 
 def test_the_machine_file_of_the_docs_is_one(tmp_path: Path) -> None:

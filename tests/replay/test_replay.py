@@ -91,6 +91,20 @@ def test_a_gang_is_in_one_clique_with_berth_and_half_placed_without() -> None:
     assert first_fit.held > 0
 
 
+def test_the_parts_of_a_gang_are_placed_together_and_start_with_the_last_pod() -> None:
+    """One tray is in use: with Berth both parts go to the clique that has room, first fit spreads them over both."""
+    gang = Job("gang", 1, 100, gpus=4, parts=(Job("gang", 0, pods=2, gpus=2),))
+    alone = Job("alone", 2, 50, gpus=1, pods=1, group_required="rack")  # means nothing to a single pod
+    jobs = [Job("single", 0, 500, gpus=4), gang, alone]
+    berth, first_fit = (replayed(jobs, "4xgb200-nvl72-tray/2", rule) for rule in ("berth", "first fit"))
+    for found in (berth, first_fit):
+        assert [pod.gpus for pod in found.started_jobs["gang"].pods] == [4, 2, 2]
+        assert (found.started, found.waits["5-8"][0]) == (3, 1)
+    assert (berth.domains, first_fit.domains) == (1, 2)
+    waits = replayed([Job("single", 0, 500, gpus=2), gang], "2xgb200-nvl72-tray/2").started_jobs["gang"]
+    assert round(waits.at) == 500
+
+
 def test_gangs_start_with_their_last_pod() -> None:
     jobs = [Job("single", 0, 500, gpus=4), Job("gang", 1, 100, pods=2, gpus=4)]
     found = replayed(jobs, "2xgb200-nvl72-tray/2")
@@ -361,3 +375,9 @@ def test_a_bug_in_a_task_is_no_figure() -> None:
         pytest.raises(RuntimeError, match="the tasks kube-scheduler of the replay failed"),
     ):
         replayed([Job("a", 0, 10, gpus=1)], "1xt4-4")
+
+
+def test_a_job_waits_for_the_nodes_that_could_serve_it_not_for_those_that_never_can() -> None:
+    jobs = [Job("runs", 0, gpus=2, product="H100"), Job("waits", 1, gpus=8, product="H100")]
+    found = replayed(jobs, "3xt4-4,1xhgx-h100-8")
+    assert found.never == {"waits": "matching devices are in use for request gpu"}

@@ -35,6 +35,7 @@ FAST_AND_SLOW = ("--nodes", "1xa100-pcie-8-bridged,1xhgx-h100-8", "--draws", "5"
 
 
 def test_the_example_of_the_page_is_true(tmp_path: Path) -> None:
+    """Equal seeds give equal results: the page and its picture were made by other processes."""
     picture, policy = tmp_path / "tune.svg", tmp_path / "tuned.yaml"
     words = ["tune", *EXAMPLE, "--aim", "large-jobs", "--picture", str(picture), "--write-policy", str(policy)]
     code, out, err = berth(words)
@@ -84,11 +85,8 @@ def test_where_no_weight_matters_the_policy_is_kept(tmp_path: Path) -> None:
     assert not better.exists()
 
 
-def test_equal_seeds_give_equal_json(pairs: str) -> None:
-    words = ["tune", pairs, *FAST_AND_SLOW, "--aim", "bandwidth", "--output", "json"]
-    first, second = berth(words)[1], berth(words)[1]
-    assert first == second
-    found = json.loads(first)
+def test_as_json(pairs: str) -> None:
+    found = json.loads(berth(["tune", pairs, *FAST_AND_SLOW, "--aim", "bandwidth", "--output", "json"])[1])
     assert (found["aim"], found["jobs"], found["seed"], found["is_better"]) == ("bandwidth", 12, 1, False)
     assert found["weights"]["link"] == 20
     worse = next(one for one in found["candidates"] if one["changes"] == {"link": 4})
@@ -134,3 +132,9 @@ def test_unusable_input_is_one_sentence(options: tuple[str, ...], message: str, 
     assert code == 2
     assert err.startswith(f"berth: {message}")
     assert "\n" not in err
+
+
+def test_a_long_tuning_says_after_its_first_replay_how_long_all_may_take(pairs: str) -> None:
+    with patch("extender.cli.tune_command._LONG", -1.0):
+        _, _, err = berth(["tune", pairs, *FAST_AND_SLOW, "--aim", "bandwidth"])
+    assert re.fullmatch(r"at most \d+ more replays of some [\d.]+ (s|min), on \d+ cores?: up to [\d.]+ (s|min)\n", err)

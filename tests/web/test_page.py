@@ -345,12 +345,15 @@ async def test_cards_that_fit_have_no_scrollbar(tmp_path: Path) -> None:
         fill(console, 17)
         async with browsing(url) as page:
             await page.until(LIVE)
-            for height in range(500, 620, 4):
+            fitted_at = []
+            for height in range(580, 620, 4):  # at the first they do not fit
                 await page.size(1920, height)
                 await page.until(f"innerHeight === {height}")
                 await page.run("new Promise(done => setTimeout(done, 100))")  # the observer of sizes
-                fitted = "$('cards').style.getPropertyValue('--node') !== `${COMMON_CARD}px`"
-                assert await page.run(f"!({fitted}) || {FITS}"), height
+                if await page.run("$('cards').style.getPropertyValue('--node') !== `${COMMON_CARD}px`"):
+                    assert await page.run(FITS), height
+                    fitted_at.append(height)
+            assert fitted_at, "cards that fit were seen"
             await page.size(1440, 900)
             await page.until("innerHeight === 900")
             assert await page.run(CUT) == 0, "no title is cut"
@@ -389,9 +392,9 @@ async def test_five_thousand_nodes(tmp_path: Path) -> None:
             assert page.errors == []
 
 
-async def test_twenty_tabs_of_one_browser_are_live() -> None:
+async def test_eight_tabs_of_one_browser_are_live() -> None:
     """A browser has six connections to a host for all its tabs. Each tab kept one, so the seventh never opened."""
-    async with berthing({"n1": "t4-4"}) as b, tabs(str(b.client.base_url), 20) as pages:
+    async with berthing({"n1": "t4-4"}) as b, tabs(str(b.client.base_url), 8) as pages:
         for page in pages:
             await page.until(LIVE)
         await b.create(claim("c"), pod("p", "c"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -32,13 +33,15 @@ def test_names_are_found_however_the_body_is_laid_out(names: list[str], note: st
     assert all(json.loads(wire.encode_passed(args))["NodeNames"] == names for args in read)
 
 
+@patch.object(names_module, "_MAX_NAMES", 5)
+@patch.object(names_module, "_NEAR", 12)
 @given(
     st.lists(st.permutations([f"node-{i}" for i in range(8)] + ["n", "de-1", 'x"node-2']), min_size=1, max_size=5),
     st.integers(0, 11),
 )
 def test_names_are_found_wherever_they_stand_and_nowhere_else(orders: list[list[str]], cut: int) -> None:
     """The last offset of a name is only the place to search first."""
-    offsets = names_module.NameOffsets(most=5, near=12)
+    offsets = names_module.NameOffsets()
     for shift, order in enumerate(orders):
         given_names = order[:cut]
         before, text = b'{"n"' * shift, json.dumps(given_names, separators=(",", ":")).encode()

@@ -121,6 +121,10 @@ def _chromium() -> int:
     return int(file.read_text().splitlines()[0])
 
 
+# Targets of tabs that no test uses. A new tab takes a process, and so a second of CPU.
+_idle: list[str] = []
+
+
 @asynccontextmanager
 async def _connected(session: aiohttp.ClientSession, address: str) -> AsyncIterator[Page]:
     async with session.ws_connect(address, max_msg_size=0) as socket:
@@ -132,7 +136,7 @@ async def _connected(session: aiohttp.ClientSession, address: str) -> AsyncItera
 
 @asynccontextmanager
 async def browsing(url: str, width: int = 1280, height: int = 800) -> AsyncIterator[Page]:
-    """A tab at this address, with storage of its own."""
+    """A tab at this address, with empty storage."""
     async with tabs(url, 1, width, height) as (page,):
         yield page
 
@@ -145,15 +149,19 @@ async def tabs(url: str, count: int, width: int = 1280, height: int = 800) -> As
         async with session.get(f"http://{root}/json/version") as reply:
             address = (await reply.json())["webSocketDebuggerUrl"]
         browser = await stack.enter_async_context(_connected(session, address))
-        context = (await browser.send("Target.createBrowserContext"))["browserContextId"]
+        targets = [_idle.pop() if _idle else await _created(browser) for _ in range(count)]
         pages = []
-        for _ in range(count):
-            target = await browser.send("Target.createTarget", url="about:blank", browserContextId=context)
-            socket = f"ws://{root}/devtools/page/{target['targetId']}"
-            pages.append(await stack.enter_async_context(_connected(session, socket)))
+        for target in targets:
+            pages.append(await stack.enter_async_context(_connected(session, f"ws://{root}/devtools/page/{target}")))
             await _show(pages[-1], url, width, height)
         yield pages
-        await browser.send("Target.disposeBrowserContext", browserContextId=context)
+        for page in pages:
+            await _leave(page)
+        _idle.extend(targets)
+
+
+async def _created(browser: Page) -> str:
+    return (await browser.send("Target.createTarget", url="about:blank"))["targetId"]
 
 
 async def _show(page: Page, url: str, width: int, height: int) -> None:
@@ -163,3 +171,11 @@ async def _show(page: Page, url: str, width: int, height: int) -> None:
     await page.size(width, height)
     await page.send("Page.navigate", url=url)
     await page.until(f"location.href.startsWith({url!r}) && document.readyState === 'complete'")
+
+
+async def _leave(page: Page) -> None:
+    """As a new tab. Sizes and the like end with the connection to it."""
+    await page.send("Runtime.evaluate", expression="localStorage.clear(); sessionStorage.clear()")
+    await page.send("Page.navigate", url="about:blank")
+    await page.until("location.href === 'about:blank'")
+    await page.send("Page.resetNavigationHistory")

@@ -6,6 +6,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from functools import cache
 from itertools import chain, combinations, permutations, product
 from math import inf
@@ -178,7 +179,7 @@ class DefragWorld:
         self.shape = shape
         self.facts, self.snapshot = facts_of(reading), reading.cache.snapshot()
         self.wanted = wanted_objects(shape.objects(), self.snapshot, shape.text)
-        self.movable = movable_pods(self.facts, self.snapshot, Terms(newest_time(reading), 0))
+        self.movable = movable_pods(self.facts, self.snapshot, Terms(newest_time(reading, datetime.now(UTC)), 0))
 
     def cluster(self, deadline: Deadline = NO_DEADLINE) -> Cluster:
         """The cluster as it is."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from extender.api.pod_groups import Membership
 from extender.api.pods import decode_pod
-from extender.api.resource_claims import Result
+from extender.api.resource_claims import Reservation, Result
 from extender.base.deadline import NO_DEADLINE, Deadline
 from extender.explain import GangExplanation, PlannerCaches, explain_gang, groups_named
 from tests.worlds.filled_caches import device_slice
@@ -78,7 +78,8 @@ def nics(world: GangWorld, node: str, count: int = 4) -> None:
 def hold(world: GangWorld, name: str, node: str, count: int, first: int = 0) -> None:
     """Hold devices of a node for the claim and pod of this name."""
     devices = world.cache.snapshot().node_infos[node].inventory.devices[first : first + count]
-    world.cache.hold(name, name, node, tuple(Result("gpu", pool_device.id) for pool_device in devices), inf)
+    results = tuple(Result("gpu", pool_device.id) for pool_device in devices)
+    world.cache.hold({name: Reservation(name, node, results, inf)})
 
 
 def free(world: GangWorld, name: str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
+from extender.gangs import gang_planner
 from extender.gangs.gang_problem import GangPlan, GangProblem
 from extender.gangs.member_limits import NodeLimit
 from tests.worlds.filled_caches import class_of_driver, device_slice
@@ -18,7 +21,8 @@ NAMES = {"": "", "node": "node", CLIQUE: "clique", RACK: "rack"}
 def planned(cluster: GangCluster) -> str | None:
     """The level of the plan; None for a shortage."""
     world = world_of(cluster)
-    found = world.plan_problem(problem_of(cluster, world), steps=_STEPS)
+    with patch.object(gang_planner, "MAX_STEPS", _STEPS):
+        found = world.plan_problem(problem_of(cluster, world))
     if isinstance(found, GangPlan):
         return NAMES[found.level]
     return GAVE_UP if found.gave_up else None

@@ -20,9 +20,8 @@ from extender.base.deadline import NO_DEADLINE, Deadline
 from extender.cache import ClusterCache
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage
-from extender.gangs.gang_search import MAX_STEPS
-from extender.gangs.gang_trial import GangMemory
 from extender.gangs.member_limits import NodeLimit
+from extender.gangs.node_rooms import GangMemory
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
@@ -114,12 +113,10 @@ class GangWorld:
         problem = GangProblem(tuple(members), (CLIQUE, RACK, SPINE), topology, **fields)
         return self.plan_problem(problem)
 
-    def plan_problem(
-        self, problem: GangProblem, deadline: Deadline = NO_DEADLINE, steps: int = MAX_STEPS
-    ) -> GangPlan | GangShortage:
+    def plan_problem(self, problem: GangProblem, deadline: Deadline = NO_DEADLINE) -> GangPlan | GangShortage:
         snapshot = self.cache.snapshot()
         context = self.evaluator.evaluation_context(snapshot, deadline)
-        found = plan_gang(problem, snapshot, context, self.rankings, self.memory, steps)
+        found = plan_gang(problem, snapshot, context, self.rankings, self.memory)
         if isinstance(found, GangPlan):
             check(found, problem, snapshot)
         else:

@@ -17,6 +17,7 @@ import yaml
 MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
 # The kubectl of BERTH_KUBE_BIN, or that on the PATH.
 KUBECTL = Path(shutil.which("kubectl", path=os.environ.get("BERTH_KUBE_BIN") or None) or "kubectl")
+NO_GC = {"GOGC": "off"}  # of kubectl: it ends before it needs memory back, and a third of its CPU is this work
 needs_kubectl = pytest.mark.skipif(not KUBECTL.is_file(), reason="install kubectl: there is none on the PATH")
 COMPONENTS = sorted(path.parent.name for path in (MANIFESTS / "components").glob("*/kustomization.yaml"))
 # Of these a cluster takes one: the versions of a cluster and of an API.
@@ -35,7 +36,8 @@ def rendered(folder: Path, *components: str) -> str:
 
 def kustomized(folder: Path) -> str:
     """What kubectl renders of a folder's kustomization."""
-    done = subprocess.run([KUBECTL, "kustomize", str(folder)], capture_output=True, text=True, check=False)
+    command = [str(KUBECTL), "kustomize", str(folder)]
+    done = subprocess.run(command, env={**os.environ, **NO_GC}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{(folder / 'kustomization.yaml').read_text()}: {done.stderr}"
     return done.stdout
 

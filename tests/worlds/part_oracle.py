@@ -9,6 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from extender.gangs.gang_problem import GangPlan, GangShortage
 from extender.scheduling.gang_parts import GangPart
@@ -33,6 +34,24 @@ class PartWorld:
     parts: list[tuple[str, tuple[int, ...]]]
     required: str = ""
     bound: dict[int, int] = field(default_factory=dict)
+
+    @cached_property
+    def domains(self) -> dict[str, list[object]]:
+        """The domain of each node, by level: its path; None without the label. Ids of cliques are unique."""
+        found: dict[str, list[object]] = {"node": list(range(len(self.nodes)))}
+        for number, level in enumerate(LEVELS):
+            farther = () if level == "clique" else LEVELS[number:]
+            paths = [(node[level], *(node[one] for one in farther)) for node in self.nodes]
+            found[level] = [None if path[0] is None else path for path in paths]
+        return found
+
+    @cached_property
+    def groups(self) -> list[tuple[str, tuple[int, ...], object]]:
+        """What has to be in one domain: level, members, and the domain of a bound member if one is known."""
+        groups = [(level, members, self.bound.get(number)) for number, (level, members) in enumerate(self.parts)]
+        if self.required:
+            groups.append((self.required, tuple(range(len(self.sizes))), next(iter(self.bound.values()), None)))
+        return [(level, one, None if node is None else self.domains[level][node]) for level, one, node in groups]
 
 
 def random_world(rng: random.Random) -> PartWorld:
@@ -85,29 +104,24 @@ def _slices(level: str, size: int, members: range) -> list[tuple[str, tuple[int,
 # -- the rules -----------------------------------------------------------------------------------------------------
 
 
-def domain_of(world: PartWorld, level: str, node: int) -> object:
-    """The domain of a node, by its path; None without the label. Ids of cliques are unique."""
-    if level == "node":
-        return node
-    labels = world.nodes[node]
-    if labels[level] is None:
-        return None
-    farther = () if level == "clique" else LEVELS[LEVELS.index(level) :]
-    return (labels[level], *(labels[one] for one in farther))
-
-
 def obeys(world: PartWorld, chosen: Sequence[int]) -> bool:
-    """Whether the first members may be on these nodes; the devices of the nodes do not count here."""
-    groups = [(level, members, world.bound.get(number)) for number, (level, members) in enumerate(world.parts)]
-    if world.required:
-        groups.append((world.required, tuple(range(len(world.sizes))), next(iter(world.bound.values()), None)))
-    for level, members, bound in groups:
-        nodes = [chosen[member] for member in members if member < len(chosen)]
-        if nodes and bound is not None and domain_of(world, level, bound) is not None:
-            nodes.append(bound)
-        domains = {domain_of(world, level, node) for node in nodes}
-        if len(domains) > 1 or None in domains:
-            return False
+    """Whether the members may be on these nodes; the devices of the nodes do not count here."""
+    return all(may_follow(world, chosen[:member], node) for member, node in enumerate(chosen))
+
+
+def may_follow(world: PartWorld, chosen: Sequence[int], node: int) -> bool:
+    """Whether the next member may be on a node: in the domain of those before it, in each group that it is in."""
+    member = len(chosen)
+    for level, members, bound in world.groups:
+        if member in members:
+            domains = world.domains[level]
+            known = {domains[node]}
+            if bound is not None:
+                known.add(bound)
+            if members[0] < member:
+                known.add(domains[chosen[members[0]]])
+            if len(known) > 1 or None in known:
+                return False
     return True
 
 
@@ -126,7 +140,7 @@ def placements(world: PartWorld) -> Iterator[tuple[int, ...]]:
             return
         equal = member > 0 and kinds[member] == kinds[member - 1]
         for node in range(chosen[-1] if equal else 0, len(world.nodes)):
-            if free[node] >= world.sizes[member] and obeys(world, (*chosen, node)):
+            if free[node] >= world.sizes[member] and may_follow(world, chosen, node):
                 free[node] -= world.sizes[member]
                 yield from place((*chosen, node))
                 free[node] += world.sizes[member]
@@ -155,8 +169,7 @@ def compare(seed: int) -> str:
     inside = [
         one
         for one in every
-        if not names
-        or {domain_of(world, names, node) for node in (*one, nodes[0])} == {domain_of(world, names, nodes[0])}
+        if not names or {world.domains[names][node] for node in one} == {world.domains[names][nodes[0]]}
     ]
     levels = ORDER[: ORDER.index(world.parts[0][0]) + 1]
     best, own = min(numbers(world, one, levels) for one in inside), numbers(world, nodes, levels)
@@ -172,7 +185,7 @@ def has_equal_parts(world: PartWorld) -> bool:
 
 def numbers(world: PartWorld, nodes: Sequence[int], levels: Sequence[str]) -> tuple[int, ...]:
     """The number of domains of each level."""
-    return tuple(len({domain_of(world, level, node) for node in nodes}) for level in levels)
+    return tuple(len({world.domains[level][node] for node in nodes}) for level in levels)
 
 
 # -- as objects ----------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ def placed(outcome: Outcome, jobs: Sequence[Job]) -> Placed:
         name: (pod.node, tuple(sorted(pod.devices)))
         for job in jobs
         if job.name in outcome.started_jobs
-        for name, pod in zip(job.pod_names(), outcome.started_jobs[job.name].pods, strict=True)
+        for (name, _), pod in zip(job.named_pods(), outcome.started_jobs[job.name].pods, strict=True)
     }
 
 
@@ -38,12 +38,13 @@ async def placed_in_sandbox(jobs: Sequence[Job], nodes: Sequence[MachineNode]) -
         cluster.add_node(node.name, node.machine, node.labels)
     async with served(cluster) as (_, scheduler):
         for job in jobs:
-            for name in job.pod_names():
-                cluster.apply(job.claim_object(name))
-            for name in job.pod_names():
-                cluster.apply(job.pod(name, plain=False))
-            await eventually(lambda job=job: _bound(cluster.store, job.pod_names()), scheduler.pending)
-        return {name: _placement(cluster.store, name) for job in jobs for name in job.pod_names()}
+            for name, template in job.named_pods():
+                cluster.apply(template.claim_object(name))
+            for name, template in job.named_pods():
+                cluster.apply(job.pod(name, template, plain=False))
+            names = [name for name, _ in job.named_pods()]
+            await eventually(lambda names=names: _bound(cluster.store, names), scheduler.pending)
+        return {name: _placement(cluster.store, name) for job in jobs for name, _ in job.named_pods()}
 
 
 def _bound(store: ObjectStore, pods: Sequence[str]) -> bool:

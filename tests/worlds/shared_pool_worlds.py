@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from extender.api.nodes import Node, NodeSelection, Taint, decode_node
 from extender.api.object_meta import ObjectKey
 from extender.api.quantity import from_int
-from extender.api.resource_claims import Allocation, Claim, Result
+from extender.api.resource_claims import Allocation, Claim, Reservation, Result
 from extender.api.resource_slices import (
     CounterSet,
     Device,
@@ -74,7 +74,7 @@ def filled() -> ClusterCache:
 
 
 def hold(cache: ClusterCache, pool: str, device: str) -> None:
-    cache.hold(device, device, "n0", (Result("r", DeviceId(NET, pool, device)),), 10.0)
+    cache.hold({device: Reservation(device, "n0", (Result("r", DeviceId(NET, pool, device)),), 10.0)})
 
 
 def two_nodes(*slices: dict[str, Any]) -> ClusterCache:
@@ -143,7 +143,7 @@ def apply(cache: ClusterCache, step: tuple[str, int, Any]) -> None:
     match kind:
         case "hold":
             cache.release(uid)
-            cache.hold(uid, uid, "n0", tuple(value), 10.0)
+            cache.hold({uid: Reservation(uid, "n0", tuple(value), 10.0)})
         case "assume":
             cache.forget(uid)
             cache.assume(uid, uid, "n0", tuple(value))

@@ -27,7 +27,7 @@ _ERROR_BYTES = 1024  # of a compile error beside its texts
 _EXPRESSION_BYTES = 512  # of the masks of an expression beside its text and the masks
 _MASK_BYTES = 320  # of the masks of one slice, with its place in the index
 _SELECTOR_BYTES = 32 << 20  # of all selectors: 5,000 usual ones, or 8 of 10 KiB with a node for every second character
-_ALL_MASK_BYTES = 48 << 20
+ALL_MASK_BYTES = 48 << 20  # of all masks
 _UNIT_SECONDS = 50e-9
 _LONGEST_MATCH = COST_LIMIT * _UNIT_SECONDS  # seconds
 
@@ -94,12 +94,7 @@ class Masks:
     """Selectors by expression and their masks, each bounded by estimated bytes; the least recently used expression
     goes first."""
 
-    def __init__(
-        self,
-        dialect: Dialect = STORED,
-        selector_bytes: int = _SELECTOR_BYTES,
-        mask_bytes: int = _ALL_MASK_BYTES,
-    ) -> None:
+    def __init__(self, dialect: Dialect = STORED, selector_bytes: int = _SELECTOR_BYTES) -> None:
         self.dialect = dialect
         self._compiled: LRUCache[tuple[Compile, str], _Compiled] = LRUCache(
             selector_bytes, getsizeof=attrgetter("size")
@@ -108,7 +103,6 @@ class Masks:
         self._masks: OrderedDict[str, _ExpressionMasks] = OrderedDict()
         # Slice name to the expressions with masks of it: a tenant may have 60,000 expressions, and slices change often.
         self._expressions: dict[str, dict[str, None]] = {}
-        self._limit_bytes = mask_bytes
         self._bytes = 0
 
     def remembered(self) -> dict[str, int]:
@@ -131,7 +125,7 @@ class Masks:
             deadline.exceed()
         if made.size <= self._compiled.maxsize:
             self._compiled[compiling, text] = made
-            deadline.mark_progress()
+            deadline.progressed = True
         return made.selector
 
     def of(self, expression: str, slice_: Slice, deadline: Deadline = NO_DEADLINE) -> Mask:
@@ -156,7 +150,7 @@ class Masks:
         return mask
 
     def _shrink(self) -> None:
-        while self._bytes > self._limit_bytes and len(self._masks) > 1:
+        while self._bytes > ALL_MASK_BYTES and len(self._masks) > 1:
             expression, oldest = self._masks.popitem(last=False)
             self._bytes -= oldest.size
             for slice_name in oldest.by_name:
@@ -207,7 +201,7 @@ class Masks:
             except DeadlineExceeded:
                 self._bytes += known.put((None, Mask(match, error), slice_, position))
                 raise
-            deadline.mark_progress()
+            deadline.progressed = True
         return Mask(match, error, selector.least_memory)
 
 

@@ -21,7 +21,7 @@ from extender.cache import ClusterCache
 from extender.gangs.empty_domains import EmptyDomains, domains_by_room
 from extender.gangs.gang import gang_minimum, is_incomplete, own_claims
 from extender.gangs.gang_problem import NO_ROOM, GangMembers, GangProblem, gang_members, gang_problem
-from extender.gangs.gang_trial import GangMemory
+from extender.gangs.node_rooms import GangMemory
 from extender.scheduling import EvaluationContext
 from extender.scheduling.shortlist import CollectedDomain
 from extender.serve.evaluations import in_steps
@@ -140,12 +140,12 @@ class GangCollecting:
                     return
 
     def _context(self) -> EvaluationContext:
-        return self._filter_service.context(self._evaluations.whole_call())
+        return self._filter_service.context(self._evaluations.one_plan())
 
     def _fits(self, pod: Pod) -> bool:
         """Whether the gang of this member is known to fit now."""
         with suppress(DeadlineExceeded):  # its last plan found no room
-            return self._planning.fits(self._planning.gang_of(pod), pod, self._evaluations.whole_call())
+            return self._planning.fits(self._planning.gang_of(pod), pod, self._evaluations.one_plan())
         return False
 
     def _problem(self, pod: Pod) -> GangProblem | None:
@@ -159,7 +159,7 @@ class GangCollecting:
             return None
         members = members.first(gang.missing)
         try:
-            usable = self._planning.usable_nodes(members, self._evaluations.whole_call())
+            usable = self._planning.usable_nodes(members, self._evaluations.one_plan())
         except DeadlineExceeded:
             return None
         problem = gang_problem(gang, members, policy, snapshot, usable)

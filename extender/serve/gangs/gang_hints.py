@@ -98,7 +98,7 @@ class GangHints:
 
     def _room(self, node_info: NodeInfo, requirements: PodRequirements) -> int:
         """For how many members a node has room, at most. Raises DeadlineExceeded."""
-        node, context = node_info.node, self._filter_service.context(self._evaluations.whole_call())
+        node, context = node_info.node, self._filter_service.context(self._evaluations.one_plan())
         if not SelectedNodes(requirements.node_selectors).has(node, context.deadline):
             return 0
         if not isinstance(self._filter_service.status_of(requirements, node_info, context), Placement):
@@ -110,7 +110,7 @@ class GangHints:
         if self._admission.get(key) is not waiting:
             return
         gang, version = self._planning.gang_of(member), self._cache.snapshot().version
-        found = self._planning.plan(gang, member, None, {}, None, self._evaluations.whole_call())
+        found = self._planning.plan(gang, member, None, {}, None, self._evaluations.one_plan())
         if isinstance(found, PlannedGang):
             waiting.version, waiting.retry_at = -1, -inf
             yield True
@@ -119,5 +119,5 @@ class GangHints:
         yield False
         # If nodes gained room meanwhile, that room counts twice: it causes one more plan, and no wrong one.
         if isinstance(found, Reason) and found.code in _PROVEN and self._admission.get(key) is waiting:
-            waiting.needs = self._planning.needs(self._planning.gang_of(member), self._evaluations.whole_call())
+            waiting.needs = self._planning.needs(self._planning.gang_of(member), self._evaluations.one_plan())
             yield False

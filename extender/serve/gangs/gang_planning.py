@@ -28,7 +28,7 @@ from extender.gangs.gang_problem import (
     no_room,
     plan_sizes,
 )
-from extender.gangs.gang_trial import GangMemory
+from extender.gangs.node_rooms import GangMemory
 from extender.scheduling import EvaluationContext, UsableNodes
 from extender.scheduling.requirements import ErrorStatus
 from extender.scheduling.shortlist import CollectedDomain

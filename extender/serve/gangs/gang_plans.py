@@ -16,6 +16,7 @@ import structlog
 from extender.api.pod_groups import GroupKey
 from extender.api.pods import Pod
 from extender.api.reasons import Code, Reason
+from extender.api.resource_claims import Reservation
 from extender.base.berth_errors import BerthError
 from extender.base.fair_lru import FairLRU
 from extender.cache import ClusterCache
@@ -88,9 +89,10 @@ class GangPlans:
         self.counts.plans += 1
 
     def _set_timers(self, forming: FormingGang) -> None:
-        self._timers.at((GangTimer.PLAN_END, forming.key), forming.ends_at)
-        if self._clock() < forming.preemptible_at < inf:
-            self._timers.at((GangTimer.PREEMPTIBLE, forming.key), forming.preemptible_at)
+        ends_at, preemptible_at = forming.ends_at, forming.preemptible_at
+        self._timers.at((GangTimer.PLAN_END, forming.key), ends_at)
+        if self._clock() < preemptible_at < inf:
+            self._timers.at((GangTimer.PREEMPTIBLE, forming.key), preemptible_at)
 
     def _plans_of(self, namespace: str) -> list[FormingGang]:
         return [plan for plan in self._forming.values() if plan.key.namespace == namespace]
@@ -103,16 +105,17 @@ class GangPlans:
 
     def hold(self, forming: FormingGang, uids: Iterable[str]) -> None:
         """Hold the planned devices of members that are not held yet, if their nodes still exist."""
-        node_infos = self._cache.snapshot().node_infos  # valid for the loop: a hold changes only the use of devices
+        node_infos = self._cache.snapshot().node_infos
+        found: dict[str, Reservation] = {}
         for uid in uids:
             node, placement = forming.planned.plan.placements[uid]
             node_info = node_infos.get(node)
-            if node_info is None:
-                continue
-            claims = forming.planned.requirements[uid].for_node(node_info.node).pending_claims
-            for claim, results in zip(claims, placement.results(node_info), strict=False):
-                if claim.uid not in self._cache.reservations.by_claim:  # members may share a claim
-                    self._cache.hold(claim.uid, uid, node, results, forming.deadline)
+            if node_info is not None:
+                claims = forming.planned.requirements[uid].for_node(node_info.node).pending_claims
+                own = placement.holds(uid, claims, node_info, forming.deadline)
+                found = own | found  # members may share a claim: the hold of the first one counts
+        known = self._cache.reservations.by_claim
+        self._cache.hold({uid: held for uid, held in found.items() if uid not in known})
 
     def is_held(self, forming: FormingGang, uid: str) -> bool:
         """Whether the devices are still reserved: meanwhile a claim may have been deleted or allocated elsewhere."""

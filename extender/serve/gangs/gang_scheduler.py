@@ -114,7 +114,7 @@ class GangScheduler:
             is_queued = waiting is not None and _plan_of(key) in self._evaluations
             refusal = self.admission.ask(key, pod.uid, missing, waiting, is_queued=is_queued)
         if refusal is None:
-            return self._plan(pod, key, names, full=waiting is not None and waiting.state is GangState.PLANNABLE)
+            return self._plan(pod, key, names, is_whole=waiting is not None and waiting.state is GangState.PLANNABLE)
         self._deallocate_unused(pod, key)
         return self._rejected(names, refusal)
 
@@ -191,14 +191,14 @@ class GangScheduler:
         before: FormingGang | None = None,
         since: float = inf,
         *,
-        full: bool = False,
+        is_whole: bool = False,
     ) -> FilterResult | None:
         """Plan the gang. None if its minimum runs already, so that the pod is a single pod.
 
         `before` has an earlier plan, whose settled members keep their nodes. `since` is the time of a plan that this
-        one replaces. For `full` see `_planned`.
+        one replaces. For `is_whole` see `_planned`.
         """
-        if before is None and not full and not self._evaluations.has_time(key.namespace):
+        if before is None and not is_whole and not self._evaluations.has_time(key.namespace):
             return self._postponed(key, pod, names)
         gang = self._planning.gang_of(pod)
         if not gang.missing:
@@ -209,7 +209,7 @@ class GangScheduler:
             return self._rejected(names, reason)
         self._cache.release(*{*self._cache.store.members.get(key, ()), pod.uid})
         try:
-            found = self._planned(gang, pod, names, before, full=full)
+            found = self._planned(gang, pod, names, before, is_whole=is_whole)
         except DeadlineExceeded:
             if before is not None:
                 self.plans.end(before, f"planning again for pod {pod.key} takes longer than a call")
@@ -253,10 +253,10 @@ class GangScheduler:
         names: Sequence[str] | None,
         before: FormingGang | None,
         *,
-        full: bool = False,
+        is_whole: bool = False,
     ) -> PlannedGang | WaitsForGang | Reason:
-        """See GangPlanning.plan. `full`: with the time of a whole call, whatever the namespace has left."""
-        call = self._evaluations.full_call if full else self._evaluations.call
+        """See GangPlanning.plan. `is_whole`: with the time of a whole call, whatever the namespace has left."""
+        call = self._evaluations.whole_call if is_whole else self._evaluations.call
         with call(gang.key.namespace) as deadline:
             return self._planning.plan(gang, pod, names, self.admission.occupied_for(gang.key), before, deadline)
 
@@ -274,7 +274,7 @@ class GangScheduler:
         member = next(iter(self._cache.store.members.get(key, {}).values()), None)
         if member is None:
             return True
-        deadline = self._evaluations.whole_call()
+        deadline = self._evaluations.one_plan()
         try:
             self._planning.fits(self._planning.gang_of(member), member, deadline)
         except DeadlineExceeded:
@@ -399,7 +399,7 @@ class GangScheduler:
         forming.answered.intersection_update(forming.arrived)
         gang = self._planning.gang_of(pod)
         try:
-            found = self._planned(gang, pod, None, forming, full=True)
+            found = self._planned(gang, pod, None, forming, is_whole=True)
         except DeadlineExceeded:
             found = Reason(Code.GANG_UNFINISHED, (gang.key.name,))
         if not isinstance(found, PlannedGang):

@@ -46,7 +46,9 @@ METRICS: tuple[MetricSource[Console], ...] = (
     _by_product("berth_gpus", "GPUs, and parts of GPUs that no driver publishes whole", lambda f: f.gpus),
     _by_product("berth_gpus_free", "GPUs without an allocation or a hold, not even of a share", lambda f: f.free),
     _by_product(
-        "berth_gpus_closed", "GPUs in no use that are tainted, or whose node takes no pods", lambda f: f.closed
+        "berth_gpus_closed",
+        "GPUs in no use with a device taint, tolerated or not, or whose node takes no pods",
+        lambda f: f.closed,
     ),
     _by_product("berth_gpus_drifting", "GPUs whose memory is in use although no claim has them", lambda f: f.drifting),
     _by_product("berth_gpus_unhealthy", "GPUs that their agent reports as unhealthy", lambda f: f.unhealthy),

@@ -1,0 +1,161 @@
+"""The first lines of berth assess: would Berth place the pods better, what shows it, and which waiting pods fit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from extender.assess import replayed_pods
+from extender.assess.pod_sets import Bandwidth
+from extender.assess.replayed_pods import Figures, Replayed
+from extender.assess.verdict import verdict_of
+from tests.worlds.assessed_clusters import objects_of, snapshot_file
+from tests.worlds.commands import berth
+
+Json = dict[str, Any]
+UNKNOWN = "It is not known whether Berth would place the running pods better"
+BETTER = "Berth would place the running pods better: "
+NO_BETTER = "Berth would not place the running pods better: "
+BOARDS: Json = {
+    "agent": True,
+    "nodes": {f"n{i}": "dgx1-v100" for i in range(3)},
+    "pods": [
+        *({"name": f"a{i}", "node": f"n{i}", "gpus": [0]} for i in range(3)),
+        *({"name": f"b{i}", "node": f"n{i}", "gpus": [1, 2, 3, 4]} for i in range(3)),
+    ],
+}
+PLUGIN: Json = {
+    "nodes": {
+        "a": {
+            "machine": "hgx-h100-8",
+            "plugin": {"nvidia.com/gpu": "8"},
+            "labels": {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"},
+        }
+    },
+    "pods": [{"name": "p", "node": "a", "plugin": {"nvidia.com/gpu": "2"}}],
+}
+HALF: Json = {
+    "nodes": {"a": "a100-pcie-8-bridged", "h": "hgx-h100-8"},
+    "pods": [{"name": "p", "node": "a", "gpus": [0, 2]}, {"name": "q", "node": "h", "gpus": [0, 2]}],
+}
+CASES: dict[str, tuple[Json, bool | None, list[str]]] = {
+    "joined by Berth alone": (
+        BOARDS, True,
+        [f"{BETTER}joined GPUs for 3 of 3 pods with several (today 0 of 3, first fit ",
+         " Replayed: 6 pods on 3 of 3 nodes."],
+    ),
+    "joined by first fit, too": (
+        {**BOARDS, "pods": [{"name": "p", "node": "n0", "gpus": [3, 4, 5, 6]}]}, None,
+        ["Berth may place the running pods better: joined GPUs for 1 of 1 pod with several (today 0 of 1, first fit 1",
+         "First fit does as well there"],
+    ),
+    "a board with a switch": (
+        {"nodes": {"a": "hgx-h100-8"}, "pods": [{"name": "p", "node": "a", "gpus": [0, 3]}]}, False,
+        [f"{NO_BETTER}joined GPUs for 1 of 1 pod with several (today 1 of 1, first fit 1 of 1); "],
+    ),
+    "single GPUs": (
+        {"nodes": {"a": "t4-4"}, "pods": [{"name": "p", "node": "a", "gpus": [0]}]}, False,
+        [f"{NO_BETTER}none of them has several GPUs"],
+    ),
+    "no links known": (
+        {"nodes": {"a": "dgx1-v100"}, "pods": [{"name": "p", "node": "a", "gpus": [3, 4, 5, 6]}]}, None,
+        [f"{UNKNOWN}. Not compared: 1 pod with several GPUs, whose links no agent of Berth has read."],
+    ),
+    "some links known": (
+        HALF, None,
+        [f"{UNKNOWN}. It would not where that can be compared: joined GPUs for 1 of 1 pod",
+         "Not compared: 1 pod with several GPUs, whose links no agent of Berth has read."],
+    ),
+    "pods of a device plugin beside pods with claims": (
+        {"nodes": {**PLUGIN["nodes"], "t": "t4-4"},
+         "pods": [*PLUGIN["pods"], {"name": "c", "node": "t", "gpus": [0]}]}, None,
+        [f"{UNKNOWN}. Not compared: 1 pod with several GPUs of a device plugin."],
+    ),
+    "a device plugin": (
+        PLUGIN, None,
+        [f"{UNKNOWN}: only the kubelet knows which GPUs they have today. With Berth: joined GPUs for 1 of 1 pod"],
+    ),
+    "nothing runs": (
+        {"nodes": {"a": "t4-4"}, "pods": [{"name": "w", "count": 1}]}, None,
+        [f"{UNKNOWN}: the replay was not computed (no running pod has known claims"],
+    ),
+    "waiting pods": (
+        {"nodes": {"a": "t4-4", "b": "a100-pcie-8-bridged"},
+         "pods": [{"name": "p", "node": "a", "gpus": [0]}, {"name": "fits", "count": 3}, {"name": "large", "count": 9},
+                  {"name": "also", "count": 3},
+                  {"name": "joined", "count": 2, "annotations": {"berth.dev/topology": "required"}}]}, False,
+        ["Waiting pods that would fit now, each alone or with its gang: 2 of 4; of 1 it is not known."],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_first_lines_say_whether_berth_would_help(name: str, tmp_path: Path) -> None:
+    described, helps, texts = CASES[name]
+    path, page = snapshot_file(tmp_path, objects_of(described)), tmp_path / "page.html"
+    code, out, err = berth(["assess", str(path), "--html", str(page), "--output", "json"])
+    assert code == 0, err
+    found = json.loads(out)["verdict"]
+    assert found["helps"] is helps
+    assert [text for text in texts if text not in " ".join(found["sentences"])] == []
+    assert found["sentences"][0] in page.read_text().replace("&#x27;", "'")
+
+
+def test_the_screen_begins_with_the_verdict_and_says_that_no_replay_was_asked_for(tmp_path: Path) -> None:
+    path = str(snapshot_file(tmp_path, objects_of(BOARDS)))
+    assert berth(["assess", path])[1].startswith(BETTER)
+    assert berth(["assess", path, "--no-replay"])[1].startswith(
+        f"{UNKNOWN}: the replay was not computed (not asked for)."
+    )
+
+
+def figures(placement: str, started: int, joined: int, nics: float, domains: float) -> Figures:
+    return Figures(placement, started, joined / 10, 100.0, 0.9, nics, domains, 10, joined)
+
+
+TODAY, FIRST_FIT = figures("today", 20, 5, 0.5, 2.0), figures("first fit", 20, 4, 0.4, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("berths", "helps", "text"),
+    [
+        (
+            figures("Berth", 19, 9, 0.4, 1.0),
+            True,
+            (
+                f"{BETTER}joined GPUs for 9 of 10 pods with several (today 5 of 10, first fit 4 of 10); "
+                "1.0 domains for a gang (today 2.0, first fit 2.0). "
+                "Worse: 40% of the NICs near (today 50%); 19 of 20 jobs placed. "
+                "Replayed: 30 pods on 4 of 8 nodes, without 2 that cannot be replayed."
+            ),
+        ),
+        (
+            figures("Berth", 20, 4, 0.5, 2.0),
+            False,
+            "Worse: joined GPUs for 4 of 10 pods with several (today 5 of 10). Replayed",
+        ),
+        (figures("Berth", 20, 5, 0.504, 2.0), False, NO_BETTER),
+    ],
+    ids=["better and worse", "worse", "a difference that is not shown"],
+)
+def test_what_is_worse_with_berth_is_told(berths: Figures, helps: bool, text: str) -> None:
+    replay = Replayed(4, 8, 30, 20, 2, 0, [TODAY, berths, FIRST_FIT])
+    found = verdict_of(replay, Bandwidth(10, 10, 5, 900.0, 1000.0), 0, ())
+    assert (found.helps, text in found.sentences[0]) == (helps, True), found.sentences
+
+
+def test_gangs_that_only_a_larger_replay_would_have_are_no_reason_for_a_no(tmp_path: Path) -> None:
+    racks = {name: {"machine": "hgx-h100-8", "labels": {"topology.kubernetes.io/rack": name}} for name in "abc"}
+    pods = [{"name": f"g{i}", "node": node, "gpus": [0, 1, 2, 3], "group": "g"} for i, node in enumerate("ab")]
+    path = snapshot_file(
+        tmp_path, objects_of({"nodes": racks, "pods": [*pods, {"name": "p", "node": "a", "gpus": [4, 5]}]})
+    )
+    with patch.object(replayed_pods, "_MAX_NODES", 1):
+        _, out, _ = berth(["assess", str(path), "--output", "json"])
+    found = json.loads(out)["verdict"]
+    assert found["helps"] is None
+    assert "Not compared: 1 gang over more domains than needed, not all on replayed nodes." in found["sentences"][0]
