@@ -36,7 +36,7 @@ from extender.defrag.restarts import WAIT_COST, Asked, Restart, cost_of, deletio
 from extender.gangs.domains import natural
 
 _MAX_EXHAUSTIVE = 12  # restarts of a domain of which all sets are tried
-_MAX_SETS = 4096  # of a domain with more restarts; the cheapest
+_MAX_SETS = 1 << _MAX_EXHAUSTIVE  # of a domain with more restarts; the cheapest
 _MAX_TRIES = 512  # sets of one domain that the filter or the planner is asked about
 _MAX_ADDED = 256  # sets of further restarts of an advice; of more, single ones and those that the waiting pods need
 _MAX_TRIALS = 2048  # sets for which all restarted pods are placed
@@ -170,22 +170,21 @@ class _Search:
 
     def _try_domains(self, fit: Fit) -> None:
         """Try the sets of each domain that may have the best. Raises DeadlineExceeded, also after too many trials."""
-        is_first, large = True, 0
+        large = 0
         for domain in fit.domains():
             if domain.bound + self._floor >= self._limit:
                 break
             if not fit.has_amounts(domain):
                 continue
-            if is_first:
-                self.least, is_first = domain.bound + self._floor, False
+            self.least = self.least or domain.bound + self._floor  # the bound of the first domain is the lowest
             if len(domain.restarts) <= _MAX_EXHAUSTIVE:
                 if fit.fits(domain, domain.restarts):
-                    self._try_sets(fit, domain, 1 << _MAX_EXHAUSTIVE)
+                    self._try_sets(fit, domain)
             elif large == _MAX_LARGE:
                 self.leave_out(domain.bound + self._floor)
             elif self._try_places(fit, domain):
                 large += 1
-                self._try_sets(fit, domain, _MAX_SETS)
+                self._try_sets(fit, domain)
 
     def leave_out(self, least: float) -> None:
         """A limit leaves out what costs so much at least."""
@@ -197,10 +196,10 @@ class _Search:
 
     # -- one domain ------------------------------------------------------------------------------------------
 
-    def _try_sets(self, fit: Fit, domain: Domain, most: int) -> None:
-        """Try all sets of the restarts of a domain, the cheapest first, without those that have one that fits.
+    def _try_sets(self, fit: Fit, domain: Domain) -> None:
+        """Try the sets of the restarts of a domain, the cheapest first, without those that have one that fits.
 
-        At most as many as `most`. None is tried if the bound says that the best advice is not dearer.
+        None is tried if the bound says that the best advice is not dearer.
         """
         fitting, tries = list[frozenset[str]](), 0
         if domain.bound + self._floor >= self._limit:
@@ -208,7 +207,7 @@ class _Search:
         for number, chosen in enumerate(_cheapest_first(domain.restarts)):
             if cost_of(chosen) + self._floor >= self._limit:
                 return
-            if number == most:
+            if number == _MAX_SETS:
                 self.leave_out(cost_of(chosen) + self._floor)
                 return
             names = frozenset(one.name for one in chosen)
