@@ -107,7 +107,7 @@ def assess(reading: ClusterReading, policy: Policy, source: str = "", *, replays
     )
     if replays:
         found.replay = replayed_pods(reading, snapshot, sets, gangs, policy, unread.nodes)
-    found.verdict = verdict_of(found.replay, found.bandwidth, found.waiting)
+    found.verdict = verdict_of(found.replay, found.bandwidth, found.plugin_several, found.waiting)
     found.unknown = list(_unknown(found, reading, snapshot))
     return found
 

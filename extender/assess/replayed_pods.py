@@ -52,6 +52,7 @@ class Replayed:
     pods: int = 0
     jobs: int = 0
     left_out: int = 0  # pods on these nodes that cannot be replayed
+    wide_gangs: int = 0  # gangs over more domains than they need that are not replayed: some pods are on other nodes
     rows: list[Figures] = field(default_factory=list)
     problem: str = ""
     of_plugin: bool = False  # the pods are those of a device plugin
@@ -86,6 +87,7 @@ def replayed_pods(
     chosen = choice.chosen
     today = [one for one in sets if one.uid in chosen and one.is_measured]
     inside = [one for one in gangs if one.uids <= chosen]
+    found.wide_gangs = sum(one.domains > one.fewest and not one.uids <= chosen for one in gangs)
     pairs = [(one.near, one.pairs) for one in sets if one.uid in chosen and one.pairs]
     nics = sum(near for near, _ in pairs) / sum(count for _, count in pairs) if pairs else None
     found.rows = [_today(today, inside, len(jobs), nics)]

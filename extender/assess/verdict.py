@@ -15,6 +15,7 @@ from extender.assess.replayed_pods import Figures, Replayed
 from extender.assess.waiting_pods import WaitingPods
 from extender.base.text_limits import counted
 
+_NO = "Berth would not place the running pods better"
 _UNKNOWN = "It is not known whether Berth would place the running pods better"
 
 
@@ -61,28 +62,34 @@ _MEASURES = (
 )
 
 
-def verdict_of(replay: Replayed, bandwidth: Bandwidth, waiting: Sequence[WaitingPods]) -> Verdict:
-    """The verdict. `bandwidth` is that of the running pods today."""
-    helps, text = _of_replay(replay, bandwidth)
-    unmeasured = bandwidth.pods - bandwidth.measured
-    if unmeasured and bandwidth.measured:
-        helps = helps or None
-        text += f" Without {counted(unmeasured, 'pod')} with several GPUs, whose links are not known."
+def verdict_of(replay: Replayed, bandwidth: Bandwidth, plugin_several: int, waiting: Sequence[WaitingPods]) -> Verdict:
+    """The verdict. `bandwidth` is that of the running pods today, without the `plugin_several` of a device plugin."""
+    helps, text = _of_replay(replay, list(_left_out(replay, bandwidth, plugin_several)))
     return Verdict(helps, (text, *_of_waiting(waiting)))
 
 
-def _of_replay(replay: Replayed, bandwidth: Bandwidth) -> tuple[bool | None, str]:
+def _left_out(replay: Replayed, bandwidth: Bandwidth, plugin_several: int) -> Iterator[str]:
+    """What might be better with Berth, and is not compared."""
+    if unmeasured := bandwidth.pods - bandwidth.measured:
+        yield f"{counted(unmeasured, 'pod')} with several GPUs, whose links no agent of Berth has read"
+    if plugin_several and not replay.of_plugin:
+        yield f"{counted(plugin_several, 'pod')} with several GPUs of a device plugin"
+    if replay.wide_gangs:
+        yield f"{counted(replay.wide_gangs, 'gang')} over more domains than needed, not all on replayed nodes"
+
+
+def _of_replay(replay: Replayed, left_out: Sequence[str]) -> tuple[bool | None, str]:
     if not replay.rows:
         return None, f"{_UNKNOWN}: the replay was not computed ({replay.problem})."
     today, berth, first_fit = replay.rows[:3]
+    missing = f" Not compared: {'; '.join(left_out)}." if left_out else ""
     measured = [one for one in _MEASURES if one.value(berth) is not None]
-    if not measured and bandwidth.pods:
-        return None, f"{_UNKNOWN}: no agent of Berth has read which GPUs links join."
+    if not measured and missing:
+        return None, f"{_UNKNOWN}.{missing}"
     if not measured:
-        text = "none of them has several GPUs or a NIC, or is in a gang"
-        return False, f"Berth would not place the running pods better: {text}."
+        return False, f"{_NO}: none of them has several GPUs or a NIC, or is in a gang."
     gains = [one for one in measured if one.gain(berth, today) > 0]
-    after = f"{_worse(measured, replay)} {_extent(replay)}"
+    after = f"{_worse(measured, replay)} {_extent(replay)}{missing}"
     if any(one.gain(berth, first_fit) > 0 for one in gains):
         return True, f"Berth would place the running pods better: {_list(gains, replay)}.{after}"
     if gains:
@@ -91,7 +98,9 @@ def _of_replay(replay: Replayed, bandwidth: Bandwidth) -> tuple[bool | None, str
     if unknown := [one for one in measured if one.value(today) is None]:
         why = "only the kubelet knows which GPUs they have today"
         return None, f"{_UNKNOWN}: {why}. With Berth: {_list(unknown, replay)}.{after}"
-    return False, f"Berth would not place the running pods better: {_list(measured, replay)}.{after}"
+    if missing:
+        return None, f"{_UNKNOWN}. It would not where that can be compared: {_list(measured, replay)}.{after}"
+    return False, f"{_NO}: {_list(measured, replay)}.{after}"
 
 
 def _list(measures: Sequence[_Measure], replay: Replayed) -> str:

@@ -96,23 +96,23 @@ class Shape:
 
 
 def largest_shapes(snapshot: Snapshot) -> list[Shape]:
-    """For each product, a pod with the largest set of joined GPUs that a node of it could have."""
+    """For each product, a pod with the largest set of joined GPUs that a node of it could have, or with one GPU."""
     found: dict[str, Shape] = {}
     for node_info in snapshot.node_infos.values():
         gpus = [node_info.inventory.devices[bit] for bit in node_info.gpu_bits if bit >= 0]
-        if node_info.fabric is None or not gpus or gpus[0].id.driver not in snapshot.classes:
+        if not gpus or gpus[0].id.driver not in snapshot.classes:
             continue
-        size = largest_joined(node_info.fabric.graph, node_info.positions(-1), len(gpus))
-        name = product(node_info)
-        if size > max(1, found[name].gpus if name in found else 1):
+        fabric, name = node_info.fabric, product(node_info)
+        size = largest_joined(fabric.graph, node_info.positions(-1), len(gpus)) if fabric is not None else 1
+        if name not in found or size > found[name].gpus:
             selector = product_expression(gpus[0])
             found[name] = Shape(size, class_name=gpus[0].id.driver, selector=selector, product=name)
     return [found[name] for name in sorted(found)]
 
 
 def unsized_products(snapshot: Snapshot) -> list[str]:
-    """What is not known of the largest joined sets, a sentence for each product without a shape."""
-    shapes, nodes = {one.product for one in largest_shapes(snapshot)}, dict[str, list[str]]()
+    """What is not known of the largest joined sets, a sentence for each product of which only one GPU is a shape."""
+    shapes, nodes = {one.product for one in largest_shapes(snapshot) if one.gpus > 1}, dict[str, list[str]]()
     several = [info for info in snapshot.node_infos.values() if info.positions(-1).bit_count() > 1]
     for name in unread(several):
         nodes.setdefault(product(snapshot.node_infos[name]), []).append(name)

@@ -108,7 +108,7 @@ def defrag_command(
     """Say which pods to restart so that others fit.
 
     It only lists objects. Without a pod, a file or --gpus, it answers for the largest set of joined GPUs of each
-    product. Exit code 1 if there is no advice.
+    product, or for one GPU. Exit code 1 if there is no room and no advice.
 
     Examples: berth defrag pod llm-0 -n training;  berth defrag --gpus 8;  berth defrag -f job.yaml
     """
@@ -234,7 +234,10 @@ def _show(found: Sequence[RestartAdvice], reading: ClusterReading, output: str, 
         say_json({"advice": [one.as_json() for one in found], "not_known": notes})
         return
     if not found:
-        say("no product is known to have GPUs that links join: ask with --gpus", err=output == "commands")
+        say(
+            "no answer: no node has GPUs with a DeviceClass of their driver's name: ask with --gpus, --class",
+            err=output == "commands",
+        )
     if output == "commands":
         for one in found:
             for line in (*[f"# {one.wanted}"] * (len(found) > 1), *one.commands):

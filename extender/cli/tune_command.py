@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -17,7 +19,7 @@ from extender.cli.logs import set_up_logging
 from extender.cli.object_files import policy_of
 from extender.cli.options import Columns, Output
 from extender.cli.output import Screen, say, say_json, table_screen
-from extender.cli.replay_command import named_fleet, named_jobs, write_text
+from extender.cli.replay_command import named_fleet, named_jobs, time_text, write_text
 from extender.files import name_of
 from extender.policy import Policy
 from extender.replay import Fleet, Job
@@ -25,6 +27,7 @@ from extender.tune import AIMS, MAX_DRAWS, Aim, Interval, Tuning, frontier_pictu
 
 _ROWS = 10  # candidates of the table
 _MIN_DRAWS = 5
+_LONG = 600.0  # seconds; a shorter tuning needs no notice
 
 
 def tune_command(
@@ -81,10 +84,25 @@ def _run(fleet: Fleet, jobs: Sequence[Job], policy: Policy, aim: Aim, seed: int,
     with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
         task = bar.add_task("", replays=0)
 
+        done, started = 0, time.monotonic()
+
         def tell(more: int, replays: int) -> None:
+            nonlocal done
             bar.update(task, advance=more, total=replays * len(jobs), replays=replays)
+            if done < len(jobs) <= done + more:  # the first replay runs alone
+                _say_time(time.monotonic() - started, replays)
+            done += more
 
         return tune(fleet, jobs, policy, aim, seed, draws, tell)
+
+
+def _say_time(seconds: float, replays: int) -> None:
+    """How long a tuning may take, if that is long. `seconds` are those of its first replay."""
+    cores = os.cpu_count() or 1
+    most = (replays - 1) * seconds / cores
+    if most >= _LONG:
+        each = f"at most {replays - 1} more replays of some {time_text(seconds)}, on {counted(cores, 'core')}"
+        say(f"{each}: up to {time_text(most)}", err=True)
 
 
 def policy_file(found: Tuning) -> str:
@@ -115,6 +133,10 @@ def _print(found: Tuning, name: str) -> None:
     screen.print(table)
     if len(found.trials) > _ROWS:
         screen.print(f"and {counted(len(found.trials) - _ROWS, 'candidate')} more: --output json has all")
+    if found.dropped:
+        screen.print(
+            f"{counted(len(found.dropped), 'candidate')} that served the jobs as they are less: not tried further"
+        )
     screen.print()
     if found.candidate is not None:
         screen.print(f"{found.words(found.candidate)}, on {counted(len(found.judged), 'other draw')} of the jobs:")

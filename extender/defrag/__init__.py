@@ -3,12 +3,11 @@
 `advise` searches; clusters.py places pods on hypothetical snapshots with the code of filter and of the gang planner.
 """
 
-from extender.defrag.cheapest_restarts import NEAR, Advice, Verdict, advise
+from extender.defrag.cheapest_restarts import Advice, Verdict, advise
 from extender.defrag.clusters import Cluster
 from extender.defrag.restarts import RESERVED, TOLERATION, WAIT_COST, Asked, Restart, again, gpus_of
 
 __all__ = [
-    "NEAR",
     "RESERVED",
     "TOLERATION",
     "WAIT_COST",

@@ -9,7 +9,8 @@ For each set, the wanted pods get their places first. Then the restarted pods ge
 first, and at the end on the free rest of the same nodes: a taint reserves these meanwhile. Pods without a place cost
 WAIT_COST for each GPU, as in the proof. Further restarts are tried that may give it one, if they cost less than that.
 
-An advice that seems cheaper than the best one is proved at once: it costs what the proof says.
+Of each set and its further restarts, the cheapest advice is proved if it seems better than the best one: it costs what
+the proof says.
 
 At the end come the sets after which more GPUs wait than must by their numbers. For these, other orders of the restarts
 and other reserved nodes are tried (orders.py).
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from heapq import heappop, heappush
@@ -43,7 +45,7 @@ _MAX_STEPS = 2048  # restarts that are placed, and plans of gangs, for other ord
 _MAX_STEP_NODES = 1 << 19  # steps times nodes of the cluster: a step takes longer in a large one
 _MAX_RESERVED = 256  # sets of nodes that may be reserved for one set of restarts
 _MAX_LARGE = 8  # domains with many restarts
-NEAR = 1.1  # of the least cost: as good
+_NEAR = 1.1  # of the least cost: as good
 
 
 class Verdict(StrEnum):
@@ -70,7 +72,7 @@ class Advice:
     @property
     def is_cheapest(self) -> bool:
         """False: a limit ended the search, and there may be an advice that is cheaper by more than a tenth."""
-        return self.verdict is not Verdict.GAVE_UP and self.cost <= NEAR * self.least < inf
+        return self.verdict is not Verdict.GAVE_UP and self.cost <= _NEAR * self.least < inf
 
 
 Prove = Callable[[Advice], float]
@@ -92,6 +94,8 @@ def advise(
         search.run()
     except DeadlineExceeded:
         search.leave_out(search.least)
+        with suppress(DeadlineExceeded):
+            search.settle()
     if search.best is None:
         return Advice(Verdict.IMPOSSIBLE if search.left_out == inf else Verdict.GAVE_UP)
     return replace(search.best, least=min(search.left_out, search.best.cost))
@@ -102,6 +106,7 @@ class _Trial(NamedTuple):
 
     advice: Advice
     refill: Refill
+    nodes: Sequence[str]  # for the wanted pods
 
 
 class _Open(NamedTuple):
@@ -141,6 +146,7 @@ class _Search:
         self._floor = 0.0  # the least cost of waiting
         self._by_node = by_node
         self._wanted = Counter[int]()  # the wanted pods by their GPUs, as far as these are known
+        self._unsettled: list[_Trial] = []
         self._open: list[_Open] = []
         self.least = 0.0  # the search finds no advice below this cost, unless a limit left it out
         self.best: Advice | None = None
@@ -242,7 +248,7 @@ class _Search:
     # -- the rest of the cluster -----------------------------------------------------------------------------
 
     def _try(self, nodes: Sequence[str], chosen: Sequence[Restart]) -> None:
-        """Place all pods after these restarts, the wanted ones on these nodes. Keep the cheapest advice."""
+        """Place all pods after these restarts, the wanted ones on these nodes. Further restarts may cost less."""
         found = self._placed(nodes, chosen)
         while found is not None and found.refill.waiting_gpus and self._prove is not None:
             more = (self._placed(nodes, one) for one in self._additions(found, tuple(nodes)))
@@ -250,6 +256,7 @@ class _Search:
             if _cost(best) >= _cost(found):
                 break
             found = best
+        self.settle()
 
     def _placed(self, nodes: Sequence[str], chosen: Sequence[Restart]) -> _Trial | None:
         """The wanted pods get their places on these nodes, and then those that are restarted get theirs."""
@@ -260,24 +267,33 @@ class _Search:
         if wanted is None:
             return None
         found = refill(wanted.cluster, deletion_order(chosen), frozenset(wanted.nodes.values()))
-        advice = self._keep(wanted, found, frozenset(wanted.nodes.values()))
-        if self._prove is not None and advice.cost > cost_of(chosen):
-            must = least_waiting_after(self._cluster.without(chosen), chosen, self._wanted)
-            least = cost_of(chosen) + WAIT_COST * must
-            if advice.cost > least:
-                self._open.append(_Open(least, len(self._open), nodes, chosen))
-        return _Trial(advice, found)
+        self._unsettled.append(_Trial(_advice(wanted, found, frozenset(wanted.nodes.values())), found, nodes))
+        return self._unsettled[-1]
 
-    def _keep(self, wanted: Placed, found: Refill, reserved: Nodes) -> Advice:
-        """Note an advice at once, if it is the best: a limit may end the search before the next one."""
-        cost = cost_of(found.order) + WAIT_COST * found.waiting_gpus
-        advice = Advice(Verdict.ADVICE, found.order, wanted.nodes, found.places, reserved, cost)
+    def settle(self) -> None:
+        """Prove the trials that may be the best, the cheapest first, and note those that other orders may make cheaper.
+
+        It proves at least one, also when the time is over. Raises DeadlineExceeded.
+        """
+        trials, self._unsettled = sorted(self._unsettled, key=_cost), []
+        for number, trial in enumerate(trials):
+            if number and trial.advice.cost < self._limit:
+                self._cluster.memory.context.deadline.check_time()
+            cost, chosen = self._proved(trial.advice), trial.advice.restarts
+            if self._prove is not None and cost > cost_of(chosen):
+                must = least_waiting_after(self._cluster.without(chosen), chosen, self._wanted)
+                least = cost_of(chosen) + WAIT_COST * must
+                if cost > least:
+                    self._open.append(_Open(least, len(self._open), trial.nodes, chosen))
+
+    def _proved(self, advice: Advice) -> float:
+        """The cost of an advice, in its proof if it may be the best, which it becomes then."""
+        cost = advice.cost
         if cost < self._limit:
-            if self._prove is not None:
-                advice = replace(advice, cost=self._prove(advice))
-            if self.best is None or advice.cost < self.best.cost:
-                self.best = advice
-        return advice
+            cost = cost if self._prove is None else self._prove(advice)
+            if self.best is None or cost < self.best.cost:
+                self.best = replace(advice, cost=cost)
+        return cost
 
     def _additions(self, found: _Trial, nodes: tuple[str, ...]) -> Iterator[tuple[Restart, ...]]:
         """The restarts of an advice with a few more that may give those a place that wait, and cost less than that."""
@@ -298,7 +314,7 @@ class _Search:
         for more in sets:
             together = (*advice.restarts, *more)
             tried = nodes, frozenset(one.name for one in together)
-            if cost_of(together) + self._floor >= self._limit:
+            if cost_of(together) + self._floor >= min(self._limit, advice.cost):
                 continue
             if tried not in self._tried and cost_of(more) < saved and within(self._budgets, together):
                 self._tried.add(tried)
@@ -338,7 +354,8 @@ class _Search:
                 orders = Orders(one.chosen, reserved, steps)
                 orders.below = self._below(one)
                 for found in orders.better(wanted.cluster):
-                    self._keep(wanted, found, reserved)
+                    self._proved(_advice(wanted, found, reserved))
+                    self._cluster.memory.context.deadline.check_time()
                     orders.below = self._below(one)
             if not steps.left:
                 self.leave_out(one.least)
@@ -383,6 +400,11 @@ def _by_node(restarts: Iterable[Restart]) -> dict[str, list[Restart]]:
         for name in one.nodes:
             found.setdefault(name, []).append(one)
     return found
+
+
+def _advice(wanted: Placed, found: Refill, reserved: Nodes) -> Advice:
+    cost = cost_of(found.order) + WAIT_COST * found.waiting_gpus
+    return Advice(Verdict.ADVICE, found.order, wanted.nodes, found.places, reserved, cost)
 
 
 def _cost(found: _Trial) -> float:

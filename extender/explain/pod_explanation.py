@@ -560,7 +560,6 @@ def clique_misses(nodes: Iterable[str], requirements: PodRequirements, snapshot:
         more = f" and {counted(len(names) - 1, 'more node')}" if len(names) > 1 else ""
         where = f"{names[0]}{more} of NVLink clique {one_line(clique)}"
         text = f"fits on {where} once the other ComputeDomain{held} ends"
-        text += assumed_for([requirements.intent], [snapshot.node_infos[names[0]]])
         found.append((bool(others), len(own) + others, text))
     return tuple(text for _, _, text in sorted(found)[:_MAX_CLIQUES])
 

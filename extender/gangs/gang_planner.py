@@ -138,11 +138,11 @@ class _Planner:
         self._snapshot = snapshot
         self._context = context
         self._rooms = rooms
-        self._steps = Steps(MAX_STEPS)
         self._crowded = _crowded_nodes(problem.members, snapshot)
         forbids = problem.members[0].requirements.policy.compute_domains == "require"
         self._forbidden = self._crowded if forbids else frozenset[str]()
         self._names = [name for one in rooms for name in one.most if name not in self._forbidden]
+        self._steps = Steps(MAX_STEPS)
         self._domains = Domains(problem, snapshot, dict.fromkeys(self._names))
         self._order = PlaceOrder(rooms, self._domains, uses, snapshot, context)
         self._free = _free_together(rooms)

@@ -17,7 +17,7 @@ No status depends on time: a call that runs out of it raises DeadlineExceeded, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
@@ -45,7 +45,7 @@ from extender.allocation.nodes import AllocatedState, Interned
 from extender.api.claim_specs import DeviceRequest
 from extender.api.nodes import NodeSelector
 from extender.api.reasons import Code, Reason
-from extender.api.resource_claims import Allocation, Claim, Result
+from extender.api.resource_claims import Allocation, Claim, Reservation, Result
 from extender.base.berth_errors import InvalidClaim, OutOfSteps
 from extender.base.bits import members, union
 from extender.base.deadline import NO_DEADLINE, Deadline
@@ -106,6 +106,16 @@ class Placement:
             )
             for claim in self.solution.picks
         ]
+
+    def holds(
+        self, pod_uid: str, claims: Sequence[Claim], node_info: NodeInfo, deadline: float
+    ) -> dict[str, Reservation]:
+        """The holds of a pod's pending claims on this node, by UID of the claim, until `deadline`.
+
+        A node may need another number of claims than on the snapshot of the placement: it may offer a resource itself.
+        """
+        pairs, name = zip(claims, self.results(node_info), strict=False), node_info.node.name
+        return {claim.uid: Reservation(pod_uid, name, results, deadline) for claim, results in pairs}
 
     def devices(self, node_info: NodeInfo) -> tuple[str, ...]:
         """The devices as driver/pool/device."""

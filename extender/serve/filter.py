@@ -27,7 +27,7 @@ from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import GroupKey
 from extender.api.pods import Pod
 from extender.api.reasons import Code, Reason
-from extender.api.resource_claims import Claim, Reservation
+from extender.api.resource_claims import Claim
 from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.base.fair_lru import FairLRU
 from extender.cache import ClusterCache
@@ -299,8 +299,9 @@ class FilterService:
         if requirements.allocated_claims or requirements.promised_claims:
             with self.evaluation(pod.key.namespace) as context, suppress(DeadlineExceeded):  # bind chooses again
                 placement = beside_own(placement, snapshot.node_infos[node], requirements, context)
-        until = self._clock() + requirements.policy.hold_seconds
-        self._cache.hold(holds_of(pod.uid, requirements, snapshot.node_infos[node], placement, until))
+        node_info, until = snapshot.node_infos[node], self._clock() + requirements.policy.hold_seconds
+        claims = requirements.for_node(node_info.node).pending_claims
+        self._cache.hold(placement.holds(pod.uid, claims, node_info, until))
         # Pods that share a claim are sent to the node of its hold, so kube-scheduler gets no other node to choose.
         shared = any(self._cache.store.is_shared(claim.key) for claim in requirements.pending_claims)
         return FilterResult(list(listed)[:1] if shared else list(listed))
@@ -513,13 +514,3 @@ def _main_code(
         return Code.COLLECTED_FOR_GANG
     held = for_gangs and code is Code.HELD and for_gangs >= sum(text == _HELD for text in reasons.values())
     return Code.HELD_FOR_GANG if held else code
-
-
-def holds_of(
-    pod_uid: str, requirements: PodRequirements, node_info: NodeInfo, placement: Placement, deadline: float
-) -> dict[str, Reservation]:
-    """The holds of a placement by UID of the claim, until `deadline` in seconds of the service's clock."""
-    claims, name = requirements.for_node(node_info.node).pending_claims, node_info.node.name
-    # A placement of an older snapshot may be for another number of claims: the node offers the resource itself now.
-    pairs = zip(claims, placement.results(node_info), strict=False)
-    return {claim.uid: Reservation(pod_uid, name, results, deadline) for claim, results in pairs}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from extender.policy import Policy, Weights
 from extender.replay import Job
-from extender.tune.aims import Aim, Figures, gains
+from extender.tune.aims import AIMS, Aim, Figures, gains
 
 _FACTORS = (0.2, 5.0, 0.0, 25.0)  # of the present weight, the nearest first
 _MAX_WEIGHT = 100.0  # the largest weight of the schema
@@ -67,6 +67,22 @@ class Trial:
 
     changes: Changes
     figures: Sequence[Figures]
+
+
+def halved(aim: Aim, before: Figures, trials: Sequence[Trial]) -> tuple[list[Trial], list[Trial]]:
+    """(the candidates to try on further draws, the others). The first draw of `trials` decides.
+
+    The better half stays, and the best for each other aim: the frontier ends there.
+    """
+    gained = {other.name: [mean_gain(other, [before], one) for one in trials] for other in AIMS.values()}
+    order = sorted(range(len(trials)), key=lambda at: -gained[aim.name][at])
+    stay = {*order[: half_of(len(trials))], *(values.index(max(values)) for values in gained.values() if values)}
+    return [trials[at] for at in sorted(stay)], [trials[at] for at in order if at not in stay]
+
+
+def half_of(candidates: int) -> int:
+    """How many of so many candidates are its better half."""
+    return (candidates + 1) // 2
 
 
 def combinations(aim: Aim, before: Sequence[Figures], trials: Sequence[Trial]) -> Iterator[Changes]:

@@ -1,8 +1,10 @@
 """Tunes the weights of a policy by replays: tries candidates on some draws of the jobs, and judges one on others.
 
-A draw has as many jobs as the user's file, drawn from it with replacement (a bootstrap); each keeps its arrival and
-its duration. The draws stand for other weeks with such jobs. Whoever takes the best of many candidates takes the
-luckiest, too, so the candidate is judged against the present policy on draws that did not choose it.
+The first draw is the user's file as it is. Each other one has as many jobs, drawn from it with replacement (a
+bootstrap); each keeps its arrival and its duration. They stand for other weeks with such jobs. The half of the
+candidates that serves the aim worse with the first draw is not tried on others (successive halving). Whoever takes the
+best of many candidates takes the luckiest, too, so the candidate is judged against the present policy on draws that did
+not choose it.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from extender.api.fields import Json
 from extender.base.berth_errors import WireError
@@ -24,6 +26,8 @@ from extender.tune.candidates import (
     changed,
     chosen,
     combinations,
+    half_of,
+    halved,
     mean_gain,
     single_changes,
     weights_that_matter,
@@ -31,7 +35,7 @@ from extender.tune.candidates import (
 )
 
 T = TypeVar("T")
-SEARCH_DRAWS = 4
+SEARCH_DRAWS = 4  # the first one is the user's jobs
 _MAX_COMBINATIONS = 4  # of three changes
 Progress = Callable[[int, int], None]
 """Is told how many more jobs have arrived in replays, and how many replays there will be at most."""
@@ -39,7 +43,10 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Tuning:
-    """What tuning found. Figures by draw: `before` and `trials` of the first draws, the judged ones of the others."""
+    """What tuning found. Figures by draw: `before` and `trials` of the first draws, the judged ones of the others.
+
+    `dropped` are candidates that were tried on the first draw alone.
+    """
 
     aim: Aim
     policy: Policy  # the present one
@@ -48,6 +55,7 @@ class Tuning:
     candidate: Trial | None
     judged_before: Sequence[Figures]
     judged: Sequence[Figures]
+    dropped: Sequence[Trial] = ()
 
     @property
     def is_better(self) -> bool:
@@ -91,6 +99,7 @@ class Tuning:
                 }
                 for trial in self.trials
             ],
+            "dropped": [dict(trial.changes) for trial in self.dropped],
             "judged": None,
         }
         if self.candidate is not None:
@@ -135,26 +144,37 @@ def tune(
         raise WireError(f"--aim {aim.name}", aim.lacks)
     singles = single_changes(policy.weights, weights_that_matter(jobs))
     runner = _Runner(fleet, policy, seed, progress)
-    runner.expect(1 + len(singles) + (1 + len(singles) + _MAX_COMBINATIONS) * SEARCH_DRAWS + 2 * draws)
-    now, waits = runner.present(jobs)
-    if aim.of_waits and not waits:
+    later = _MAX_COMBINATIONS * SEARCH_DRAWS + 2 * draws
+    most_kept = half_of(len(singles)) + len(AIMS) - 1
+    runner.expect(1 + len(singles) + (1 + most_kept) * (SEARCH_DRAWS - 1) + later)
+    now = runner.present(jobs)
+    if aim.of_waits and not now.has_waits:
         raise WireError(f"--aim {aim.name}", "no job waits on this fleet, so other weights cannot start one earlier")
-    singles = runner.that_decide_otherwise(singles, jobs, now)
-    generators = [random.Random(f"{seed}/{one}") for one in range(SEARCH_DRAWS + draws)]  # noqa: S311 - no secrets
-    drawn = [resampled(jobs, one) for one in generators]
+    kept, dropped = halved(aim, now.figures, runner.that_decide_otherwise(singles, jobs, now.decisions))
+    generators = [random.Random(f"{seed}/{one}") for one in range(1, SEARCH_DRAWS + draws)]  # noqa: S311 - no secrets
+    drawn = [list(jobs), *(resampled(jobs, one) for one in generators)]
     first, others = drawn[:SEARCH_DRAWS], drawn[SEARCH_DRAWS:]
-    runner.expect((1 + len(singles) + _MAX_COMBINATIONS) * SEARCH_DRAWS + 2 * draws)
-    before, *found = runner.figures([(), *singles], first)
+    runner.expect((1 + len(kept)) * (SEARCH_DRAWS - 1) + later)
+    before, *found = runner.figures([(), *(trial.changes for trial in kept)], first[1:], 1)
     if all(math.isnan(one[aim.name]) for one in before):
         raise WireError(f"--aim {aim.name}", aim.unknown)
-    trials = [Trial(*one) for one in zip(singles, found, strict=True)]
+    before = [now.figures, *before]
+    trials = [Trial(one.changes, [*one.figures, *more]) for one, more in zip(kept, found, strict=True)]
     together = list(combinations(aim, before, trials))
-    trials += [Trial(*one) for one in zip(together, runner.figures(together, first), strict=True)]
+    trials += [Trial(*one) for one in zip(together, runner.figures(together, first, 0), strict=True)]
     candidate = chosen(aim, before, trials)
     if candidate is None:
-        return Tuning(aim, policy, before, trials, None, (), ())
-    judged_before, judged = runner.figures([(), candidate.changes], others, 1 + len(first))
-    return Tuning(aim, policy, before, trials, candidate, judged_before, judged)
+        return Tuning(aim, policy, before, trials, None, (), (), dropped)
+    judged_before, judged = runner.figures([(), candidate.changes], others, len(first))
+    return Tuning(aim, policy, before, trials, candidate, judged_before, judged, dropped)
+
+
+class _Found(NamedTuple):
+    """What a replay of the user's jobs found, see decisions_of."""
+
+    decisions: str
+    has_waits: bool
+    figures: Figures
 
 
 class _Runner:
@@ -171,30 +191,28 @@ class _Runner:
         """At most so many replays are still to come."""
         self._replays = self._done + more
 
-    def present(self, jobs: Sequence[Job]) -> tuple[str, bool]:
-        """What the present policy decides for the jobs of the user, see decisions_of, and whether a job waits."""
-        (found,) = self._measured([()], [jobs], 0, _present)
+    def present(self, jobs: Sequence[Job]) -> _Found:
+        """What the present policy does with the jobs of the user."""
+        (found,) = self._measured([()], [jobs], 0, _found)
         return found
 
-    def that_decide_otherwise(self, singles: Sequence[Changes], jobs: Sequence[Job], now: str) -> list[Changes]:
+    def that_decide_otherwise(self, singles: Sequence[Changes], jobs: Sequence[Job], now: str) -> list[Trial]:
         """The changes with which a job of the user gets other devices, or gets them at another time.
 
         `now` are the decisions of the present policy. Of values of one weight that decide alike, the nearest to the
         present one is left.
         """
-        found = self._measured(singles, [jobs], 0, _decisions)
+        found = self._measured(singles, [jobs], 0, _found)
         known = {(name, now) for ((name, _),) in singles}
-        left = list[Changes]()
-        for changes, decisions in zip(singles, found, strict=True):
-            key = changes[0][0], decisions
+        left = list[Trial]()
+        for changes, one in zip(singles, found, strict=True):
+            key = changes[0][0], one.decisions
             if key not in known:
                 known.add(key)
-                left.append(changes)
+                left.append(Trial(changes, [one.figures]))
         return left
 
-    def figures(
-        self, candidates: Sequence[Changes], draws: Sequence[Sequence[Job]], first: int = 1
-    ) -> list[list[Figures]]:
+    def figures(self, candidates: Sequence[Changes], draws: Sequence[Sequence[Job]], first: int) -> list[list[Figures]]:
         """The figures of each candidate on each draw. Each draw breaks ties in its own way; `first` is its number."""
         found = self._measured(candidates, draws, first, _figures)
         return [found[at : at + len(draws)] for at in range(0, len(found), len(draws))]
@@ -225,9 +243,5 @@ def _figures(task: Task, outcome: Outcome) -> Figures:
     return figures_of(task.jobs, outcome)
 
 
-def _present(_: Task, outcome: Outcome) -> tuple[str, bool]:
-    return decisions_of(outcome), has_waits(outcome)
-
-
-def _decisions(_: Task, outcome: Outcome) -> str:
-    return decisions_of(outcome)
+def _found(task: Task, outcome: Outcome) -> _Found:
+    return _Found(decisions_of(outcome), has_waits(outcome), figures_of(task.jobs, outcome))

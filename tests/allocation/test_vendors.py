@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -150,6 +151,12 @@ CARDS = {
 def test_a_card_has_no_links_if_no_bridge_exists_for_it(product: str) -> None:
     found = node_info(gpu_nvidia_com=[nvidia(i, product) for i in range(4)])
     assert links_of(found) is CARDS[product]
+
+
+@pytest.mark.parametrize("product", ["AMD_Instinct_MI250X", "AMD_Instinct_MI210", "AMD_Instinct_MI300A"])
+def test_products_with_links_whose_boards_differ_are_not_said_to_have_none(product: str) -> None:
+    devices = json.loads(json.dumps([mi300x(i) for i in range(4)]).replace("AMD_Instinct_MI300X_OAM", product))
+    assert links_of(node_info(gpu_amd_com=devices)) is Links.UNKNOWN
 
 
 PARTS = {

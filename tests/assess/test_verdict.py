@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
+from extender.assess import replayed_pods
 from extender.assess.pod_sets import Bandwidth
 from extender.assess.replayed_pods import Figures, Replayed
 from extender.assess.verdict import verdict_of
@@ -61,9 +63,18 @@ CASES: dict[str, tuple[Json, bool | None, list[str]]] = {
     ),
     "no links known": (
         {"nodes": {"a": "dgx1-v100"}, "pods": [{"name": "p", "node": "a", "gpus": [3, 4, 5, 6]}]}, None,
-        [f"{UNKNOWN}: no agent of Berth has read which GPUs links join."],
+        [f"{UNKNOWN}. Not compared: 1 pod with several GPUs, whose links no agent of Berth has read."],
     ),
-    "some links known": (HALF, None, [NO_BETTER, "Without 1 pod with several GPUs, whose links are not known."]),
+    "some links known": (
+        HALF, None,
+        [f"{UNKNOWN}. It would not where that can be compared: joined GPUs for 1 of 1 pod",
+         "Not compared: 1 pod with several GPUs, whose links no agent of Berth has read."],
+    ),
+    "pods of a device plugin beside pods with claims": (
+        {"nodes": {**PLUGIN["nodes"], "t": "t4-4"},
+         "pods": [*PLUGIN["pods"], {"name": "c", "node": "t", "gpus": [0]}]}, None,
+        [f"{UNKNOWN}. Not compared: 1 pod with several GPUs of a device plugin."],
+    ),
     "a device plugin": (
         PLUGIN, None,
         [f"{UNKNOWN}: only the kubelet knows which GPUs they have today. With Berth: joined GPUs for 1 of 1 pod"],
@@ -132,6 +143,19 @@ TODAY, FIRST_FIT = figures("today", 20, 5, 0.5, 2.0), figures("first fit", 20, 4
     ids=["better and worse", "worse", "a difference that is not shown"],
 )
 def test_what_is_worse_with_berth_is_told(berths: Figures, helps: bool, text: str) -> None:
-    replay = Replayed(4, 8, 30, 20, 2, [TODAY, berths, FIRST_FIT])
-    found = verdict_of(replay, Bandwidth(10, 10, 5, 900.0, 1000.0), ())
+    replay = Replayed(4, 8, 30, 20, 2, 0, [TODAY, berths, FIRST_FIT])
+    found = verdict_of(replay, Bandwidth(10, 10, 5, 900.0, 1000.0), 0, ())
     assert (found.helps, text in found.sentences[0]) == (helps, True), found.sentences
+
+
+def test_gangs_that_only_a_larger_replay_would_have_are_no_reason_for_a_no(tmp_path: Path) -> None:
+    racks = {name: {"machine": "hgx-h100-8", "labels": {"topology.kubernetes.io/rack": name}} for name in "abc"}
+    pods = [{"name": f"g{i}", "node": node, "gpus": [0, 1, 2, 3], "group": "g"} for i, node in enumerate("ab")]
+    path = snapshot_file(
+        tmp_path, objects_of({"nodes": racks, "pods": [*pods, {"name": "p", "node": "a", "gpus": [4, 5]}]})
+    )
+    with patch.object(replayed_pods, "_MAX_NODES", 1):
+        _, out, _ = berth(["assess", str(path), "--output", "json"])
+    found = json.loads(out)["verdict"]
+    assert found["helps"] is None
+    assert "Not compared: 1 gang over more domains than needed, not all on replayed nodes." in found["sentences"][0]

@@ -130,17 +130,15 @@ def test_a_search_that_ends_at_any_point_gives_the_best_advice_that_it_found(see
 
 
 def test_a_way_that_the_proof_refutes_does_not_hide_a_dearer_one() -> None:
-    """The first proof does not place the pod."""
+    """No proof with two restarts places the pod, so the one with one restart counts, after which four GPUs wait."""
     case = next(one for one in CASES if one["name"] == "a further restart gives a place to a restarted pod")
-    proofs = list[Proof]()
 
-    def second_alone(*args: Any) -> Proof:
-        proofs.append(prove(*args) if proofs else Proof(problem="the first"))
-        return proofs[-1]
+    def of_one(*args: Any) -> Proof:
+        return Proof(problem="refuted") if len(args[3]) > 1 else prove(*args)
 
-    with patch.object(restart_advice, "prove", second_alone):
+    with patch.object(restart_advice, "prove", of_one):
         found = DefragWorld(objects_of_case(case), Shape(8)).advice()
-    assert (found.is_proved, len(proofs)) == (True, 2), found.proof
+    assert ([one.restart for one in found.moves], found.is_proved) == (["pod default/four"], True), found.proof
 
 
 def test_pods_that_share_a_claim_go_together(tmp_path: Path) -> None:
@@ -205,6 +203,18 @@ spec:
   resourceClaims: [{name: gpu, resourceClaimTemplateName: eight}]
   containers: [{name: main, resources: {claims: [{name: gpu}]}}]
 """
+
+
+@pytest.mark.parametrize("output", ["table", "commands"])
+def test_without_a_question_there_is_no_answer_for_classes_of_other_names(output: str, tmp_path: Path) -> None:
+    objects: list[Json] = json.loads(json.dumps(objects_of_case(CASES[0])))
+    next(one for one in objects if one["kind"] == "DeviceClass")["metadata"]["name"] = "gpus"
+    code, out, err = berth(["defrag", "--snapshot", str(snapshot_file(tmp_path, objects)), "--output", output])
+    said = err if output == "commands" else out
+    assert (code, said.splitlines()[0]) == (
+        1,
+        "no answer: no node has GPUs with a DeviceClass of their driver's name: ask with --gpus, --class",
+    )
 
 
 def test_claims_of_ended_pods_are_no_restarts(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from extender.replay import Job, Outcome, fleet_of, placement_of, run_replay
 from extender.sandbox import parse_nodes
 from extender.tune import AIMS, MAX_DRAWS, Tuning, interval
 from extender.tune.aims import Figures, decisions_of, figures_of, frontier
-from extender.tune.candidates import Trial, changed, chosen, combinations, single_changes, weights_that_matter
+from extender.tune.candidates import Trial, changed, chosen, combinations, halved, single_changes, weights_that_matter
 from extender.tune.tuning import resampled
 
 GBPS = AIMS["bandwidth"]
@@ -118,6 +118,16 @@ def test_the_best_changes_of_different_weights_are_tried_together() -> None:
     assert list(combinations(GBPS, BEFORE, trials)) == [
         (LINK, VALUE), (VALUE, PACKING), (LINK, PACKING), (LINK, VALUE, PACKING),
     ]  # fmt: skip
+
+
+def test_the_better_half_and_the_best_for_each_other_aim_are_tried_further() -> None:
+    trials = [_trial((("link", float(number)),), value) for number, value in enumerate((103, 101, 90, 100, 100, 102))]
+    best_use = {**_figures(80), "utilisation": 1.0}
+    trials.append(Trial((PACKING,), [best_use]))
+    kept, dropped = halved(GBPS, _figures(100), trials)
+    assert kept == [trials[0], trials[1], trials[3], trials[5], trials[6]]
+    assert dropped == [trials[4], trials[2]]
+    assert halved(GBPS, _figures(100), []) == ([], [])
 
 
 def test_a_further_change_must_earn_its_place() -> None:

@@ -20,7 +20,6 @@ from extender.api.resource_claims import Reservation
 from extender.base.berth_errors import BerthError
 from extender.base.fair_lru import FairLRU
 from extender.cache import ClusterCache
-from extender.serve.filter import holds_of
 from extender.serve.gangs.gang_admission import GangAdmission
 from extender.serve.gangs.gang_collecting import GangCollecting
 from extender.serve.gangs.gang_state import FormingGang, GangCounts, GangTimer, GangTimers, PlannedGang
@@ -112,8 +111,8 @@ class GangPlans:
             node, placement = forming.planned.plan.placements[uid]
             node_info = node_infos.get(node)
             if node_info is not None:
-                needed = forming.planned.requirements[uid]
-                own = holds_of(uid, needed, node_info, placement, forming.deadline)
+                claims = forming.planned.requirements[uid].for_node(node_info.node).pending_claims
+                own = placement.holds(uid, claims, node_info, forming.deadline)
                 found = own | found  # members may share a claim: the hold of the first one counts
         known = self._cache.reservations.by_claim
         self._cache.hold({uid: held for uid, held in found.items() if uid not in known})
