@@ -73,12 +73,7 @@ def test_states_of_nodes_are_forgotten_but_for_the_last_ones(monkeypatch: pytest
     gc.collect()
     found = fleet.cache.builder.interned()
     kinds = "states", "allocation_signatures", "hardware_signatures", "attribute_signatures"
-    assert tuple(found[kind] for kind in kinds) == (
-        5,
-        5,
-        1,
-        1,
-    )
+    assert tuple(found[kind] for kind in kinds) == (5, 5, 1, 1)
 
 
 def test_counters_of_a_pool_go_with_its_node() -> None:

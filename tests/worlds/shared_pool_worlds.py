@@ -11,15 +11,7 @@ from extender.api.nodes import Node, NodeSelection, Taint, decode_node
 from extender.api.object_meta import ObjectKey
 from extender.api.quantity import from_int
 from extender.api.resource_claims import Allocation, Claim, Reservation, Result
-from extender.api.resource_slices import (
-    CounterSet,
-    Device,
-    DeviceId,
-    PoolKey,
-    Slice,
-    SliceDecoder,
-    TaintRule,
-)
+from extender.api.resource_slices import CounterSet, Device, DeviceId, PoolKey, Slice, SliceDecoder, TaintRule
 from extender.cache import ClusterCache
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
