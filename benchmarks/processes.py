@@ -129,24 +129,10 @@ class Bench:
         )
         port, pages = free_port(), free_port()
         begin = time.monotonic()
-        serve = self.start(
-            "extender",
-            "serve",
-            "--kubeconfig",
-            str(config),
-            "--listen",
-            f"127.0.0.1:{port}",
-        )
+        serve = self.start("extender", "serve", "--kubeconfig", str(config), "--listen", f"127.0.0.1:{port}")
         ready(port)
         ready_s = time.monotonic() - begin
-        console = self.start(
-            "extender",
-            "console",
-            "--kubeconfig",
-            str(config),
-            "--listen",
-            f"127.0.0.1:{pages}",
-        )
+        console = self.start("extender", "console", "--kubeconfig", str(config), "--listen", f"127.0.0.1:{pages}")
         ready(pages)
         return Berth(serve, port, ready_s, console, pages)
 

@@ -206,8 +206,8 @@ class Reservation(NamedTuple):
 class SpecCache:
     """Decoded specs by JSON content. Their estimated bytes are limited; a spec above the limit is decoded each time."""
 
-    def __init__(self, limit_bytes: int = _SPEC_BYTES) -> None:
-        self._known: LRUCache[bytes, ClaimSpec] = LRUCache(limit_bytes, getsizeof=_spec_bytes)
+    def __init__(self) -> None:
+        self._known: LRUCache[bytes, ClaimSpec] = LRUCache(_SPEC_BYTES, getsizeof=_spec_bytes)
 
     def __len__(self) -> int:
         return len(self._known)

@@ -84,11 +84,6 @@ class ObjectIndex:
             set_or_drop(self.nodes, name, new)
             (self.soft_tainted.add if new is not None and new.soft_taints else self.soft_tainted.discard)(name)
 
-    @property
-    def remembered_labels(self) -> int:
-        """The number of paths of labels in the cache of `domains`."""
-        return len(self._domains)
-
     def domains(self, labels: tuple[str, ...]) -> LabelDomains:
         """The domains by `path_labels`. Computed on demand, and again after a change of the nodes."""
         known = self._domains.get(labels)

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from heapq import heappop, heappush
@@ -37,7 +36,7 @@ from extender.defrag.restarts import WAIT_COST, Asked, Restart, cost_of, deletio
 from extender.gangs.domains import natural
 
 _MAX_EXHAUSTIVE = 12  # restarts of a domain of which all sets are tried
-_MAX_SETS = 4096  # of a domain with more restarts; the cheapest
+_MAX_SETS = 1 << _MAX_EXHAUSTIVE  # of a domain with more restarts; the cheapest
 _MAX_TRIES = 512  # sets of one domain that the filter or the planner is asked about
 _MAX_ADDED = 256  # sets of further restarts of an advice; of more, single ones and those that the waiting pods need
 _MAX_TRIALS = 2048  # sets for which all restarted pods are placed
@@ -94,8 +93,6 @@ def advise(
         search.run()
     except DeadlineExceeded:
         search.leave_out(search.least)
-        with suppress(DeadlineExceeded):
-            search.settle()
     if search.best is None:
         return Advice(Verdict.IMPOSSIBLE if search.left_out == inf else Verdict.GAVE_UP)
     return replace(search.best, least=min(search.left_out, search.best.cost))
@@ -157,29 +154,37 @@ class _Search:
         fit = fit_of(self._cluster, self._asked, self._by_node)
         if fit is None:
             return
-        self._wanted, large = fit.pods, 0
+        self._wanted = fit.pods
         # If the fleet has fewer free GPUs than the wanted pods get, restarted pods lack the difference in any case.
         free = self._cluster.free_by_node()
         self._floor = WAIT_COST * max(gpus_in(fit.pods) - gpus_in(free), 0) if free is not None else 0.0
-        is_first = True
+        try:
+            self._try_domains(fit)
+        except DeadlineExceeded:
+            self.leave_out(self.least)
+            self.settle()
+        if fit.gave_up:
+            self.leave_out(self.least)
+        self._cluster.memory.context.deadline.check_time()
+        self._try_orders()
+
+    def _try_domains(self, fit: Fit) -> None:
+        """Try the sets of each domain that may have the best. Raises DeadlineExceeded, also after too many trials."""
+        large = 0
         for domain in fit.domains():
             if domain.bound + self._floor >= self._limit:
                 break
             if not fit.has_amounts(domain):
                 continue
-            if is_first:
-                self.least, is_first = domain.bound + self._floor, False
+            self.least = self.least or domain.bound + self._floor  # the bound of the first domain is the lowest
             if len(domain.restarts) <= _MAX_EXHAUSTIVE:
                 if fit.fits(domain, domain.restarts):
-                    self._try_sets(fit, domain, 1 << _MAX_EXHAUSTIVE)
+                    self._try_sets(fit, domain)
             elif large == _MAX_LARGE:
                 self.leave_out(domain.bound + self._floor)
             elif self._try_places(fit, domain):
                 large += 1
-                self._try_sets(fit, domain, _MAX_SETS)
-        if fit.gave_up:
-            self.leave_out(self.least)
-        self._try_orders()
+                self._try_sets(fit, domain)
 
     def leave_out(self, least: float) -> None:
         """A limit leaves out what costs so much at least."""
@@ -191,10 +196,10 @@ class _Search:
 
     # -- one domain ------------------------------------------------------------------------------------------
 
-    def _try_sets(self, fit: Fit, domain: Domain, most: int) -> None:
-        """Try all sets of the restarts of a domain, the cheapest first, without those that have one that fits.
+    def _try_sets(self, fit: Fit, domain: Domain) -> None:
+        """Try the sets of the restarts of a domain, the cheapest first, without those that have one that fits.
 
-        At most as many as `most`. None is tried if the bound says that the best advice is not dearer.
+        None is tried if the bound says that the best advice is not dearer.
         """
         fitting, tries = list[frozenset[str]](), 0
         if domain.bound + self._floor >= self._limit:
@@ -202,7 +207,7 @@ class _Search:
         for number, chosen in enumerate(_cheapest_first(domain.restarts)):
             if cost_of(chosen) + self._floor >= self._limit:
                 return
-            if number == most:
+            if number == _MAX_SETS:
                 self.leave_out(cost_of(chosen) + self._floor)
                 return
             names = frozenset(one.name for one in chosen)

@@ -47,22 +47,16 @@ class Gang:
     bound: tuple[BoundMember, ...] = ()  # those of `placed` whose part is known; empty without parts
     # A sub-group of which fewer pods exist than its minimum, and that minimum.
     lacking_subgroup: tuple[str, int] | None = field(init=False)
+    is_complete: bool = field(init=False)  # whether enough members exist, also of each sub-group
+    missing: int = field(init=False)  # how many members must still be bound, so that the minimum runs
 
     def __post_init__(self) -> None:
-        lacking = None
+        lacking, placed = None, self.placed.total()
         if self.has_parts:
-            lacking = lacking_subgroup(self.waiting, self.bound, self.placed.total() - len(self.bound))
+            lacking = lacking_subgroup(self.waiting, self.bound, placed - len(self.bound))
         object.__setattr__(self, "lacking_subgroup", lacking)
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether enough members exist, also of each sub-group."""
-        return len(self.waiting) + self.placed.total() >= self.minimum and self.lacking_subgroup is None
-
-    @property
-    def missing(self) -> int:
-        """How many members must still be bound, so that the minimum runs."""
-        return max(self.minimum - self.placed.total(), 0)
+        object.__setattr__(self, "is_complete", len(self.waiting) + placed >= self.minimum and lacking is None)
+        object.__setattr__(self, "missing", max(self.minimum - placed, 0))
 
     def topology_in(self, levels: Sequence[str]) -> GroupTopology:
         """What the gang must have with the levels of a policy."""

@@ -18,7 +18,7 @@ from extender.vendors import GPU, NIC, OTHER
 _ADVICE = f"write schedulerName: {SCHEDULER}"
 
 
-def pod_findings(objects: list[tuple[str, Json]], supply: Iterable[Json] = ()) -> Iterator[LintFinding]:
+def pod_findings(objects: list[tuple[str, Json]], supply: Iterable[Json]) -> Iterator[LintFinding]:
     """Yield what is wrong with the pods that these (place, object) pairs create, and correct it where that is clear.
 
     `supply` has the classes of the cluster, if they are known.

@@ -21,7 +21,7 @@ import orjson
 from extender.api.device_classes import IMPLICIT_RESOURCE_PREFIX
 from extender.api.fields import Json
 from extender.api.nodes import decode_node
-from extender.api.pods import Pod, decode_pod, with_constraints
+from extender.api.pods import SCHEDULER, Pod, decode_pod, with_constraints
 from extender.api.quantity import NANO, parse_quantity
 from extender.api.reasons import Code
 from extender.base.berth_errors import WireError
@@ -55,7 +55,7 @@ class _Waiting:
 
 
 class Scheduler:
-    """Schedules pods of one schedulerName against the sandbox's own store.
+    """Schedules the pods that name Berth's scheduler, against the sandbox's own store.
 
     `backoff_seconds` are the first and the longest back-off of a pod after failures.
     """
@@ -64,13 +64,11 @@ class Scheduler:
         self,
         store: ObjectStore,
         extender_url: str,
-        name: str = "berth-scheduler",
         seed: int = 1,
         backoff_seconds: tuple[float, float] = _BACKOFF_SECONDS,
     ) -> None:
         self._store = store
         self._url = extender_url
-        self._name = name
         self._seed = seed
         self._backoff_seconds = backoff_seconds
         self._waiting: dict[str, _Waiting] = {}
@@ -124,7 +122,7 @@ class Scheduler:
         uid = metadata["uid"]
         if gone or spec.get("nodeName") or metadata.get("deletionTimestamp"):
             self._waiting.pop(uid, None)
-        elif spec.get("schedulerName") == self._name:
+        elif spec.get("schedulerName") == SCHEDULER:
             self._waiting.setdefault(uid, _Waiting((metadata["namespace"], metadata["name"]))).requeue()
 
     def _next(self) -> tuple[str, _Waiting] | None:

@@ -54,9 +54,10 @@ def test_shared_values_of_the_decoder_end_with_their_slices() -> None:
     assert [one() for one in shared] == [None] * 8
 
 
-def test_specs_are_bounded_by_their_bytes() -> None:
+def test_specs_are_bounded_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixty claims of 640 KB once left 74 MB behind."""
-    cache = SpecCache(limit_bytes=100_000)
+    monkeypatch.setattr("extender.api.resource_claims._SPEC_BYTES", 100_000)
+    cache = SpecCache()
 
     def content(number: int, size: int) -> bytes:
         parameters = b'{"driver":"d","parameters":{"a":"%s"}}' % (b"x" * size)

@@ -18,12 +18,7 @@ from extender.explain import explain
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import GPU_DRIVER, gpu_slice
-from extender.scheduling import (
-    FilterStatus,
-    Placement,
-    Unschedulable,
-    evaluate,
-)
+from extender.scheduling import FilterStatus, Placement, Unschedulable, evaluate
 from extender.topology.sources import choose_fabric, live_fabric
 from tests.worlds.filled_caches import ADMINS, CLASS, NODE, asked, claim_for, device_slice, pod_with, put
 from tests.worlds.running_berth import berthing, claim, pod

@@ -93,12 +93,7 @@ async def watching(versions: Versions, cache: ClusterCache) -> AsyncIterator[Ref
 
 
 @pytest.mark.parametrize(
-    ("served", "unasked"),
-    [
-        (("v1",), "v1beta2"),
-        (("v1", "v1beta2"), "v1beta2"),
-        (("v1beta2",), ""),
-    ],
+    ("served", "unasked"), [(("v1",), "v1beta2"), (("v1", "v1beta2"), "v1beta2"), (("v1beta2",), "")]
 )
 async def test_the_newest_version_that_is_served(served: tuple[str, ...], unasked: str) -> None:
     cluster, cache = Cluster(), ClusterCache()

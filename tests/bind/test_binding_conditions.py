@@ -26,11 +26,7 @@ pytestmark = pytest.mark.loopback
 
 
 @pytest.mark.parametrize(
-    ("condition", "answer"),
-    [
-        ("Attached", ""),
-        ("Broken", "binding conditions of claim default/p failed"),
-    ],
+    ("condition", "answer"), [("Attached", ""), ("Broken", "binding conditions of claim default/p failed")]
 )
 async def test_a_binding_condition_is_seen_when_it_changes(condition: str, answer: str) -> None:
     """The bind waits for the driver, and ends with the event that shows its condition."""

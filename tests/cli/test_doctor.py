@@ -149,10 +149,7 @@ def test_used_up_quotas_and_claims_that_are_never_created() -> None:
     name = "gpu.nvidia.com.deviceclass.resource.k8s.io/devices"
 
     def quota(used: str, name: str = name) -> dict:
-        return {
-            "metadata": {"name": "q", "namespace": "team"},
-            "status": {"hard": {name: "8"}, "used": {name: used}},
-        }
+        return {"metadata": {"name": "q", "namespace": "team"}, "status": {"hard": {name: "8"}, "used": {name: used}}}
 
     waits = pod("p")
     waits["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "t"}]

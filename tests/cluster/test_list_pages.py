@@ -85,11 +85,7 @@ async def test_a_list_that_does_not_end_is_an_error(tokens: Iterator[str], probl
 
         async def get(self, path: str, params: Mapping[str, str], most_bytes: int = MOST) -> Any:
             self.asked_for += 1
-            return {
-                "kind": self.kind,
-                "items": [],
-                "metadata": {"resourceVersion": "1", "continue": next(tokens)},
-            }
+            return {"kind": self.kind, "items": [], "metadata": {"resourceVersion": "1", "continue": next(tokens)}}
 
     server = Endless("NodeList", [])
     with pytest.raises(Unavailable, match=f"the list does not end; {problem}"):

@@ -12,15 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from extender.cluster import (
-    ApiClient,
-    Backoff,
-    Credentials,
-    Delays,
-    Reflector,
-    TooMany,
-    WatchedResource,
-)
+from extender.cluster import ApiClient, Backoff, Credentials, Delays, Reflector, TooMany, WatchedResource
 from extender.cluster.reflector import Timing
 from extender.runtime.supervisor import Supervisor
 from extender.sandbox import ApiError, Cluster, listening

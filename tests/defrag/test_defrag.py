@@ -129,6 +129,15 @@ def test_a_search_that_ends_at_any_point_gives_the_best_advice_that_it_found(see
     assert ("advice", False) in verdicts
 
 
+@pytest.mark.parametrize("seed", [33, 99])
+def test_other_orders_are_tried_also_after_too_many_trials(seed: int) -> None:
+    """In the usual order, more GPUs wait after the first set than must."""
+    world = DefragWorld(*crowded_world(seed))
+    with patch.object(cheapest_restarts, "_MAX_TRIALS", 1):
+        found = world.advice()
+    assert (found.cost, found.is_cheapest) == (world.advice().cost, False)
+
+
 def test_a_way_that_the_proof_refutes_does_not_hide_a_dearer_one() -> None:
     """No proof with two restarts places the pod, so the one with one restart counts, after which four GPUs wait."""
     case = next(one for one in CASES if one["name"] == "a further restart gives a place to a restarted pod")

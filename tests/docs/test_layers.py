@@ -15,17 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worlds.source_code import (
-    FILES,
-    MODULES,
-    ROOT,
-    WRITTEN,
-    facts,
-    imports,
-    imports_of,
-    module,
-    package,
-)
+from tests.worlds.source_code import FILES, MODULES, ROOT, WRITTEN, facts, imports, imports_of, module, package
 
 LAYERS = [  # from below; docs/architecture.md draws them
     {"base"},

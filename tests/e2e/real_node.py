@@ -246,11 +246,7 @@ def write_image(path: Path, busybox: Path) -> None:
         "config": {"Cmd": ["/bin/busybox", "sleep", "2147483647"]},  # what a sandbox runs
         "rootfs": {"type": "layers", "diff_ids": [root["digest"]]},
     }
-    manifest = {
-        "schemaVersion": 2,
-        "config": blob(json.dumps(config).encode(), "config.v1+json"),
-        "layers": [root],
-    }
+    manifest = {"schemaVersion": 2, "config": blob(json.dumps(config).encode(), "config.v1+json"), "layers": [root]}
     named = {
         **blob(json.dumps(manifest).encode(), "manifest.v1+json"),
         "annotations": {"io.containerd.image.name": IMAGE},

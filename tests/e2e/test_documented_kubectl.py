@@ -7,14 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.control_plane import (
-    DOCS,
-    ROOT,
-    ControlPlane,
-    commands,
-    needs,
-    run_documented,
-)
+from tests.e2e.control_plane import DOCS, ROOT, ControlPlane, commands, needs, run_documented
 
 pytestmark = [needs("kubectl"), pytest.mark.timeout(300)]
 # Commands that need a kubelet, and their result without one.

@@ -114,9 +114,7 @@ def test_devices_that_the_request_does_not_accept_are_no_nearer_ones() -> None:
     """A free NIC on the root of the GPU, of which the selector wants no more, is not named as nearer."""
     machine = {"product": "NVIDIA L40S", "gpus": [[1, 0]], "nics": [[1, 0], [2, 1]]}
     requests = counted(1, 1)
-    requests[1]["exactly"]["selectors"] = [
-        {"cel": {"expression": "device.attributes['dra.net'].numaNode == 1"}},
-    ]
+    requests[1]["exactly"]["selectors"] = [{"cel": {"expression": "device.attributes['dra.net'].numaNode == 1"}}]
     found = chosen(NicFleet({"n": machine}), requests)
     assert pairs_of(found).text() == "gpu-0 + nic-1: other NUMA node, no NIC that fits is nearer"
 

@@ -23,14 +23,7 @@ from extender.explain.scenario import Scenario, apply_scenario
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
-from extender.scheduling import (
-    EvaluationContext,
-    NodeRanking,
-    PodRequirements,
-    RankingCache,
-    evaluate,
-    requirements_of,
-)
+from extender.scheduling import EvaluationContext, NodeRanking, PodRequirements, RankingCache, evaluate, requirements_of
 from tests.worlds.evaluation_worlds import steps
 from tests.worlds.filled_caches import GPU_CLASS, put
 from tests.worlds.running_berth import claim

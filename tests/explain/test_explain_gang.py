@@ -153,10 +153,7 @@ def test_the_object_of_a_group_names_the_minimum_of_bound_pods() -> None:
 
 @pytest.mark.parametrize(
     ("notes", "why"),
-    [
-        ({"berth.dev/group-min": "1"}, "its minimum is 1, and a gang has at least 2"),
-        ({}, "no minimum is known"),
-    ],
+    [({"berth.dev/group-min": "1"}, "its minimum is 1, and a gang has at least 2"), ({}, "no minimum is known")],
 )
 def test_a_group_that_is_no_gang_says_why(notes: dict[str, str], why: str) -> None:
     world = racked("a1")

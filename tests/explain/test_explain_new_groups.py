@@ -201,10 +201,7 @@ def test_the_groups_of_new_pods_may_be_in_the_cluster_alone(tmp_path: Path, flee
 
 
 INCOMPLETE: dict[str, tuple[list[Json], str]] = {
-    "too few pods": (
-        [pod_group(4), *pods(2, **CORE)],
-        "group default/pg waits for 2 pods: 2 of at least 4 exist",
-    ),
+    "too few pods": ([pod_group(4), *pods(2, **CORE)], "group default/pg waits for 2 pods: 2 of at least 4 exist"),
     "no root": (
         [pod_group_of("pg", "root", 2), *pods(2, **CORE)],
         "group default/root waits for CompositePodGroup root, which does not exist",

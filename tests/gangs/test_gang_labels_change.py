@@ -109,9 +109,7 @@ async def test_the_label_of_a_node_of_a_slice_changes_after_the_plan() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "changed"),
-    [({}, {"rack": "b"}), (REQUIRED, {"zone": "z"})],
-    ids=["a preferred rack", "another label"],
+    ("asked", "changed"), [({}, {"rack": "b"}), (REQUIRED, {"zone": "z"})], ids=["a preferred rack", "another label"]
 )
 async def test_other_changes_are_no_obstacle(asked: dict[str, str], changed: dict[str, str]) -> None:
     async with plan_in(**asked) as (b, nodes):

@@ -88,8 +88,7 @@ TREE = "s0/r0/c0:2 s0/r0/c1:2 s0/r1/c2:2 s0/r1/c3:2 s1/r2/c4:2 s1/r2/c5:2"  # fo
 
 
 @pytest.mark.parametrize(
-    ("members", "place"),
-    [(4, ("node", "n8")), (8, (CLIQUE, "c4")), (9, (RACK, "r2")), (16, (RACK, "r2")), (17, None)],
+    ("members", "place"), [(4, ("node", "n8")), (8, (CLIQUE, "c4")), (9, (RACK, "r2")), (16, (RACK, "r2")), (17, None)]
 )
 def test_rack_required_and_clique_preferred(members: int, place: tuple[str, str] | None) -> None:
     """The spine with the least room comes first."""

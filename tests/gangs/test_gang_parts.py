@@ -99,10 +99,7 @@ def test_sub_groups_with_slices_of_their_own() -> None:
             "sub-group workers",
             SPINE,
             "w-0 w-1 w-2 w-3",
-            [
-                ["slice 0 of sub-group workers", RACK, "w-0 w-1"],
-                ["slice 1 of sub-group workers", RACK, "w-2 w-3"],
-            ],
+            [["slice 0 of sub-group workers", RACK, "w-0 w-1"], ["slice 1 of sub-group workers", RACK, "w-2 w-3"]],
         ],
     ]
 

@@ -217,9 +217,7 @@ def test_the_console_changes_no_claim_and_no_pod_and_reads_no_secret() -> None:
         for rule in rules("rbac.yaml", "berth-console")
         for resource in rule["resources"]
     }
-    assert {resource: verbs for resource, verbs in changes.items() if verbs} == {
-        "events": {"create"},
-    }
+    assert {resource: verbs for resource, verbs in changes.items() if verbs} == {"events": {"create"}}
     assert not {"secrets", "configmaps"} & changes.keys()
 
 

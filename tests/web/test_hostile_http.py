@@ -173,10 +173,7 @@ async def test_a_client_that_floods_the_console_leaves_connections_to_others() -
 async def test_a_client_that_opens_connections_too_fast_is_cut_off_and_others_get_their_answers() -> None:
     """Half a million connections in 15 s kept kubelet waiting for 4 s: its connection had to wait for its turn."""
     limits = HttpLimits(per_client=2)
-    async with (
-        berthing({"n1": "t4-4"}) as b,
-        listening(Probes(b.app.service), limits, clock=lambda: 0.0) as (_, port),
-    ):
+    async with berthing({"n1": "t4-4"}) as b, listening(Probes(b.app.service), limits, clock=lambda: 0.0) as (_, port):
         first = [await connected(port) for _ in range(3)]
         assert await asyncio.wait_for(first[2][0].read(), HANG_SECONDS) == b""
         assert await status(port, HEAD + b"\r\n", source="127.0.0.2") == 200

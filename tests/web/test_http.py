@@ -113,11 +113,7 @@ async def test_metrics_count_events() -> None:
 
 
 # They have labels, and no value before the first fault or, in one process with serve, before the first request.
-EMPTY = {
-    "berth_bind_failures_total",
-    "berth_gangs_waiting",
-    "berth_gangs_not_planned_total",
-}
+EMPTY = {"berth_bind_failures_total", "berth_gangs_waiting", "berth_gangs_not_planned_total"}
 
 
 def check_serve(text: str) -> None:

@@ -277,10 +277,7 @@ async def test_every_view_has_an_address(tmp_path: Path) -> None:
 
 
 async def test_keyboard_dark_and_narrow(tmp_path: Path) -> None:
-    async with (
-        berthing({"n1": "dgx1-v100", "n2": "t4-4", "n3": "t4-4"}) as b,
-        browsing(str(b.client.base_url)) as page,
-    ):
+    async with berthing({"n1": "dgx1-v100", "n2": "t4-4", "n3": "t4-4"}) as b, browsing(str(b.client.base_url)) as page:
         await page.until(LIVE)
         await page.press("/")
         assert await page.run("document.activeElement.id") == "search"

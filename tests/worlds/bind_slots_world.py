@@ -47,14 +47,7 @@ class AdmissionAlone(GangAdmission):
     def __init__(self, clock: Callable[[], float], limits: SlotLimits | None = None) -> None:
         cache, self.timers, self.requeues, self._now = ClusterCache(Features()), GangTimers(), Requeues(), clock
         bound = BoundMembers(cache, _none_bound, self.timers, clock)
-        super().__init__(
-            cache,
-            bound,
-            self.timers,
-            clock,
-            self.requeues.fits,
-            limits=limits,
-        )
+        super().__init__(cache, bound, self.timers, clock, self.requeues.fits, limits=limits)
 
     def expire(self) -> bool:
         """Do what is due. Returns whether kube-scheduler was told to retry."""

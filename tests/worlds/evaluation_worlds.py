@@ -82,12 +82,7 @@ class Fleet:
         for i in range(self.nodes):
             self.add_node(f"n{i}", MACHINES[i % self.kinds])
         self.filter_service = FilterService(
-            self.cache,
-            self.policy,
-            Evaluator(Features()),
-            Evaluations(self.clock),
-            self.clock,
-            self.sink,
+            self.cache, self.policy, Evaluator(Features()), Evaluations(self.clock), self.clock, self.sink
         )
         if self.rankings is not None:
             self.filter_service.rankings = self.rankings

@@ -87,10 +87,7 @@ def free(world: GangWorld, name: str) -> None:
 
 
 def explained(
-    world: GangWorld,
-    deadline: Deadline = NO_DEADLINE,
-    bound_member: Membership | None = None,
-    name: str = "job",
+    world: GangWorld, deadline: Deadline = NO_DEADLINE, bound_member: Membership | None = None, name: str = "job"
 ) -> GangExplanation:
     snapshot = world.cache.snapshot()
     ((group, pods),) = groups_named(snapshot, "default", name).items()

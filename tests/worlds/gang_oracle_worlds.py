@@ -72,10 +72,7 @@ def _slices(name: str, node: Json) -> list[Json]:
     budget = [{"name": "s", "counters": {"c": {"value": str(node["budget"])}}}]
     specs = [{"devices": [_device(i, d) for i, d in enumerate(node["devices"])]}, {"sharedCounters": budget}]
     return [
-        {
-            "metadata": {"name": f"{name}-{i}"},
-            "spec": {"driver": DRIVER, "nodeName": name, "pool": pool, **spec},
-        }
+        {"metadata": {"name": f"{name}-{i}"}, "spec": {"driver": DRIVER, "nodeName": name, "pool": pool, **spec}}
         for i, spec in enumerate(specs)
     ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import count
 from types import MappingProxyType
 from typing import Any
@@ -15,7 +16,7 @@ from extender.api.nodes import decode_node
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import decode_pod
 from extender.api.resource_claims import Result, decode_claim
-from extender.api.resource_slices import SliceDecoder
+from extender.api.resource_slices import Slice, SliceDecoder
 from extender.base.deadline import NO_DEADLINE, Deadline
 from extender.cache import ClusterCache
 from extender.gangs.gang_planner import plan_gang
@@ -33,7 +34,15 @@ CLIQUE, RACK, SPINE = Policy().group_levels
 GPU = "gpu.nvidia.com"
 TRAY = "gb200-nvl72-tray"
 _NONE: Mapping[str, int] = MappingProxyType({})
+_DECODER = SliceDecoder()
 POLICY = Policy()  # requirements keys compare policies by identity
+
+
+@lru_cache(1024)
+def slices_of(node: str, machine: str) -> tuple[Slice, Slice]:
+    """Of the GPUs and of the agent. Thousands of worlds have the same few nodes, and decoding takes long."""
+    kind = carried_machines()[machine]
+    return _DECODER.decode(gpu_slice(node, kind)), _DECODER.decode(fabric_slice(node, kind))
 
 
 class GangWorld:
@@ -44,23 +53,21 @@ class GangWorld:
         self.evaluator = Evaluator(Features())
         self.rankings, self.memory = RankingCache(), GangMemory()
         self.pods: dict[str, Json] = {}
-        self._decoder = SliceDecoder()
         self.add_class(GPU_CLASS)
 
     def add_class(self, obj: Json) -> None:
         self.cache.apply_class(obj["metadata"]["name"], decode_class(obj))
 
     def add_slice(self, obj: Json) -> None:
-        slice_ = self._decoder.decode(obj)
+        slice_ = _DECODER.decode(obj)
         self.cache.apply_slice(slice_.name, slice_)
 
     def add_node(self, name: str, machine: str = "", labels: dict[str, str] | None = None, busy: int = 0) -> None:
         """A node with the devices of a machine, the first few of them in use."""
         kind = carried_machines()[machine or "t4-4"]
         self.cache.apply_node(name, decode_node(node_object(name, kind, labels or {})))
-        if machine:
-            self.add_slice(gpu_slice(name, kind))
-            self.add_slice(fabric_slice(name, kind))
+        for one in slices_of(name, machine) if machine else ():
+            self.cache.apply_slice(one.name, one)
         if busy:
             self.use(name, [f"gpu-{i}" for i in range(busy)])
 

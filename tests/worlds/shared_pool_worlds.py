@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from hypothesis import strategies as st
@@ -10,15 +11,7 @@ from extender.api.nodes import Node, NodeSelection, Taint, decode_node
 from extender.api.object_meta import ObjectKey
 from extender.api.quantity import from_int
 from extender.api.resource_claims import Allocation, Claim, Reservation, Result
-from extender.api.resource_slices import (
-    CounterSet,
-    Device,
-    DeviceId,
-    PoolKey,
-    Slice,
-    SliceDecoder,
-    TaintRule,
-)
+from extender.api.resource_slices import CounterSet, Device, DeviceId, PoolKey, Slice, SliceDecoder, TaintRule
 from extender.cache import ClusterCache
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
@@ -59,18 +52,27 @@ def slice_object(pool: str, count: int = 1, suffix: str = "devices", **spec: Any
     return {"kind": "ResourceSlice", "metadata": {"name": f"{pool}-{suffix}"}, "spec": {**about, **spec}}
 
 
+@cache
+def _slices() -> list[Slice]:
+    """The shared slices, and those of the nodes."""
+    pairs = [(f"n{number}", carried_machines()[kind]) for number, kind in enumerate(KINDS)]
+    decoder = SliceDecoder()
+    objects = [make(*pair) for pair in pairs for make in (gpu_slice, fabric_slice)]
+    return [decoder.decode(obj) for obj in (*shared_slices(), *objects)]
+
+
+@cache
 def node_of(number: int, side: str) -> Node:
     return decode_node(node_object(f"n{number}", carried_machines()[KINDS[number]], {"side": side}))
 
 
 def filled() -> ClusterCache:
-    cache, machines = ClusterCache(), carried_machines()
-    objects = shared_slices()
-    for number, kind in enumerate(KINDS):
-        name = f"n{number}"
-        cache.apply_node(name, node_of(number, "left" if number % 2 == 0 else "right"))
-        objects += [gpu_slice(name, machines[kind]), fabric_slice(name, machines[kind])]
-    return put(cache, *objects)
+    filled = ClusterCache()
+    for number in range(len(KINDS)):
+        filled.apply_node(f"n{number}", node_of(number, "left" if number % 2 == 0 else "right"))
+    for one in _slices():
+        filled.apply_slice(one.name, one)
+    return filled
 
 
 def hold(cache: ClusterCache, pool: str, device: str) -> None:
