@@ -141,7 +141,7 @@ def _command(name: str, command: Any) -> Iterator[str]:
     if inner is None:
         help_ = re.sub(r"^Example: (.+)", r"Example: `\1`", command.help or "", flags=re.MULTILINE)
         yield f"## {name}\n\n{wrapped(help_)}\n"
-        asks = any(one.name == "berth_namespace" for one in command.params)
+        asks = any(one.name == "server" for one in command.params)
         hidden = ("help", *(WAY if asks else ()))
         rows = [_parameter(one) for one in command.params if one.name not in hidden]
         if asks:

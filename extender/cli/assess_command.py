@@ -26,14 +26,12 @@ from extender.assess import (
 from extender.assess.texts import HEADS, gang_cells, headline, product_cells, replay_cells, set_cells
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted
-from extender.cli.cluster_objects import UsedPolicy, from_cluster, from_files, policy_of_cluster
+from extender.cli.cluster_objects import from_cluster, from_files, used_policy
 from extender.cli.console_client import NAMESPACE, BerthNamespace
 from extender.cli.logs import set_up_logging
-from extender.cli.object_files import policy_of
 from extender.cli.options import Kubeconfig, Output, needs
 from extender.cli.output import Screen, say, say_json, table_screen
 from extender.files import name_of
-from extender.policy import Policy
 
 _ROWS = 6  # of each table: all of it is one screen
 
@@ -79,9 +77,8 @@ def assess_command(
     """
     set_up_logging("error")  # each bind of the replay would write a line
     needs(save, "--save", ("--anonymise", anonymise))
-    given = UsedPolicy(policy_of(policy), name_of(policy)) if policy is not None else None
     objects, refused, where, is_live = from_files(files) if files else from_cluster(kubeconfig)
-    used = given or (policy_of_cluster(kubeconfig, berth_namespace) if is_live else UsedPolicy(Policy()))
+    used = used_policy(policy, kubeconfig, "", berth_namespace, is_live=is_live)
     if save is not None:
         _save(save, objects, used.policy.group_levels, anonymise=anonymise)
     reading = reading_of(objects, refused, where, is_live=is_live)

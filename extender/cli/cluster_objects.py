@@ -11,7 +11,7 @@ from urllib.parse import quote
 from extender.api.fields import Json, inner, string
 from extender.base.berth_errors import WireError
 from extender.cache import ClusterCache
-from extender.cli.object_files import documents
+from extender.cli.object_files import documents, policy_of
 from extender.cli.output import Screen
 from extender.cli.snapshot_command import list_items, list_kind
 from extender.cluster import ApiClient, ClusterError, NotFound, load_credentials
@@ -76,12 +76,21 @@ async def _listed(kubeconfig: Path | None, context: str, *, budgets: bool) -> tu
     return objects, refused
 
 
-def policy_of_cluster(kubeconfig: Path | None, namespace: str) -> UsedPolicy:
+def used_policy(
+    file: Path | None, kubeconfig: Path | None, context: str, namespace: str, *, is_live: bool
+) -> UsedPolicy:
+    """The policy of a file; without one that of the cluster, or the default one if objects were read from files."""
+    if file is not None:
+        return UsedPolicy(policy_of(file), name_of(file))
+    return _policy_of_cluster(kubeconfig, context, namespace) if is_live else UsedPolicy(Policy())
+
+
+def _policy_of_cluster(kubeconfig: Path | None, context: str, namespace: str) -> UsedPolicy:
     """The policy of the Berth in this namespace; the default one if there is none, or if it cannot be read."""
     where = f"ConfigMap {namespace}/berth-policy"
     path = f"/api/v1/namespaces/{quote(namespace, safe='')}/configmaps/berth-policy"
     try:
-        found = asyncio.run(_got(kubeconfig, path))
+        found = asyncio.run(_got(kubeconfig, context, path))
         policy = load_policy(string(inner(found, "data", where), "policy.yaml", where) or "{}")
     except NotFound:
         return UsedPolicy(Policy())
@@ -90,6 +99,6 @@ def policy_of_cluster(kubeconfig: Path | None, namespace: str) -> UsedPolicy:
     return UsedPolicy(policy, where if policy.digest != Policy().digest else "")
 
 
-async def _got(kubeconfig: Path | None, path: str) -> Json:
-    async with ApiClient(load_credentials(kubeconfig)) as client:
+async def _got(kubeconfig: Path | None, context: str, path: str) -> Json:
+    async with ApiClient(load_credentials(kubeconfig, context)) as client:
         return await client.get(path)

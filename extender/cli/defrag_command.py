@@ -39,10 +39,11 @@ from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted
 from extender.cel import CompileError
 from extender.cel.dra import compile_selector
-from extender.cli.cluster_objects import Objects, from_cluster, from_files
+from extender.cli.cluster_objects import Objects, from_cluster, from_files, used_policy
+from extender.cli.console_client import NAMESPACE, BerthNamespace
 from extender.cli.explained_names import explained
 from extender.cli.logs import set_up_logging
-from extender.cli.object_files import checked_files, policy_of
+from extender.cli.object_files import checked_files
 from extender.cli.options import Context, Kubeconfig, check_namespace
 from extender.cli.output import Screen, say, say_json, table_screen
 from extender.lint import one_sentence
@@ -99,7 +100,10 @@ def defrag_command(
     all_schedulers: AllSchedulers = False,
     namespace: InNamespace = "",
     snapshot: Snapshots = None,
-    policy: Annotated[Path | None, typer.Option(help="The policy of Berth. Default: every default.")] = None,
+    policy: Annotated[
+        Path | None, typer.Option(help="The policy of Berth. Default: that of the cluster's Berth, or every default.")
+    ] = None,
+    berth_namespace: BerthNamespace = NAMESPACE,
     seconds: Seconds = _SECONDS,
     kubeconfig: Kubeconfig = None,
     context: Context = "",
@@ -122,10 +126,10 @@ def defrag_command(
     unread = unread_of(reading, reading.cache.snapshot())
     if unread.claims:
         raise WireError(objects.where, f"{unread.claims}, so it is not known which devices are in use")
-    reading.lacking += unread.notes
-    decided_by = policy_of(policy) if policy is not None else Policy()
+    decided_by = used_policy(policy, kubeconfig, context, berth_namespace, is_live=objects.is_live)
+    reading.lacking += filter(None, [*unread.notes, decided_by.problem])
     if level:
-        _check_level(level, reading, decided_by)
+        _check_level(level, reading, decided_by.policy)
     clock = datetime.now(UTC)
     now = newest_time(reading, clock) if snapshot else clock
     terms = Terms(now, priority, None, all_schedulers)
@@ -133,7 +137,7 @@ def defrag_command(
         facts = facts_of(reading)
         reading.lacking += filter(None, [future_starts(facts, now)])
         wanted = map(partial(_check_class, terms), _wanted(facts, words, file, shape, namespace))
-        found = list(advice_for(facts, wanted, terms, decided_by, seconds))
+        found = list(advice_for(facts, wanted, terms, decided_by.policy, seconds))
     if not (words or file or shape):
         reading.lacking += unsized_products(reading.cache.snapshot())
     _show(found, reading, output, of_files=bool(snapshot))

@@ -388,3 +388,28 @@ async def test_a_cluster_is_read(tmp_path: Path) -> None:
     assert code == 0, err
     assert "a pod with 8 joined GPUs: there is room now" in out
     assert "PodDisruptionBudgets could not be listed" in out
+
+
+async def test_the_policy_of_the_berth_that_is_installed_decides(tmp_path: Path) -> None:
+    """A label is a level only by the policy; --policy comes first."""
+    kubeconfig, policy = ["--kubeconfig", str(tmp_path / "kubeconfig")], tmp_path / "policy.yaml"
+    words = ["defrag", "--gpus", "4", "--pods", "2", "--in", "other", *kubeconfig]
+    policy.write_text("{}")
+    async with berthing({"n1": "dgx1-v100"}) as b:
+        store = b.cluster.store
+        await b.settled()
+        write_kubeconfig(tmp_path, b.api)
+        metadata = store["nodes", ("", "n1")]["metadata"]
+        labelled = metadata | {"labels": metadata.get("labels", {}) | {"example.com/row": "1"}}
+        store.put("nodes", ("", "n1"), store["nodes", ("", "n1")] | {"metadata": labelled})
+        key = ("berth-system", "berth-policy")
+        installed = {"metadata": {"namespace": key[0], "name": key[1]}}
+        without = await berth_beside(words)
+        store.put("configmaps", key, installed | {"data": {"policy.yaml": "group_levels: [example.com/row]"}})
+        found, by_file = await berth_beside(words), await berth_beside([*words, "--policy", str(policy)])
+        store.put("configmaps", key, installed | {"data": {"policy.yaml": "candidates: 0"}})
+        _, wrong, _ = await berth_beside(["defrag", "--gpus", "8", *kubeconfig])
+    assert "nor one of the policy's group_levels" in without[2]
+    assert "those of domains that nodes have: example.com/row" in found[2]
+    assert by_file == without
+    assert "candidates: must be at least 1" in " ".join(wrong.split())
