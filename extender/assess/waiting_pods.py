@@ -1,4 +1,4 @@
-"""Why pods wait: the explainer's reason for those with claims, the room of nodes for those of a device plugin."""
+"""Why pods wait: the explainer's reason for those with claims, the room of nodes for GPUs of a device plugin."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted, error_line
 from extender.console import Explainer
 from extender.policy import Policy
+from extender.replay.emptied_nodes import WHOLE_PLUGIN
 from extender.scheduling import Evaluator, PodRequirements, may_run, requirements_of
+from extender.scheduling.requirements import Skip, unprovided_resource
 from extender.topology.link_knowledge import NOT_KNOWN
 
 _MAX_EXPLAINED = 20  # kinds of waiting pods
@@ -57,6 +59,9 @@ def waiting_pods(reading: ClusterReading, snapshot: Snapshot, policy: Policy, *,
         if asked and asked.keys().isdisjoint(snapshot.extended_resources):
             room = room or _PluginRoom(reading, snapshot)
             one.fits, one.reason = room.reason(pods[0], asked, told)
+        elif others := _of_plugins(pods[0], snapshot, policy):
+            says = f"its scheduler says: {told}" if told else "where that is free is not known"
+            one.reason = f"it asks a device plugin for {', '.join(others)}: {says}"
         elif number < most and (brief := explainer.brief(pods[0].uid, _SECONDS)) is not None:
             one.reason, one.nearest, one.fits = brief.sentence, brief.nearest, _fits(brief.outcome, brief.sentence)
         found.append(one)
@@ -79,9 +84,16 @@ def _kind(pod: Pod, reading: ClusterReading, snapshot: Snapshot, policy: Policy)
     if isinstance(found, PodRequirements):
         needs: Hashable = found.key
     else:
-        needs = str(found), *plugin_requests(pod).items(), _amounts(pod, reading)
+        needs = str(found), *(one.requests for one in pod.containers), _amounts(pod, reading)
     group = pod.membership.key if pod.membership is not None else None
     return needs, pod.key.namespace, group, pod.node_selectors, pod.tolerations, pod.scheduler
+
+
+def _of_plugins(pod: Pod, snapshot: Snapshot, policy: Policy) -> list[str]:
+    """The extended resources of a pod that needs nothing else; none if no node offers one: the explainer says so."""
+    if not isinstance(requirements_of(pod, snapshot, policy), Skip) or unprovided_resource(pod, snapshot):
+        return []
+    return sorted({name for one in pod.containers for name, amount in one.requests if "/" in name and amount})
 
 
 def _amounts(pod: Pod, reading: ClusterReading) -> Amounts:
@@ -129,7 +141,8 @@ class _PluginRoom:
             left = [(gpus[name], node) for node, gpus in self._gpus.items() if name in self._reading.offered[node]]
             most, node = max(left, default=(0, ""))
             if not left:
-                parts.append(f"no node offers {name}")
+                whole = " of whole GPUs" if name == WHOLE_PLUGIN and self._reading.shared_on else ""
+                parts.append(f"no node offers {name}{whole}")
             elif most < amount:
                 total = sum(max(free, 0) for free, _ in left)
                 parts.append(
