@@ -20,7 +20,7 @@ from extender.cli.snapshot_command import dump_of
 from extender.explain.fleet_rows import fleet_stats, node_detail, node_row
 from extender.sandbox import Cluster, write_kubeconfig
 from extender.topology.link_knowledge import Links, links_of
-from extender.topology.products import limits_of, usual_graph
+from extender.topology.products import joinable_gbps, limits_of, usual_graph
 from extender.topology.ring import mesh_problem
 from extender.topology.sets import bandwidth, is_joined, ranked
 from extender.vendors import VENDORS, memory_bytes, numa_attributes, vendors_of, whole_identity
@@ -157,6 +157,21 @@ def test_a_card_has_no_links_if_no_bridge_exists_for_it(product: str) -> None:
 def test_products_with_links_whose_boards_differ_are_not_said_to_have_none(product: str) -> None:
     devices = json.loads(json.dumps([mi300x(i) for i in range(4)]).replace("AMD_Instinct_MI300X_OAM", product))
     assert links_of(node_info(gpu_amd_com=devices)) is Links.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("product", "links", "gbps"),
+    [
+        ("Max 1550", Links.UNKNOWN, 424),
+        ("Max 1450", Links.UNKNOWN, 424),
+        ("Max 1100", Links.UNKNOWN, 0),
+        ("Flex 170", Links.NONE, 0),
+    ],
+)
+def test_bridges_and_boards_may_join_gpus_of_intel(product: str, links: Links, gbps: float) -> None:
+    """A board has links of its own, a card only with a bridge."""
+    assert links_of(node_info(gpu_intel_com=[flex(i, model=product) for i in range(4)])) is links
+    assert joinable_gbps(product, "gpu.intel.com") == gbps
 
 
 PARTS = {

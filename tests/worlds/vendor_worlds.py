@@ -39,7 +39,7 @@ def cpx(number: int) -> Json:
 
 def flex(number: int, driver: str = "xe", **more: Any) -> Json:
     about = {"model": "Flex 170", "family": "Flex", "driver": driver, "pciId": "0x56c0", "health": "OK"}
-    return device(f"0000-{number}3-00-0", "14248Mi", sriov=True, address=f"0000:{number}3:00.0", **about, **more)
+    return device(f"0000-{number}3-00-0", "14248Mi", sriov=True, address=f"0000:{number}3:00.0", **about | more)
 
 
 def numaless(number: int) -> Json:
