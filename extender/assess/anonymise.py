@@ -54,7 +54,7 @@ _HOSTNAME = "kubernetes.io/hostname"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PLAIN = re.compile(  # values without a name
     r"[0-9.]{1,12}[A-Za-z]{0,2}|[0-9]{1,9}(, ?[0-9]{1,9}){1,2}|required|preferred|product|none|true|false"
-    r"|time-slicing|mps"
+    r"|time-slicing|mps|[a-z]{2}x_nps[0-9]{1,2}"
 )
 _OWNERS = ("ReplicaSet", "StatefulSet", "Job", "DaemonSet", "Node")
 _AMOUNTS = ("cpu", "memory", "pods", *PLUGIN_RESOURCES)

@@ -20,7 +20,7 @@ from extender.cache import ClusterCache
 from extender.cluster import WatchedResource
 from extender.console import NO_BUDGETS
 from extender.replay import version_problem
-from extender.replay.emptied_nodes import WHOLE_PLUGIN, has_whole_gpus
+from extender.replay.emptied_nodes import has_whole_gpus
 from extender.runtime.informers import watched_resources
 from extender.vendors import PLUGIN_RESOURCES
 
@@ -39,7 +39,6 @@ _OF_GROUPS = "what it says of waiting groups is not known"
 _OPTIONAL_IN_FILES = ("DeviceTaintRule", "ResourceClaim")  # a cluster may well have none
 _REPLAYED = ("Node", "ResourceSlice", "DeviceClass", "DeviceTaintRule")
 _MAX_NAMED = 8  # unreadable objects
-_OF_SHARED = f"{WHOLE_PLUGIN} of shared GPUs or parts"
 _DOMAINS = {name.partition("/")[0] for name in PLUGIN_RESOURCES}
 
 
@@ -63,7 +62,7 @@ class ClusterReading:
     is_live: bool = False  # whether an object that is not there does not exist
     unread_on: set[str] = field(default_factory=set)  # nodes with a pod that cannot be read
     alone_on: list[str] = field(default_factory=list)  # nodes that slices name, and that were not read
-    shared_on: set[str] = field(default_factory=set)  # nodes whose NVIDIA plugin offers no whole GPUs
+    shared_on: set[str] = field(default_factory=set)  # nodes whose device plugin offers no whole GPUs
     parts: dict[str, int] = field(default_factory=dict)  # resources of device plugins that are not counted, to nodes
 
 
@@ -187,10 +186,12 @@ class _Reader:
                 ):
                     found.parts[one] = found.parts.get(one, 0) + 1
             counts = {one: resource_units(one, offered[one]) for one in PLUGIN_RESOURCES if one in offered}
-            if counts.get(WHOLE_PLUGIN) and not has_whole_gpus(string_map(metadata, "labels", "metadata")):
-                del counts[WHOLE_PLUGIN]
+            labels = string_map(metadata, "labels", "metadata")
+            for one in [one for one, count in counts.items() if count and not has_whole_gpus(one, count, labels)]:
+                del counts[one]
                 found.shared_on.add(name)
-                found.parts[_OF_SHARED] = len(found.shared_on)
+                named = f"{one} of shared GPUs or parts"
+                found.parts[named] = found.parts.get(named, 0) + 1
             if any(counts.values()):
                 found.offered[name] = {one: count for one, count in counts.items() if count}
         elif kind == "ResourceSlice":

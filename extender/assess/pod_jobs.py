@@ -26,7 +26,7 @@ from extender.assess.fleet_state import plugin_requests
 from extender.assess.gang_spread import group_of
 from extender.assess.pod_facts import SKEW, time_of
 from extender.replay import SPEC_FIELDS, Job, cel_text
-from extender.replay.emptied_nodes import WHOLE_PLUGIN, may_ask_for
+from extender.replay.emptied_nodes import DRIVER_OF_PLUGIN, WHOLE_PLUGIN, may_ask_for
 from extender.replay.published_traces import plain_name
 from extender.vendors import GPU, PLUGIN_RESOURCES, driver_of
 
@@ -73,11 +73,7 @@ def pod_job(pod: Pod, reading: ClusterReading, snapshot: Snapshot) -> Job | None
     spec = _spec(pod, inner(obj, "spec", ""), node_info.node if node_info is not None else None)
     keys, plain = claims_of(pod), Job(pod.key.name, 0.0, cpu=cpu, ram=ram, spec=spec, **_nearness(pod, snapshot))
     if not keys:
-        gpus, labels = plugin_requests(pod)[WHOLE_PLUGIN], node_info.node.labels if node_info is not None else {}
-        if not may_ask_for(gpus) or _has_shared(pod, reading):
-            return None
-        product = labels.get(PLUGIN_RESOURCES[WHOLE_PLUGIN], "")
-        return replace(plain, gpus=gpus, product=product, **_wishes(pod, gpus))
+        return _plugin_job(pod, reading, plain, node_info.node.labels if node_info is not None else {})
     own = [claim for key in keys if (claim := snapshot.claims.get(key)) is not None and _is_own(claim, pod)]
     if len(own) < len(keys):
         return None
@@ -90,11 +86,30 @@ def pod_job(pod: Pod, reading: ClusterReading, snapshot: Snapshot) -> Job | None
     return replace(plain, claim=asked, **_wishes(pod, devices))
 
 
-def _has_shared(pod: Pod, reading: ClusterReading) -> bool:
+def _plugin_job(pod: Pod, reading: ClusterReading, plain: Job, labels: Mapping[str, str]) -> Job | None:
+    """The job of a pod of a device plugin, on a node with these labels. Other vendors than NVIDIA have a class."""
+    asked = plugin_requests(pod)
+    resource = next((name for name in DRIVER_OF_PLUGIN if asked[name]), WHOLE_PLUGIN)
+    gpus, product = asked[resource], labels.get(PLUGIN_RESOURCES[resource], "")
+    if not may_ask_for(gpus) or _has_shared(pod, reading, resource):
+        return None
+    if resource == WHOLE_PLUGIN:
+        return replace(plain, gpus=gpus, product=product, **_wishes(pod, gpus))
+    if pod.node_name and not product:
+        return None
+    driver = DRIVER_OF_PLUGIN[resource]
+    request: Json = {"deviceClassName": driver, "count": gpus}
+    if product:
+        request = _narrowed(request, _product_is(driver_of(driver).product[0], product))
+    claim = {"devices": {"requests": [{"name": "gpu", "exactly": request}]}}
+    return replace(plain, claim=claim, **_wishes(pod, gpus))
+
+
+def _has_shared(pod: Pod, reading: ClusterReading, resource: str) -> bool:
     """Whether the GPUs of a device plugin that a pod has, or can get, are shared with other pods."""
     if pod.node_name:
         return pod.node_name in reading.shared_on
-    return bool(reading.shared_on) and not any(WHOLE_PLUGIN in one for one in reading.offered.values())
+    return bool(reading.shared_on) and not any(resource in one for one in reading.offered.values())
 
 
 def _is_own(claim: Claim, pod: Pod) -> bool:
@@ -260,10 +275,15 @@ def product_expression(gpu: PoolDevice) -> str:
     driver, attributes = driver_of(gpu.id.driver), gpu.device.attributes
     for name in driver.product if driver.kind == GPU else ():
         if isinstance(attributes.get(name), str):
-            domain, _, short = name.rpartition("/")
-            of = f"device.attributes[{cel_text(domain)}]"
-            return f"{cel_text(short)} in {of} && {of}.{short} == {cel_text(str(attributes[name]))}"
+            return _product_is(name, str(attributes[name]))
     return ""
+
+
+def _product_is(name: str, product: str) -> str:
+    """The CEL expression for devices whose attribute of this name, with its domain, is the product."""
+    domain, _, short = name.rpartition("/")
+    of = f"device.attributes[{cel_text(domain)}]"
+    return f"{cel_text(short)} in {of} && {of}.{short} == {cel_text(product)}"
 
 
 def _selecting(request: Json, wanted: Mapping[str, str]) -> Json:

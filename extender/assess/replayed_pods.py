@@ -75,7 +75,7 @@ def replayed_pods(
         jobs, found.nodes, found.of_plugin = choice.jobs(), len(nodes), bool(plugin)
         found.pods, found.jobs, found.left_out = len(choice.chosen), len(jobs), choice.left_out
         if not jobs:
-            none = "no running pod has known claims, or whole GPUs of NVIDIA's device plugin"
+            none = "no running pod has known claims, or whole GPUs of a device plugin and of a known product"
             found.problem = none if reading.knows_claims else "no ResourceClaims were read"
             return found
         fleet = fleet_of((), choice.fleet())
@@ -190,7 +190,7 @@ class _Choice:
     def _job(self, pod: Pod) -> Job | None:
         """One pod as a job; None without claims of its own, whose specs are known, or GPUs of a replayed plugin."""
         found = pod_job(pod, self._reading, self._snapshot)
-        if found is None or (found.claim is None and pod.node_name not in self._plugin):
+        if found is None or not (claims_of(pod) or pod.node_name in self._plugin):
             return None
         self._claims.update(claims_of(pod))
         return found

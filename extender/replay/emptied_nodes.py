@@ -15,12 +15,21 @@ from extender.api.pods import may_need_devices
 from extender.replay.fleets import naming
 from extender.replay.jobs import GPU_CLASS, MAX_GPUS
 from extender.sandbox import MachineNode, machine_objects, unlinked_machine
-from extender.vendors import GPU, PLUGIN_RESOURCES, driver_of
+from extender.vendors import DRIVERS, GPU, PLUGIN_RESOURCES, VENDORS, driver_of
 
-WHOLE_PLUGIN = "nvidia.com/gpu"  # the device plugin whose whole GPUs a replay takes
+WHOLE_PLUGIN = "nvidia.com/gpu"  # its GPUs may be of any product; those of other vendors need a label with theirs
+# Resources of device plugins whose whole GPUs a replay takes, to the DRA driver of the same GPUs.
+DRIVER_OF_PLUGIN = {
+    name: next(driver for driver, entry in vendor.drivers.items() if entry.kind == GPU)
+    for vendor in VENDORS
+    for name, label in vendor.plugin_resources.items()
+    if label
+}
 _MEMORY = "nvidia.com/gpu.memory"  # the label of gpu-feature-discovery, in MiB
 _REPLICAS, _STRATEGY = "nvidia.com/gpu.replicas", "nvidia.com/gpu.sharing-strategy"  # its labels of shared GPUs
-SHARING_LABELS = (_REPLICAS, _STRATEGY)
+_PARTITION = "amd.com/compute-memory-partition"  # of AMD's node labeller: spx_nps1 is a whole GPU
+_INTEL, _DEVICES, _DIGITS = "gpu.intel.com/", "gpu.intel.com/device.count", 9  # a label of Intel's NFD rules
+SHARING_LABELS = (_REPLICAS, _STRATEGY, _PARTITION, _DEVICES)
 PARTS = re.compile(r"-MIG-[0-9]g\.[0-9]{1,4}gb|-SHARED$")  # of the label of the product: MIG devices, or shared GPUs
 _MAX_GPUS = 16  # of a board; a plugin that offers more gives each GPU to several pods
 _ANY_MEMORY = 16 << 30  # of each GPU, if no label says it
@@ -46,19 +55,27 @@ def plugin_slices(objects: Sequence[Json], notes: Counter[str]) -> Iterator[Json
     slices = [inner(obj, "spec", "") for obj in objects if obj.get("kind") == "ResourceSlice"]
     with_slices = {str(spec.get("nodeName")) for spec in slices if driver_of(str(spec.get("driver"))).kind == GPU}
     for obj in objects:
-        if obj.get("kind") != "Node" or not _plugin_gpus(obj) or inner(obj, "metadata", "").get("name") in with_slices:
+        if obj.get("kind") != "Node" or inner(obj, "metadata", "").get("name") in with_slices:
             continue
-        if (found := _plugin_slice(obj)) is not None:
-            yield found
+        resource, count = _plugin_gpus(obj)
+        if not count:
+            continue
+        found = _plugin_slice(obj, resource, count)
+        if isinstance(found, str):
+            notes[f"nodes of which the GPUs of a device plugin are left out, because {found}"] += 1
         else:
-            notes["nodes of which the GPUs of a device plugin are left out, because they are shared or parts"] += 1
+            yield found
 
 
-def has_whole_gpus(labels: Mapping[str, str]) -> bool:
-    """Whether the GPUs that NVIDIA's device plugin offers on a node of these labels are whole ones.
+def has_whole_gpus(resource: str, count: int, labels: Mapping[str, str]) -> bool:
+    """Whether the GPUs that a device plugin offers as this resource on a node of these labels are whole ones.
 
-    They are not if time-slicing or MPS gives each to several pods, or if they are MIG devices.
+    They are not if the plugin gives each to several pods, or if they are MIG devices or partitions.
     """
+    if resource != WHOLE_PLUGIN:
+        devices = labels.get(_DEVICES, "")
+        is_shared = resource.startswith(_INTEL) and devices.isdecimal() and count > int(devices[:_DIGITS])
+        return not is_shared and labels.get(_PARTITION, "spx").startswith("spx")
     is_shared = labels.get(_STRATEGY, "none") != "none" or labels.get(_REPLICAS, "1") not in ("0", "1")
     return not is_shared and not PARTS.search(labels.get(PLUGIN_RESOURCES[WHOLE_PLUGIN], ""))
 
@@ -68,27 +85,51 @@ def may_ask_for(gpus: int) -> bool:
     return 0 < gpus <= MAX_GPUS
 
 
-def _plugin_gpus(node: Json) -> int:
-    """The GPUs that a device plugin offers on a node. Raises WireError that names the node."""
+def _plugin_gpus(node: Json) -> tuple[str, int]:
+    """The GPUs that a device plugin offers on a node, and as which resource. Raises WireError that names the node."""
     with naming(node):
-        return resource_units(
-            WHOLE_PLUGIN, inner(inner(node, "status", ""), "allocatable", "status").get(WHOLE_PLUGIN, 0)
-        )
+        offered = inner(inner(node, "status", ""), "allocatable", "status")
+        counts = ((name, resource_units(name, offered[name])) for name in PLUGIN_RESOURCES if name in offered)
+        return next((one for one in counts if one[1]), ("", 0))
 
 
-def _plugin_slice(node: Json) -> Json | None:
-    """The whole GPUs of a device plugin as a slice of a DRA driver; None for parts of GPUs, and for shared ones.
+def _plugin_slice(node: Json, resource: str, count: int) -> Json | str:
+    """The whole GPUs of a device plugin as a slice of a DRA driver, or why there is none.
 
-    gpu-feature-discovery names the product in a label. The usual board of the product joins the GPUs, if there is one.
+    A label names the product. The usual board of the product joins the GPUs, if there is one.
     """
-    count = _plugin_gpus(node)
     with naming(node):
         metadata = inner(node, "metadata", "")
         labels = string_map(metadata, "labels", "metadata")
         name = need(metadata, "name", ".metadata")
-    product, mib = labels.get(PLUGIN_RESOURCES[WHOLE_PLUGIN], ""), labels.get(_MEMORY, "")
-    if not 0 < count <= _MAX_GPUS or not has_whole_gpus(labels):
-        return None
+    product, mib = labels.get(PLUGIN_RESOURCES[resource], ""), labels.get(_MEMORY, "")
+    if count > _MAX_GPUS or not has_whole_gpus(resource, count, labels):
+        return "they are shared or parts"
+    if resource != WHOLE_PLUGIN:
+        return _other_slice(name, DRIVER_OF_PLUGIN[resource], product, count) if product else "no label has the product"
     memory = int(mib) << 20 if re.fullmatch("[0-9]{1,8}", mib) else _ANY_MEMORY
     made = machine_objects(MachineNode(name, unlinked_machine(product, count, memory), {}))
     return next(one for one in made if one["kind"] == "ResourceSlice" and one["spec"]["driver"] == GPU_CLASS)
+
+
+def _other_slice(node: str, driver: str, product: str, count: int) -> Json:
+    """GPUs of another vendor than NVIDIA: what tells them from parts, their product, and addresses that differ."""
+    whole = {name: {"string": values[0]} for name, values in DRIVERS[driver].whole.items()}
+    devices = [
+        {
+            "name": f"gpu-{number}",
+            "attributes": {
+                **whole,
+                DRIVERS[driver].product[0]: {"string": product},
+                "resource.kubernetes.io/pciBusID": {"string": f"0000:{number + 1:02x}:00.0"},
+            },
+        }
+        for number in range(count)
+    ]
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": f"{driver}-{node}"},
+        "spec": {"driver": driver, "nodeName": node, "pool": pool, "devices": devices},
+    }

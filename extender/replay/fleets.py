@@ -17,7 +17,7 @@ from extender.replay.jobs import GPU_CLASS, NIC_CLASS, WHOLE_MIB
 from extender.replay.node_room import NodeRoom
 from extender.runtime.informers import watched_resources
 from extender.sandbox import DEVICE_CLASSES, MachineNode, machine_objects
-from extender.vendors import GPU, NIC, driver_of
+from extender.vendors import DRIVERS, GPU, NIC, driver_of
 
 _PLURALS = {
     "Node": "nodes",
@@ -90,6 +90,8 @@ def fleet_of(machines: Sequence[MachineNode], snapshot: Iterable[Json] = (), *, 
     slices = (obj for obj in objects if obj["kind"] == "ResourceSlice")
     drivers = {str(inner(obj, "spec", "").get("driver")) for obj in slices}
     objects += [_of_drivers(one, drivers) for one in DEVICE_CLASSES if one["metadata"]["name"] not in classes]
+    others = sorted(drivers & DRIVERS.keys() - classes - {GPU_CLASS})
+    objects += [_class_of(driver) for driver in others if DRIVERS[driver].kind == GPU]
     return Fleet(objects, used, frozenset(node.name for node in machines if not node.machine.knows_links))
 
 
@@ -111,6 +113,12 @@ def _of_drivers(class_: Json, drivers: Iterable[str]) -> Json:
         return class_
     expression = " || ".join(map(_whole_devices, others))
     return {**class_, "spec": {"selectors": [{"cel": {"expression": expression}}]}}
+
+
+def _class_of(driver: str) -> Json:
+    """The class that the driver of GPUs of another vendor installs."""
+    selectors = [{"cel": {"expression": _whole_devices(driver)}}]
+    return {**DEVICE_CLASSES[0], "metadata": {"name": driver}, "spec": {"selectors": selectors}}
 
 
 def _whole_devices(driver: str) -> str:

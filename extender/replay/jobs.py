@@ -16,10 +16,12 @@ from extender.api.group_topology import KUEUE_TOPOLOGY, NEARNESS, ONE_NODE
 from extender.api.pod_annotations import WISHES
 from extender.api.pod_groups import MINIMUM, GroupSource
 from extender.api.pods import SCHEDULER
+from extender.vendors import DRIVERS, GPU
 
 NAMESPACE = "default"
 SPEC_FIELDS = ("nodeSelector", "affinity", "tolerations", "priority")
 GPU_CLASS, NIC_CLASS = "gpu.nvidia.com", "dranet.net"
+_GPU_CLASSES = frozenset(name for name, entry in DRIVERS.items() if entry.kind == GPU)  # each driver installs its own
 MAX_PODS = 4096  # of a job
 MAX_GPUS = 32  # of a pod: devices of one claim
 MAX_SECONDS = 1e10  # some 300 years
@@ -72,7 +74,7 @@ class Job:
 
     @property
     def all_gpus(self) -> float:
-        """The GPUs of all pods. Of a claim, those of its requests for a fixed count of the class of GPUs."""
+        """The GPUs of all pods. Of a claim, those of its requests for a fixed count of a class of GPUs."""
         return sum(one.pods * one.pod_gpus for one in self.templates)
 
     @cached_property
@@ -81,7 +83,7 @@ class Job:
         if self.claim is None:
             return self.gpus
         exact = [one.get("exactly") or {} for one in (self.claim.get("devices") or {}).get("requests") or ()]
-        return float(sum(one.get("count") or 1 for one in exact if one.get("deviceClassName") == GPU_CLASS))
+        return float(sum(one.get("count") or 1 for one in exact if one.get("deviceClassName") in _GPU_CLASSES))
 
     @property
     def priority(self) -> int:

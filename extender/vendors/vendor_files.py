@@ -199,8 +199,8 @@ class Vendor(_Part):
 
 
 def _is_named(name: str, words: Iterable[str]) -> bool:
-    """Whether a product has this name. Labels of nodes have dashes where the names of drivers have spaces."""
-    return any(word in name or word.replace(" ", "-") in name for word in words)
+    """Whether a product has this name. Labels of nodes have '-' or '_' where the names of drivers have spaces."""
+    return any(word.replace(" ", by) in name for word in words for by in " -_")
 
 
 def read_vendor(content: bytes, where: str) -> Vendor:

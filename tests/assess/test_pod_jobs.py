@@ -209,6 +209,54 @@ def test_pods_of_a_device_plugin_become_jobs_for_any_fleet(tmp_path: Path) -> No
     assert replayed(tmp_path, "--nodes", "1xa100-pcie-8-bridged")["started"] == 0
 
 
+AMD, INTEL = "amd.com/gpu.product-name", "gpu.intel.com/product"
+MI300X = {AMD: "AMD_Instinct_MI300X_OAM"}
+OTHERS: dict[str, tuple[Json, str, str, str]] = {  # labels, resource, what a node offers, why it is left out
+    "AMD": (MI300X, "amd.com/gpu", "8", ""),
+    "AMD, whole GPUs": (MI300X | {"amd.com/compute-memory-partition": "spx_nps1"}, "amd.com/gpu", "8", ""),
+    "AMD, partitions": (MI300X | {"amd.com/compute-memory-partition": "dpx_nps2"}, "amd.com/gpu", "16", "shared or"),
+    "AMD, no label": ({}, "amd.com/gpu", "8", "no label has the product"),
+    "Intel": ({INTEL: "Max_1550"}, "gpu.intel.com/xe", "8", ""),
+    "Intel, shared": ({INTEL: "Max_1550", "gpu.intel.com/device.count": "4"}, "gpu.intel.com/xe", "8", "shared or"),
+    "Gaudi, which has no label": ({}, "habana.ai/gaudi", "8", "no label has the product"),
+}
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside GPUs of NVIDIA"])
+@pytest.mark.parametrize("name", OTHERS)
+def test_pods_of_other_device_plugins_are_replayed_if_a_label_has_their_product(
+    name: str, beside: bool, tmp_path: Path
+) -> None:
+    """Also from an anonymised file."""
+    labels, resource, offered, why = OTHERS[name]
+    nodes: Json = {"a": {"machine": "hgx-h100-8", "labels": labels, "plugin": {resource: offered}}}
+    pods: list[Json] = [{"name": f"p{i}", "node": "a", "count": 1, "plugin": {resource: "2"}} for i in range(2)]
+    if beside:
+        nodes["b"] = {"machine": "hgx-h100-8", "labels": LABEL, "plugin": {"nvidia.com/gpu": "8"}}
+        pods.append({"name": "q", "node": "b", "count": 1, "plugin": {"nvidia.com/gpu": "8"}})
+    clear, path = snapshot_file(tmp_path, objects_of({"nodes": nodes, "pods": pods})), tmp_path / "anonymous.json"
+    code, out, err = berth(["assess", str(clear), "--save", str(path), "--anonymise", "--output", "json"])
+    assert code == 0, err
+    expected = 2 * (not why) + beside
+    assert json.loads(out)["replay"]["pods"] == expected
+    lines, err = jobs_of(tmp_path, json.loads(path.read_text())["items"])
+    assert len(lines) == expected
+    assert ("2 pods are not in " in err) == bool(why)
+    if not lines:
+        return
+    words = ["replay", str(tmp_path / "jobs.jsonl"), "--snapshot", str(path), "--emptied", "--output", "json"]
+    code, out, err = berth(words)
+    assert (code, why in err) == (0, True), err
+    found = json.loads(out)["outcomes"][0]
+    assert (found["started"], found["joined"]) == (
+        expected,
+        None if resource.startswith("gpu.intel") and not beside and not why else 1.0,
+    )
+    assert sum(len(pod["devices"]) for job in found["started_jobs"].values() for pod in job["pods"]) == (
+        4 * (not why) + 8 * beside
+    )
+
+
 def test_the_recipe_of_the_docs_replays_pods_of_a_device_plugin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
