@@ -63,6 +63,18 @@ _NUMBER, _VERSION = re.compile(r"-?[0-9]{1,18}"), re.compile(r"[0-9]{1,5}(\.[0-9
 _COMPARED = ("Gt", "Lt")
 _OF_AMOUNTS = ("quantity(", "isQuantity(", "semver(", "isSemver(", "duration(", "timestamp(")  # before a literal
 _TOKEN = re.compile(r"//[^\n]*|[rR]?(\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*')|[A-Za-z_]\w*|[0-9]+")  # of CEL
+_IS_BEFORE = re.compile(r"[.\['\"]+(\w+)['\"\]]*\s*(?:[!=]=|in\s*\[[^\]]*)\s*-?$")
+_NEAR = 1024  # characters before a number that are searched
+_IS_BEHIND = re.compile(r"\s*[!=]=\s*\w[^&|?:,()]*[.'\"](\w+)")
+
+
+def _equal_attribute(number: re.Match[str]) -> str:
+    """The name of the attribute of which an expression asks whether it is this number; '' for any other number."""
+    text = number.string
+    found = _IS_BEFORE.search(text, max(number.start() - _NEAR, 0), number.start()) or _IS_BEHIND.match(
+        text, number.end()
+    )
+    return found[1] if found is not None else ""
 
 
 def anonymised(objects: Iterable[Json], levels: Sequence[str] = _DEFAULT_LEVELS) -> Iterator[Json]:
@@ -518,7 +530,10 @@ class _Names:
         if token.startswith("//"):
             return ""
         if token.isdecimal():
-            return self._known.get(("number", token), token).rpartition("-")[2]
+            known = self._known.get(("number", token))
+            if known is None and _equal_attribute(found) not in ("", *NUMBERS):
+                known = self.of("number", token)  # no device has it
+            return known.rpartition("-")[2] if known is not None else token
         if not found[1]:
             return token if token in EXPRESSION or token in AMOUNTS else self._attribute_name(token)
         text = found[1][1:-1]

@@ -372,6 +372,26 @@ def test_a_literal_of_an_expression_is_no_name_and_holds_as_before(value: Json, 
     assert "quantity('1Gi')" in text
 
 
+@pytest.mark.parametrize(
+    ("text", "stays"),
+    [
+        ("device.attributes['gpu.io'].serial == 1320220012346", False),
+        ("1320220012346 != device.attributes['gpu.io'].serial", False),
+        ("device.attributes['gpu.io']['serial'] == 1320220012346", False),
+        ("device.attributes['gpu.io'].serial in [7, 1320220012346]", False),
+        ("device.attributes['gpu.io'].numaNode == 13", True),
+        ("13 == device.attributes['gpu.io'].numaNode", True),
+        ("device.attributes['gpu.io'].shapes.size() > 13", True),
+        ("device.capacity['gpu.io'].memory.asInteger() == 13", True),
+    ],
+)
+def test_a_number_that_no_device_has_is_replaced_if_an_attribute_is_compared_with_it(text: str, stays: bool) -> None:
+    class_ = {**GPU_CLASS, "spec": {"selectors": [{"cel": {"expression": text}}]}}
+    *_, of = anonymised([*unknown_driver()[:1], class_])
+    found = of["spec"]["selectors"][0]["cel"]["expression"]
+    assert ("13" in found) == stays
+
+
 def test_numbers_that_pods_compare_keep_their_order() -> None:
     labels = [{"generation": str(number)} for number in (123456, 7, 99)]
     nodes = {f"n{i}": {"machine": "t4-4", "labels": one} for i, one in enumerate(labels)}
