@@ -159,7 +159,11 @@ def _lost(pod: Pod, snapshot: Snapshot) -> str:
     if of.parts.constrain or (policy is not None and policy.parent):
         return "sub-groups, slices or a CompositePodGroup, which are left out"
     _, is_kept = fields_of_job(of.topology, _object_label(pod, snapshot))
-    return "" if is_kept else "two levels in one domain of which they must be, or no label with '/': one is left out"
+    return (
+        ""
+        if is_kept
+        else "a level besides that of their PodGroup, or another scheduler's level without '/': it is left out"
+    )
 
 
 def _counted(claim: Json) -> int:
