@@ -51,6 +51,7 @@ class Assessment:
     unreadable: list[str]
     graphs: dict[str, Graph] = field(default_factory=dict)  # by node: of the pods with several GPUs
     knows_claims: bool = True  # False: which GPUs are free is not known, but for those of device plugins
+    knows_pods: bool = True  # False: which GPUs of device plugins are free is not known
     policy: str = ""  # where the policy is from; '': the default
     verdict: Verdict = _NO_VERDICT
 
@@ -103,6 +104,7 @@ def assess(reading: ClusterReading, policy: Policy, source: str = "", *, replays
         [*reading.unreadable, *(f"node {name}: {why}" for name, why in reading.cache.failed_nodes.items())],
         _graphs(several, snapshot),
         reading.knows_claims,
+        reading.knows_pods,
         source,
     )
     if replays:

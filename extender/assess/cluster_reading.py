@@ -59,6 +59,7 @@ class ClusterReading:
     unreadable: list[str] = field(default_factory=list)
     kinds: set[str] = field(default_factory=set)
     knows_claims: bool = True  # False: no claims were read, so which devices are allocated is not known
+    knows_pods: bool = True  # False: which GPUs of device plugins are in use is not known
     is_live: bool = False  # whether an object that is not there does not exist
     unread_on: set[str] = field(default_factory=set)  # nodes with a pod that cannot be read
     alone_on: list[str] = field(default_factory=list)  # nodes that slices name, and that were not read
@@ -90,6 +91,7 @@ def reading_of(
             found.lacking.append(f"{several} could not be listed ({one_line(refused[kind], 256)}): {meaning}")
         elif kind not in found.kinds and kind not in _OPTIONAL_IN_FILES:
             found.lacking.append(f"there is no {kind}: {meaning}")
+    found.knows_pods = "Pod" in found.kinds or (is_live and "Pod" not in refused)
     if "ResourceClaim" in refused:
         found.knows_claims = False
     elif not is_live and "ResourceClaim" not in found.kinds and (why := _missing_claims(found)):

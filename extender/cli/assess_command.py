@@ -101,6 +101,9 @@ def _judge(found: Assessment, least: float) -> None:
     if not found.knows_claims:
         say("berth: --fail-below: no ResourceClaims were read, so which pods have which GPUs is not known", err=True)
         raise typer.Exit(1)
+    if not found.knows_pods and any(one.counted for one in found.fleet.products):
+        say("berth: --fail-below: no Pods were read, so which have GPUs of a device plugin is not known", err=True)
+        raise typer.Exit(1)
     if found.unread_pods:
         which = counted(found.unread_pods, "running pod has", "running pods have")
         say(f"berth: --fail-below: {which} GPUs that are not known: see `what is not known`", err=True)
