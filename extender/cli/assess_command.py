@@ -93,30 +93,29 @@ def assess_command(
         say_json(found.as_json())
     else:
         _print(found)
-    if fail_below is not None:
-        _judge(found, fail_below)
+    if fail_below is not None and (why := _judge(found, fail_below)):
+        say(f"berth: --fail-below: {why}", err=True)
+        raise typer.Exit(1)
 
 
-def _judge(found: Assessment, least: float) -> None:
+def _judge(found: Assessment, least: float) -> str:
+    """Why --fail-below fails; '' if it does not."""
     if not found.knows_claims:
-        say("berth: --fail-below: no ResourceClaims were read, so which pods have which GPUs is not known", err=True)
-        raise typer.Exit(1)
+        return "no ResourceClaims were read, so which pods have which GPUs is not known"
     if not found.knows_pods and any(one.counted for one in found.fleet.products):
-        say("berth: --fail-below: no Pods were read, so which have GPUs of a device plugin is not known", err=True)
-        raise typer.Exit(1)
+        return "no Pods were read, so which of them have GPUs of a device plugin is not known"
     if found.unread_pods:
         which = counted(found.unread_pods, "running pod has", "running pods have")
-        say(f"berth: --fail-below: {which} GPUs that are not known: see `what is not known`", err=True)
-        raise typer.Exit(1)
-    share, pods = found.bandwidth.share, found.bandwidth.pods + found.plugin_several
-    if not pods:
-        return
-    if share is None:
-        say(f"berth: --fail-below: the links of none of {counted(pods, 'pod')} with several GPUs are known", err=True)
-        raise typer.Exit(1)
-    if share < least:
-        say(f"berth: --fail-below: the share of the best bandwidth is {share:.3f}, below {least:g}", err=True)
-        raise typer.Exit(1)
+        return f"{which} GPUs that are not known: see `what is not known`"
+    if unknown := found.plugin_pods + found.shared_pods:
+        which = counted(unknown, "pod has", "pods have")
+        return f"{which} GPUs of a device plugin: which ones only the kubelet knows"
+    share, pods = found.bandwidth.share, found.bandwidth.pods
+    if pods and share is None:
+        return f"the links of none of {counted(pods, 'pod')} with several GPUs are known"
+    if share is not None and share < least:
+        return f"the share of the best bandwidth is {share:.3f}, below {least:g}"
+    return ""
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------

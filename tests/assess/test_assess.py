@@ -27,6 +27,7 @@ NIC_CLASS: Json = {
     "metadata": {"name": "dranet.net"},
     "spec": {"selectors": [{"cel": {"expression": "device.driver == 'dra.net'"}}]},
 }
+PLUGIN_NODE = {"machine": "hgx-h100-8", "plugin": {"nvidia.com/gpu": "8"}}
 NOT_JOINED = next(case for case in CASES if case["name"].startswith("four GPUs of a DGX-1V that no ring"))
 
 
@@ -184,6 +185,20 @@ def test_the_exit_code_is_for_ci(case: Json, least: float, code: int, tmp_path: 
     assert ("--fail-below" in err) == bool(code)
 
 
+@pytest.mark.parametrize("labels", [{}, {"nvidia.com/gpu.replicas": "4"}], ids=["whole", "shared"])
+def test_ci_fails_if_a_pod_has_gpus_of_a_device_plugin(labels: Json, tmp_path: Path) -> None:
+    """Which ones only the kubelet knows, also of a pod with one GPU, and where the share of the others is good."""
+    nodes = {"dra": "hgx-h100-8", "plugin": {**PLUGIN_NODE, "labels": labels}}
+    pods = [
+        {"name": "p", "node": "dra", "gpus": [0, 1]},
+        {"name": "q", "node": "plugin", "plugin": {"nvidia.com/gpu": "1"}},
+    ]
+    path = snapshot_file(tmp_path, objects_of({"nodes": nodes, "pods": pods}))
+    code, _, err = berth(["assess", str(path), "--no-replay", "--fail-below", "0.1"])
+    assert code == 1
+    assert "--fail-below: 1 pod has GPUs of a device plugin: which ones only the kubelet knows" in err
+
+
 def test_the_page_is_one_file_with_pictures_and_without_markup_of_users(tmp_path: Path) -> None:
     objects = objects_of(NOT_JOINED)
     for obj in objects:
@@ -246,9 +261,6 @@ def test_a_cluster_of_a_device_plugin_has_no_claims_and_all_is_known(tmp_path: P
     path = snapshot_file(tmp_path, objects_of({"nodes": {"a": node}, "pods": pods}))
     _, out, _ = berth(["assess", str(path)])
     assert "1 node, 8 GPUs: 4 free" in out
-
-
-PLUGIN_NODE = {"machine": "hgx-h100-8", "plugin": {"nvidia.com/gpu": "8"}}
 
 
 def test_without_pods_no_gpu_of_a_device_plugin_is_said_to_be_free(tmp_path: Path) -> None:
