@@ -141,8 +141,8 @@ def _unknown(found: Assessment, reading: ClusterReading, snapshot: Snapshot) -> 
             "plugin: which ones only the kubelet knows, so these sets are not measured."
         )
     if reading.parts:
-        named = ", ".join(sorted(reading.parts))
-        yield f"{counted(max(reading.parts.values()), 'node offers', 'nodes offer')} {named}, which are not counted."
+        named, nodes = ", ".join(sorted(reading.parts)), set().union(*reading.parts.values())
+        yield f"{counted(len(nodes), 'node offers', 'nodes offer')} {named}, which are not counted."
     both = sum(name in snapshot.node_infos and snapshot.node_infos[name].fabric is not None for name in reading.offered)
     if both:
         yield (

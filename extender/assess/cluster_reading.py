@@ -64,7 +64,7 @@ class ClusterReading:
     unread_on: set[str] = field(default_factory=set)  # nodes with a pod that cannot be read
     alone_on: list[str] = field(default_factory=list)  # nodes that slices name, and that were not read
     shared_on: set[str] = field(default_factory=set)  # nodes whose device plugin offers no whole GPUs
-    parts: dict[str, int] = field(default_factory=dict)  # resources of device plugins that are not counted, to nodes
+    parts: dict[str, set[str]] = field(default_factory=dict)  # resources that are not counted, to their nodes
 
 
 def reading_of(
@@ -186,14 +186,13 @@ class _Reader:
                     and one not in PLUGIN_RESOURCES
                     and resource_units(one, offered[one])
                 ):
-                    found.parts[one] = found.parts.get(one, 0) + 1
+                    found.parts.setdefault(one, set()).add(name)
             counts = {one: resource_units(one, offered[one]) for one in PLUGIN_RESOURCES if one in offered}
             labels = string_map(metadata, "labels", "metadata")
             for one in [one for one, count in counts.items() if count and not has_whole_gpus(one, count, labels)]:
                 del counts[one]
                 found.shared_on.add(name)
-                named = f"{one} of shared GPUs or parts"
-                found.parts[named] = found.parts.get(named, 0) + 1
+                found.parts.setdefault(f"{one} of shared GPUs or parts", set()).add(name)
             if any(counts.values()):
                 found.offered[name] = {one: count for one, count in counts.items() if count}
         elif kind == "ResourceSlice":
