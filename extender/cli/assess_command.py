@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -45,7 +45,8 @@ def assess_command(
     kubeconfig: Kubeconfig = None,
     save: Annotated[Path | None, typer.Option(help="Write what was read into this file, for berth assess.")] = None,
     anonymise: Annotated[
-        bool, typer.Option("--anonymise", help="Names in the file of --save become numbers; secrets are left out.")
+        bool,
+        typer.Option("--anonymise", help="Names in files of --save and --jobs become numbers; secrets are left out."),
     ] = False,
     jobs_file: Annotated[
         Path | None,
@@ -79,12 +80,13 @@ def assess_command(
     needs(save, "--save", ("--anonymise", anonymise))
     objects, refused, where, is_live = from_files(files) if files else from_cluster(kubeconfig)
     used = used_policy(policy, kubeconfig, "", berth_namespace, is_live=is_live)
+    saved = list(anonymised(objects, used.policy.group_levels)) if anonymise else objects
     if save is not None:
-        _save(save, objects, used.policy.group_levels, anonymise=anonymise)
+        _save(save, saved, used.policy.group_levels, anonymise=anonymise)
     reading = reading_of(objects, refused, where, is_live=is_live)
     reading.lacking += [used.problem] if used.problem else []
     if jobs_file is not None:
-        _write_jobs(jobs_file, reading)
+        _write_jobs(jobs_file, reading_of(saved, refused, where, is_live=is_live) if anonymise else reading)
     with Screen(stderr=True).status("assessing"):
         found = assess(reading, used.policy, used.source, replays=replay)
     if html is not None:
@@ -121,8 +123,7 @@ def _judge(found: Assessment, least: float) -> str:
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def _save(path: Path, objects: Iterable[Json], levels: Sequence[str], *, anonymise: bool) -> None:
-    items = list(anonymised(objects, levels) if anonymise else objects)
+def _save(path: Path, items: Sequence[Json], levels: Sequence[str], *, anonymise: bool) -> None:
     _write(path, orjson.dumps({"apiVersion": "v1", "kind": "List", "items": items}, option=orjson.OPT_INDENT_2))
     if anonymise and (named := anonymous_levels(levels)) != list(levels):
         say(f"berth: to assess {name_of(path)}, write into the policy: group_levels: [{', '.join(named)}]", err=True)
