@@ -45,8 +45,7 @@ def assess_command(
     kubeconfig: Kubeconfig = None,
     save: Annotated[Path | None, typer.Option(help="Write what was read into this file, for berth assess.")] = None,
     anonymise: Annotated[
-        bool,
-        typer.Option("--anonymise", help="Names in files of --save and --jobs become numbers; secrets are left out."),
+        bool, typer.Option("--anonymise", help="Names in --save and --jobs become numbers; secrets are left out.")
     ] = False,
     jobs_file: Annotated[
         Path | None,
@@ -95,12 +94,17 @@ def assess_command(
         say_json(found.as_json())
     else:
         _print(found)
-    if fail_below is not None and (why := _judge(found, fail_below)):
+    if fail_below is not None:
+        _judge(found, fail_below)
+
+
+def _judge(found: Assessment, least: float) -> None:
+    if why := _failure(found, least):
         say(f"berth: --fail-below: {why}", err=True)
         raise typer.Exit(1)
 
 
-def _judge(found: Assessment, least: float) -> str:
+def _failure(found: Assessment, least: float) -> str:
     """Why --fail-below fails; '' if it does not."""
     if not found.knows_claims:
         return "no ResourceClaims were read, so which pods have which GPUs is not known"
