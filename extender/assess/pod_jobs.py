@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from extender.allocation import NodeInfo, Snapshot, tolerates
 from extender.allocation.nodes import PoolDevice
 from extender.api.claim_specs import merged_specs
-from extender.api.fields import Json, inner, many
+from extender.api.fields import Json, inner, many, string
 from extender.api.group_topology import NEARNESS, fields_of_job
 from extender.api.nodes import Node, Toleration, encode_toleration
 from extender.api.pod_amounts import requests_of
@@ -88,9 +88,8 @@ def pod_job(pod: Pod, reading: ClusterReading, snapshot: Snapshot) -> Job | None
 
 def _plugin_job(pod: Pod, reading: ClusterReading, plain: Job, labels: Mapping[str, str]) -> Job | None:
     """The job of a pod of a device plugin, on a node with these labels. Other vendors than NVIDIA have a class."""
-    asked = plugin_requests(pod)
-    resource = next((name for name in DRIVER_OF_PLUGIN if asked[name]), WHOLE_PLUGIN)
-    gpus, product = asked[resource], labels.get(PLUGIN_RESOURCES[resource], "")
+    resource = _plugin_resource(pod)
+    gpus, product = plugin_requests(pod)[resource], labels.get(PLUGIN_RESOURCES[resource], "")
     if not may_ask_for(gpus) or _has_shared(pod, reading, resource):
         return None
     if resource == WHOLE_PLUGIN:
@@ -103,6 +102,12 @@ def _plugin_job(pod: Pod, reading: ClusterReading, plain: Job, labels: Mapping[s
         request = _narrowed(request, _product_is(driver_of(driver).product[0], product))
     claim = {"devices": {"requests": [{"name": "gpu", "exactly": request}]}}
     return replace(plain, claim=claim, **_wishes(pod, gpus))
+
+
+def _plugin_resource(pod: Pod) -> str:
+    """The resource of a device plugin whose GPUs become those of the pod's job."""
+    asked = plugin_requests(pod)
+    return next((name for name in DRIVER_OF_PLUGIN if asked[name]), WHOLE_PLUGIN)
 
 
 def _has_shared(pod: Pod, reading: ClusterReading, resource: str) -> bool:
@@ -146,6 +151,29 @@ def _object_label(pod: Pod, snapshot: Snapshot) -> str:
     """The label of the topology constraint of the pod's PodGroup; '' for none."""
     policy = snapshot.group_policies.get(pod.membership.policy_key) if pod.membership is not None else None
     return policy.topology_label if policy is not None else ""
+
+
+def _changes(pod: Pod, obj: Json, snapshot: Snapshot, now: datetime.datetime) -> Iterator[str]:
+    """What of a pod its job does not have as it is, each for a sentence that begins with the number of such pods."""
+    created = time_of(pod.created)
+    if constraint := _lost(pod, snapshot):
+        yield constraint
+    if created is not None and created > now + SKEW:
+        yield "a creation in the future, which counts as now"
+    if pod.ended and _ran_seconds(obj) is None:
+        yield "no end after the start, so the job counts as 1 s"
+    for resource in _other_resources(pod, obj):
+        yield f"{resource}, which is left out: a replay finds a place for the job more easily"
+
+
+def _other_resources(pod: Pod, obj: Json) -> list[str]:
+    """The extended resources that neither a claim nor the GPUs of the job stand for."""
+    status = inner(inner(obj, "status", ""), "extendedResourceClaimStatus", "status")
+    kept = {*many(status, "requestMappings", "status", lambda one, path: string(one, "resourceName", path))}
+    if not claims_of(pod):
+        kept.add(_plugin_resource(pod))
+    asked = {name for one in pod.containers for name, amount in one.requests if amount}
+    return sorted(asked - kept)
 
 
 def _lost(pod: Pod, snapshot: Snapshot) -> str:
@@ -212,7 +240,7 @@ def job_lines(reading: ClusterReading, snapshot: Snapshot, now: datetime.datetim
             found.left_out += 1
             continue
         pods.append((pod, job))
-        found.lost.update(filter(None, [_lost(pod, snapshot), _late(pod, now)]))
+        found.lost.update(_changes(pod, reading.requests[pod.uid], snapshot, now))
     times = {pod.uid: _times(reading.requests[pod.uid], now.timestamp()) for pod, _ in pods}
     first = min((arrival for arrival, _ in times.values()), default=0.0)
     for number, members in enumerate(by_gang(pods), 1):
@@ -235,21 +263,23 @@ def _line(job: Job) -> Json:
     return {name: value for name, value in found.items() if value or name == "arrival"}
 
 
-def _late(pod: Pod, now: datetime.datetime) -> str:
-    created = time_of(pod.created)
-    return "a creation in the future, which counts as now" if created is not None and created > now + SKEW else ""
-
-
 def _times(pod: Json, now: float) -> tuple[float, float]:
     """(creation, duration) in seconds; the duration of a pod that has not ended is infinity."""
     status = inner(pod, "status", "")
     created = min(_seconds(inner(pod, "metadata", "").get("creationTimestamp")) or 0.0, now)
     if status.get("phase") not in ("Succeeded", "Failed"):
         return created, math.inf
+    return created, max(_ran_seconds(pod) or 1.0, 1.0)
+
+
+def _ran_seconds(pod: Json) -> float | None:
+    """How long the containers of an ended pod ran; None if that is not known, or the end is before the start."""
+    status = inner(pod, "status", "")
     states = many(status, "containerStatuses", "status", lambda one, path: inner(one, "state", path))
     ends = [_seconds(inner(state, "terminated", "status").get("finishedAt")) for state in states]
-    started = _seconds(status.get("startTime")) or created
-    return created, max(max((end for end in ends if end is not None), default=started) - started, 1.0)
+    started = _seconds(status.get("startTime")) or _seconds(inner(pod, "metadata", "").get("creationTimestamp")) or 0.0
+    found = max((end for end in ends if end is not None), default=-math.inf) - started
+    return found if found >= 0 else None
 
 
 def _seconds(time: object) -> float | None:

@@ -24,6 +24,7 @@ from extender.replay import (
     SIZES,
     Fleet,
     Job,
+    JobFile,
     LargeShape,
     Outcome,
     Placement,
@@ -81,10 +82,12 @@ def replay_command(
     Example: berth replay examples/replay/jobs.csv --nodes 4xhgx-h100-8,8xgb200-nvl72-tray/4
     """
     set_up_logging("error")  # each bind of each replay would write a line
-    read = named_jobs(jobs, columns)
+    file = named_jobs(jobs, columns)
+    read = file.jobs
     placements = _placements(policy or [])
     needs(snapshot, "--snapshot", ("--emptied", is_emptied))
     fleet = named_fleet(nodes, snapshot, read, is_emptied=is_emptied)
+    file.check(fleet.classes, [one.policy for one in placements if one.is_berth])
     shape = large_shape(large) if large else None
     outcomes = _run([Task(fleet, read, one, seed, shape) for one in placements], len(read))
     if picture_file is not None:
@@ -104,7 +107,7 @@ def _placements(policies: Sequence[Path]) -> list[Placement]:
     return [*(berth or [placement_of("berth")]), placement_of("first fit"), placement_of("emptiest node")]
 
 
-def named_jobs(path: Path, columns: str) -> list[Job]:
+def named_jobs(path: Path, columns: str) -> JobFile:
     """The jobs of a file; says on stderr what is not as its trace has it. Raises WireError."""
     notes = Counter[str]()
     found = read_jobs(path, TRACES, columns, notes)

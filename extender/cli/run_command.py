@@ -126,9 +126,12 @@ def run_command(
         raise WireError("--jobs", "does not go with --examples: give one of them")
     if speed is not None and not 0 < speed <= _MAX_SPEED:  # also for NaN
         raise WireError("--speed", f"must be a number above 0, at most {_MAX_SPEED:.0f}, is {speed:g}")
-    read = named_jobs(jobs, columns) if jobs is not None else []
+    file = named_jobs(jobs, columns) if jobs is not None else None
+    read = file.jobs if file is not None else ()
     fleet = named_fleet(nodes, None, read) if nodes else None
     chosen = policy_of(policy) if policy is not None else Policy()
+    if file is not None and fleet is not None:
+        file.check(fleet.classes, [chosen])
     world = _World(fleet, chosen, examples or (None if nodes else carried_examples()), read, speed or _SPEED)
     try:
         code = asyncio.run(_run(world, (listen, console), api_port, once=once))

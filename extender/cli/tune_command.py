@@ -58,9 +58,12 @@ def tune_command(
     Example: berth tune examples/replay/two-products.csv --nodes 2xa100-pcie-8-bridged,3xhgx-h100-8 --aim large-jobs
     """
     set_up_logging("error")  # each bind of each replay would write a line
-    read = named_jobs(jobs, columns)
+    file = named_jobs(jobs, columns)
+    read = file.jobs
     present = policy_of(policy) if policy is not None else Policy()
-    found = _run(named_fleet(nodes, snapshot, read), read, present, AIMS[aim], seed, draws)
+    fleet = named_fleet(nodes, snapshot, read)
+    file.check(fleet.classes, [present])
+    found = _run(fleet, read, present, AIMS[aim], seed, draws)
     name = name_of(policy) if policy is not None else "the default policy"
     if picture_file is not None:
         write_text(picture_file, frontier_picture(found))

@@ -4,7 +4,7 @@
 """
 
 from extender.replay.fleets import Fleet, cel_text, fleet_of, version_problem
-from extender.replay.job_files import MAX_JOBS, read_jobs
+from extender.replay.job_files import MAX_JOBS, JobFile, read_jobs
 from extender.replay.job_player import JobPlayer
 from extender.replay.jobs import SPEC_FIELDS, Job
 from extender.replay.large_shapes import LargeShape, large_shape
@@ -23,6 +23,7 @@ __all__ = [
     "SPEC_FIELDS",
     "Fleet",
     "Job",
+    "JobFile",
     "JobPlayer",
     "LargeShape",
     "NodeRoom",

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 
 from extender.api.fields import Json, get, inner, need
 from extender.api.pod_amounts import Amounts, allocatable_of, requests_of
@@ -52,6 +53,17 @@ class Fleet:
             namespace = metadata.get("namespace")
             with naming(obj):
                 apply[_PLURALS[obj["kind"]]](f"{namespace}/{name}" if namespace else name, obj)
+
+    @property
+    def classes(self) -> frozenset[str]:
+        """The names of the DeviceClasses."""
+        return frozenset(obj["metadata"]["name"] for obj in self.objects if obj["kind"] == "DeviceClass")
+
+    @cached_property
+    def has_nics(self) -> bool:
+        """Whether it has slices of a driver of NICs."""
+        slices = (inner(obj, "spec", "") for obj in self.objects if obj["kind"] == "ResourceSlice")
+        return any(driver_of(str(spec.get("driver"))).kind == NIC for spec in slices)
 
     def room(self) -> NodeRoom:
         """What each node has left. A node that does not say an amount has no limit."""

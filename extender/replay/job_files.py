@@ -8,22 +8,27 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
-from functools import partial
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
 
+from extender.api.claim_specs import DeviceRequest
 from extender.api.fields import Json
-from extender.api.group_topology import NEARNESS
+from extender.api.group_topology import NEARNESS, asked_topology, group_topology
 from extender.api.pods import decode_pod
 from extender.api.quantity import NANO, parse_quantity
-from extender.api.resource_claims import decode_claim
+from extender.api.resource_claims import Claim, decode_claim
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import one_line, shown
+from extender.cel import CompileError
+from extender.cel.dra import compile_selector
 from extender.files import name_of, read_file
+from extender.lint import one_sentence
+from extender.policy import Policy
 from extender.replay.csv_tables import Row, table_of
 from extender.replay.jobs import MAX_GPUS, MAX_PODS, MAX_SECONDS, PRODUCT_WORDS, SPEC_FIELDS, Job
 from extender.replay.published_traces import TRACES, Trace, columns_of, job_of, philly_job
@@ -45,7 +50,23 @@ _HOW = (
 _OBJECTS = "has Kubernetes objects, not jobs: berth assess FILE --jobs JOBS makes jobs of pods"
 
 
-def read_jobs(path: Path, traces: Sequence[Trace], columns: str, notes: Counter[str]) -> list[Job]:
+@dataclass(frozen=True)
+class JobFile:
+    """The jobs of a file, by arrival, and the line of each, by name. Published traces have no lines here."""
+
+    where: str
+    jobs: Sequence[Job]
+    lines: Mapping[str, int]
+
+    def check(self, classes: Container[str], policies: Iterable[Policy]) -> None:
+        """Raises WireError for a class that a fleet of these `classes` lacks, or a level that a policy lacks."""
+        levels = list({policy.group_levels: None for policy in policies})
+        for job in self.jobs:
+            if problem := _unknown_class(job, classes) or _unknown_level(job, levels):
+                raise WireError(f"{self.where}: line {self.lines[job.name]}", problem)
+
+
+def read_jobs(path: Path, traces: Sequence[Trace], columns: str, notes: Counter[str]) -> JobFile:
     """The jobs of a file, by arrival, the first one at 0 s. `columns` names those of a CSV file, see columns_of.
 
     `notes` gets what a replay has not as the trace has it, with the number of rows.
@@ -60,23 +81,24 @@ def read_jobs(path: Path, traces: Sequence[Trace], columns: str, notes: Counter[
         raise WireError(where, f"is not UTF-8 at byte {error.start}") from None
     if not text.strip():
         raise WireError(where, "is empty")
+    placed = dict[str, _Placed]()
     if columns:
         jobs = list(_of_columns(text, where, columns_of(columns), notes))
+    elif text.lstrip()[:1] in ("{", "["):
+        jobs = list(_of_json(text, where, notes, placed))
     else:
-        jobs = list(
-            _of_json(text, where, notes) if text.lstrip()[:1] in ("{", "[") else _of_csv(text, where, traces, notes)
-        )
+        jobs = list(_of_csv(text, where, traces, notes, placed))
     if not jobs:
         raise WireError(where, "has no jobs")
     first = jobs[0].arrival
-    return [replace(job, arrival=job.arrival - first) for job in jobs]
+    moved = [replace(job, arrival=job.arrival - first) for job in jobs]
+    return JobFile(where, moved, {name: one.line for name, one in placed.items()})
 
 
-def _of_json(text: str, where: str, notes: Counter[str]) -> Iterator[Job]:
+def _of_json(text: str, where: str, notes: Counter[str], before: dict[str, _Placed]) -> Iterator[Job]:
     if text.startswith("[") and '"attempts"' in text[:_PHILLY_START]:
         yield from _of_philly(text, where, notes)
         return
-    before = dict[str, _Placed]()
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
@@ -94,14 +116,15 @@ def _of_json(text: str, where: str, notes: Counter[str]) -> Iterator[Job]:
         yield _checked(_job(row, number, place, _FIELDS), before, number, place)
 
 
-def _of_csv(text: str, where: str, traces: Sequence[Trace], notes: Counter[str]) -> Iterator[Job]:
+def _of_csv(
+    text: str, where: str, traces: Sequence[Trace], notes: Counter[str], before: dict[str, _Placed]
+) -> Iterator[Job]:
     header, rows = table_of(text, where)
     trace = next((one for one in traces if not one.lacking(header)), None)
     if trace is not None:
         yield from _converted(_numbered(rows), partial(_job_of_row, trace), where, "line", notes)
         return
     _check_columns(header, f"{where}: line 1")
-    before = dict[str, _Placed]()
     for number, row, problem in rows:
         place = f"{where}: line {number}"
         if problem:
@@ -264,12 +287,57 @@ def _problem(job: Job) -> str:
     if job.claim is not None:
         if job.gpus or job.nics or job.memory or job.product:
             return "has a claim and also gpus, nics, memory or product"
-        return decode_claim({**job.claim_object(job.name)}).problem
+        claim = decode_claim(job.claim_object(job.name))
+        return claim.problem or _wrong_selector(claim)
     if not (job.gpus or job.nics or job.cpu or job.ram):
         return "asks for nothing: give gpus, nics, claim, cpu or ram"
     if 0 < job.gpus < 1 and job.memory:
         return "has memory and a share of a GPU: a share counts no bytes"
     return ""
+
+
+def _wrong_selector(claim: Claim) -> str:
+    for option in _options(claim):
+        for number, expression in enumerate(option.selectors):
+            if problem := _compile_error(expression):
+                return f"claim, request {shown(option.name)}, selectors[{number}]: {problem}"
+    return ""
+
+
+@lru_cache
+def _compile_error(expression: str) -> str:
+    """Why a selector does not compile; '' if it does. The jobs of a file have few different ones."""
+    try:
+        compile_selector(expression)
+    except CompileError as error:
+        return one_sentence(error)
+    return ""
+
+
+def _unknown_class(job: Job, classes: Container[str]) -> str:
+    """The first request for a class that is not one of these; '' if there is none."""
+    for one in job.templates:
+        for option in _options(decode_claim(one.claim_object(job.name))) if one.claim is not None else ():
+            if option.class_name not in classes:
+                name = shown(option.class_name)
+                return f"claim, request {shown(option.name)}: the fleet has no DeviceClass {name}"
+    return ""
+
+
+def _unknown_level(job: Job, policies: Iterable[Sequence[str]]) -> str:
+    """Why a level of a gang is none, with one of these lists of levels; '' if all have it."""
+    if not (job.is_gang and (job.group_required or job.group_preferred)):
+        return ""
+    asked = asked_topology(job.pod(job.name, job, plain=False)["metadata"]["annotations"])
+    found = (group_topology(asked, "", levels).problem for levels in policies)
+    problem = next(filter(None, found), "")
+    for name, annotation in NEARNESS.items():
+        problem = problem.replace(f"pod annotation {annotation}", name)
+    return f"{problem}, or give the --policy that has it" if problem else ""
+
+
+def _options(claim: Claim) -> Iterator[DeviceRequest]:
+    return (option for request in claim.spec.requests for option in request.alternatives)
 
 
 def _number(least: float, most: float) -> Callable[[object], float]:

@@ -19,7 +19,7 @@ from extender.replay.virtual_api import VirtualApi
 from extender.replay.virtual_scheduler import Offer, tally
 from extender.scheduling import Placement as Devices
 from extender.scheduling import PodRequirements, requirements_of
-from extender.scheduling.requirements import Skip
+from extender.scheduling.requirements import ErrorStatus, Skip, UnschedulableAndUnresolvable
 from extender.serve import Decisions
 
 Rule = Literal["berth", "first fit", "emptiest node"]
@@ -99,8 +99,10 @@ class InTreePlacing:
         if isinstance(requirements, Skip):
             equal = names[:1] if self._score is _first else names  # LeastAllocated chooses among all
             return Offer(dict.fromkeys(equal, 0), {} if names else tally({}, names, self._nodes))
-        if not isinstance(requirements, PodRequirements):
-            return Offer(reasons={str(requirements): len(names)})
+        if isinstance(requirements, ErrorStatus):
+            return Offer(reasons={requirements.message: len(names)})
+        if isinstance(requirements, UnschedulableAndUnresolvable):
+            return Offer(reasons={str(requirements.reason): len(names)})
         ranking = self._decisions.filter_service.rankings.get_or_create(requirements)
         ranking.update(snapshot, self._decisions.filter_service.evaluator.evaluation_context(snapshot))
         allowed = None if len(names) == self._nodes else frozenset(names)

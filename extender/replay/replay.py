@@ -37,6 +37,7 @@ _ROUND_SECONDS = 60.0
 _PAUSE_SECONDS = 600.0  # after the last start and end of a job: by then no gang of Berth pauses any more
 _MAX_RESTARTS = 10  # of half placed gangs without Berth, while no job starts or ends
 _SAMPLES = 60
+_NO_NICS = "the fleet has no NICs in ResourceSlices, and the job asks for some (nics)"
 _SETTLED_SECONDS = 0.001  # after a moment, all that happens in it is done
 
 
@@ -269,8 +270,9 @@ class Replay:
         found, waiting = dict[str, str](), self._scheduler.waiting
         by_shape = {one.shape: one.reasons for one in reversed(waiting) if one.reasons}
         for one in waiting:
-            job = self._run_of[one.pod.uid].job.name
-            if job not in found:
+            job = self._run_of[one.pod.uid].job
+            if job.name not in found:
                 reasons = one.reasons or by_shape.get(one.shape, {})
-                found[job] = likely_reason(reasons) or "was not tried"
+                lacks_nics = any(one.nics for one in job.templates) and not self._fleet.has_nics
+                found[job.name] = _NO_NICS if lacks_nics else likely_reason(reasons) or "was not tried"
         return found

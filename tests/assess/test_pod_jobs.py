@@ -199,6 +199,48 @@ def test_a_pod_of_the_future_arrives_now(tmp_path: Path) -> None:
     assert err.strip().endswith("jobs.jsonl: 1 pod has a creation in the future, which counts as now")
 
 
+@pytest.mark.parametrize(
+    ("finished", "seconds"),
+    [(["2026-01-01T00:30:00Z"], 1200), (["2026-01-01T00:10:00Z"], 1), (["2025-12-31T23:00:00Z"], None), ([], None)],
+)
+def test_an_ended_pod_without_a_true_end_is_told(finished: list[str], seconds: int | None, tmp_path: Path) -> None:
+    objects = objects_of({"nodes": {"a": "hgx-h100-8"}, "pods": [{"name": "p", "node": "a", "gpus": [0]}]})
+    of_kind(objects, "Pod")["p"]["status"] = {
+        "phase": "Failed",
+        "startTime": "2026-01-01T00:10:00Z",
+        "containerStatuses": [{"state": {"terminated": {"finishedAt": time}}} for time in finished],
+    }
+    of_kind(objects, "ResourceClaim")["p"]["status"] = {}
+    (line,), err = jobs_of(tmp_path, objects)
+    assert line["duration"] == (seconds or 1)
+    assert ("1 pod has no end after the start, so the job counts as 1 s" in err) == (seconds is None)
+
+
+def test_resources_that_a_job_cannot_have_are_named(tmp_path: Path) -> None:
+    """Also beside a claim. What the claim of extended resources provides is in the job."""
+    rdma = "rdma/hca_shared_devices_a"
+    node = {"machine": "hgx-h100-8", "labels": LABEL, "plugin": {"nvidia.com/gpu": "8", rdma: "8"}}
+    pods: list[Json] = [{"name": f"p{i}", "node": "a", "plugin": {"nvidia.com/gpu": "4", rdma: "4"}} for i in range(2)]
+    pods += [{"name": name, "node": "b", "gpus": [at]} for name, at in (("claim", 0), ("extended", 1))]
+    objects = objects_of({"nodes": {"a": node, "b": "hgx-h100-8"}, "pods": pods})
+    of = of_kind(objects, "Pod")
+    of["claim"]["spec"]["containers"][0]["resources"] = {"limits": {"example.com/nic": "1", "example.com/none": "0"}}
+    of["extended"]["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+    del of["extended"]["spec"]["resourceClaims"]
+    mapping = {"containerName": "main", "resourceName": "nvidia.com/gpu", "requestName": "gpu"}
+    of["extended"]["status"]["extendedResourceClaimStatus"] = {
+        "resourceClaimName": "extended",
+        "requestMappings": [mapping],
+    }
+    lines, err = jobs_of(tmp_path, objects)
+    assert len(lines) == 4
+    why = "which is left out: a replay finds a place for the job more easily"
+    assert [line.partition("jobs.jsonl: ")[2] for line in err.splitlines()] == [
+        f"2 pods have {rdma}, {why}",
+        f"1 pod has example.com/nic, {why}",
+    ]
+
+
 def test_pods_of_a_device_plugin_become_jobs_for_any_fleet(tmp_path: Path) -> None:
     """The label has dashes where the driver's name of the product has spaces."""
     node = {"machine": "hgx-h100-8", "labels": LABEL, "plugin": {"nvidia.com/gpu": "8"}}

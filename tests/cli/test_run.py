@@ -143,13 +143,13 @@ def test_jobs_arrive_run_and_end_on_a_fleet_of_ones_own(tmp_path: Path) -> None:
 def test_a_job_that_does_not_start_fails_the_run_with_its_reason(tmp_path: Path) -> None:
     jobs, policy = tmp_path / "jobs.jsonl", tmp_path / "policy.yaml"
     jobs.write_text('{"name": "gang", "arrival": 0, "gpus": 4, "group_required": "rack", "parts": [{"gpus": 8}]}\n')
-    policy.write_text("group_levels: [example.com/pod]\n")
+    policy.write_text("group_levels: [example.com/rack]\n")  # a label that no node has
     words = ("--nodes", "2xhgx-h100-8/2/2", "--jobs", str(jobs))
     assert berth_run_once(*words)[0] == 0
     code, out, _ = berth_run_once(*words, "--policy", str(policy))
     assert code == 1
     assert "1 wait, 0 run, 0 ended" in out
-    assert re.search("^gang waits: .*rack", out, re.MULTILINE)
+    assert re.search("^gang waits: .*example.com/rack", out, re.MULTILINE)
 
 
 def test_a_fleet_without_jobs_is_empty() -> None:

@@ -59,7 +59,7 @@ async def test_jobs_that_end_are_a_file_for_a_replay(tmp_path: Path) -> None:
 
 def saved(path: Path, content: bytes) -> list[Job]:
     path.write_bytes(content)
-    return read_jobs(path, TRACES, "", Counter())
+    return list(read_jobs(path, TRACES, "", Counter()).jobs)
 
 
 class Seen:

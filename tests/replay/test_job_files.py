@@ -26,7 +26,7 @@ def read(folder: Path, case: dict[str, Any]) -> list[Job]:
     path = folder / "jobs"
     path.write_bytes(bytes.fromhex(case["bytes"]) if "bytes" in case else case["text"].encode())
     notes = Counter[str]()
-    found = read_jobs(path, TRACES, case.get("columns", ""), notes)
+    found = list(read_jobs(path, TRACES, case.get("columns", ""), notes).jobs)
     assert "notes" not in case or notes == case["notes"]
     return found
 

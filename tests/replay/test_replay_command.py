@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.worlds.commands import berth
 from tests.worlds.process_starter import ROOT
 
+Json = dict[str, Any]
 EXAMPLE = str(ROOT / "examples" / "replay" / "jobs.csv")
 FLEET = "2xa100-pcie-8-bridged,2xhgx-h100-8,8xgb200-nvl72-tray/4"
 
@@ -100,6 +102,68 @@ def test_a_list_of_nodes_has_the_links_of_the_usual_boards_or_none_are_known(tmp
     assert next(line for line in out.splitlines() if line.startswith("time in which")).split()[-3:] == ["-"] * 3
     assert told in out
     assert "large job" not in drawn.read_text()
+
+
+CLAIM = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]}}
+NO_LEVEL = "is no level: write node or example.com/other.rack, or give the --policy that has it"
+UNKNOWN: Json = {
+    "devices": {"requests": [{"name": "r", "firstAvailable": [{"name": "a", "deviceClassName": "nope.com"}]}]}
+}
+
+
+@pytest.mark.parametrize(
+    ("job", "words"),
+    [
+        ({"claim": UNKNOWN}, "claim, request 'r/a': the fleet has no DeviceClass 'nope.com'"),
+        ({"gpus": 1, "parts": [{"claim": UNKNOWN}]}, "claim, request 'r/a': the fleet has no DeviceClass 'nope.com'"),
+        ({"gpus": 1, "pods": 2, "group_required": "hall"}, f"group_required: 'hall' {NO_LEVEL}"),
+        ({"gpus": 1, "pods": 2, "group_preferred": "hall"}, f"group_preferred: 'hall' {NO_LEVEL}"),
+    ],
+)
+@pytest.mark.parametrize("command", ["replay", "tune --aim utilisation", "run --once --jobs"])
+def test_what_the_fleet_or_the_policy_lacks_is_told_with_its_line(
+    command: str, job: Json, words: str, tmp_path: Path
+) -> None:
+    path = jobs_file(tmp_path, {"gpus": 1}, job)
+    (tmp_path / "policy.yaml").write_text("group_levels: [example.com/other.rack]\n")
+    options = ["--nodes", "1xt4-4", "--policy", str(tmp_path / "policy.yaml")]
+    assert berth([*command.split(), path, *options]) == (2, "", f"berth: {path}: line 3: {words}")
+
+
+@pytest.mark.parametrize("level", ["rack", "node", "example.com/hall"])
+def test_a_level_of_the_policy_and_any_label_are_no_fault(level: str, tmp_path: Path) -> None:
+    path = jobs_file(tmp_path, {"claim": CLAIM}, {"gpus": 1, "pods": 2, "group_required": level})
+    assert berth(["replay", path, "--nodes", "2xt4-4/1/2"])[0] == 0
+
+
+def jobs_file(folder: Path, *jobs: Json) -> str:
+    """A file of jobs whose first line is empty."""
+    lines = [json.dumps({"arrival": 0, "duration": 1, **job}) for job in jobs]
+    (folder / "jobs.jsonl").write_text("\n".join(["", *lines]))
+    return str(folder / "jobs.jsonl")
+
+
+def test_why_no_node_can_serve_a_job_is_a_sentence_for_each_placement(tmp_path: Path) -> None:
+    jobs = tmp_path / "jobs.jsonl"
+    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "adminAccess": True}}
+    jobs.write_text(json.dumps({"arrival": 0, "claim": {"devices": {"requests": [request]}}}))
+    code, out, _ = berth(["replay", str(jobs), "--nodes", "1xt4-4"])
+    assert code == 0
+    lines = [line.partition(": job-1 never started: ") for line in out.splitlines() if "never started" in line]
+    assert [name for name, _, _ in lines] == ["Berth", "first fit", "emptiest node"]
+    assert len({reason for _, _, reason in lines}) == 1
+    assert "Reason(" not in out
+
+
+def test_a_fleet_without_nics_is_the_reason_of_jobs_with_nics(tmp_path: Path) -> None:
+    jobs = tmp_path / "jobs.csv"
+    jobs.write_text("arrival,gpus,nics\n0,1,1\n")
+    why = "job-2 never started: the fleet has no NICs in ResourceSlices, and the job asks for some (nics)"
+    out = berth(["replay", str(jobs), "--nodes", "1xt4-4"])[1]
+    assert [line for line in out.splitlines() if why in line][:1] == [f"Berth: {why}"]
+    jobs.write_text("arrival,gpus,nics\n0,1,30\n")
+    out = berth(["replay", str(jobs), "--nodes", "1xhgx-h100-8"])[1]
+    assert "Berth: job-2 never started: too few devices match request nic" in out
 
 
 def test_a_fleet_is_needed() -> None:
