@@ -5,8 +5,9 @@ One object that cannot be read is noted, and the others count. Kinds may lack: t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from extender.allocation import Features
 from extender.api.fields import Json, get, inner, need, string_map
@@ -68,17 +69,24 @@ class ClusterReading:
 
 
 def reading_of(
-    objects: Iterable[Json], refused: Mapping[str, str], where: str, *, is_live: bool = False
+    objects: Iterable[Json],
+    refused: Mapping[str, str],
+    where: str,
+    *,
+    is_live: bool = False,
+    files: Sequence[tuple[str, int]] = (),
 ) -> ClusterReading:
     """Read objects. `refused` maps a kind that the API server did not list to its answer; `where` names the source.
 
-    `is_live`: the API server listed all other kinds, so that what is not there does not exist.
+    `is_live`: the API server listed all other kinds, so that what is not there does not exist. `files`: the
+    names of the files, each with the number of its objects, in their order.
     Raises WireError if there are neither nodes nor slices, or if objects have a version that Berth does not read.
     """
     found = ClusterReading(ClusterCache(Features()), is_live=is_live)
-    reader = _Reader(found, where)
-    for number, obj in enumerate(objects, 1):
-        reader.add(number, obj)
+    reader, rest = _Reader(found), iter(objects)
+    for file, count in files or ((where, None),):
+        for number, obj in enumerate(islice(rest, count), 1):
+            reader.add(f"{file}, object {number}", obj)
     reader.finish()
     if not found.kinds & {"Node", "ResourceSlice"}:
         problems = "; ".join(one_line(text, 256) for text in (*refused.values(), *found.unreadable[:1]))
@@ -122,9 +130,8 @@ def _node_of(pod: Json) -> str:
 
 
 class _Reader:
-    def __init__(self, found: ClusterReading, where: str) -> None:
+    def __init__(self, found: ClusterReading) -> None:
         self._found = found
-        self._where = where
         # Kinds of groups are read through group_policy_of: two of them have one name.
         kinds = {kind.list_kind.removesuffix("List"): kind for kind in watched_resources(found.cache, lambda: 0.0)}
         self._kinds: dict[str, WatchedResource] = {name: kinds[name] for name in (*NEEDED, "Namespace")}
@@ -132,15 +139,15 @@ class _Reader:
         self._nodes: set[str] = set()
         self._read: dict[tuple[str, ...], Json] = {}  # by version, kind and name
 
-    def add(self, number: int, obj: Json) -> None:
+    def add(self, place: str, obj: Json) -> None:
         """Read one object. Raises WireError for a version that Berth does not read."""
         kind = str(obj.get("kind"))
-        if problem := version_problem(obj):
-            raise WireError(f"{self._where}, object {number}, {kind}", problem)
         metadata = obj.get("metadata")
         given = metadata if isinstance(metadata, dict) else {}
         key = str(obj.get("apiVersion")), kind, str(given.get("namespace")), str(given.get("name"))
-        named = f"{self._where}, object {number}, {kind} {one_line(key[-1])}"
+        named = f"{place}, {kind} {one_line(str(given.get('name') or ''))}".rstrip()
+        if problem := version_problem(obj):
+            raise WireError(named, problem)
         if (first := self._read.get(key)) is not None:  # files may overlap
             if first != obj:
                 self._note(f"{named}: is there twice, and differs: the first one counts")

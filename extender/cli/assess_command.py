@@ -77,12 +77,12 @@ def assess_command(
     """
     set_up_logging("error")  # each bind of the replay would write a line
     needs(save, "--save", ("--anonymise", anonymise))
-    objects, refused, where, is_live = from_files(files) if files else from_cluster(kubeconfig)
+    objects, refused, where, is_live, of_files = from_files(files) if files else from_cluster(kubeconfig)
     used = used_policy(policy, kubeconfig, "", berth_namespace, is_live=is_live)
     saved = list(anonymised(objects, used.policy.group_levels)) if anonymise else objects
     if save is not None:
         _save(save, saved, used.policy.group_levels, anonymise=anonymise)
-    reading = reading_of(objects, refused, where, is_live=is_live)
+    reading = reading_of(objects, refused, where, is_live=is_live, files=of_files)
     reading.lacking += [used.problem] if used.problem else []
     if jobs_file is not None:
         _write_jobs(jobs_file, reading_of(saved, refused, where, is_live=is_live) if anonymise else reading)

@@ -461,7 +461,7 @@ OLD = {"apiVersion": "resource.k8s.io/v1beta1", "kind": "ResourceSlice", "metada
         (json.dumps(GPU_CLASS), "has no Node and no ResourceSlice"),
         (
             json.dumps(OLD),
-            "object 1, ResourceSlice: has version 'v1beta1', Berth reads v1: kubectl get resourceslices.v1",
+            "json, object 1, ResourceSlice s: has version 'v1beta1', Berth reads v1: kubectl get resourceslices.v1",
         ),
     ],
     ids=["no JSON", "empty", "no fleet", "another version"],
@@ -473,6 +473,26 @@ def test_unusable_files_are_one_sentence(content: str, words: str, tmp_path: Pat
     assert (code, out) == (2, "")
     assert words in err
     assert err.count("\n") == 0
+
+
+@pytest.mark.parametrize("command", [["assess"], ["defrag", "--gpus", "1", "--snapshot"]], ids=["assess", "defrag"])
+def test_of_several_files_a_fault_names_the_one_that_has_it(command: list[str], tmp_path: Path) -> None:
+    good = snapshot_file(tmp_path, objects_of({"nodes": {"a": "t4-4", "b": "t4-4"}}), "good.json")
+    old = snapshot_file(tmp_path, [GPU_CLASS, OLD], "old.json")
+    between = ["--snapshot"] if command[0] == "defrag" else []
+    code, out, err = berth([*command, str(good), *between, str(old)])
+    assert (code, out) == (2, "")
+    assert err.startswith(f"berth: {old}, object 2, ResourceSlice s: has version 'v1beta1'")
+
+
+def test_of_several_files_a_note_names_the_one_that_has_the_object(tmp_path: Path) -> None:
+    odd = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "odd"}, "spec": {"taints": 7}}
+    good = snapshot_file(tmp_path, objects_of({"nodes": {"a": "t4-4"}}), "good.json")
+    bad = snapshot_file(tmp_path, [odd], "bad.json")
+    code, out, err = berth(["assess", str(good), str(bad), "--no-replay", "--output", "json"])
+    assert code == 0, err
+    (note,) = json.loads(out)["unreadable"]
+    assert note.startswith(f"{bad}, object 1, Node odd: ")
 
 
 @pytest.mark.parametrize(
