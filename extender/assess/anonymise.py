@@ -40,6 +40,7 @@ from extender.assess.known_texts import (
     TAINTS,
     is_of_vendor,
     is_plain,
+    is_resource,
     may_name_a_piece,
 )
 from extender.policy import Policy
@@ -59,7 +60,6 @@ _PLAIN = re.compile(  # values without a name
     r"|time-slicing|mps|[a-z]{2}x_nps[0-9]{1,2}"
 )
 _OWNERS = ("ReplicaSet", "StatefulSet", "Job", "DaemonSet", "Node")
-_AMOUNTS = ("cpu", "memory", "pods", *PLUGIN_RESOURCES)
 _KINDS_OF_DRIVERS = ("gpu", "net", "nic", "cpu")  # words that say it, see driver_of
 _NUMBER, _VERSION = re.compile(r"-?[0-9]{1,18}"), re.compile(r"[0-9]{1,5}(\.[0-9]{1,5}){2}")
 _COMPARED = ("Gt", "Lt")
@@ -364,7 +364,7 @@ class _Names:
         if taints := _of(obj, "spec").get("taints"):
             spec["taints"] = [self._taint(one) for one in taints]
         conditions = [_picked(one, ("lastHeartbeatTime",)) for one in status.get("conditions") or ()]
-        offered = _picked(_of(status, "allocatable"), _AMOUNTS)
+        offered = _picked(allocatable := _of(status, "allocatable"), filter(is_resource, allocatable))
         return {"metadata": metadata, "spec": spec, "status": {"allocatable": offered, "conditions": conditions}}
 
     def pod(self, obj: Json) -> Json:
@@ -423,7 +423,7 @@ class _Names:
         resources = _of(given, "resources")
         asked = _of(resources, "requests")
         own = {self._resource(name): amount for name, amount in asked.items() if name in self._resources}
-        found: Json = {"requests": _picked(asked, _AMOUNTS) | own}
+        found: Json = {"requests": _picked(asked, filter(is_resource, asked)) | own}
         if resources.get("claims"):
             found["claims"] = [
                 {"name": self.of("entry", one.get("name")), **self._request_named(one)} for one in resources["claims"]

@@ -133,6 +133,9 @@ EXPRESSION = frozenset(
     }
 )  # fmt: skip
 """Words of CEL."""
+_PARTS = re.compile(  # resources of device plugins
+    r"nvidia\.com/(gpu\.shared|mig-[0-9]g\.[0-9]{1,4}gb(\.me)?)|amd\.com/[a-z]{2}x_nps[0-9]{1,2}"
+)
 _IS_BEFORE = re.compile(r"[.\['\"]+(\w+)['\"\]]*\s*(?:[!=]=|in\s*\[[^\]]*)\s*-?$")
 _NEAR = 1024  # characters before a number that are searched
 _IS_BEHIND = re.compile(r"\s*[!=]=\s*\w[^&|?:,()]*[.'\"](\w+)")
@@ -147,6 +150,11 @@ def is_of_vendor(text: str) -> bool:
     """Whether a text has only words that vendors use for their products, or is an address on a bus."""
     words = re.split(r"[^A-Za-z0-9.]+", text)
     return bool(_HARDWARE.fullmatch(text)) or all(not one or one in _WORDS or _CODE.fullmatch(one) for one in words)
+
+
+def is_resource(name: str) -> bool:
+    """Whether pods request CPU, memory, GPUs or parts of GPUs under this name."""
+    return name in ("cpu", "memory", "pods", *PLUGIN_RESOURCES) or _PARTS.fullmatch(name) is not None
 
 
 def may_name_a_piece(number: re.Match[str]) -> bool:
