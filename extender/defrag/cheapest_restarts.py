@@ -320,11 +320,11 @@ class _Search:
 
     def _additions(self, found: _Trial, nodes: tuple[str, ...]) -> Iterator[tuple[Restart, ...]]:
         """The restarts of an advice with a few more that may give those a place that wait, and cost less than that."""
-        advice, cluster, waiting = found.advice, found.refill.cluster, found.refill.waiting
+        advice, cluster = found.advice, found.refill.cluster
         names, lacking = {one.name for one in advice.restarts}, found.refill.waiting_gpus
-        in_part = any(one.is_whole and advice.places[one.name] for one in advice.restarts if one.name in waiting)
-        free = None if in_part else cluster.free_by_node()
-        saved = WAIT_COST * (lacking if free is None else min(lacking, gpus_in(free)))  # the most that they may save
+        free = cluster.free_by_node()
+        most = lacking if free is None else min(lacking, gpus_in(free) + found.refill.held_gpus)
+        saved = WAIT_COST * most  # the most that they may save
         if not saved:
             return
         others = [one for one in self._restarts if one.name not in names]
