@@ -399,6 +399,8 @@ class _Names:
 
     def _pod_status(self, namespace: object, status: Json) -> Json:
         found = _picked(status, ("phase", "startTime"))
+        ends = [_of(one, "state", "terminated") for one in status.get("containerStatuses") or ()]
+        found["containerStatuses"] = [{"state": {"terminated": _picked(one, ("finishedAt",))}} for one in ends if one]
         found["resourceClaimStatuses"] = [
             {
                 "name": self.of("entry", one.get("name")),

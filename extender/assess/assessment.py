@@ -43,6 +43,7 @@ class Assessment:
     plugin_pods: int  # pods whose GPUs a device plugin chose
     plugin_several: int  # those with several of them
     plugin_gpus: int
+    shared_pods: int  # pods on nodes whose device plugin offers shared GPUs or parts, which are not counted
     unread_pods: int  # running pods of which it is not known which GPUs they have
     uncounted_nodes: int  # with a pool of GPUs that offers none
     replay: Replayed
@@ -51,6 +52,7 @@ class Assessment:
     unreadable: list[str]
     graphs: dict[str, Graph] = field(default_factory=dict)  # by node: of the pods with several GPUs
     knows_claims: bool = True  # False: which GPUs are free is not known, but for those of device plugins
+    knows_pods: bool = True  # False: which GPUs of device plugins are free is not known
     policy: str = ""  # where the policy is from; '': the default
     verdict: Verdict = _NO_VERDICT
 
@@ -76,13 +78,13 @@ def assess(reading: ClusterReading, policy: Policy, source: str = "", *, replays
     unread = unread_of(reading, snapshot)
     sets = pod_sets(reading, snapshot)
     halves = {group_of(pod) for pod in reading.pods if pod.uid in unread.pods}
-    whole = (pod for pod in reading.pods if group_of(pod) not in halves)
-    gangs = gang_spreads(whole, sets, snapshot, policy.group_levels)
+    complete = (pod for pod in reading.pods if group_of(pod) not in halves)
+    gangs = gang_spreads(complete, sets, snapshot, policy.group_levels)
     spread = frozenset(chain.from_iterable(one.uids for one in gangs if one.nodes > 1))
     fleet = fleet_state(reading, snapshot, users_by_node(sets), spread, policy.group_levels, unread)
     several = sorted((one for one in sets if one.is_several), key=_worst_first)
-    whole = (pod for pod in reading.pods if pod.node_name and pod.node_name not in reading.shared_on)
-    asked = [sum(plugin_requests(pod).values()) for pod in whole]
+    asked = [(sum(plugin_requests(pod).values()), pod.node_name) for pod in reading.pods if pod.node_name]
+    whole = [amount for amount, node in asked if node not in reading.shared_on]
     found = Assessment(
         len(snapshot.node_infos),
         fleet,
@@ -92,9 +94,10 @@ def assess(reading: ClusterReading, policy: Policy, source: str = "", *, replays
         sum(one.pairs for one in sets),
         gangs,
         waiting_pods(reading, snapshot, policy, knows_free=reading.knows_claims and not unread.nodes),
-        sum(map(bool, asked)),
-        sum(one > 1 for one in asked),
-        sum(asked),
+        sum(map(bool, whole)),
+        sum(one > 1 for one in whole),
+        sum(whole),
+        sum(bool(amount) for amount, node in asked if node in reading.shared_on),
         len(unread.pods),
         len(unread.uncounted),
         Replayed(problem="not asked for"),
@@ -103,6 +106,7 @@ def assess(reading: ClusterReading, policy: Policy, source: str = "", *, replays
         [*reading.unreadable, *(f"node {name}: {why}" for name, why in reading.cache.failed_nodes.items())],
         _graphs(several, snapshot),
         reading.knows_claims,
+        reading.knows_pods,
         source,
     )
     if replays:
@@ -137,8 +141,8 @@ def _unknown(found: Assessment, reading: ClusterReading, snapshot: Snapshot) -> 
             "plugin: which ones only the kubelet knows, so these sets are not measured."
         )
     if reading.parts:
-        named = ", ".join(sorted(reading.parts))
-        yield f"{counted(max(reading.parts.values()), 'node offers', 'nodes offer')} {named}, which are not counted."
+        named, nodes = ", ".join(sorted(reading.parts)), set().union(*reading.parts.values())
+        yield f"{counted(len(nodes), 'node offers', 'nodes offer')} {named}, which are not counted."
     both = sum(name in snapshot.node_infos and snapshot.node_infos[name].fabric is not None for name in reading.offered)
     if both:
         yield (

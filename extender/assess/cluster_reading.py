@@ -5,8 +5,9 @@ One object that cannot be read is noted, and the others count. Kinds may lack: t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from extender.allocation import Features
 from extender.api.fields import Json, get, inner, need, string_map
@@ -59,25 +60,33 @@ class ClusterReading:
     unreadable: list[str] = field(default_factory=list)
     kinds: set[str] = field(default_factory=set)
     knows_claims: bool = True  # False: no claims were read, so which devices are allocated is not known
+    knows_pods: bool = True  # False: which GPUs of device plugins are in use is not known
     is_live: bool = False  # whether an object that is not there does not exist
     unread_on: set[str] = field(default_factory=set)  # nodes with a pod that cannot be read
     alone_on: list[str] = field(default_factory=list)  # nodes that slices name, and that were not read
     shared_on: set[str] = field(default_factory=set)  # nodes whose device plugin offers no whole GPUs
-    parts: dict[str, int] = field(default_factory=dict)  # resources of device plugins that are not counted, to nodes
+    parts: dict[str, set[str]] = field(default_factory=dict)  # resources that are not counted, to their nodes
 
 
 def reading_of(
-    objects: Iterable[Json], refused: Mapping[str, str], where: str, *, is_live: bool = False
+    objects: Iterable[Json],
+    refused: Mapping[str, str],
+    where: str,
+    *,
+    is_live: bool = False,
+    files: Sequence[tuple[str, int]] = (),
 ) -> ClusterReading:
     """Read objects. `refused` maps a kind that the API server did not list to its answer; `where` names the source.
 
-    `is_live`: the API server listed all other kinds, so that what is not there does not exist.
+    `is_live`: the API server listed all other kinds, so that what is not there does not exist. `files`: the
+    names of the files, each with the number of its objects, in their order.
     Raises WireError if there are neither nodes nor slices, or if objects have a version that Berth does not read.
     """
     found = ClusterReading(ClusterCache(Features()), is_live=is_live)
-    reader = _Reader(found, where)
-    for number, obj in enumerate(objects, 1):
-        reader.add(number, obj)
+    reader, rest = _Reader(found), iter(objects)
+    for file, count in files or ((where, None),):
+        for number, obj in enumerate(islice(rest, count), 1):
+            reader.add(f"{file}, object {number}", obj)
     reader.finish()
     if not found.kinds & {"Node", "ResourceSlice"}:
         problems = "; ".join(one_line(text, 256) for text in (*refused.values(), *found.unreadable[:1]))
@@ -90,6 +99,7 @@ def reading_of(
             found.lacking.append(f"{several} could not be listed ({one_line(refused[kind], 256)}): {meaning}")
         elif kind not in found.kinds and kind not in _OPTIONAL_IN_FILES:
             found.lacking.append(f"there is no {kind}: {meaning}")
+    found.knows_pods = "Pod" in found.kinds or (is_live and "Pod" not in refused)
     if "ResourceClaim" in refused:
         found.knows_claims = False
     elif not is_live and "ResourceClaim" not in found.kinds and (why := _missing_claims(found)):
@@ -120,9 +130,8 @@ def _node_of(pod: Json) -> str:
 
 
 class _Reader:
-    def __init__(self, found: ClusterReading, where: str) -> None:
+    def __init__(self, found: ClusterReading) -> None:
         self._found = found
-        self._where = where
         # Kinds of groups are read through group_policy_of: two of them have one name.
         kinds = {kind.list_kind.removesuffix("List"): kind for kind in watched_resources(found.cache, lambda: 0.0)}
         self._kinds: dict[str, WatchedResource] = {name: kinds[name] for name in (*NEEDED, "Namespace")}
@@ -130,15 +139,15 @@ class _Reader:
         self._nodes: set[str] = set()
         self._read: dict[tuple[str, ...], Json] = {}  # by version, kind and name
 
-    def add(self, number: int, obj: Json) -> None:
+    def add(self, place: str, obj: Json) -> None:
         """Read one object. Raises WireError for a version that Berth does not read."""
         kind = str(obj.get("kind"))
-        if problem := version_problem(obj):
-            raise WireError(f"{self._where}, object {number}, {kind}", problem)
         metadata = obj.get("metadata")
         given = metadata if isinstance(metadata, dict) else {}
         key = str(obj.get("apiVersion")), kind, str(given.get("namespace")), str(given.get("name"))
-        named = f"{self._where}, object {number}, {kind} {one_line(key[-1])}"
+        named = f"{place}, {kind} {one_line(str(given.get('name') or ''))}".rstrip()
+        if problem := version_problem(obj):
+            raise WireError(named, problem)
         if (first := self._read.get(key)) is not None:  # files may overlap
             if first != obj:
                 self._note(f"{named}: is there twice, and differs: the first one counts")
@@ -184,14 +193,13 @@ class _Reader:
                     and one not in PLUGIN_RESOURCES
                     and resource_units(one, offered[one])
                 ):
-                    found.parts[one] = found.parts.get(one, 0) + 1
+                    found.parts.setdefault(one, set()).add(name)
             counts = {one: resource_units(one, offered[one]) for one in PLUGIN_RESOURCES if one in offered}
             labels = string_map(metadata, "labels", "metadata")
             for one in [one for one, count in counts.items() if count and not has_whole_gpus(one, count, labels)]:
                 del counts[one]
                 found.shared_on.add(name)
-                named = f"{one} of shared GPUs or parts"
-                found.parts[named] = found.parts.get(named, 0) + 1
+                found.parts.setdefault(f"{one} of shared GPUs or parts", set()).add(name)
             if any(counts.values()):
                 found.offered[name] = {one: count for one, count in counts.items() if count}
         elif kind == "ResourceSlice":

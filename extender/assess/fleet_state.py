@@ -44,7 +44,7 @@ class ProductState:
     gpus: int = 0
     free: int = 0
     closed: int = 0
-    unknown: int = 0  # beside pods whose claims were not read: free or not
+    unknown: int = 0  # free or not: beside pods whose claims were not read, or of a device plugin without any pods
     allocated: int = 0
     shared: int = 0
     unhealthy: int = 0
@@ -195,7 +195,7 @@ def _counted(reading: ClusterReading, snapshot: Snapshot) -> list[ProductState]:
             one.nodes += 1
             one.gpus += amount
             one.allocated += used
-            if node in reading.unread_on:
+            if node in reading.unread_on or not reading.knows_pods:
                 one.unknown += amount - used
             elif node_info is not None and takes_no_pods(node_info.node):
                 one.closed += amount - used

@@ -76,7 +76,8 @@ def replayed_pods(
         found.pods, found.jobs, found.left_out = len(choice.chosen), len(jobs), choice.left_out
         if not jobs:
             none = "no running pod has known claims, or whole GPUs of a device plugin and of a known product"
-            found.problem = none if reading.knows_claims else "no ResourceClaims were read"
+            known = {"ResourceClaims": reading.knows_claims, "Pods": reading.knows_pods}
+            found.problem = next((f"no {kind} were read" for kind, is_known in known.items() if not is_known), none)
             return found
         fleet = fleet_of((), choice.fleet())
         tasks = [Task(fleet, jobs, placement_of(one, policy), _SEED) for one in ("berth", "first fit", "emptiest node")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -45,7 +45,7 @@ def assess_command(
     kubeconfig: Kubeconfig = None,
     save: Annotated[Path | None, typer.Option(help="Write what was read into this file, for berth assess.")] = None,
     anonymise: Annotated[
-        bool, typer.Option("--anonymise", help="Names in the file of --save become numbers; secrets are left out.")
+        bool, typer.Option("--anonymise", help="Names in --save and --jobs become numbers; secrets are left out.")
     ] = False,
     jobs_file: Annotated[
         Path | None,
@@ -77,14 +77,15 @@ def assess_command(
     """
     set_up_logging("error")  # each bind of the replay would write a line
     needs(save, "--save", ("--anonymise", anonymise))
-    objects, refused, where, is_live = from_files(files) if files else from_cluster(kubeconfig)
+    objects, refused, where, is_live, of_files = from_files(files) if files else from_cluster(kubeconfig)
     used = used_policy(policy, kubeconfig, "", berth_namespace, is_live=is_live)
+    saved = list(anonymised(objects, used.policy.group_levels)) if anonymise else objects
     if save is not None:
-        _save(save, objects, used.policy.group_levels, anonymise=anonymise)
-    reading = reading_of(objects, refused, where, is_live=is_live)
+        _save(save, saved, used.policy.group_levels, anonymise=anonymise)
+    reading = reading_of(objects, refused, where, is_live=is_live, files=of_files)
     reading.lacking += [used.problem] if used.problem else []
     if jobs_file is not None:
-        _write_jobs(jobs_file, reading)
+        _write_jobs(jobs_file, reading_of(saved, refused, where, is_live=is_live) if anonymise else reading)
     with Screen(stderr=True).status("assessing"):
         found = assess(reading, used.policy, used.source, replays=replay)
     if html is not None:
@@ -98,29 +99,35 @@ def assess_command(
 
 
 def _judge(found: Assessment, least: float) -> None:
-    if not found.knows_claims:
-        say("berth: --fail-below: no ResourceClaims were read, so which pods have which GPUs is not known", err=True)
+    if why := _failure(found, least):
+        say(f"berth: --fail-below: {why}", err=True)
         raise typer.Exit(1)
+
+
+def _failure(found: Assessment, least: float) -> str:
+    """Why --fail-below fails; '' if it does not."""
+    if not found.knows_claims:
+        return "no ResourceClaims were read, so which pods have which GPUs is not known"
+    if not found.knows_pods and any(one.counted for one in found.fleet.products):
+        return "no Pods were read, so which of them have GPUs of a device plugin is not known"
     if found.unread_pods:
         which = counted(found.unread_pods, "running pod has", "running pods have")
-        say(f"berth: --fail-below: {which} GPUs that are not known: see `what is not known`", err=True)
-        raise typer.Exit(1)
-    share, pods = found.bandwidth.share, found.bandwidth.pods + found.plugin_several
-    if not pods:
-        return
-    if share is None:
-        say(f"berth: --fail-below: the links of none of {counted(pods, 'pod')} with several GPUs are known", err=True)
-        raise typer.Exit(1)
-    if share < least:
-        say(f"berth: --fail-below: the share of the best bandwidth is {share:.3f}, below {least:g}", err=True)
-        raise typer.Exit(1)
+        return f"{which} GPUs that are not known: see `what is not known`"
+    if unknown := found.plugin_pods + found.shared_pods:
+        which = counted(unknown, "pod has", "pods have")
+        return f"{which} GPUs of a device plugin: which ones only the kubelet knows"
+    share, pods = found.bandwidth.share, found.bandwidth.pods
+    if pods and share is None:
+        return f"the links of none of {counted(pods, 'pod')} with several GPUs are known"
+    if share is not None and share < least:
+        return f"the share of the best bandwidth is {share:.3f}, below {least:g}"
+    return ""
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def _save(path: Path, objects: Iterable[Json], levels: Sequence[str], *, anonymise: bool) -> None:
-    items = list(anonymised(objects, levels) if anonymise else objects)
+def _save(path: Path, items: Sequence[Json], levels: Sequence[str], *, anonymise: bool) -> None:
     _write(path, orjson.dumps({"apiVersion": "v1", "kind": "List", "items": items}, option=orjson.OPT_INDENT_2))
     if anonymise and (named := anonymous_levels(levels)) != list(levels):
         say(f"berth: to assess {name_of(path)}, write into the policy: group_levels: [{', '.join(named)}]", err=True)

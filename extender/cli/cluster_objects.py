@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
@@ -23,12 +24,13 @@ from extender.runtime.informers import watched_resources
 
 
 class Objects(NamedTuple):
-    """Objects, by kind why others may not be listed, and where they come from."""
+    """Objects, by kind why others may not be listed, and where they come from. For `files` see reading_of."""
 
     objects: list[Json]
     refused: dict[str, str]
     where: str
     is_live: bool = False
+    files: Sequence[tuple[str, int]] = ()
 
 
 class UsedPolicy(NamedTuple):
@@ -42,7 +44,10 @@ class UsedPolicy(NamedTuple):
 def from_files(files: Sequence[Path]) -> Objects:
     """The objects of files. Raises WireError."""
     collect_seldom()
-    return Objects([obj for path in files for obj in documents(path)], {}, ", ".join(map(name_of, files)))
+    names = [name_of(path) for path in files]
+    found = [list(documents(path)) for path in files]
+    sizes = list(zip(names, map(len, found), strict=True))
+    return Objects(list(chain.from_iterable(found)), {}, ", ".join(names), files=sizes)
 
 
 def from_cluster(kubeconfig: Path | None, context: str = "", *, budgets: bool = False) -> Objects:

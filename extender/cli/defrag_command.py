@@ -121,7 +121,7 @@ def defrag_command(
     shape = Shape(gpus, pods, level, device_class, selector) if gpus else None
     _check_question(words, file, shape, (("--pods", pods > 1), ("--in", level), ("--selector", selector)))
     objects = from_files(snapshot) if snapshot else from_cluster(kubeconfig, context, budgets=True)
-    reading = reading_of(*objects[:3], is_live=objects.is_live)
+    reading = reading_of(*objects[:3], is_live=objects.is_live, files=objects.files)
     _check_kinds(reading, objects, of_files=bool(snapshot))
     unread = unread_of(reading, reading.cache.snapshot())
     if unread.claims:

@@ -19,6 +19,7 @@ from extender.cli.snapshot_command import dump_of
 from extender.gangs.gang import gang_minimum
 from extender.scheduling import may_run
 from tests.worlds.assessed_clusters import CASES, GPU_CLASS, assessed, objects_of, snapshot_file
+from tests.worlds.commands import berth
 from tests.worlds.group_trees import composite, pod_group
 from tests.worlds.running_berth import pod
 
@@ -468,6 +469,31 @@ def order(objects: list[Json], kind: str, path: tuple[str | int, ...]) -> list[i
             text = text[step]
         texts.append(text)
     return sorted(range(len(texts)), key=texts.__getitem__)
+
+
+def test_jobs_beside_an_anonymous_snapshot_have_its_names(tmp_path: Path) -> None:
+    """The two files leave the company together, and a replay takes both."""
+    label = f"{SECRET}.com/team"
+    nodes = {name: {"machine": "hgx-h100-8", "labels": {label: f"{SECRET}-{name}"}} for name in "ab"}
+    pods = [{"name": f"{SECRET}-{name}", "node": name, "gpus": [0, 1]} for name in "ab"]
+    objects = objects_of({"nodes": nodes, "pods": pods})
+    first, second = (one for one in objects if one["kind"] == "Pod")
+    first["spec"]["nodeSelector"] = {label: f"{SECRET}-a"}
+    first["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    second["metadata"]["creationTimestamp"] = "2026-01-01T00:01:00Z"
+    terminated = {"state": {"terminated": {"finishedAt": "2026-01-01T01:01:00Z", "message": SECRET}}}
+    second["status"] = {"phase": "Succeeded", "containerStatuses": [{"name": SECRET, **terminated}]}
+    objects[-1]["status"] = {}
+    path, saved, jobs = snapshot_file(tmp_path, objects), tmp_path / "saved.json", tmp_path / "jobs.jsonl"
+    assessed(path, "--save", str(saved), "--anonymise", "--jobs", str(jobs))
+    assert SECRET not in jobs.read_text() + saved.read_text()
+    lines = [json.loads(line) for line in jobs.read_text().splitlines()]
+    assert [(line["arrival"], line.get("duration")) for line in lines] == [(0, None), (60, 3600)]
+    code, out, err = berth(["replay", str(jobs), "--snapshot", str(saved), "--emptied", "--output", "json"])
+    assert code == 0, err
+    started = json.loads(out)["outcomes"][0]["started_jobs"]
+    nodes_of = [[pod["node"] for pod in job["pods"]] for job in started.values()]
+    assert (len(started), nodes_of[0]) == (2, ["node-1"])
 
 
 def test_that_gpus_are_shared_or_parts_stays() -> None:

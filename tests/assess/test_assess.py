@@ -27,6 +27,7 @@ NIC_CLASS: Json = {
     "metadata": {"name": "dranet.net"},
     "spec": {"selectors": [{"cel": {"expression": "device.driver == 'dra.net'"}}]},
 }
+PLUGIN_NODE = {"machine": "hgx-h100-8", "plugin": {"nvidia.com/gpu": "8"}}
 NOT_JOINED = next(case for case in CASES if case["name"].startswith("four GPUs of a DGX-1V that no ring"))
 
 
@@ -184,6 +185,20 @@ def test_the_exit_code_is_for_ci(case: Json, least: float, code: int, tmp_path: 
     assert ("--fail-below" in err) == bool(code)
 
 
+@pytest.mark.parametrize("labels", [{}, {"nvidia.com/gpu.replicas": "4"}], ids=["whole", "shared"])
+def test_ci_fails_if_a_pod_has_gpus_of_a_device_plugin(labels: Json, tmp_path: Path) -> None:
+    """Which ones only the kubelet knows, also of a pod with one GPU, and where the share of the others is good."""
+    nodes = {"dra": "hgx-h100-8", "plugin": {**PLUGIN_NODE, "labels": labels}}
+    pods = [
+        {"name": "p", "node": "dra", "gpus": [0, 1]},
+        {"name": "q", "node": "plugin", "plugin": {"nvidia.com/gpu": "1"}},
+    ]
+    path = snapshot_file(tmp_path, objects_of({"nodes": nodes, "pods": pods}))
+    code, _, err = berth(["assess", str(path), "--no-replay", "--fail-below", "0.1"])
+    assert code == 1
+    assert "--fail-below: 1 pod has GPUs of a device plugin: which ones only the kubelet knows" in err
+
+
 def test_the_page_is_one_file_with_pictures_and_without_markup_of_users(tmp_path: Path) -> None:
     objects = objects_of(NOT_JOINED)
     for obj in objects:
@@ -246,9 +261,6 @@ def test_a_cluster_of_a_device_plugin_has_no_claims_and_all_is_known(tmp_path: P
     path = snapshot_file(tmp_path, objects_of({"nodes": {"a": node}, "pods": pods}))
     _, out, _ = berth(["assess", str(path)])
     assert "1 node, 8 GPUs: 4 free" in out
-
-
-PLUGIN_NODE = {"machine": "hgx-h100-8", "plugin": {"nvidia.com/gpu": "8"}}
 
 
 def test_without_pods_no_gpu_of_a_device_plugin_is_said_to_be_free(tmp_path: Path) -> None:
@@ -449,7 +461,7 @@ OLD = {"apiVersion": "resource.k8s.io/v1beta1", "kind": "ResourceSlice", "metada
         (json.dumps(GPU_CLASS), "has no Node and no ResourceSlice"),
         (
             json.dumps(OLD),
-            "object 1, ResourceSlice: has version 'v1beta1', Berth reads v1: kubectl get resourceslices.v1",
+            "json, object 1, ResourceSlice s: has version 'v1beta1', Berth reads v1: kubectl get resourceslices.v1",
         ),
     ],
     ids=["no JSON", "empty", "no fleet", "another version"],
@@ -461,6 +473,26 @@ def test_unusable_files_are_one_sentence(content: str, words: str, tmp_path: Pat
     assert (code, out) == (2, "")
     assert words in err
     assert err.count("\n") == 0
+
+
+@pytest.mark.parametrize("command", [["assess"], ["defrag", "--gpus", "1", "--snapshot"]], ids=["assess", "defrag"])
+def test_of_several_files_a_fault_names_the_one_that_has_it(command: list[str], tmp_path: Path) -> None:
+    good = snapshot_file(tmp_path, objects_of({"nodes": {"a": "t4-4", "b": "t4-4"}}), "good.json")
+    old = snapshot_file(tmp_path, [GPU_CLASS, OLD], "old.json")
+    between = ["--snapshot"] if command[0] == "defrag" else []
+    code, out, err = berth([*command, str(good), *between, str(old)])
+    assert (code, out) == (2, "")
+    assert err.startswith(f"berth: {old}, object 2, ResourceSlice s: has version 'v1beta1'")
+
+
+def test_of_several_files_a_note_names_the_one_that_has_the_object(tmp_path: Path) -> None:
+    odd = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "odd"}, "spec": {"taints": 7}}
+    good = snapshot_file(tmp_path, objects_of({"nodes": {"a": "t4-4"}}), "good.json")
+    bad = snapshot_file(tmp_path, [odd], "bad.json")
+    code, out, err = berth(["assess", str(good), str(bad), "--no-replay", "--output", "json"])
+    assert code == 0, err
+    (note,) = json.loads(out)["unreadable"]
+    assert note.startswith(f"{bad}, object 1, Node odd: ")
 
 
 @pytest.mark.parametrize(
