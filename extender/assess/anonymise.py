@@ -1,7 +1,8 @@
 """Snapshots that may leave a company: names become numbers, and all that an assessment does not read is left out.
 
 Every object is built anew from a list of fields, so that an unlisted field is not in the result. One name has one
-number in the whole file. Only texts of known_texts.py stay as they are, also in CEL expressions.
+number in the whole file, and texts sort as the names did: first fit goes by names. Only texts of known_texts.py stay as
+they are, also in CEL expressions.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from extender.assess.known_texts import (
     TAINTS,
     is_of_vendor,
     is_plain,
+    may_name_a_piece,
 )
 from extender.policy import Policy
 from extender.replay.emptied_nodes import PARTS, SHARING_LABELS
@@ -61,20 +63,9 @@ _AMOUNTS = ("cpu", "memory", "pods", *PLUGIN_RESOURCES)
 _KINDS_OF_DRIVERS = ("gpu", "net", "nic", "cpu")  # words that say it, see driver_of
 _NUMBER, _VERSION = re.compile(r"-?[0-9]{1,18}"), re.compile(r"[0-9]{1,5}(\.[0-9]{1,5}){2}")
 _COMPARED = ("Gt", "Lt")
+_UNSORTED = {"label", "number"}  # see anonymous_levels; numbers in expressions have no zeros before them
 _OF_AMOUNTS = ("quantity(", "isQuantity(", "semver(", "isSemver(", "duration(", "timestamp(")  # before a literal
 _TOKEN = re.compile(r"//[^\n]*|[rR]?(\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*')|[A-Za-z_]\w*|[0-9]+")  # of CEL
-_IS_BEFORE = re.compile(r"[.\['\"]+(\w+)['\"\]]*\s*(?:[!=]=|in\s*\[[^\]]*)\s*-?$")
-_NEAR = 1024  # characters before a number that are searched
-_IS_BEHIND = re.compile(r"\s*[!=]=\s*\w[^&|?:,()]*[.'\"](\w+)")
-
-
-def _equal_attribute(number: re.Match[str]) -> str:
-    """The name of the attribute of which an expression asks whether it is this number; '' for any other number."""
-    text = number.string
-    found = _IS_BEFORE.search(text, max(number.start() - _NEAR, 0), number.start()) or _IS_BEHIND.match(
-        text, number.end()
-    )
-    return found[1] if found is not None else ""
 
 
 def anonymised(objects: Iterable[Json], levels: Sequence[str] = _DEFAULT_LEVELS) -> Iterator[Json]:
@@ -84,6 +75,13 @@ def anonymised(objects: Iterable[Json], levels: Sequence[str] = _DEFAULT_LEVELS)
     """
     given = list(objects)
     names = _Names(given, levels)
+    for _ in _numbered(given, names):
+        pass  # finds all names
+    names.sort()
+    return _numbered(given, names)
+
+
+def _numbered(given: Sequence[Json], names: _Names) -> Iterator[Json]:
     build: Mapping[str, Callable[[Json], Json]] = {
         "Node": names.node,
         "Pod": names.pod,
@@ -201,6 +199,7 @@ class _Names:
         self._ranks = {label: _ranks(values) for label, values in compared.items()}
         self._known: dict[tuple[str, str], str] = {}
         self._counts: dict[str, int] = {}
+        self._sorted: dict[tuple[str, str], str] = {}  # as `_known`, once all names are
         self._made: set[str] = set()
         self._resources = {
             str(_of(obj, "spec").get("extendedResourceName")) for obj in objects if obj.get("kind") == "DeviceClass"
@@ -215,9 +214,21 @@ class _Names:
             return ""
         key = kind, str(name)
         if key not in self._known:
-            self._counts[kind] = number = self._counts.get(kind, 0) + 1
-            self._known[key] = self._keep(f"{kind}-{number}")
+            if key not in self._sorted:
+                self._counts[kind] = number = self._counts.get(kind, 0) + 1
+                self._sorted[key] = f"{kind}-{number}"
+            self._known[key] = self._keep(self._sorted[key])
         return self._known[key]
+
+    def sort(self) -> None:
+        """Number the names that were met in their order, with as many digits, and forget the texts that were made."""
+        for kind in self._counts.keys() - _UNSORTED:
+            names = sorted(name for of, name in self._known if of == kind)
+            width = len(str(len(names)))
+            for number, name in enumerate(names, 1):
+                self._sorted[kind, name] = f"{kind}-{number:0{width}}"
+        self._known.clear()
+        self._made.clear()
 
     def _keep(self, text: str) -> str:
         self._made.add(text)
@@ -236,7 +247,7 @@ class _Names:
         """Name, namespace, UID and times of an object."""
         given = _of(obj, "metadata")
         named_elsewhere = kind in ("node", "namespace", "group")  # by the name alone
-        name = given.get("name") if named_elsewhere else f"{given.get('namespace') or ''}/{given.get('name')}"
+        name = given.get("name") if named_elsewhere else f"{given.get('namespace') or ''}\0{given.get('name')}"
         found: Json = {"name": self.of(kind, name)}
         if given.get("namespace"):
             found["namespace"] = self.of("namespace", given["namespace"])
@@ -245,7 +256,8 @@ class _Names:
         return found | _picked(given, ("creationTimestamp", "deletionTimestamp"))
 
     def _named(self, kind: str, namespace: object, name: object) -> str:
-        return self.of(kind, f"{namespace or ''}/{name}") if name else ""
+        """Of names in several namespaces: they sort as (namespace, name)."""
+        return self.of(kind, f"{namespace or ''}\0{name}") if name else ""
 
     def _labels(self, given: Json) -> Json:
         found = {}
@@ -531,7 +543,7 @@ class _Names:
             return ""
         if token.isdecimal():
             known = self._known.get(("number", token))
-            if known is None and _equal_attribute(found) not in ("", *NUMBERS):
+            if known is None and may_name_a_piece(found):
                 known = self.of("number", token)  # no device has it
             return known.rpartition("-")[2] if known is not None else token
         if not found[1]:

@@ -133,6 +133,9 @@ EXPRESSION = frozenset(
     }
 )  # fmt: skip
 """Words of CEL."""
+_IS_BEFORE = re.compile(r"[.\['\"]+(\w+)['\"\]]*\s*(?:[!=]=|in\s*\[[^\]]*)\s*-?$")
+_NEAR = 1024  # characters before a number that are searched
+_IS_BEHIND = re.compile(r"\s*[!=]=\s*\w[^&|?:,()]*[.'\"](\w+)")
 
 
 def is_plain(text: str) -> bool:
@@ -144,3 +147,12 @@ def is_of_vendor(text: str) -> bool:
     """Whether a text has only words that vendors use for their products, or is an address on a bus."""
     words = re.split(r"[^A-Za-z0-9.]+", text)
     return bool(_HARDWARE.fullmatch(text)) or all(not one or one in _WORDS or _CODE.fullmatch(one) for one in words)
+
+
+def may_name_a_piece(number: re.Match[str]) -> bool:
+    """Whether an expression asks whether an attribute is this number, and it may be one of a single piece."""
+    text = number.string
+    found = _IS_BEFORE.search(text, max(number.start() - _NEAR, 0), number.start()) or _IS_BEHIND.match(
+        text, number.end()
+    )
+    return found is not None and found[1] not in NUMBERS

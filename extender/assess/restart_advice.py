@@ -40,6 +40,7 @@ from extender.defrag import (
     Verdict,
     advise,
     again,
+    over_budget,
 )
 from extender.explain import free_devices
 from extender.policy import Policy
@@ -49,9 +50,11 @@ from extender.topology.link_knowledge import as_if_joined, assumed, assumed_link
 
 _TOLERATION = {"key": TOLERATION.key, "operator": TOLERATION.operator}
 NOT_KNOWN = "not-known"  # the verdict if the pods fit, should links that no agent reports join the GPUs
+_FORBIDDEN = "forbidden"
 _SENTENCES = {
     "fits": "there is room now",
     "impossible": "there is no room even if all pods that may be restarted end",
+    _FORBIDDEN: "there is no room after restarts that the PodDisruptionBudgets allow together",
     NOT_KNOWN: "whether there is room, or can be, is not known",
     "gave-up": "no advice was found before the search gave up: give berth defrag more --seconds, or ask for less",
 }
@@ -97,7 +100,8 @@ class RestartAdvice:
     proof: str = ""  # a sentence
     is_proved: bool = False
     commands: list[str] = field(default_factory=list)
-    reason: str = ""  # why most nodes have no room even then
+    reason: str = ""  # why most nodes have no room even then, or which budgets forbid it
+    over_budget: dict[str, int] = field(default_factory=dict)  # budget to the disruptions that room needs of it
     candidates: int = 0  # restarts that may be proposed
     stays: dict[str, list[str]] = field(default_factory=dict)  # reason to the pods that are never restarted
 
@@ -152,11 +156,9 @@ def advise_restarts(
     )
     if advice.verdict is Verdict.FITS:
         found.still_waits = _without_places(wanted.asked, advice.nodes)
-    elif advice.verdict is Verdict.IMPOSSIBLE:
+    elif advice.verdict in (Verdict.IMPOSSIBLE, Verdict.GAVE_UP):
         with suppress(DeadlineExceeded):
-            nodes = _if_joined(cluster.without(movable.restarts), wanted.asked, policy)
-            found.verdict = NOT_KNOWN if nodes else found.verdict
-            found.reason = unknown_links(nodes) if nodes else cluster.without(movable.restarts).refusal(wanted.asked)
+            _add_reason(found, cluster, wanted.asked, movable, policy)
     elif advice.verdict is Verdict.ADVICE:
         best = min(tried, key=lambda one: one.cost)
         found.moves = [_move(one, best.proof) for one in best.advice.restarts]
@@ -175,6 +177,24 @@ def advise_restarts(
         found.sentence += f"; {_for_a_part(found, len(wanted.asked.pods))}"
     found.sentence += assumed_links(found.assumed_links)
     return found
+
+
+def _add_reason(found: RestartAdvice, cluster: Cluster, asked: Asked, movable: Movable, policy: Policy) -> None:
+    """Say what forbids the room: budgets, links that nobody has read, or what nodes lack. Raises DeadlineExceeded."""
+    over = over_budget(cluster, asked, movable.restarts, movable.budgets)
+    if over:
+        found.over_budget = dict(over)
+        found.reason = "; ".join(_too_many(name, movable.budgets[name], pods) for name, pods in sorted(over.items()))
+    elif found.verdict == Verdict.IMPOSSIBLE:
+        ended = cluster.without(movable.restarts)
+        nodes = _if_joined(ended, asked, policy)
+        found.verdict = NOT_KNOWN if nodes else found.verdict
+        found.reason = unknown_links(nodes) if nodes else ended.refusal(asked)
+
+
+def _too_many(budget: str, allowed: int, needed: int) -> str:
+    disruptions = counted(allowed, "disruption")
+    return f"PodDisruptionBudget {budget} allows {disruptions}, the cheapest restarts found need {needed}"
 
 
 def _needs_links(asked: Asked, policy: Policy) -> bool:
@@ -212,7 +232,9 @@ def _in_one_line(found: RestartAdvice) -> str:
     if found.moves:
         return f"no advice, {restarts} seemed to make room: {found.proof}"
     where = f" on {', '.join(found.placed_on)}" if found.placed_on else ""
-    return f"{_SENTENCES[found.verdict]}{where}" + (f": {found.reason}" if found.reason else "")
+    is_forbidden = found.verdict == Verdict.IMPOSSIBLE and found.over_budget
+    said = _SENTENCES[_FORBIDDEN if is_forbidden else found.verdict]
+    return f"{said}{where}" + (f": {found.reason}" if found.reason else "")
 
 
 # -- the proof -------------------------------------------------------------------------------------------------------
@@ -330,8 +352,9 @@ def _commands(wanted: Asked, reserved: Sequence[str], advice: Advice) -> Iterato
     if not wanted.is_new:
         yield from (_tolerate(pod) for pod in wanted.pods)
     pods = chain.from_iterable(one.pods for one in advice.restarts)
-    for _, together in groupby(pods, key=lambda pod: pod.key.namespace):  # a command waits for the ends of all its pods
-        yield _of_pods(list(together), "delete pod")
+    for _, together in groupby(pods, key=lambda pod: pod.key.namespace):
+        # Without a wait, all pods end together, as in the proof: none comes back before the last ones are deleted.
+        yield f"{_of_pods(list(together), 'delete pod')} --wait=false"
     free = f"kubectl taint nodes {nodes} {taint}-"
     if wanted.is_new:
         yield f"# create the pods with this toleration: {json.dumps(_TOLERATION)}"

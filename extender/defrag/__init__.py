@@ -3,7 +3,7 @@
 `advise` searches; clusters.py places pods on hypothetical snapshots with the code of filter and of the gang planner.
 """
 
-from extender.defrag.cheapest_restarts import Advice, Verdict, advise
+from extender.defrag.cheapest_restarts import Advice, Verdict, advise, over_budget
 from extender.defrag.clusters import Cluster
 from extender.defrag.restarts import RESERVED, TOLERATION, WAIT_COST, Asked, Restart, again, gpus_of
 
@@ -19,4 +19,5 @@ __all__ = [
     "advise",
     "again",
     "gpus_of",
+    "over_budget",
 ]

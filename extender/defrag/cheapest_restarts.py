@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from heapq import heappop, heappush
@@ -32,7 +33,7 @@ from extender.defrag.bounds import gpus_in
 from extender.defrag.clusters import NO_NODES, Cluster, Domain, Nodes, Placed
 from extender.defrag.fits import Fit, fit_of
 from extender.defrag.orders import Orders, Refill, Steps, least_waiting_after, refill
-from extender.defrag.restarts import WAIT_COST, Asked, Restart, cost_of, deletion_order, within
+from extender.defrag.restarts import WAIT_COST, Asked, Restart, cost_of, deletion_order, disruptions, within
 from extender.gangs.domains import natural
 
 _MAX_EXHAUSTIVE = 12  # restarts of a domain of which all sets are tried
@@ -96,6 +97,23 @@ def advise(
     if search.best is None:
         return Advice(Verdict.IMPOSSIBLE if search.left_out == inf else Verdict.GAVE_UP)
     return replace(search.best, least=min(search.left_out, search.best.cost))
+
+
+def over_budget(
+    cluster: Cluster, asked: Asked, restarts: Collection[Restart], budgets: Mapping[str, int]
+) -> Mapping[str, int]:
+    """The disruptions that the cheapest restarts need that make room, of each budget that allows fewer.
+
+    Empty if no restarts make room, or none was found before the deadline. `advise` comes first.
+    """
+    if not any(one.budgets for one in restarts):
+        return {}
+    every = dict.fromkeys(budgets, sum(len(one.pods) for one in restarts))
+    search = _Search(cluster, asked, sorted(restarts, key=_by_order), cluster.memory.by_node, every, None)
+    with suppress(DeadlineExceeded):
+        search.run()
+    needed = disruptions(search.best.restarts) if search.best is not None else {}
+    return {name: pods for name, pods in needed.items() if pods > budgets.get(name, 0)}
 
 
 class _Trial(NamedTuple):

@@ -149,9 +149,14 @@ def cost_of(restarts: Iterable[Restart]) -> float:
     return sum(one.cost for one in restarts)
 
 
+def disruptions(restarts: Iterable[Restart]) -> Counter[str]:
+    """The pods that each PodDisruptionBudget protects of these."""
+    found = Counter[str]()
+    for one in restarts:
+        found.update(one.budgets)
+    return found
+
+
 def within(budgets: Mapping[str, int], restarts: Collection[Restart]) -> bool:
     """Whether PodDisruptionBudgets allow these restarts together. `budgets` are the disruptions that each allows."""
-    used = Counter[str]()
-    for one in restarts:
-        used.update(one.budgets)
-    return all(budgets.get(name, 0) >= pods for name, pods in used.items())
+    return all(budgets.get(name, 0) >= pods for name, pods in disruptions(restarts).items())

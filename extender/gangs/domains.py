@@ -162,6 +162,6 @@ class Domains:
         """The domains in which the whole gang would be, with the members that are bound."""
         if self._problem.topology == "required":
             common = self._common(level)
-            return found if common is None else {common: found.get(common, [])}
+            return {} if common is None else {common: found.get(common, [])}
         own = list(self._of_placed(level))
         return {domain: found.get(domain, []) for domain in own if domain is not None} if len(own) == 1 else {}

@@ -65,7 +65,15 @@ def _items(value: Any) -> list[tuple[Any, str]]:
     kind = value.get("kind") if type(value) is dict else None
     if type(kind) is not str or not kind.endswith("List"):
         return [] if value is None else [(value, "")]
-    return [(item, f".items[{position}]") for position, item in enumerate(get(value, "items", list, "", []))]
+    items = get(value, "items", list, "", [])
+    return [(_of_list(item, kind, value), f".items[{position}]") for position, item in enumerate(items)]
+
+
+def _of_list(item: Any, kind: str, given: Json) -> Any:
+    """An item of a list. The API server leaves out the kind of items: `kubectl get --raw` shows a PodList so."""
+    if type(item) is not dict or item.get("kind") or kind == "List":
+        return item
+    return {"apiVersion": given.get("apiVersion"), **item, "kind": kind.removesuffix("List")}
 
 
 def _check_kind(value: Any) -> None:

@@ -23,7 +23,7 @@ from extender.policy import Policy
 from extender.replay.node_room import NodeRoom
 from extender.replay.placements import placement_of, placing_of
 from extender.replay.virtual_api import VirtualApi, VirtualWatches
-from extender.replay.virtual_scheduler import Offer, Placing, VirtualScheduler, Waiting
+from extender.replay.virtual_scheduler import Offer, Placing, VirtualScheduler, Waiting, likely_reason
 from extender.replay.virtual_time import in_virtual_time, wall_clock
 from extender.runtime.informers import HoldExpirer
 from extender.runtime.supervisor import Supervisor
@@ -106,7 +106,7 @@ class _Restarts:
             await supervisor.stop()
         if failed := sorted(name for name, times in supervisor.failures.items() if times):
             raise RuntimeError(f"the tasks {', '.join(failed)} of the proof failed, see the log")
-        reasons = {one.pod.uid: max(one.reasons, key=one.reasons.__getitem__, default="") for one in self._waiting()}
+        reasons = {one.pod.uid: likely_reason(one.reasons) for one in self._scheduler.waiting}
         return Proof(self._nodes, reasons)
 
     def _copy_what_stays(self) -> None:
@@ -160,9 +160,6 @@ class _Restarts:
             if is_done():
                 return
 
-    def _waiting(self) -> Sequence[Waiting]:
-        return self._scheduler.waiting
-
     def _watches(self, supervisor: Supervisor) -> Callable[[ClusterCache, Callable[[str], None]], VirtualWatches]:
         def watches(cache: ClusterCache, applied: Callable[[str], None]) -> VirtualWatches:
             found = VirtualWatches(self._api, HoldExpirer(cache, asyncio.get_running_loop().time), supervisor)
@@ -179,7 +176,8 @@ class _Restarts:
         for pod in asked.pods:
             in_gang = pod.membership is not None and gang_minimum(pod.membership, snapshot) > 0
             of: Hashable = pod.membership.key if in_gang and pod.membership is not None else pod.uid
-            self._scheduler.add(Waiting(pod, of, of, asked.amounts(pod), in_gang))
+            usable = frozenset(name for name in self._room.names if may_run(pod, self._cluster.store.nodes[name]))
+            self._scheduler.add(Waiting(pod, of, of, asked.amounts(pod), in_gang, nodes=usable))
 
     def _bound(self, uid: str, node: str) -> None:
         self._nodes[uid] = node

@@ -410,11 +410,15 @@ def running_domain(
 ) -> RunningDomain | None:
     """The domain of most members that run; None if the gang may use several domains, or if no member is in one.
 
-    `placed` is node to number of members.
+    `placed` is node to number of members. If 'required' members run on nodes without the level, it is one node.
     """
-    is_node = topology.nearness == ONE_NODE
-    level = ONE_NODE if is_node else topology.required_label(policy.group_levels)
-    return _domain_of_most(level, placed, snapshot, policy) if level else None
+    if topology.nearness == ONE_NODE:
+        return _domain_of_most(ONE_NODE, placed, snapshot, policy)
+    level = topology.required_label(policy.group_levels)
+    domain = _domain_of_most(level, placed, snapshot, policy) if level else None
+    if domain is None and topology.nearness == "required" and level != topology.label:
+        return _domain_of_most(ONE_NODE, placed, snapshot, policy)
+    return domain
 
 
 def part_domains(

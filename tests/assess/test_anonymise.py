@@ -432,6 +432,44 @@ def _sorted(rows: list[Json], fields: tuple[str, ...]) -> list[tuple[Any, ...]]:
     return sorted(tuple(row[name] for name in fields) for row in rows)
 
 
+def test_names_keep_their_order() -> None:
+    """First fit takes nodes, pods and claims by name: with node-10 before node-2 it was another replay."""
+    numbers = [7, 11, 1, 4, 10, 2, 12, 3, 8, 5, 9, 6]
+    nodes = {f"n{number}": "t4-4" for number in numbers}
+    pods = [{"name": f"p{number}", "node": f"n{number}", "gpus": [0]} for number in numbers]
+    objects = objects_of({"nodes": nodes, "pods": pods})
+    for obj in objects:
+        if obj["kind"] in ("Pod", "ResourceClaim"):
+            obj["metadata"]["namespace"] = f"team-{obj['metadata']['name']}"
+        if obj["kind"] == "ResourceSlice":
+            obj["spec"]["devices"][0]["name"] = f"card{obj['spec']['nodeName']}"
+    numbered = list(anonymised(objects))
+    assert [order(objects, *place) for place in ORDERED] == [order(numbered, *place) for place in ORDERED]
+
+
+ORDERED: list[tuple[str, tuple[str | int, ...]]] = [
+    ("Node", ("metadata", "name")),
+    ("Pod", ("metadata", "name")),
+    ("Pod", ("metadata", "namespace")),
+    ("Pod", ("metadata", "uid")),
+    ("ResourceClaim", ("metadata", "name")),
+    ("ResourceSlice", ("metadata", "name")),
+    ("ResourceSlice", ("spec", "pool", "name")),
+    ("ResourceSlice", ("spec", "devices", 0, "name")),
+]
+
+
+def order(objects: list[Json], kind: str, path: tuple[str | int, ...]) -> list[int]:
+    """The places of the objects of a kind, in the order of their texts at this path."""
+    texts = []
+    for obj in (one for one in objects if one["kind"] == kind):
+        text: Any = obj
+        for step in path:
+            text = text[step]
+        texts.append(text)
+    return sorted(range(len(texts)), key=texts.__getitem__)
+
+
 def test_that_gpus_are_shared_or_parts_stays() -> None:
     strategy = "nvidia.com/gpu.sharing-strategy"
     given = [

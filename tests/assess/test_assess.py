@@ -248,6 +248,41 @@ def test_a_cluster_of_a_device_plugin_has_no_claims_and_all_is_known(tmp_path: P
     assert "1 node, 8 GPUs: 4 free" in out
 
 
+PLUGIN_NODE = {"machine": "hgx-h100-8", "plugin": {"nvidia.com/gpu": "8"}}
+
+
+def test_without_pods_no_gpu_of_a_device_plugin_is_said_to_be_free(tmp_path: Path) -> None:
+    """The claims say which GPUs of a DRA driver are in use, and pods alone which of a device plugin."""
+    pods = [
+        {"name": "p", "node": "plugin", "plugin": {"nvidia.com/gpu": "6"}},
+        {"name": "q", "node": "dra", "gpus": [0, 1, 2]},
+    ]
+    objects = objects_of({"nodes": {"plugin": PLUGIN_NODE, "dra": "hgx-h100-8"}, "pods": pods})
+    path = snapshot_file(tmp_path, [one for one in objects if one["kind"] != "Pod"])
+    rows = {row["counted"]: (row["free"], row["unknown"]) for row in assessed(path)["fleet"]["products"]}
+    assert rows == {False: (5, 0), True: (0, 8)}
+    code, out, err = berth(["assess", str(path), "--fail-below", "0.1"])
+    assert code == 1
+    assert "--fail-below: no Pods were read" in err
+    assert "2 nodes, 16 GPUs: 5 free" in out
+    assert "8 free or not, which is not known" in " ".join(out.split())
+    nodes = snapshot_file(tmp_path, [one for one in objects if one["kind"] == "Node"], "nodes.json")
+    (row,) = assessed(nodes)["fleet"]["products"]
+    assert (row["free"], row["unknown"]) == (0, 8)
+
+
+def test_items_of_a_pod_list_need_no_kind(tmp_path: Path) -> None:
+    """`kubectl get --raw` writes what the API server sends: the kind is that of the list."""
+    pods = [{"name": "p", "node": "a", "plugin": {"nvidia.com/gpu": "6"}}]
+    objects = objects_of({"nodes": {"a": PLUGIN_NODE}, "pods": pods})
+    items = [{name: value for name, value in one.items() if name not in ("kind", "apiVersion")} for one in objects[-1:]]
+    path = tmp_path / "pods.json"
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "PodList", "items": items}))
+    code, out, _ = berth(["assess", str(snapshot_file(tmp_path, objects[:-1])), str(path), "--no-replay"])
+    assert code == 0
+    assert "1 node, 8 GPUs: 2 free" in out
+
+
 def test_the_pods_of_a_device_plugin_are_replayed_where_none_has_claims(tmp_path: Path) -> None:
     """A node of MIG devices has no whole GPUs. The links are those of the usual board."""
     product = "nvidia.com/gpu.product"

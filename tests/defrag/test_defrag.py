@@ -34,7 +34,7 @@ from tests.worlds.defrag_worlds import (
 from tests.worlds.running_berth import berthing
 
 Json = dict[str, Any]
-UNHELPED = ("impossible", "not-known")
+UNHELPED = ("impossible", "not-known", "gave-up")
 CASES: list[Json] = yaml.safe_load((Path(__file__).parents[1] / "cases" / "defrag.yaml").read_text())
 
 
@@ -156,7 +156,33 @@ def test_pods_that_share_a_claim_go_together(tmp_path: Path) -> None:
     code, out, _ = berth(["defrag", "--gpus", "8", "--snapshot", str(snapshot_file(tmp_path, [*objects, second]))])
     assert code == 0
     assert "pod default/p and 1 that share its claim" in out
-    assert "kubectl -n default delete pod p q" in out
+    assert "kubectl -n default delete pod p q --wait=false" in out
+
+
+def test_no_command_waits_for_pods_to_end_before_the_last_ones_are_deleted(tmp_path: Path) -> None:
+    """kubectl delete waits. Meanwhile restarted pods took the places that those of another namespace left too late."""
+    described = [{"name": "p", "node": "a", "gpus": [0, 1]}, {"name": "q", "node": "a", "gpus": [2]}]
+    objects = objects_of_case({"nodes": {"a": "hgx-h100-8"}, "pods": described})
+    for obj in objects:
+        if obj["metadata"]["name"].startswith("q"):
+            obj["metadata"]["namespace"] = "other"
+    words = ["defrag", "--gpus", "8", "--snapshot", str(snapshot_file(tmp_path, objects)), "--output", "commands"]
+    _, out, _ = berth(words)
+    deleting = [line for line in out.splitlines() if " delete " in line]
+    expected = ["kubectl -n default delete pod p --wait=false", "kubectl -n other delete pod q --wait=false"]
+    assert deleting == expected
+
+
+def test_a_pod_waits_for_the_nodes_that_it_may_use() -> None:
+    """Those with a taint have free CPU. They are the most, and no reason why it waits."""
+    case = next(one for one in CASES if one["name"] == "pods of a Job wait one by one")
+    others = objects_of({"nodes": dict.fromkeys("vwxyz", "hgx-h100-8")})
+    for obj in others:
+        if obj["kind"] == "Node":
+            obj["spec"] = {"taints": [{"key": "team", "effect": "NoSchedule"}]}
+    nodes = [obj for obj in others if obj["kind"] in ("Node", "ResourceSlice")]
+    found = DefragWorld([*objects_of_case(case), *nodes], Shape(8)).advice()
+    assert [move.waits for move in found.moves] == ["matching devices are in use for request gpu"]
 
 
 def test_a_start_in_the_future_counts_as_now_and_is_told(tmp_path: Path) -> None:

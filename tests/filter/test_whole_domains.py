@@ -13,12 +13,18 @@ from extender.allocation import NodeInfo, Snapshot
 from extender.api.label_domains import path_of
 from extender.api.nodes import Node
 from extender.policy import Policy
-from extender.scheduling import DomainUses, path_labels
+from extender.scheduling import DomainUses, domain_uses, path_labels
 from extender.scheduling.shortlist import shortlist
 from tests.worlds.gang_worlds import CLIQUE, RACK, SPINE, TRAY, GangWorld, cluster, found_in, nvl72
 
 FULL = 4  # GPUs of a node
 LEVELS = (CLIQUE, RACK, SPINE)
+
+
+@pytest.fixture(autouse=True, params=[0, 128], ids=["trees", "a few places"])
+def few_places(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trees order the places of large fleets, a sort those of small ones: both give one order."""
+    monkeypatch.setattr(domain_uses, "_FEW", request.param)
 
 
 def chosen(world: GangWorld, gpus: int, names: Sequence[str] = (), candidates: int = 32) -> list[str]:

@@ -70,12 +70,8 @@ async def test_a_label_that_changed_after_the_plan_ends_it_before_any_claim_is_w
         assert not sent
         assert not b.held()
         assert not [one for one in b.cluster.store.all("resourceclaims") if one.get("status", {}).get("allocation")]
-
-        async def again() -> Json | None:
-            found = await b.filter("p0")
-            return found if found["NodeNames"] else None
-
-        assert (await eventually(again, "the gang is planned again"))["NodeNames"][0] in ("a1", "b0", "b1", "b2")
+        again = await eventually(lambda: _found(b, "p0"), "the gang is planned again")
+        assert again["NodeNames"][0] in ("a1", "b0", "b1", "b2")
 
 
 async def test_a_label_that_changes_while_the_claims_are_written() -> None:
@@ -124,3 +120,29 @@ async def test_a_rack_that_gets_another_name_stays_one_rack() -> None:
             label(b, name, rack="new")
         await b.settled()
         assert await bind_all(b, nodes) == ["", "", ""]
+
+
+async def test_one_node_is_near_enough_without_the_label_of_any_level() -> None:
+    """`required` is one node, or one domain of the nearest level. Pods beyond the minimum go nowhere else."""
+    async with berthing({"n1": "dgx1-v100", "n2": "dgx1-v100"}) as b:
+        for name in ("p0", "p1"):
+            member(b, name, minimum=2, gpus=4, topology="required")
+        await b.settled()
+        nodes = await planned(b, "p0", "p1")
+        assert len(set(nodes.values())) == 1
+        assert await bind_all(b, nodes) == ["", ""]
+        member(b, "later", minimum=2, gpus=4, topology="required")
+        await b.settled()
+
+        async def kept_from_others() -> bool:
+            found = await b.filter("later")
+            assert not found["NodeNames"]
+            return "outside of the domain in which the pod's group runs" in str(found)
+
+        await eventually(kept_from_others, "the pod is kept from the other node")
+
+
+async def _found(b: Berthing, name: str) -> Json | None:
+    """The answer for a pod that gets a node, once Berth has read which members run."""
+    found = await b.filter(name)
+    return found if found["NodeNames"] else None

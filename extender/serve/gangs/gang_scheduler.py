@@ -381,7 +381,7 @@ class GangScheduler:
         domain = running_domain(topology, placed or Counter(planned.values()), snapshot, policy) if label else None
         for node in (planned[uid] for uid in uids if uid in planned) if label else ():
             if domain is None or node not in domain.nodes:
-                where = f"in {label}={domain.name}" if domain is not None else f"in a domain of {label}"
+                where = str(domain) if domain is not None else f"in a domain of {label}"
                 return f"node {node} is not {where}, where the pods of group {forming.key.name} must be"
         return left_part(forming.planned.parts, planned, uids, snapshot, policy)
 
