@@ -167,9 +167,14 @@ def _changes(pod: Pod, obj: Json, snapshot: Snapshot, now: datetime.datetime) ->
 
 
 def _other_resources(pod: Pod, obj: Json) -> list[str]:
-    """The extended resources that neither a claim nor the GPUs of the job stand for."""
+    """The extended resources that neither a claim nor the GPUs of the job stand for.
+
+    None of a pod whose status does not say which ones its claim is for, as in an anonymised file.
+    """
     status = inner(inner(obj, "status", ""), "extendedResourceClaimStatus", "status")
     kept = {*many(status, "requestMappings", "status", lambda one, path: string(one, "resourceName", path))}
+    if pod.extended_claim and not kept:
+        return []
     if not claims_of(pod):
         kept.add(_plugin_resource(pod))
     asked = {name for one in pod.containers for name, amount in one.requests if amount}

@@ -170,12 +170,13 @@ def advise_restarts(
     if _needs_links(wanted.asked, policy):
         found.assumed_links = assumed(snapshot.node_infos[name] for name in found.placed_on)
     found.sentence = f"{found.wanted}: {_in_one_line(found)}"
+    nodes = list[str]()
     with suppress(DeadlineExceeded):
         if found.moves and (nodes := _if_joined(cluster, wanted.asked, policy)):
             found.sentence += f"; there may be room without a restart: {unknown_links(nodes)}"
     if found.still_waits:
         found.sentence += f"; {_for_a_part(found, len(wanted.asked.pods))}"
-    found.sentence += assumed_links(found.assumed_links)
+    found.sentence += assumed_links([name for name in found.assumed_links if name not in nodes])
     return found
 
 

@@ -27,7 +27,7 @@ from extender.tune import AIMS, MAX_DRAWS, Aim, Interval, Tuning, frontier_pictu
 
 _ROWS = 10  # candidates of the table
 _MIN_DRAWS = 5
-_LONG = 600.0  # seconds; a shorter tuning needs no notice
+_LONG = 60.0  # seconds; a shorter tuning needs no notice
 
 
 def tune_command(
@@ -178,7 +178,7 @@ def _change(aim: Aim, change: Interval) -> str:
     if not change.draws:
         return "-"
     if _is_none(change):
-        return "none"
+        return "no difference"
     mean, low, high = (value * aim.scale for value in change[:3])
     return f"{mean:+,.1f}{aim.change_unit} ({low:+,.1f} to {high:+,.1f})"
 

@@ -44,6 +44,7 @@ _MAX_TRIALS = 2048  # sets for which all restarted pods are placed
 _MAX_STEPS = 2048  # restarts that are placed, and plans of gangs, for other orders and other reserved nodes
 _MAX_STEP_NODES = 1 << 19  # steps times nodes of the cluster: a step takes longer in a large one
 _MAX_RESERVED = 256  # sets of nodes that may be reserved for one set of restarts
+_FEW_NODES = 6  # of a cluster of which any may be reserved; in a larger one, those with restarts
 _MAX_LARGE = 8  # domains with many restarts
 _NEAR = 1.1  # of the least cost: as good
 
@@ -320,11 +321,11 @@ class _Search:
 
     def _additions(self, found: _Trial, nodes: tuple[str, ...]) -> Iterator[tuple[Restart, ...]]:
         """The restarts of an advice with a few more that may give those a place that wait, and cost less than that."""
-        advice, cluster, waiting = found.advice, found.refill.cluster, found.refill.waiting
+        advice, cluster = found.advice, found.refill.cluster
         names, lacking = {one.name for one in advice.restarts}, found.refill.waiting_gpus
-        in_part = any(one.is_whole and advice.places[one.name] for one in advice.restarts if one.name in waiting)
-        free = None if in_part else cluster.free_by_node()
-        saved = WAIT_COST * (lacking if free is None else min(lacking, gpus_in(free)))  # the most that they may save
+        free = cluster.free_by_node()
+        most = lacking if free is None else min(lacking, gpus_in(free) + found.refill.held_gpus)
+        saved = WAIT_COST * most  # the most that they may save
         if not saved:
             return
         others = [one for one in self._restarts if one.name not in names]
@@ -377,12 +378,18 @@ class _Search:
                 orders = Orders(one.chosen, reserved, steps)
                 orders.below = self._below(one)
                 for found in orders.better(wanted.cluster):
-                    self._proved(_advice(wanted, found, reserved))
+                    advice = _advice(wanted, found, reserved)
+                    if self._proved(advice) > advice.cost and not self._are_few_nodes:
+                        self.leave_out(advice.cost)
                     self._cluster.memory.context.deadline.check_time()
                     orders.below = self._below(one)
             if not steps.left:
                 self.leave_out(one.least)
                 return
+
+    @property
+    def _are_few_nodes(self) -> bool:
+        return len(self._cluster.snapshot.node_infos) <= _FEW_NODES
 
     def _below(self, one: _Open) -> float:
         """An advice with this set is the best if fewer GPUs wait."""
@@ -392,11 +399,12 @@ class _Search:
         """Places for the wanted pods, with the nodes to reserve: theirs, and others that restarted pods might take."""
         after = self._cluster.without(one.chosen)
         found = list(self._wanted_places(after, one.nodes, steps))
-        changed = sorted(after.changed)
-        for more in range(len(changed)):
+        # If all nodes are reserved, serve plans no restarted gang. If one is left, a gang fails there, and pauses.
+        names = sorted(after.snapshot.node_infos if self._are_few_nodes else after.changed)
+        for more in range(len(names)):
             for wanted in found:
                 own = frozenset(wanted.nodes.values())
-                for others in combinations([name for name in changed if name not in own], more):
+                for others in combinations([name for name in names if name not in own], more):
                     yield wanted, own.union(others)
 
     def _wanted_places(self, after: Cluster, nodes: Sequence[str], steps: Steps) -> Iterator[Placed]:

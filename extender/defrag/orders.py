@@ -32,6 +32,18 @@ class Refill:
         """The GPUs that wait, as the cost counts them."""
         return sum(one.waiting_gpus(self.waiting[one.name].pods) for one in self.order if one.name in self.waiting)
 
+    @property
+    def held_gpus(self) -> int:
+        """The GPUs of `waiting_gpus` that pods with places have: those of groups, and of claims that both need."""
+        return sum(self._held_gpus(one) for one in self.order if one.name in self.waiting)
+
+    def _held_gpus(self, restart: Restart) -> int:
+        places = self.places[restart.name]
+        held = {key for pod in self.cluster.memory.again(restart).pods if pod.uid in places for key in pod.claim_keys}
+        if not restart.is_whole:
+            held &= {key for pod in self.waiting[restart.name].pods for key in pod.claim_keys}
+        return sum(gpus_of(claim) for claim in restart.claims if claim.key in held)
+
     def then(self, restart: Restart, barred: Nodes) -> Refill:
         """With the pods of one more restart. Raises DeadlineExceeded."""
         found = Refill(self.cluster, (*self.order, restart), {**self.places, restart.name: {}}, self.waiting)

@@ -90,9 +90,12 @@ class Asked:
         return self.requests.get(pod.uid, Amounts(pods=1))
 
     def after(self, placed: Container[str]) -> Asked | None:
-        """Those that still want places, after those with these UIDs got theirs; None if all of them did."""
+        """Those that still want places, after those with these UIDs got theirs; None if all of them did.
+
+        The cluster with these places has the claims: those that a placed pod shares have devices there.
+        """
         left = tuple(pod for pod in self.pods if pod.uid not in placed)
-        return replace(self, pods=left, is_started=True) if left else None
+        return replace(self, pods=left, claims=(), is_started=True) if left else None
 
 
 def again(restart: Restart) -> Asked:

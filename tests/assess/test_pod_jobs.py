@@ -225,7 +225,7 @@ def test_resources_that_a_job_cannot_have_are_named(tmp_path: Path) -> None:
     objects = objects_of({"nodes": {"a": node, "b": "hgx-h100-8"}, "pods": pods})
     of = of_kind(objects, "Pod")
     of["claim"]["spec"]["containers"][0]["resources"] = {"limits": {"example.com/nic": "1", "example.com/none": "0"}}
-    of["extended"]["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+    of["extended"]["spec"]["containers"][0]["resources"] = {"requests": {"nvidia.com/gpu": "1"}}
     del of["extended"]["spec"]["resourceClaims"]
     mapping = {"containerName": "main", "resourceName": "nvidia.com/gpu", "requestName": "gpu"}
     of["extended"]["status"]["extendedResourceClaimStatus"] = {
@@ -239,6 +239,8 @@ def test_resources_that_a_job_cannot_have_are_named(tmp_path: Path) -> None:
         f"2 pods have {rdma}, {why}",
         f"1 pod has example.com/nic, {why}",
     ]
+    del of["extended"]["status"]["extendedResourceClaimStatus"]["requestMappings"]  # as anonymised files
+    assert jobs_of(tmp_path, objects)[1] == err
 
 
 def test_pods_of_a_device_plugin_become_jobs_for_any_fleet(tmp_path: Path) -> None:
