@@ -160,7 +160,7 @@ def advise_restarts(
         with suppress(DeadlineExceeded):
             _add_reason(found, cluster, wanted.asked, movable, policy)
     elif advice.verdict is Verdict.ADVICE:
-        best = min(tried, key=lambda one: one.cost)
+        best = _on_all_freed(facts, cluster, wanted, min(tried, key=lambda one: one.cost), policy)
         found.moves = [_move(one, best.proof) for one in best.advice.restarts]
         found.reserved = sorted(best.advice.reserved)
         found.waiting_gpus = sum(move.waiting_gpus for move in found.moves)
@@ -264,6 +264,22 @@ def proved(facts: ClusterFacts, cluster: Cluster, wanted: Wanted, advice: Advice
     return _proved_as_it_is(facts, cluster, wanted, replace(advice, reserved=reserved), policy)
 
 
+def _on_all_freed(facts: ClusterFacts, cluster: Cluster, wanted: Wanted, best: Proved, policy: Policy) -> Proved:
+    """The advice with all nodes reserved where pods end, if that costs no more: then it does not matter when they end.
+
+    Otherwise a restarted pod may take the devices of the first pods that end, before the last ones have ended.
+    """
+    reserved = best.advice.reserved | _freed(best.advice)
+    if reserved == best.advice.reserved or best.cost == inf:
+        return best
+    found = _proved_as_it_is(facts, cluster, wanted, replace(best.advice, reserved=reserved), policy)
+    return found if found.cost <= best.cost else best
+
+
+def _freed(advice: Advice) -> frozenset[str]:
+    return frozenset(name for one in advice.restarts for name in one.nodes)
+
+
 def _proved_as_it_is(facts: ClusterFacts, cluster: Cluster, wanted: Wanted, advice: Advice, policy: Policy) -> Proved:
     nodes = _proof_nodes(advice, cluster.snapshot)
     own = [one.pod for one in facts.pods.values() if one.pod.node_name and _is_of(one.pod, wanted)]
@@ -353,9 +369,10 @@ def _commands(wanted: Asked, reserved: Sequence[str], advice: Advice) -> Iterato
     if not wanted.is_new:
         yield from (_tolerate(pod) for pod in wanted.pods)
     pods = chain.from_iterable(one.pods for one in advice.restarts)
+    # If nodes where pods end are not reserved, the pods should end together, as in the proof: no command waits.
+    option = "" if _freed(advice) <= frozenset(reserved) else " --wait=false"
     for _, together in groupby(pods, key=lambda pod: pod.key.namespace):
-        # Without a wait, all pods end together, as in the proof: none comes back before the last ones are deleted.
-        yield f"{_of_pods(list(together), 'delete pod')} --wait=false"
+        yield _of_pods(list(together), "delete pod") + option
     free = f"kubectl taint nodes {nodes} {taint}-"
     if wanted.is_new:
         yield f"# create the pods with this toleration: {json.dumps(_TOLERATION)}"

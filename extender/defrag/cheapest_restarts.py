@@ -164,6 +164,7 @@ class _Search:
         self._wanted = Counter[int]()  # the wanted pods by their GPUs, as far as these are known
         self._unsettled: list[_Trial] = []
         self._open: list[_Open] = []
+        self._dearer: dict[int, _Open] = {}  # by number: those of which a proof was dearer than thought
         self.least = 0.0  # the search finds no advice below this cost, unless a limit left it out
         self.best: Advice | None = None
         self.left_out = inf  # the least cost of what a limit left out
@@ -363,29 +364,44 @@ class _Search:
     # -- other orders ----------------------------------------------------------------------------------------
 
     def _try_orders(self) -> None:
-        """Other orders of the restarts and other reserved nodes, for the sets that may cost least first."""
+        """Other orders of the restarts and other reserved nodes, for the sets that may cost least first.
+
+        At the end come nodes without restarts, for sets whose proof was dearer than thought: if all nodes are reserved,
+        serve plans no restarted gang. If one is left, a gang fails there, and pauses.
+        """
         steps = Steps(min(_MAX_STEPS, _MAX_STEP_NODES // len(self._cluster.snapshot.node_infos)))
-        for one in sorted(self._open):
+        self._try_reserved(sorted(self._open), steps, NO_NODES)
+        if self._are_few_nodes:
+            self._try_reserved(sorted(self._dearer.values()), steps, frozenset(self._cluster.snapshot.node_infos))
+
+    def _try_reserved(self, opened: Iterable[_Open], steps: Steps, others: Nodes) -> None:
+        """Reserve nodes with restarts; or some of the others, too, which may have none."""
+        for one in opened:
             self.least = one.least
             if one.least >= self._limit:
                 return
-            for number, (wanted, reserved) in enumerate(self._reservations(one, steps)):
+            for number, (wanted, reserved) in enumerate(self._reservations(one, steps, others)):
                 if one.least >= self._limit:
                     return
                 if number == _MAX_RESERVED or not steps.left:
                     self.leave_out(one.least)
                     break
-                orders = Orders(one.chosen, reserved, steps)
-                orders.below = self._below(one)
-                for found in orders.better(wanted.cluster):
-                    advice = _advice(wanted, found, reserved)
-                    if self._proved(advice) > advice.cost and not self._are_few_nodes:
-                        self.leave_out(advice.cost)
-                    self._cluster.memory.context.deadline.check_time()
-                    orders.below = self._below(one)
+                self._try_order(one, wanted, reserved, steps)
             if not steps.left:
                 self.leave_out(one.least)
                 return
+
+    def _try_order(self, one: _Open, wanted: Placed, reserved: Nodes, steps: Steps) -> None:
+        orders = Orders(one.chosen, reserved, steps)
+        orders.below = self._below(one)
+        for found in orders.better(wanted.cluster):
+            advice = _advice(wanted, found, reserved)
+            if self._proved(advice) > advice.cost:
+                self._dearer[one.number] = one
+                if not self._are_few_nodes:
+                    self.leave_out(advice.cost)
+            self._cluster.memory.context.deadline.check_time()
+            orders.below = self._below(one)
 
     @property
     def _are_few_nodes(self) -> bool:
@@ -395,17 +411,17 @@ class _Search:
         """An advice with this set is the best if fewer GPUs wait."""
         return (self._limit - cost_of(one.chosen)) / WAIT_COST
 
-    def _reservations(self, one: _Open, steps: Steps) -> Iterator[tuple[Placed, Nodes]]:
+    def _reservations(self, one: _Open, steps: Steps, others: Nodes) -> Iterator[tuple[Placed, Nodes]]:
         """Places for the wanted pods, with the nodes to reserve: theirs, and others that restarted pods might take."""
         after = self._cluster.without(one.chosen)
         found = list(self._wanted_places(after, one.nodes, steps))
-        # If all nodes are reserved, serve plans no restarted gang. If one is left, a gang fails there, and pauses.
-        names = sorted(after.snapshot.node_infos if self._are_few_nodes else after.changed)
+        names = sorted(after.changed | others)
         for more in range(len(names)):
             for wanted in found:
                 own = frozenset(wanted.nodes.values())
-                for others in combinations([name for name in names if name not in own], more):
-                    yield wanted, own.union(others)
+                for further in combinations([name for name in names if name not in own], more):
+                    if not (others and after.changed.issuperset(further)):  # that was tried
+                        yield wanted, own.union(further)
 
     def _wanted_places(self, after: Cluster, nodes: Sequence[str], steps: Steps) -> Iterator[Placed]:
         """Each set of nodes on which the wanted pods may be. `after` is the cluster after the restarts."""

@@ -58,8 +58,8 @@ async def carried_out(cluster: Cluster, command: str) -> None:
         change = json.loads(words[9])
         cluster.api.registry.patch(RESOURCES["", "pods"], ("default", words[5]), change, "", strategic=False)
     else:
-        assert (words[3:5], words[-1]) == (["delete", "pod"], "--wait=false")
-        for name in words[5:-1]:
+        assert words[3:5] == ["delete", "pod"]
+        for name in words[5:]:
             cluster.delete_pod("default", name)
             cluster.store.remove("resourceclaims", ("default", name))
             create(cluster, f"{name}-again", 1)

@@ -41,7 +41,7 @@ async def test_the_advice_is_that_of_the_command() -> None:
         assert found["sentence"] == "pod default/late: there is room after 1 restart, cost 1 GPU-hours"
         assert [(move["restart"], move["goes_to"]) for move in found["moves"]] == [("pod default/web", ["n2"])]
         assert found["proof"].startswith("proved: the filter and the binds of berth serve, on 2 nodes, placed")
-        assert "kubectl -n default delete pod web --wait=false" in found["commands"]
+        assert "kubectl -n default delete pod web" in found["commands"]
         assert list(found["stays"].values()) == [["default/bare"]]
         assert "PodDisruptionBudgets could not be listed" in reply.json()["not_known"][0]
 
@@ -93,7 +93,7 @@ async def test_the_page_shows_the_advice(tmp_path: Path) -> None:
         assert "there is room after 1 restart, cost 1 GPU-hours" in text
         assert "pod default/web\tReplicaSet web\tn1: gpu-0\t1\tn2" in text
         assert "kubectl taint nodes n1 berth.dev/defrag=:NoSchedule\n" in text
-        assert "kubectl -n default delete pod web --wait=false\n" in text
+        assert "kubectl -n default delete pod web\n" in text
         assert "never restarted: 1 pod, because no controller owns them" in text
         await page.picture(tmp_path / "restarts.png")
         assert await page.run("document.getElementById('detail').scrollWidth <= innerWidth")
