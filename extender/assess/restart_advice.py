@@ -181,7 +181,10 @@ def advise_restarts(
 
 
 def _add_reason(found: RestartAdvice, cluster: Cluster, asked: Asked, movable: Movable, policy: Policy) -> None:
-    """Say what forbids the room: budgets, links that nobody has read, or what nodes lack. Raises DeadlineExceeded."""
+    """Set the reason: budgets forbid the room, no agent read the links, or nodes lack something.
+
+    Raises DeadlineExceeded.
+    """
     over = over_budget(cluster, asked, movable.restarts, movable.budgets)
     if over:
         found.over_budget = dict(over)

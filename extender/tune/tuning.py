@@ -1,10 +1,9 @@
 """Tunes the weights of a policy by replays: tries candidates on some draws of the jobs, and judges one on others.
 
 The first draw is the user's file as it is. Each other one has as many jobs, drawn from it with replacement (a
-bootstrap); each keeps its arrival and its duration. They stand for other weeks with such jobs. The half of the
-candidates that serves the aim worse with the first draw is not tried on others (successive halving). Whoever takes the
-best of many candidates takes the luckiest, too, so the candidate is judged against the present policy on draws that did
-not choose it.
+bootstrap); each keeps its arrival and its duration. They stand for other weeks with such jobs. The first
+draw drops the worse half of the candidates (successive halving). The best of many candidates is partly the luckiest, so
+other draws, which did not choose it, judge it against the present policy.
 """
 
 from __future__ import annotations
