@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from types import FrameType
 
@@ -25,6 +26,7 @@ def steps_of(expression: str) -> int:
         steps += event in ("call", "c_call")
 
     before = sys.getprofile()
+    gc.disable()  # a collection calls the finalizers of what earlier tests left
     sys.setprofile(count)
     try:
         selector.match(BLANK, "d")
@@ -32,6 +34,7 @@ def steps_of(expression: str) -> int:
         pass
     finally:
         sys.setprofile(before)
+        gc.enable()
     return steps
 
 
