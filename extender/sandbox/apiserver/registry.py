@@ -14,7 +14,7 @@ from extender.api.object_meta import is_subdomain
 from extender.api.pod_groups import GROUP_OBJECTS
 from extender.api.resource_claims import SCHEDULING_GROUP
 from extender.cluster import now_rfc3339
-from extender.sandbox.apiserver import claim_bytes, validation
+from extender.sandbox.apiserver import validation
 from extender.sandbox.apiserver.status_errors import ApiError, conflict, invalid, not_found
 from extender.sandbox.apiserver.versioned_store import Key, ObjectStore
 
@@ -171,19 +171,14 @@ class Registry:
         subresource: str,
         *,
         strategic: bool,
-        by_json: bool = False,
         check: Check = _unchecked,
     ) -> Json:
-        """PATCH, by merge patch, by strategic merge patch, or by JSON patch: a list of operations.
-
-        `by_json` if the change is not one of the sandbox's own, which stand for writes as protobuf.
-        """
+        """PATCH, by merge patch, by strategic merge patch, or by JSON patch: a list of operations."""
         old = self.get(resource, key)
-        base = claim_bytes.through_json(old) if by_json else old
         if isinstance(change, list):
-            new = json_patch(base, change)
+            new = json_patch(old, change)
         else:
-            new = strategic_patch(base, change) if strategic else merge_patch(base, change)
+            new = strategic_patch(old, change) if strategic else merge_patch(old, change)
         self._guard(resource, old, new.get("metadata") or {}, is_patch=True)
         return self._write(resource, key, old, new, subresource, check)
 
