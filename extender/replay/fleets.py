@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from extender.api.fields import Json, get, inner, need
+from extender.api.fields import Json, get, inner, naming, need
 from extender.api.pod_amounts import Amounts, allocatable_of, requests_of
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import shown
@@ -96,16 +95,6 @@ def fleet_of(machines: Sequence[MachineNode], snapshot: Iterable[Json] = (), *, 
     others = sorted(drivers & DRIVERS.keys() - classes - {GPU_CLASS})
     objects += [_class_of(driver) for driver in others if DRIVERS[driver].kind == GPU]
     return Fleet(objects, used, frozenset(node.name for node in machines if not node.machine.knows_links))
-
-
-@contextmanager
-def naming(obj: Json) -> Iterator[None]:
-    """A WireError of the block names the object."""
-    try:
-        yield
-    except WireError as error:
-        name = shown(inner(obj, "metadata", "").get("name")).strip("'")
-        raise WireError(f"{obj['kind']} {name}: {error.path}", error.problem) from error
 
 
 def _of_drivers(class_: Json, drivers: Iterable[str]) -> Json:
