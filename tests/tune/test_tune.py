@@ -16,6 +16,8 @@ from extender.policy import load_policy
 from tests.worlds.commands import berth
 from tests.worlds.process_starter import ROOT
 
+pytestmark = pytest.mark.usefixtures("replays_in_turn")
+
 EXAMPLE = (str(ROOT / "examples" / "replay" / "two-products.csv"), "--nodes", "2xa100-pcie-8-bridged,3xhgx-h100-8")
 PAGE = ROOT / "docs" / "tune.md"
 SVG = "{http://www.w3.org/2000/svg}"
