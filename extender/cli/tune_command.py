@@ -164,8 +164,8 @@ def _verdict(aim: Aim, found: Tuning) -> str:
     change = found.judged_change(aim)
     if _is_none(change):
         return ""
-    if change.is_above_zero or change.is_below_zero:
-        return ", better" if change.is_above_zero == (aim.sign > 0) else ", worse"
+    if change.sign:
+        return ", better" if change.sign == aim.sign else ", worse"
     return ", no difference beyond noise" if change.draws else ""
 
 

@@ -3,8 +3,7 @@
 Tasks beside them end holds (`HoldExpirer`), build changed nodes in time slices (`CacheRefresh`), and wait for events
 (`WatchProgress`).
 
-Their state is reported in sentences. The heartbeat detects a stalled event loop, for the liveness probe. A blocked
-event loop answers no probe. An overloaded one may still answer a probe; the heartbeat then reports the delay.
+Their state is reported in sentences.
 """
 
 from __future__ import annotations
@@ -247,31 +246,7 @@ class _Pods:
             self._cache.apply_pod(pod.uid, pod)
 
 
-# -- the heartbeat, and the reflectors -----------------------------------------------------------------------
-
-_PERIOD_SECONDS = 1.0
-_LATE_SECONDS = 15.0  # three times kube-scheduler's time-out for a filter request
-
-
-class Heartbeat:
-    """A background task that stores the time once a second. `clock` returns seconds."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._last = clock()
-
-    async def run(self) -> None:
-        """Run until cancelled."""
-        while True:
-            self._last = self._clock()
-            await asyncio.sleep(_PERIOD_SECONDS)
-
-    @property
-    def stalled(self) -> str:
-        """A sentence if the heartbeat is more than 15 s late, else ''."""
-        age = self._clock() - self._last
-        return f"the event loop has not turned for {age:.0f} s" if age > _LATE_SECONDS else ""
-
+# -- the reflectors --------------------------------------------------------------------------------------
 
 _SILENT_SECONDS = 180.0  # twice the time after which a reflector reopens a silent watch
 _MAX_NAMED = 8  # nodes, and objects of each kind, that the warnings name
@@ -295,7 +270,6 @@ class Informers:
         self._cache = cache
         self._supervisor = supervisor
         self.progress = WatchProgress()
-        self.heartbeat = Heartbeat(clock)
         self._expirer = HoldExpirer(cache, clock)
         self.reflectors = {
             kind.name: Reflector(
@@ -309,7 +283,6 @@ class Informers:
         """Start the background tasks."""
         for name, reflector in self.reflectors.items():
             self._supervisor.start(f"watch-{name}", reflector.run)
-        self._supervisor.start("heartbeat", self.heartbeat.run)
         self._supervisor.start("hold-expiry", self._expirer.run)
         self._supervisor.start("garbage-collection", partial(run_gc_policy, self._listed_and_built))
 
