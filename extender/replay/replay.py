@@ -31,7 +31,7 @@ from extender.topology.link_knowledge import Links, links_of
 PATIENCE_SECONDS = 600.0  # how long pods of a half placed gang wait for the last one, without Berth
 _ROUND_SECONDS = 60.0
 _PAUSE_SECONDS = 600.0  # after the last start and end of a job: by then no gang of Berth pauses any more
-_MAX_RESTARTS = 10  # of half placed gangs without Berth, while no job starts or ends
+_RESTARTS_SECONDS = 10 * PATIENCE_SECONDS  # how long half placed gangs start again while no job comes, starts or ends
 _SAMPLES = 60
 _NO_NICS = "the fleet has no NICs in ResourceSlices, and the job asks for some (nics)"
 _SETTLED_SECONDS = 0.001  # after a moment, all that happens in it is done
@@ -94,7 +94,8 @@ class Replay:
         self._progress = progress
         self._large = large
         self._pending = 0  # ends of jobs to come
-        self._starts = 0  # of jobs
+        self._changed = 0.0  # when a job arrived, started or ended last
+        self._stuck: list[_Run] = []  # half placed gangs that would only be half placed again
         self._ended = asyncio.Event()
         self._runs: dict[str, _Run] = {}  # by name of the job
         self._run_of: dict[str, _Run] = {}  # by UID of the pod
@@ -132,18 +133,15 @@ class Replay:
             if job.arrival > loop.time():
                 await asyncio.sleep(job.arrival - loop.time())
             self._create(_Run(job))
+            self._change()
             self._progress(arrived)
-        quiet, patience = 0.0, _PAUSE_SECONDS if self._placement.is_berth else _MAX_RESTARTS * PATIENCE_SECONDS
-        while quiet < patience and (self._pending or self._cluster.scheduler.has_work):
-            starts = self._starts
+        patience = _PAUSE_SECONDS if self._placement.is_berth else _RESTARTS_SECONDS
+        while self._pending or (self._cluster.scheduler.has_work and loop.time() < self._changed + patience):
             if self._pending:
                 self._ended.clear()
                 await self._ended.wait()
             else:  # no job will end: only pauses and restarts of gangs, and back-offs may be left
                 await asyncio.sleep(_ROUND_SECONDS)
-                quiet += _ROUND_SECONDS
-            if self._pending or self._starts > starts:
-                quiet = 0.0
 
     async def _samples(self) -> None:
         """Note the state of the fleet at equal intervals."""
@@ -195,7 +193,7 @@ class Replay:
             snapshot = self.decisions.cache.snapshot()
             pods = [self._measured(run, one) for one in run.pods]
             self._meter.started(run.job, now, pods, snapshot)
-            self._starts += 1
+            self._change()
             if run.job.duration < math.inf:
                 self._pending += 1
                 asyncio.get_running_loop().call_at(now + run.job.duration, self._over, run)
@@ -213,6 +211,7 @@ class Replay:
         """The work of a job is done."""
         self._pending -= 1
         self._end(run)
+        self._change()
         self._ended.set()
 
     def _end(self, run: _Run) -> None:
@@ -228,9 +227,23 @@ class Replay:
         del self._runs[job.name]
         self._cluster.scheduler.requeue()
 
+    def _change(self) -> None:
+        """A job has arrived, started or ended."""
+        self._changed = asyncio.get_running_loop().time()
+        for run in self._stuck:
+            asyncio.get_running_loop().call_at(self._changed + PATIENCE_SECONDS, self._give_up, run)
+        self._stuck.clear()
+
     def _give_up(self, run: _Run) -> None:
-        """The pods of a half placed gang run out of patience. Its controller creates all again."""
-        if not run.runs and self._runs.get(run.job.name) is run:
+        """The pods of a half placed gang run out of patience. Its controller creates all again.
+
+        In the years in which a file of jobs may have no event, it would do so a million times.
+        """
+        if run.runs or self._runs.get(run.job.name) is not run:
+            return
+        if asyncio.get_running_loop().time() > self._changed + _RESTARTS_SECONDS:
+            self._stuck.append(run)
+        else:
             self._failures += 1
             self._end(run)
             self._create(_Run(run.job, run.attempt + 1))

@@ -6,12 +6,14 @@ import asyncio
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
 
 from extender.base.berth_errors import WireError
 from extender.replay import Job, fleet_of, large_shape, placement_of, run_replay
+from extender.replay.jobs import MAX_SECONDS
 from extender.replay.placements import BerthPlacing, Rule
 from extender.sandbox import DEVICE_CLASSES, MachineNode, carried_machines, machine_objects, parse_nodes
 from tests.worlds.replay_worlds import placed, placed_in_sandbox, replayed
@@ -70,6 +72,45 @@ def test_a_job_ends_while_the_next_arrival_is_far_away() -> None:
     ]
     found = replayed(jobs, "1xt4-4").started_jobs
     assert [round(found[name].at) for name in "abc"] == [0, 100, 200]
+
+
+@pytest.mark.parametrize("rule", ["berth", "first fit"])
+@pytest.mark.parametrize("later", [2.0**24, 1.7e9 + 0.1, MAX_SECONDS - HOUR])
+def test_jobs_of_another_year_get_the_same_devices_after_the_same_waits(rule: Rule, later: float) -> None:
+    """A float of seconds becomes coarse: after 2**24 s the resolution of the machine's clock is lost in it."""
+    first = Job("first", 0, 1, gpus=1)
+    jobs = [
+        Job("run", 0, 100.5, gpus=4),
+        Job("wait", 0.25, 1, gpus=2),
+        Job("gang", 1, 50, pods=2, gpus=4),
+        Job("half", 2, 1, pods=3, gpus=4),
+        Job("last", 900, gpus=1),
+    ]
+    soon, late = (
+        replayed([first, *(replace(job, arrival=job.arrival + by) for job in jobs)], "2xgb200-nvl72-tray/2", rule)
+        for by in (HOUR, later)
+    )
+    assert placed(late, jobs[:3]) == placed(soon, jobs[:3])
+    assert late.failures == soon.failures
+    for name, job in soon.started_jobs.items():
+        assert late.started_jobs[name].wait == pytest.approx(job.wait, abs=1e-4)
+
+
+def test_a_half_placed_gang_rests_while_nothing_happens_for_years() -> None:
+    """It starts again after the next event: then the devices are free that the other jobs had."""
+    jobs = [
+        Job("run", 0, MAX_SECONDS / 2, gpus=4),
+        Job("gang", 1, HOUR, pods=3, gpus=4),
+        Job("last", MAX_SECONDS, gpus=1),
+    ]
+    found = replayed(jobs, "3xgb200-nvl72-tray/3", "first fit")
+    assert found.failures < 20
+    assert found.started_jobs["gang"].at == pytest.approx(MAX_SECONDS / 2, abs=1)
+
+
+def test_jobs_may_run_beyond_the_last_year_of_a_date() -> None:
+    jobs = [Job(f"job-{number}", number, MAX_SECONDS, gpus=4) for number in range(30)]
+    assert replayed(jobs, "1xt4-4").started == len(jobs)
 
 
 def test_berth_joins_gpus_that_first_fit_splits() -> None:
