@@ -108,11 +108,6 @@ class ApiServer:
     def _write(self, request: Request, content: bytes, warnings: list[str]) -> tuple[int, Json]:
         """Write one object. A dry run writes to a copy of the store. The client's warnings go to `warnings`."""
         method, resource, key = request.method, request.resource, request.key
-        if request.content_type.startswith(PROTOBUF):  # kubectl create namespace and the like
-            ways = "write the object as YAML and apply it, or add --dry-run=client -o yaml | kubectl apply -f -"
-            if method == "DELETE":  # kubectl drain
-                ways = "use kubectl cordon NODE, and kubectl delete pod NAME"
-            raise ApiError(415, "UnsupportedMediaType", f"the sandbox reads no protobuf: {ways}")
         check = self._check_of(request)
         if request.content_type == _JSON_PATCH and method == "PATCH" and "dryRun" not in request.query:
             operations = _json_in(content, list, "a list")
@@ -120,7 +115,7 @@ class ApiServer:
                 resource, key, operations, request.subresource, strategic=False, check=check
             )
         strategic = method == "PATCH" and _is_strategic(request.content_type)
-        body = _json_in(content or b"{}", dict, "an object")
+        body = self.body_of(request, content)
         is_dry_run = "dryRun" in request.query or bool(body.get("dryRun"))
         registry = Registry(self.store.copy()) if is_dry_run else self.registry
         if method in ("POST", "PUT", "PATCH") and not request.subresource:
@@ -144,6 +139,15 @@ class ApiServer:
         if method == "DELETE" and request.name:
             return 200, registry.delete(resource, key, body.get("preconditions"))
         raise ApiError(405, "MethodNotAllowed", f"{method} is not supported here")
+
+    def body_of(self, request: Request, content: bytes) -> Json:
+        """The object of a write, or its patch. Raises ApiError."""
+        if request.content_type.startswith(PROTOBUF):  # kubectl create namespace and the like
+            ways = "write the object as YAML and apply it, or add --dry-run=client -o yaml | kubectl apply -f -"
+            if request.method == "DELETE":  # kubectl drain
+                ways = "use kubectl cordon NODE, and kubectl delete pod NAME"
+            raise ApiError(415, "UnsupportedMediaType", f"the sandbox reads no protobuf: {ways}")
+        return _json_in(content or b"{}", dict, "an object")
 
     def _with_priority(self, pod: Json) -> Json:
         """The pod with the priority of its class, as the admission plugin Priority makes it. Raises ApiError."""

@@ -261,10 +261,12 @@ class GangAdmission:
 
         A gang with a plan keeps its own nodes, and those for which kube-scheduler sent bind requests.
         """
-        found = {other.key: other.planned.nodes for other in self.forming.values() if other.key != key}
+        found = {other.key: other.planned.plan.nodes for other in self.forming.values() if other.key != key}
         place, forming = self._for_nodes, self.forming.get(key)
         if place is not None and place.key != key and self._order(place) < self._order_of(key):
-            own = forming.planned.nodes.union(forming.arrived.values()) if forming is not None else frozenset[str]()
+            own = (
+                forming.planned.plan.nodes.union(forming.arrived.values()) if forming is not None else frozenset[str]()
+            )
             found[place.key] = place.nodes - own
         return found
 
