@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from extender.allocation.constraints import UNREADABLE, TypedSet
 from extender.allocation.device_rules import Features, published
@@ -68,22 +68,22 @@ class Selection(NamedTuple):
     least_memory: int = 0  # bytes of memory that the selectors demand of each device; 0 for nothing
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)  # Final fields, see docs/architecture.md
 class Problem:
     """The unallocated claims of one pod on one node. `names` are the names of the claims in messages."""
 
-    inventory: Inventory
-    names: tuple[str, ...]
-    specs: tuple[ClaimSpec, ...]
-    allocated_state: AllocatedState
-    select: Callable[[str, DeviceRequest], Selection]
-    taken: int  # mask of devices that cannot be allocated exclusively
-    features: Features = field(default_factory=Features)
-    classes: Classes = lambda _: None
+    inventory: Final[Inventory]
+    names: Final[tuple[str, ...]]
+    specs: Final[tuple[ClaimSpec, ...]]
+    allocated_state: Final[AllocatedState]
+    select: Final[Callable[[str, DeviceRequest], Selection]]
+    taken: Final[int]  # mask of devices that cannot be allocated exclusively
+    features: Final[Features] = field(default_factory=Features)
+    classes: Final[Classes] = lambda _: None
     # The value of a CEL expression on a device, for an attribute that a request derives. Raises InvalidClaim.
-    derive: Callable[[str, PoolDevice], TypedSet] = lambda *_: UNREADABLE
+    derive: Final[Callable[[str, PoolDevice], TypedSet]] = lambda *_: UNREADABLE
     # The sets of GPUs that a claim can have; None: all sets, as in the reference.
-    partitions: Partitions | None = None
+    partitions: Final[Partitions | None] = None
 
     def usable(self, claim: str, request: DeviceRequest) -> int:
         """Mask of the devices that match a request and that it can have if no other request takes them.

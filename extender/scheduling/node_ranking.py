@@ -17,7 +17,6 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from extender.allocation import FleetBaseline, NodeInfo, Snapshot
-from extender.api.claim_specs import DeviceRequest
 from extender.api.reasons import Code, Reason
 from extender.base.deadline import DeadlineExceeded
 from extender.base.fair_lru import FairLRU
@@ -35,18 +34,16 @@ class StatusStore:
 
     `order` has the numbers with a placement, by descending score.
 
-    Thousands of numbers share one Unschedulable. With `share_placements`, a number keeps the placement that it shares
-    with other rankings, which may name the request of another pod. `get` and `placement` return it with the request of
-    this ranking.
+    Thousands of numbers share one Unschedulable. A number keeps the placement that it shares with other rankings, which
+    names no request. `get` and `placement` return it with the request of this ranking.
     """
 
-    def __init__(self, *, share_placements: bool) -> None:
+    def __init__(self, requirements: PodRequirements) -> None:
         self.placements: dict[int, Placement] = {}
         self.unschedulable: dict[int, Unschedulable] = {}
         self.order: list[int] = []
-        self._share_placements = share_placements
+        self._requirements = requirements
         self._by_text: dict[str, Unschedulable] = {}
-        self._request: DeviceRequest | None = None  # the single request of this ranking, once a placement is shared
         self._own_placements = 0  # placements that are not shared
         self._own_picks = 0  # devices in these placements
 
@@ -57,7 +54,7 @@ class StatusStore:
         return number in self.placements or number in self.unschedulable
 
     def items(self) -> Iterator[tuple[int, FilterStatus]]:
-        """Each number with its status, which may name the request of another pod."""
+        """Each number with its status, which may name no request."""
         return chain[tuple[int, FilterStatus]](self.placements.items(), self.unschedulable.items())
 
     def get(self, number: int) -> FilterStatus | None:
@@ -77,21 +74,17 @@ class StatusStore:
             self._count(own, 1)
         return own
 
-    def put(self, number: int, status: FilterStatus) -> FilterStatus:
-        """Store the status of a number in place of an older one. Returns the status with this ranking's request."""
+    def put(self, number: int, status: FilterStatus) -> None:
+        """Store the status of a number in place of an older one."""
         if number in self.placements or number in self.unschedulable:
             self.forget(number)
         if isinstance(status, Unschedulable):
-            status = self.unschedulable[number] = self._by_text.setdefault(status.text, status)
-            return status
-        stored = status
-        if status.shared_from is not None and self._share_placements:
-            self._request, stored = status.solution.picks[0][0].request, status.shared_from
-        else:
+            self.unschedulable[number] = self._by_text.setdefault(status.text, status)
+            return
+        if not status.is_shared:
             self._count(status, 1)
-        self.placements[number] = stored
+        self.placements[number] = status
         insort(self.order, number, key=self._by_score)
-        return status
 
     def forget(self, number: int) -> None:
         """Drop the status of a number, if it has one."""
@@ -101,7 +94,7 @@ class StatusStore:
             position = bisect_left(self.order, -placement.score, key=self._by_score)
             del self.order[self.order.index(number, position)]
             del self.placements[number]
-            if self._own(placement) is placement:
+            if not placement.is_shared:
                 self._count(placement, -1)
 
     def forget_vacant(self, occupied: Container[int], kept: int) -> list[int]:
@@ -132,9 +125,9 @@ class StatusStore:
 
     def _own(self, placement: Placement) -> Placement:
         """The placement with this ranking's request."""
-        if self._request is None or placement.solution.picks[0][0].request is self._request:
+        if not placement.is_shared:
             return placement
-        return placement.for_request(self._request)
+        return placement.for_request(self._requirements.specs[0].requests[0].alternatives[0])
 
     def _count(self, placement: Placement, sign: int) -> None:
         """Add (sign 1) or remove (sign -1) one placement that is not shared."""
@@ -202,7 +195,7 @@ class NodeRanking:
         self._pending: tuple[int, NodeInfo] | None = (
             None  # the class on which the last call ended, with one of its nodes
         )
-        self._statuses = StatusStore(share_placements=requirements.extended is None)
+        self._statuses = StatusStore(requirements)
         self._baseline: FleetBaseline | None = None
         self._stale: list[int] = []  # numbers with a placement from an older baseline
         self.complete = False  # whether the last `update` ended within its deadline
@@ -251,7 +244,11 @@ class NodeRanking:
         self._begin(context)
         found = self._classes.find(node_info, context)
         status = self._statuses.get(found)
-        return status if status is not None else self._evaluate(found, node_info, context)
+        if status is None:
+            self._evaluate(found, node_info, context)
+            status = self._statuses.get(found)
+            assert status is not None
+        return status
 
     @property
     def stale(self) -> bool:
@@ -287,7 +284,7 @@ class NodeRanking:
     def schedulable(self) -> Iterator[tuple[Sequence[str], Placement]]:
         """The node names and the placement of each equivalence class that satisfies the requirements.
 
-        A placement may name the request of another pod with an equal request.
+        A placement may name no request.
         """
         nodes = self._classes.nodes
         return ((nodes[n].names, found) for n, found in self._statuses.placements.items() if n in nodes)
@@ -297,7 +294,7 @@ class NodeRanking:
     ) -> list[NodesOfStatus]:
         """All nodes with a status, by equivalence class. `among` limits the nodes, and `without` excludes a few.
 
-        A placement may name the request of another pod with an equal request.
+        A placement may name no request.
         """
         found = (
             nodes_of_status(status, self._names(number), among, without)
@@ -390,13 +387,14 @@ class NodeRanking:
         """Whether the requirements read no identity of a device. Raises DeadlineExceeded."""
         return self._identity.ignores_identity(context)
 
-    def _evaluate(self, number: int, node_info: NodeInfo, context: EvaluationContext) -> FilterStatus:
+    def _evaluate(self, number: int, node_info: NodeInfo, context: EvaluationContext) -> None:
         if len(self._statuses) >= self._cleanup_at:
             self._forget_vacant()
-        status = evaluate(node_info, self.requirements.for_node(node_info.node), context)
+        requirements = self.requirements.for_node(node_info.node)  # the same on all nodes unless some offer a resource
+        status = evaluate(node_info, requirements, context, shared=requirements is self.requirements)
         self.evaluations += 1
         context.deadline.progressed = True
-        return self._statuses.put(number, status)
+        self._statuses.put(number, status)
 
     def _refresh(self, snapshot: Snapshot, context: EvaluationContext, most: int) -> None:
         """Compute up to `most` stale placements again with the newest baseline. Raises DeadlineExceeded."""

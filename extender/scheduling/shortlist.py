@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import takewhile
 from types import MappingProxyType
 from typing import NamedTuple
@@ -32,7 +32,7 @@ from extender.scheduling.gang_parts import GangPart, bound_parts, parts_of, rank
 from extender.scheduling.node_ranking import NodeRanking
 from extender.scheduling.node_selection import SelectedNodes
 from extender.scheduling.requirements.pod_requirements import PodRequirements
-from extender.topology.score_parts import STEP, ScorePart, total
+from extender.topology.score_parts import STEP, ScorePart
 from extender.vendors import CLIQUE_LABEL
 
 MAX_SCORE = 10  # MaxExtenderPriority of the extender API
@@ -278,7 +278,7 @@ def _with_lost(placement: Placement, lost: float, policy: Policy, snapshot: Snap
         else part
         for part in placement.parts
     )
-    return replace(placement, parts=parts, score=total(parts, policy))
+    return placement.with_parts(parts, policy)
 
 
 def _lost_gpus(placement: Placement, node_info: NodeInfo, cpu: int, snapshot: Snapshot) -> float:
@@ -367,7 +367,7 @@ class PodGroupProximity:
     def with_proximity(self, placement: Placement, node_info: NodeInfo, requirements: PodRequirements) -> Placement:
         """The placement with this score part added and the score computed again."""
         parts = (*placement.parts, self.part(node_info))
-        return replace(placement, parts=parts, score=total(parts, requirements.policy))
+        return placement.with_parts(parts, requirements.policy)
 
 
 def proximity_of(requirements: PodRequirements, snapshot: Snapshot) -> PodGroupProximity | None:
