@@ -24,6 +24,7 @@ from types import MappingProxyType
 from typing import Final
 
 from extender.allocation import (
+    Asked,
     CauseRecorder,
     FastPath,
     Features,
@@ -170,10 +171,30 @@ class EvaluationContext:
     deadline: Final[Deadline] = NO_DEADLINE  # limits the work of a call; it never changes a status
     # By attribute signature, claim name and request name; None: the requirements may read the identity of a device.
     selections: Final[dict[tuple[Interned | None, str, str], Selection] | None] = None
+    # By attribute signature: the only request, and the devices that match it, in use or not. None: it needs a search.
+    only_requests: Final[dict[Interned, Asked | None]] = field(default_factory=dict)
 
     def sharing_selections(self) -> EvaluationContext:
         """The context for one call about one pod's requirements, which read no identity of a device."""
-        return replace(self, selections={})
+        return replace(self, selections={}, only_requests={})
+
+    def only_request(self, node_info: NodeInfo, requirements: PodRequirements) -> Asked | None:
+        """The only request of the claims, on the fast path, without making a problem for each of thousands of states.
+
+        None if that is not known for all nodes of one attribute signature. Raises InvalidClaim and DeadlineExceeded.
+        """
+        signature = node_info.state.attribute_signature
+        if self.selections is None or signature is None or requirements.policy.drift == "filter":
+            return None
+        if signature not in self.only_requests:
+            problem = self.problem(node_info, requirements)
+            path, found = FastPath.of(problem), None
+            if path is not None and len(path.asked) == 1:
+                (found,) = path.asked
+                found = found._replace(free=problem.select(problem.names[0], found.request).match)
+            self.only_requests[signature] = found
+        known = self.only_requests[signature]
+        return known._replace(free=known.free & ~node_info.busy) if known is not None else None
 
     def problem(self, node_info: NodeInfo, requirements: PodRequirements, forbidden: Forbidden = _NOTHING) -> Problem:
         """The allocation problem of the requirements on a node. Its `select` raises InvalidClaim and DeadlineExceeded.
@@ -256,15 +277,21 @@ def evaluate(
     """
     if not requirements.pending_claims:
         return Placement(Solution((), ()), (), 0.0, 0.0)
-    problem = context.problem(node_info, requirements, forbidden)
+    placements = context.placements if recorder is None and not own and scored else None
+    problem: Problem | None = None
     try:
-        path = FastPath.of(problem) if recorder is None else None
-        if path is not None and len(path.asked) == 1 and context.placements is not None and not own and scored:
-            status = context.placements.shared(node_info, requirements, context, problem, path)
-            if shared or isinstance(status, Unschedulable) or not status.is_shared:
-                return status
-            return status.for_request(path.asked[0].request)
-        return _solve(node_info, requirements, context, problem, path, recorder, own, scored=scored)
+        asked = context.only_request(node_info, requirements) if placements is not None and not forbidden else None
+        if asked is None:
+            problem = context.problem(node_info, requirements, forbidden)
+            path = FastPath.of(problem) if recorder is None else None
+            if placements is None or path is None or len(path.asked) > 1:
+                return _solve(node_info, requirements, context, problem, path, recorder, own, scored=scored)
+            (asked,) = path.asked
+        assert placements is not None
+        status = placements.shared(node_info, requirements, context, asked, problem)
+        if shared or isinstance(status, Unschedulable) or not status.is_shared:
+            return status
+        return status.for_request(asked.request)
     except InvalidClaim as error:
         return Unschedulable(Reason(Code.INVALID, (str(error),)))
     except OutOfSteps:
@@ -418,21 +445,29 @@ class PlacementCache:
         node_info: NodeInfo,
         requirements: PodRequirements,
         context: EvaluationContext,
-        problem: Problem,
-        path: FastPath,
+        asked: Asked,
+        problem: Problem | None,
     ) -> FilterStatus:
-        """The status on the fast path. A placement is one that pods share, except on a hypothetical node."""
+        """The status of a single request. A placement is one that pods share, except on a hypothetical node.
+
+        `problem`: if it is made already.
+        """
+
+        def solved() -> FilterStatus:
+            own = problem if problem is not None else context.problem(node_info, requirements)
+            return _solve(node_info, requirements, context, own, FastPath((asked,)))
+
         if node_info.state.hypothetical:  # its state is not comparable
-            return _solve(node_info, requirements, context, problem, path)
+            return solved()
         if context.baseline is not self._baseline:
             self._placements.clear()
             self._parts.clear()
             self._baseline = context.baseline
-        key = placement_key(node_info, requirements, path)
+        key = placement_key(node_info, requirements, asked)
         kept = self._placements.get(key)
-        wanted = path.asked[0].least_memory if not requirements.intent.expected_bytes else 0  # see score_parts
+        wanted = asked.least_memory if not requirements.intent.expected_bytes else 0  # see score_parts
         if kept is None:
-            status = _solve(node_info, requirements, context, problem, path)
+            status = solved()
             if isinstance(status, Unschedulable):
                 return status
             if len(self._placements) >= _MAX_PLACEMENTS:
@@ -452,17 +487,16 @@ class PlacementCache:
         return found.for_request(_NO_REQUEST).with_parts(parts, policy)
 
 
-def placement_key(node_info: NodeInfo, requirements: PodRequirements, path: FastPath) -> tuple[object, ...]:
+def placement_key(node_info: NodeInfo, requirements: PodRequirements, asked: Asked) -> tuple[object, ...]:
     """The cache key: placements with equal keys differ only in the memory that their selectors demand.
 
     If no GPU of the fabric matches, the score reads only `own_in_use` of the node's use. So nodes of one hardware share
     the choice among the devices of a pool that all of them reach.
     """
-    (_, request, free, _), *_ = path.asked
-    asked = free, request.count, requirements.intent, requirements.policy
-    if not node_info.positions(free):
-        return node_info.state.hardware_signature, node_info.own_in_use, *asked
-    return node_info.state.own_signature, *asked
+    shape = asked.free, asked.request.count, requirements.intent, requirements.policy
+    if not node_info.positions(asked.free):
+        return node_info.state.hardware_signature, node_info.own_in_use, *shape
+    return node_info.state.own_signature, *shape
 
 
 class Evaluator:
