@@ -18,6 +18,7 @@ from extender.api.device_classes import DeviceClass
 from extender.api.nodes import NodeSelector, Requirement, Term
 from extender.api.quantity import Quantity
 from extender.api.resource_claims import Allocation, Result
+from extender.base.bits import union
 
 Classes = Callable[[str], DeviceClass | None]  # by name
 
@@ -138,12 +139,12 @@ class Solution(NamedTuple):
     @property
     def masks(self) -> list[int]:
         """Masks of all devices of each claim."""
-        return [sum(1 << bit for bit in {pick.bit for pick in claim}) for claim in self.picks]
+        return [union([1 << pick.bit for pick in claim]) for claim in self.picks]
 
     @property
     def mask(self) -> int:
         """Mask of all devices of the solution."""
-        return sum(1 << bit for bit in {pick.bit for claim in self.picks for pick in claim})
+        return union(self.masks)
 
 
 # -- from a solution to status.allocation of the claims --------------------------------------------------------

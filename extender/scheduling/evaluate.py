@@ -89,15 +89,13 @@ class Placement:
     def for_request(self, request: DeviceRequest) -> Placement:
         """The same devices for the single request of another pod."""
         picks = tuple([Pick(pick.bit, request, None) for pick in self.solution.picks[0]])
-        return self._with(Solution((picks,), self.solution.alternatives), self.parts, self.score)
+        solution = Solution((picks,), self.solution.alternatives)
+        return Placement(solution, self.parts, self.score, self.ring_gbps, self.free_gpus, self.matching, self.each)
 
-    def with_parts(self, parts: tuple[ScorePart, ...], policy: Policy) -> Placement:
+    def with_parts(self, parts: tuple[ScorePart, ...], score: float) -> Placement:
         """The same devices with other parts of the score."""
-        return self._with(self.solution, parts, total(parts, policy))
-
-    def _with(self, solution: Solution, parts: tuple[ScorePart, ...], score: float) -> Placement:
         # Not `replace`, which takes three times as long: a pod may need a placement for each state of thousands.
-        return Placement(solution, parts, score, self.ring_gbps, self.free_gpus, self.matching, self.each)
+        return Placement(self.solution, parts, score, self.ring_gbps, self.free_gpus, self.matching, self.each)
 
     def results(self, node_info: NodeInfo) -> list[tuple[Result, ...]]:
         """The devices as results, per pending claim, as a hold reserves them: without what only an API write needs."""
@@ -472,19 +470,19 @@ class PlacementCache:
                 return status
             if len(self._placements) >= _MAX_PLACEMENTS:
                 del self._placements[next(iter(self._placements))]
-            kept = self._placements[key] = _Kept(self._without_request(status, requirements.policy), wanted)
+            kept = self._placements[key] = _Kept(self._without_request(status), wanted)
         elif kept.least != wanted:
             bits = [pick.bit for pick in kept.placement.solution.picks[0]]
             known, policy = kept.placement.parts, requirements.policy
             found = with_least_memory(known, wanted, node_info, bits, context.baseline, policy)
-            kept.placement, kept.least = kept.placement.with_parts(found, policy), wanted
+            kept.placement, kept.least = kept.placement.with_parts(found, total(found, policy)), wanted
         return kept.placement
 
-    def _without_request(self, found: Placement, policy: Policy) -> Placement:
+    def _without_request(self, found: Placement) -> Placement:
         if len(self._parts) > _MAX_PARTS:
             self._parts.clear()
         parts = tuple([self._parts.setdefault(part, part) for part in found.parts])
-        return found.for_request(_NO_REQUEST).with_parts(parts, policy)
+        return found.for_request(_NO_REQUEST).with_parts(parts, found.score)
 
 
 def placement_key(node_info: NodeInfo, requirements: PodRequirements, asked: Asked) -> tuple[object, ...]:

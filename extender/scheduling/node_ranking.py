@@ -13,7 +13,6 @@ from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from itertools import chain, islice
-from operator import itemgetter
 from typing import NamedTuple
 
 from extender.allocation import FleetBaseline, NodeInfo, Snapshot
@@ -32,8 +31,6 @@ _STATUS_BYTES, _UNSCHEDULABLE_BYTES, _PLACEMENT_BYTES, _PICK_BYTES = 64, 640, 48
 class StatusStore:
     """The placements and unschedulable statuses of one ranking, by number of the equivalence class.
 
-    `order` has the numbers with a placement, by descending score.
-
     Thousands of numbers share one Unschedulable. A number keeps the placement that it shares with other rankings, which
     names no request. `get` and `placement` return it with the request of this ranking.
     """
@@ -41,7 +38,8 @@ class StatusStore:
     def __init__(self, requirements: PodRequirements) -> None:
         self.placements: dict[int, Placement] = {}
         self.unschedulable: dict[int, Unschedulable] = {}
-        self.order: list[int] = []
+        self._order: list[int] = []
+        self._unordered: list[int] = []  # a new shape puts a placement for each state: they are sorted together
         self._requirements = requirements
         self._by_text: dict[str, Unschedulable] = {}
         self._own_placements = 0  # placements that are not shared
@@ -84,15 +82,15 @@ class StatusStore:
         if not status.is_shared:
             self._count(status, 1)
         self.placements[number] = status
-        insort(self.order, number, key=self._by_score)
+        self._unordered.append(number)
 
     def forget(self, number: int) -> None:
         """Drop the status of a number, if it has one."""
         self.unschedulable.pop(number, None)
         placement = self.placements.get(number)
         if placement is not None:
-            position = bisect_left(self.order, -placement.score, key=self._by_score)
-            del self.order[self.order.index(number, position)]
+            order = self.order
+            del order[order.index(number, bisect_left(order, -placement.score, key=self._by_score))]
             del self.placements[number]
             if not placement.is_shared:
                 self._count(placement, -1)
@@ -109,6 +107,18 @@ class StatusStore:
             self.forget(number)
         self._by_text = {status.text: status for status in self.unschedulable.values()}
         return dropped
+
+    @property
+    def order(self) -> list[int]:
+        """The numbers with a placement, by descending score; of equal ones, the older placement first."""
+        new, self._unordered = self._unordered, []
+        if len(new) > len(self._order) // 8:  # the time of a sort, whose key calls are the most of it
+            self._order += new
+            self._order.sort(key=self._by_score)
+        else:
+            for number in new:
+                insort(self._order, number, key=self._by_score)
+        return self._order
 
     @property
     def estimated_bytes(self) -> int:
@@ -135,7 +145,6 @@ class StatusStore:
         self._own_picks += sign * sum(map(len, placement.solution.picks))
 
 
-_NAME = itemgetter(0)
 _MAX_NAMES = 3  # node names per status of `nodes_by_status`
 _MAX_VACANT = 16  # equivalence classes without nodes, at most 1/8 of all if there are many
 _MAX_REFRESHED = 2  # stale placements that one update computes again
@@ -348,24 +357,25 @@ class NodeRanking:
 
         The result omits the nodes of `without`.
         """
-        found: list[tuple[str, Placement]] = []
-        equal: list[tuple[str, Placement]] = []  # nodes with the current score
+        placements, nodes = self._statuses.placements, self._classes.nodes
+        found: list[tuple[str, int]] = []
+        equal: list[tuple[str, int]] = []  # nodes with the current score, each with its number
         score = None
         for number in self._statuses.order:
-            nodes = self._classes.nodes.get(number)
-            if nodes is None:
+            if number not in nodes:
                 continue
-            placement = self._statuses.placement(number)
-            if placement.score != score:
-                found += sorted(equal, key=_NAME)[: count - len(found)]
+            own = placements[number].score
+            if own != score:
+                found += sorted(equal)[: count - len(found)]
                 if len(found) >= count:
-                    return found
-                equal, score = [], placement.score
-            named: Iterable[str] = nodes.names
+                    break
+                equal, score = [], own
+            named: Iterable[str] = nodes[number].names
             if names is not None or without:
                 named = (n for n in named if (names is None or n in names) and n not in without)
-            equal += [(name, placement) for name in islice(named, count - len(found))]
-        return found + sorted(equal, key=_NAME)[: count - len(found)]
+            equal += [(name, number) for name in islice(named, count - len(found))]
+        found += sorted(equal)[: count - len(found)]
+        return [(name, self._statuses.placement(number)) for name, number in found]
 
     def _names(self, number: int) -> Sequence[str]:
         found = self._classes.nodes.get(number)

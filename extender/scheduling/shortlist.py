@@ -32,7 +32,7 @@ from extender.scheduling.gang_parts import GangPart, bound_parts, parts_of, rank
 from extender.scheduling.node_ranking import NodeRanking
 from extender.scheduling.node_selection import SelectedNodes
 from extender.scheduling.requirements.pod_requirements import PodRequirements
-from extender.topology.score_parts import STEP, ScorePart
+from extender.topology.score_parts import STEP, ScorePart, total
 from extender.vendors import CLIQUE_LABEL
 
 MAX_SCORE = 10  # MaxExtenderPriority of the extender API
@@ -278,7 +278,7 @@ def _with_lost(placement: Placement, lost: float, policy: Policy, snapshot: Snap
         else part
         for part in placement.parts
     )
-    return placement.with_parts(parts, policy)
+    return placement.with_parts(parts, total(parts, policy))
 
 
 def _lost_gpus(placement: Placement, node_info: NodeInfo, cpu: int, snapshot: Snapshot) -> float:
@@ -367,7 +367,7 @@ class PodGroupProximity:
     def with_proximity(self, placement: Placement, node_info: NodeInfo, requirements: PodRequirements) -> Placement:
         """The placement with this score part added and the score computed again."""
         parts = (*placement.parts, self.part(node_info))
-        return placement.with_parts(parts, requirements.policy)
+        return placement.with_parts(parts, total(parts, requirements.policy))
 
 
 def proximity_of(requirements: PodRequirements, snapshot: Snapshot) -> PodGroupProximity | None:
