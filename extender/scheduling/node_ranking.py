@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from itertools import chain, islice
@@ -65,12 +65,11 @@ class StatusStore:
 
         Raises KeyError.
         """
-        placement = self.placements[number]
-        own = self._own(placement)
-        if own is not placement:
-            self.placements[number] = own
-            self._count(own, 1)
-        return own
+        found = self.placements[number]
+        if found.is_shared:
+            found = self.placements[number] = self._own(found)
+            self._count(found, 1)
+        return found
 
     def put(self, number: int, status: FilterStatus) -> None:
         """Store the status of a number in place of an older one."""
@@ -359,22 +358,29 @@ class NodeRanking:
         """
         placements, nodes = self._statuses.placements, self._classes.nodes
         found: list[tuple[str, int]] = []
-        equal: list[tuple[str, int]] = []  # nodes with the current score, each with its number
+        equal: list[int] = []  # numbers with the current score
+
+        def add_equal() -> None:
+            left = count - len(found)
+            if names is None and not without:
+                some = [(name, one) for one in equal for name in nodes[one].names[:left]]
+            else:
+                wanted = (((n, one) for n in nodes[one].names if names is None or n in names) for one in equal)
+                some = [pair for one in wanted for pair in islice((p for p in one if p[0] not in without), left)]
+            found.extend(sorted(some)[:left])
+
         score = None
         for number in self._statuses.order:
-            if number not in nodes:
-                continue
-            own = placements[number].score
-            if own != score:
-                found += sorted(equal)[: count - len(found)]
-                if len(found) >= count:
-                    break
-                equal, score = [], own
-            named: Iterable[str] = nodes[number].names
-            if names is not None or without:
-                named = (n for n in named if (names is None or n in names) and n not in without)
-            equal += [(name, number) for name in islice(named, count - len(found))]
-        found += sorted(equal)[: count - len(found)]
+            if number in nodes:
+                own = placements[number].score
+                if own != score:
+                    add_equal()
+                    if len(found) >= count:
+                        break
+                    equal, score = [], own
+                equal.append(number)
+        else:
+            add_equal()
         return [(name, self._statuses.placement(number)) for name, number in found]
 
     def _names(self, number: int) -> Sequence[str]:

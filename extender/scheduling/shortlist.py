@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from itertools import takewhile
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -226,15 +225,17 @@ def keeping_domains(
     The levels are `group_levels`, see DomainUses. Nodes that are not among `best` count too, if they are `allowed`
     (None: all). The work does not grow with the fleet.
     """
-    equal = [name for name, _ in takewhile(lambda one: one[1].score == best[0][1].score, best)]
+    highest = best[0][1].score if best else 0.0
+    equal = [name for name, placement in best if placement.score == highest]
     if not best or len(equal) == 1 < len(best):
         return best
     uses = ranking.uses
     uses.update(snapshot)
+    if uses.size == 1:  # all nodes are in the same domains
+        return best
     first: str | None = None
     if len(equal) == len(best):  # there may be more
-        states = ranking.states_with(best[0][1].score)
-        first = uses.first(states, allowed, without)
+        first = uses.first(ranking.states_with(highest), allowed, without)
     first = uses.first_of(equal if first is None else [equal[0], first])
     placement = dict(best).get(first) or ranking.status(snapshot.node_infos[first])
     if first == best[0][0] or not isinstance(placement, Placement):
