@@ -32,6 +32,15 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.fixture
+def replays_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replays in this process: a fork of one with all tests takes longer than what most of them replay."""
+    from tests.worlds.replay_worlds import in_turn
+
+    for module in ("extender.replay.parallel", "extender.tune.tuning"):
+        monkeypatch.setattr(f"{module}.measured_side_by_side", in_turn)
+
+
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Tests with the mark `loopback` do not wait for timers. Those with `early_timers` run twice."""
     if item.get_closest_marker("early_timers") is not None:
