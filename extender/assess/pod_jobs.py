@@ -73,6 +73,7 @@ def pod_job(pod: Pod, reading: ClusterReading, snapshot: Snapshot) -> Job | None
     spec = _spec(pod, inner(obj, "spec", ""), node_info.node if node_info is not None else None)
     keys, plain = claims_of(pod), Job(pod.key.name, 0.0, cpu=cpu, ram=ram, spec=spec, **_nearness(pod, snapshot))
     if not keys:
+        plain = replace(plain, spec={"tolerations": [], **(spec or {})})  # it tolerates no other taints, see Job.pod
         return _plugin_job(pod, reading, plain, node_info.node.labels if node_info is not None else {})
     own = [claim for key in keys if (claim := snapshot.claims.get(key)) is not None and _is_own(claim, pod)]
     if len(own) < len(keys):

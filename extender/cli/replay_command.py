@@ -124,7 +124,7 @@ def named_fleet(nodes: str, snapshot: Path | None, jobs: Sequence[Job], *, is_em
     """The fleet of --nodes and --snapshot. Raises WireError that names the option or the file."""
     if not nodes and snapshot is None:
         raise WireError("--nodes", "is missing: give --nodes, --snapshot, or both")
-    shared = any(0 < job.gpus < 1 for job in jobs)
+    shared = frozenset[str]().union(*(job.shared_classes for job in jobs))
     is_list = nodes.endswith(".csv")
     machines = read_nodes(Path(nodes)) if is_list else parse_nodes(nodes) if nodes else []
     objects, notes = documents(snapshot) if snapshot is not None else (), Counter[str]()

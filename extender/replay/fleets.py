@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,7 +13,7 @@ from extender.api.pod_amounts import Amounts, allocatable_of, requests_of
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import shown
 from extender.cache import ClusterCache
-from extender.replay.jobs import GPU_CLASS, NIC_CLASS, WHOLE_MIB
+from extender.replay.jobs import GPU_CLASS, NIC_CAPACITY, NIC_CLASS, WHOLE_MIB, WHOLE_NIC
 from extender.replay.node_room import NodeRoom
 from extender.runtime.informers import object_appliers
 from extender.sandbox import DEVICE_CLASSES, MachineNode, machine_objects
@@ -67,8 +67,10 @@ class Fleet:
         return NodeRoom(total, left)
 
 
-def fleet_of(machines: Sequence[MachineNode], snapshot: Iterable[Json] = (), *, shared: bool = False) -> Fleet:
-    """The fleet of these machines and of the objects of a snapshot. `shared`: pods may share the GPUs of machines.
+def fleet_of(machines: Sequence[MachineNode], snapshot: Iterable[Json] = (), *, shared: Collection[str] = ()) -> Fleet:
+    """The fleet of these machines and of the objects of a snapshot.
+
+    `shared`: the classes whose devices pods may share, GPU_CLASS of machines alone.
 
     Raises WireError if it has no node or no devices.
     """
@@ -82,8 +84,10 @@ def fleet_of(machines: Sequence[MachineNode], snapshot: Iterable[Json] = (), *, 
     classes = {obj["metadata"]["name"] for obj in given if obj["kind"] == "DeviceClass"}
     objects = list[Json]()
     for node in machines:
-        objects += [_shareable(one) if shared else one for one in machine_objects(node)]
+        objects += [_with_shared_gpus(one) if GPU_CLASS in shared else one for one in machine_objects(node)]
     objects += given
+    if NIC_CLASS in shared:
+        objects = [_with_shared_nics(one) for one in objects]
     kinds = Counter(obj["kind"] for obj in objects)
     for kind in ("Node", "ResourceSlice"):
         if not kinds[kind]:
@@ -138,17 +142,30 @@ def version_problem(obj: Json) -> str:
     return f"has version {shown(version)}, Berth reads v1: {written}"
 
 
-def _shareable(obj: Json) -> Json:
+def _with_shared_gpus(obj: Json) -> Json:
     """A slice of GPUs of which pods take parts, and any other object as it is.
 
     All GPUs have the same amount, so that a part means the same on every product.
     """
     if obj["kind"] != "ResourceSlice" or obj["spec"]["driver"] != GPU_CLASS:
         return obj
-    policy = {"default": f"{WHOLE_MIB}Mi", "validRange": {"min": "1Mi", "step": "1Mi"}}
-    capacity = {"memory": {"value": f"{WHOLE_MIB}Mi", "requestPolicy": policy}}
-    devices = [{**one, "allowMultipleAllocations": True, "capacity": capacity} for one in obj["spec"]["devices"]]
-    return {**obj, "spec": {**obj["spec"], "devices": devices}}
+    return _shareable(obj, "memory", WHOLE_MIB, "Mi")
+
+
+def _with_shared_nics(obj: Json) -> Json:
+    """A slice of NICs of which pods take parts, and any other object as it is."""
+    if obj["kind"] != "ResourceSlice" or driver_of(str(inner(obj, "spec", "").get("driver"))).kind != NIC:
+        return obj
+    return _shareable(obj, NIC_CAPACITY, WHOLE_NIC, "")
+
+
+def _shareable(obj: Json, name: str, whole: int, unit: str) -> Json:
+    policy = {"default": f"{whole}{unit}", "validRange": {"min": f"1{unit}", "step": f"1{unit}"}}
+    capacity = {name: {"value": f"{whole}{unit}", "requestPolicy": policy}}
+    with naming(obj):
+        devices = get(obj["spec"], "devices", list, "spec", [])
+    shared = [{**one, "allowMultipleAllocations": True, "capacity": capacity} for one in devices]
+    return {**obj, "spec": {**obj["spec"], "devices": shared}}
 
 
 def _ended(pod: Json) -> bool:

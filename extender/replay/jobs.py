@@ -16,17 +16,23 @@ from extender.api.group_topology import KUEUE_TOPOLOGY, NEARNESS, ONE_NODE
 from extender.api.pod_annotations import WISHES
 from extender.api.pod_groups import MINIMUM, GroupSource
 from extender.api.pods import SCHEDULER
-from extender.vendors import DRIVERS, GPU
+from extender.vendors import DRIVERS, GPU, PLUGIN_RESOURCES
 
 NAMESPACE = "default"
 SPEC_FIELDS = ("nodeSelector", "affinity", "tolerations", "priority")
 GPU_CLASS, NIC_CLASS = "gpu.nvidia.com", "dranet.net"
 _GPU_CLASSES = frozenset(name for name, entry in DRIVERS.items() if entry.kind == GPU)  # each driver installs its own
+# Clouds taint GPU nodes with the names of these resources, and the plugin ExtendedResourceToleration of the API server
+# tolerates them for the pods that ask for the resource.
+_GPU_TOLERATIONS = [{"key": one, "operator": "Exists", "effect": "NoSchedule"} for one in PLUGIN_RESOURCES]
 MAX_PODS = 4096  # of a job
 MAX_GPUS = 32  # of a pod: devices of one claim
 MAX_SECONDS = 1e10  # some 300 years
 PRODUCT_WORDS = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 ._|-]{0,198}[A-Za-z0-9])?")
 WHOLE_MIB = 1000  # MiB of each GPU in a fleet whose GPUs are shared: a share is a part of it, whatever the product
+NIC_CAPACITY, WHOLE_NIC = "share", 1000  # the same of a NIC
+_OF_DRANET = "device.attributes['dra.net']"
+_IS_NIC = f"!('rdma' in {_OF_DRANET}) || {_OF_DRANET}.rdma"  # DRANET offers the Ethernet adapter of a node, too
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,8 @@ class Job:
     """Pods that are created together. Two pods or more are a gang. All are equal, but for those of `parts`.
 
     `arrival` and `duration` are in seconds; a duration of infinity means until the end. The other amounts are of each
-    pod: `gpus` may be a share of one GPU, `cpu` is in thousandths of a core, `ram` and `memory` (of each GPU) in bytes.
+    pod: `gpus` and `nics` may be a share of one device, `cpu` is in thousandths of a core, `ram` and `memory` (of each
+    GPU) in bytes.
     """
 
     name: str
@@ -42,7 +49,7 @@ class Job:
     duration: float = math.inf
     pods: int = 1
     gpus: float = 0.0
-    nics: int = 0
+    nics: float = 0.0
     memory: int = 0
     product: str = ""  # words of which the product's name has one, separated by |
     cpu: int = 0
@@ -86,6 +93,16 @@ class Job:
         return float(sum(one.get("count") or 1 for one in exact if one.get("deviceClassName") in _GPU_CLASSES))
 
     @property
+    def shared_classes(self) -> frozenset[str]:
+        """The classes of which a pod asks for a share of a device."""
+        return frozenset(
+            name
+            for one in self.templates
+            for name, count in ((GPU_CLASS, one.gpus), (NIC_CLASS, one.nics))
+            if 0 < count < 1
+        )
+
+    @property
     def priority(self) -> int:
         """Pods of a higher priority are placed first."""
         return int((self.spec or {}).get("priority") or 0)
@@ -112,7 +129,7 @@ class Job:
         if self.gpus:
             requests.append({"name": "gpu", "exactly": self._gpu_request()})
         if self.nics:
-            requests.append({"name": "nic", "exactly": {"deviceClassName": NIC_CLASS, "count": self.nics}})
+            requests.append({"name": "nic", "exactly": self._nic_request()})
         return {"devices": {"requests": requests}} if requests else None
 
     def _gpu_request(self) -> Json:
@@ -131,6 +148,13 @@ class Job:
             found["capacity"] = {"requests": {"memory": f"{round(self.gpus * WHOLE_MIB)}Mi"}}
         return found
 
+    def _nic_request(self) -> Json:
+        found: Json = {"deviceClassName": NIC_CLASS, "count": max(int(self.nics), 1)}
+        found["selectors"] = [{"cel": {"expression": _IS_NIC}}]
+        if self.nics < 1:
+            found["capacity"] = {"requests": {NIC_CAPACITY: str(round(self.nics * WHOLE_NIC))}}
+        return found
+
     def named_pods(self, attempt: int = 0) -> list[tuple[str, Job]]:
         """The names of the pods, each with its template. A job that had to start again has other pods."""
         again = f"-r{attempt}" if attempt else ""
@@ -138,7 +162,11 @@ class Job:
         return [(f"{self.name}{again}-{number}", one) for number, one in enumerate(templates)]
 
     def pod(self, name: str, template: Job, *, plain: bool) -> Json:
-        """A pod as an API object. A plain one has no annotation of Berth: it is for the other schedulers."""
+        """A pod as an API object. A plain one has no annotation of Berth: it is for the other schedulers.
+
+        If it has `gpus`, and the job says no tolerations, it tolerates the usual taints of nodes with GPUs.
+        """
+        usual = {"tolerations": _GPU_TOLERATIONS} if template.gpus else {}
         notes = {} if plain else self._annotations_of(template)
         claims = [{"name": "devices", "resourceClaimName": name}] if template.claim_spec is not None else []
         return {
@@ -146,6 +174,7 @@ class Job:
             "kind": "Pod",
             "metadata": {"namespace": NAMESPACE, "name": name, "annotations": notes},
             "spec": {
+                **usual,
                 **(template.spec or {}),
                 "schedulerName": SCHEDULER,
                 "resourceClaims": claims,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from extender.allocation import Snapshot
+from extender.allocation import NodeInfo
 from extender.api.gpu_topology import Graph
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import shown
@@ -27,6 +27,9 @@ class LargeShape(NamedTuple):
         return f"{self.pods}x{self.gpus}"
 
 
+JOINED = LargeShape(1, 2)  # the smallest job that links join
+
+
 def large_shape(text: str) -> LargeShape:
     """The shape that --large names. Raises WireError."""
     found = _FORM.fullmatch(text)
@@ -36,16 +39,18 @@ def large_shape(text: str) -> LargeShape:
     return LargeShape(pods, gpus)
 
 
-def has_place(shape: LargeShape, snapshot: Snapshot, levels: Sequence[str]) -> bool:
-    """Whether one domain has free GPUs for the shape. `levels` are labels, the nearest first.
+def has_place(
+    shape: LargeShape, node_infos: Iterable[NodeInfo], levels: Sequence[str], *, if_empty: bool = False
+) -> bool:
+    """Whether one domain of these nodes has free GPUs for the shape. `levels` are labels, the nearest first.
 
-    Nodes without any of the labels are one domain.
+    Nodes without any of the labels are one domain. `if_empty`: whether it would if no GPU were in use.
     """
     rooms: dict[tuple[int, int], int] = {}  # of equal machines with the same free GPUs
     domains = Counter[tuple[str, str]]()
-    for node_info in snapshot.node_infos.values():
+    for node_info in node_infos:
         if node_info.fabric is not None:
-            graph, free = node_info.fabric.graph, node_info.positions(~node_info.busy)
+            graph, free = node_info.fabric.graph, node_info.positions(-1 if if_empty else ~node_info.busy)
             key = id(graph), free  # graphs are interned
             if key not in rooms:
                 rooms[key] = _room(graph, free, shape.gpus)

@@ -17,9 +17,10 @@ from extender.allocation import NodeInfo, Snapshot
 from extender.api.fields import Json
 from extender.api.quantity import NANO
 from extender.api.resource_claims import Result
+from extender.base.bits import union
 from extender.explain.fleet_rows import fleet_stats, large_jobs
 from extender.replay.jobs import Job
-from extender.replay.large_shapes import LargeShape, has_place
+from extender.replay.large_shapes import JOINED, LargeShape, has_place
 from extender.topology.affinity import near_pairs
 from extender.topology.score_parts import product_gbps
 from extender.topology.sets import bandwidth, is_joined
@@ -54,7 +55,7 @@ class StartedJob(NamedTuple):
 def placed_pod(node_info: NodeInfo, results: Sequence[Result], *, knows_links: bool) -> PlacedPod:
     """Measure the devices of a pod. `knows_links`: whether it is known what joins the GPUs of the node."""
     names = tuple(str(one.device) for one in results)
-    taken = sum(1 << bit for one in results if (bit := _whole_device(node_info, one)) is not None)
+    taken = union([1 << bit for one in results if (bit := _whole_device(node_info, one)) is not None])
     gpus, fabric = node_info.positions(taken), node_info.fabric
     count, joined, gbps = gpus.bit_count(), False, 0.0
     if fabric is not None and count > 1:
@@ -65,9 +66,9 @@ def placed_pod(node_info: NodeInfo, results: Sequence[Result], *, knows_links: b
 
 
 def _whole_device(node_info: NodeInfo, result: Result) -> int | None:
-    """The bit of a device that the pod has for itself; None for a part of a device."""
+    """The bit of a device; None for a part of a GPU, which no links join. A part of a NIC is as near as the NIC."""
     bit = node_info.inventory.index.get(result.device)
-    if bit is None or not result.share_id:
+    if bit is None or not result.share_id or not node_info.positions(1 << bit):
         return bit
     has_all = result.amounts.get("memory", 0) >= node_info.inventory.devices[bit].memory_bytes * NANO
     return bit if has_all else None
@@ -142,8 +143,14 @@ class Meter:
     ) -> None:
         stats = fleet_stats(snapshot).values()
         self.gpus = sum(one.gpus for one in stats)
-        known = [name not in unmeasured for name, one in snapshot.node_infos.items() if _has_several(one)]
-        self._unknown_links, self._knows_links = known.count(False), not known or any(known)
+        known = [one for name, one in snapshot.node_infos.items() if name not in unmeasured]
+        unknown = (one for name, one in snapshot.node_infos.items() if name in unmeasured)
+        self._unknown_links = sum(map(_has_several, unknown))
+        # Whether more GPUs than are found may be joined: a fleet has nodes without links that are known, too.
+        self._knows_joined, self._knows_place = (
+            not self._unknown_links or has_place(shape, known, levels, if_empty=True)
+            for shape in (JOINED, large or JOINED)
+        )
         self._levels = levels
         self._until = until
         self._large = large
@@ -175,14 +182,14 @@ class Meter:
         stats = fleet_stats(snapshot)
         large = next((one.gpus for one in large_jobs(stats)), 0)
         stranded = sum(one.stranded for one in stats.values())
-        place = self._large is not None and has_place(self._large, snapshot, self._levels)
+        place = self._large is not None and has_place(self._large, snapshot.node_infos.values(), self._levels)
         self._samples.append(Sample(now, self._in_use, waiting, stranded, large, place))
 
     def outcome(self, placement: str, jobs: int, now: float, failures: int, never: Mapping[str, str]) -> Outcome:
         """The figures at the end. `never` has all jobs that did not start, and why."""
         self._integrate(now)
         several = [pod for pod in self._pods if pod.gpus > 1 and pod.knows_links]
-        looks = self._large is not None and (self._knows_links or self._large.gpus == 1)
+        looks = self._large is not None and (self._knows_place or self._large.gpus == 1)
         best, pairs = sum(pod.best_gbps for pod in several), sum(pod.pairs for pod in self._pods)
         return Outcome(
             placement=placement,
@@ -201,7 +208,7 @@ class Meter:
             allocated=self._time_share(self._area),
             held=self._time_share(self._held_area),
             stranded=self._mean([one.stranded for one in self._samples]),
-            large=self._mean([one.large for one in self._samples]) if self._knows_links else math.nan,
+            large=self._mean([one.large for one in self._samples]) if self._knows_joined else math.nan,
             large_place=self._mean([one.has_place for one in self._samples]) if looks else math.nan,
             failures=failures,
             never=dict(islice(never.items(), MAX_NAMED)),

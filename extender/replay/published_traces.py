@@ -51,7 +51,7 @@ class Trace:
     """A form of traces: the columns by field. The fields are those of Job, and these.
 
     `end` is a time like `arrival`; `share` is the part of a GPU that a pod with one GPU has; `all_gpus` and `all_cpu`
-    are those of all pods of the job. A share of a NIC is one NIC.
+    are those of all pods of the job.
     """
 
     name: str
@@ -207,7 +207,7 @@ def job_of(trace: Trace, row: Mapping[str, str], number: int, notes: Counter[str
     cells = _Cells(row, trace.columns)
     arrival, duration = _times(cells, is_cut=trace.is_cut)
     pods = max(cells.whole("pods", MAX_PODS), 1) if cells.has("pods") else 1
-    gpus, cpu = cells.amount("gpus"), cells.amount("cpu")
+    gpus, nics, cpu = cells.amount("gpus"), cells.amount("nics"), cells.amount("cpu")
     if "all_gpus" in trace.columns:
         gpus = cells.amount("all_gpus") / pods
     if "all_cpu" in trace.columns:
@@ -227,7 +227,7 @@ def job_of(trace: Trace, row: Mapping[str, str], number: int, notes: Counter[str
         duration,
         pods=pods,
         gpus=gpus,
-        nics=math.ceil(cells.amount("nics")),
+        nics=nics if nics < 1 else math.ceil(nics),
         memory=round(cells.amount("memory")),
         product=cells.product if gpus else "",
         cpu=round(cpu * 1000),

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from extender.allocation import tolerates
+from extender.api.nodes import Node, Toleration
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_amounts import Amounts
 from extender.api.pods import Pod, decode_pod, with_constraints
@@ -23,9 +26,9 @@ from extender.replay.large_shapes import LargeShape
 from extender.replay.outcome import Meter, Outcome, PlacedPod, placed_pod
 from extender.replay.placements import Placement, placing_of
 from extender.replay.virtual_cluster import VirtualCluster
-from extender.replay.virtual_scheduler import Waiting, likely_reason
+from extender.replay.virtual_scheduler import FORBIDDEN, Waiting, likely_reason
 from extender.replay.virtual_time import in_virtual_time
-from extender.scheduling import UsableNodes
+from extender.scheduling import UsableNodes, may_run
 from extender.topology.link_knowledge import Links, links_of
 
 PATIENCE_SECONDS = 600.0  # how long pods of a half placed gang wait for the last one, without Berth
@@ -250,7 +253,7 @@ class Replay:
 
     def _never_started(self) -> dict[str, str]:
         """The jobs that did not start, each with a reason of its first pod or an equal one, see likely_reason."""
-        found, waiting = dict[str, str](), self._cluster.scheduler.waiting
+        found, taints, waiting = dict[str, str](), dict[Hashable, str](), self._cluster.scheduler.waiting
         by_shape = {one.shape: one.reasons for one in reversed(waiting) if one.reasons}
         for one in waiting:
             job = self._run_of[one.pod.uid].job
@@ -258,4 +261,28 @@ class Replay:
                 reasons = one.reasons or by_shape.get(one.shape, {})
                 lacks_nics = any(one.nics for one in job.templates) and not self._fleet.has_nics
                 found[job.name] = _NO_NICS if lacks_nics else likely_reason(reasons) or "was not tried"
+                if found[job.name] == FORBIDDEN:
+                    found[job.name] += self._taint_of(one.pod, taints)
         return found
+
+    def _taint_of(self, pod: Pod, taints: dict[Hashable, str]) -> str:
+        """The end of the reason of a pod whose nodes are excluded. `taints` has those of other shapes."""
+        run = self._run_of[pod.uid]
+        template = run.pods[pod.uid].template
+        if template.shape not in taints:
+            constrained = with_constraints(pod, run.job.pod(pod.key.name, template, plain=True))
+            taints[template.shape] = _excluding_taint(constrained, self._nodes.values())
+        return taints[template.shape]
+
+
+def _excluding_taint(pod: Pod, nodes: Iterable[Node]) -> str:
+    """The taint on most of the nodes that the pod could use if it tolerated all taints; '' if there is none."""
+    tolerant = replace(pod, tolerations=(Toleration(operator="Exists"),))
+    found = Counter(
+        f": taint {taint.key}:{taint.effect} is not tolerated"
+        for node in nodes
+        if may_run(tolerant, node)
+        for taint in node.taints
+        if not any(tolerates(one, taint) for one in pod.tolerations)
+    )
+    return max(found, key=lambda text: (found[text], text), default="")

@@ -20,6 +20,7 @@ from tests.worlds.replay_worlds import placed, placed_in_sandbox, replayed
 from tests.worlds.vendor_worlds import cpx, mi300x, node_and_slice
 
 HOUR = 3600.0
+EXCLUDED = "node selector, node affinity, a taint or a cordon excludes the node"
 MIXED = "2xa100-pcie-8-bridged,2xhgx-h100-8,4xgb200-nvl72-tray/2,1xt4-4"
 
 
@@ -202,7 +203,27 @@ def test_pods_go_only_to_nodes_that_their_spec_admits() -> None:
         nodes = {name: {pod.node for pod in job.pods} for name, job in found.started_jobs.items()}
         assert nodes.pop("plain") <= {"n2", "n3"}, rule
         assert nodes == {"tolerant": {"n1"}, "affine": {"n3"}, "cores": {"n3"}, "gang": {"n3"}}, rule
-        assert found.never == {"nowhere": "node selector, node affinity, a taint or a cordon excludes the node"}, rule
+        assert found.never == {"nowhere": f"{EXCLUDED}: taint team:NoSchedule is not tolerated"}, rule
+
+
+def test_gpus_of_nodes_with_the_usual_taint_are_for_jobs_with_gpus() -> None:
+    """A CSV file cannot say tolerations, and the nodes of most clouds have this taint. JSON can say that it has none.
+
+    The reason names the taint.
+    """
+    objects = machine_objects(MachineNode("n", carried_machines()["t4-4"], {}))
+    objects[0]["spec"] = {"taints": [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]}
+    jobs = [
+        Job("gpus", 0, gpus=1),
+        Job("gang", 1, pods=2, gpus=1),
+        Job("cores", 2, cpu=1),
+        Job("strict", 3, gpus=1, spec={"tolerations": []}),
+        Job("elsewhere", 4, gpus=1, spec={"nodeSelector": {"of": "m"}}),
+    ]
+    why = f"{EXCLUDED}: taint nvidia.com/gpu:NoSchedule is not tolerated"
+    for rule in ("berth", "first fit"):
+        found = run_replay(fleet_of([], [*objects, *DEVICE_CLASSES]), jobs, placement_of(rule))
+        assert found.never == {"cores": why, "strict": why, "elsewhere": EXCLUDED}, rule
 
 
 def test_pods_of_a_higher_priority_come_first() -> None:
@@ -340,6 +361,28 @@ def test_gpus_and_nics_of_a_job_may_be_of_any_vendor() -> None:
         assert drivers == {"gpu.amd.com", "gce.dra.net"}
 
 
+@pytest.mark.parametrize("rule", ["berth", "first fit"])
+def test_jobs_share_a_nic_that_is_near(rule: Rule) -> None:
+    """Eight NICs for jobs with a quarter of one, and for jobs with a whole one."""
+    jobs = [*(Job(f"part-{i}", i, gpus=1, nics=0.25) for i in range(4)), Job("whole", 9, gpus=4, nics=4)]
+    found = replayed([*jobs, Job("late", 10, nics=4), Job("last", 11, nics=1)], "1xhgx-h100-8", rule)
+    assert len(found.started_jobs) == (5 if rule == "berth" else 6)  # Berth: each part beside the GPU of its job
+    nics = [pod.devices[-1] for job in jobs[:4] for pod in found.started_jobs[job.name].pods]
+    assert len(set(nics)) == (4 if rule == "berth" else 1)
+    assert found.nic == 1 if rule == "berth" else found.nic < 1
+
+
+def test_a_nic_is_no_ethernet_adapter() -> None:
+    """DRANET offers all adapters of a node. One that does not say whether it has RDMA may have it."""
+    said = ({"dra.net/rdma": {"bool": False}}, {"dra.net/rdma": {"bool": True}}, {})
+    adapters = [{"name": f"net-{number}", "attributes": one} for number, one in enumerate(said)]
+    fleet = fleet_of([], node_and_slice("a", dra_net=adapters))
+    for rule in ("berth", "first fit"):
+        found = run_replay(fleet, [Job("all", 0, nics=3), Job("two", 1, nics=2)], placement_of(rule))
+        assert found.started_jobs["two"].pods[0].devices == ("dra.net/a/net-1", "dra.net/a/net-2")
+        assert "all" not in found.started_jobs
+
+
 @pytest.mark.parametrize(
     ("product", "fits"),
     [
@@ -381,7 +424,7 @@ jobs = [job(i) for i in range(40)]
 fleet = "6xa100-pcie-8-bridged,4xhgx-h100-8,6xl40s-8-pix,6xt4-4,4xgb200-nvl72-tray/2"
 for rule in ("berth", "emptiest node"):
     reads.clear()
-    found = run_replay(fleet_of(parse_nodes(fleet), shared=True), jobs, placement_of(rule), 5)
+    found = run_replay(fleet_of(parse_nodes(fleet), shared={"gpu.nvidia.com"}), jobs, placement_of(rule), 5)
     print(len(reads), sorted(found.started_jobs.items()), found)
 """
 

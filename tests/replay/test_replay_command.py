@@ -98,12 +98,15 @@ def test_a_list_of_nodes_has_the_links_of_the_usual_boards_or_none_are_known(tmp
     assert rows["ring bandwidth in the mean"] == ["240.0", "GB/s"] * 3
     assert told in out
     assert "large job" in drawn.read_text()
-    nodes.write_text(header + unknown)
-    _, out, _ = berth(words)
-    assert [name for name in ("links join", "ring bandwidth", "against the best", "large job") if name in out] == []
-    assert next(line for line in out.splitlines() if line.startswith("time in which")).split()[-3:] == ["-"] * 3
-    assert told in out
-    assert "large job" not in drawn.read_text()
+    for never_joined in ("", "T4,4,1,c\n"):
+        nodes.write_text(header + unknown + never_joined)
+        _, out, _ = berth(words)
+        of_links = ("links join", "ring bandwidth", "against the best", "large job")
+        assert [name for name in of_links if name in out] == []
+        row = next(line for line in out.splitlines() if line.startswith("time in which"))
+        assert row.split()[-3:] == ["-"] * 3
+        assert told in out
+        assert "large job" not in drawn.read_text()
 
 
 CLAIM = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]}}
