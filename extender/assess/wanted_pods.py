@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from extender.allocation import Snapshot
-from extender.api.fields import Json, inner, integer, string
+from extender.api.fields import Json, inner, integer, naming, string
 from extender.api.group_topology import KUEUE_TOPOLOGY
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_amounts import Amounts, requests_of
 from extender.api.pod_annotations import TOPOLOGY_ANNOTATION
 from extender.api.pod_groups import MINIMUM, GroupKey, GroupPolicy, GroupSource
 from extender.api.pods import SCHEDULER, Pod
-from extender.assess.pod_facts import ClusterFacts, read
+from extender.assess.pod_facts import ClusterFacts
 from extender.assess.pod_jobs import product_expression
 from extender.base.berth_errors import WireError
 from extender.defrag import Asked
@@ -132,7 +132,9 @@ def wanted_pod(facts: ClusterFacts, snapshot: Snapshot, key: ObjectKey) -> Wante
         raise WireError(f"pod {key}", "does not wait: it has ended, is deleted, or has a scheduling gate")
     membership = found.membership
     if membership is not None and gang_minimum(membership, snapshot):
-        return _waiting(facts, gang_of(found, membership, snapshot).waiting, f"group {membership.key}")
+        gang = gang_of(found, membership, snapshot)
+        if gang.missing:  # otherwise each of its further pods is placed alone
+            return _waiting(facts, gang.waiting, f"group {membership.key}")
     return _waiting(facts, (found,), f"pod {key}")
 
 
@@ -147,7 +149,9 @@ def wanted_group(facts: ClusterFacts, snapshot: Snapshot, key: ObjectKey) -> Wan
         raise WireError(f"group {key}", f"names {len(keys)} groups that wait: name one of their pods")
     found = wanted_pod(facts, snapshot, min(pod.key for pod in waiting))
     if len(found.asked.pods) < len(waiting):
-        raise WireError(f"group {key}", "is no gang, each of its pods is placed alone: name one of them")
+        raise WireError(
+            f"group {key}", "is no gang that lacks pods, each of its pods is placed alone: name one of them"
+        )
     return found
 
 
@@ -172,10 +176,17 @@ def wanted_objects(objects: Sequence[Json], snapshot: Snapshot, text: str = "") 
     if members and group is not None:
         pods = [one for one in pods if one.pod.membership is None or one.pod.membership.key != group.key]
         if not pods and len(given.groups) == 1:
-            return _new(members, objects, text or f"group {group.key}", group.policies)
+            return _new(members, objects, text or _one_of(group.alike, f"group {group.key}"), group.policies)
     if members or len(pods) > 1:
         raise WireError("the files", "make several pods that are not one gang: give those of one pod or one gang")
-    return _new(pods, objects, text or f"pod {pods[0].pod.key}", {})
+    (made,) = (one.pods for obj in objects for one in pod_templates(obj))
+    alike = made and made * (group.alike if group is not None else 1)
+    return _new(pods, objects, text or _one_of(alike, f"pod {pods[0].pod.key}"), {})
+
+
+def _one_of(alike: int | None, text: str) -> str:
+    """Says that the files make others, too, for which room may lack. None: they do not say how many."""
+    return text if alike in (0, 1) else f"{text} (one of {alike or 'several'})"
 
 
 def _members_of_gang(group: HypotheticalGroup, snapshot: Snapshot) -> list[HypotheticalPod]:
@@ -191,7 +202,10 @@ def _new(
     pods: Sequence[HypotheticalPod], objects: Iterable[Json], text: str, policies: Mapping[GroupKey, GroupPolicy]
 ) -> Wanted:
     """Pods that do not exist yet. Each asks for as much CPU and memory as the largest of their templates."""
-    each = [read(one.pod, requests_of) for obj in objects for one in pod_templates(obj)]
+    each = list[Amounts]()
+    for obj in objects:
+        with naming(obj):
+            each += [requests_of(one.pod) for one in pod_templates(obj)]
     largest = Amounts(max(one.cpu for one in each), max(one.ram for one in each), 1)
     found = tuple(replace(one.pod, scheduler=SCHEDULER) for one in pods)
     claims = {claim.key: claim for one in pods for claim in one.claims}

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from itertools import combinations
 from typing import NamedTuple
 
@@ -207,7 +206,6 @@ def _link_name(node_info: NodeInfo) -> str:
     return link_name(node_info.fabric.product, node_info.inventory.whole_gpus[0])
 
 
-@lru_cache(maxsize=1024)  # a fleet has a few machine types
 def _digits_of(graph: Graph, positions: tuple[int, ...]) -> dict[str, str]:
     pairs = "".join(_digit(graph.links[a][b]) if b >= 0 else "0" for a, b in combinations(positions, 2))
     switched = "".join(_digit(graph.switch_links[position]) if position >= 0 else "0" for position in positions)

@@ -20,7 +20,7 @@ from math import inf
 import structlog
 
 from extender.api.device_classes import decode_class
-from extender.api.fields import Json
+from extender.api.fields import Json, get, need
 from extender.api.nodes import decode_node
 from extender.api.object_meta import ObjectKey, decode_labels
 from extender.api.pod_groups import (
@@ -181,6 +181,22 @@ def watched_resources(cache: ClusterCache, clock: Callable[[], float] = lambda: 
         # Only unbound pods: a bound pod leaves this watch as a deletion, and its claims show the devices it uses.
         WatchedResource("pods", "PodList", "/api/v1/pods", _Pods(cache), field_selector="spec.nodeName="),
     ]
+
+
+def object_appliers(cache: ClusterCache, clock: Callable[[], float] = lambda: 0.0) -> dict[str, Callable[[Json], None]]:
+    """By kind, what puts an object of a file into the cache. Raises WireError.
+
+    Without the kinds of groups, two of which have one name: group_policy_of reads these.
+    """
+    groups = {one.resource for one in GROUP_OBJECTS}
+    kinds = (kind for kind in watched_resources(cache, clock) if kind.name not in groups)
+    return {kind.list_kind.removesuffix("List"): partial(_apply_object, kind) for kind in kinds}
+
+
+def _apply_object(kind: WatchedResource, obj: Json) -> None:
+    metadata = get(obj, "metadata", dict, "", {})
+    name, namespace = need(metadata, "name", ".metadata"), metadata.get("namespace")
+    kind.apply(f"{namespace}/{name}" if namespace else name, obj)
 
 
 def _plain(put: Callable[..., None], decode: Callable[[Json], object]) -> Callable[[str, Json | None], None]:

@@ -21,6 +21,8 @@ from tests.worlds.dra_worlds import use_memory
 from tests.worlds.running_berth import berthing
 from tests.worlds.vendor_worlds import AMD, GAUDI, INTEL, flex, gaudi, mi300x, node_and_slice
 
+pytestmark = pytest.mark.usefixtures("replays_in_turn")
+
 Json = dict[str, Any]
 NIC_CLASS: Json = {
     "apiVersion": "resource.k8s.io/v1",

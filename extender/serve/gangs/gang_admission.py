@@ -186,7 +186,7 @@ class GangAdmission:
                 if pauses and not is_queued:
                     self._end_pause_at(key, waiting, waiting.retry_at)
                 return waiting.reason
-        if self._have_slots(key, slots):
+        if self._admit(key, slots):
             return None
         reason = Reason(Code.GANG_QUEUED, (key.name,))
         self.wait(key, uid, reason)
@@ -199,8 +199,8 @@ class GangAdmission:
             waiting.other in self.forming or (first is not None and waiting.other == first.key)
         )
 
-    def _have_slots(self, key: GroupKey, slots: int) -> bool:
-        """Whether a gang can get its slots now, beside those kept for gangs that wait longer."""
+    def _admit(self, key: GroupKey, slots: int) -> bool:
+        """Admit a gang if its slots are free, beside those kept for gangs that wait longer; else note that it waits."""
         complete_since = self.complete_since(key)
         kept = self._kept_from(key, complete_since)
         first = self._for_slots.get(key.namespace)
