@@ -58,6 +58,7 @@ REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "_type_of": lambda i: (f"list[V{i}]",),
     "_types": lambda i: (type(f"V{i}", (), {"attribute_map": {}, "openapi_types": {}}),),
     "_stranded": lambda i: ((i,), DEFAULT_MIX),
+    "_headroom_part": lambda i: (((i, 1, 0),), 0, "tight"),
     "_compile_error": lambda i: (f"device.driver == '{i}'",),
     "_one_object": lambda i: ((i,),),
     "_one_set": lambda i: (frozenset([f"gpu-{i}"]),),
