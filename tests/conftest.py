@@ -14,10 +14,10 @@ from structlog.dev import ConsoleRenderer, plain_traceback
 from extender.entry.listening import EventLoop
 from tests.worlds.skipping_loop import EarlyLoop, LoopbackLoop
 
-# BERTH_HYPOTHESIS=long: random examples, thirty times as many as a test asks for (`make properties`).
+# BERTH_HYPOTHESIS=long: random examples, 150 times as many (`make properties`).
 _SLOW = [HealthCheck.too_slow]  # it measures seconds
 settings.register_profile(
-    "test", deadline=None, derandomize=True, max_examples=60, suppress_health_check=_SLOW, print_blob=True
+    "test", deadline=None, derandomize=True, max_examples=40, suppress_health_check=_SLOW, print_blob=True
 )
 settings.register_profile("long", deadline=None, max_examples=6000, suppress_health_check=_SLOW, print_blob=True)
 settings.load_profile(os.environ.get("BERTH_HYPOTHESIS", "test"))
