@@ -132,7 +132,9 @@ def wanted_pod(facts: ClusterFacts, snapshot: Snapshot, key: ObjectKey) -> Wante
         raise WireError(f"pod {key}", "does not wait: it has ended, is deleted, or has a scheduling gate")
     membership = found.membership
     if membership is not None and gang_minimum(membership, snapshot):
-        return _waiting(facts, gang_of(found, membership, snapshot).waiting, f"group {membership.key}")
+        gang = gang_of(found, membership, snapshot)
+        if gang.missing:  # otherwise each of its further pods is placed alone
+            return _waiting(facts, gang.waiting, f"group {membership.key}")
     return _waiting(facts, (found,), f"pod {key}")
 
 
@@ -147,7 +149,9 @@ def wanted_group(facts: ClusterFacts, snapshot: Snapshot, key: ObjectKey) -> Wan
         raise WireError(f"group {key}", f"names {len(keys)} groups that wait: name one of their pods")
     found = wanted_pod(facts, snapshot, min(pod.key for pod in waiting))
     if len(found.asked.pods) < len(waiting):
-        raise WireError(f"group {key}", "is no gang, each of its pods is placed alone: name one of them")
+        raise WireError(
+            f"group {key}", "is no gang that lacks pods, each of its pods is placed alone: name one of them"
+        )
     return found
 
 
@@ -172,10 +176,17 @@ def wanted_objects(objects: Sequence[Json], snapshot: Snapshot, text: str = "") 
     if members and group is not None:
         pods = [one for one in pods if one.pod.membership is None or one.pod.membership.key != group.key]
         if not pods and len(given.groups) == 1:
-            return _new(members, objects, text or f"group {group.key}", group.policies)
+            return _new(members, objects, text or _one_of(group.alike, f"group {group.key}"), group.policies)
     if members or len(pods) > 1:
         raise WireError("the files", "make several pods that are not one gang: give those of one pod or one gang")
-    return _new(pods, objects, text or f"pod {pods[0].pod.key}", {})
+    (made,) = (one.pods for obj in objects for one in pod_templates(obj))
+    alike = made and made * (group.alike if group is not None else 1)
+    return _new(pods, objects, text or _one_of(alike, f"pod {pods[0].pod.key}"), {})
+
+
+def _one_of(alike: int | None, text: str) -> str:
+    """Says that the files make others, too, for which room may lack. None: they do not say how many."""
+    return text if alike in (0, 1) else f"{text} (one of {alike or 'several'})"
 
 
 def _members_of_gang(group: HypotheticalGroup, snapshot: Snapshot) -> list[HypotheticalPod]:

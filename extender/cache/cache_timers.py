@@ -23,7 +23,6 @@ class TimerKind(StrEnum):
 
     HOLD = "hold"
     NODE_CHANGES = "node changes"
-    LINK_CHANGES = "link changes"
     SHARED_POOLS = "shared pools"
     AGENT = "agent"
 

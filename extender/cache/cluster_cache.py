@@ -23,7 +23,7 @@ from extender.cache.cache_timers import CacheTimers, TimerKind
 from extender.cache.fleet_baseline import FleetBaselineCounter, RequestMixEstimator
 from extender.cache.node_infos import NodeInfoBuilder, NodeInfos
 from extender.cache.object_index import ObjectIndex
-from extender.cache.slice_index import ALL_NODES, LINKS_TOO_OFTEN, SliceIndex
+from extender.cache.slice_index import ALL_NODES, TOO_OFTEN, SliceIndex
 
 _MAX_SHOWN = 200  # characters of an error text
 _MAX_REMEMBERED_CHANGES = 4096  # changed nodes in the log; a ranking that is further behind reads all nodes
@@ -218,7 +218,7 @@ class ClusterCache:
                         self.slices.dirty[name] = None
                 case _:
                     self.slices.end_wait(kind, name, now)
-                    frees |= kind is not TimerKind.LINK_CHANGES
+                    frees = True
             self._snapshot = None
         if self._touch(touched) or frees:
             self.freed()
@@ -240,7 +240,7 @@ class ClusterCache:
     @property
     def agent_problems(self) -> Mapping[str, tuple[str, ...]]:
         """Contradictions in the data of node agents and drivers, by node, as of the last snapshot."""
-        found = dict.fromkeys(self.slices.link_changes.waiting, (LINKS_TOO_OFTEN,))
+        found = dict.fromkeys(self.slices.node_changes.waiting, (TOO_OFTEN,))
         for problems in (self.slices.rejected, self.builder.agent_problems, self.builder.driver_problems):
             found |= {node: (*found.get(node, ()), *sentences) for node, sentences in problems.items()}
         return found

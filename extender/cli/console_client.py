@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from inspect import Parameter, signature
 from pathlib import Path
@@ -45,7 +45,7 @@ ConsoleKubeconfig = Annotated[
     Path | None, typer.Option("--kubeconfig", help="The kubeconfig that leads to the console. Default: as kubectl.")
 ]
 BerthNamespace = Annotated[str, typer.Option(help="The namespace in which Berth is installed.", metavar="NAMESPACE")]
-SECONDS = 30.0
+_SECONDS = 30.0
 _CONNECT_SECONDS = 1.0  # to this machine
 _ERROR_BYTES = 1024  # of an error's text
 _OK, _BAD_REQUEST, _UNAUTHORIZED, _NOT_FOUND = 200, 400, 401, 404
@@ -66,7 +66,9 @@ class _Route(Protocol):
     @property
     def token_from(self) -> str: ...
 
-    def send(self, path: str, body: bytes | None) -> httpx.Response: ...
+    def send(
+        self, method: str, path: str, content: bytes | None, headers: Mapping[str, str], seconds: float
+    ) -> httpx.Response: ...
 
     def attempts(self, namespace: str, pod: str) -> str: ...
 
@@ -83,7 +85,8 @@ class ConsoleClient:
 
         `shape` is the pydantic type that the reply must have. Raises BerthError; NotKnown for 404.
         """
-        reply = self._route.send(path, body)
+        method = "GET" if body is None else "POST"
+        reply = self._route.send(method, path, body, {"Content-Type": "application/json"}, _SECONDS)
         address = one_line(self._route.address)
         if reply.status_code == _UNAUTHORIZED:
             raise BerthError(_rejected(address, self._route.token_from))
@@ -173,13 +176,16 @@ class _Url:
     def __init__(self, address: str, token: str, namespace: str = "") -> None:
         self.address, self.namespace = address, namespace
         self.token_from = "--token or BERTH_TOKEN" if token else ""
-        self._token = token
+        self._secret = {"Authorization": f"Bearer {token}"} if token else {}
 
-    def send(self, path: str, body: bytes | None) -> httpx.Response:
+    def send(
+        self, method: str, path: str, content: bytes | None, headers: Mapping[str, str], seconds: float
+    ) -> httpx.Response:
         # Loading certificate authorities takes longer than the request; plain HTTP needs none.
-        tls = not self.address.startswith("http://")
+        tls, url = not self.address.startswith("http://"), f"{self.address}{path}"
         try:
-            return httpx.request(**question(f"{self.address}{path}", body, self._token), timeout=SECONDS, verify=tls)
+            sent = {**headers, **self._secret}
+            return httpx.request(method, url, content=content, headers=sent, timeout=seconds, verify=tls)
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             reason = one_line(str(error)) or type(error).__name__
             address = one_line(self.address)
@@ -188,12 +194,6 @@ class _Url:
     def attempts(self, _namespace: str, _pod: str) -> str:
         """The console may not read Events, and a URL leads to no API server."""
         return ""
-
-
-def question(url: str, body: bytes | None, token: str) -> dict[str, Any]:
-    """The request as arguments for httpx."""
-    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
-    return {"method": "GET" if body is None else "POST", "url": url, "content": body, "headers": headers}
 
 
 def _rejected(address: str, token_from: str) -> str:

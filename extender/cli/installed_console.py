@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
@@ -18,7 +19,6 @@ import httpx
 from extender.api.fields import Json
 from extender.base.berth_errors import BerthError
 from extender.base.text_limits import counted, error_line, one_line
-from extender.cli.console_client import SECONDS, question
 from extender.cluster import (
     ApiClient,
     ClusterError,
@@ -82,24 +82,29 @@ class InstalledConsole:
             return ""
         return f"Secret {self._within}/{self._pod.secret}"
 
-    def send(self, path: str, body: bytes | None) -> httpx.Response:
-        """The reply of the console."""
-        return asyncio.run(self._send(path, body))
+    def send(
+        self, method: str, path: str, content: bytes | None, headers: Mapping[str, str], seconds: float
+    ) -> httpx.Response:
+        """The reply of the console. `headers` get the token."""
+        return asyncio.run(self._send(method, path, content, headers, seconds))
 
-    async def _send(self, path: str, body: bytes | None) -> httpx.Response:
+    async def _send(
+        self, method: str, path: str, content: bytes | None, headers: Mapping[str, str], seconds: float
+    ) -> httpx.Response:
         async with ApiClient(self._credentials) as client:
             if self._pod is None:
                 found = await self._ready_pod(client)
                 self._token = self._given or await self._secret_token(client, found.secret)
                 self._pod = found
             pod = self._pod
+            secret = {"Authorization": f"Bearer {self._token}"} if self._token else {}
             async with PortForward(client, self._within, pod.name, pod.port) as forward:
                 # The console takes localhost for a name of its own, and the certificates of the manual have it.
                 url = f"{'https' if pod.has_tls else 'http'}://localhost:{pod.port}{path}"
                 transport = httpx.AsyncHTTPTransport(uds=forward.path, verify=pod.has_tls)
                 try:
-                    async with httpx.AsyncClient(transport=transport, timeout=SECONDS) as http:
-                        return await http.request(**question(url, body, self._token))
+                    async with httpx.AsyncClient(transport=transport, timeout=seconds) as http:
+                        return await http.request(method, url, content=content, headers={**headers, **secret})
                 except httpx.HTTPError as error:
                     self._pod = None  # it may be gone
                     raise self._unreachable(pod, forward.problem or error) from error

@@ -67,13 +67,13 @@ class Fit(Protocol):
 
 
 def fit_of(cluster: Cluster, asked: Asked, by_node: ByNode) -> Fit | None:
-    """For one pod or a gang, which `cluster` knows; None if they have no requirements, or for several pods alone."""
+    """For one pod or a gang, which `cluster` knows; None if they have no requirements."""
     snapshot, policy = cluster.snapshot, cluster.memory.policy
     gang = cluster.gang(asked)
     if gang is not None:
         members = gang_members(gang, snapshot, policy)
         return _GangFit(cluster, asked, gang, members, by_node) if isinstance(members, GangMembers) else None
-    requirements = requirements_of(asked.pods[0], snapshot, policy) if len(asked.pods) == 1 else None
+    requirements = requirements_of(asked.pods[0], snapshot, policy)
     return _PodFit(cluster, asked, requirements, by_node) if isinstance(requirements, PodRequirements) else None
 
 

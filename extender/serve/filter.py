@@ -46,7 +46,7 @@ from extender.scheduling import (
     requirements_of,
 )
 from extender.scheduling.requirements import ErrorStatus, Skip, UnschedulableAndUnresolvable, leftover_claims
-from extender.scheduling.shortlist import CollectedDomain, best_nodes, proximity_of, scores, shortlist, with_cpu
+from extender.scheduling.shortlist import CollectedDomain, proximity_of, scores, shortlist, with_cpu
 from extender.serve.evaluations import Evaluations
 
 MAX_PODS = 4096  # in each memory that has an entry for each pod
@@ -183,20 +183,19 @@ class FilterResult:
     error: str = ""
 
 
+@dataclass(slots=True)
 class FilterSink:
-    """Receives the events of filter requests and gangs, and ignores them.
+    """What filter requests and gangs call at their events; by default nothing.
 
-    A method of a subclass must not raise, block, or call the filter service.
+    A function must not raise, block, or call the filter service.
     """
 
-    def fits(self) -> None:
-        """A rejected pod or gang may fit now, so kube-scheduler should retry the pods that Berth rejected."""
-
-    def unsuitable(self, claim: Claim) -> None:
-        """A claim is allocated on nodes where its pod cannot run, and no other pod has it reserved."""
-
-    def stale_special(self, key: ObjectKey) -> None:
-        """The special claim `key` is left over from a bind that did not complete."""
+    # A rejected pod or gang may fit now, so kube-scheduler should retry the pods that Berth rejected.
+    fits: Callable[[], None] = lambda: None
+    # A claim is allocated on nodes where its pod cannot run, and no other pod has it reserved.
+    unsuitable: Callable[[Claim], None] = lambda _: None
+    # A special claim is left over from a bind that did not complete.
+    stale_special: Callable[[ObjectKey], None] = lambda _: None
 
 
 class FilterService:
@@ -393,20 +392,14 @@ class FilterService:
         """The score of each named node, 0 to 10.
 
         The pod's last filter request computed the scores. A new evaluation would count the pod's own hold against
-        the node of the hold.
+        the node of the hold, so a process that did not answer that request scores nothing.
         """
         known = self.shortlist_scores.scores(pod.uid, names)
         if known is not None:
             return scores(known, names)
         snapshot = self._cache.snapshot()
-        requirements = requirements_of(pod, snapshot, self.policy)
-        if isinstance(requirements, Skip):
+        if isinstance(requirements_of(pod, snapshot, self.policy), Skip):
             return self._deviceless.of(names, snapshot)
-        if isinstance(requirements, PodRequirements):
-            ranking = self.rankings.get_or_create(requirements)
-            if self.update_ranking(pod, requirements, ranking, snapshot):
-                best = best_nodes(ranking, requirements, snapshot, set(names), len(names))
-                return scores({name: placement.score for name, placement in best}, names)
         return [(name, 0) for name in names]
 
     def evaluate_node(

@@ -283,6 +283,41 @@ def test_a_manifest_is_a_question(tmp_path: Path) -> None:
     assert "the files have no PodDisruptionBudget" in out
 
 
+WORKLOADS = {
+    "Job": ("{parallelism: 3, template: POD}", "pod default/new (one of 3)"),
+    "Deployment": ("{replicas: 2, template: POD}", "pod default/new (one of 2)"),
+    "StatefulSet": ("{replicas: 1, template: POD}", "pod default/new"),
+    "DaemonSet": ("{template: POD}", "pod default/new (one of several)"),
+    "LeaderWorkerSet": (
+        "{replicas: 3, leaderWorkerTemplate: {size: 2, workerTemplate: POD}}",
+        "group default/new (one of 3)",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", WORKLOADS)
+def test_of_pods_that_are_placed_apart_one_has_the_answer(kind: str, tmp_path: Path) -> None:
+    """The first line says of how many, because there may be no room for the others."""
+    spec, text = WORKLOADS[kind]
+    template, pod = yaml.safe_load_all(MANIFEST.replace("CLASS", "gpu.nvidia.com").replace("count: 8", "count: 4"))
+    made = yaml.safe_load(spec.replace("POD", json.dumps({"spec": pod["spec"]})))
+    api = "leaderworkerset.x-k8s.io/v1" if kind == "LeaderWorkerSet" else "apps/v1"
+    workload = {"apiVersion": api, "kind": kind, "metadata": {"name": "new"}, "spec": made}
+    snapshot_file(tmp_path, [template, workload], "workload.json")
+    path = str(snapshot_file(tmp_path, objects_of_case(CASES[0])))
+    code, out, err = berth(["defrag", "-f", str(tmp_path / "workload.json"), "--snapshot", path])
+    assert code == 0, err
+    assert out.startswith(f"{text}: there is room now on ")
+
+
+def test_a_group_whose_minimum_runs_is_no_question(tmp_path: Path) -> None:
+    case = next(one for one in CASES if one["name"].startswith("of a group whose minimum runs"))
+    path = str(snapshot_file(tmp_path, objects_of_case(case)))
+    code, out, err = berth(["defrag", "group", "w", "--snapshot", path])
+    assert (code, out) == (2, "")
+    assert "group default/w: is no gang that lacks pods, each of its pods is placed alone: name one of them" in err
+
+
 GANG = """
 ---
 apiVersion: v1
