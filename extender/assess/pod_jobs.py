@@ -235,7 +235,8 @@ class JobLines:
 def job_lines(reading: ClusterReading, snapshot: Snapshot, now: datetime.datetime) -> JobLines:
     """The pods with devices as lines of a file of jobs.
 
-    A job arrives when its first pod was created, at the latest now. It has an end if all of its pods have ended.
+    A job arrives when its first pod was created, at the latest now. It has an end if all of its pods have ended. A pod
+    whose creation is not known arrives first.
     """
     pods, found = list[tuple[Pod, Job]](), JobLines([])
     for pod in by_age((*reading.pods, *reading.ended)):
@@ -248,13 +249,15 @@ def job_lines(reading: ClusterReading, snapshot: Snapshot, now: datetime.datetim
         pods.append((pod, job))
         found.lost.update(_changes(pod, reading.requests[pod.uid], snapshot, now))
     times = {pod.uid: _times(reading.requests[pod.uid], now.timestamp()) for pod, _ in pods}
-    first = min((arrival for arrival, _ in times.values()), default=0.0)
+    first = min((arrival for arrival, _ in times.values() if arrival), default=0.0)
+    if first and (unknown := sum(not arrival for arrival, _ in times.values())):
+        found.lost["no time of creation that can be read, so the job arrives first"] = unknown
     for number, members in enumerate(by_gang(pods), 1):
         key, job = members[0][0].key, gang_job(one for _, one in members)
         arrival = min(times[one.uid][0] for one, _ in members)
         seconds = max(times[one.uid][1] for one, _ in members)
         name = f"{plain_name(f'{key.namespace}-{key.name}')}-{number}"
-        found.lines.append(_line(replace(job, name=name, arrival=arrival - first, duration=seconds)))
+        found.lines.append(_line(replace(job, name=name, arrival=max(arrival - first, 0.0), duration=seconds)))
     found.lines.sort(key=lambda line: line["arrival"])
     return found
 
@@ -270,7 +273,7 @@ def _line(job: Job) -> Json:
 
 
 def _times(pod: Json, now: float) -> tuple[float, float]:
-    """(creation, duration) in seconds; the duration of a pod that has not ended is infinity."""
+    """(creation, duration) in seconds; 0 for a creation that is not known, infinity for a pod that has not ended."""
     status = inner(pod, "status", "")
     created = min(_seconds(inner(pod, "metadata", "").get("creationTimestamp")) or 0.0, now)
     if status.get("phase") not in ("Succeeded", "Failed"):
@@ -283,7 +286,7 @@ def _ran_seconds(pod: Json) -> float | None:
     status = inner(pod, "status", "")
     states = many(status, "containerStatuses", "status", lambda one, path: inner(one, "state", path))
     ends = [_seconds(inner(state, "terminated", "status").get("finishedAt")) for state in states]
-    started = _seconds(status.get("startTime")) or _seconds(inner(pod, "metadata", "").get("creationTimestamp")) or 0.0
+    started = _seconds(status.get("startTime")) or _seconds(inner(pod, "metadata", "").get("creationTimestamp")) or math.inf
     found = max((end for end in ends if end is not None), default=-math.inf) - started
     return found if found >= 0 else None
 

@@ -85,7 +85,6 @@ def replay_command(
     file = named_jobs(jobs, columns)
     read = file.jobs
     placements = _placements(policy or [])
-    needs(snapshot, "--snapshot", ("--emptied", is_emptied))
     fleet = named_fleet(nodes, snapshot, read, is_emptied=is_emptied)
     file.check(fleet.classes, [one.policy for one in placements if one.is_berth])
     shape = large_shape(large) if large else None
@@ -95,7 +94,7 @@ def replay_command(
     if output == "json":
         say_json({"jobs": len(read), "seed": seed, "outcomes": [one.as_json() for one in outcomes]})
         return
-    _print(outcomes, shape)
+    _print(outcomes, shape, file)
     endless = sum(math.isinf(job.duration) for job in read)
     if endless and any(one.started < one.jobs for one in outcomes):
         say(f"{counted(endless, 'job has', 'jobs have')} no duration: what they get is never free again")
@@ -122,6 +121,7 @@ def _say_notes(path: Path, notes: Counter[str]) -> None:
 
 def named_fleet(nodes: str, snapshot: Path | None, jobs: Sequence[Job], *, is_emptied: bool = False) -> Fleet:
     """The fleet of --nodes and --snapshot. Raises WireError that names the option or the file."""
+    needs(snapshot, "--snapshot", ("--emptied", is_emptied))
     if not nodes and snapshot is None:
         raise WireError("--nodes", "is missing: give --nodes, --snapshot, or both")
     shared = frozenset[str]().union(*(job.shared_classes for job in jobs))
@@ -166,7 +166,7 @@ _ROWS = (
 )
 
 
-def _print(outcomes: Sequence[Outcome], large: LargeShape | None) -> None:
+def _print(outcomes: Sequence[Outcome], large: LargeShape | None, file: JobFile) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("")
     for one in outcomes:
@@ -185,17 +185,17 @@ def _print(outcomes: Sequence[Outcome], large: LargeShape | None) -> None:
     if unknown := outcomes[0].unknown_links:
         say(f"{counted(unknown, 'node')}: what joins the GPUs is not known, so the rows of links leave out their pods")
     for one in outcomes:
-        for line in _never(one):
+        for line in _never(one, file):
             say(f"{one.placement}: {line}")
 
 
-def _never(one: Outcome) -> Iterator[str]:
+def _never(one: Outcome, file: JobFile) -> Iterator[str]:
     """The jobs that never started, by reason."""
     first = {reason: name for name, reason in list(one.never.items())[::-1]}
     told = list(first)[::-1][:_REASONS]
     for reason in told:
         more = one.never_for[reason] - 1
-        yield f"{first[reason]}{f' and {more:,} more' if more else ''} never started: {reason}"
+        yield f"{file.named(first[reason])}{f' and {more:,} more' if more else ''} never started: {reason}"
     if others := one.jobs - one.started - sum(one.never_for[reason] for reason in told):
         yield f"{counted(others, 'job')} more never started for other reasons"
 

@@ -40,6 +40,7 @@ def tune_command(
     columns: Columns = "",
     nodes: Annotated[str, typer.Option(help="See berth replay.", metavar="NODES")] = "",
     snapshot: Annotated[Path | None, typer.Option(help="See berth replay.")] = None,
+    is_emptied: Annotated[bool, typer.Option("--emptied", help="See berth replay.")] = False,
     policy: Annotated[Path | None, typer.Option(help="The present policy. Default: the default one.")] = None,
     draws: Annotated[int, typer.Option(min=_MIN_DRAWS, max=MAX_DRAWS, help="Draws that judge the candidate.")] = 10,
     seed: Annotated[int, typer.Option(help="Equal seeds give equal results.")] = 1,
@@ -61,7 +62,7 @@ def tune_command(
     file = named_jobs(jobs, columns)
     read = file.jobs
     present = policy_of(policy) if policy is not None else Policy()
-    fleet = named_fleet(nodes, snapshot, read)
+    fleet = named_fleet(nodes, snapshot, read, is_emptied=is_emptied)
     file.check(fleet.classes, [present])
     found = _run(fleet, read, present, AIMS[aim], seed, draws)
     name = name_of(policy) if policy is not None else "the default policy"

@@ -30,7 +30,7 @@ from extender.files import name_of, read_file
 from extender.lint import one_sentence
 from extender.policy import Policy
 from extender.replay.csv_tables import Row, table_of
-from extender.replay.jobs import MAX_GPUS, MAX_PODS, MAX_SECONDS, PRODUCT_WORDS, SPEC_FIELDS, Job
+from extender.replay.jobs import MAX_GPUS, MAX_PODS, MAX_SECONDS, PRODUCT_WORDS, SPEC_FIELDS, Job, job_name
 from extender.replay.published_traces import TRACES, Trace, columns_of, job_of, philly_job
 
 MAX_JOBS = 200_000
@@ -50,11 +50,16 @@ _OBJECTS = "has Kubernetes objects, not jobs: berth assess FILE --jobs JOBS make
 
 @dataclass(frozen=True)
 class JobFile:
-    """The jobs of a file, by arrival, and the line of each, by name. Published traces have no lines here."""
+    """The jobs of a file, by arrival, and the line of each, by name. Jobs of Philly have no lines."""
 
     where: str
     jobs: Sequence[Job]
     lines: Mapping[str, int]
+
+    def named(self, job: str) -> str:
+        """The name of a job, with its line if the name does not have it."""
+        line = self.lines.get(job)
+        return job if line is None or job == job_name(line) else f"{job} (line {line})"
 
     def check(self, classes: Container[str], policies: Iterable[Policy]) -> None:
         """Raises WireError for a class that a fleet of these `classes` lacks, or a level that a policy lacks."""
@@ -81,7 +86,7 @@ def read_jobs(path: Path, traces: Sequence[Trace], columns: str, notes: Counter[
         raise WireError(where, "is empty")
     placed = dict[str, _Placed]()
     if columns:
-        jobs = list(_of_columns(text, where, columns_of(columns), notes))
+        jobs = list(_of_columns(text, where, columns_of(columns), notes, placed))
     elif text.lstrip()[:1] in ("{", "["):
         jobs = list(_of_json(text, where, notes, placed))
     else:
@@ -120,7 +125,7 @@ def _of_csv(
     header, rows = table_of(text, where)
     trace = next((one for one in traces if not one.lacking(header)), None)
     if trace is not None:
-        yield from _converted(_numbered(rows), partial(_job_of_row, trace), where, "line", notes)
+        yield from _converted(_numbered(rows), partial(_job_of_row, trace), where, "line", notes, before)
         return
     _check_columns(header, f"{where}: line 1")
     for number, row, problem in rows:
@@ -131,13 +136,15 @@ def _of_csv(
         yield _checked(_job(given, number, place, _CSV_FIELDS), before, number, place)
 
 
-def _of_columns(text: str, where: str, columns: Trace, notes: Counter[str]) -> Iterator[Job]:
+def _of_columns(
+    text: str, where: str, columns: Trace, notes: Counter[str], before: dict[str, _Placed]
+) -> Iterator[Job]:
     header, rows = table_of(text, where)
     for name in columns.lacking(header):
         raise WireError(
             f"{where}: line 1", f"has no column {shown(name)}, which --columns names: it has {_few(header)}"
         )
-    return _converted(_numbered(rows), partial(_job_of_row, columns), where, "line", notes)
+    return _converted(_numbered(rows), partial(_job_of_row, columns), where, "line", notes, before)
 
 
 def _numbered(rows: Iterable[Row]) -> Iterator[tuple[int, Row]]:
@@ -171,7 +178,7 @@ def _of_philly(text: str, where: str, notes: Counter[str]) -> Iterator[Job]:
         values = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise WireError(f"{where}: line {error.lineno}", f"is not JSON: {error.msg}") from error
-    yield from _converted(enumerate(values, 1), philly_job, where, "job", notes)
+    yield from _converted(enumerate(values, 1), philly_job, where, "job", notes, {})
 
 
 def _converted(
@@ -180,8 +187,9 @@ def _converted(
     where: str,
     unit: str,
     notes: Counter[str],
+    before: dict[str, _Placed],
 ) -> Iterator[Job]:
-    """The jobs of rows in any order. `unit` and the number of a row are its place in the file.
+    """The jobs of rows in any order. `unit` and the number of a row are its place in the file, which `before` gets.
 
     Traces of clusters have rows that are cut or wrong: these are left out, unless no other row is a job.
     """
@@ -200,6 +208,7 @@ def _converted(
             while name in jobs:  # such a name may be another job's, too
                 name = f"{name}-{number}"
             jobs[name] = replace(job, name=name)
+            before[name] = _Placed(number, job.arrival)
     if wrong:
         place, why = wrong[0]
         if not jobs:
@@ -240,7 +249,7 @@ def _job(row: Mapping[str, Any], number: int, place: str, known: Sequence[str]) 
     _check_number(number, place)
     if "arrival" not in row:
         raise WireError(place, "has no arrival")
-    job = _template(row, f"job-{number}", place, known)
+    job = _template(row, job_name(number), place, known)
     if not row.get("parts"):
         return job
     parts = enumerate(row["parts"], 1)

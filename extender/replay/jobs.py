@@ -35,6 +35,11 @@ _OF_DRANET = "device.attributes['dra.net']"
 _IS_NIC = f"!('rdma' in {_OF_DRANET}) || {_OF_DRANET}.rdma"  # DRANET offers the Ethernet adapter of a node, too
 
 
+def job_name(line: int) -> str:
+    """The name of a job that has none."""
+    return f"job-{line}"
+
+
 @dataclass(frozen=True)
 class Job:
     """Pods that are created together. Two pods or more are a gang. All are equal, but for those of `parts`.

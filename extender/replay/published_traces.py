@@ -29,11 +29,12 @@ from extender.base.berth_errors import WireError
 from extender.base.text_limits import shown
 from extender.files import name_of, read_file
 from extender.replay.csv_tables import Row, table_of
-from extender.replay.jobs import MAX_GPUS, MAX_PODS, MAX_SECONDS, PRODUCT_WORDS, Job
+from extender.replay.jobs import MAX_GPUS, MAX_PODS, MAX_SECONDS, PRODUCT_WORDS, Job, job_name
 from extender.sandbox import MachineNode, unlinked_machine
 
 _MIB, _GIB = 2.0**20, 2.0**30
 _MAX_VALUE = 1e18
+_MORE_GPUS = "jobs with more GPUs than in the trace, since all pods of a job get the same"
 LEFT_OUT = "rows left out because they have no time, or ask for nothing"
 _MISSING = {"", "nan", "none", "null", "na", "n/a", r"\n"}
 _NO_LIMIT = {*_MISSING, "-1"}
@@ -216,13 +217,13 @@ def job_of(trace: Trace, row: Mapping[str, str], number: int, notes: Counter[str
         share = cells.share
         gpus = share if gpus == 1 else gpus
     if gpus > 1 and gpus != int(gpus):
-        notes["jobs with more GPUs than in the trace, since all pods of a job get the same"] += 1
+        notes[_MORE_GPUS] += 1
     gpus = gpus if gpus < 1 else math.ceil(gpus)
     if gpus > MAX_GPUS:
         name = trace.columns["gpus" if "gpus" in trace.columns else "all_gpus"].name
         raise ValueError(f"{name} {shown(row[name])} is more than {MAX_GPUS} GPUs for a pod")
     job = Job(
-        plain_name(cells.text("name")) or f"job-{number}",
+        plain_name(cells.text("name")) or job_name(number),
         arrival,
         duration,
         pods=pods,
@@ -262,7 +263,7 @@ def philly_job(given: Any, number: int, notes: Counter[str]) -> Job | None:
     """A job of Philly (ATC 2019, Microsoft), of its JSON list of jobs; None if it never ran. Raises ValueError.
 
     It runs for the time of all its attempts, on as many servers as in the last one, with the most GPUs of one. A
-    missing date may be the text None. `notes` counts the jobs that are left out.
+    missing date may be the text None. `notes` counts the jobs that are left out, or get more GPUs.
     """
     try:
         attempts = [one for one in given["attempts"] if _has_date(one["start_time"]) and one["detail"]]
@@ -272,11 +273,13 @@ def philly_job(given: Any, number: int, notes: Counter[str]) -> Job | None:
         servers = attempts[-1]["detail"]
         spans = [_date(one["end_time"]) - _date(one["start_time"]) for one in attempts if _has_date(one["end_time"])]
         ends, gpus = _has_date(attempts[-1]["end_time"]), max(len(one["gpus"]) for one in servers)
-        name, arrival = plain_name(given["jobid"]) or f"job-{number}", _date(given["submitted_time"])
+        name, arrival = plain_name(given["jobid"]) or job_name(number), _date(given["submitted_time"])
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError("has no jobid, submitted_time, and attempts with start_time, end_time and detail") from error
     if not 0 < gpus <= MAX_GPUS or len(servers) > MAX_PODS:
         raise ValueError(f"has {gpus} GPUs on each of {len(servers)} servers")
+    if any(len(one["gpus"]) < gpus for one in servers):
+        notes[_MORE_GPUS] += 1
     return Job(name, arrival, max(sum(spans), 1.0) if ends else math.inf, pods=len(servers), gpus=gpus)
 
 

@@ -61,9 +61,9 @@ def test_jobs_that_never_start_are_said(tmp_path: Path) -> None:
     jobs.write_text("name,arrival,gpus,cpu\nruns,0,4,\nwaits,1,1,\nbig,2,8,\ncores,3,1,9999\n")
     _, out, _ = berth(["replay", str(jobs), "--nodes", "1xt4-4"])
     assert [line for line in out.splitlines() if line.startswith("Berth: ")] == [
-        "Berth: waits never started: matching devices are in use for request gpu",
-        "Berth: big never started: too few devices match request gpu",
-        "Berth: cores never started: Insufficient cpu, memory or pods",
+        "Berth: waits (line 3) never started: matching devices are in use for request gpu",
+        "Berth: big (line 4) never started: too few devices match request gpu",
+        "Berth: cores (line 5) never started: Insufficient cpu, memory or pods",
     ]
 
 

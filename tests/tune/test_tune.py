@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from extender.policy import load_policy
+from tests.worlds.assessed_clusters import objects_of, snapshot_file
 from tests.worlds.commands import berth
 from tests.worlds.process_starter import ROOT
 
@@ -110,6 +111,23 @@ def test_an_aim_that_no_draw_measures_is_refused(tmp_path: Path) -> None:
     code, _, err = berth(["tune", str(jobs), "--nodes", "1xt4-4", "--aim", "bandwidth"])
     message = "--aim bandwidth: no pod with several GPUs got a node whose links are known"
     assert (code, err) == (2, f"berth: {message}")
+
+
+def test_the_fleet_may_be_a_cluster_without_its_pods(tmp_path: Path) -> None:
+    """Where all GPUs are of a device plugin, there is no fleet without this option."""
+    node = {
+        "machine": "hgx-h100-8",
+        "labels": {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"},
+        "plugin": {"nvidia.com/gpu": "8"},
+    }
+    snapshot, jobs = snapshot_file(tmp_path, objects_of({"nodes": {"a": node}, "pods": []})), tmp_path / "jobs.csv"
+    jobs.write_text("arrival,duration,gpus\n" + "".join(f"{number * 60},600,1\n" for number in range(20)))
+    words = ["tune", str(jobs), "--aim", "utilisation"]
+    code, out, err = berth([*words, "--snapshot", str(snapshot), "--emptied"])
+    assert (code, err) == (0, "")
+    assert "No difference beyond noise" in out
+    code, _, err = berth([*words, "--nodes", "1xt4-4", "--emptied"])
+    assert (code, err) == (2, "berth: --emptied: goes with --snapshot")
 
 
 @pytest.mark.parametrize("aim", ["utilisation", "large-jobs"])
