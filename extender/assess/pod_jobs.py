@@ -286,7 +286,8 @@ def _ran_seconds(pod: Json) -> float | None:
     status = inner(pod, "status", "")
     states = many(status, "containerStatuses", "status", lambda one, path: inner(one, "state", path))
     ends = [_seconds(inner(state, "terminated", "status").get("finishedAt")) for state in states]
-    started = _seconds(status.get("startTime")) or _seconds(inner(pod, "metadata", "").get("creationTimestamp")) or math.inf
+    times = status.get("startTime"), inner(pod, "metadata", "").get("creationTimestamp")
+    started = next((found for one in times if (found := _seconds(one)) is not None), math.inf)
     found = max((end for end in ends if end is not None), default=-math.inf) - started
     return found if found >= 0 else None
 
