@@ -38,8 +38,9 @@ picture: $(STAMP) ## draw the pictures of docs/img: `make run`, the diagrams, a 
 	$(BIN)/berth tune examples/replay/two-products.csv --picture docs/img/tune.svg \
 	  --nodes 2xa100-pcie-8-bridged,3xhgx-h100-8 --aim large-jobs
 
-reference: $(STAMP) ## write the parts of docs/ that list policy, reasons, metrics, commands and the HTTP API
+reference: $(STAMP) ## write the parts of docs/ that list policy, reasons, metrics, commands, HTTP API and rights
 	$(BIN)/python .ci/make_reference.py
+	$(BIN)/python .ci/make_rights.py
 
 chart: $(STAMP) ## write what the Helm chart takes from the manifests (needs kubectl)
 	PYTHONPATH=. $(BIN)/python .ci/make_chart.py

@@ -1,4 +1,4 @@
-"""Reading of files that a user names. Each error is one sentence; other modules interpret the content."""
+"""Reading and writing of files that a user names. Each error is one sentence; other modules interpret the content."""
 
 from __future__ import annotations
 
@@ -31,6 +31,14 @@ def read_file(path: Path, most: int = MAX_JSON) -> bytes:
     if len(content) > most:
         raise WireError(where, f"is larger than {most} bytes")
     return content
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file. Raises WireError that names it."""
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise WireError(name_of(path), error.strerror or str(error)) from error
 
 
 def must_exist(path: Path) -> None:

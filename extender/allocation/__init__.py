@@ -16,7 +16,7 @@ Two rooms have faces of their own: `nodes` (what is known of nodes: devices, poo
 (nodes with other devices in use, and problems from plain objects).
 """
 
-from extender.allocation.choose import FastPath, Preference, choose
+from extender.allocation.choose import Asked, FastPath, Preference, choose
 from extender.allocation.constraints import UNREADABLE, attribute_values
 from extender.allocation.device_rules import Features, blocking_taint, has_room, refusal, tolerates
 from extender.allocation.nodes.node_info import FleetBaseline, NodeInfo, Snapshot
@@ -28,6 +28,7 @@ __all__ = [
     "CAUSES",
     "UNREADABLE",
     "Allowed",
+    "Asked",
     "CauseRecorder",
     "FastPath",
     "Features",

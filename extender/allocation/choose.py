@@ -12,7 +12,6 @@ devices is a solution, and the first devices are the first solution.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
 
@@ -41,18 +40,17 @@ class Asked(NamedTuple):
     least_memory: int  # bytes of memory that the selectors demand of each device; 0 for nothing
 
 
-@dataclass(frozen=True, slots=True)
-class FastPath:
+class FastPath(NamedTuple):
     """A problem that needs no search."""
 
     asked: tuple[Asked, ...]
-    alternatives: tuple[tuple[int, ...], ...]  # those of a Solution: each request has one
 
     @classmethod
     def of(cls, problem: Problem) -> FastPath | None:
         """The fast path for a problem, or None if it needs a search. Raises InvalidClaim as the search."""
-        if any(spec.constraints or (len(spec.requests) > 1 and _has_config(problem, spec)) for spec in problem.specs):
-            return None
+        for spec in problem.specs:
+            if spec.constraints or (len(spec.requests) > 1 and _has_config(problem, spec)):
+                return None
         plain = problem.inventory.simple & ~(problem.partitions.gpus if problem.partitions is not None else 0)
         found: list[Asked] = []
         for claim, spec in enumerate(problem.specs):
@@ -61,30 +59,29 @@ class FastPath:
                 request = asked.alternatives[0]
                 if asked.prioritized or not _is_plain(request):
                     return None
-                selection = problem.select(problem.names[claim], request)
-                if selection.error or selection.match & ~plain:
+                match, error, *_, least_memory = problem.select(problem.names[claim], request)
+                if error or match & ~plain:
                     return None
-                found.append(Asked(claim, request, selection.match & ~problem.taken, selection.least_memory))
+                found.append(Asked(claim, request, match & ~problem.taken, least_memory))
                 devices += request.count
             if not 0 < devices <= MAX_RESULTS:
                 return None
-        masks = [one.free for one in found]
-        if any(a & b and a != b for a, b in combinations(set(masks), 2)):
+        if len(found) > 1 and any(a & b for a, b in combinations({one.free for one in found}, 2)):
             return None
-        return cls(tuple(found), tuple((0,) * len(spec.requests) for spec in problem.specs)) if found else None
+        return cls(tuple(found)) if found else None
 
     def choose(self, problem: Problem, preference: Preference) -> Solution | None:
         """The result of the function `choose`, found without a search."""
-        first = self.among(EVERY_DEVICE)
+        first = self.among(problem, EVERY_DEVICE)
         if first is None:
             return None
         eligible = 0
         for one in self.asked:
             eligible |= one.free
-        found = (self.among(allowed) for allowed in preference(problem, first, eligible))
+        found = (self.among(problem, allowed) for allowed in preference(problem, first, eligible))
         return next((solution for solution in found if solution is not None), first)
 
-    def among(self, allowed: Allowed) -> Solution | None:
+    def among(self, problem: Problem, allowed: Allowed) -> Solution | None:
         """The first free devices that are allowed; None if there are too few."""
         taken, picks = 0, list[list[Pick]]()
         for claim, request, free, _ in self.asked:
@@ -99,7 +96,8 @@ class FastPath:
             for bit in bits:
                 picks[claim].append(Pick(bit, request, None))
                 taken |= 1 << bit
-        return Solution(tuple(map(tuple, picks)), self.alternatives)
+        alternatives = tuple([(0,) * len(spec.requests) for spec in problem.specs])
+        return Solution(tuple(map(tuple, picks)), alternatives)
 
 
 def _lowest(mask: int, count: int) -> list[int]:

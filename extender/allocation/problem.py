@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from extender.allocation.constraints import UNREADABLE, TypedSet
 from extender.allocation.device_rules import Features, published
@@ -18,6 +18,7 @@ from extender.api.device_classes import DeviceClass
 from extender.api.nodes import NodeSelector, Requirement, Term
 from extender.api.quantity import Quantity
 from extender.api.resource_claims import Allocation, Result
+from extender.base.bits import union
 
 Classes = Callable[[str], DeviceClass | None]  # by name
 
@@ -68,22 +69,22 @@ class Selection(NamedTuple):
     least_memory: int = 0  # bytes of memory that the selectors demand of each device; 0 for nothing
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)  # Final fields, see docs/architecture.md
 class Problem:
     """The unallocated claims of one pod on one node. `names` are the names of the claims in messages."""
 
-    inventory: Inventory
-    names: tuple[str, ...]
-    specs: tuple[ClaimSpec, ...]
-    allocated_state: AllocatedState
-    select: Callable[[str, DeviceRequest], Selection]
-    taken: int  # mask of devices that cannot be allocated exclusively
-    features: Features = field(default_factory=Features)
-    classes: Classes = lambda _: None
+    inventory: Final[Inventory]
+    names: Final[tuple[str, ...]]
+    specs: Final[tuple[ClaimSpec, ...]]
+    allocated_state: Final[AllocatedState]
+    select: Final[Callable[[str, DeviceRequest], Selection]]
+    taken: Final[int]  # mask of devices that cannot be allocated exclusively
+    features: Final[Features] = field(default_factory=Features)
+    classes: Final[Classes] = lambda _: None
     # The value of a CEL expression on a device, for an attribute that a request derives. Raises InvalidClaim.
-    derive: Callable[[str, PoolDevice], TypedSet] = lambda *_: UNREADABLE
+    derive: Final[Callable[[str, PoolDevice], TypedSet]] = lambda *_: UNREADABLE
     # The sets of GPUs that a claim can have; None: all sets, as in the reference.
-    partitions: Partitions | None = None
+    partitions: Final[Partitions | None] = None
 
     def usable(self, claim: str, request: DeviceRequest) -> int:
         """Mask of the devices that match a request and that it can have if no other request takes them.
@@ -138,12 +139,12 @@ class Solution(NamedTuple):
     @property
     def masks(self) -> list[int]:
         """Masks of all devices of each claim."""
-        return [sum(1 << bit for bit in {pick.bit for pick in claim}) for claim in self.picks]
+        return [union([1 << pick.bit for pick in claim]) for claim in self.picks]
 
     @property
     def mask(self) -> int:
         """Mask of all devices of the solution."""
-        return sum(1 << bit for bit in {pick.bit for claim in self.picks for pick in claim})
+        return union(self.masks)
 
 
 # -- from a solution to status.allocation of the claims --------------------------------------------------------

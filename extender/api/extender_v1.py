@@ -12,7 +12,7 @@ import orjson
 from extender.api.fields import Json, dumped, get, inner, integer, many, need, string, wrong
 from extender.api.node_names import NameOffsets, NodeNames, checked_names
 from extender.api.object_meta import ObjectKey, is_subdomain
-from extender.api.pod_groups import may_be_in_gang
+from extender.api.pod_groups import membership_of
 from extender.api.pods import Pod, decode_pod, may_need_devices
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import REASON_BYTES, cut, shown
@@ -53,8 +53,10 @@ class ExtenderArgs:
 
     @property
     def concerns_berth(self) -> bool:
-        """False if the pod certainly needs no devices and is in no gang. Raises WireError."""
-        return may_need_devices(self.pod_json) or may_be_in_gang(self.pod_json)
+        """False if the pod certainly needs no devices and names no group. Raises WireError."""
+        pod = self.pod_json
+        names_group = membership_of(inner(pod, "metadata", "Pod"), "") or "schedulingGroup" in inner(pod, "spec", "Pod")
+        return may_need_devices(pod) or bool(names_group)
 
     @cached_property
     def pod(self) -> Pod:

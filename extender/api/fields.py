@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import orjson
 
 from extender.api.quantity import Quantity, parse_quantity
 from extender.base.berth_errors import WireError
-from extender.base.text_limits import REASON_BYTES, cut, literal
+from extender.base.text_limits import REASON_BYTES, cut, literal, shown
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -216,6 +217,16 @@ def decode_readable(items: Iterable[object], decode: Callable[[Json], T]) -> tup
         except WireError as error:
             problems.append(cut(str(error), REASON_BYTES))
     return found, problems
+
+
+@contextmanager
+def naming(obj: Json) -> Iterator[None]:
+    """A WireError of the block names the object."""
+    try:
+        yield
+    except WireError as error:
+        name = shown(inner(obj, "metadata", "").get("name")).strip("'")
+        raise WireError(f"{obj.get('kind')} {name}: {error.path}", error.problem) from error
 
 
 def present(fields: Json) -> Json:

@@ -185,21 +185,6 @@ JOB_KINDS = {
     GroupSource.VOLCANO: "Volcano job",
     GroupSource.JOB: "Job",
 }
-_MAY_BE_GANGS = frozenset(source.value for source in _LABELS)
-
-
-def may_be_in_gang(pod: Json) -> bool:
-    """False if the pod is certainly in no gang: most pods are not, and this check is cheap. Raises nothing."""
-    metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
-    try:
-        labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
-        return (
-            any(key in notes for key in (GroupSource.BERTH.value, *OWN_ANNOTATIONS))
-            or "schedulingGroup" in spec
-            or not _MAY_BE_GANGS.isdisjoint(labels)
-        )
-    except (AttributeError, TypeError):
-        return True
 
 
 def membership_of(metadata: Json, scheduling_group: str) -> Membership | None:

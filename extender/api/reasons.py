@@ -136,7 +136,7 @@ class Code(Enum):
     )
     INVALID = (
         "{0}",
-        "The claim, class or slice is not valid. The text names the object and the field.",
+        "A claim, class, slice or annotation is not valid. The text names the object and the field.",
     )
     TOPOLOGY = (
         "no free device set has the required topology",

@@ -148,9 +148,8 @@ _CAPACITIES_PER_STEP = 8
 class Capacities(dict[str, Capacity]):
     """Capacities of a device by name. The object is hashable, so the code must not change it after creation."""
 
-    __slots__ = ("__weakref__", "_hash", "_steps")
+    __slots__ = ("__weakref__", "_hash")
     _hash: int
-    _steps: int
 
     def __hash__(self) -> int:  # type: ignore[override] # dict declares None
         try:
@@ -162,11 +161,7 @@ class Capacities(dict[str, Capacity]):
     @property
     def steps(self) -> int:
         """The steps of a search that a look at them costs: some 3 us each. 0 for a few without policies."""
-        try:
-            return self._steps
-        except AttributeError:
-            self._steps = len(self) // _CAPACITIES_PER_STEP + sum(one.policy is not None for one in self.values())
-            return self._steps
+        return len(self) // _CAPACITIES_PER_STEP + sum(one.policy is not None for one in self.values())
 
 
 NO_CAPACITY = Capacities()

@@ -82,26 +82,17 @@ def anonymised(objects: Iterable[Json], levels: Sequence[str] = _DEFAULT_LEVELS)
 
 
 def _numbered(given: Sequence[Json], names: _Names) -> Iterator[Json]:
-    build: Mapping[str, Callable[[Json], Json]] = {
-        "Node": names.node,
-        "Pod": names.pod,
-        "ResourceSlice": names.slice,
-        "ResourceClaim": names.claim,
-        "DeviceClass": names.device_class,
-        "DeviceTaintRule": names.rule,
-        "Namespace": lambda obj: {"metadata": names.metadata(obj, "namespace")},
-        "PodGroup": names.pod_group,
-        "CompositePodGroup": names.pod_group,
-        "LeaderWorkerSet": names.worker_set,
-    }
     for obj in given:
         if obj.get("kind") == "ResourceSlice":
             with suppress(AttributeError, KeyError, TypeError):
-                names.slice(obj)  # expressions of other objects read what is in slices
+                names.built(
+                    _FIELDS["ResourceSlice"]["spec"], obj["spec"]
+                )  # expressions of other objects read what is in slices
     for obj in given:
-        if (kind := obj.get("kind")) in build:
+        if (kind := obj.get("kind")) in _FIELDS:
             try:
-                built = build[str(kind)](obj)
+                names.namespace = str(_of(obj, "metadata").get("namespace") or "")
+                built = names.built(_FIELDS[str(kind)], obj)
             except (AttributeError, KeyError, TypeError):
                 continue  # a field has another form, which no API server stores
             yield names.vetted({"apiVersion": obj.get("apiVersion"), "kind": kind, **built})
@@ -201,6 +192,7 @@ class _Names:
         self._counts: dict[str, int] = {}
         self._sorted: dict[tuple[str, str], str] = {}  # as `_known`, once all names are
         self._made: set[str] = set()
+        self.namespace = ""  # of the object that is built
         self._resources = {
             str(_of(obj, "spec").get("extendedResourceName")) for obj in objects if obj.get("kind") == "DeviceClass"
         }
@@ -243,23 +235,19 @@ class _Names:
         is_fine = not isinstance(value, str) or not value or value in self._made or is_plain(value)
         return value if is_fine else self.of("text", value)
 
-    def metadata(self, obj: Json, kind: str) -> Json:
-        """Name, namespace, UID and times of an object."""
-        given = _of(obj, "metadata")
-        named_elsewhere = kind in ("node", "namespace", "group")  # by the name alone
-        name = given.get("name") if named_elsewhere else f"{given.get('namespace') or ''}\0{given.get('name')}"
-        found: Json = {"name": self.of(kind, name)}
-        if given.get("namespace"):
-            found["namespace"] = self.of("namespace", given["namespace"])
-        if given.get("uid"):
-            found["uid"] = self.of("uid", given["uid"])
-        return found | _picked(given, ("creationTimestamp", "deletionTimestamp"))
+    def built(self, fields: Any, given: Any) -> Any:
+        """Of `given` what its fields say: a function makes a value, a list stands for each item."""
+        if isinstance(fields, list):
+            return [self.built(fields[0], one) for one in given]
+        if isinstance(fields, dict):
+            return {name: self.built(of, given[name]) for name, of in fields.items() if given.get(name) is not None}
+        return fields(self, given)
 
-    def _named(self, kind: str, namespace: object, name: object) -> str:
-        """Of names in several namespaces: they sort as (namespace, name)."""
-        return self.of(kind, f"{namespace or ''}\0{name}") if name else ""
+    def own(self, kind: str, name: object) -> str:
+        """The number of a name in the namespace of the object. Such names sort as (namespace, name)."""
+        return self.of(kind, f"{self.namespace}\0{name}") if name else ""
 
-    def _labels(self, given: Json) -> Json:
+    def labels(self, given: Json) -> Json:
         found = {}
         for label, value in given.items():
             if label in _TOPOLOGY:
@@ -294,39 +282,28 @@ class _Names:
         rank = self._ranks.get(label, {}).get(value)
         return self.of("label", label), self._keep(str(rank)) if rank is not None else self.of("value", value)
 
-    def _nodes_of(self, spec: Json) -> Json:
-        """What limits the nodes of a pod, and its priority."""
-        found = _picked(spec, ("priority",))
-        if selector := _of(spec, "nodeSelector"):
-            found["nodeSelector"] = dict(self._selected_label(*one) for one in selector.items())
-        if terms := _of(spec, "affinity", "nodeAffinity", _REQUIRED).get("nodeSelectorTerms"):
-            required = {"nodeSelectorTerms": [self._term(one) for one in terms]}
-            found["affinity"] = {"nodeAffinity": {_REQUIRED: required}}
-        if tolerations := spec.get("tolerations"):
-            found["tolerations"] = [self._taint(one) for one in tolerations]
-        return found
+    def selector(self, given: Json) -> Json:
+        return dict(self._selected_label(*one) for one in given.items())
 
-    def _term(self, given: Json) -> Json:
-        found: Json = {}
-        for field, named in (("matchExpressions", None), ("matchFields", _HOSTNAME)):
-            if conditions := given.get(field):
-                found[field] = [self._condition(one, named or one["key"]) for one in conditions]
-        return found
+    def label(self, name: str) -> str:
+        return self._selected_label(name, "")[0]
+
+    def condition(self, given: Json) -> Json:
+        return self._condition(given, given["key"])
+
+    def field_condition(self, given: Json) -> Json:
+        """A field of a node has the names that the label of its host has."""
+        return self._condition(given, _HOSTNAME)
 
     def _condition(self, given: Json, label: str) -> Json:
-        """`label` says what the values are: a field of a node has the names that the label of its host has."""
         values = [self._selected_label(label, value)[1] for value in given.get("values") or ()]
-        key = given["key"] if label == _HOSTNAME else self._selected_label(label, "")[0]
+        key = given["key"] if label == _HOSTNAME else self.label(label)
         return {"key": key, "operator": given["operator"], "values": values}
 
-    def _taint(self, given: Json) -> Json:
-        """A taint of a node or a device, or a toleration."""
-        key = str(given.get("key") or "")
-        known = self._keep(key) if key in TAINTS else self.of("taint", key)
-        found = {"key": known, "value": self.of("value", given.get("value"))}
-        return {name: text for name, text in found.items() if text} | _picked(given, ("operator", "effect"))
+    def taint(self, key: str) -> str:
+        return self._keep(key) if key in TAINTS else self.of("taint", key)
 
-    def _annotations(self, given: Json) -> Json:
+    def annotations(self, given: Json) -> Json:
         found = {}
         for name, value in given.items():
             if name in _GROUPS:
@@ -353,139 +330,25 @@ class _Names:
         label = self._levels.get(name, name)
         return self._keep(label) if label == ONE_NODE else self._selected_label(label, "")[0]
 
-    # -- kinds ---------------------------------------------------------------------------------------------------
+    def labels_of_node(self, given: Json) -> Json:
+        selected = (one for one in given.items() if one[0] in self._selected)
+        return self.labels(given) | dict(self._selected_label(*one) for one in selected)
 
-    def node(self, obj: Json) -> Json:
-        metadata = self.metadata(obj, "node")
-        labels = _of(obj, "metadata", "labels")
-        selected = (one for one in labels.items() if one[0] in self._selected)
-        metadata["labels"] = self._labels(labels) | dict(self._selected_label(*one) for one in selected)
-        spec, status = _picked(_of(obj, "spec"), ("unschedulable",)), _of(obj, "status")
-        if taints := _of(obj, "spec").get("taints"):
-            spec["taints"] = [self._taint(one) for one in taints]
-        conditions = [_picked(one, ("lastHeartbeatTime",)) for one in status.get("conditions") or ()]
-        offered = _picked(allocatable := _of(status, "allocatable"), filter(is_resource, allocatable))
-        return {"metadata": metadata, "spec": spec, "status": {"allocatable": offered, "conditions": conditions}}
+    def offered(self, given: Json) -> Json:
+        return _picked(given, filter(is_resource, given))
 
-    def pod(self, obj: Json) -> Json:
-        given, spec, status = _of(obj, "metadata"), _of(obj, "spec"), _of(obj, "status")
-        namespace, metadata = given.get("namespace"), self.metadata(obj, "pod")
-        metadata["labels"] = self._labels(_of(given, "labels"))
-        metadata["annotations"] = self._annotations(_of(given, "annotations"))
-        metadata["ownerReferences"] = [
-            {
-                "kind": one["kind"] if one.get("kind") in _OWNERS else "Owner",
-                "name": self._named("owner", namespace, one.get("name")),
-                **_picked(one, ("controller",)),
-            }
-            for one in given.get("ownerReferences") or ()
-        ]
-        claims = [self._entry(namespace, one) for one in spec.get("resourceClaims") or ()]
-        made = {"containers": [self._container(one) for one in spec.get("containers") or ()], **self._nodes_of(spec)}
-        made["initContainers"] = [
-            {**self._container(one), **_picked(one, ("restartPolicy",))} for one in spec.get("initContainers") or ()
-        ]
-        if claims:
-            made["resourceClaims"] = claims
-        if spec.get("nodeName"):
-            made["nodeName"] = self.of("node", spec["nodeName"])
-        if spec.get("schedulerName"):
-            known = spec["schedulerName"] in ("default-scheduler", "berth-scheduler")
-            made["schedulerName"] = spec["schedulerName"] if known else self.of("scheduler", spec["schedulerName"])
-        if group := _of(spec, "schedulingGroup").get("podGroupName"):
-            made["schedulingGroup"] = {"podGroupName": self.of("group", group)}
-        made["schedulingGates"] = [{"name": "gate"} for _ in spec.get("schedulingGates") or ()]
-        return {"metadata": metadata, "spec": made, "status": self._pod_status(namespace, status)}
+    def requested(self, given: Json) -> Json:
+        own = {self.resource(name): amount for name, amount in given.items() if name in self._resources}
+        return self.offered(given) | own
 
-    def _pod_status(self, namespace: object, status: Json) -> Json:
-        found = _picked(status, ("phase", "startTime"))
-        ends = [_of(one, "state", "terminated") for one in status.get("containerStatuses") or ()]
-        found["containerStatuses"] = [{"state": {"terminated": _picked(one, ("finishedAt",))}} for one in ends if one]
-        found["resourceClaimStatuses"] = [
-            {
-                "name": self.of("entry", one.get("name")),
-                "resourceClaimName": self._named("claim", namespace, one.get("resourceClaimName")),
-            }
-            for one in status.get("resourceClaimStatuses") or ()
-        ]
-        if name := _of(status, "extendedResourceClaimStatus").get("resourceClaimName"):
-            found["extendedResourceClaimStatus"] = {"resourceClaimName": self._named("claim", namespace, name)}
-        return found
-
-    def _entry(self, namespace: object, given: Json) -> Json:
-        found = {"name": self.of("entry", given.get("name"))}
-        for field, kind in (("resourceClaimName", "claim"), ("resourceClaimTemplateName", "template")):
-            if given.get(field):
-                found[field] = self._named(kind, namespace, given[field])
-        return found
-
-    def _container(self, given: Json) -> Json:
-        resources = _of(given, "resources")
-        asked = _of(resources, "requests")
-        own = {self._resource(name): amount for name, amount in asked.items() if name in self._resources}
-        found: Json = {"requests": _picked(asked, filter(is_resource, asked)) | own}
-        if resources.get("claims"):
-            found["claims"] = [
-                {"name": self.of("entry", one.get("name")), **self._request_named(one)} for one in resources["claims"]
-            ]
-        return {"name": self.of("container", given.get("name")), "resources": found}
-
-    def _request_named(self, given: Json) -> Json:
-        return {"request": self._request_name(given["request"])} if given.get("request") else {}
-
-    def _request_name(self, name: object) -> str:
+    def request_name(self, name: object) -> str:
         """The name of a request; `request/alternative` has two parts."""
         return "/".join(self.of("request", part) for part in str(name).split("/"))
 
-    def slice(self, obj: Json) -> Json:
-        spec = _of(obj, "spec")
-        pool = _of(spec, "pool")
-        made = {"driver": self._domain(spec["driver"]), **_picked(spec, ("allNodes", "perDeviceNodeSelection"))}
-        if spec.get("sharedCounters"):
-            made["sharedCounters"] = [self._counters(one, "name") for one in spec["sharedCounters"]]
-        if spec.get("nodeName"):
-            made["nodeName"] = self.of("node", spec["nodeName"])
-        made["pool"] = {
-            "name": self.of("node", pool.get("name")),
-            **_picked(pool, ("generation", "resourceSliceCount")),
-        }
-        made["devices"] = [self._device(one) for one in spec.get("devices") or ()]
-        return {"metadata": self.metadata(obj, "slice"), "spec": made}
-
-    def _device(self, given: Json) -> Json:
-        found: Json = {
-            "name": self._device_name(given["name"]),
-            **_picked(given, ("allNodes", "allowMultipleAllocations")),
-        }
-        found["attributes"] = dict(self._attribute(*one) for one in (given.get("attributes") or {}).items())
-        capacity = (given.get("capacity") or {}).items()
-        found["capacity"] = {self._amount(name): self._capacity(value) for name, value in capacity}
-        if given.get("consumesCounters"):
-            found["consumesCounters"] = [self._counters(one, "counterSet") for one in given["consumesCounters"]]
-        if given.get("taints"):
-            found["taints"] = [self._taint(one) for one in given["taints"]]
-        return found
-
-    def _pool(self, name: str) -> str:
-        return self.of("node", name)
-
-    def _device_name(self, name: str) -> str:
+    def device_name(self, name: str) -> str:
         return self._keep(name) if DEVICES.fullmatch(name) else self.of("device", name)
 
-    def _capacity(self, given: Json) -> Json:
-        found = _picked(given, ("value",))
-        if policy := _of(given, "requestPolicy"):
-            found["requestPolicy"] = _picked(policy, ("default", "validValues"))
-            if bounds := _of(policy, "validRange"):
-                found["requestPolicy"]["validRange"] = _picked(bounds, ("min", "max", "step"))
-        return found
-
-    def _counters(self, given: Json, field: str) -> Json:
-        """A set of counters, or what a device takes of it. `field` has the name of the set."""
-        counters = {self._amount(name): {"value": one["value"]} for name, one in given["counters"].items()}
-        return {field: self.of("counters", given[field]), "counters": counters}
-
-    def _domain(self, name: str) -> str:
+    def domain(self, name: str) -> str:
         """A driver, or the domain of an attribute. An unknown one keeps what says which devices a driver has."""
         if name in DOMAINS:
             return self._keep(name)
@@ -496,17 +359,20 @@ class _Names:
 
     def _qualified(self, name: str, short: Callable[[str], str]) -> str:
         domain, slash, last = name.rpartition("/")
-        return self._keep(f"{self._domain(domain) if slash else ''}{slash}{short(last)}")
+        return self._keep(f"{self.domain(domain) if slash else ''}{slash}{short(last)}")
 
     def _attribute_name(self, short: str) -> str:
         """An identifier of CEL."""
         return self._keep(short if short in ATTRIBUTES | EXPRESSION else self.of("attribute", short).replace("-", "_"))
 
-    def _amount(self, name: str) -> str:
+    def amount(self, name: str) -> str:
         """The name of a capacity or a counter. In an expression, one that is not known is an attribute."""
         return self._qualified(
             name, lambda short: self._keep(short) if short in AMOUNTS else self._attribute_name(short)
         )
+
+    def attributes(self, given: Json) -> Json:
+        return dict(self._attribute(*one) for one in given.items())
 
     def _attribute(self, name: str, value: Json) -> tuple[str, Json]:
         """An attribute: texts, numbers and versions that may be those of one piece become numbers."""
@@ -532,10 +398,7 @@ class _Names:
         number = int(self.of("number", str(value)).rpartition("-")[2])
         return number if field == "int" else self._keep(f"0.0.{number}")
 
-    def _selectors(self, given: Iterable[Json]) -> list[Json]:
-        return [{"cel": {"expression": self._expression(one["cel"]["expression"])}} for one in given]
-
-    def _expression(self, text: str) -> str:
+    def expression(self, text: str) -> str:
         """A CEL expression, with numbers for the names in it. Comments are left out."""
         return self._keep(_TOKEN.sub(self._token, text))
 
@@ -556,7 +419,7 @@ class _Names:
             return token
         if text in self._made or (("value", text) not in self._known and is_of_vendor(text)):
             return token
-        return f'"{self._domain(text) if ("domain", text) in self._known else self._of_value(text)}"'
+        return f'"{self.domain(text) if ("domain", text) in self._known else self._of_value(text)}"'
 
     def _of_value(self, text: str) -> str:
         """What the text became where an attribute has it."""
@@ -565,30 +428,7 @@ class _Names:
         found = next((one for one in known if one is not None), None) or self.of("value", text)
         return found.replace("-", "_") if found.startswith("attribute-") else found
 
-    def claim(self, obj: Json) -> Json:
-        given, status = _of(obj, "metadata"), _of(obj, "status")
-        metadata, namespace = self.metadata(obj, "claim"), given.get("namespace")
-        metadata["annotations"] = self._marks(_of(given, "annotations"))
-        metadata["ownerReferences"] = [
-            {**_picked(one, ("apiVersion", "kind", "controller")), **self._consumer(namespace, one)}
-            for one in given.get("ownerReferences") or ()
-            if one.get("kind") == "Pod"
-        ]
-        devices = _of(obj, "spec", "devices")
-        made = {"requests": [self._request(one) for one in devices.get("requests") or ()]}
-        if devices.get("constraints"):
-            made["constraints"] = [self._constraint(one) for one in devices["constraints"]]
-        found: Json = {"metadata": metadata, "spec": {"devices": made}, "status": {}}
-        if allocation := status.get("allocation"):
-            results = [self._result(one) for one in _of(allocation, "devices").get("results") or ()]
-            found["status"]["allocation"] = {"devices": {"results": results}}
-        found["status"]["reservedFor"] = [
-            {**_picked(one, ("resource", "apiGroup")), **self._consumer(namespace, one)}
-            for one in status.get("reservedFor") or ()
-        ]
-        return found
-
-    def _marks(self, notes: Json) -> Json:
+    def marks(self, notes: Json) -> Json:
         """What Berth wrote to a claim about its pod: the group, and its part of that."""
         found: Json = _picked(notes, (EXTENDED_CLAIM_ANNOTATION,))
         if group := notes.get(GroupSource.BERTH.value):
@@ -599,100 +439,193 @@ class _Names:
             found[PART_ANNOTATION] = self._keep(str(part._replace(subgroup=subgroup)))
         return found
 
-    def _consumer(self, namespace: object, given: Json) -> Json:
+    def owners_of_claim(self, given: Iterable[Json]) -> list[Json]:
+        """The pods among them."""
+        pods = (one for one in given if one.get("kind") == "Pod")
+        return [{**_picked(one, ("apiVersion", "kind", "controller")), **self.consumer(one)} for one in pods]
+
+    def consumer(self, given: Json) -> Json:
         is_pod = given.get("resource", "pods") == "pods"
-        name = self._named("pod", namespace, given.get("name")) if is_pod else self.of("group", given.get("name"))
-        return {"name": name, "uid": self.of("uid", given.get("uid"))}
+        name = self.own("pod", given.get("name")) if is_pod else self.of("group", given.get("name"))
+        return {**_picked(given, ("resource", "apiGroup")), "name": name, "uid": self.of("uid", given.get("uid"))}
 
-    def _request(self, given: Json) -> Json:
-        found: Json = {"name": self._request_name(given.get("name"))}
-        if given.get("exactly"):
-            found["exactly"] = self._asked(given["exactly"])
-        if given.get("firstAvailable"):
-            found["firstAvailable"] = [
-                {"name": self._request_name(one.get("name")), **self._asked(one)} for one in given["firstAvailable"]
-            ]
-        return found
-
-    def _asked(self, given: Json) -> Json:
-        found: Json = {"deviceClassName": self._class(given["deviceClassName"])}
-        found |= _picked(given, ("allocationMode", "count", "adminAccess"))
-        if given.get("selectors"):
-            found["selectors"] = self._selectors(given["selectors"])
-        if given.get("tolerations"):
-            found["tolerations"] = [self._taint(one) for one in given["tolerations"]]
-        if amounts := _of(given, "capacity", "requests"):
-            found["capacity"] = {"requests": {self._amount(name): value for name, value in amounts.items()}}
-        return found
-
-    def _class(self, name: str) -> str:
+    def class_(self, name: str) -> str:
         return self._keep(name) if name in CLASSES else self.of("class", name)
 
-    def _resource(self, name: str) -> str:
+    def resource(self, name: str) -> str:
         """An extended resource of a DeviceClass."""
         return self._keep(name if name in PLUGIN_RESOURCES else f"example.com/{self.of('resource', name)}")
 
-    def _constraint(self, given: Json) -> Json:
-        found: Json = {
-            field: self._qualified(given[field], self._attribute_name)
-            for field in ("matchAttribute", "distinctAttribute")
-            if given.get(field)
-        }
-        if given.get("requests"):
-            found["requests"] = [self._request_name(one) for one in given["requests"]]
-        return found
+    def attribute_name(self, name: str) -> str:
+        return self._qualified(name, self._attribute_name)
 
-    def _result(self, given: Json) -> Json:
-        found = {
-            "request": self._request_name(given.get("request")),
-            "driver": self._domain(given["driver"]),
-            "pool": self.of("node", given.get("pool")),
-            "device": self._device_name(given["device"]),
-            **_picked(given, ("adminAccess",)),
-        }
-        if given.get("shareID"):
-            found["shareID"] = self.of("uid", given["shareID"])
-        if amounts := given.get("consumedCapacity"):
-            found["consumedCapacity"] = {self._amount(name): value for name, value in amounts.items()}
-        return found
+    def scheduler(self, name: str) -> str:
+        return name if name in ("default-scheduler", "berth-scheduler") else self.of("scheduler", name)
 
-    def device_class(self, obj: Json) -> Json:
-        metadata = self.metadata(obj, "class") | {"name": self._class(_of(obj, "metadata")["name"])}
-        spec = _of(obj, "spec")
-        made: Json = {"selectors": self._selectors(spec.get("selectors") or ())}
-        if spec.get("extendedResourceName"):
-            made["extendedResourceName"] = self._resource(spec["extendedResourceName"])
-        return {"metadata": metadata, "spec": made}
+    def owner(self, kind: str) -> str:
+        return kind if kind in _OWNERS else "Owner"
 
-    def rule(self, obj: Json) -> Json:
-        selector = _of(obj, "spec", "deviceSelector")
-        made: Json = {}
-        for field, name_of in (("driver", self._domain), ("device", self._device_name), ("pool", self._pool)):
-            if selector.get(field):
-                made[field] = name_of(selector[field])
-        taint = self._taint(_of(obj, "spec", "taint"))
-        return {"metadata": self.metadata(obj, "rule"), "spec": {"deviceSelector": made, "taint": taint}}
 
-    def pod_group(self, obj: Json) -> Json:
-        """A PodGroup or a CompositePodGroup."""
-        spec, namespace = _of(obj, "spec"), _of(obj, "metadata").get("namespace")
-        made: Json = _picked(spec, ("minMember", "scheduleTimeoutSeconds"))
-        if gang := _picked(_of(spec, "schedulingPolicy", "gang"), ("minCount", "minGroupCount")):
-            made["schedulingPolicy"] = {"gang": gang}
-        if levels := _of(spec, "schedulingConstraints").get("topology"):
-            made["schedulingConstraints"] = {
-                "topology": [{"key": self._selected_label(one["key"], "")[0]} for one in levels]
-            }
-        if parent := spec.get("parentCompositePodGroupName"):
-            made["parentCompositePodGroupName"] = self.of("group", parent)
-        if claims := spec.get("resourceClaims"):
-            made["resourceClaims"] = [self._entry(namespace, one) for one in claims]
-        return {"metadata": self.metadata(obj, "group"), "spec": made}
+# -- the fields that stay, by kind: a function makes a value, a list stands for each item, see _Names.built ----------
 
-    def worker_set(self, obj: Json) -> Json:
-        size = _picked(_of(obj, "spec", "leaderWorkerTemplate"), ("size",))
-        made: Json = {"leaderWorkerTemplate": size, **_picked(_of(obj, "spec"), ("startupPolicy",))}
-        metadata = self.metadata(obj, "group")
-        if LWS_EXCLUSIVE in _of(obj, "metadata", "annotations"):
-            metadata["annotations"] = {LWS_EXCLUSIVE: ""}
-        return {"metadata": metadata, "spec": made}
+
+def _same(_: _Names, value: Any) -> Any:
+    """A value that names nothing; a text that is not known becomes a number, too, see _Names.vetted."""
+    return value
+
+
+def _kept(*fields: str) -> Json:
+    return dict.fromkeys(fields, _same)
+
+
+def _of_cluster(kind: str) -> Callable[[_Names, object], str]:
+    return lambda names, name: names.of(kind, name)
+
+
+def _of_namespace(kind: str) -> Callable[[_Names, object], str]:
+    return lambda names, name: names.own(kind, name)
+
+
+_NODE, _GROUP = _of_cluster("node"), _of_cluster("group")
+
+
+def _metadata(name: Callable[[_Names, Any], str], **more: Any) -> Json:
+    known = {"name": name, "namespace": _of_cluster("namespace"), "uid": _of_cluster("uid")}
+    return {**known, **_kept("creationTimestamp", "deletionTimestamp"), **more}
+
+
+def _by_amount(of: Any) -> Callable[[_Names, Json], Json]:
+    """Of values by the name of a capacity or a counter."""
+    return lambda names, given: {names.amount(name): names.built(of, value) for name, value in given.items()}
+
+
+_TAINT = {"key": _Names.taint, "value": _of_cluster("value"), **_kept("operator", "effect")}
+_TERM = {"matchExpressions": [_Names.condition], "matchFields": [_Names.field_condition]}
+_ENTRY = {
+    "name": _of_cluster("entry"),
+    "resourceClaimName": _of_namespace("claim"),
+    "resourceClaimTemplateName": _of_namespace("template"),
+}
+_CONTAINER = {
+    "name": _of_cluster("container"),
+    "resources": {
+        "requests": _Names.requested,
+        "claims": [{"name": _of_cluster("entry"), "request": _Names.request_name}],
+    },
+    "restartPolicy": _same,
+}
+_OWNER = {"kind": _Names.owner, "name": _of_namespace("owner"), **_kept("controller")}
+_POD = {
+    "metadata": _metadata(
+        _of_namespace("pod"), labels=_Names.labels, annotations=_Names.annotations, ownerReferences=[_OWNER]
+    ),
+    "spec": {
+        "resourceClaims": [_ENTRY],
+        "containers": [_CONTAINER],
+        "initContainers": [_CONTAINER],
+        "priority": _same,
+        "nodeSelector": _Names.selector,
+        "affinity": {"nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": [_TERM]}}},
+        "tolerations": [_TAINT],
+        "nodeName": _NODE,
+        "schedulerName": _Names.scheduler,
+        "schedulingGroup": {"podGroupName": _GROUP},
+        "schedulingGates": [lambda _, __: {"name": "gate"}],
+    },
+    "status": {
+        **_kept("phase", "startTime"),
+        "containerStatuses": [{"state": {"terminated": _kept("finishedAt")}}],
+        "resourceClaimStatuses": [{"name": _of_cluster("entry"), "resourceClaimName": _of_namespace("claim")}],
+        "extendedResourceClaimStatus": {"resourceClaimName": _of_namespace("claim")},
+    },
+}
+_COUNTERS = _by_amount(_kept("value"))
+_POLICY = {**_kept("default", "validValues"), "validRange": _kept("min", "max", "step")}
+_DEVICE = {
+    "name": _Names.device_name,
+    **_kept("allNodes", "allowMultipleAllocations"),
+    "attributes": _Names.attributes,
+    "capacity": _by_amount({**_kept("value"), "requestPolicy": _POLICY}),
+    "consumesCounters": [{"counterSet": _of_cluster("counters"), "counters": _COUNTERS}],
+    "taints": [_TAINT],
+}
+_SLICE = {
+    "metadata": _metadata(_of_namespace("slice")),
+    "spec": {
+        "driver": _Names.domain,
+        **_kept("allNodes", "perDeviceNodeSelection"),
+        "sharedCounters": [{"name": _of_cluster("counters"), "counters": _COUNTERS}],
+        "nodeName": _NODE,
+        "pool": {"name": _NODE, **_kept("generation", "resourceSliceCount")},
+        "devices": [_DEVICE],
+    },
+}
+_SELECTORS = [{"cel": {"expression": _Names.expression}}]
+_OPTION = {
+    "deviceClassName": _Names.class_,
+    **_kept("allocationMode", "count", "adminAccess"),
+    "selectors": _SELECTORS,
+    "tolerations": [_TAINT],
+    "capacity": {"requests": _by_amount(_same)},
+}
+_NAMED = {"name": _Names.request_name}
+_REQUEST = {**_NAMED, "exactly": _OPTION, "firstAvailable": [{**_NAMED, **_OPTION}]}
+_CONSTRAINT = {
+    "matchAttribute": _Names.attribute_name,
+    "distinctAttribute": _Names.attribute_name,
+    "requests": [_Names.request_name],
+}
+_RESULT = {
+    "request": _Names.request_name,
+    "driver": _Names.domain,
+    "pool": _NODE,
+    "device": _Names.device_name,
+    "adminAccess": _same,
+    "shareID": _of_cluster("uid"),
+    "consumedCapacity": _by_amount(_same),
+}
+_CLAIM = {
+    "metadata": _metadata(_of_namespace("claim"), annotations=_Names.marks, ownerReferences=_Names.owners_of_claim),
+    "spec": {"devices": {"requests": [_REQUEST], "constraints": [_CONSTRAINT]}},
+    "status": {"allocation": {"devices": {"results": [_RESULT]}}, "reservedFor": [_Names.consumer]},
+}
+_POD_GROUP = {
+    "metadata": _metadata(_GROUP),
+    "spec": {
+        **_kept("minMember", "scheduleTimeoutSeconds"),
+        "schedulingPolicy": {"gang": _kept("minCount", "minGroupCount")},
+        "schedulingConstraints": {"topology": [{"key": _Names.label}]},
+        "parentCompositePodGroupName": _GROUP,
+        "resourceClaims": [_ENTRY],
+    },
+}
+_FIELDS: Mapping[str, Json] = {
+    "Node": {
+        "metadata": _metadata(_NODE, labels=_Names.labels_of_node),
+        "spec": {"unschedulable": _same, "taints": [_TAINT]},
+        "status": {"allocatable": _Names.offered, "conditions": [_kept("lastHeartbeatTime")]},
+    },
+    "Pod": _POD,
+    "ResourceSlice": _SLICE,
+    "ResourceClaim": _CLAIM,
+    "DeviceClass": {
+        "metadata": _metadata(_Names.class_),
+        "spec": {"selectors": _SELECTORS, "extendedResourceName": _Names.resource},
+    },
+    "DeviceTaintRule": {
+        "metadata": _metadata(_of_namespace("rule")),
+        "spec": {
+            "deviceSelector": {"driver": _Names.domain, "device": _Names.device_name, "pool": _NODE},
+            "taint": _TAINT,
+        },
+    },
+    "Namespace": {"metadata": _metadata(_of_cluster("namespace"))},
+    "PodGroup": _POD_GROUP,
+    "CompositePodGroup": _POD_GROUP,
+    "LeaderWorkerSet": {
+        "metadata": _metadata(
+            _GROUP, annotations=lambda _, notes: {LWS_EXCLUSIVE: ""} if LWS_EXCLUSIVE in notes else {}
+        ),
+        "spec": {"leaderWorkerTemplate": _kept("size"), **_kept("startupPolicy")},
+    },
+}

@@ -18,11 +18,10 @@ from extender.api.pods import SCHEDULER, Pod, decode_pod
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted, one_line
 from extender.cache import ClusterCache
-from extender.cluster import WatchedResource
 from extender.console import NO_BUDGETS
 from extender.replay import version_problem
 from extender.replay.emptied_nodes import has_whole_gpus
-from extender.runtime.informers import watched_resources
+from extender.runtime.informers import object_appliers
 from extender.vendors import PLUGIN_RESOURCES
 
 NEEDED = {
@@ -132,9 +131,7 @@ def _node_of(pod: Json) -> str:
 class _Reader:
     def __init__(self, found: ClusterReading) -> None:
         self._found = found
-        # Kinds of groups are read through group_policy_of: two of them have one name.
-        kinds = {kind.list_kind.removesuffix("List"): kind for kind in watched_resources(found.cache, lambda: 0.0)}
-        self._kinds: dict[str, WatchedResource] = {name: kinds[name] for name in (*NEEDED, "Namespace")}
+        self._appliers = object_appliers(found.cache)
         self._slice_nodes: dict[str, None] = {}
         self._nodes: set[str] = set()
         self._read: dict[tuple[str, ...], Json] = {}  # by version, kind and name
@@ -158,7 +155,7 @@ class _Reader:
             if kind == BUDGET:
                 self._found.budgets.append(obj)
                 self._found.kinds.add(kind)
-            elif kind in self._kinds:
+            elif kind in self._appliers:
                 self._apply(kind, obj)
                 self._found.kinds.add(kind)
         except WireError as error:
@@ -181,7 +178,7 @@ class _Reader:
         if kind == "Pod":
             self._add_pod(obj)
             return
-        self._kinds[kind].apply(f"{namespace}/{name}" if namespace else name, obj)
+        self._appliers[kind](obj)
         if kind == "ResourceClaim":
             found.claims[ObjectKey(namespace or "", name)] = obj
         elif kind == "Node":
@@ -227,5 +224,5 @@ class _Reader:
         else:
             for name in self._slice_nodes:
                 obj: Json = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
-                self._kinds["Node"].apply(name, obj)
+                self._appliers["Node"](obj)
                 self._found.fleet.append(obj)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.api.label_domains import label_domains
 from extender.api.pods import Pod
-from extender.api.request_mix import WHOLE
 from extender.assess.cluster_reading import ClusterReading
 from extender.assess.pod_sets import PodSet, says_places
 from extender.assess.unread import Unread
@@ -20,12 +19,12 @@ from extender.explain.fleet_rows import (
     letters,
     product,
     shown_bits,
+    stranded_gpus,
     takes_no_pods,
 )
 from extender.scheduling import path_labels
 from extender.topology.link_knowledge import Links, is_equal_for_all, links_of
 from extender.topology.ring import joined_sets
-from extender.topology.score_parts import left_over, stranded
 from extender.vendors import PLUGIN_RESOURCES, driver_of
 
 _MAX_BREAKERS = 20  # pods that are named
@@ -123,7 +122,7 @@ def fleet_state(
 ) -> FleetState:
     """The state of the fleet. `spread` are the UIDs of the pods of gangs that have several nodes."""
     closed = {name: closed_devices(node_info) for name, node_info in snapshot.node_infos.items()}
-    found = FleetState(_products(reading, snapshot, closed, unread))
+    found = FleetState(_products(reading, snapshot, unread))
     sets, facts = dict[str, BrokenSets](), dict[tuple[str, Links, bool], NodeFacts]()
     for name, node_info in snapshot.node_infos.items():
         if node_info.fabric is None:
@@ -147,9 +146,7 @@ def fleet_state(
 # -- products -----------------------------------------------------------------------------------------------------
 
 
-def _products(
-    reading: ClusterReading, snapshot: Snapshot, closed: Mapping[str, int], unread: Unread
-) -> list[ProductState]:
+def _products(reading: ClusterReading, snapshot: Snapshot, unread: Unread) -> list[ProductState]:
     found: dict[str, ProductState] = {}
     for name, node_info in snapshot.node_infos.items():
         if not shown_bits(node_info):
@@ -159,8 +156,7 @@ def _products(
         _count(one, node_info, is_known=name not in unread.nodes)
         if node_info.fabric is None or name in unread.nodes:
             continue
-        usable = replace(node_info, busy=node_info.busy | closed[name])
-        one.stranded += stranded(left_over(usable, node_info.in_part_use), snapshot.baseline) / WHOLE
+        one.stranded += stranded_gpus(node_info, snapshot.baseline)
         if links_of(node_info) is Links.UNKNOWN:
             one.largest_set = None
         elif one.largest_set is not None:

@@ -5,23 +5,20 @@ Objects are added one after the other, and none of them is kept: a cluster may h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TypeVar
 
-from extender.api.fields import Json, inner, integer, many, need, string, string_map
+from extender.api.fields import Json, inner, integer, many, naming, need, string, string_map
 from extender.api.pod_affinity import LabelSelector, label_selector
 from extender.api.pod_amounts import Amounts, allocatable_of, requests_of
 from extender.api.pods import Pod, decode_pod
 from extender.assess.cluster_reading import BUDGET, ClusterReading
-from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted
 from extender.cache import ClusterCache
 
 SKEW = timedelta(minutes=6)  # of clocks: less than what GPU-hours are rounded to
 _NAMED = 3  # pods in a sentence
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,23 +62,23 @@ class ClusterFacts:
 
     def add(self, obj: Json) -> None:
         """Add a Node, a Pod or a PodDisruptionBudget. Raises WireError that names the object."""
-        match obj.get("kind"):
-            case "Node":
-                self.allocatable[read(obj, _name)] = read(obj, allocatable_of)
-            case kind if kind == BUDGET:
-                self.budgets.append(read(obj, _budget))
-            case "Pod":
-                self.add_pod(obj, read(obj, decode_pod))
+        with naming(obj):
+            match obj.get("kind"):
+                case "Node":
+                    self.allocatable[need(inner(obj, "metadata", ""), "name", "metadata")] = allocatable_of(obj)
+                case kind if kind == BUDGET:
+                    self.budgets.append(_budget(obj))
+                case "Pod":
+                    self.add_pod(obj, decode_pod(obj))
 
     def add_pod(self, obj: Json, pod: Pod) -> None:
-        """Add a pod that is decoded already."""
+        """Add a pod that is decoded already. Raises WireError that does not name it."""
         if pod.ended:
             self.ended.add(pod.uid)
         elif pod.concerns_berth:
             self.pods[pod.uid] = _facts(obj, pod)
         elif pod.node_name:
-            amounts = read(obj, requests_of)
-            self.used[pod.node_name] = self.used.get(pod.node_name, Amounts()).plus(amounts)
+            self.used[pod.node_name] = self.used.get(pod.node_name, Amounts()).plus(requests_of(obj))
             if pod.jobs:
                 self.others[pod.uid] = _facts(obj, pod)
 
@@ -100,7 +97,8 @@ def facts_of(reading: ClusterReading) -> ClusterFacts:
     for obj in (*reading.fleet, *reading.others, *reading.budgets):
         found.add(obj)
     for uid, pod in decoded.items():
-        found.add_pod(reading.requests[uid], pod)
+        with naming(reading.requests[uid]):
+            found.add_pod(reading.requests[uid], pod)
     return found
 
 
@@ -128,15 +126,6 @@ def _times(reading: ClusterReading) -> Iterator[datetime]:
                 yield found
 
 
-def read(obj: Json, what: Callable[[Json], T]) -> T:
-    """A part of an object. Raises WireError that names the object."""
-    try:
-        return what(obj)
-    except WireError as error:
-        where = f"{obj.get('kind')} {(obj.get('metadata') or {}).get('name')}"
-        raise WireError(f"{where}: {error.path}", error.problem) from error
-
-
 def time_of(text: object) -> datetime | None:
     """A time of the API; None if it is none."""
     try:
@@ -150,17 +139,12 @@ def _facts(obj: Json, pod: Pod) -> PodFacts:
     priority = inner(obj, "spec", "").get("priority")
     return PodFacts(
         pod,
-        read(obj, requests_of),
+        requests_of(obj),
         priority if isinstance(priority, int) else 0,
         _owner(obj),
-        read(obj, lambda one: string_map(inner(one, "metadata", ""), "labels", "metadata")),
+        string_map(inner(obj, "metadata", ""), "labels", "metadata"),
         time_of(inner(obj, "status", "").get("startTime")),
     )
-
-
-def _name(obj: Json) -> str:
-    found: str = need(inner(obj, "metadata", ""), "name", "metadata")
-    return found
 
 
 def _budget(obj: Json) -> Budget:

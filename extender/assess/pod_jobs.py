@@ -289,10 +289,8 @@ def _ran_seconds(pod: Json) -> float | None:
 
 def _seconds(time: object) -> float | None:
     """A time of the API in seconds; None if it is none."""
-    try:
-        return datetime.datetime.fromisoformat(str(time)).replace(tzinfo=datetime.UTC).timestamp()
-    except ValueError:
-        return None
+    found = time_of(time)
+    return found.timestamp() if found is not None else None
 
 
 def _of_product(spec: Json, node_info: NodeInfo, results: Iterable[Result]) -> Json:

@@ -60,11 +60,16 @@ def _free_in_words(products: Sequence[ProductState]) -> Iterator[str]:
     yield f"{free} free"
     if measured:
         of = "them" if len(measured) == len(products) else f"the {sum(one.free for one in measured)} of DRA drivers"
-        yield f"{sum(one.stranded for one in measured):.0f} of {of} of no use to the typical job"
+        parts = ", free parts of shared GPUs counted" if any(one.shared for one in measured) else ""
+        yield f"{sum(one.stranded for one in measured):.0f} of {of} of no use to the typical job{parts}"
     elif products:
         yield "how many of them are of no use to the typical job is not known"
     if closed:
         yield f"{closed} in no use, but with a device taint or on nodes that take no pods"
+    if drifting := sum(one.drifting for one in products):
+        yield f"{drifting} in use by processes without a claim"
+    if unhealthy := sum(one.unhealthy for one in products):
+        yield f"{unhealthy} with a fault that the agent reports"
     if unknown := sum(one.unknown for one in products):
         yield f"{unknown} free or not, which is not known"
 

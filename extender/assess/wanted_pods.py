@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from extender.allocation import Snapshot
-from extender.api.fields import Json, inner, integer, string
+from extender.api.fields import Json, inner, integer, naming, string
 from extender.api.group_topology import KUEUE_TOPOLOGY
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_amounts import Amounts, requests_of
 from extender.api.pod_annotations import TOPOLOGY_ANNOTATION
 from extender.api.pod_groups import MINIMUM, GroupKey, GroupPolicy, GroupSource
 from extender.api.pods import SCHEDULER, Pod
-from extender.assess.pod_facts import ClusterFacts, read
+from extender.assess.pod_facts import ClusterFacts
 from extender.assess.pod_jobs import product_expression
 from extender.base.berth_errors import WireError
 from extender.defrag import Asked
@@ -202,7 +202,10 @@ def _new(
     pods: Sequence[HypotheticalPod], objects: Iterable[Json], text: str, policies: Mapping[GroupKey, GroupPolicy]
 ) -> Wanted:
     """Pods that do not exist yet. Each asks for as much CPU and memory as the largest of their templates."""
-    each = [read(one.pod, requests_of) for obj in objects for one in pod_templates(obj)]
+    each = list[Amounts]()
+    for obj in objects:
+        with naming(obj):
+            each += [requests_of(one.pod) for one in pod_templates(obj)]
     largest = Amounts(max(one.cpu for one in each), max(one.ram for one in each), 1)
     found = tuple(replace(one.pod, scheduler=SCHEDULER) for one in pods)
     claims = {claim.key: claim for one in pods for claim in one.claims}

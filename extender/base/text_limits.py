@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 USER_BYTES = 128  # of one part that a user wrote; a label value has at most 63 bytes, a UUID 36
 REASON_BYTES = 512  # of a reason, which the reply to a filter request repeats for each node
 REMEMBERED_TEXT = 256  # characters; a cache by the text of a user keeps no longer one, since it counts its entries only
@@ -71,3 +73,8 @@ def shown(value: object) -> str:
 def counted(count: int, one: str, many: str = "") -> str:
     """The count with its noun: '1 node', '2 nodes'. `many` is the plural if it is not the noun with an 's'."""
     return f"{count} {one if count == 1 else many or one + 's'}"
+
+
+def first_few(names: Sequence[str], most: int) -> str:
+    """The first names, `most` at most, and the number of the others: 'n1, n2 and 3 more'."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

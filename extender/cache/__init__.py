@@ -10,10 +10,10 @@ The whole story, from an event to a snapshot:
    driver that changes a node too often waits for a timer, and its newest objects are used then.
 4. `snapshot` builds the NodeInfo of each marked node (`NodeInfoBuilder`); `rebuild` does a part of it before. Equal
    nodes share one state (`NodeInfos`), so that an evaluation is done once for all of them. A node whose build fails
-   keeps its last NodeInfo, and is tried again later. If nothing changed, the snapshot is the same object.
+   keeps its last NodeInfo until its data change. If nothing changed, the snapshot is the same object.
 
 `Reservations` holds devices between filter and bind; its table is in `allocated_devices.py`. What happens later without
-an event is one list of timers (`cache_timers.py`): the ends of holds, changes that waited, silent agents, failed nodes.
+an event is one list of timers (`cache_timers.py`): the ends of holds, changes that waited, silent agents.
 
 The cache opens no socket and reads no clock: callers pass the time as `now`.
 """

@@ -1,9 +1,8 @@
-"""What the cache does later, without an event: one list of timers, and the three things that wait in it beside holds.
+"""What the cache does later, without an event: one list of timers, and the two things that wait in it beside holds.
 
 * A `Cooldown` limits how often a driver or an agent can have nodes built again. A change beyond its limit is not lost:
   the cache uses the newest objects when the timer of the key is due.
 * `AgentReports` finds the agents that do not report any more.
-* `FailedNodes` builds the nodes again whose build failed.
 
 `ClusterCache.expire` is the table of what each timer does. Times are in seconds of the service's clock.
 """
@@ -12,13 +11,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from enum import StrEnum
-from math import inf
 
 from extender.base.timers import Timers
 from extender.base.token_buckets import TokenBuckets
 
-_FIRST_PAUSE, _MAX_PAUSE = 1.0, 60.0  # until nodes whose build failed are built again
-_MAX_SHOWN = 200  # characters of an error text
 _LIVE_MEMORY_SECONDS = 900.0  # until `AgentReports.use_seconds` is called
 
 
@@ -27,10 +23,8 @@ class TimerKind(StrEnum):
 
     HOLD = "hold"
     NODE_CHANGES = "node changes"
-    LINK_CHANGES = "link changes"
     SHARED_POOLS = "shared pools"
     AGENT = "agent"
-    FAILED_NODES = "failed nodes"
 
 
 CacheTimers = Timers[tuple[TimerKind, str]]
@@ -123,35 +117,3 @@ class AgentReports:
     def oldest(self, now: float) -> float:
         """Seconds since the oldest last report among agents that are not silent; 0 without agents."""
         return now - next(iter(self._reported.values()), now)
-
-
-class FailedNodes:
-    """`problems` maps a node to the error of its last build; the node keeps its previous NodeInfo.
-
-    All failed nodes are tried again at once, and then after a pause that doubles until none of them fails.
-    """
-
-    _TIMER = TimerKind.FAILED_NODES, ""
-
-    def __init__(self, timers: CacheTimers) -> None:
-        self._timers = timers
-        self.problems: dict[str, str] = {}
-        self._pause = _FIRST_PAUSE
-
-    def failed(self, node: str, error: Exception) -> None:
-        """The build of a node failed."""
-        if not self.problems:
-            self._timers.at(self._TIMER, -inf)
-        self.problems[node] = f"{type(error).__name__}: {error}"[:_MAX_SHOWN]
-
-    def built(self, node: str) -> None:
-        """A node is built, or deleted."""
-        if self.problems.pop(node, None) is not None and not self.problems:
-            self._pause = _FIRST_PAUSE
-            self._timers.cancel(self._TIMER)
-
-    def expire(self, now: float) -> list[str]:
-        """The nodes to build again now."""
-        self._timers.at(self._TIMER, now + self._pause)
-        self._pause = min(2 * self._pause, _MAX_PAUSE)
-        return list(self.problems)

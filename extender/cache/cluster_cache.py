@@ -19,12 +19,13 @@ from extender.api.pods import Pod
 from extender.api.resource_claims import Claim, Reservation, ReservationState, Result
 from extender.api.resource_slices import PoolKey, Slice, TaintRule
 from extender.cache.allocated_devices import CLAIM, AllocatedDevices, Channels, Holder, ReservationEvent, Reservations
-from extender.cache.cache_timers import CacheTimers, FailedNodes, TimerKind
+from extender.cache.cache_timers import CacheTimers, TimerKind
 from extender.cache.fleet_baseline import FleetBaselineCounter, RequestMixEstimator
 from extender.cache.node_infos import NodeInfoBuilder, NodeInfos
 from extender.cache.object_index import ObjectIndex
-from extender.cache.slice_index import ALL_NODES, LINKS_TOO_OFTEN, SliceIndex
+from extender.cache.slice_index import ALL_NODES, TOO_OFTEN, SliceIndex
 
+_MAX_SHOWN = 200  # characters of an error text
 _MAX_REMEMBERED_CHANGES = 4096  # changed nodes in the log; a ranking that is further behind reads all nodes
 
 
@@ -32,7 +33,7 @@ class CacheListener:
     """Receives events of the cache, and ignores them. A method of a subclass must not call or change the cache."""
 
     def freed(self) -> None:
-        """Devices may be free: a reservation ended, or a node whose build failed is tried again."""
+        """Devices may be free: a reservation ended, or slices that waited are used."""
 
     def pod_changed(self, before: Pod | None, after: Pod | None) -> None:
         """A pod without a node changed. `after` is None when it left the watch: it was bound or deleted."""
@@ -62,8 +63,9 @@ class ClusterCache:
         self._changes, self._gains = ChangeLog(known_since=0), ChangeLog(known_since=0)
         self._gained: dict[str, None] = {}  # nodes that gained room in the current rebuild
         self.version = 0  # of the last snapshot, or of a later `rebuild`
-        self._failed = FailedNodes(self.timers)
-        self.failed_nodes = self._failed.problems  # node to the error of the last build
+        # Node to the error of its last build, which a change of its objects or of their use repeats: equal objects give
+        # an equal result. The node keeps its previous NodeInfo.
+        self.failed_nodes: dict[str, str] = {}
         self._extended_resources: dict[str, str] = {}
         self._snapshot: Snapshot | None = None
 
@@ -205,7 +207,7 @@ class ClusterCache:
     # -- time ------------------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
-        """Do what is due: end holds, use changes that waited, mark silent agents, build failed nodes again."""
+        """Do what is due: end holds, use changes that waited, mark silent agents."""
         touched, frees = set[PoolKey](), False
         for kind, name in self.timers.due(now):
             match kind:
@@ -214,12 +216,9 @@ class ClusterCache:
                 case TimerKind.AGENT:
                     if self.slices.agents.expire(name, exists=name in self.store.nodes):
                         self.slices.dirty[name] = None
-                case TimerKind.FAILED_NODES:
-                    self.slices.dirty.update(dict.fromkeys(self._failed.expire(now)))
-                    frees = True
                 case _:
                     self.slices.end_wait(kind, name, now)
-                    frees |= kind is not TimerKind.LINK_CHANGES
+                    frees = True
             self._snapshot = None
         if self._touch(touched) or frees:
             self.freed()
@@ -241,7 +240,7 @@ class ClusterCache:
     @property
     def agent_problems(self) -> Mapping[str, tuple[str, ...]]:
         """Contradictions in the data of node agents and drivers, by node, as of the last snapshot."""
-        found = dict.fromkeys(self.slices.link_changes.waiting, (LINKS_TOO_OFTEN,))
+        found = dict.fromkeys(self.slices.node_changes.waiting, (TOO_OFTEN,))
         for problems in (self.slices.rejected, self.builder.agent_problems, self.builder.driver_problems):
             found |= {node: (*found.get(node, ()), *sentences) for node, sentences in problems.items()}
         return found
@@ -295,7 +294,7 @@ class ClusterCache:
         node_infos = self._node_infos
         node, old = self.store.nodes.get(name), node_infos.get(name)
         if node is None:
-            self._failed.built(name)
+            self.failed_nodes.pop(name, None)
             self.builder.forget(name)
             node_infos.put(name, None)
             self._fleet.replace(old, None)
@@ -303,10 +302,9 @@ class ClusterCache:
         try:
             new = self.builder.build(node, old, only_use=only_use)
         except Exception as error:  # noqa: BLE001 - a fault in one node's objects must not stop the other nodes
-            self._failed.failed(name, error)
+            self.failed_nodes[name] = f"{type(error).__name__}: {error}"[:_MAX_SHOWN]
             return
-        if name in self.failed_nodes:
-            self._failed.built(name)
+        self.failed_nodes.pop(name, None)
         node_infos.put(name, new)
         if old is None or new.gained(old):
             self._gained[name] = None

@@ -269,8 +269,8 @@ class NodeInfoBuilder:
 
     def _hardware_of(self, node: Node, found: Inventory) -> _Hardware:
         known, live = self._hardware.get(node.name), self._slices.fabric.get(node.name)
-        if known is not None and node.name in self._slices.link_changes.waiting:
-            live = known.live
+        if known is not None and node.name in self._slices.node_changes.waiting:
+            live = known.live  # something else changed the node
         doubted = node.name in self._slices.publishers.changed
         if known is None or known.inventory is not found or known.live is not live or doubted:
             fabric, gpu_bits = self._fabric(node.name, live, found, known)

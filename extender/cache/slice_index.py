@@ -24,19 +24,16 @@ from extender.api.resource_claims import Allocation, Claim
 from extender.api.resource_slices import PoolKey, Slice, TaintRule, is_complete
 from extender.cache.cache_timers import AgentReports, CacheTimers, Cooldown, TimerKind
 from extender.topology.agent_slices import DRIVER as FABRIC_DRIVER
-from extender.topology.agent_slices import hardware_facts
 from extender.topology.sources import agent_slice
 from extender.vendors import whole_identity
 
 ALL_NODES = "*"
 _MAX_AGENT_SLICES = 8  # that are read of a node, the first by name; an agent publishes one
 # Changes of one node's slices. After each, every waiting template may need a long search on the node: 1,024 GPUs of
-# ever new products, written 20 times a second, left pods with matchAttribute 13 % of their rate. A driver that starts
-# writes all its slices at once.
+# ever new products, written 20 times a second, left pods with matchAttribute 13 % of their rate. New links of its agent
+# may cost a search for rings of 75 ms. A driver that starts writes all its slices at once.
 NODE_BURST, NODE_SECONDS = 16, 5.0
-# Changes of the links and GPUs in the slice of a node's agent: one may cost a search for rings of 75 ms.
-LINK_BURST, LINK_SECONDS = 4, 15.0
-LINKS_TOO_OFTEN = f"its agent changes links or GPUs too often: Berth uses one change in {LINK_SECONDS:.0f} s"
+TOO_OFTEN = f"its agent or a driver changes slices too often: Berth uses one change in {NODE_SECONDS:.0f} s"
 # Changes of pools that other nodes see, by the slices of one node: one of many nodes, or some with so many nodes
 # together. The driver of a node may publish a slice in the name of a pool that all nodes see, and to build 4,000 nodes
 # takes 0.3 s. 20 writes a second in the name of a rack's pool took a quarter of the time.
@@ -75,7 +72,6 @@ class SliceIndex:
         self.rejected: dict[str, tuple[str, ...]] = {}  # why other slices of agents were rejected, by node
         self.agents = AgentReports(timers)
         self.node_changes = Cooldown(timers, TimerKind.NODE_CHANGES, NODE_BURST, NODE_SECONDS)
-        self.link_changes = Cooldown(timers, TimerKind.LINK_CHANGES, LINK_BURST, LINK_SECONDS)
         self._pool_changes = Cooldown(timers, TimerKind.SHARED_POOLS, 1.0, POOL_SECONDS)
         self.waiting_pools: set[PoolKey] = set()  # other nodes than the slice's keep their view of these pools
         self.dirty: dict[str, None] = {}
@@ -91,9 +87,6 @@ class SliceIndex:
         """
         old = self._effective(name)
         both = [one for one in (old, new) if one is not None]
-        reported = {
-            one.selection.node_name: self.fabric.get(one.selection.node_name) for one in both if _is_of_agent(one)
-        }
         named = {one.pool: set(self.pools.nodes(one.pool)) for one in both}
         if old is not None:
             self.deleted.add(name)
@@ -105,9 +98,6 @@ class SliceIndex:
         self._touch_nodes(both, now)
         doubted = self.publishers.changed.difference(self.dirty)  # - keys() would look at each dirty node
         self._mark(node for node in doubted if self.node_changes.allows(node, now))
-        for node, before in reported.items():
-            if hardware_facts(before) != hardware_facts(self.fabric.get(node)):
-                self.link_changes.allows(node, now)  # if not, the builder keeps the last slice
         if new is not None and _is_of_agent(new):
             self.agents.report(new.selection.node_name, now)
         elif old is not None and _is_of_agent(old) and old.selection.node_name not in self.fabric:
@@ -204,7 +194,6 @@ class SliceIndex:
         """Forget what a deleted node, and its agent, did before."""
         self.agents.forget(node)
         self.node_changes.forget(node)
-        self.link_changes.forget(node)
 
     def end_wait(self, kind: TimerKind, key: str, now: float) -> None:
         """The timer of a cooldown is due: mark the nodes whose newest slices are used from now on."""
@@ -213,7 +202,7 @@ class SliceIndex:
             self._mark(self.nodes_of(self.waiting_pools))
             self.waiting_pools = set()
         else:
-            (self.node_changes if kind is TimerKind.NODE_CHANGES else self.link_changes).ended(key, now)
+            self.node_changes.ended(key, now)
             self.dirty[key] = None
 
     # -- marks -----------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ An expression takes this way:
 3. `folding` evaluates constants as far as the reference does, and refuses those that cannot work.
 4. `compiler` puts one closure together for the whole tree, of those in `closures` and, where a shorter form gives the
    same answer, in `specialize`. No code is generated. Regular expressions are RE2's (`patterns`).
-5. A `program` runs the closure on the inputs. The values are Python's own and those of `values`.
+5. A `program` has the closure, which runs on the inputs. The values are Python's own and those of `values`.
 6. `cost` has all prices: the API server's estimate of the worst case, and what the steps above pay, so that no
    expression of a tenant takes long.
 
@@ -24,23 +24,19 @@ dialect.
 
 from extender.cel import types
 from extender.cel.cost import UNBOUNDED, Size
-from extender.cel.errors import BudgetExceeded, CelError, CompileError, EvalError, Issue, position
+from extender.cel.errors import BudgetExceeded, CelError, CompileError, EvalError, position
 from extender.cel.library import kubernetes_library
-from extender.cel.program import Checked, Environment, Program, check, compile, cost  # noqa: A004 - see program.compile
+from extender.cel.program import Environment, check, cost
 
 __all__ = [
     "UNBOUNDED",
     "BudgetExceeded",
     "CelError",
-    "Checked",
     "CompileError",
     "Environment",
     "EvalError",
-    "Issue",
-    "Program",
     "Size",
     "check",
-    "compile",
     "cost",
     "kubernetes_library",
     "position",

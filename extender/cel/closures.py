@@ -7,7 +7,6 @@ directly; otherwise it tries the overloads by the types of the values.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from typing import Any
 
 from extender.cel import ast
@@ -89,8 +88,6 @@ def logical(terms: list[Closure], *, decisive: bool) -> Closure:
 
     Each term runs once, also after an error: in nested chains a second run would double with each level.
     """
-    if len(terms) == 2:  # noqa: PLR2004 - most selectors have two terms
-        return _pair(terms, decisive=decisive)
     other = not decisive
 
     def run(frame: Frame) -> bool:
@@ -111,37 +108,6 @@ def logical(terms: list[Closure], *, decisive: bool) -> Closure:
         return other
 
     return run
-
-
-def _pair(terms: list[Closure], *, decisive: bool) -> Closure:
-    (first, second), other = terms, not decisive
-
-    def run(frame: Frame) -> bool:
-        try:
-            left: object = first(frame)
-        except EvalError as error:
-            return _decided(frame, second, error, decisive=decisive)
-        if left is decisive:
-            return decisive
-        if left is not other:
-            return _decided(frame, second, EvalError("no such overload"), decisive=decisive)
-        right: object = second(frame)
-        if right is True or right is False:
-            return right
-        raise EvalError("no such overload")
-
-    return run
-
-
-def _decided(frame: Frame, second: Closure, failure: EvalError, *, decisive: bool) -> bool:
-    """The decision of the second term after the first one failed; else the first error counts."""
-    spend(frame, ERROR_COST)
-    value: object = None
-    with suppress(EvalError):
-        value = second(frame)
-    if value is decisive:
-        return decisive
-    raise failure
 
 
 def conditional(condition: Closure, yes: Closure, no: Closure) -> Closure:

@@ -6,14 +6,14 @@ the types, the closure calls the operation directly; otherwise it tries the over
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 from extender.cel import ast, closures
 from extender.cel import types as t
 from extender.cel.checker import qualified
 from extender.cel.closures import FIXED_SIZE, Constant, Pending, unboxed
-from extender.cel.cost import FIELD_COST, FIRST_INPUT, MESSAGE_COST, Closure, Frame, charged, make_list, make_map, spend
+from extender.cel.cost import FIELD_COST, MESSAGE_COST, Closure, Frame, charged, make_list, make_map, spend
 from extender.cel.library.operators import index_any, optional_any
 from extender.cel.messages import make_message
 from extender.cel.specialize import specialized
@@ -25,32 +25,30 @@ _SMALL_TEXT = 64  # characters of a text that costs nothing; no attribute of a d
 
 
 class Binding(Protocol):
-    """How a program reads its inputs, where a binding knows a shorter way than the general form.
+    """How a program reads its inputs, which have the first `slots` of a frame, with the budget.
 
     `hidden` are the local variables in scope: a local variable hides an input of the same name.
     """
 
+    slots: int
+
     def read(self, node: ast.Node, hidden: Collection[str]) -> Closure | None:
-        """The closure for a node that reads an input, or None: the compiler uses the general form."""
+        """The closure for a node that reads an input; None for another one."""
 
 
 class Compiler(ast.Visitor[Closure]):
     """Compiles one checked tree. `slots` is the length that a frame must have."""
 
-    def __init__(self, type_names: Collection[str], inputs: Sequence[str], binding: Binding | None) -> None:
+    def __init__(self, type_names: Collection[str], binding: Binding) -> None:
         self._type_names = type_names
-        self._inputs = {name: slot for slot, name in enumerate(inputs, FIRST_INPUT)}
         self._binding = binding
         self._locals: dict[str, int] = {}
         self._lazy: set[int] = set()
-        self.slots = FIRST_INPUT + len(inputs)
+        self.slots = binding.slots
 
     def visit(self, node: ast.Node) -> Closure:
-        if self._binding is not None:
-            read = self._binding.read(node, self._locals)
-            if read is not None:
-                return read
-        return self.method(node)(node)
+        read = self._binding.read(node, self._locals)
+        return read if read is not None else self.method(node)(node)
 
     # -- names ----------------------------------------------------------------------------------------------
 
@@ -58,7 +56,7 @@ class Compiler(ast.Visitor[Closure]):
         return Constant(node.value)
 
     def ident(self, node: ast.Ident) -> Closure:
-        slot = self._locals.get(node.name, self._inputs.get(node.name))
+        slot = self._locals.get(node.name)
         if slot is None:
             return Constant(TypeValue(node.name))
         return closures.lazy_local(slot) if slot in self._lazy else lambda frame: frame[slot]

@@ -1,4 +1,4 @@
-"""The public operations: check an expression in an environment, estimate its cost, compile it, evaluate it."""
+"""The operations on an expression: check it in an environment, estimate its cost, compile it for a binding."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 from extender.cel import ast
 from extender.cel import types as t
 from extender.cel.checker import Checker
 from extender.cel.compiler import Binding, Compiler
-from extender.cel.cost import FIRST_INPUT, Closure, Estimator, Sizes, Work
-from extender.cel.errors import BudgetExceeded, CompileError, Compiling
+from extender.cel.cost import Closure, Estimator, Sizes, Work
+from extender.cel.errors import CompileError, Compiling
 from extender.cel.folding import constant_issues
 from extender.cel.messages import MESSAGES
 from extender.cel.overloads import Library
@@ -39,16 +40,10 @@ _STANDARD_TYPES: dict[str, t.Type] = {
 
 @dataclass(frozen=True, eq=False)
 class Environment:
-    """The declarations that the checker, the estimator and the compiler use.
-
-    `variables` are the types of the inputs that an expression can name. `inputs` are the names of the values that an
-    evaluation takes, in the order of a frame: a binding may take more values than an expression can name.
-    """
+    """The declarations that the checker, the estimator and the compiler use: `variables` are what it can name."""
 
     functions: Library
     variables: Mapping[str, t.Type]
-    inputs: tuple[str, ...]
-    budget: int  # units that one evaluation may take
     structs: Mapping[str, Mapping[str, t.Type]] = field(default_factory=dict)  # fields by struct type
     sizes: Sizes = field(default_factory=dict)
 
@@ -59,7 +54,7 @@ class Environment:
 
     @cached_property
     def declarations(self) -> dict[str, t.Type]:
-        """The types of all names: inputs and types."""
+        """The types of all names: variables and types."""
         return {**self.variables, **{name: t.type_of(type_) for name, type_ in self.type_names.items()}}
 
 
@@ -85,33 +80,16 @@ class Checked:
         return self.tree.type or t.ERROR
 
 
-class Program:
+class Program(NamedTuple):
     """A compiled expression: the same inputs give the same answer.
 
-    A binding that evaluates often may call `run` with a frame of its own: [budget, *inputs, *locals]. `most_bytes` is
-    the most memory that the program takes, estimated.
+    `run` takes a frame: [budget, *inputs, *locals]. `most_bytes` is the most memory that the program takes, estimated.
     """
 
-    __slots__ = ("_inputs", "budget", "expression", "locals", "most_bytes", "run")
-
-    def __init__(self, checked: Checked, run: Closure, slots: int, nodes: int) -> None:
-        self._inputs = checked.environment.inputs
-        self.expression = checked.expression
-        self.budget = checked.environment.budget
-        text_bytes = _TEXT_BYTES * sys.getsizeof(checked.expression)
-        self.most_bytes = _PROGRAM_BYTES + text_bytes + _NODE_BYTES * nodes + checked.pattern_bytes
-        self.run = run
-        self.locals = (None,) * (slots - FIRST_INPUT - len(self._inputs))
-
-    def evaluate(self, activation: Mapping[str, object]) -> object:
-        """The value of the expression. `activation` holds every input by name, as a CEL value (see values.py).
-
-        Raises EvalError where the expression has no value, BudgetExceeded where it takes too many units.
-        """
-        try:
-            return self.run([self.budget, *(activation[name] for name in self._inputs), *self.locals])
-        except RecursionError:
-            raise BudgetExceeded from None
+    expression: str
+    run: Closure
+    locals: tuple[None, ...]
+    most_bytes: int
 
 
 def check(expression: str, environment: Environment, work: Work | None = None) -> Checked:
@@ -138,14 +116,11 @@ def cost(checked: Checked) -> int:
         return Estimator(checked.environment.sizes).visit(checked.tree)[0]
 
 
-def build(checked: Checked, binding: Binding | None = None) -> Program:
+def build(checked: Checked, binding: Binding) -> Program:
     """The program of a checked expression. Raises CompileError where the expression is nested too deeply."""
-    compiler = Compiler(checked.environment.type_names, checked.environment.inputs, binding)
+    compiler = Compiler(checked.environment.type_names, binding)
     with Compiling(checked.expression):
         run = compiler.visit(checked.tree)
-    return Program(checked, run, compiler.slots, checked.tree.size)
-
-
-def compile(expression: str, environment: Environment) -> Program:  # noqa: A001 - the name of this step in every CEL
-    """Check an expression and make its program. Raises CompileError with every issue."""
-    return build(check(expression, environment))
+    text_bytes = _TEXT_BYTES * sys.getsizeof(checked.expression)
+    most_bytes = _PROGRAM_BYTES + text_bytes + _NODE_BYTES * checked.tree.size + checked.pattern_bytes
+    return Program(checked.expression, run, (None,) * (compiler.slots - binding.slots), most_bytes)

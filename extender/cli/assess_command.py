@@ -24,14 +24,13 @@ from extender.assess import (
     reading_of,
 )
 from extender.assess.texts import HEADS, gang_cells, headline, product_cells, replay_cells, set_cells
-from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted
 from extender.cli.cluster_objects import from_cluster, from_files, used_policy
 from extender.cli.console_client import NAMESPACE, BerthNamespace
 from extender.cli.logs import set_up_logging
 from extender.cli.options import Kubeconfig, Output, needs
 from extender.cli.output import Screen, say, say_json, table_screen
-from extender.files import name_of
+from extender.files import name_of, write_file
 
 _ROWS = 6  # of each table: all of it is one screen
 
@@ -89,7 +88,7 @@ def assess_command(
     with Screen(stderr=True).status("assessing"):
         found = assess(reading, used.policy, used.source, replays=replay)
     if html is not None:
-        _write(html, html_page(found).encode())
+        write_file(html, html_page(found).encode())
     if output == "json":
         say_json(found.as_json())
     else:
@@ -128,7 +127,7 @@ def _failure(found: Assessment, least: float) -> str:
 
 
 def _save(path: Path, items: Sequence[Json], levels: Sequence[str], *, anonymise: bool) -> None:
-    _write(path, orjson.dumps({"apiVersion": "v1", "kind": "List", "items": items}, option=orjson.OPT_INDENT_2))
+    write_file(path, orjson.dumps({"apiVersion": "v1", "kind": "List", "items": items}, option=orjson.OPT_INDENT_2))
     if anonymise and (named := anonymous_levels(levels)) != list(levels):
         say(f"berth: to assess {name_of(path)}, write into the policy: group_levels: [{', '.join(named)}]", err=True)
 
@@ -136,19 +135,12 @@ def _save(path: Path, items: Sequence[Json], levels: Sequence[str], *, anonymise
 def _write_jobs(path: Path, reading: ClusterReading) -> None:
     clock = datetime.now(UTC)
     found = job_lines(reading, reading.cache.snapshot(), clock if reading.is_live else newest_time(reading, clock))
-    _write(path, b"".join(orjson.dumps(line) + b"\n" for line in found.lines))
+    write_file(path, b"".join(orjson.dumps(line) + b"\n" for line in found.lines))
     if found.left_out:
         why = "shared or unknown claims, or neither claims nor 1 to 32 whole GPUs of a device plugin and known product"
         say(f"berth: {counted(found.left_out, 'pod is', 'pods are')} not in {name_of(path)}: {why}", err=True)
     for what, pods in found.lost.most_common():
         say(f"berth: {name_of(path)}: {counted(pods, 'pod has', 'pods have')} {what}", err=True)
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        raise WireError(name_of(path), error.strerror or str(error)) from error
 
 
 # -- the screen ------------------------------------------------------------------------------------------------------

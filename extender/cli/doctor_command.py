@@ -6,6 +6,7 @@ import asyncio
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import quote
@@ -21,7 +22,7 @@ from extender.api.pods import SCHEDULER, decode_pod
 from extender.api.resource_slices import Device
 from extender.base.berth_errors import WireError
 from extender.base.bits import members
-from extender.base.text_limits import counted, error_line, one_line, printable, shown
+from extender.base.text_limits import counted, error_line, first_few, one_line, printable, shown
 from extender.cache import ClusterCache
 from extender.cli.console_client import NAMESPACE, BerthNamespace
 from extender.cli.object_files import policy_of
@@ -64,7 +65,7 @@ _IN_TREE_POINTS = ("preFilter", "filter", "postFilter", "reserve", "preBind")  #
 _DURATION, _UNITS = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)"), {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _MAX_CONFIGURATION_BYTES = 1024 * 1024
 _DEFAULT = Policy()
-_SHOWN = 5  # names in a finding
+_some = partial(first_few, most=5)  # of the names in a finding
 _SILENT_MINUTES = 15  # three heartbeats of the agent
 
 
@@ -541,8 +542,3 @@ def _disagree(node_info: NodeInfo) -> bool:
         if driver_of(one.id.driver).agent
     }
     return {*node_info.fabric.uuids} != published - {""}
-
-
-def _some(names: list[str]) -> str:
-    """Return the first five names and the number of the others, as text."""
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

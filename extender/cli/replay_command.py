@@ -18,7 +18,7 @@ from extender.cli.logs import set_up_logging
 from extender.cli.object_files import documents, policy_of
 from extender.cli.options import Columns, Output, needs
 from extender.cli.output import Screen, say, say_json, table_screen
-from extender.files import name_of
+from extender.files import name_of, write_file
 from extender.replay import (
     NO_GPU,
     SIZES,
@@ -91,7 +91,7 @@ def replay_command(
     shape = large_shape(large) if large else None
     outcomes = _run([Task(fleet, read, one, seed, shape) for one in placements], len(read))
     if picture_file is not None:
-        write_text(picture_file, picture(outcomes))
+        write_file(picture_file, picture(outcomes).encode())
     if output == "json":
         say_json({"jobs": len(read), "seed": seed, "outcomes": [one.as_json() for one in outcomes]})
         return
@@ -140,14 +140,6 @@ def _run(tasks: Sequence[Task], jobs: int) -> list[Outcome]:
     with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
         task = bar.add_task("", total=jobs * len(tasks))
         return run_side_by_side(tasks, lambda more: bar.advance(task, more))
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file. Raises WireError that names it."""
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise WireError(name_of(path), error.strerror or str(error)) from error
 
 
 # -- the table -----------------------------------------------------------------------------------------------------

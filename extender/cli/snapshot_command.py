@@ -21,7 +21,7 @@ from extender.cluster import ApiClient, NotFound, NotServed, WatchedResource, is
 from extender.files import name_of
 from extender.manifests import checked
 from extender.runtime.gc_policy import collect_seldom
-from extender.runtime.informers import watched_resources
+from extender.runtime.informers import object_appliers, watched_resources
 
 _PAGE = 500
 _POD_SPEC = (  # the fields that decode_pod reads, besides containers
@@ -36,10 +36,6 @@ _POD_SPEC = (  # the fields that decode_pod reads, besides containers
     "priority",
 )
 _CONTAINER = ("name", "resources", "restartPolicy")
-_KIND_OF = {
-    "ResourceSlice": "resourceslices", "DeviceTaintRule": "devicetaintrules", "DeviceClass": "deviceclasses",
-    "ResourceClaim": "resourceclaims", "Node": "nodes", "Namespace": "namespaces", "Pod": "pods",
-}  # fmt: skip
 _OF_SNAPSHOT = ("DeviceClass", "ResourceSlice", "Node", "DeviceTaintRule", "Namespace", "ResourceClaim")
 
 
@@ -80,7 +76,7 @@ def _is_bound(obj: Json) -> bool:
 def _objects(path: Path) -> list[Json]:
     collect_seldom()
     objects = list(documents(path))
-    if _KIND_OF.keys().isdisjoint(str(obj.get("kind")) for obj in objects):
+    if {*_OF_SNAPSHOT, "Pod"}.isdisjoint(str(obj.get("kind")) for obj in objects):
         raise WireError(name_of(path), "holds no objects that Berth reads: `berth snapshot` makes such files")
     return objects
 
@@ -91,20 +87,15 @@ def dump_of(objects: Iterable[Json], where: str = "") -> ClusterCache:
     Raises WireError that names the document.
     """
     cache, bound = ClusterCache(Features()), list[Json]()
-    appliers = {kind.name: kind for kind in watched_resources(cache)}
+    appliers = object_appliers(cache)
     for number, obj in enumerate(objects, 1):
-        resource = _KIND_OF.get(str(obj.get("kind")))
         try:
             for key, policy in group_policy_of(obj).items():
                 cache.apply_group_policy(key, policy)
             if _is_bound(obj):
                 bound.append(obj)
-                continue
-            if resource is None:
-                continue
-            metadata = get(obj, "metadata", dict, "", {})
-            name = need(metadata, "name", ".metadata")
-            appliers[resource].apply(f"{metadata['namespace']}/{name}" if metadata.get("namespace") else name, obj)
+            elif apply := appliers.get(str(obj.get("kind"))):
+                apply(obj)
         except WireError as error:
             raise WireError(f"{where}, document {number}: {error.path}", error.problem) from error
     for group, members in cache.store.members_in_trees(_bound_members(bound)).items():

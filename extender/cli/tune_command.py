@@ -19,8 +19,8 @@ from extender.cli.logs import set_up_logging
 from extender.cli.object_files import policy_of
 from extender.cli.options import Columns, Output
 from extender.cli.output import Screen, say, say_json, table_screen
-from extender.cli.replay_command import named_fleet, named_jobs, time_text, write_text
-from extender.files import name_of
+from extender.cli.replay_command import named_fleet, named_jobs, time_text
+from extender.files import name_of, write_file
 from extender.policy import Policy
 from extender.replay import Fleet, Job
 from extender.tune import AIMS, MAX_DRAWS, Aim, Interval, Tuning, frontier_picture, interval, tune
@@ -66,9 +66,9 @@ def tune_command(
     found = _run(fleet, read, present, AIMS[aim], seed, draws)
     name = name_of(policy) if policy is not None else "the default policy"
     if picture_file is not None:
-        write_text(picture_file, frontier_picture(found))
+        write_file(picture_file, frontier_picture(found).encode())
     if write_policy is not None and found.is_better:
-        write_text(write_policy, policy_file(found))
+        write_file(write_policy, policy_file(found).encode())
     if output == "json":
         say_json({"jobs": len(read), "seed": seed, **found.as_json()})
     else:
@@ -164,8 +164,8 @@ def _verdict(aim: Aim, found: Tuning) -> str:
     change = found.judged_change(aim)
     if _is_none(change):
         return ""
-    if change.is_above_zero or change.is_below_zero:
-        return ", better" if change.is_above_zero == (aim.sign > 0) else ", worse"
+    if change.sign:
+        return ", better" if change.sign == aim.sign else ", worse"
     return ", no difference beyond noise" if change.draws else ""
 
 

@@ -58,14 +58,10 @@ async def forked(work: Callable[[], T], seconds: float, more_bytes: int = _MORE_
     finally:
         os.close(read_fd)
         status = _wait(child)
-    outcome, value = _decoded(data, status, seconds)
-    if outcome == "fault":
-        raise RuntimeError(value)
-    if outcome == "spent":
-        raise ForkedCallFailed(value)
-    if outcome == "error":
-        raise BerthError(value)
-    result: T = value
+    found = _decoded(data, status, seconds)
+    if isinstance(found, Exception):
+        raise found
+    result: T = found
     return result
 
 
@@ -137,23 +133,21 @@ def _close_files(kept: int) -> None:
 
 
 def _outcome(work: Callable[[], Any], more_bytes: int, write_fd: int) -> bytes:
-    """The pickled kind and value of the outcome."""
-    outcome: tuple[str, Any]
+    """The pickled result, or what the parent raises."""
     try:
         gc.freeze()  # a collection would write to the pages of all objects, and so copy them
         _limit_memory(more_bytes)
         _close_files(write_fd)
     except OSError as error:
-        return pickle.dumps(("spent", f"cannot prepare a process: {error}"))
+        return pickle.dumps(ForkedCallFailed(f"cannot prepare a process: {error}"))
     try:
-        return pickle.dumps(("result", work()))
+        return pickle.dumps(work())
     except BerthError as error:
-        outcome = "error", str(error)
+        return pickle.dumps(BerthError(str(error)))
     except MemoryError:
-        outcome = "spent", f"gave up: the work takes more than {more_bytes >> 20} MiB"
+        return pickle.dumps(ForkedCallFailed(f"gave up: the work takes more than {more_bytes >> 20} MiB"))
     except BaseException:  # noqa: BLE001 - the parent raises it
-        outcome = "fault", traceback.format_exc()
-    return pickle.dumps(outcome)
+        return pickle.dumps(RuntimeError(traceback.format_exc()))
 
 
 def _write(fd: int, data: bytes) -> None:
@@ -180,13 +174,13 @@ async def _everything(fd: int) -> bytes:
     return b"".join(chunks)
 
 
-def _decoded(data: bytes, status: int, seconds: float) -> tuple[str, Any]:
+def _decoded(data: bytes, status: int, seconds: float) -> Any:
+    """What the child sent. Raises ForkedCallFailed."""
     try:
-        outcome: tuple[str, Any] = pickle.loads(data)  # noqa: S301 - a child of this process wrote it
+        return pickle.loads(data)  # noqa: S301 - a child of this process wrote it
     except (EOFError, pickle.UnpicklingError) as error:
         code = os.waitstatus_to_exitcode(status)
         if code == -signal.SIGALRM:
             raise ForkedCallFailed(f"gave up: the work took more than {seconds:.2g} s") from error
         how = f"was ended by signal {-code}" if code < 0 else "ended without a result"
         raise ForkedCallFailed(f"the process of the work {how}") from error
-    return outcome

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from itertools import combinations
 from typing import NamedTuple
 
-from extender.allocation import NodeInfo, Snapshot, blocking_taint
+from extender.allocation import FleetBaseline, NodeInfo, Snapshot, blocking_taint
 from extender.allocation.nodes import UNUSED
 from extender.allocation.nodes.places import Nearness, Places, published_place
 from extender.api.fields import Json
@@ -207,7 +206,6 @@ def _link_name(node_info: NodeInfo) -> str:
     return link_name(node_info.fabric.product, node_info.inventory.whole_gpus[0])
 
 
-@lru_cache(maxsize=1024)  # a fleet has a few machine types
 def _digits_of(graph: Graph, positions: tuple[int, ...]) -> dict[str, str]:
     pairs = "".join(_digit(graph.links[a][b]) if b >= 0 else "0" for a, b in combinations(positions, 2))
     switched = "".join(_digit(graph.switch_links[position]) if position >= 0 else "0" for position in positions)
@@ -526,8 +524,6 @@ def large_jobs(stats: Mapping[str, FleetStats]) -> list[LargeJob]:
 
 
 def _stats_of(node_info: NodeInfo, bits: tuple[int, ...], snapshot: Snapshot) -> FleetStats:
-    usable = replace(node_info, busy=node_info.busy | closed_devices(node_info))
-    left = left_over(usable, node_info.in_part_use) if node_info.fabric is not None else []
     states = letters(node_info)
     return FleetStats(
         gpus=len(bits),
@@ -538,8 +534,18 @@ def _stats_of(node_info: NodeInfo, bits: tuple[int, ...], snapshot: Snapshot) ->
         largest_set=largest_free_set(node_info),
         largest_nodes=1,
         unclaimed_bytes=sum(unclaimed_bytes(node_info, bit) for bit in bits if not node_info.busy >> bit & 1),
-        stranded=stranded(left, snapshot.baseline) / WHOLE,
+        stranded=stranded_gpus(node_info, snapshot.baseline),
     )
+
+
+def stranded_gpus(node_info: NodeInfo, baseline: FleetBaseline) -> float:
+    """The free GPUs, and free parts of shared ones, that an average job of the request mix cannot use."""
+    if node_info.fabric is None:
+        return 0.0
+    unhealthy = sum(1 << bit for bit in node_info.gpu_bits if bit >= 0 and _note(node_info, bit))
+    not_free = closed_devices(node_info) | node_info.drift | unhealthy
+    usable = replace(node_info, busy=node_info.busy | not_free)
+    return stranded(left_over(usable, node_info.in_part_use), baseline) / WHOLE
 
 
 def _live_free(node_info: NodeInfo) -> int:

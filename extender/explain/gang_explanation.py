@@ -23,7 +23,7 @@ from extender.api.pod_groups import IN_TREE, JOB_KINDS, NEEDED_OBJECTS, GroupKey
 from extender.api.pods import SCHEDULER, Pod
 from extender.api.reasons import Code, Reason
 from extender.base.deadline import DeadlineExceeded
-from extender.base.text_limits import counted, error_line
+from extender.base.text_limits import counted, error_line, first_few
 from extender.explain.gang_part_rooms import planned_parts
 from extender.explain.gang_question import (
     ExplainedMember,
@@ -395,7 +395,8 @@ def _planned(found: GangExplanation, gang: Gang, snapshot: Snapshot, policy: Pol
     nodes = sorted({member.node for member in plan})
     found = _in_domain(found, [*nodes, *gang.placed], snapshot, policy)
     place = f" {where(found.level, found.domain)}" if found.level and found.level != NODE else ""
-    text = f"group {found.group} is planned: {counted(len(plan), 'pod')} with devices held on {_some(nodes)}{place}"
+    named = first_few(nodes, _MAX_NODES_NAMED)
+    text = f"group {found.group} is planned: {counted(len(plan), 'pod')} with devices held on {named}{place}"
     return replace(found, outcome="planned", sentence=text, plan=tuple(plan))
 
 
@@ -428,8 +429,3 @@ def _last_answer(gang: Gang) -> str:
         return f"; the last attempt of {failed.key.name} ended with an error: {error_line(failed.scheduler_error)}"
     text = next((pod.unschedulable for pod in gang.waiting if pod.unschedulable), "")
     return f"; the last answer of kube-scheduler was: {text}" if text else ""
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - _MAX_NODES_NAMED
-    return ", ".join(names[:_MAX_NODES_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -29,7 +29,7 @@ from extender.api.resource_claims import Claim, Result
 from extender.api.resource_slices import DeviceId, own_name
 from extender.base.berth_errors import InvalidClaim
 from extender.base.bits import members
-from extender.base.text_limits import counted
+from extender.base.text_limits import counted, first_few
 from extender.explain.place_constraints import place_misses
 from extender.explain.scenario import Scenario, apply_scenario
 from extender.explain.selector_stats import NodeSample, TermStats, selector_stats
@@ -210,9 +210,8 @@ def _held_by(claim: Claim, usable: frozenset[DeviceId]) -> str:
     """
     results = _results([claim])
     devices = [r.device.device for r in [r for r in results if r.device in usable] or results]
-    more = f" and {len(devices) - _MAX_NAMED} more" if len(devices) > _MAX_NAMED else ""
     group = f" of group {name_on_claims(claim.group)}" if claim.group else ""
-    return f"{', '.join(devices[:_MAX_NAMED])}{more}, held by {_holder(claim)}{group}"
+    return f"{first_few(devices, _MAX_NAMED)}, held by {_holder(claim)}{group}"
 
 
 def _holder(claim: Claim) -> str:

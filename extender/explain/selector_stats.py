@@ -353,12 +353,11 @@ def _distance(wanted: Sequence[str], value: str) -> tuple[bool, float]:
 
 def _sources(requirements: PodRequirements) -> Iterator[tuple[str, list[str]]]:
     """The expressions of each distinct request, in the order of their evaluation."""
-    classes = {class_.name: class_ for class_ in requirements.classes}
     seen: set[tuple[str, ...]] = set()
     for spec in requirements.specs:
         for request in spec.requests:
             for option in request.alternatives:
-                class_ = classes.get(option.class_name)
+                class_ = requirements.classes.get(option.class_name)
                 texts = (*(class_.selectors if class_ else ()), *option.selectors)
                 if texts in seen:
                     continue

@@ -203,9 +203,6 @@ class _Planner:
             found += room
         return found
 
-    def _may_fit(self, domain: Domain) -> bool:
-        return self._spare(domain) is not None
-
     def _distinct(self, domains: Iterable[Domain]) -> Iterator[Domain]:
         """The domains; of single nodes of one equivalence class, only the first, because they have equal room."""
         seen: set[Hashable] = set()
@@ -241,7 +238,9 @@ class _Planner:
         def place(smaller: Domain) -> list[Placed] | None:
             return self._filled(self._rooms, smaller) or self._by_search(smaller, steps)
 
-        return FewerDomains(self._rooms, self._domains, self._may_fit, place).plan(domain, placed)
+        return FewerDomains(self._rooms, self._domains, lambda one: self._spare(one) is not None, place).plan(
+            domain, placed
+        )
 
     def _filled(self, rooms: Sequence[NodeRooms], domain: Domain) -> list[Placed] | None:
         return fill(rooms, domain, self._order)

@@ -17,6 +17,7 @@ from extender.api.pods import Pod
 from extender.api.reasons import Code, Reason
 from extender.api.resource_claims import Claim
 from extender.base.deadline import Deadline
+from extender.base.text_limits import first_few
 from extender.gangs.gang import Gang
 from extender.gangs.member_limits import NO_WISHES, NodeLimit, Wishes, limits_between
 from extender.policy import Policy
@@ -300,9 +301,7 @@ def _levels(parts: Iterable[GangPart]) -> Iterator[str]:
 
 def _some(names: Iterable[str]) -> str:
     """The first few of these names, each once."""
-    found = list(dict.fromkeys(names))
-    more = len(found) - _MAX_NAMED
-    return ", ".join(found[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return first_few(list(dict.fromkeys(names)), _MAX_NAMED)
 
 
 def no_room(gang: Gang, snapshot: Snapshot, policy: Policy, has_room: Callable[[Collection[str]], bool]) -> Reason:

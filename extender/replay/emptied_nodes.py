@@ -9,10 +9,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from extender.api.fields import Json, inner, need, string_map
+from extender.api.fields import Json, inner, naming, need, string_map
 from extender.api.nodes import resource_units
 from extender.api.pods import may_need_devices
-from extender.replay.fleets import naming
 from extender.replay.jobs import GPU_CLASS, MAX_GPUS
 from extender.sandbox import MachineNode, machine_objects, unlinked_machine
 from extender.vendors import DRIVERS, GPU, PLUGIN_RESOURCES, VENDORS, driver_of

@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from extender.api.fields import Json, get, inner, need
+from extender.api.fields import Json, get, inner, naming, need
 from extender.api.pod_amounts import Amounts, allocatable_of, requests_of
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import shown
 from extender.cache import ClusterCache
 from extender.replay.jobs import GPU_CLASS, NIC_CLASS, WHOLE_MIB
 from extender.replay.node_room import NodeRoom
-from extender.runtime.informers import watched_resources
+from extender.runtime.informers import object_appliers
 from extender.sandbox import DEVICE_CLASSES, MachineNode, machine_objects
 from extender.vendors import DRIVERS, GPU, NIC, driver_of
 
-_PLURALS = {
-    "Node": "nodes",
-    "ResourceSlice": "resourceslices",
-    "DeviceTaintRule": "devicetaintrules",
-    "DeviceClass": "deviceclasses",
-    "ResourceClaim": "resourceclaims",
-    "Namespace": "namespaces",
-}
+_KINDS = ("Node", "ResourceSlice", "DeviceTaintRule", "DeviceClass", "ResourceClaim", "Namespace")
 _OF_CLASS = {GPU_CLASS: (GPU, GPU_CLASS), NIC_CLASS: (NIC, "dra.net")}  # kind of devices, driver
 
 
@@ -44,15 +36,13 @@ class Fleet:
 
     def apply(self, cache: ClusterCache) -> None:
         """Apply all objects. Raises WireError that names the object."""
-        apply = {kind.name: kind.apply for kind in watched_resources(cache, lambda: float("inf"))}  # agents never age
+        apply = object_appliers(cache, lambda: float("inf"))  # agents never age
         for obj in self.objects:
-            metadata = get(obj, "metadata", dict, "", {})
-            name = need(metadata, "name", ".metadata")
             if problem := version_problem(obj):
+                name = need(get(obj, "metadata", dict, "", {}), "name", ".metadata")
                 raise WireError(f"{obj['kind']} {name}", problem)
-            namespace = metadata.get("namespace")
             with naming(obj):
-                apply[_PLURALS[obj["kind"]]](f"{namespace}/{name}" if namespace else name, obj)
+                apply[obj["kind"]](obj)
 
     @property
     def classes(self) -> frozenset[str]:
@@ -84,7 +74,7 @@ def fleet_of(machines: Sequence[MachineNode], snapshot: Iterable[Json] = (), *, 
     """
     given, used = list[Json](), dict[str, Amounts]()
     for obj in snapshot:
-        if obj.get("kind") in _PLURALS:
+        if obj.get("kind") in _KINDS:
             given.append(obj)
         elif obj.get("kind") == "Pod" and (node := inner(obj, "spec", "").get("nodeName")) and not _ended(obj):
             with naming(obj):
@@ -105,16 +95,6 @@ def fleet_of(machines: Sequence[MachineNode], snapshot: Iterable[Json] = (), *, 
     others = sorted(drivers & DRIVERS.keys() - classes - {GPU_CLASS})
     objects += [_class_of(driver) for driver in others if DRIVERS[driver].kind == GPU]
     return Fleet(objects, used, frozenset(node.name for node in machines if not node.machine.knows_links))
-
-
-@contextmanager
-def naming(obj: Json) -> Iterator[None]:
-    """A WireError of the block names the object."""
-    try:
-        yield
-    except WireError as error:
-        name = shown(inner(obj, "metadata", "").get("name")).strip("'")
-        raise WireError(f"{obj['kind']} {name}: {error.path}", error.problem) from error
 
 
 def _of_drivers(class_: Json, drivers: Iterable[str]) -> Json:
@@ -150,10 +130,11 @@ def cel_text(text: str) -> str:
 
 def version_problem(obj: Json) -> str:
     """Why Berth does not read the version of an object of DRA; '' if it does."""
-    kind, (group, _, version) = obj.get("kind"), str(obj.get("apiVersion") or "").partition("/")
-    if group != "resource.k8s.io" or kind not in _PLURALS or kind == "DeviceTaintRule" or version == "v1":
+    kind, (group, _, version) = str(obj.get("kind")), str(obj.get("apiVersion") or "").partition("/")
+    if group != "resource.k8s.io" or kind not in _KINDS or kind == "DeviceTaintRule" or version == "v1":
         return ""
-    written = f"kubectl get {_PLURALS[kind]}.v1.{group} -A -o json writes it"
+    plural = f"{kind.lower()}{'es' if kind.endswith('s') else 's'}"
+    written = f"kubectl get {plural}.v1.{group} -A -o json writes it"
     return f"has version {shown(version)}, Berth reads v1: {written}"
 
 

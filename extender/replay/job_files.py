@@ -6,15 +6,15 @@ Every fault is one sentence that names the line.
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import orjson
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError
 
 from extender.api.claim_specs import DeviceRequest
 from extender.api.fields import Json
@@ -35,9 +35,7 @@ from extender.replay.published_traces import TRACES, Trace, columns_of, job_of, 
 
 MAX_JOBS = 200_000
 MAX_BYTES = 256 << 20
-_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,180}[a-z0-9])?")
 _PHILLY_START = 4096  # characters of a file in which the first job names its attempts
-_LEVEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,315}")
 _FIELDS = tuple(one.name for one in fields(Job))
 _CSV_FIELDS = tuple(name for name in _FIELDS if name not in ("claim", "spec", "parts"))
 _PART_FIELDS = tuple(name for name in _FIELDS if name not in ("name", "arrival", "duration", "parts", *NEARNESS))
@@ -258,23 +256,17 @@ def _template(row: Mapping[str, Any], name: str, place: str, known: Sequence[str
     for field in row:
         if field not in known:
             raise WireError(place, f"has a field {shown(field)}; the fields are {', '.join(known)}")
-    try:
-        found = {field: _READERS[field](value) for field, value in row.items() if value is not None}
-    except ValueError:
-        field = next(field for field, value in row.items() if value is not None and not _is_read(field, value))
-        raise WireError(place, f"{field} must be {_WANTED[field]}, is {shown(row[field])}") from None
+    found = dict[str, Any]()
+    for field, value in row.items():
+        if value is not None:
+            try:
+                found[field] = _READERS[field].validate_python(value)
+            except ValidationError:
+                raise WireError(place, f"{field} must be {_WANTED[field]}, is {shown(value)}") from None
     job = Job(**{"name": name, "arrival": 0.0, **found, "parts": ()})
     if problem := _problem(job):
         raise WireError(place, problem)
     return job
-
-
-def _is_read(name: str, value: object) -> bool:
-    try:
-        _READERS[name](value)
-    except ValueError:
-        return False
-    return True
 
 
 def _problem(job: Job) -> str:
@@ -340,107 +332,71 @@ def _options(claim: Claim) -> Iterator[DeviceRequest]:
     return (option for request in claim.spec.requests for option in request.alternatives)
 
 
-def _number(least: float, most: float) -> Callable[[object], float]:
-    def read(value: object) -> float:
-        found = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else math.nan
-        if not least <= found <= most:  # also for NaN
-            raise ValueError
-        return found
-
-    return read
+def _no_bool(value: object) -> object:
+    """Reject booleans, which pydantic reads as 0 and 1."""
+    if isinstance(value, bool):
+        raise ValueError("is no number")  # noqa: TRY004 - pydantic reports ValueErrors
+    return value
 
 
-def _whole(least: int, most: int) -> Callable[[object], int]:
-    read = _number(least, most)
-
-    def read_whole(value: object) -> int:
-        found = read(value)
-        if found != int(found):
-            raise ValueError
-        return int(found)
-
-    return read_whole
+def _whole(value: float) -> int:
+    if value != int(value):
+        raise ValueError("is not whole")
+    return int(value)
 
 
-def _duration(value: object) -> float:
-    found = _number(0, MAX_SECONDS)(value)
-    if not found:
-        raise ValueError
-    return found
+def _share_or_whole(value: float) -> float:
+    return value if value <= 1 else float(_whole(value))
 
 
-def _gpus(value: object) -> float:
-    found = _number(0, MAX_GPUS)(value)
-    if found > 1 and found != int(found):
-        raise ValueError
-    return found
-
-
-def _amount(factor: int) -> Callable[[object], int]:
+def _amount(factor: int) -> Any:
     """A quantity of Kubernetes, as a multiple of 1/factor."""
-
-    def read(value: object) -> int:
-        found = parse_quantity(str(value)).nanos * factor // NANO
-        if not 0 <= found < 1 << 62:
-            raise ValueError
-        return found
-
-    return read
+    read = BeforeValidator(lambda value: parse_quantity(str(value)).nanos * factor // NANO)
+    return Annotated[int, read, Field(ge=0, lt=1 << 62)]
 
 
-def _text(pattern: re.Pattern[str]) -> Callable[[object], str]:
-    def read(value: object) -> str:
-        if not isinstance(value, str) or not pattern.fullmatch(value):
-            raise ValueError
-        return value
-
-    return read
+def _number(most: float, *more: Any) -> Any:
+    return Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=most, allow_inf_nan=False), *more]
 
 
-def _claim(value: object) -> Json:
-    if not isinstance(value, dict):
-        raise ValueError  # noqa: TRY004 - as the other readers
-    return value
+def _text(pattern: str) -> Any:
+    return Annotated[str, Field(pattern=f"^(?:{pattern})$")]
 
 
-def _spec(value: object) -> Json:
+def _only_nodes(spec: Json) -> Json:
     """What limits the nodes of a pod, and its priority. Affinity to other pods is left out: a replay has no labels."""
-    if not isinstance(value, dict) or not value.keys() <= set(SPEC_FIELDS):
-        raise ValueError
-    affinity, priority = value.get("affinity") or {}, value.get("priority") or 0
-    if not isinstance(affinity, dict) or not affinity.keys() <= {"nodeAffinity"} or type(priority) is not int:
-        raise ValueError
-    return value
+    affinity, priority = spec.get("affinity") or {}, spec.get("priority") or 0
+    if not (spec.keys() <= set(SPEC_FIELDS) and isinstance(affinity, dict) and affinity.keys() <= {"nodeAffinity"}):
+        raise ValueError("has other fields")
+    if type(priority) is not int:
+        raise ValueError("has a priority that is no integer")
+    return spec
 
 
-def _parts(value: object) -> list[Json]:
-    if not isinstance(value, list) or len(value) > _MAX_PARTS or not all(isinstance(one, dict) for one in value):
-        raise ValueError
-    return value
-
-
-_READERS: dict[str, Callable[[object], Any]] = {
-    "name": _text(_NAME),
-    "arrival": _number(0, MAX_SECONDS),
-    "duration": _duration,
-    "pods": _whole(1, MAX_PODS),
-    "gpus": _gpus,
-    "nics": _whole(0, MAX_GPUS),
-    "memory": _amount(1),
-    "product": _text(PRODUCT_WORDS),
+_BYTES, _LEVEL = _amount(1), _text("[A-Za-z0-9][A-Za-z0-9._/-]{0,315}")
+_KINDS = {
+    "name": _text("[a-z0-9](?:[-a-z0-9.]{0,180}[a-z0-9])?"),
+    "arrival": _number(MAX_SECONDS),
+    "duration": _number(MAX_SECONDS, Field(gt=0)),
+    "pods": _number(MAX_PODS, Field(ge=1), AfterValidator(_whole)),
+    "gpus": _number(MAX_GPUS, AfterValidator(_share_or_whole)),
+    "nics": _number(MAX_GPUS, AfterValidator(_whole)),
+    "memory": _BYTES,
+    "product": _text(PRODUCT_WORDS.pattern),
     "cpu": _amount(1000),
-    "ram": _amount(1),
-    "topology": _text(re.compile("required|preferred|product|none")),
-    "bandwidth": _number(0, _MAX_GBPS),
-    "min_bandwidth_gbps": _number(0, _MAX_GBPS),
-    "expected_memory": _amount(1),
-    "group_topology": _text(re.compile("required|preferred|none")),
-    "group_required": _text(_LEVEL),
-    "group_preferred": _text(_LEVEL),
-    "claim": _claim,
-    "spec": _spec,
-    "parts": _parts,
+    "ram": _BYTES,
+    "topology": Literal["required", "preferred", "product", "none"],
+    "bandwidth": _number(_MAX_GBPS),
+    "min_bandwidth_gbps": _number(_MAX_GBPS),
+    "expected_memory": _BYTES,
+    "group_topology": Literal["required", "preferred", "none"],
+    "group_required": _LEVEL,
+    "group_preferred": _LEVEL,
+    "claim": Json,
+    "spec": Annotated[Json, AfterValidator(_only_nodes)],
+    "parts": Annotated[list[Json], Field(max_length=_MAX_PARTS)],
 }
+_READERS = {field: TypeAdapter[Any](kind) for field, kind in _KINDS.items()}
 _WANTED = {
     "name": "lower-case letters, digits, '-' and '.'",
     "arrival": "a number of seconds, 0 or more",

@@ -17,19 +17,15 @@ from extender.api.object_meta import ObjectKey
 from extender.api.pod_amounts import Amounts
 from extender.api.pods import Pod, decode_pod, with_constraints
 from extender.api.resource_claims import Claim, decode_claim
-from extender.cache import ClusterCache
 from extender.replay.fleets import Fleet
 from extender.replay.jobs import Job
 from extender.replay.large_shapes import LargeShape
 from extender.replay.outcome import Meter, Outcome, PlacedPod, placed_pod
 from extender.replay.placements import Placement, placing_of
-from extender.replay.virtual_api import VirtualApi, VirtualWatches
-from extender.replay.virtual_scheduler import VirtualScheduler, Waiting, likely_reason
-from extender.replay.virtual_time import in_virtual_time, wall_clock
-from extender.runtime.informers import HoldExpirer
-from extender.runtime.supervisor import Supervisor
+from extender.replay.virtual_cluster import VirtualCluster
+from extender.replay.virtual_scheduler import Waiting, likely_reason
+from extender.replay.virtual_time import in_virtual_time
 from extender.scheduling import UsableNodes
-from extender.serve import Decisions
 from extender.topology.link_knowledge import Links, links_of
 
 PATIENCE_SECONDS = 600.0  # how long pods of a half placed gang wait for the last one, without Berth
@@ -109,59 +105,36 @@ class Replay:
 
     async def run(self) -> Outcome:
         """Replay all jobs, and return what was found."""
-        loop = asyncio.get_running_loop()
-        supervisor = Supervisor(clock=loop.time)
-        self._api = VirtualApi(self._bound, self._requeue)
-        self.decisions = Decisions(
-            self._api, self._watches(supervisor), self._placement.policy, loop.time, supervisor, wall_clock
-        )
+        self._cluster = VirtualCluster(self._placement.policy, self._bound)
+        self.decisions = self._cluster.decisions
         self._fleet.apply(self.decisions.cache)
         room = self._fleet.room()
-        placing = placing_of(self._placement, self.decisions, self._api, len(room.names))
-        self._scheduler = VirtualScheduler(self._api, placing, room, supervisor, self._seed)
+        placing = placing_of(self._placement, self.decisions, self._cluster.api, len(room.names))
         durations = [one.duration for one in self._jobs if one.duration < math.inf]
-        until = self._jobs[-1].arrival or max(durations, default=1.0)
+        self._until = self._jobs[-1].arrival or max(durations, default=1.0)
         snapshot = self.decisions.cache.snapshot()
         self._nodes = {name: node_info.node for name, node_info in snapshot.node_infos.items()}
         self._unmeasured = self._fleet.unlinked | {
             name for name, one in snapshot.node_infos.items() if links_of(one) is Links.UNKNOWN
         }
-        self._meter = Meter(snapshot, self._placement.policy.group_levels, until, self._large, self._unmeasured)
-        self.decisions.start()
-        supervisor.start("kube-scheduler", self._scheduler.run)
-        supervisor.spawn("samples", self._samples(until))
-        try:
-            await self._replay()
-        finally:
-            await supervisor.stop()
-        if failed := sorted(name for name, times in supervisor.failures.items() if times):
-            # The supervisor of a process goes on after a bug. The figures of a replay would be wrong.
-            raise RuntimeError(f"the tasks {', '.join(failed)} of the replay failed, see the log")
-        return self._meter.outcome(
-            self._placement.name, len(self._jobs), loop.time(), self._failures, self._never_started()
-        )
-
-    def _watches(self, supervisor: Supervisor) -> Callable[[ClusterCache, Callable[[str], None]], VirtualWatches]:
-        def watches(cache: ClusterCache, applied: Callable[[str], None]) -> VirtualWatches:
-            expirer = HoldExpirer(cache, asyncio.get_running_loop().time)
-            found = VirtualWatches(self._api, expirer, supervisor)
-            self._api.connect(cache, applied, found.progress)
-            return found
-
-        return watches
+        self._meter = Meter(snapshot, self._placement.policy.group_levels, self._until, self._large, self._unmeasured)
+        await self._cluster.run(placing, room, self._seed, self._replay)
+        now = asyncio.get_running_loop().time()
+        return self._meter.outcome(self._placement.name, len(self._jobs), now, self._failures, self._never_started())
 
     # -- events ----------------------------------------------------------------------------------------------
 
     async def _replay(self) -> None:
         """Create the jobs at their times, and wait for the end of all that start."""
         loop = asyncio.get_running_loop()
+        self._cluster.supervisor.spawn("samples", self._samples())
         for arrived, job in enumerate(self._jobs, 1):
             if job.arrival > loop.time():
                 await asyncio.sleep(job.arrival - loop.time())
             self._create(_Run(job))
             self._progress(arrived)
         quiet, patience = 0.0, _PAUSE_SECONDS if self._placement.is_berth else _MAX_RESTARTS * PATIENCE_SECONDS
-        while quiet < patience and (self._pending or self._scheduler.has_work):
+        while quiet < patience and (self._pending or self._cluster.scheduler.has_work):
             starts = self._starts
             if self._pending:
                 self._ended.clear()
@@ -172,15 +145,12 @@ class Replay:
             if self._pending or self._starts > starts:
                 quiet = 0.0
 
-    async def _samples(self, until: float) -> None:
+    async def _samples(self) -> None:
         """Note the state of the fleet at equal intervals."""
         for number in range(_SAMPLES + 1):
-            at = until * number / _SAMPLES
+            at = self._until * number / _SAMPLES
             await asyncio.sleep(max(at + _SETTLED_SECONDS - asyncio.get_running_loop().time(), 0.0))
             self._meter.sample(at, self._waiting_gpus, self.decisions.cache.snapshot())
-
-    def _requeue(self) -> None:
-        self._scheduler.requeue()
 
     def _create(self, run: _Run) -> None:
         """The pods and the claims of a job, which then wait."""
@@ -200,9 +170,9 @@ class Replay:
             of, requests = run.of(one, gangs=berth), Amounts(one.cpu, one.ram, 1)
             shape = job.shape if in_gang else one.shape
             created.append(Waiting(pod, of, shape, requests, in_gang, priority=one.priority, nodes=nodes[id(one)]))
-            self._api.create(pod, [claim] if claim is not None else [])
+            self._cluster.api.create(pod, [claim] if claim is not None else [])
         for waiting in created:
-            self._scheduler.add(waiting)
+            self._cluster.scheduler.add(waiting)
 
     def _claim(self, template: Job, name: str) -> Claim | None:
         if template.claim_spec is None:
@@ -249,14 +219,14 @@ class Replay:
         """All pods of a job are deleted: it has ended, or gave up."""
         now, job = asyncio.get_running_loop().time(), run.job
         for uid, (pod, claim, template) in run.pods.items():
-            self._scheduler.remove(uid, run.of(template, gangs=self._placement.is_berth))
-            self._api.delete(pod, claim.key if claim is not None else None)
+            self._cluster.scheduler.remove(uid, run.of(template, gangs=self._placement.is_berth))
+            self._cluster.api.delete(pod, claim.key if claim is not None else None)
             del self._run_of[uid]
         used = sum(run.pods[uid].template.pod_gpus for uid in run.nodes)
         self._meter.use(-used, 0 if run.runs else -used, now)
         self._waiting_gpus -= job.all_gpus - used
         del self._runs[job.name]
-        self._requeue()
+        self._cluster.scheduler.requeue()
 
     def _give_up(self, run: _Run) -> None:
         """The pods of a half placed gang run out of patience. Its controller creates all again."""
@@ -267,7 +237,7 @@ class Replay:
 
     def _never_started(self) -> dict[str, str]:
         """The jobs that did not start, each with a reason of its first pod or an equal one, see likely_reason."""
-        found, waiting = dict[str, str](), self._scheduler.waiting
+        found, waiting = dict[str, str](), self._cluster.scheduler.waiting
         by_shape = {one.shape: one.reasons for one in reversed(waiting) if one.reasons}
         for one in waiting:
             job = self._run_of[one.pod.uid].job

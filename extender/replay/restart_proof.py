@@ -22,11 +22,10 @@ from extender.gangs.gang import gang_minimum
 from extender.policy import Policy
 from extender.replay.node_room import NodeRoom
 from extender.replay.placements import placement_of, placing_of
-from extender.replay.virtual_api import VirtualApi, VirtualWatches
-from extender.replay.virtual_scheduler import Offer, Placing, VirtualScheduler, Waiting, likely_reason
-from extender.replay.virtual_time import in_virtual_time, wall_clock
-from extender.runtime.informers import HoldExpirer
-from extender.runtime.supervisor import Supervisor
+from extender.replay.virtual_api import VirtualApi
+from extender.replay.virtual_cluster import VirtualCluster
+from extender.replay.virtual_scheduler import Offer, Placing, Waiting, likely_reason
+from extender.replay.virtual_time import in_virtual_time
 from extender.scheduling import may_run
 from extender.serve import Decisions
 
@@ -75,7 +74,7 @@ class _Restarts:
         policy: Policy,
         bound: Sequence[Pod],
     ) -> None:
-        self._cluster = cluster
+        self._known = cluster
         self._room = room
         tolerant = tuple(replace(pod, tolerations=(*pod.tolerations, TOLERATION)) for pod in wanted.pods)
         self._wanted = replace(wanted, pods=tolerant)
@@ -88,38 +87,28 @@ class _Restarts:
 
     async def run(self) -> Proof:
         """Place all pods."""
-        loop = asyncio.get_running_loop()
-        supervisor = Supervisor(clock=loop.time)
-        self._api = VirtualApi(self._bound, self._requeue)
-        decisions = Decisions(self._api, self._watches(supervisor), self._policy, loop.time, supervisor, wall_clock)
+        self._cluster = VirtualCluster(self._policy, self._bound)
+        decisions, api = self._cluster.decisions, self._cluster.api
         self._cache = decisions.cache
         self._copy_what_stays()
         for pod in self._bound_before:
-            self._api.know_bound(pod)
-        placing = _Selecting(decisions, self._api, len(self._room.names), self._policy)
-        self._scheduler = VirtualScheduler(self._api, placing, self._room, supervisor, _SEED)
-        decisions.start()
-        supervisor.start("kube-scheduler", self._scheduler.run)
-        try:
-            await self._restart()
-        finally:
-            await supervisor.stop()
-        if failed := sorted(name for name, times in supervisor.failures.items() if times):
-            raise RuntimeError(f"the tasks {', '.join(failed)} of the proof failed, see the log")
-        reasons = {one.pod.uid: likely_reason(one.reasons) for one in self._scheduler.waiting}
+            api.know_bound(pod)
+        placing = _Selecting(decisions, api, len(self._room.names), self._policy)
+        await self._cluster.run(placing, self._room, _SEED, self._restart)
+        reasons = {one.pod.uid: likely_reason(one.reasons) for one in self._cluster.scheduler.waiting}
         return Proof(self._nodes, reasons)
 
     def _copy_what_stays(self) -> None:
         """The nodes, with the claims that have devices there and stay, and the claims of the wanted pods."""
-        store, cache = self._cluster.store, self._cache
+        store, cache = self._known.store, self._cache
         for name in self._room.names:
             cache.apply_node(name, store.nodes[name])
         pools, nodes = set[PoolKey](), {"", *self._room.names}
-        for name, published in self._cluster.slices.published.items():
+        for name, published in self._known.slices.published.items():
             if published.selection.node_name in nodes:
                 cache.apply_slice(name, published, inf)  # no agent ages
                 pools.add(published.pool)
-        for name, rule in self._cluster.slices.rules.items():
+        for name, rule in self._known.slices.rules.items():
             cache.apply_rule(name, rule)
         for name, class_ in store.classes.items():
             cache.apply_class(name, class_)
@@ -145,45 +134,34 @@ class _Restarts:
         for asked in self._restarted:
             self._create(asked)
         if self._wanted.is_new:
-            await self._rounds(lambda: not self._scheduler.has_work)
+            await self._rounds(lambda: not self._cluster.scheduler.has_work)
             self._create(self._wanted)
         await self._rounds(lambda: all(pod.uid in self._nodes for pod in self._wanted.pods))
         for name, node in before.items():
             self._cache.apply_node(name, node)
-        await self._rounds(lambda: not self._scheduler.has_work)
+        await self._rounds(lambda: not self._cluster.scheduler.has_work)
 
     async def _rounds(self, is_done: Callable[[], bool]) -> None:
         """Try all pods that wait again and again."""
         for _ in range(_ROUNDS):
-            self._requeue()
+            self._cluster.scheduler.requeue()
             await asyncio.sleep(_ROUND_SECONDS)
             if is_done():
                 return
 
-    def _watches(self, supervisor: Supervisor) -> Callable[[ClusterCache, Callable[[str], None]], VirtualWatches]:
-        def watches(cache: ClusterCache, applied: Callable[[str], None]) -> VirtualWatches:
-            found = VirtualWatches(self._api, HoldExpirer(cache, asyncio.get_running_loop().time), supervisor)
-            self._api.connect(cache, applied, found.progress)
-            return found
-
-        return watches
-
     def _create(self, asked: Asked) -> None:
         for pod in asked.pods:
             own = pod.claim_keys
-            self._api.create(pod, [claim for claim in asked.claims if claim.key in own])
+            self._cluster.api.create(pod, [claim for claim in asked.claims if claim.key in own])
         snapshot = self._cache.snapshot()
         for pod in asked.pods:
             in_gang = pod.membership is not None and gang_minimum(pod.membership, snapshot) > 0
             of: Hashable = pod.membership.key if in_gang and pod.membership is not None else pod.uid
-            usable = frozenset(name for name in self._room.names if may_run(pod, self._cluster.store.nodes[name]))
-            self._scheduler.add(Waiting(pod, of, of, asked.amounts(pod), in_gang, nodes=usable))
+            usable = frozenset(name for name in self._room.names if may_run(pod, self._known.store.nodes[name]))
+            self._cluster.scheduler.add(Waiting(pod, of, of, asked.amounts(pod), in_gang, nodes=usable))
 
     def _bound(self, uid: str, node: str) -> None:
         self._nodes[uid] = node
-
-    def _requeue(self) -> None:
-        self._scheduler.requeue()
 
 
 class _Selecting:

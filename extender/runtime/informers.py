@@ -3,8 +3,7 @@
 Tasks beside them end holds (`HoldExpirer`), build changed nodes in time slices (`CacheRefresh`), and wait for events
 (`WatchProgress`).
 
-Their state is reported in sentences. The heartbeat detects a stalled event loop, for the liveness probe. A blocked
-event loop answers no probe. An overloaded one may still answer a probe; the heartbeat then reports the delay.
+Their state is reported in sentences.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from math import inf
 import structlog
 
 from extender.api.device_classes import decode_class
-from extender.api.fields import Json
+from extender.api.fields import Json, get, need
 from extender.api.nodes import decode_node
 from extender.api.object_meta import ObjectKey, decode_labels
 from extender.api.pod_groups import (
@@ -184,6 +183,22 @@ def watched_resources(cache: ClusterCache, clock: Callable[[], float] = lambda: 
     ]
 
 
+def object_appliers(cache: ClusterCache, clock: Callable[[], float] = lambda: 0.0) -> dict[str, Callable[[Json], None]]:
+    """By kind, what puts an object of a file into the cache. Raises WireError.
+
+    Without the kinds of groups, two of which have one name: group_policy_of reads these.
+    """
+    groups = {one.resource for one in GROUP_OBJECTS}
+    kinds = (kind for kind in watched_resources(cache, clock) if kind.name not in groups)
+    return {kind.list_kind.removesuffix("List"): partial(_apply_object, kind) for kind in kinds}
+
+
+def _apply_object(kind: WatchedResource, obj: Json) -> None:
+    metadata = get(obj, "metadata", dict, "", {})
+    name, namespace = need(metadata, "name", ".metadata"), metadata.get("namespace")
+    kind.apply(f"{namespace}/{name}" if namespace else name, obj)
+
+
 def _plain(put: Callable[..., None], decode: Callable[[Json], object]) -> Callable[[str, Json | None], None]:
     return lambda key, obj: put(key, None if obj is None else decode(obj))
 
@@ -231,31 +246,7 @@ class _Pods:
             self._cache.apply_pod(pod.uid, pod)
 
 
-# -- the heartbeat, and the reflectors -----------------------------------------------------------------------
-
-_PERIOD_SECONDS = 1.0
-_LATE_SECONDS = 15.0  # three times kube-scheduler's time-out for a filter request
-
-
-class Heartbeat:
-    """A background task that stores the time once a second. `clock` returns seconds."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._last = clock()
-
-    async def run(self) -> None:
-        """Run until cancelled."""
-        while True:
-            self._last = self._clock()
-            await asyncio.sleep(_PERIOD_SECONDS)
-
-    @property
-    def stalled(self) -> str:
-        """A sentence if the heartbeat is more than 15 s late, else ''."""
-        age = self._clock() - self._last
-        return f"the event loop has not turned for {age:.0f} s" if age > _LATE_SECONDS else ""
-
+# -- the reflectors --------------------------------------------------------------------------------------
 
 _SILENT_SECONDS = 180.0  # twice the time after which a reflector reopens a silent watch
 _MAX_NAMED = 8  # nodes, and objects of each kind, that the warnings name
@@ -279,7 +270,6 @@ class Informers:
         self._cache = cache
         self._supervisor = supervisor
         self.progress = WatchProgress()
-        self.heartbeat = Heartbeat(clock)
         self._expirer = HoldExpirer(cache, clock)
         self.reflectors = {
             kind.name: Reflector(
@@ -293,7 +283,6 @@ class Informers:
         """Start the background tasks."""
         for name, reflector in self.reflectors.items():
             self._supervisor.start(f"watch-{name}", reflector.run)
-        self._supervisor.start("heartbeat", self.heartbeat.run)
         self._supervisor.start("hold-expiry", self._expirer.run)
         self._supervisor.start("garbage-collection", partial(run_gc_policy, self._listed_and_built))
 

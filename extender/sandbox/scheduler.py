@@ -195,9 +195,8 @@ class Scheduler:
         if not set(feasible) <= set(names):
             raise _ExtenderError("extender claims a filtered node which is not found in the input node list")
         if not feasible:
-            waiting.reasons = _histogram(
-                {**(answer.get("FailedNodes") or {}), **(answer.get("FailedAndUnresolvableNodes") or {})}
-            )
+            failed = {**(answer.get("FailedNodes") or {}), **(answer.get("FailedAndUnresolvableNodes") or {})}
+            waiting.reasons = Counter(failed.values())
             self._report(waiting, len(names))
             return None
         if len(feasible) == 1:
@@ -227,7 +226,7 @@ class Scheduler:
                     reasons[name] = f"Insufficient {resource}"
             if name not in reasons:
                 names.append(name)
-        return names, _histogram(reasons)
+        return names, Counter(reasons.values())
 
     def _used(self, node: str, resource: str, offered: int) -> int:
         """How much of a resource that the node offers the pods on the node have."""
@@ -329,10 +328,3 @@ def _is_report(old: Json, new: Json) -> bool:
         return {**pod, "metadata": metadata, "status": {**(pod.get("status") or {}), "conditions": []}}
 
     return rest(old) == rest(new)
-
-
-def _histogram(reasons: dict[str, str]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for reason in reasons.values():
-        found[reason] = found.get(reason, 0) + 1
-    return found

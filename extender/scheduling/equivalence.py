@@ -42,7 +42,7 @@ class IdentityCheck:
         constraints = [constraint.attribute for spec in requirements.specs for constraint in spec.constraints]
         self._ignored = not any(map(is_identity, constraints))
         # What compiles each expression, and the expression.
-        self._left = [(compile_selector, text) for class_ in requirements.classes for text in class_.selectors]
+        self._left = [(compile_selector, text) for class_ in requirements.classes.values() for text in class_.selectors]
         for spec in requirements.specs:
             for option in (option for request in spec.requests for option in request.alternatives):
                 self._left += [(compile_selector, text) for text in option.selectors]

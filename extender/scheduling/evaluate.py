@@ -23,9 +23,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final
 
-from cachetools import FIFOCache
-
 from extender.allocation import (
+    Asked,
     CauseRecorder,
     FastPath,
     Features,
@@ -62,34 +61,41 @@ from extender.topology.sets import bandwidth, is_joined
 _MAX_PLACEMENTS = 8_192  # entries of about 1 KB; a half-full fleet of mixed machine types has about 1,000 states
 _MAX_PARTS = 4_096  # distinct parts of scores; 3,500 placements in such a fleet have 276
 _MAX_SELECTED = 16  # results of node selectors, each with half a megabyte for 5,000 nodes
-_NO_REQUEST = DeviceRequest("", "")  # of a cached placement: a tenant's request may take 128 KiB
+_NO_REQUEST = DeviceRequest("", "")  # of a shared placement: a tenant's request may take 128 KiB
 
 Forbidden = Mapping[tuple[str, str], int]
 """Claim name and request name to a mask of devices that the request must not get."""
 _NOTHING: Forbidden = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # Final fields, see docs/architecture.md
 class Placement:
     """The node satisfies the requirements with these devices."""
 
-    solution: Solution
-    parts: tuple[ScorePart, ...]
-    score: float
-    ring_gbps: float  # GB/s
-    free_gpus: tuple[int, int] = (0, 0)  # before and after it, in thousandths of a GPU
+    solution: Final[Solution]
+    parts: Final[tuple[ScorePart, ...]]
+    score: Final[float]
+    ring_gbps: Final[float]  # GB/s
+    free_gpus: Final[tuple[int, int]] = (0, 0)  # before and after it, in thousandths of a GPU
     # Of a single request on the fast path: the mask of the free devices that match it, and how many of them it takes.
-    matching: int = field(default=0, compare=False)
-    each: int = field(default=0, compare=False)
-    # The cached placement that this one copies for another pod's request.
-    shared_from: Placement | None = field(default=None, compare=False, repr=False)
+    matching: Final[int] = field(default=0, compare=False)
+    each: Final[int] = field(default=0, compare=False)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether pods share it: then it names none of their requests."""
+        return self.each > 0 and self.solution.picks[0][0].request is _NO_REQUEST
 
     def for_request(self, request: DeviceRequest) -> Placement:
         """The same devices for the single request of another pod."""
-        picks = tuple(Pick(pick.bit, request, None) for pick in self.solution.picks[0])
+        picks = tuple([Pick(pick.bit, request, None) for pick in self.solution.picks[0]])
         solution = Solution((picks,), self.solution.alternatives)
-        known = self.parts, self.score, self.ring_gbps, self.free_gpus, self.matching, self.each
-        return Placement(solution, *known, shared_from=self)
+        return Placement(solution, self.parts, self.score, self.ring_gbps, self.free_gpus, self.matching, self.each)
+
+    def with_parts(self, parts: tuple[ScorePart, ...], score: float) -> Placement:
+        """The same devices with other parts of the score."""
+        # Not `replace`, which takes three times as long: a pod may need a placement for each state of thousands.
+        return Placement(self.solution, parts, score, self.ring_gbps, self.free_gpus, self.matching, self.each)
 
     def results(self, node_info: NodeInfo) -> list[tuple[Result, ...]]:
         """The devices as results, per pending claim, as a hold reserves them: without what only an API write needs."""
@@ -163,17 +169,37 @@ class EvaluationContext:
     deadline: Final[Deadline] = NO_DEADLINE  # limits the work of a call; it never changes a status
     # By attribute signature, claim name and request name; None: the requirements may read the identity of a device.
     selections: Final[dict[tuple[Interned | None, str, str], Selection] | None] = None
+    # By attribute signature: the only request, and the devices that match it, in use or not. None: it needs a search.
+    only_requests: Final[dict[Interned, Asked | None]] = field(default_factory=dict)
 
     def sharing_selections(self) -> EvaluationContext:
         """The context for one call about one pod's requirements, which read no identity of a device."""
-        return replace(self, selections={})
+        return replace(self, selections={}, only_requests={})
+
+    def only_request(self, node_info: NodeInfo, requirements: PodRequirements) -> Asked | None:
+        """The only request of the claims, on the fast path, without making a problem for each of thousands of states.
+
+        None if that is not known for all nodes of one attribute signature. Raises InvalidClaim and DeadlineExceeded.
+        """
+        signature = node_info.state.attribute_signature
+        if self.selections is None or signature is None or requirements.policy.drift == "filter":
+            return None
+        if signature not in self.only_requests:
+            problem = self.problem(node_info, requirements)
+            path, found = FastPath.of(problem), None
+            if path is not None and len(path.asked) == 1:
+                (found,) = path.asked
+                found = found._replace(free=problem.select(problem.names[0], found.request).match)
+            self.only_requests[signature] = found
+        known = self.only_requests[signature]
+        return known._replace(free=known.free & ~node_info.busy) if known is not None else None
 
     def problem(self, node_info: NodeInfo, requirements: PodRequirements, forbidden: Forbidden = _NOTHING) -> Problem:
         """The allocation problem of the requirements on a node. Its `select` raises InvalidClaim and DeadlineExceeded.
 
         `forbidden` excludes devices per request.
         """
-        classes = {class_.name: class_ for class_ in requirements.classes}
+        classes = requirements.classes
         remembered: dict[tuple[str, str], Selection] = {}
         drift, small = _excluded_devices(node_info, requirements)
 
@@ -236,23 +262,34 @@ def evaluate(
     own: int = 0,
     *,
     scored: bool = True,
+    shared: bool = False,
 ) -> FilterStatus:
     """The status of one node. An invalid claim makes the node unschedulable, with the fault as the reason.
 
     `own` is a mask of devices that the pod has on the node already: the new ones are near them, if that is possible.
-    Without `scored`, the placement has no score: the plan of a gang reads only its devices.
+    Without `scored`, the placement has no score: the plan of a gang reads only its devices. With `shared`, the
+    placement may be one that pods share, see Placement.is_shared.
 
     `requirements` are those on this node (`for_node`). A `recorder` receives the cause of each device that the search
     rejects. It does not change the status. For `forbidden` see EvaluationContext.problem. Raises DeadlineExceeded.
     """
     if not requirements.pending_claims:
         return Placement(Solution((), ()), (), 0.0, 0.0)
-    problem = context.problem(node_info, requirements, forbidden)
+    placements = context.placements if recorder is None and not own and scored else None
+    problem: Problem | None = None
     try:
-        path = FastPath.of(problem) if recorder is None else None
-        if path is not None and len(path.asked) == 1 and context.placements is not None and not own and scored:
-            return context.placements.shared(node_info, requirements, context, problem, path)
-        return _solve(node_info, requirements, context, problem, path, recorder, own, scored=scored)
+        asked = context.only_request(node_info, requirements) if placements is not None and not forbidden else None
+        if asked is None:
+            problem = context.problem(node_info, requirements, forbidden)
+            path = FastPath.of(problem) if recorder is None else None
+            if placements is None or path is None or len(path.asked) > 1:
+                return _solve(node_info, requirements, context, problem, path, recorder, own, scored=scored)
+            (asked,) = path.asked
+        assert placements is not None
+        status = placements.shared(node_info, requirements, context, asked, problem)
+        if shared or isinstance(status, Unschedulable) or not status.is_shared:
+            return status
+        return status.for_request(asked.request)
     except InvalidClaim as error:
         return Unschedulable(Reason(Code.INVALID, (str(error),)))
     except OutOfSteps:
@@ -377,6 +414,14 @@ def may_reject_sets(node_info: NodeInfo, requirements: PodRequirements) -> bool:
     return intent.topology == "required" or bool(intent.min_gbps) or node_info.partitions is not None
 
 
+@dataclass(slots=True)
+class _Kept:
+    """A placement without its request, and the bytes of memory that the selectors of that demand of a device."""
+
+    placement: Placement
+    least: int
+
+
 class PlacementCache:
     """Placements of the fast path, shared by pods whose requests match the same devices.
 
@@ -386,8 +431,7 @@ class PlacementCache:
     """
 
     def __init__(self) -> None:
-        # Each with the bytes of memory that the selectors of its request demand of a device.
-        self._placements: FIFOCache[tuple[object, ...], tuple[int, Placement]] = FIFOCache(_MAX_PLACEMENTS)
+        self._placements: dict[tuple[object, ...], _Kept] = {}
         self._parts: dict[ScorePart, ScorePart] = {}  # equal parts of placements are one object
         self._baseline: FleetBaseline | None = None
 
@@ -399,50 +443,58 @@ class PlacementCache:
         node_info: NodeInfo,
         requirements: PodRequirements,
         context: EvaluationContext,
-        problem: Problem,
-        path: FastPath,
+        asked: Asked,
+        problem: Problem | None,
     ) -> FilterStatus:
-        """The status on the fast path. A placement is kept without its request, and names it as `shared_from`."""
+        """The status of a single request. A placement is one that pods share, except on a hypothetical node.
+
+        `problem`: if it is made already.
+        """
+
+        def solved() -> FilterStatus:
+            own = problem if problem is not None else context.problem(node_info, requirements)
+            return _solve(node_info, requirements, context, own, FastPath((asked,)))
+
         if node_info.state.hypothetical:  # its state is not comparable
-            return _solve(node_info, requirements, context, problem, path)
+            return solved()
         if context.baseline is not self._baseline:
             self._placements.clear()
             self._parts.clear()
             self._baseline = context.baseline
-        key = placement_key(node_info, requirements, path)
-        asked, (least, kept) = path.asked[0], self._placements.get(key, (0, None))
+        key = placement_key(node_info, requirements, asked)
+        kept = self._placements.get(key)
         wanted = asked.least_memory if not requirements.intent.expected_bytes else 0  # see score_parts
         if kept is None:
-            status = _solve(node_info, requirements, context, problem, path)
+            status = solved()
             if isinstance(status, Unschedulable):
                 return status
-            shared_parts = self._shared(status.parts)
-            kept = replace(status.for_request(_NO_REQUEST), parts=shared_parts, shared_from=None)
-            self._placements[key] = wanted, kept
-        elif least != wanted:
-            bits = [pick.bit for pick in kept.solution.picks[0]]
-            found = with_least_memory(kept.parts, wanted, node_info, bits, context.baseline, requirements.policy)
-            kept = replace(kept, parts=self._shared(found), score=total(found, requirements.policy))
-            self._placements[key] = wanted, kept
-        return kept.for_request(asked.request)
+            if len(self._placements) >= _MAX_PLACEMENTS:
+                del self._placements[next(iter(self._placements))]
+            kept = self._placements[key] = _Kept(self._without_request(status), wanted)
+        elif kept.least != wanted:
+            bits = [pick.bit for pick in kept.placement.solution.picks[0]]
+            known, policy = kept.placement.parts, requirements.policy
+            found = with_least_memory(known, wanted, node_info, bits, context.baseline, policy)
+            kept.placement, kept.least = kept.placement.with_parts(found, total(found, policy)), wanted
+        return kept.placement
 
-    def _shared(self, found: tuple[ScorePart, ...]) -> tuple[ScorePart, ...]:
+    def _without_request(self, found: Placement) -> Placement:
         if len(self._parts) > _MAX_PARTS:
             self._parts.clear()
-        return tuple([self._parts.setdefault(part, part) for part in found])
+        parts = tuple([self._parts.setdefault(part, part) for part in found.parts])
+        return found.for_request(_NO_REQUEST).with_parts(parts, found.score)
 
 
-def placement_key(node_info: NodeInfo, requirements: PodRequirements, path: FastPath) -> tuple[object, ...]:
+def placement_key(node_info: NodeInfo, requirements: PodRequirements, asked: Asked) -> tuple[object, ...]:
     """The cache key: placements with equal keys differ only in the memory that their selectors demand.
 
     If no GPU of the fabric matches, the score reads only `own_in_use` of the node's use. So nodes of one hardware share
     the choice among the devices of a pool that all of them reach.
     """
-    (_, request, free, _), *_ = path.asked
-    asked = free, request.count, requirements.intent, requirements.policy
-    if not node_info.positions(free):
-        return node_info.state.hardware_signature, node_info.own_in_use, *asked
-    return node_info.state.own_signature, *asked
+    shape = asked.free, asked.request.count, requirements.intent, requirements.policy
+    if not node_info.positions(asked.free):
+        return node_info.state.hardware_signature, node_info.own_in_use, *shape
+    return node_info.state.own_signature, *shape
 
 
 class Evaluator:

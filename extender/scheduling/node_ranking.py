@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from itertools import chain, islice
-from operator import itemgetter
 from typing import NamedTuple
 
 from extender.allocation import FleetBaseline, NodeInfo, Snapshot
-from extender.api.claim_specs import DeviceRequest
 from extender.api.reasons import Code, Reason
 from extender.base.deadline import DeadlineExceeded
 from extender.base.fair_lru import FairLRU
@@ -33,20 +31,17 @@ _STATUS_BYTES, _UNSCHEDULABLE_BYTES, _PLACEMENT_BYTES, _PICK_BYTES = 64, 640, 48
 class StatusStore:
     """The placements and unschedulable statuses of one ranking, by number of the equivalence class.
 
-    `order` has the numbers with a placement, by descending score.
-
-    Thousands of numbers share one Unschedulable. With `share_placements`, a number keeps the placement that it shares
-    with other rankings, which may name the request of another pod. `get` and `placement` return it with the request of
-    this ranking.
+    Thousands of numbers share one Unschedulable. A number keeps the placement that it shares with other rankings, which
+    names no request. `get` and `placement` return it with the request of this ranking.
     """
 
-    def __init__(self, *, share_placements: bool) -> None:
+    def __init__(self, requirements: PodRequirements) -> None:
         self.placements: dict[int, Placement] = {}
         self.unschedulable: dict[int, Unschedulable] = {}
-        self.order: list[int] = []
-        self._share_placements = share_placements
+        self._order: list[int] = []
+        self._unordered: list[int] = []  # a new shape puts a placement for each state: they are sorted together
+        self._requirements = requirements
         self._by_text: dict[str, Unschedulable] = {}
-        self._request: DeviceRequest | None = None  # the single request of this ranking, once a placement is shared
         self._own_placements = 0  # placements that are not shared
         self._own_picks = 0  # devices in these placements
 
@@ -57,7 +52,7 @@ class StatusStore:
         return number in self.placements or number in self.unschedulable
 
     def items(self) -> Iterator[tuple[int, FilterStatus]]:
-        """Each number with its status, which may name the request of another pod."""
+        """Each number with its status, which may name no request."""
         return chain[tuple[int, FilterStatus]](self.placements.items(), self.unschedulable.items())
 
     def get(self, number: int) -> FilterStatus | None:
@@ -70,38 +65,33 @@ class StatusStore:
 
         Raises KeyError.
         """
-        placement = self.placements[number]
-        own = self._own(placement)
-        if own is not placement:
-            self.placements[number] = own
-            self._count(own, 1)
-        return own
+        found = self.placements[number]
+        if found.is_shared:
+            found = self.placements[number] = self._own(found)
+            self._count(found, 1)
+        return found
 
-    def put(self, number: int, status: FilterStatus) -> FilterStatus:
-        """Store the status of a number in place of an older one. Returns the status with this ranking's request."""
+    def put(self, number: int, status: FilterStatus) -> None:
+        """Store the status of a number in place of an older one."""
         if number in self.placements or number in self.unschedulable:
             self.forget(number)
         if isinstance(status, Unschedulable):
-            status = self.unschedulable[number] = self._by_text.setdefault(status.text, status)
-            return status
-        stored = status
-        if status.shared_from is not None and self._share_placements:
-            self._request, stored = status.solution.picks[0][0].request, status.shared_from
-        else:
+            self.unschedulable[number] = self._by_text.setdefault(status.text, status)
+            return
+        if not status.is_shared:
             self._count(status, 1)
-        self.placements[number] = stored
-        insort(self.order, number, key=self._by_score)
-        return status
+        self.placements[number] = status
+        self._unordered.append(number)
 
     def forget(self, number: int) -> None:
         """Drop the status of a number, if it has one."""
         self.unschedulable.pop(number, None)
         placement = self.placements.get(number)
         if placement is not None:
-            position = bisect_left(self.order, -placement.score, key=self._by_score)
-            del self.order[self.order.index(number, position)]
+            order = self.order
+            del order[order.index(number, bisect_left(order, -placement.score, key=self._by_score))]
             del self.placements[number]
-            if self._own(placement) is placement:
+            if not placement.is_shared:
                 self._count(placement, -1)
 
     def forget_vacant(self, occupied: Container[int], kept: int) -> list[int]:
@@ -118,6 +108,18 @@ class StatusStore:
         return dropped
 
     @property
+    def order(self) -> list[int]:
+        """The numbers with a placement, by descending score; of equal ones, the older placement first."""
+        new, self._unordered = self._unordered, []
+        if len(new) > len(self._order) // 8:  # the time of a sort, whose key calls are the most of it
+            self._order += new
+            self._order.sort(key=self._by_score)
+        else:
+            for number in new:
+                insort(self._order, number, key=self._by_score)
+        return self._order
+
+    @property
     def estimated_bytes(self) -> int:
         """The estimated memory in bytes, without shared placements."""
         return (
@@ -132,9 +134,9 @@ class StatusStore:
 
     def _own(self, placement: Placement) -> Placement:
         """The placement with this ranking's request."""
-        if self._request is None or placement.solution.picks[0][0].request is self._request:
+        if not placement.is_shared:
             return placement
-        return placement.for_request(self._request)
+        return placement.for_request(self._requirements.specs[0].requests[0].alternatives[0])
 
     def _count(self, placement: Placement, sign: int) -> None:
         """Add (sign 1) or remove (sign -1) one placement that is not shared."""
@@ -142,7 +144,6 @@ class StatusStore:
         self._own_picks += sign * sum(map(len, placement.solution.picks))
 
 
-_NAME = itemgetter(0)
 _MAX_NAMES = 3  # node names per status of `nodes_by_status`
 _MAX_VACANT = 16  # equivalence classes without nodes, at most 1/8 of all if there are many
 _MAX_REFRESHED = 2  # stale placements that one update computes again
@@ -202,7 +203,7 @@ class NodeRanking:
         self._pending: tuple[int, NodeInfo] | None = (
             None  # the class on which the last call ended, with one of its nodes
         )
-        self._statuses = StatusStore(share_placements=requirements.extended is None)
+        self._statuses = StatusStore(requirements)
         self._baseline: FleetBaseline | None = None
         self._stale: list[int] = []  # numbers with a placement from an older baseline
         self.complete = False  # whether the last `update` ended within its deadline
@@ -251,7 +252,11 @@ class NodeRanking:
         self._begin(context)
         found = self._classes.find(node_info, context)
         status = self._statuses.get(found)
-        return status if status is not None else self._evaluate(found, node_info, context)
+        if status is None:
+            self._evaluate(found, node_info, context)
+            status = self._statuses.get(found)
+            assert status is not None
+        return status
 
     @property
     def stale(self) -> bool:
@@ -287,7 +292,7 @@ class NodeRanking:
     def schedulable(self) -> Iterator[tuple[Sequence[str], Placement]]:
         """The node names and the placement of each equivalence class that satisfies the requirements.
 
-        A placement may name the request of another pod with an equal request.
+        A placement may name no request.
         """
         nodes = self._classes.nodes
         return ((nodes[n].names, found) for n, found in self._statuses.placements.items() if n in nodes)
@@ -297,7 +302,7 @@ class NodeRanking:
     ) -> list[NodesOfStatus]:
         """All nodes with a status, by equivalence class. `among` limits the nodes, and `without` excludes a few.
 
-        A placement may name the request of another pod with an equal request.
+        A placement may name no request.
         """
         found = (
             nodes_of_status(status, self._names(number), among, without)
@@ -351,24 +356,32 @@ class NodeRanking:
 
         The result omits the nodes of `without`.
         """
-        found: list[tuple[str, Placement]] = []
-        equal: list[tuple[str, Placement]] = []  # nodes with the current score
+        placements, nodes = self._statuses.placements, self._classes.nodes
+        found: list[tuple[str, int]] = []
+        equal: list[int] = []  # numbers with the current score
+
+        def add_equal() -> None:
+            left = count - len(found)
+            if names is None and not without:
+                some = [(name, one) for one in equal for name in nodes[one].names[:left]]
+            else:
+                wanted = (((n, one) for n in nodes[one].names if names is None or n in names) for one in equal)
+                some = [pair for one in wanted for pair in islice((p for p in one if p[0] not in without), left)]
+            found.extend(sorted(some)[:left])
+
         score = None
         for number in self._statuses.order:
-            nodes = self._classes.nodes.get(number)
-            if nodes is None:
-                continue
-            placement = self._statuses.placement(number)
-            if placement.score != score:
-                found += sorted(equal, key=_NAME)[: count - len(found)]
-                if len(found) >= count:
-                    return found
-                equal, score = [], placement.score
-            named: Iterable[str] = nodes.names
-            if names is not None or without:
-                named = (n for n in named if (names is None or n in names) and n not in without)
-            equal += [(name, placement) for name in islice(named, count - len(found))]
-        return found + sorted(equal, key=_NAME)[: count - len(found)]
+            if number in nodes:
+                own = placements[number].score
+                if own != score:
+                    add_equal()
+                    if len(found) >= count:
+                        break
+                    equal, score = [], own
+                equal.append(number)
+        else:
+            add_equal()
+        return [(name, self._statuses.placement(number)) for name, number in found]
 
     def _names(self, number: int) -> Sequence[str]:
         found = self._classes.nodes.get(number)
@@ -390,13 +403,14 @@ class NodeRanking:
         """Whether the requirements read no identity of a device. Raises DeadlineExceeded."""
         return self._identity.ignores_identity(context)
 
-    def _evaluate(self, number: int, node_info: NodeInfo, context: EvaluationContext) -> FilterStatus:
+    def _evaluate(self, number: int, node_info: NodeInfo, context: EvaluationContext) -> None:
         if len(self._statuses) >= self._cleanup_at:
             self._forget_vacant()
-        status = evaluate(node_info, self.requirements.for_node(node_info.node), context)
+        requirements = self.requirements.for_node(node_info.node)  # the same on all nodes unless some offer a resource
+        status = evaluate(node_info, requirements, context, shared=requirements is self.requirements)
         self.evaluations += 1
         context.deadline.progressed = True
-        return self._statuses.put(number, status)
+        self._statuses.put(number, status)
 
     def _refresh(self, snapshot: Snapshot, context: EvaluationContext, most: int) -> None:
         """Compute up to `most` stale placements again with the newest baseline. Raises DeadlineExceeded."""

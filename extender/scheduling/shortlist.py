@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
-from itertools import takewhile
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -226,15 +225,17 @@ def keeping_domains(
     The levels are `group_levels`, see DomainUses. Nodes that are not among `best` count too, if they are `allowed`
     (None: all). The work does not grow with the fleet.
     """
-    equal = [name for name, _ in takewhile(lambda one: one[1].score == best[0][1].score, best)]
+    highest = best[0][1].score if best else 0.0
+    equal = [name for name, placement in best if placement.score == highest]
     if not best or len(equal) == 1 < len(best):
         return best
     uses = ranking.uses
     uses.update(snapshot)
+    if uses.size == 1:  # all nodes are in the same domains
+        return best
     first: str | None = None
     if len(equal) == len(best):  # there may be more
-        states = ranking.states_with(best[0][1].score)
-        first = uses.first(states, allowed, without)
+        first = uses.first(ranking.states_with(highest), allowed, without)
     first = uses.first_of(equal if first is None else [equal[0], first])
     placement = dict(best).get(first) or ranking.status(snapshot.node_infos[first])
     if first == best[0][0] or not isinstance(placement, Placement):
@@ -278,7 +279,7 @@ def _with_lost(placement: Placement, lost: float, policy: Policy, snapshot: Snap
         else part
         for part in placement.parts
     )
-    return replace(placement, parts=parts, score=total(parts, policy))
+    return placement.with_parts(parts, total(parts, policy))
 
 
 def _lost_gpus(placement: Placement, node_info: NodeInfo, cpu: int, snapshot: Snapshot) -> float:
@@ -367,7 +368,7 @@ class PodGroupProximity:
     def with_proximity(self, placement: Placement, node_info: NodeInfo, requirements: PodRequirements) -> Placement:
         """The placement with this score part added and the score computed again."""
         parts = (*placement.parts, self.part(node_info))
-        return replace(placement, parts=parts, score=total(parts, requirements.policy))
+        return placement.with_parts(parts, total(parts, requirements.policy))
 
 
 def proximity_of(requirements: PodRequirements, snapshot: Snapshot) -> PodGroupProximity | None:

@@ -356,7 +356,7 @@ class Binder:
             raise BindError(f"node {node}: {Reason(mismatch)}")
         requirements = requirements.for_node(node_info.node)
         context = self._filter_service.evaluator.evaluation_context(snapshot)
-        allocations = status.allocations(node_info, requirements, context, _new_share)
+        allocations = status.allocations(node_info, requirements, context, lambda: str(uuid.uuid4()))
         chosen = ScoredNode.of(node_info, status, requirements, context, snapshot)
         last = frozenset[str]()  # the nodes that come last because of another ComputeDomain in their clique
         if requirements.compute_domain:
@@ -459,11 +459,6 @@ class Binder:
             self._log.info("bound", pod=str(pod.key), node=cycle.node, claims=names, **fields)
         except Exception:  # noqa: BLE001 - see above
             self._log.exception("a Binding cannot be reported", pod=str(pod.key), node=cycle.node)
-
-
-def _new_share() -> str:
-    """The ID of a share of a device."""
-    return str(uuid.uuid4())
 
 
 def _pause(error: ClusterError) -> float:

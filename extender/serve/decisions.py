@@ -11,7 +11,7 @@ from typing import Protocol
 
 from extender.allocation import Features
 from extender.api.object_meta import ObjectKey
-from extender.api.pod_groups import GROUP_OBJECTS, NEEDED_OBJECTS, GroupSource
+from extender.api.pod_groups import GROUP_OBJECTS, NEEDED_OBJECTS
 from extender.api.pods import Pod
 from extender.api.resource_claims import Claim
 from extender.cache import ClusterCache
@@ -95,7 +95,7 @@ class Decisions:
             sink,
             clock,
             progress.notify,
-            self._is_served,
+            lambda source: self._watches.is_served(NEEDED_OBJECTS[source].resource),
         )
         self.gang_monitor = GangMonitor(self.gangs, self.cache, sink, clock)
         self.gang_hints = GangHints(self.gangs, self.cache, planning, self.filter_service)
@@ -178,10 +178,6 @@ class Decisions:
                 self.requeuer.supply_changed()  # the search may not be complete
             if found:
                 break
-
-    def _is_served(self, source: GroupSource) -> bool:
-        """Whether the API server serves the PodGroups of this source."""
-        return self._watches.is_served(NEEDED_OBJECTS[source].resource)
 
 
 class _ServeSink(FilterSink):

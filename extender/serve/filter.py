@@ -46,7 +46,7 @@ from extender.scheduling import (
     requirements_of,
 )
 from extender.scheduling.requirements import ErrorStatus, Skip, UnschedulableAndUnresolvable, leftover_claims
-from extender.scheduling.shortlist import CollectedDomain, best_nodes, proximity_of, scores, shortlist, with_cpu
+from extender.scheduling.shortlist import CollectedDomain, proximity_of, scores, shortlist, with_cpu
 from extender.serve.evaluations import Evaluations
 
 MAX_PODS = 4096  # in each memory that has an entry for each pod
@@ -393,20 +393,14 @@ class FilterService:
         """The score of each named node, 0 to 10.
 
         The pod's last filter request computed the scores. A new evaluation would count the pod's own hold against
-        the node of the hold.
+        the node of the hold, so a process that did not answer that request scores nothing.
         """
         known = self.shortlist_scores.scores(pod.uid, names)
         if known is not None:
             return scores(known, names)
         snapshot = self._cache.snapshot()
-        requirements = requirements_of(pod, snapshot, self.policy)
-        if isinstance(requirements, Skip):
+        if isinstance(requirements_of(pod, snapshot, self.policy), Skip):
             return self._deviceless.of(names, snapshot)
-        if isinstance(requirements, PodRequirements):
-            ranking = self.rankings.get_or_create(requirements)
-            if self.update_ranking(pod, requirements, ranking, snapshot):
-                best = best_nodes(ranking, requirements, snapshot, set(names), len(names))
-                return scores({name: placement.score for name, placement in best}, names)
         return [(name, 0) for name in names]
 
     def evaluate_node(

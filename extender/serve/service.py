@@ -74,8 +74,9 @@ class TracedService:
         with self._traces.span(pod.uid, "filter") as span:
             _name(span, pod.key)
             answer = self._service.filter(pod, names)
-            passed = estimated_len(names) if answer.passed is None else len(answer.passed)
-            span.set_attributes({"berth.nodes.asked": estimated_len(names), "berth.nodes.passed": passed})
+            asked = estimated_len(names)
+            passed = asked if answer.passed is None else len(answer.passed)
+            span.set_attributes({"berth.nodes.asked": asked, "berth.nodes.passed": passed})
             if answer.error:
                 self._traces.failed(span, answer.error)
             return answer

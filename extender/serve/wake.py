@@ -3,37 +3,27 @@
 kube-scheduler does not try a pod again when slices change, if an extender rejected the pod. So after each change that
 may make devices available, the requeuer queues a search for each namespace with rejected pods or gangs (`Evaluations`).
 The search evaluates them on the changed nodes (`QueueingHints`, and `GangHints` for gangs). If one fits, the requeuer
-updates an annotation of the marker DeviceClass, at most once a second, and kube-scheduler tries all
-rejected pods again.
+updates an annotation of the marker DeviceClass, at most once a second, and kube-scheduler tries all rejected pods
+again.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from itertools import islice
 
 import structlog
 
-from extender.allocation.nodes import NodeState
 from extender.api.device_classes import MARKER_CLASS
 from extender.base.deadline import DeadlineExceeded
 from extender.cache import CacheListener, ClusterCache
 from extender.cluster import ClusterError, WallClock, Writer, now_rfc3339, utc_now
-from extender.scheduling import (
-    EvaluationContext,
-    Placement,
-    PodRequirements,
-    SelectedNodes,
-    evaluate,
-    ignores_identity,
-)
+from extender.scheduling import Placement, PodRequirements, SelectedNodes
 from extender.serve.evaluations import Evaluations, in_steps
 from extender.serve.filter import FilterService
 
 ANNOTATION = "berth.dev/wake"
 _PAUSE_SECONDS = 1.0
-_BATCH = 32  # nodes that are taken at a time from the nodes to search
 
 
 class Requeuer(CacheListener):
@@ -117,7 +107,6 @@ class QueueingHints:
         self._cache = cache
         self._filter_service = filter_service
         self._unschedulable = filter_service.unschedulable
-        self._rankings = filter_service.rankings
 
     def find_schedulable(self, namespace: str) -> Iterator[bool]:
         """Search for pods of a namespace in steps of at most one evaluation. The last value is True if a pod fits on a
@@ -131,22 +120,15 @@ class QueueingHints:
             self._unschedulable.searched.pop(namespace, None)
             yield False
             return
-        snapshot, version = self._cache.snapshot(), self._unschedulable.searched.get(namespace, -1)
-        changed = snapshot.changed_since(version)
-        states, names = list(snapshot.states_since(version)), list(snapshot.node_infos)
-        names = names if changed is None else changed
+        snapshot = self._cache.snapshot()
+        changed = snapshot.changed_since(self._unschedulable.searched.get(namespace, -1))
+        names = list(snapshot.node_infos) if changed is None else changed
         for key in classes if names else ():
             requirements = self._unschedulable.requirements(key)
             if requirements is None:
                 continue
             try:
-                by_state = (
-                    requirements.extended is None
-                    and not requirements.node_selectors
-                    and self._ignores_identity(requirements, self._context())
-                )
-                kept = self._filter_service.kept_from(requirements)
-                for fits in self._search(requirements, states if by_state else names, kept):
+                for fits in self._search(requirements, names):
                     yield False
                     if fits and self._has_waiting_pod(key):
                         found = True
@@ -164,54 +146,18 @@ class QueueingHints:
         if bug is not None:
             raise bug
 
-    def _context(self) -> EvaluationContext:
-        """The context of one step of a search."""
-        return self._filter_service.context(self._filter_service.evaluations.one_step())
-
-    def _search(
-        self, requirements: PodRequirements, places: Iterable[NodeState | str], kept: frozenset[str]
-    ) -> Iterator[bool]:
-        """Yield after each step whether the requirements fit on a node of that step. Raises DeadlineExceeded.
-
-        `places` are node names, or states of which one node stands for all. Nodes of `kept` do not count.
-        """
-        selected, left = SelectedNodes(requirements.node_selectors), iter(places)
-        while batch := list(islice(left, _BATCH)):
-            while batch:
-                yield self._search_batch(requirements, selected, batch, kept, self._context())
-
-    def _search_batch(
-        self,
-        requirements: PodRequirements,
-        selected: SelectedNodes,
-        places: list[NodeState | str],
-        kept: frozenset[str],
-        context: EvaluationContext,
-    ) -> bool:
-        """Remove places from the list until a node fits or one evaluation was made. True if a node fits."""
-        ranking = self._rankings.peek(requirements)
-        node_infos = self._cache.snapshot().node_infos
-        while places:
-            place = places.pop()
-            names = (place,) if isinstance(place, str) else place.names
-            node_info = next((node_infos[name] for name in names if name not in kept and name in node_infos), None)
-            if node_info is None or not selected.has(node_info.node, context.deadline):
-                continue
-            evaluations = ranking.evaluations if ranking is not None else -1
-            status = (
-                ranking.evaluate(node_info, context)
-                if ranking is not None
-                else evaluate(node_info, requirements.for_node(node_info.node), context)
+    def _search(self, requirements: PodRequirements, names: Iterable[str]) -> Iterator[bool]:
+        """For each of these nodes, whether the requirements fit there. Raises DeadlineExceeded."""
+        service, selected = self._filter_service, SelectedNodes(requirements.node_selectors)
+        kept = service.kept_from(requirements)
+        for name in names:
+            node_info, context = (
+                self._cache.snapshot().node_infos.get(name),
+                service.context(service.evaluations.one_step()),
             )
-            if isinstance(status, Placement):
-                return True
-            if ranking is None or ranking.evaluations != evaluations:
-                break
-        return False
-
-    def _ignores_identity(self, requirements: PodRequirements, context: EvaluationContext) -> bool:
-        ranking = self._rankings.peek(requirements)
-        return ranking.ignores_identity(context) if ranking is not None else ignores_identity(requirements, context)
+            if node_info is None or name in kept or not selected.has(node_info.node, context.deadline):
+                continue
+            yield isinstance(service.status_of(requirements, node_info, context), Placement)
 
     def _has_waiting_pod(self, key: Hashable) -> bool:
         """Whether the cache has a pod of the equivalence class. Pods that the cache does not have are removed."""

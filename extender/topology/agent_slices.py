@@ -29,7 +29,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from extender.api.gpu_topology import UNKNOWN_DISTANCE, Fabric, GpuState, Graph, Source
-from extender.api.resource_slices import Device, Slice
+from extender.api.resource_slices import Device
 from extender.base.text_limits import one_line
 from extender.topology.products import link_gbps, pcie_gbps, pcie_generation
 from extender.topology.ring import mesh_problem
@@ -44,9 +44,7 @@ _SHOWN = 40  # characters of a value that a problem quotes
 _DOMAIN = f"{DRIVER}/"
 _PCIE_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _LINK = re.compile(r"([0-9]{1,2}):([0-9]{1,2})")  # [0-9]: str.isdigit also accepts digits that int() rejects
-
 _MIB = 1 << 20
-_STATES = frozenset(["healthy", "stale", "note", "xid", "nvlinkErrors", "memoryFreeMiB", "memoryReservedMiB", "readAt"])
 
 BOUNDS: Mapping[str, tuple[int, int]] = {
     "switchLinks": (0, MAX_LINKS),
@@ -204,17 +202,6 @@ def attributes_of(reading: Reading) -> dict[str, str | int | bool]:
         found["migEnabled"] = True
     found |= {name: value for name, value in (("nvlinkErrors", reading.nvlink_errors), ("xid", reading.xid)) if value}
     return {name: value for name, value in found.items() if value != ""}
-
-
-def hardware_facts(slice_: Slice | None) -> list[tuple[str, dict[str, object]]]:
-    """The attributes of a slice that only a repair or a fault changes: those of GPUs and links, without their state."""
-    return [
-        (
-            device.name,
-            {name: value for name, value in device.attributes.items() if name.partition("/")[2] not in _STATES},
-        )
-        for device in (slice_.devices if slice_ is not None else ())
-    ]
 
 
 def fabric_of(devices: Sequence[Device]) -> Fabric | None:

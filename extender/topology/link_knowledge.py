@@ -15,6 +15,7 @@ from extender.allocation.nodes import NodeState
 from extender.api.gpu_topology import Fabric, Graph, Source
 from extender.api.pod_annotations import PodIntent
 from extender.api.reasons import Code
+from extender.base.text_limits import first_few
 from extender.topology.products import limits_of
 
 NOT_KNOWN = "is not known to fit"  # said of pods and gangs that unknown links may join
@@ -96,17 +97,11 @@ def assumed_for(intents: Iterable[PodIntent], node_infos: Iterable[NodeInfo]) ->
 
 def assumed_links(nodes: Sequence[str]) -> str:
     """What is said of a yes on these nodes, to append to a sentence; '' without nodes."""
-    text = (
-        f"; which GPUs links join on {_named(nodes)} is assumed from the usual board, as no agent of Berth has read it"
-    )
+    named = first_few(nodes, _NAMED)
+    text = f"; which GPUs links join on {named} is assumed from the usual board, as no agent of Berth has read it"
     return text if nodes else ""
 
 
 def unknown_links(nodes: Sequence[str]) -> str:
     """What is said of a no on these nodes."""
-    return f"which GPUs links join on {_named(nodes)} is not known, as no agent of Berth has read it"
-
-
-def _named(nodes: Sequence[str]) -> str:
-    left = len(nodes) - _NAMED
-    return ", ".join(nodes[:_NAMED]) + (f" and {left} more" if left > 0 else "")
+    return f"which GPUs links join on {first_few(nodes, _NAMED)} is not known, as no agent of Berth has read it"

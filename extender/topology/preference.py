@@ -53,9 +53,10 @@ class ByTopology:
 
     def __call__(self, problem: Problem, first: Solution, eligible: int) -> Iterator[Allowed]:
         yield from self._near_each_other(problem, first)
-        of_claims, chosen = first.masks, first.mask
-        counts = {claim: self._node_info.positions(mask).bit_count() for claim, mask in enumerate(of_claims)}
-        sizes, free = {claim: count for claim, count in counts.items() if count}, self._node_info.positions(eligible)
+        masks, free = first.masks, self._node_info.positions(eligible)
+        chosen = union(masks)
+        counts = [(claim, self._node_info.positions(mask).bit_count()) for claim, mask in enumerate(masks)]
+        sizes = {claim: count for claim, count in counts if count}
         if sizes and self._node_info.fabric is not None:
             gpus, everything = self._node_info.inventory.gpus, self._node_info.whole_gpus
             if parts := self._cheaper_parts(eligible, everything, (chosen & gpus).bit_count()):

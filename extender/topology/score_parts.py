@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import takewhile
 from typing import NamedTuple
 
 from extender.allocation import FleetBaseline, NodeInfo, Problem, Solution
@@ -26,7 +26,7 @@ from extender.api.quantity import NANO, Quantity, whole_units
 from extender.api.request_mix import WHOLE, RequestMix, RequestShape
 from extender.base.bits import members
 from extender.base.text_limits import counted
-from extender.policy import Policy, Weights
+from extender.policy import Headroom, Policy, Weights
 from extender.topology.affinity import anchor_of, pairs_of
 from extender.topology.product_values import thrift, thrift_of_memory
 from extender.topology.sets import bandwidth, best_gbps, links_inside
@@ -68,7 +68,7 @@ def fragment(host: Host, mix: RequestMix) -> float:
 _GIB = 1 << 30
 _UNASKED = 0.15  # how much of `link` the links decide if the pod asked for none
 _TOO_SLOW = 0.25  # `link` just below what the pod asked for: a cheap GPU and a full node weigh less than the rest
-_ORDER = {name: place for place, name in enumerate(Weights.model_fields)}  # of the parts
+_BEFORE_HEADROOM = frozenset(takewhile(lambda name: name != "headroom", Weights.model_fields))  # names of parts
 _TIE = 1_000  # the weight of the best fit is this much smaller than that of the gradient
 
 
@@ -80,25 +80,21 @@ class ScorePart(NamedTuple):
     sentence: str
 
 
-@dataclass(frozen=True, slots=True)
 class DeviceChoice:
     """A solution on a node, the input of the score. `own` is a mask of devices that the pod has there already."""
 
-    node_info: NodeInfo
-    problem: Problem
-    solution: Solution
-    own: int = 0
-    devices: int = field(init=False)  # mask of the chosen devices
-    gpus: int = field(init=False)  # mask of the whole GPUs among them, by position in the fabric
-    before: list[int] = field(init=False)  # the free thousandths of each GPU, in the order of the fabric
-    after: list[int] = field(init=False)  # those that the choice leaves
+    __slots__ = ("after", "before", "devices", "gpus", "node_info", "own", "part_use", "problem", "solution")
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "devices", self.solution.taken)
-        gpus, shared = self.node_info.positions(self.devices), self.node_info.in_part_use
-        object.__setattr__(self, "gpus", gpus)
-        object.__setattr__(self, "before", left_over(self.node_info, shared))
-        object.__setattr__(self, "after", _after(self, self.before))
+    def __init__(self, node_info: NodeInfo, problem: Problem, solution: Solution, own: int = 0) -> None:
+        self.node_info = node_info
+        self.problem = problem
+        self.solution = solution
+        self.own = own
+        self.devices = solution.taken  # mask of the chosen devices
+        self.gpus = node_info.positions(self.devices)  # mask of the whole GPUs among them, by position in the fabric
+        self.part_use = node_info.in_part_use
+        self.before = left_over(node_info, self.part_use)  # the free thousandths of each GPU, by position
+        self.after = _after(self, self.before)  # those that the choice leaves
 
     @property
     def free_gpus(self) -> tuple[int, int]:
@@ -120,7 +116,7 @@ class DeviceChoice:
 def parts(choice: DeviceChoice, baseline: FleetBaseline, policy: Policy, intent: PodIntent) -> tuple[ScorePart, ...]:
     """The parts of the score that apply to this choice, in the order of Weights."""
     value = _value(choice, baseline, policy)
-    assumed = _assumed_bytes(value, baseline, policy)
+    assumed = _assumed_bytes(value is not None, baseline, policy)
     found = (
         _link(choice, baseline, intent),
         _affinity(choice, baseline),
@@ -146,24 +142,29 @@ def with_least_memory(
 
     `bits` are the chosen devices, of one request without an amount, in a pod without an annotation of its memory.
     """
-    value = next((part for part in found if part.name == "value"), None)
-    assumed = _assumed_bytes(value, baseline, policy)
+    first, has_value, last = 0, False, len(found)
+    while first < last and (name := found[first].name) in _BEFORE_HEADROOM:
+        has_value = has_value or name == "value"
+        first += 1
+    others = found[first + (first < last and found[first].name == "headroom") :]
+    assumed = _assumed_bytes(has_value, baseline, policy)
     headroom = _headroom_of([(bit, least) for bit in bits], node_info, assumed, policy)
-    others = [part for part in found if part.name != "headroom"]
-    return tuple(sorted([*others, headroom], key=lambda part: _ORDER[part.name]) if headroom is not None else others)
+    return (*found[:first], headroom, *others) if headroom is not None else (*found[:first], *others)
 
 
-def _assumed_bytes(value: ScorePart | None, baseline: FleetBaseline, policy: Policy) -> int:
+def _assumed_bytes(has_value: bool, baseline: FleetBaseline, policy: Policy) -> int:  # noqa: FBT001 - it is the question
     """What a pod is assumed to need of a device: if `value` does not count, the smallest GPU of the fleet; else 0."""
-    return baseline.least_memory_bytes if value is None or not policy.weights.value else 0
+    return 0 if has_value and policy.weights.value else baseline.least_memory_bytes
 
 
 def total(found: tuple[ScorePart, ...], policy: Policy) -> float:
     """The weighted mean of the parts, 0..1; 0 if all weights are 0."""
-    weights = policy.weights
-    weighed = [(getattr(weights, part.name), part.value) for part in found]
-    weight_sum = sum(weight for weight, _ in weighed)
-    return round(sum(w * v for w, v in weighed) / weight_sum, 9) if weight_sum else 0.0
+    weights, weighed, weight_sum = policy.weights, 0.0, 0.0
+    for name, value, _ in found:
+        weight = getattr(weights, name)
+        weighed += weight * value
+        weight_sum += weight
+    return round(weighed / weight_sum, 9) if weight_sum else 0.0
 
 
 def achieved_gbps(choice: DeviceChoice) -> float:
@@ -288,22 +289,29 @@ def _headroom_of(
     wanted: Iterable[tuple[int, int]], node_info: NodeInfo, assumed_bytes: int, policy: Policy
 ) -> ScorePart | None:
     """See _headroom. `wanted`: the bit of each chosen device, and the bytes that it has to have; 0: not known."""
+    beyond = node_info.overuse
+    devices = [(least, unclaimed_bytes(node_info, bit), beyond.get(bit, 0) if beyond else 0) for bit, least in wanted]
+    return _headroom_part(tuple(devices), assumed_bytes, policy.headroom)
+
+
+@lru_cache(maxsize=1024)  # thousands of nodes have a few dozen different amounts
+def _headroom_part(devices: tuple[tuple[int, int, int], ...], assumed_bytes: int, mode: Headroom) -> ScorePart | None:
+    """See _headroom. Of each device the bytes that it has to have, that are unclaimed, and that are in use beyond."""
     asked = have = fit = overused = assumed = 0
-    for bit, least in wanted:
-        memory = unclaimed_bytes(node_info, bit)
+    for least, memory, beyond in devices:
         if memory and (least or assumed_bytes):  # a NIC has none
             asked += least or min(assumed_bytes, memory)
             fit += min(least or assumed_bytes, memory)
             assumed += not least
             have += memory
-            overused += min(node_info.overuse.get(bit, 0), memory)
+            overused += min(beyond, memory)
     if not have:
         return None
-    value = (fit if policy.headroom == "tight" else have - fit) / have * (1 - overused / have)
+    value = (fit if mode == "tight" else have - fit) / have * (1 - overused / have)
     more = f", {overused / _GIB:.0f} GiB of it used beyond claims" if overused else ""
     amount = f"{asked / _GIB:.0f} GiB"
     need = f"no memory requested for {counted(assumed, 'GPU')}: {amount} assumed" if assumed else f"{amount} needed"
-    return ScorePart("headroom", value, f"{need} of {have / _GIB:.0f} GiB unclaimed ({policy.headroom}){more}")
+    return ScorePart("headroom", value, f"{need} of {have / _GIB:.0f} GiB unclaimed ({mode}){more}")
 
 
 def unclaimed_bytes(node_info: NodeInfo, bit: int) -> int:
@@ -401,7 +409,7 @@ def _links_left(choice: DeviceChoice, baseline: FleetBaseline) -> tuple[float | 
     """
     node_info, fabric, taken = choice.node_info, choice.node_info.fabric, choice.gpus
     assert fabric is not None
-    graph, before = fabric.graph, node_info.positions(~(node_info.busy | node_info.in_part_use))
+    graph, before = fabric.graph, node_info.positions(~(node_info.busy | choice.part_use))
     had = links_inside(graph, before)
     if not taken or not had:
         return None, ""

@@ -140,12 +140,9 @@ class Interval(NamedTuple):
     draws: int
 
     @property
-    def is_above_zero(self) -> bool:
-        return self.low > 0
-
-    @property
-    def is_below_zero(self) -> bool:
-        return self.high < 0
+    def sign(self) -> int:
+        """1 if all of it is above 0, -1 if all of it is below, else 0."""
+        return (self.low > 0) - (self.high < 0)
 
 
 def interval(values: Sequence[float]) -> Interval:

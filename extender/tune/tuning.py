@@ -59,8 +59,7 @@ class Tuning:
     @property
     def is_better(self) -> bool:
         """Whether the candidate is better for the aim beyond noise."""
-        found = self.judged_change(self.aim)
-        return found.is_above_zero if self.aim.sign > 0 else found.is_below_zero
+        return self.judged_change(self.aim).sign == self.aim.sign
 
     @property
     def best_policy(self) -> Policy:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ from hypothesis import strategies as st
 
 from extender.api.gpu_topology import Source
 from extender.api.resource_slices import SliceDecoder
-from extender.cache import CacheListener, ClusterCache
+from extender.cache import ClusterCache
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.topology.agent_slices import BOUNDS, MAX_LINKS, MAX_NODE_GPUS, MAX_PROBLEMS, fabric_of, read_fabric
@@ -211,14 +209,6 @@ def test_pool_is_named_after_the_node() -> None:
     assert not cache.agent_problems
 
 
-class CountingListener(CacheListener):
-    def __init__(self) -> None:
-        self.freed_count = 0
-
-    def freed(self) -> None:
-        self.freed_count += 1
-
-
 def test_view_that_cannot_be_built_stops_no_other() -> None:
     """Attack: break the cache of all nodes with data that cannot be read."""
     cache = ClusterCache()
@@ -234,56 +224,9 @@ def test_view_that_cannot_be_built_stops_no_other() -> None:
     assert node_infos["n2"] is before
     assert cache.failed_nodes == {"n2": "ValueError: no view of n2"}
     builder.failing = frozenset()
-    cache.expire(0.0)
+    put(cache, node_object("n2", MACHINES["t4-4"], {"x": "y"}))
     assert source_of(cache, "n2") is Source.LIVE
     assert not cache.failed_nodes
-
-
-def test_a_node_that_fails_is_tried_again_after_pauses_that_grow_until_it_is_built() -> None:
-    listener = CountingListener()
-    cache = ClusterCache()
-    cache.listeners.append(listener)
-    builder = CountingBuilder(cache)
-    deadlines = list[float]()
-    cache.timers.moved = lambda: deadlines.append(cache.next_deadline)
-    put(cache, node_object("n1", MACHINES["t4-4"], {}))
-    assert cache.next_deadline == inf
-    builder.failing, now, pauses = frozenset({"n1"}), 0.0, []
-    for count in range(9):
-        cache.snapshot()
-        assert len(deadlines) == count + 1, "hold-expiry is told of the retry"
-        pauses.append(cache.next_deadline - now)
-        now = max(now, cache.next_deadline)
-        cache.expire(now)
-        assert listener.freed_count == count + 1, "the requeuer builds the node, and looks for pods that fit there"
-    assert pauses == [-inf, 1, 2, 4, 8, 16, 32, 60, 60]
-    builder.failing = frozenset()
-    assert "n1" in cache.snapshot().node_infos
-    assert cache.next_deadline == inf
-    builder.failing = frozenset({"n1"})
-    put(cache, node_object("n1", MACHINES["t4-4"], {"x": "y"}))
-    cache.snapshot()
-    cache.expire(now)
-    assert cache.next_deadline == now + 1
-    cache.apply_node("n1", None)
-    cache.snapshot()
-    assert cache.next_deadline == inf
-
-
-def test_failed_nodes_are_not_tried_again_with_each_change_of_another_node() -> None:
-    cache = ClusterCache()
-    builder = CountingBuilder(cache)
-    builder.failing = frozenset(f"n{number}" for number in range(50))
-    for number in range(51):
-        put(cache, node_object(f"n{number}", MACHINES["t4-4"], {}))
-    cache.snapshot()
-    cache.expire(0.0)
-    builder.built.clear()
-    for number in range(13):
-        put(cache, node_object("n50", MACHINES["t4-4"], {"x": str(number)}))
-        cache.snapshot()
-        cache.expire(0.0)
-    assert builder.built == Counter([*builder.failing, *["n50"] * 13])
 
 
 async def test_readiness_metrics_and_audit_name_the_node() -> None:

@@ -51,7 +51,6 @@ def test_ranked_sets_are_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> No
 # Arguments of every one of them, different for every number.
 REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "environment_of": lambda i: (Dialect((1, i)),),
-    "_digits_of": lambda i: (Graph(((0,),), (0,), float(i), 1.0, ((0,),), (0,)), (0,)),
     "_in_order": lambda i: (tuple(range(i)),),
     "_known_pattern": lambda i: (f"x{i}",),
     "_known_quantity": lambda i: (str(i),),
@@ -59,6 +58,7 @@ REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "_type_of": lambda i: (f"list[V{i}]",),
     "_types": lambda i: (type(f"V{i}", (), {"attribute_map": {}, "openapi_types": {}}),),
     "_stranded": lambda i: ((i,), DEFAULT_MIX),
+    "_headroom_part": lambda i: (((i, 1, 0),), 0, "tight"),
     "_compile_error": lambda i: (f"device.driver == '{i}'",),
     "_one_object": lambda i: ((i,),),
     "_one_set": lambda i: (frozenset([f"gpu-{i}"]),),

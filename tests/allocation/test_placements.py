@@ -134,13 +134,15 @@ def test_a_cached_placement_keeps_no_request() -> None:
     long = " " * 10_000 + "true"
     wanted, snapshot, placements = requirements(cache, 1, long, {}, Policy(), "gpu"), cache.snapshot(), PlacementCache()
     context = EvaluationContext(masks, Features(), snapshot.baseline, placements)
-    found = [evaluate(node_info, wanted, context) for node_info in snapshot.node_infos.values()]
-    assert len(placements) == len(set(map(id, (one.shared_from for one in found if isinstance(one, Placement))))) == 4
-    for one in found:
+    found = [evaluate(node_info, wanted, context, shared=True) for node_info in snapshot.node_infos.values()]
+    assert len(placements) == len(set(map(id, found))) == 4
+    for one, node_info in zip(found, snapshot.node_infos.values(), strict=True):
         assert isinstance(one, Placement)
-        assert one.solution.picks[0][0].request is wanted.specs[0].requests[0].alternatives[0]
-        assert one.shared_from is not None
-        assert not one.shared_from.solution.picks[0][0].request.selectors
+        assert one.is_shared
+        assert not one.solution.picks[0][0].request.selectors
+        own = evaluate(node_info, wanted, context)
+        assert isinstance(own, Placement)
+        assert own.solution.picks[0][0].request is wanted.specs[0].requests[0].alternatives[0]
 
 
 def test_nodes_that_differ_in_use_alone_are_matched_once() -> None:

@@ -10,14 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.api.pod_groups import (
-    GROUP_OBJECTS,
-    GroupKey,
-    GroupSource,
-    Membership,
-    group_policy_of,
-    may_be_in_gang,
-)
+from extender.api.extender_v1 import ExtenderArgs
+from extender.api.pod_groups import GROUP_OBJECTS, GroupKey, GroupSource, Membership, group_policy_of
 from extender.api.pods import decode_pod
 from extender.cache import ClusterCache
 from extender.cli.snapshot_command import take_objects
@@ -76,7 +70,7 @@ def test_no_pod_of_a_gang_is_passed_undecoded(title: str) -> None:
     """The check that spares decoding most pods says True for every pod that is in a gang or has an invalid group."""
     case = CASES[title]
     if case.get("minimum", 0) > 1 or case.get("problem"):
-        assert may_be_in_gang(pod_of(case))
+        assert ExtenderArgs({"Pod": pod_of(case)}, None, ()).concerns_berth
 
 
 def test_the_object_of_a_group_may_come_go_and_change() -> None:

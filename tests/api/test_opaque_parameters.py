@@ -8,8 +8,8 @@ import pytest
 
 from extender.api.protobuf import merged_claim
 from extender.base.berth_errors import WireError
-from extender.sandbox import ApiError
-from extender.sandbox.apiserver.claim_bytes import Parameters
+from extender.sandbox import ApiError, sandbox_cluster
+from tests.worlds.claim_bytes import Parameters, ServerOfBytes
 from tests.worlds.dra_worlds import CLAIMS
 from tests.worlds.eventually import eventually
 from tests.worlds.running_berth import Berthing, Json, berthing, claim, pod
@@ -27,6 +27,11 @@ TEXTS = {
 }
 RESULT = {"pool": "n1", "device": "gpu-0"}
 forms = pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+
+
+@pytest.fixture(autouse=True)
+def stored_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox_cluster, "ApiServer", ServerOfBytes)
 
 
 def with_parameters(spec: Json) -> Json:

@@ -23,6 +23,8 @@ from tests.worlds.commands import berth
 from tests.worlds.group_trees import composite, pod_group
 from tests.worlds.running_berth import pod
 
+pytestmark = pytest.mark.usefixtures("replays_in_turn")
+
 Json = dict[str, Any]
 SECRET = "acme"
 

@@ -17,8 +17,11 @@ from extender.cluster import ApiClient, Forbidden, WatchedResource
 from extender.sandbox import Cluster, write_kubeconfig
 from tests.worlds.assessed_clusters import CASES, GPU_CLASS, assessed, objects_of, snapshot_file
 from tests.worlds.commands import berth, berth_beside
+from tests.worlds.dra_worlds import use_memory
 from tests.worlds.running_berth import berthing
 from tests.worlds.vendor_worlds import AMD, GAUDI, INTEL, flex, gaudi, mi300x, node_and_slice
+
+pytestmark = pytest.mark.usefixtures("replays_in_turn")
 
 Json = dict[str, Any]
 NIC_CLASS: Json = {
@@ -281,6 +284,22 @@ def test_without_pods_no_gpu_of_a_device_plugin_is_said_to_be_free(tmp_path: Pat
     nodes = snapshot_file(tmp_path, [one for one in objects if one["kind"] == "Node"], "nodes.json")
     (row,) = assessed(nodes)["fleet"]["products"]
     assert (row["free"], row["unknown"]) == (0, 8)
+
+
+def test_a_gpu_that_a_process_uses_without_a_claim_is_not_free(tmp_path: Path) -> None:
+    """An H200 whose 40 GB a process outside of DRA used was «0 free, 1 of them of no use»."""
+    pods = [{"name": "p", "node": "b", "gpus": [0]}]
+    objects = objects_of({"nodes": {"a": "hgx-h100-8", "b": "dgx1-v100"}, "agent": True, "pods": pods})
+    slices = [one["spec"] for one in objects if one["kind"] == "ResourceSlice" and one["spec"]["nodeName"] == "a"]
+    (agent,) = (one for one in slices if one["driver"] == "fabric.berth.dev")
+    use_memory(*range(8), mib=40_000)(agent["devices"])
+    path = snapshot_file(tmp_path, objects)
+    _, out, _ = berth(["assess", str(path), "--no-replay"])
+    words = " ".join(out.split())
+    assert "2 nodes, 16 GPUs: 7 free," in words
+    assert "8 in use by processes without a claim" in words
+    row = next(one for one in assessed(path)["fleet"]["products"] if "H100" in one["product"])
+    assert (row["free"], row["drifting"], row["stranded"]) == (0, 8, 0)
 
 
 def test_items_of_a_pod_list_need_no_kind(tmp_path: Path) -> None:

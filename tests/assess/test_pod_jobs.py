@@ -16,6 +16,8 @@ from extender.api.pod_annotations import WISHES
 from tests.worlds.assessed_clusters import objects_of, snapshot_file
 from tests.worlds.commands import berth
 
+pytestmark = pytest.mark.usefixtures("replays_in_turn")
+
 Json = dict[str, Any]
 CONSTRAINED: list[Json] = yaml.safe_load((Path(__file__).parents[1] / "cases" / "job_constraints.yaml").read_text())
 LABEL = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}

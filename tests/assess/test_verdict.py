@@ -16,6 +16,8 @@ from extender.assess.verdict import verdict_of
 from tests.worlds.assessed_clusters import objects_of, snapshot_file
 from tests.worlds.commands import berth
 
+pytestmark = pytest.mark.usefixtures("replays_in_turn")
+
 Json = dict[str, Any]
 UNKNOWN = "It is not known whether Berth would place the running pods better"
 BETTER = "Berth would place the running pods better: "

@@ -61,7 +61,8 @@ def rows() -> Iterator[tuple[str, set[str], str]]:
 def uses(names: set[str]) -> Iterator[tuple[str, str, str]]:
     """Each attribute of the code with one of these names: its name, its module, and the name of its object."""
     for path in (ROOT / "extender").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text if any(f".{name}" in text for name in names) else "")):
             if isinstance(node, ast.Attribute) and node.attr in names:
                 of = node.value
                 name = of.attr if isinstance(of, ast.Attribute) else of.id if isinstance(of, ast.Name) else ""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import sys
 from collections.abc import Callable
 from functools import partial
 
@@ -17,29 +15,12 @@ from extender.api.resource_slices import CounterSet, CounterUse, Device
 from extender.cache import ClusterCache
 from extender.runtime.informers import WatchProgress
 from extender.serve.write_barrier import WriteBarrier
-from tests.worlds.evaluation_worlds import Fleet, allocated, apply, lines_of
+from tests.worlds.counted_work import calls_of, lines_of
+from tests.worlds.evaluation_worlds import Fleet, allocated, apply
 from tests.worlds.gang_worlds import SPINE
 from tests.worlds.running_berth import claim
 from tests.worlds.running_berth import pod as pod_object
 from tests.worlds.shared_pool_worlds import a_slice, allocated_claim, use
-
-
-def calls_of(work: Callable[[], object]) -> int:
-    """How many calls of Python functions the work makes, resumed generators included."""
-    calls = 0
-
-    def count(_: object, event: str, __: object) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    gc.disable()  # a collection calls the finalizers of what earlier tests left
-    sys.setprofile(count)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-        gc.enable()
-    return calls
 
 
 def pod_elsewhere(nodes: int, claims: int, pins: int, users: int) -> tuple[Fleet, Pod, list[str]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from extender import cel
+from extender.api.resource_slices import Device
 from extender.cel import (
     UNBOUNDED,
     BudgetExceeded,
@@ -22,6 +22,7 @@ from extender.cel import (
     types,
 )
 from extender.cel.cost import PRICES
+from extender.cel.dra import compile_selector
 
 ROOT = Path(__file__).resolve().parents[2]
 CEL = ROOT / "extender" / "cel"
@@ -39,8 +40,7 @@ MODEL = {  # no device
     "parse_quantity", "parse_semver",
 }  # fmt: skip
 FUNCTIONS = kubernetes_library((1, 37), includes=True, all_versions=True)
-INPUTS = {"limit": types.INT, "names": types.list_of(types.STRING)}
-NUMBERS = Environment(FUNCTIONS, INPUTS, tuple(INPUTS), budget=1000)
+DEVICE = Device("gpu-0")
 
 
 def imported(path: Path) -> set[tuple[str, str]]:
@@ -72,30 +72,23 @@ def test_other_packages_import_from_the_public_face_only() -> None:
     assert deep == set()
 
 
-def test_a_program_takes_its_inputs_by_name() -> None:
-    program = cel.compile("names.filter(name, name.size() > limit).size()", NUMBERS)
-    assert program.evaluate({"limit": 1, "names": ["a", "bb", "ccc"]}) == 2
-    assert program.evaluate({"limit": 2, "names": ["a", "bb", "ccc"]}) == 1
-
-
-def test_a_local_variable_hides_an_input() -> None:
-    assert cel.compile("[1, 2].map(limit, limit + 1)", NUMBERS).evaluate({"limit": 7, "names": []}) == [2, 3]
+def test_a_local_variable_hides_the_device() -> None:
+    assert compile_selector("[1, 2].map(device, device + 1) == [2, 3]").match(DEVICE, "d")
 
 
 def test_each_step_has_its_error() -> None:
     with pytest.raises(CompileError, match="no matching overload"):
-        cel.compile("limit + names", NUMBERS)
+        compile_selector("device.driver + 1 == 2")
     with pytest.raises(EvalError, match="division by zero"):
-        cel.compile("1 / limit", NUMBERS).evaluate({"limit": 0, "names": []})
-    small = Environment(FUNCTIONS, {}, (), budget=100)
+        compile_selector("1 / (device.driver.size() - 1) == 0").match(DEVICE, "d")
     with pytest.raises(BudgetExceeded):
-        cel.compile("lists.range(100).all(x, x >= 0)", small).evaluate({})
+        compile_selector("lists.range(100).all(x, x >= 0)").match(DEVICE, "d", 100)
 
 
 def test_the_cost_uses_the_sizes_of_the_inputs() -> None:
     fields = {"tags": types.list_of(types.STRING)}
     job = types.Type("struct", "test.Job")
-    unbounded = Environment(FUNCTIONS, {"job": job}, ("job",), budget=1000, structs={job.name: fields})
+    unbounded = Environment(FUNCTIONS, {"job": job}, structs={job.name: fields})
     bounded = replace(unbounded, sizes={job.name: {"tags": Size(10, Size(8))}})
     text = "job.tags.exists(tag, tag == 'x')"
     assert cost(check(text, unbounded)) == UNBOUNDED

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
+from functools import partial
 from itertools import pairwise
-from types import FrameType
-from typing import Any
 
 import pytest
 
 from extender.cel import CompileError
 from extender.cel.dra import compile_selector
+from tests.worlds.counted_work import lines_of
 
 _LINES = 400  # of Python that run for each character
 
@@ -55,32 +54,6 @@ ACCEPTED = {
 }
 
 
-class TooMuchWork(BaseException):
-    """Not an Exception: the compiler must not catch it."""
-
-
-def lines_of_compiling(expression: str, most: int) -> tuple[int, str]:
-    """The lines of Python that run, and the compile error. Raises TooMuchWork."""
-    lines, problem = 0, ""
-
-    def count(_: FrameType, event: str, __: object) -> Any:
-        nonlocal lines
-        lines += event == "line"
-        if lines > most:
-            raise TooMuchWork
-        return count
-
-    before = sys.gettrace()
-    sys.settrace(count)
-    try:
-        compile_selector(expression)
-    except CompileError as error:
-        problem = str(error)
-    finally:
-        sys.settrace(before)
-    return lines, problem
-
-
 @pytest.mark.parametrize("name", ABSURD)
 def test_types_that_take_too_much_work_do_not_compile(name: str) -> None:
     """256 bytes once took 8 s, and twice as long for each further level."""
@@ -94,6 +67,4 @@ def test_types_that_take_too_much_work_do_not_compile(name: str) -> None:
 def test_the_work_of_compiling_grows_with_the_length(name: str) -> None:
     """Long selections and nested loops once took 0.2 and 0.5 s for 10 KiB."""
     most = _LINES * len(ACCEPTED[name])
-    lines, problem = lines_of_compiling(ACCEPTED[name], most)
-    assert not problem
-    assert lines <= most
+    assert lines_of(partial(compile_selector, ACCEPTED[name]), most) <= most

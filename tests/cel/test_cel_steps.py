@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-import sys
-from types import FrameType
+from contextlib import suppress
 
 import pytest
 
@@ -13,29 +11,20 @@ from extender.api.resource_slices import Device
 from extender.cel import BudgetExceeded, CelError, EvalError
 from extender.cel.dra import Dialect, compile_selector
 from extender.cel.dra.terms import failed_term
+from tests.worlds.counted_work import calls_of
 
 BLANK = Device("blank")
 
 
 def steps_of(expression: str) -> int:
     """The calls of an evaluation, of functions in Python and in C."""
-    selector, steps = compile_selector(expression), 0
+    selector = compile_selector(expression)
 
-    def count(_: FrameType, event: str, __: object) -> None:
-        nonlocal steps
-        steps += event in ("call", "c_call")
+    def evaluated() -> None:
+        with suppress(CelError):
+            selector.match(BLANK, "d")
 
-    before = sys.getprofile()
-    gc.disable()  # a collection calls the finalizers of what earlier tests left
-    sys.setprofile(count)
-    try:
-        selector.match(BLANK, "d")
-    except CelError:
-        pass
-    finally:
-        sys.setprofile(before)
-        gc.enable()
-    return steps
+    return calls_of(evaluated, ("call", "c_call"))
 
 
 def alternating(levels: int, leaf: str) -> str:

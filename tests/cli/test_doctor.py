@@ -287,14 +287,14 @@ class Answering:
     """The sandbox, but each path that contains `part` answers with success and this content."""
 
     def __init__(self, cluster: Cluster, part: str, content: bytes) -> None:
-        self._api, self._part, self._content = cluster.api, part, content
+        self._api, self._part, self.content = cluster.api, part, content
 
     async def __call__(self, scope: dict, receive: Any, send: Any) -> None:
         if self._part not in scope["path"]:
             await self._api(scope, receive, send)
             return
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": self._content})
+        await send({"type": "http.response.body", "body": self.content})
 
 
 PARTS = (
@@ -343,7 +343,12 @@ GARBAGE = (
 async def test_no_answer_of_the_server_is_a_fault_of_berth(part: str, tmp_path: Path) -> None:
     cluster = Cluster()
     cluster.add_node("n1", T4)
-    for content in GARBAGE:
-        async with listening(Answering(cluster, part, content.encode()), "127.0.0.1", 0) as api:
-            code, out, err = await berth_beside(["doctor", "--kubeconfig", str(write_kubeconfig(tmp_path, api))])
+    answering = Answering(cluster, part, b"")
+    async with listening(answering, "127.0.0.1", 0) as api:
+        words = ["doctor", "--kubeconfig", str(write_kubeconfig(tmp_path, api))]
+        found = []
+        for content in GARBAGE:
+            answering.content = content.encode()
+            found.append((content, await berth_beside(words)))
+    for content, (code, out, err) in found:
         assert (code in (0, 1) and out) or (code == 2 and err.startswith("berth: ") and "\n" not in err), content

@@ -53,22 +53,25 @@ async def test_fabric_of_a_node_that_does_not_exist(tmp_path: Path) -> None:
 WAYS = "name one of its pods (kubectl get pods lists them), or give its manifest with -f FILE"
 
 
-@pytest.mark.parametrize(("words", "sentence"), [
-    ("deploy x", f"explain takes a pod or a group, not deploy x: {WAYS}"),
-    ("job/x", f"explain takes a pod or a group, not job x: {WAYS}"),
-    ("node/n1", "explain takes a pod or a group, not node n1: berth nodes n1 shows the node"),
-    ("claim/c", "explain takes a pod or a group, not claim c: name a pod that uses the claim; berth claims c lists it"),
-    ("svc/x", "explain takes a pod or a group, not svc x: kubectl get pods lists the pods"),
-    ("ns/x", "explain takes a pod or a group, not ns x: kubectl get pods lists the pods"),
-    ("deployments.apps/x", f"explain takes a pod or a group, not deployments.apps x: {WAYS}"),
-    ("p -n Bad_Name", "--namespace: must be the name of a namespace, is 'Bad_Name'"),
-    ("p -n a -A", "--all-namespaces: does not go with --namespace a"),
-    ("a/p -n b", "--namespace: does not go with a name that has a namespace, is 'b'"),
-    ("p --snapshot f -w", "--watch: does not go with --snapshot: the file does not change"),
-])  # fmt: skip
-async def test_what_cannot_be_explained_is_said_in_one_sentence(words: str, sentence: str) -> None:
+NOT_EXPLAINED = {
+    "deploy x": f"explain takes a pod or a group, not deploy x: {WAYS}",
+    "job/x": f"explain takes a pod or a group, not job x: {WAYS}",
+    "node/n1": "explain takes a pod or a group, not node n1: berth nodes n1 shows the node",
+    "claim/c": "explain takes a pod or a group, not claim c: name a pod that uses the claim; berth claims c lists it",
+    "svc/x": "explain takes a pod or a group, not svc x: kubectl get pods lists the pods",
+    "ns/x": "explain takes a pod or a group, not ns x: kubectl get pods lists the pods",
+    "deployments.apps/x": f"explain takes a pod or a group, not deployments.apps x: {WAYS}",
+    "p -n Bad_Name": "--namespace: must be the name of a namespace, is 'Bad_Name'",
+    "p -n a -A": "--all-namespaces: does not go with --namespace a",
+    "a/p -n b": "--namespace: does not go with a name that has a namespace, is 'b'",
+    "p --snapshot f -w": "--watch: does not go with --snapshot: the file does not change",
+}
+
+
+async def test_what_cannot_be_explained_is_said_in_one_sentence() -> None:
     async with berthing({"n1": "t4-4"}) as b:
-        assert await ask(b, "explain", *words.split()) == (2, "", f"berth: {sentence}")
+        for words, sentence in NOT_EXPLAINED.items():
+            assert await ask(b, "explain", *words.split()) == (2, "", f"berth: {sentence}")
 
 
 async def test_names_and_forms_of_output() -> None:

@@ -68,7 +68,7 @@ def test_jobs_of_mapa_are_measured_with_its_own_regression(tmp_path: Path) -> No
 
 
 def test_gangs_are_replayed_on_every_fleet_by_every_placement() -> None:
-    rows = cells_of(quality.gangs(seeds=1, hours=5))
+    rows = cells_of(quality.gangs(seeds=1, hours=3))
     assert len(rows) == 2 + 2 * 3
     inside = {(fleet, placement): int(cell.rstrip("%")) for fleet, placement, cell, *_ in rows[2:]}
     restarts = {(fleet, placement): cell for fleet, placement, _, _, cell, *_ in rows[2:]}

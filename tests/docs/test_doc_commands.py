@@ -19,6 +19,8 @@ from tests.worlds.commands import berth_beside
 from tests.worlds.lint_worlds import class_, written
 from tests.worlds.running_berth import berthing, claim, pod
 
+pytestmark = pytest.mark.usefixtures("replays_in_turn")
+
 app = commands()
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

@@ -24,6 +24,7 @@ from tests.worlds.commands import berth
 from tests.worlds.source_code import FILES, WRITTEN
 
 ROOT = Path(__file__).resolve().parents[2]
+ALL_PAGES = [*ROOT.glob("*.md"), *sorted(DOCS.rglob("*.md"))]
 
 
 def test_life_cycle_is_drawn_from_the_table() -> None:
@@ -66,12 +67,12 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *DOCS.rglob("*.md")], ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
-    for path, anchor in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", page.read_text()):
-        target = page.parent / path if path else page
-        assert target.exists(), path
-        assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
+def test_links_lead_somewhere() -> None:
+    for page in ALL_PAGES:
+        for path, anchor in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", page.read_text()):
+            target = page.parent / path if path else page
+            assert target.exists(), f"{page}: {path}"
+            assert not anchor or anchor in anchors(target), f"{page}: {path}#{anchor}"
 
 
 def yaml_of(page: Path) -> list[Any]:
@@ -108,11 +109,9 @@ def test_version_is_the_changelogs_newest() -> None:
 PATHS = re.compile(r"`((?:[a-z_]+/)+[a-z_]+\.py)`")
 
 
-@pytest.mark.parametrize("page", [*sorted(DOCS.rglob("*.md")), *ROOT.glob("*.md")], ids=lambda page: page.name)
-def test_files_that_pages_name_exist(page: Path) -> None:
-    root = DOCS.parent
-    named = set(PATHS.findall(page.read_text()))
-    assert {name for name in named if not ((root / name).exists() or (root / "extender" / name).exists())} == set()
+def test_files_that_pages_name_exist() -> None:
+    named = {(page.name, name) for page in ALL_PAGES for name in PATHS.findall(page.read_text())}
+    assert not [one for one in named if not ((ROOT / one[1]).exists() or (ROOT / "extender" / one[1]).exists())]
 
 
 DECISIONS = sorted((DOCS / "decisions").glob("*.md"))
@@ -151,10 +150,11 @@ def names_in(decision: Path) -> set[str]:
     return {word for word in words if "_" in word or word.lower() != word} - metrics
 
 
-@pytest.mark.parametrize("decision", DECISIONS, ids=lambda decision: decision.stem)
-def test_names_in_a_decision_in_force_exist(decision: Path) -> None:
-    if status_of(decision) == "accepted":
-        assert names_in(decision) - FOREIGN <= python_names()
+def test_names_in_the_decisions_in_force_exist() -> None:
+    named = {decision.stem: names_in(decision) for decision in DECISIONS if status_of(decision) == "accepted"}
+    assert {
+        stem: names - FOREIGN - python_names() for stem, names in named.items() if names - FOREIGN - python_names()
+    } == {}
 
 
 def test_names_in_the_recipes_exist() -> None:
@@ -214,12 +214,10 @@ LINED = [
 ]
 
 
-@pytest.mark.parametrize("page", LINED, ids=lambda page: str(page.relative_to(ROOT)))
-def test_lines_are_short(page: Path) -> None:
+def test_lines_are_short() -> None:
     """Rows of tables may be longer."""
-    lines = page.read_text().splitlines()
-    long = [line for line in lines if len(line) > 120 and not line.lstrip().startswith("|")]
-    assert not long, "wrap these lines at 120 characters"
+    lines = ((page, line) for page in LINED for line in page.read_text().splitlines() if len(line) > 120)
+    assert not [(page, line) for page, line in lines if not line.lstrip().startswith("|")], "wrap at 120 characters"
 
 
 MOST_WORDS = 35
@@ -234,7 +232,7 @@ def sentences(text: str) -> list[str]:
     return [sentence for paragraph in paragraphs for sentence in re.split(r"(?<=[.!?])\)?\s+", paragraph)]
 
 
-@pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *DOCS.rglob("*.md")], ids=lambda page: page.name)
-def test_sentences_are_short(page: Path) -> None:
-    long = [one for one in sentences(page.read_text()) if len(re.findall(r"\S*\w\S*", one)) > MOST_WORDS]
+def test_sentences_are_short() -> None:
+    found = ((page.name, sentence) for page in ALL_PAGES for sentence in sentences(page.read_text()))
+    long = [(name, sentence) for name, sentence in found if len(re.findall(r"\S*\w\S*", sentence)) > MOST_WORDS]
     assert not long, f"split these sentences: each may have {MOST_WORDS} words"

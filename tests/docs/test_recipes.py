@@ -20,7 +20,7 @@ from extender.api.nodes import Node, Taint
 from extender.api.pods import decode_pod
 from extender.api.reasons import Code
 from extender.api.resource_claims import Result, decode_claim
-from extender.api.resource_slices import NO_ATTRIBUTES
+from extender.api.resource_slices import Attributes
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
 from extender.lint.field_findings import annotation_findings
@@ -228,10 +228,17 @@ def on_other_node(node_info: NodeInfo) -> NodeInfo:
     return replace(node_info, node=OTHER_NODE)
 
 
+def all_equal(attributes: Attributes, value: str) -> Attributes:
+    """The same attributes, all with this value."""
+    return Attributes(attributes.schema, (value,) * len(attributes))
+
+
 def with_other_names(node_info: NodeInfo) -> NodeInfo:
-    """Devices with other names and without attributes; the fabric and the use stay."""
+    """Devices with other names and other attributes, each with its own; the fabric and the use stay."""
     devices = tuple(
-        replace(one, device=replace(one.device, name=f"other-{bit}", attributes=NO_ATTRIBUTES))
+        replace(
+            one, device=replace(one.device, name=f"other-{bit}", attributes=all_equal(one.device.attributes, str(bit)))
+        )
         for bit, one in enumerate(node_info.inventory.devices)
     )
     return replace(node_info, inventory=replace(node_info.inventory, devices=devices))

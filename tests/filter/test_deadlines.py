@@ -122,10 +122,10 @@ def test_a_filter_call_ends_in_time_and_says_so() -> None:
     assert 0 < int(found[1]) < 60
 
 
-def test_prioritize_of_a_shape_that_takes_long_scores_nothing() -> None:
+def test_prioritize_without_a_filter_request_scores_nothing() -> None:
     fleet = Fleet(nodes=60)
     assert set(fleet.filter_service.prioritize(fleet.hostile(), fleet.names)) == {(name, 0) for name in fleet.names}
-    assert fleet.filter_service.evaluations.waiting == 1
+    assert fleet.filter_service.evaluations.waiting == 0
 
 
 def test_a_costly_search_comes_to_its_end_in_the_queue() -> None:

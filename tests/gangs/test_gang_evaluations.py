@@ -17,7 +17,8 @@ from extender.gangs.gang import gang_of
 from extender.gangs.gang_problem import MAX_TOGETHER
 from extender.policy import Policy
 from extender.serve.gangs.gang_planning import GangPlanning
-from tests.worlds.evaluation_worlds import RecordingSink, allocated, apply, lines_of
+from tests.worlds.counted_work import lines_of
+from tests.worlds.evaluation_worlds import RecordingSink, allocated, apply
 from tests.worlds.gang_fleet import Gangs, unfinished
 
 

@@ -3,8 +3,6 @@ than the estimate says. `make fuzz` runs these tests for longer."""
 
 from __future__ import annotations
 
-import gc
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,13 +15,14 @@ from hypothesis import strategies as st
 from extender.api.resource_slices import Device, SliceDecoder
 from extender.cel import BudgetExceeded, CompileError, EvalError, cost
 from extender.cel.dra import COST_LIMIT, Dialect, Selector, check_selector, compile_selector, compile_value
+from tests.worlds.counted_work import calls_of
 from tests.worlds.fuzzing import CASES, CRASHES, OBJECTS, mutated, profile, unfolded
 
 DRIVER = "gpu.example.com"
 REAL = [text for text, _ in yaml.safe_load((CASES / "selectors.yaml").read_text())["cases"]]
 LISTS = Dialect(list_types=True)
 ERRORS = (CompileError, EvalError, BudgetExceeded)
-CALLS_PER_UNIT, CALLS = 4, 200  # Python's calls that a unit of cost stands for, and those of an expression of any cost
+CALLS_PER_UNIT, CALLS = 4, 202  # Python's calls that a unit of cost stands for, and those of an expression of any cost
 
 names = st.sampled_from(["model", "index", "healthy", "driver", "memory", "names", "missing", "a/b", ""])
 domains = st.sampled_from([DRIVER, "other.example.com", ""])
@@ -135,19 +134,9 @@ def ending(run: Callable[[], object]) -> tuple[str, str]:
 
 def counted(run: Callable[[], object]) -> tuple[tuple[str, str], int]:
     """The result, and the number of function calls."""
-    calls = 0
-
-    def seen(_: Any, event: str, __: Any) -> None:
-        nonlocal calls
-        calls += event.endswith("call")
-
-    gc.disable()  # a collection calls the finalizers of what earlier tests left
-    sys.setprofile(seen)
-    try:
-        return ending(run), calls
-    finally:
-        sys.setprofile(None)
-        gc.enable()
+    found = list[tuple[str, str]]()
+    calls = calls_of(lambda: found.append(ending(run)), ("call", "c_call"))
+    return found[0], calls
 
 
 def reads(build: Callable[[str, Dialect], Any], text: str, dialect: Dialect) -> object:

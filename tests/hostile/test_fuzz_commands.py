@@ -27,6 +27,8 @@ from tests.worlds.bad_values import FILES, RAW, contents, honest, kubeconfig
 from tests.worlds.commands import built, ended
 from tests.worlds.process_starter import start
 
+pytestmark = pytest.mark.usefixtures("replays_in_turn")
+
 EXAMPLES = int(os.environ.get("BERTH_FUZZ", "15"))  # of each command
 ROOT = Path(__file__).parents[2]
 

@@ -12,6 +12,8 @@ import pytest
 from tests.worlds.commands import berth
 from tests.worlds.process_starter import ROOT
 
+pytestmark = pytest.mark.usefixtures("replays_in_turn")
+
 Json = dict[str, Any]
 EXAMPLE = str(ROOT / "examples" / "replay" / "jobs.csv")
 FLEET = "2xa100-pcie-8-bridged,2xhgx-h100-8,8xgb200-nvl72-tray/4"

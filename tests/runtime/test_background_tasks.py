@@ -39,7 +39,7 @@ WATCHES = {
         *(of.resource for of in GROUP_OBJECTS),
     )
 }
-INFORMERS = WATCHES | {"heartbeat", "garbage-collection", "hold-expiry"}
+INFORMERS = WATCHES | {"garbage-collection", "hold-expiry"}
 SERVICE = INFORMERS | {"requeue", "gangs", "orphans", "evaluations"}
 PEOPLE = {"event-recorder", "auditor", "set-comparer", "fleet-sampler", "decisions"}
 OF_WORK = {"bind", "bound-members", "release"}  # spawned for one piece of work, and documented as the others

@@ -15,7 +15,6 @@ from extender.api.pods import Pod
 from extender.api.resource_claims import PodClaim
 from extender.cluster import ApiClient, Credentials
 from extender.policy import Policy
-from extender.runtime.informers import Heartbeat
 from extender.sandbox import Cluster, carried_machines, listening
 from extender.serve import Service
 from extender.web.asgi import Answer
@@ -93,26 +92,3 @@ async def test_readiness_names_a_watch_that_is_accepted_and_ends_at_once() -> No
         reply = await client.get("/readyz")
         assert reply.status_code == 503
         assert "the watch of resourceclaims has been silent for 200 s (the watch ended after 0.0 s)" in reply.text
-
-
-async def test_liveness_notices_a_loop_that_does_not_turn() -> None:
-    now = [1000.0]
-    async with with_clock(now) as (_, _, client):
-        assert (await client.get("/livez")).status_code == 200
-        now[0] += 20  # the heartbeat had no turn for so long
-        reply = await client.get("/livez")
-        assert (reply.status_code, reply.text) == (503, "the event loop has not turned for 20 s")
-
-        async def turned() -> bool:
-            return (await client.get("/livez")).status_code == 200
-
-        await eventually(turned, "the heartbeat has its next turn")
-
-
-async def test_a_heartbeat_that_ended_is_noticed() -> None:
-    now = [0.0]
-    heartbeat = Heartbeat(lambda: now[0])
-    now[0] = 15.0
-    assert heartbeat.stalled == ""
-    now[0] = 16.0
-    assert heartbeat.stalled == "the event loop has not turned for 16 s"

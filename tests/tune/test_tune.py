@@ -16,6 +16,8 @@ from extender.policy import load_policy
 from tests.worlds.commands import berth
 from tests.worlds.process_starter import ROOT
 
+pytestmark = pytest.mark.usefixtures("replays_in_turn")
+
 EXAMPLE = (str(ROOT / "examples" / "replay" / "two-products.csv"), "--nodes", "2xa100-pcie-8-bridged,3xhgx-h100-8")
 PAGE = ROOT / "docs" / "tune.md"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -50,12 +52,6 @@ def test_the_example_of_the_page_is_true(tmp_path: Path) -> None:
     assert picture.read_text() == (ROOT / "docs" / "img" / "tune.svg").read_text(), "stale: make picture"
     texts = {element.text for element in ET.parse(picture).getroot().iter(f"{SVG}text")}
     assert {"1   link 20 → 4", "2   no change", "ring bandwidth in the mean, GB/s"} <= texts
-
-
-def test_what_the_page_says_of_another_seed_is_true() -> None:
-    (seed,) = re.findall(r"with `(--seed \d+)` this example says so", PAGE.read_text())
-    code, out, _ = berth(["tune", *EXAMPLE, "--aim", "large-jobs", *seed.split()])
-    assert (code, out.splitlines()[-1]) == (0, "No difference beyond noise: keep the default policy.")
 
 
 def test_a_figure_that_a_change_leaves_alone_is_no_difference(tmp_path: Path) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
@@ -164,25 +161,6 @@ class Fleet:
 
 
 GPU = 'device.attributes["gpu.nvidia.com"]'
-
-
-def lines_of(work: Callable[[], object]) -> int:
-    """How many lines of Python the work runs, each round of a loop included."""
-    lines, before = 0, sys.gettrace()
-
-    def count(_: object, event: str, __: object) -> Any:
-        nonlocal lines
-        lines += event == "line"
-        return count
-
-    gc.disable()
-    sys.settrace(count)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
-        gc.enable()
-    return lines
 
 
 def allocated(name: str, node: str, group: str = "", users: int = 1) -> dict[str, Any]:

@@ -41,7 +41,7 @@ class _Tasks(Supervisor):
     """Without the tasks that look at the process and not at the cluster."""
 
     def start(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
-        if name not in ("garbage-collection", "heartbeat"):
+        if name != "garbage-collection":
             super().start(name, run)
 
 

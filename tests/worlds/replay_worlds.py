@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
-from extender.replay import Job, Outcome, fleet_of, placement_of, run_replay
+from extender.replay import Job, Outcome, Task, fleet_of, placement_of, run_replay
 from extender.replay.placements import Rule
 from extender.sandbox import Cluster, MachineNode, parse_nodes
 from extender.sandbox.apiserver.versioned_store import ObjectStore
 from tests.worlds.eventually import eventually
 from tests.worlds.sandbox_worlds import served
 
+T = TypeVar("T")
 Placed = Mapping[str, tuple[str, tuple[str, ...]]]
 """By pod: its node and its devices, as driver/pool/device."""
 
@@ -19,6 +21,21 @@ def replayed(jobs: Sequence[Job], nodes: str, rule: Rule = "berth", seed: int = 
     """The outcome of a replay on nodes of machine files."""
     shared = any(0 < job.gpus < 1 for job in jobs)
     return run_replay(fleet_of(parse_nodes(nodes), shared=shared), jobs, placement_of(rule), seed)
+
+
+def in_turn(tasks: Sequence[Task], measure: Callable[[Task, Outcome], T], progress: Callable[[int], None]) -> list[T]:
+    """As measured_side_by_side, in this process."""
+    found = list[T]()
+    for task in tasks:
+        told = [0]
+
+        def tell(arrived: int, told: list[int] = told) -> None:
+            progress(arrived - told[-1])
+            told.append(arrived)
+
+        outcome = run_replay(task.fleet, task.jobs, task.placement, task.seed, tell, task.large)
+        found.append(measure(task, outcome))
+    return found
 
 
 def placed(outcome: Outcome, jobs: Sequence[Job]) -> Placed:

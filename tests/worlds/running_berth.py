@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 
@@ -20,7 +21,8 @@ from extender.serve import no_span
 from extender.serve.bind import Binder
 from extender.serve.gangs.gang_barrier import GangBarrier
 from extender.serve.telemetry import SpanFactory
-from extender.web.console.console_app import ConsoleApp
+from extender.web.console import console_app
+from extender.web.console.console_app import ConsoleApp, routes
 from extender.web.serve_app import ServeApp
 from tests.worlds.eventually import HANG_SECONDS, eventually
 from tests.worlds.skipping_loop import clock as default_clock
@@ -139,6 +141,26 @@ class AtOneAddress:
             await self._console(scope, receive, send)
 
 
+class _LatePages:
+    """The pages of a console, made at the first request: they take a third of the start, and few tests ask for any."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._made: Any = None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self._made = self._made or routes(self._console)
+        await self._made(scope, receive, send)
+
+
+@asynccontextmanager
+async def _both(api: str, policy: Policy, clock: Callable[[], float]) -> AsyncIterator[tuple[ServeApp, ConsoleApp]]:
+    async with AsyncExitStack() as stack:
+        with patch.object(console_app, "routes", _LatePages):
+            found = await stack.enter_async_context(both(api, policy, clock, restart_advisor))
+        yield found
+
+
 def _hidden(change: Any) -> bool:
     """Events of pods that were bound before: outside the field selector."""
     bound = [bool((o or {}).get("spec", {}).get("nodeName")) for o in (change.obj, change.old)]
@@ -167,7 +189,7 @@ async def berthing(
         cluster.add_node(name, carried_machines()[machine])
     async with (
         cluster.serving() as api,
-        both(api, patient(policy), clock or default_clock(), restart_advisor) as (app, console),
+        _both(api, patient(policy), clock or default_clock()) as (app, console),
         listening(AtOneAddress(app, console), "127.0.0.1", 0) as url,
     ):
         await eventually(lambda: not app.service.informers.not_ready, lambda: app.service.informers.not_ready)

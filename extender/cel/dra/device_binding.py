@@ -14,9 +14,8 @@ from extender.cel.closures import Constant
 from extender.cel.cost import FIRST_INPUT, Closure, Frame, spend
 from extender.cel.errors import EvalError
 
-INPUTS = ("device", "driver")  # a Device, and the name of its driver
 _ENTRY = 8  # units for each attribute or capacity of a map
-DEVICE, DRIVER = FIRST_INPUT, FIRST_INPUT + 1  # the slots of the inputs
+DEVICE, DRIVER = FIRST_INPUT, FIRST_INPUT + 1  # the slots of the inputs: a Device, and the name of its driver
 
 
 class DomainMap(dict[Any, Any]):
@@ -154,6 +153,8 @@ class DeviceBinding:
     `reads` collects the parts of a device that the program reads: 'driver', 'allowMultipleAllocations',
     'attributes:domain/id', 'attributes:domain/*' or 'attributes:*', and the same for capacity.
     """
+
+    slots = DRIVER + 1
 
     def __init__(self) -> None:
         self.reads: set[str] = set()

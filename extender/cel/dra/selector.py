@@ -12,7 +12,7 @@ from extender.api.resource_slices import Device
 from extender.cel import ast
 from extender.cel import types as t
 from extender.cel.cost import UNBOUNDED, Size, Work
-from extender.cel.dra.device_binding import INPUTS, DeviceBinding
+from extender.cel.dra.device_binding import DeviceBinding
 from extender.cel.dra.memory_bound import least_memory
 from extender.cel.errors import BudgetExceeded, CelError, CompileError, Compiling, EvalError
 from extender.cel.library import kubernetes_library
@@ -57,8 +57,6 @@ def environment_of(dialect: Dialect) -> Environment:
     return Environment(
         kubernetes_library(known, includes=includes, all_versions=dialect.stored),
         variables={"device": _DEVICE},
-        inputs=INPUTS,
-        budget=COST_LIMIT,
         structs={_DEVICE.name: fields},
         sizes={_DEVICE.name: _field_sizes()},
     )

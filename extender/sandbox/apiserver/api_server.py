@@ -17,7 +17,6 @@ import orjson
 from extender.api.protobuf import PROTOBUF
 from extender.api_schema import field_faults
 from extender.base.text_limits import one_line
-from extender.sandbox.apiserver import claim_bytes
 from extender.sandbox.apiserver.kubectl_documents import OPENAPI_V2, OPENAPI_V2_TYPE, document_at, table_of
 from extender.sandbox.apiserver.object_rules import check_identity, check_object
 from extender.sandbox.apiserver.registry import RESOURCES, Check, Registry, Resource
@@ -96,10 +95,6 @@ class ApiServer:
             await self._watch(request, send)
             return
         warnings: list[str] = []
-        if method == "GET" and request.name and request.accept == PROTOBUF and request.resource.kind == "ResourceClaim":
-            claim = claim_bytes.encode(self.registry.get(request.resource, request.key))
-            await _respond_content(send, 200, claim, PROTOBUF)
-            return
         if method == "GET":
             code, answer = 200, self._get(request) if request.name else self._list(request)
         else:
@@ -113,24 +108,14 @@ class ApiServer:
     def _write(self, request: Request, content: bytes, warnings: list[str]) -> tuple[int, Json]:
         """Write one object. A dry run writes to a copy of the store. The client's warnings go to `warnings`."""
         method, resource, key = request.method, request.resource, request.key
-        is_protobuf = request.content_type.startswith(PROTOBUF)
-        if is_protobuf and (method, resource.kind) != ("PUT", "ResourceClaim"):  # kubectl create namespace and the like
-            ways = "write the object as YAML and apply it, or add --dry-run=client -o yaml | kubectl apply -f -"
-            if method == "DELETE":  # kubectl drain
-                ways = "use kubectl cordon NODE, and kubectl delete pod NAME"
-            raise ApiError(415, "UnsupportedMediaType", f"the sandbox reads no protobuf: {ways}")
         check = self._check_of(request)
         if request.content_type == _JSON_PATCH and method == "PATCH" and "dryRun" not in request.query:
             operations = _json_in(content, list, "a list")
             return 200, self.registry.patch(
-                resource, key, operations, request.subresource, strategic=False, by_json=True, check=check
+                resource, key, operations, request.subresource, strategic=False, check=check
             )
         strategic = method == "PATCH" and _is_strategic(request.content_type)
-        body = (
-            claim_bytes.decode(content)
-            if is_protobuf
-            else claim_bytes.with_texts(_json_in(content or b"{}", dict, "an object"), content)
-        )
+        body = self.body_of(request, content)
         is_dry_run = "dryRun" in request.query or bool(body.get("dryRun"))
         registry = Registry(self.store.copy()) if is_dry_run else self.registry
         if method in ("POST", "PUT", "PATCH") and not request.subresource:
@@ -150,12 +135,19 @@ class ApiServer:
         if method == "PUT":
             return 200, registry.replace(resource, key, body, request.subresource, check)
         if method == "PATCH":
-            return 200, registry.patch(
-                resource, key, body, request.subresource, strategic=strategic, by_json=True, check=check
-            )
+            return 200, registry.patch(resource, key, body, request.subresource, strategic=strategic, check=check)
         if method == "DELETE" and request.name:
             return 200, registry.delete(resource, key, body.get("preconditions"))
         raise ApiError(405, "MethodNotAllowed", f"{method} is not supported here")
+
+    def body_of(self, request: Request, content: bytes) -> Json:
+        """The object of a write, or its patch. Raises ApiError."""
+        if request.content_type.startswith(PROTOBUF):  # kubectl create namespace and the like
+            ways = "write the object as YAML and apply it, or add --dry-run=client -o yaml | kubectl apply -f -"
+            if request.method == "DELETE":  # kubectl drain
+                ways = "use kubectl cordon NODE, and kubectl delete pod NAME"
+            raise ApiError(415, "UnsupportedMediaType", f"the sandbox reads no protobuf: {ways}")
+        return _json_in(content or b"{}", dict, "an object")
 
     def _with_priority(self, pod: Json) -> Json:
         """The pod with the priority of its class, as the admission plugin Priority makes it. Raises ApiError."""

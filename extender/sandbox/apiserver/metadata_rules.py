@@ -1,4 +1,4 @@
-"""What kube-apiserver refuses in the metadata of every object: names, labels, annotations, finalizers, owners.
+"""What kube-apiserver refuses in the metadata of every object: names, labels and the keys of annotations.
 
 Source: apimachinery, pkg/api/validation/objectmeta.go and pkg/util/validation.
 """
@@ -8,12 +8,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from extender.api.fields import Json, get, string, strings
+from extender.api.fields import Json, get, string
 from extender.api.object_meta import MAX_LABEL, MAX_SUBDOMAIN, is_label, is_label_value, is_subdomain
 from extender.base.text_limits import cut
 
-_MAX_ANNOTATIONS = 256 * 1024  # bytes
-_STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
 _WITH_LABELS_AS_NAMES = ("Namespace", "Service")
 Faults = Iterator[tuple[str, str]]  # the field, and what is wrong with it
 
@@ -36,17 +34,8 @@ def of_metadata(kind: str, metadata: Json, path: str = "metadata") -> Faults:
     elif name:
         yield from of_subdomain(name, f"{path}.name")
     yield from of_labels(get(metadata, "labels", dict, path, {}), f"{path}.labels")
-    yield from of_annotations(get(metadata, "annotations", dict, path, {}), f"{path}.annotations")
-    for position, finalizer in enumerate(strings(metadata, "finalizers", path)):
-        where = f"{path}.finalizers[{position}]"
-        yield from of_label_key(finalizer, where)
-        if "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS:
-            why = "name is neither a standard finalizer name nor is it fully qualified"
-            yield where, invalid_value(finalizer, why)
-    for owner in get(metadata, "ownerReferences", list, path, []):
-        for field in ("apiVersion", "kind", "name", "uid"):
-            if isinstance(owner, dict) and not owner.get(field):
-                yield f"{path}.ownerReferences.{field}", invalid_value("", "must not be empty")
+    for key in get(metadata, "annotations", dict, path, {}):
+        yield from of_label_key(key, f"{path}.annotations", key.lower())
 
 
 def of_labels(labels: Json, path: str) -> Faults:
@@ -56,16 +45,11 @@ def of_labels(labels: Json, path: str) -> Faults:
         yield from of_label_value(value, path)
 
 
-def of_annotations(annotations: Json, path: str) -> Faults:
-    """The faults of annotations: of their keys, in which case does not matter, and of their size."""
-    for key in annotations:
-        yield from of_label_key(key, path, key.lower())
-    if sum(len(key.encode()) + len(str(value).encode()) for key, value in annotations.items()) > _MAX_ANNOTATIONS:
-        yield path, f"Too long: may not be more than {_MAX_ANNOTATIONS} bytes"
-
-
 def of_label_key(key: str, path: str, checked: str | None = None) -> Faults:
-    """The faults of a qualified name, as NAME or DOMAIN/NAME. `checked` stands for it if case does not matter."""
+    """The faults of a qualified name, as NAME or DOMAIN/NAME.
+
+    `checked` stands for that of an annotation, of which case does not matter.
+    """
     domain, slash, name = (key if checked is None else checked).rpartition("/")
     if "/" in domain:
         yield path, invalid_value(key, "a valid label key is NAME or DOMAIN/NAME")

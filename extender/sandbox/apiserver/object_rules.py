@@ -5,11 +5,9 @@ Source: pkg/apis/core/validation, pkg/apis/batch/validation, pkg/apis/resource/v
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 
 from extender.api.fields import Json, get, objects, quantity, string
-from extender.api.object_meta import MAX_LABEL, is_label
 from extender.api_schema import claim_spec, rule_faults
 from extender.base.berth_errors import WireError
 from extender.cel import CompileError
@@ -29,10 +27,9 @@ from extender.sandbox.apiserver.status_errors import ApiError, invalid
 from extender.sandbox.apiserver.validation import unreadable
 from extender.scheduling.requirements import ADMIN_LABEL
 
-_MODES, _REPLACEMENTS = ("NonIndexed", "Indexed"), ("Failed", "TerminatingOrFailed")
+_MODES = ("NonIndexed", "Indexed")
 _CLAIMS = ("ResourceClaim", "ResourceClaimTemplate")
 _DRA = (*_CLAIMS, "DeviceClass", "DeviceTaintRule", "ResourceSlice")
-_CONFIG_KEY = re.compile(r"[-._a-zA-Z0-9]+")
 _NEW = Dialect(stored=False)
 # Fields that a write may not change, by kind.
 _IMMUTABLE = {
@@ -93,21 +90,12 @@ def _rule_faults(kind: str, obj: Json, namespace_labels: Mapping[str, str]) -> F
     if kind == "Pod":
         yield from of_pod(spec, "spec")
     elif kind == "Job":
-        yield from _of_job(obj, spec)
+        yield from _of_job(spec)
     elif kind == "Node":
         for taint, where in objects(spec, "taints", "metadata"):
             yield from one_of(taint, "effect", EFFECTS, where)
             yield from of_label_key(string(taint, "key", where), f"{where}.key")
             yield from of_label_value(taint.get("value"), f"{where}.value")
-    elif kind == "ConfigMap":
-        data = get(obj, "data", dict, "", {})
-        for key in data:
-            string(data, key, "data")
-            if not _CONFIG_KEY.fullmatch(key):
-                yield f"data[{key}]", invalid_value(key, "a valid config key has letters, digits, '-', '_' and '.'")
-    elif kind == "Service":
-        if not spec.get("ports") and spec.get("clusterIP") != "None" and spec.get("type") != "ExternalName":
-            yield "spec.ports", "Required value"
     elif kind in _DRA:
         yield from _of_dra(kind, obj, spec, namespace_labels)
 
@@ -133,16 +121,16 @@ def _value_at(obj: object, path: str) -> object:
     return obj
 
 
-def _of_job(job: Json, spec: Json) -> Faults:
+def _of_job(spec: Json) -> Faults:
     for field in ("parallelism", "completions", "backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished"):
         count = get(spec, field, int, "spec", 0)
         if count < 0:
             yield f"spec.{field}", invalid_value(count, "must be greater than or equal to 0")
     yield from one_of(spec, "completionMode", _MODES, "spec")
-    yield from one_of(spec, "podReplacementPolicy", _REPLACEMENTS, "spec")
     if spec.get("selector") is not None and not spec.get("manualSelector"):
         yield "spec.selector", invalid_value(spec["selector"], "`selector` not auto-generated")
-    yield from _of_job_name(string(get(job, "metadata", dict, "", {}), "name", "metadata"), spec)
+    if spec.get("completionMode") == "Indexed" and "parallelism" in spec and spec.get("completions") is None:
+        yield "spec.completions", "Required value: when completion mode is Indexed"
     template = get(spec, "template", dict, "spec", {})
     labels = get(get(template, "metadata", dict, "spec.template", {}), "labels", dict, "spec.template.metadata", {})
     yield from of_labels(labels, "spec.template.labels")
@@ -151,20 +139,6 @@ def _of_job(job: Json, spec: Json) -> Faults:
     yield from of_pod(pod, where)
     if pod.get("restartPolicy") not in POLICIES[1:]:
         yield f"{where}.restartPolicy", f"Required value: valid values: {', '.join(POLICIES[1:])}"
-
-
-def _of_job_name(name: str, spec: Json) -> Faults:
-    """A Job's name is a label of its pods, and begins the host name of each pod with an index."""
-    if len(name) > MAX_LABEL:
-        yield "spec.template.labels", invalid_value(name, f"must be no more than {MAX_LABEL} bytes")
-    if spec.get("completionMode") != "Indexed":
-        return
-    completions = get(spec, "completions", int, "spec", 0)
-    last = f"{name}-{completions - 1}"
-    if "parallelism" in spec and spec.get("completions") is None:
-        yield "spec.completions", "Required value: when completion mode is Indexed"
-    elif completions > 0 and not is_label(last):
-        yield "metadata.name", invalid_value(name, f"will not able to create pod with invalid DNS label: {last}")
 
 
 def _of_dra(kind: str, obj: Json, spec: Json, namespace_labels: Mapping[str, str]) -> Faults:

@@ -1,11 +1,11 @@
 """What kube-apiserver refuses in the spec of a pod, and in a change of it.
 
-Source: pkg/apis/core/validation. The sandbox has the rules that users of GPUs meet.
+Source: pkg/apis/core/validation. The sandbox has the rules that matter for the place of a pod. It runs no containers,
+and has none about their ports, environments and mounts.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 from extender.api.fields import Json, get, objects, quantity, string
@@ -23,13 +23,9 @@ from extender.sandbox.apiserver.metadata_rules import (
 
 POLICIES = ("Always", "OnFailure", "Never")
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
-_PULLS = ("Always", "IfNotPresent", "Never")
-_DNS = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
 _UNSATISFIABLE = ("DoNotSchedule", "ScheduleAnyway")
 _WITH_VALUES, _WITHOUT_VALUES, _NUMERIC = ("In", "NotIn"), ("Exists", "DoesNotExist"), ("Gt", "Lt")
 _NATIVE = ("cpu", "memory", "ephemeral-storage")
-_PORT_NAME = re.compile(r"(?=.{1,15}\Z)(?=.*[a-z])[a-z0-9]+(?:-[a-z0-9]+)*")
-_MAX_PORT, _MAX_SECONDS = 65535, 2**31 - 1
 _CHANGEABLE = ("activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds", "schedulingGates")
 _OF_GATED = ("nodeSelector", "affinity")  # may be narrowed while a gate is left
 _MUTABLE = (
@@ -46,23 +42,14 @@ def of_pod(spec: Json, path: str) -> Faults:
     claims = objects(spec, "resourceClaims", path)
     yield from _of_claims(claims)
     known = {entry.get("name") for entry, _ in claims}
-    volumes = {volume.get("name") for volume, _ in objects(spec, "volumes", path)}
     yield from _names(containers)
-    yield from _of_host_ports(containers)
     for container, where in (*containers, *objects(spec, "initContainers", path)):
         yield from _of_container(container, where, known)
-        for mount, at in objects(container, "volumeMounts", where):
-            if mount.get("name") not in volumes:
-                yield f"{at}.name", f"Not found: {quoted(mount.get('name'))}"
     yield from one_of(spec, "restartPolicy", POLICIES, path)
-    yield from one_of(spec, "dnsPolicy", _DNS, path)
     yield from of_labels(get(spec, "nodeSelector", dict, path, {}), f"{path}.nodeSelector")
     for toleration, where in objects(spec, "tolerations", path):
         yield from _of_toleration(toleration, where)
     yield from _of_gates(spec, path)
-    yield from _in_range(spec, "activeDeadlineSeconds", path, 1, _MAX_SECONDS)
-    if hostname := string(spec, "hostname", path):
-        yield from of_label_name(hostname, f"{path}.hostname")
     yield from _of_affinity(get(spec, "affinity", dict, path, {}), f"{path}.affinity")
     for constraint, where in objects(spec, "topologySpreadConstraints", path):
         yield from _of_spread(constraint, where)
@@ -112,28 +99,9 @@ def _of_gates(spec: Json, path: str) -> Faults:
         yield f"{path}.nodeName", "Forbidden: cannot be set until all schedulingGates have been cleared"
 
 
-def _of_host_ports(containers: list[tuple[Json, str]]) -> Faults:
-    yield from _repeated(
-        (f"{port.get('protocol') or 'TCP'}/{port.get('hostIP') or ''}/{port['hostPort']}", f"{at}.hostPort")
-        for container, where in containers
-        for port, at in objects(container, "ports", where)
-        if port.get("hostPort")
-    )
-
-
 def _of_container(container: Json, path: str, known: set[object]) -> Faults:
     if not string(container, "image", path):
         yield f"{path}.image", "Required value"
-    yield from one_of(container, "imagePullPolicy", _PULLS, path)
-    for variable, where in objects(container, "env", path):
-        if not string(variable, "name", where):
-            yield f"{where}.name", "Required value"
-    for port, where in objects(container, "ports", path):
-        yield from _in_range(port, "containerPort", where, 1, _MAX_PORT)
-        name = string(port, "name", where)
-        if name and not _PORT_NAME.fullmatch(name):
-            why = "must be no more than 15 characters: lower case letters, at least one, digits and '-'"
-            yield f"{where}.name", invalid_value(name, why)
     where = f"{path}.resources"
     resources = get(container, "resources", dict, path, {})
     seen: set[object] = set()
@@ -268,12 +236,6 @@ def _repeated(values: Iterable[tuple[str, str]]) -> Faults:
         if value in seen:
             yield where, f"Duplicate value: {quoted(value)}"
         seen.add(value)
-
-
-def _in_range(obj: Json, field: str, path: str, least: int, most: int) -> Faults:
-    value = obj.get(field)
-    if type(value) is int and not least <= value <= most:
-        yield f"{path}.{field}", invalid_value(value, f"must be between {least} and {most}, inclusive")
 
 
 def one_of(obj: Json, field: str, known: Sequence[str], path: str) -> Faults:

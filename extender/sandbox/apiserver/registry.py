@@ -14,7 +14,7 @@ from extender.api.object_meta import is_subdomain
 from extender.api.pod_groups import GROUP_OBJECTS
 from extender.api.resource_claims import SCHEDULING_GROUP
 from extender.cluster import now_rfc3339
-from extender.sandbox.apiserver import claim_bytes, validation
+from extender.sandbox.apiserver import validation
 from extender.sandbox.apiserver.status_errors import ApiError, conflict, invalid, not_found
 from extender.sandbox.apiserver.versioned_store import Key, ObjectStore
 
@@ -111,7 +111,7 @@ _MERGE_KEYS = {
 Check = Callable[[Json | None, Json], None]  # of the object before a write, and of the one that it makes
 
 
-def _unchecked(_: Json | None, __: Json) -> None:
+def unchecked(_: Json | None, __: Json) -> None:
     """The check of the sandbox's own writes."""
 
 
@@ -125,7 +125,7 @@ class Registry:
         self.store = store
         self._names = itertools.count(1)
 
-    def create(self, resource: Resource, namespace: str, obj: Json, check: Check = _unchecked) -> Json:
+    def create(self, resource: Resource, namespace: str, obj: Json, check: Check = unchecked) -> Json:
         metadata = dict(obj.get("metadata") or {})
         prefix = str(metadata.get("generateName") or "")
         if prefix and not is_subdomain(prefix.removesuffix("-")):
@@ -157,7 +157,7 @@ class Registry:
             raise not_found(resource.qualified_name, key[1])
         return found
 
-    def replace(self, resource: Resource, key: Key, obj: Json, subresource: str, check: Check = _unchecked) -> Json:
+    def replace(self, resource: Resource, key: Key, obj: Json, subresource: str, check: Check = unchecked) -> Json:
         """PUT. A write to an object keeps its status, and a write to its status keeps the rest."""
         old = self.get(resource, key)
         self._guard(resource, old, obj.get("metadata") or {})
@@ -171,19 +171,11 @@ class Registry:
         subresource: str,
         *,
         strategic: bool,
-        by_json: bool = False,
-        check: Check = _unchecked,
+        check: Check = unchecked,
     ) -> Json:
-        """PATCH, by merge patch, by strategic merge patch, or by JSON patch: a list of operations.
-
-        `by_json` if the change is not one of the sandbox's own, which stand for writes as protobuf.
-        """
+        """PATCH, by merge patch, by strategic merge patch, or by JSON patch: a list of operations."""
         old = self.get(resource, key)
-        base = claim_bytes.through_json(old) if by_json else old
-        if isinstance(change, list):
-            new = json_patch(base, change)
-        else:
-            new = strategic_patch(base, change) if strategic else merge_patch(base, change)
+        new = patched(old, change, strategic=strategic)
         self._guard(resource, old, new.get("metadata") or {}, is_patch=True)
         return self._write(resource, key, old, new, subresource, check)
 
@@ -288,6 +280,14 @@ def _same(new: Json, old: Json) -> bool:
 
 
 # -- merge patch, a part of JSON patch, and strategic merge patch --------------------------------------------
+
+
+def patched(target: Json, change: Json | list[Json], *, strategic: bool) -> Json:
+    """Return the target after a patch of any of the three forms. Raises ApiError."""
+    if isinstance(change, list):
+        return json_patch(target, change)
+    found: Json = strategic_patch(target, change) if strategic else merge_patch(target, change)
+    return found
 
 
 def merge_patch(target: Any, patch: Any) -> Any:

@@ -9,8 +9,6 @@ import json
 import re
 from collections.abc import Callable, Collection
 
-import orjson
-
 from extender.api.claim_specs import decode_claim_spec
 from extender.api.device_classes import decode_class
 from extender.api.fields import Json, inner, need
@@ -46,12 +44,6 @@ def check_status(old: Json, new: Json, namespace_labels: dict[str, str]) -> None
     allocation = after.get("allocation")
     if before.get("allocation") is not None and allocation is not None and before["allocation"] != allocation:
         raise _bad(new, "status.allocation", f"Invalid value: {json.dumps(allocation)}: field is immutable")
-    devices = [status.get("devices") or [] for status in (before, after)]
-    if devices[0] != devices[1] and orjson.dumps(devices[0]) == orjson.dumps(devices[1]):  # the form of `data` alone
-        why = (
-            'changing status.devices requires resource="resourceclaims/driver", verb="arbitrary-node:patch" permission'
-        )
-        raise _bad(new, "status.devices", f"Forbidden: {why}")
     _check_reservations(new, before.get("reservedFor") or [], after)
     if allocation is not None and before.get("allocation") is None:
         _check_allocation(new, allocation, namespace_labels)

@@ -163,7 +163,7 @@ class PodRequirements:
     # The pod's own names for the pending claims: pods of one template have equal names, so they share reason texts.
     claim_names: Final[tuple[str, ...]]
     specs: Final[tuple[ClaimSpec, ...]]  # of the pending claims
-    classes: Final[tuple[DeviceClass, ...]]
+    classes: Final[Mapping[str, DeviceClass]]  # by name
     intent: Final[PodIntent]
     key: Final[tuple[object, ...]]  # equal keys give equal statuses on every node
     policy: Final[Policy]  # with the overrides for this pod
@@ -393,7 +393,7 @@ def _requirements(
         promised_claims=tuple(promised),
         claim_names=names,
         specs=specs,
-        classes=tuple(classes.values()),
+        classes=classes,
         intent=intent,
         key=key,
         policy=policy,

@@ -186,7 +186,7 @@ class GangAdmission:
                 if pauses and not is_queued:
                     self._end_pause_at(key, waiting, waiting.retry_at)
                 return waiting.reason
-        if self._have_slots(key, slots):
+        if self._admit(key, slots):
             return None
         reason = Reason(Code.GANG_QUEUED, (key.name,))
         self.wait(key, uid, reason)
@@ -199,8 +199,8 @@ class GangAdmission:
             waiting.other in self.forming or (first is not None and waiting.other == first.key)
         )
 
-    def _have_slots(self, key: GroupKey, slots: int) -> bool:
-        """Whether a gang can get its slots now, beside those kept for gangs that wait longer."""
+    def _admit(self, key: GroupKey, slots: int) -> bool:
+        """Admit a gang if its slots are free, beside those kept for gangs that wait longer; else note that it waits."""
         complete_since = self.complete_since(key)
         kept = self._kept_from(key, complete_since)
         first = self._for_slots.get(key.namespace)
@@ -261,10 +261,12 @@ class GangAdmission:
 
         A gang with a plan keeps its own nodes, and those for which kube-scheduler sent bind requests.
         """
-        found = {other.key: other.planned.nodes for other in self.forming.values() if other.key != key}
+        found = {other.key: other.planned.plan.nodes for other in self.forming.values() if other.key != key}
         place, forming = self._for_nodes, self.forming.get(key)
         if place is not None and place.key != key and self._order(place) < self._order_of(key):
-            own = forming.planned.nodes.union(forming.arrived.values()) if forming is not None else frozenset[str]()
+            own = (
+                forming.planned.plan.nodes.union(forming.arrived.values()) if forming is not None else frozenset[str]()
+            )
             found[place.key] = place.nodes - own
         return found
 

@@ -7,7 +7,7 @@ member's filter request then gets exactly its planned node. No function here awa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from functools import partial
 from math import inf
 
@@ -92,12 +92,8 @@ class GangScheduler:
                 return found
             if forming.runs if forming is not None else gang_minimum(membership, self._cache.snapshot()):
                 self.plans.single_pods.put(key.namespace, pod.uid, key)
-        return self._filter_service.filter(pod, names, self._planned_nodes())
-
-    def _planned_nodes(self) -> Iterator[tuple[str, GroupKey]]:
-        """Each node with devices that are held for a gang, and the gang."""
-        for key, forming in self.forming.items():
-            yield from ((node, key) for node in forming.planned.nodes)
+        held = ((node, key) for key, forming in self.forming.items() for node in forming.planned.plan.nodes)
+        return self._filter_service.filter(pod, names, held)
 
     def _filter(self, pod: Pod, membership: Membership, names: Sequence[str]) -> FilterResult | None:
         key = membership.key
@@ -243,7 +239,9 @@ class GangScheduler:
         for claim in self._planning.unused_allocations(gang):
             self._sink.unsuitable(claim)
         if reason.code is Code.EXTENDED_STALE:
-            self._remove_leftovers(gang)
+            snapshot = self._cache.snapshot()
+            for leftover in (one for member in gang.waiting for one in leftover_claims(member, snapshot)):
+                self._sink.stale_special(leftover)
         return self._no_plan(gang.key, pod, names, reason)
 
     def _planned(
@@ -281,13 +279,6 @@ class GangScheduler:
             return not deadline.progressed
         self.admission.plannable(key)
         return True
-
-    def _remove_leftovers(self, gang: Gang) -> None:
-        """Have the orphan collector remove what earlier attempts made for extended resources."""
-        snapshot = self._cache.snapshot()
-        for member in gang.waiting:
-            for leftover in leftover_claims(member, snapshot):
-                self._sink.stale_special(leftover)
 
     def _form(
         self,

@@ -192,11 +192,6 @@ class PlannedGang:
         """Whether kube-scheduler had rejected a member before the plan, with a message without Berth's words `own`."""
         return any(text and own not in text for text in self.last_messages.values())
 
-    @property
-    def nodes(self) -> frozenset[str]:
-        """The nodes of the plan."""
-        return self.plan.nodes
-
 
 @dataclass(frozen=True, slots=True)
 class WaitsForGang:

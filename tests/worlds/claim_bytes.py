@@ -1,4 +1,4 @@
-"""Opaque parameters, and data in the status of devices, as kube-apiserver keeps them.
+"""A sandbox that keeps opaque parameters, and data in the status of devices, as kube-apiserver does.
 
 It keeps them byte for byte, compares them as bytes, and loses them by its own JSON.
 
@@ -17,7 +17,11 @@ from typing import Any
 import orjson
 
 from extender.api.fields import Json
-from extender.api.protobuf import read_fields, write_fields
+from extender.api.protobuf import PROTOBUF, read_fields, write_fields
+from extender.sandbox.apiserver.api_server import ApiServer, Request, Scope, Send, request_of
+from extender.sandbox.apiserver.registry import Check, Registry, Resource, patched, unchecked
+from extender.sandbox.apiserver.status_errors import invalid
+from extender.sandbox.apiserver.versioned_store import Key
 
 _KEY = re.compile(r'"(?:parameters|data)"\s*:\s*')
 _TOKEN = re.compile(r'("(?:[^"\\]|\\.)*")|\s+')
@@ -147,3 +151,55 @@ def _dumped(value: Any) -> bytes:
 def _loaded(content: bytes) -> Any:
     value = orjson.loads(content)
     return with_texts(value, content) if value else value
+
+
+# -- the server ----------------------------------------------------------------------------------------------------
+
+
+class ServerOfBytes(ApiServer):
+    """Reads and writes claims as protobuf, too."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.registry = RegistryOfBytes(self.store)
+
+    def body_of(self, request: Request, content: bytes) -> Json:
+        if request.content_type == PROTOBUF and (request.method, request.resource.kind) == ("PUT", "ResourceClaim"):
+            return decode(content)
+        return with_texts(super().body_of(request, content), content)
+
+    async def _route(self, scope: Scope, content: bytes, send: Send) -> None:
+        if (b"accept", PROTOBUF.encode()) not in scope["headers"]:
+            await super()._route(scope, content, send)
+            return
+        request = request_of(scope)
+        claim = encode(self.registry.get(request.resource, request.key))
+        headers = [(b"content-type", PROTOBUF.encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": claim})
+
+
+class RegistryOfBytes(Registry):
+    """Compares parameters as bytes. The sandbox's own patches are not checked: they stand for writes as protobuf."""
+
+    def patch(
+        self,
+        resource: Resource,
+        key: Key,
+        change: Json | list[Json],
+        subresource: str,
+        *,
+        strategic: bool,
+        check: Check = unchecked,
+    ) -> Json:
+        old = self.get(resource, key)
+        new = patched(old if check is unchecked else through_json(old), change, strategic=strategic)
+        self._guard(resource, old, new.get("metadata") or {}, is_patch=True)
+        return self._write(resource, key, old, new, subresource, check)
+
+    def _write(self, resource: Resource, key: Key, old: Json, new: Json, subresource: str, check: Check) -> Json:
+        before, after = ((obj.get("status") or {}).get("devices") or [] for obj in (old, new))
+        if subresource == "status" and before != after and orjson.dumps(before) == orjson.dumps(after):
+            why = 'changing status.devices requires resource="resourceclaims/driver", verb="arbitrary-node:patch"'
+            raise invalid(resource.qualified_kind, key[1], f"status.devices: Forbidden: {why} permission")
+        return super()._write(resource, key, old, new, subresource, check)
