@@ -152,7 +152,7 @@ def with_least_memory(
     return (*found[:first], headroom, *others) if headroom is not None else (*found[:first], *others)
 
 
-def _assumed_bytes(has_value: bool, baseline: FleetBaseline, policy: Policy) -> int:  # noqa: FBT001 - it is the question
+def _assumed_bytes(has_value: bool, baseline: FleetBaseline, policy: Policy) -> int:  # noqa: FBT001 - the question
     """What a pod is assumed to need of a device: if `value` does not count, the smallest GPU of the fleet; else 0."""
     return 0 if has_value and policy.weights.value else baseline.least_memory_bytes
 
@@ -414,13 +414,12 @@ def _links_left(choice: DeviceChoice, baseline: FleetBaseline) -> tuple[float | 
     if not taken or not had:
         return None, ""
     after = before & ~taken
-    larger = [
-        (s.gpus, share * s.gpus)
-        for s, share in baseline.request_mix
-        if s.milli == WHOLE and s.gpus > max(taken.bit_count(), 1)
-    ]
-    lost = sum(w * max(best_gbps(graph, before, size) - best_gbps(graph, after, size), 0.0) for size, w in larger)
-    whole = sum(w * baseline.best_ring_gbps.get(size, 0.0) for size, w in larger)
+    lost = whole = 0.0
+    for shape, share in baseline.request_mix:
+        size, weight = shape.gpus, share * shape.gpus
+        if shape.milli == WHOLE and size > max(taken.bit_count(), 1):
+            lost += weight * max(best_gbps(graph, before, size) - best_gbps(graph, after, size), 0.0)
+            whole += weight * baseline.best_ring_gbps.get(size, 0.0)
     cut = had - links_inside(graph, after) - links_inside(graph, taken)
     return max(0.0, 1 - (lost / whole if whole else 0.0) - cut / had), f", {cut} of {had} links cut"
 
