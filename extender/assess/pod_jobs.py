@@ -235,8 +235,7 @@ class JobLines:
 def job_lines(reading: ClusterReading, snapshot: Snapshot, now: datetime.datetime) -> JobLines:
     """The pods with devices as lines of a file of jobs.
 
-    A job arrives when its first pod was created, at the latest now. It has an end if all of its pods have ended. A pod
-    whose creation is not known arrives first.
+    A job arrives when its first pod was created, at the latest now. It has an end if all of its pods have ended.
     """
     pods, found = list[tuple[Pod, Job]](), JobLines([])
     for pod in by_age((*reading.pods, *reading.ended)):
@@ -249,15 +248,13 @@ def job_lines(reading: ClusterReading, snapshot: Snapshot, now: datetime.datetim
         pods.append((pod, job))
         found.lost.update(_changes(pod, reading.requests[pod.uid], snapshot, now))
     times = {pod.uid: _times(reading.requests[pod.uid], now.timestamp()) for pod, _ in pods}
-    first = min((arrival for arrival, _ in times.values() if arrival), default=0.0)
-    if first and (unknown := sum(not arrival for arrival, _ in times.values())):
-        found.lost["no time of creation that can be read, so the job arrives first"] = unknown
+    first = min((arrival for arrival, _ in times.values()), default=0.0)
     for number, members in enumerate(by_gang(pods), 1):
         key, job = members[0][0].key, gang_job(one for _, one in members)
         arrival = min(times[one.uid][0] for one, _ in members)
         seconds = max(times[one.uid][1] for one, _ in members)
         name = f"{plain_name(f'{key.namespace}-{key.name}')}-{number}"
-        found.lines.append(_line(replace(job, name=name, arrival=max(arrival - first, 0.0), duration=seconds)))
+        found.lines.append(_line(replace(job, name=name, arrival=arrival - first, duration=seconds)))
     found.lines.sort(key=lambda line: line["arrival"])
     return found
 
@@ -273,7 +270,7 @@ def _line(job: Job) -> Json:
 
 
 def _times(pod: Json, now: float) -> tuple[float, float]:
-    """(creation, duration) in seconds; 0 for a creation that is not known, infinity for a pod that has not ended."""
+    """(creation, duration) in seconds; the duration of a pod that has not ended is infinity."""
     status = inner(pod, "status", "")
     created = min(_seconds(inner(pod, "metadata", "").get("creationTimestamp")) or 0.0, now)
     if status.get("phase") not in ("Succeeded", "Failed"):
@@ -286,8 +283,7 @@ def _ran_seconds(pod: Json) -> float | None:
     status = inner(pod, "status", "")
     states = many(status, "containerStatuses", "status", lambda one, path: inner(one, "state", path))
     ends = [_seconds(inner(state, "terminated", "status").get("finishedAt")) for state in states]
-    times = status.get("startTime"), inner(pod, "metadata", "").get("creationTimestamp")
-    started = next((found for one in times if (found := _seconds(one)) is not None), math.inf)
+    started = _seconds(status.get("startTime")) or _seconds(inner(pod, "metadata", "").get("creationTimestamp")) or 0.0
     found = max((end for end in ends if end is not None), default=-math.inf) - started
     return found if found >= 0 else None
 

@@ -201,32 +201,6 @@ def test_a_pod_of_the_future_arrives_now(tmp_path: Path) -> None:
     assert err.strip().endswith("jobs.jsonl: 1 pod has a creation in the future, which counts as now")
 
 
-@pytest.mark.parametrize("unreadable", ["yesterday", "", "2026-01-01"])
-def test_a_pod_whose_creation_is_not_known_arrives_first(unreadable: str, tmp_path: Path) -> None:
-    pods = [{"name": name, "node": "a", "gpus": [number]} for number, name in enumerate(("old", "new", "unknown"))]
-    objects = objects_of({"nodes": {"a": "hgx-h100-8"}, "pods": pods})
-    times = ("2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z", unreadable)
-    for pod, time in zip(of_kind(objects, "Pod").values(), times, strict=True):
-        pod["metadata"]["creationTimestamp"] = time
-    lines, err = jobs_of(tmp_path, objects)
-    assert sorted(line["arrival"] for line in lines) == [0, 0, 3600]
-    assert err.strip().endswith("jobs.jsonl: 1 pod has no time of creation that can be read, so the job arrives first")
-
-
-def test_a_waiting_pod_of_a_device_plugin_tolerates_what_it_says(tmp_path: Path) -> None:
-    """Jobs of CSV files tolerate the taint of their nodes; of this pod it is known that it does not."""
-    node = {"machine": "hgx-h100-8", "labels": LABEL, "plugin": {"nvidia.com/gpu": "8"}}
-    objects = objects_of({"nodes": {"a": node}, "pods": [{"name": "w", "plugin": {"nvidia.com/gpu": "2"}}]})
-    taint = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
-    of_kind(objects, "Node")["a"]["spec"] = {"taints": [taint]}
-    words = "--snapshot", str(snapshot_file(tmp_path, objects)), "--emptied"
-    jobs_of(tmp_path, objects)
-    (why,) = replayed(tmp_path, *words)["never"].values()
-    assert why.endswith("excludes the node: taint nvidia.com/gpu:NoSchedule is not tolerated")
-    (tmp_path / "jobs.jsonl").write_text("arrival,gpus\n0,2\n")
-    assert replayed(tmp_path, *words)["started"] == 1
-
-
 @pytest.mark.parametrize(
     ("finished", "seconds"),
     [(["2026-01-01T00:30:00Z"], 1200), (["2026-01-01T00:10:00Z"], 1), (["2025-12-31T23:00:00Z"], None), ([], None)],
@@ -242,6 +216,20 @@ def test_an_ended_pod_without_a_true_end_is_told(finished: list[str], seconds: i
     (line,), err = jobs_of(tmp_path, objects)
     assert line["duration"] == (seconds or 1)
     assert ("1 pod has no end after the start, so the job counts as 1 s" in err) == (seconds is None)
+
+
+def test_a_waiting_pod_of_a_device_plugin_tolerates_what_it_says(tmp_path: Path) -> None:
+    """Jobs of CSV files tolerate the taint of their nodes; of this pod it is known that it does not."""
+    node = {"machine": "hgx-h100-8", "labels": LABEL, "plugin": {"nvidia.com/gpu": "8"}}
+    objects = objects_of({"nodes": {"a": node}, "pods": [{"name": "w", "plugin": {"nvidia.com/gpu": "2"}}]})
+    taint = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
+    of_kind(objects, "Node")["a"]["spec"] = {"taints": [taint]}
+    words = "--snapshot", str(snapshot_file(tmp_path, objects)), "--emptied"
+    jobs_of(tmp_path, objects)
+    (why,) = replayed(tmp_path, *words)["never"].values()
+    assert why.endswith("excludes the node: taint nvidia.com/gpu:NoSchedule is not tolerated")
+    (tmp_path / "jobs.jsonl").write_text("arrival,gpus\n0,2\n")
+    assert replayed(tmp_path, *words)["started"] == 1
 
 
 def test_resources_that_a_job_cannot_have_are_named(tmp_path: Path) -> None:
