@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from extender.allocation import tolerates
-from extender.api.nodes import Node, Toleration
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_amounts import Amounts
 from extender.api.pods import Pod, decode_pod, with_constraints
@@ -26,9 +23,9 @@ from extender.replay.large_shapes import LargeShape
 from extender.replay.outcome import Meter, Outcome, PlacedPod, placed_pod
 from extender.replay.placements import Placement, placing_of
 from extender.replay.virtual_cluster import VirtualCluster
-from extender.replay.virtual_scheduler import FORBIDDEN, Waiting, likely_reason
+from extender.replay.virtual_scheduler import FORBIDDEN, Waiting, excluding_taint, likely_reason
 from extender.replay.virtual_time import in_virtual_time
-from extender.scheduling import UsableNodes, may_run
+from extender.scheduling import UsableNodes
 from extender.topology.link_knowledge import Links, links_of
 
 PATIENCE_SECONDS = 600.0  # how long pods of a half placed gang wait for the last one, without Berth
@@ -271,18 +268,5 @@ class Replay:
         template = run.pods[pod.uid].template
         if template.shape not in taints:
             constrained = with_constraints(pod, run.job.pod(pod.key.name, template, plain=True))
-            taints[template.shape] = _excluding_taint(constrained, self._nodes.values())
+            taints[template.shape] = excluding_taint(constrained, self._nodes.values())
         return taints[template.shape]
-
-
-def _excluding_taint(pod: Pod, nodes: Iterable[Node]) -> str:
-    """The taint on most of the nodes that the pod could use if it tolerated all taints; '' if there is none."""
-    tolerant = replace(pod, tolerations=(Toleration(operator="Exists"),))
-    found = Counter(
-        f": taint {taint.key}:{taint.effect} is not tolerated"
-        for node in nodes
-        if may_run(tolerant, node)
-        for taint in node.taints
-        if not any(tolerates(one, taint) for one in pod.tolerations)
-    )
-    return max(found, key=lambda text: (found[text], text), default="")

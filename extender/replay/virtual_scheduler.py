@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import Protocol
 
+from extender.allocation import tolerates
+from extender.api.nodes import Node, Toleration
 from extender.api.pod_amounts import Amounts
 from extender.api.pods import Pod
 from extender.api.reasons import FREEABLE_CODES, Code
@@ -22,6 +24,7 @@ from extender.replay.node_room import NodeRoom
 from extender.replay.virtual_api import VirtualApi
 from extender.runtime.supervisor import Supervisor
 from extender.sandbox import backoff_seconds, tie_breaker
+from extender.scheduling import may_run
 
 NO_ROOM = "Insufficient cpu, memory or pods"
 FORBIDDEN = Code.NODE_CONSTRAINTS.text
@@ -239,3 +242,19 @@ def likely_reason(reasons: Mapping[str, int]) -> str:
     """
     best = {text: count for text, count in reasons.items() if text.startswith(_FREEABLE)} or reasons
     return max(best, key=lambda text: (best[text], text), default="")
+
+
+def excluding_taint(pod: Pod, nodes: Iterable[Node]) -> str:
+    """The taint on most of the nodes that a pod could use if it tolerated all taints, for the end of the reason FORBIDDEN.
+
+    '' if there is none.
+    """
+    tolerant = replace(pod, tolerations=(Toleration(operator="Exists"),))
+    found = Counter(
+        f": taint {taint.key}:{taint.effect} is not tolerated"
+        for node in nodes
+        if may_run(tolerant, node)
+        for taint in node.taints
+        if not any(tolerates(one, taint) for one in pod.tolerations)
+    )
+    return max(found, key=lambda text: (found[text], text), default="")
