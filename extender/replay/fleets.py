@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from extender.api.fields import Json, get, inner, naming, need
+from extender.api.fields import Json, get, inner, many, naming, need
 from extender.api.pod_amounts import Amounts, allocatable_of, requests_of
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import shown
@@ -161,11 +161,10 @@ def _with_shared_nics(obj: Json) -> Json:
 
 def _shareable(obj: Json, name: str, whole: int, unit: str) -> Json:
     policy = {"default": f"{whole}{unit}", "validRange": {"min": f"1{unit}", "step": f"1{unit}"}}
-    capacity = {name: {"value": f"{whole}{unit}", "requestPolicy": policy}}
+    more = {"allowMultipleAllocations": True, "capacity": {name: {"value": f"{whole}{unit}", "requestPolicy": policy}}}
     with naming(obj):
-        devices = get(obj["spec"], "devices", list, "spec", [])
-    shared = [{**one, "allowMultipleAllocations": True, "capacity": capacity} for one in devices]
-    return {**obj, "spec": {**obj["spec"], "devices": shared}}
+        devices = many(obj["spec"], "devices", "spec", lambda one, _: {**one, **more})
+    return {**obj, "spec": {**obj["spec"], "devices": [*devices]}}
 
 
 def _ended(pod: Json) -> bool:

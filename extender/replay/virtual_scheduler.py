@@ -245,9 +245,9 @@ def likely_reason(reasons: Mapping[str, int]) -> str:
 
 
 def excluding_taint(pod: Pod, nodes: Iterable[Node]) -> str:
-    """The taint on most of the nodes that a pod could use if it tolerated all taints, for the end of the reason FORBIDDEN.
+    """The taint on most of the nodes that a pod could use if it tolerated all taints; '' if there is none.
 
-    '' if there is none.
+    It is the end of the reason FORBIDDEN.
     """
     tolerant = replace(pod, tolerations=(Toleration(operator="Exists"),))
     found = Counter(
