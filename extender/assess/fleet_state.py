@@ -133,12 +133,12 @@ def fleet_state(
         fact = facts.setdefault((new.product, links, equal), new)
         fact.nodes += 1
         fact.with_nics += says_places(node_info)
-        if links in (Links.AGENT, Links.BOARD) and reading.knows_claims and name not in unread.nodes:
+        if links in (Links.AGENT, Links.BOARD) and "ResourceClaim" not in reading.unread and name not in unread.nodes:
             _add_sets(node_info, closed[name], users.get(name, ()), sets, found.breakers)
     found.sets = sorted(sets.values(), key=lambda one: one.product)
     found.breakers = sorted(found.breakers, key=lambda one: (one.gpus, -one.of, one.node))[:_MAX_BREAKERS]
     found.facts = sorted(facts.values(), key=lambda one: (one.product, one.links))
-    if reading.knows_claims:
+    if not reading.unread & {"Pod", "ResourceClaim"}:  # pods say which of them are gangs
         found.domains = list(_domains(snapshot, closed, users, spread, levels, unread))
     return found
 
@@ -191,7 +191,7 @@ def _counted(reading: ClusterReading, snapshot: Snapshot) -> list[ProductState]:
             one.nodes += 1
             one.gpus += amount
             one.allocated += used
-            if node in reading.unread_on or not reading.knows_pods:
+            if node in reading.unread_on or "Pod" in reading.unread:
                 one.unknown += amount - used
             elif node_info is not None and takes_no_pods(node_info.node):
                 one.closed += amount - used
@@ -201,20 +201,24 @@ def _counted(reading: ClusterReading, snapshot: Snapshot) -> list[ProductState]:
 
 
 def plugin_requests(pod: Pod) -> Counter[str]:
-    """The GPUs that a pod requests of a device plugin; none if DRA provides them.
+    """The GPUs that a pod requests of a device plugin; none if DRA provides them."""
+    asked = extended_requests(pod) if not pod.extended_claim else {}
+    return Counter({name: asked[name] for name in PLUGIN_RESOURCES if asked.get(name)})
+
+
+def extended_requests(pod: Pod) -> Counter[str]:
+    """The extended resources that a pod requests.
 
     An init container has ended before the others begin, but for a sidecar: the larger one counts.
     """
     together, alone = Counter[str](), Counter[str]()  # at the end, and at most while an init container runs
-    for container in pod.containers if not pod.extended_claim else ():
+    for container in pod.containers:
         for name, amount in container.requests:
-            if name not in PLUGIN_RESOURCES:
-                continue
             if container.init and not container.sidecar:
                 alone[name] = max(alone[name], together[name] + amount)
             else:
                 together[name] += amount
-    return together | alone
+    return +(together | alone)
 
 
 # -- sets and domains ---------------------------------------------------------------------------------------------

@@ -27,10 +27,15 @@ def headline(found: Assessment) -> Iterator[str]:
     fleet = f"{counted(found.nodes, 'node')}, {counted(sum(one.gpus for one in products), 'GPU')}"
     if found.uncounted_nodes:
         fleet += f", without those of {counted(found.uncounted_nodes, 'node')} that cannot be counted"
+    if "ResourceSlice" in found.unread:
+        fleet += ", without those of DRA drivers, of which no ResourceSlices were read"
     if not found.knows_claims:
         yield f"Which GPUs are in use is not known: no ResourceClaims were read. {fleet}."
         return
-    yield f"{fleet}: {', '.join(_free_in_words(products))}."
+    if "Node" in found.unread:
+        yield f"Which GPUs are free, and how gangs spread, is not known: no Nodes were read. {fleet}."
+    else:
+        yield f"{fleet}: {', '.join(_free_in_words(products))}."
     width = found.bandwidth
     if width.pods and width.share is not None:
         yield (

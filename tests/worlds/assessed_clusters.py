@@ -66,12 +66,14 @@ def _pod(described: Json) -> list[Json]:
         )
         nics = ({"request": "nic", "driver": "dra.net", "pool": node, "device": one} for one in described["nics"])
         claim["status"]["allocation"]["devices"]["results"] += nics
+    pod["spec"]["containers"][0]["resources"]["requests"] |= described.get("requests", {})
+    pod["metadata"]["labels"] |= described.get("labels", {})
+    if "told" in described:
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        pod["status"]["conditions"] = [{**condition, "message": described["told"]}]
     if "plugin" in described:
         del pod["spec"]["resourceClaims"]
         pod["metadata"]["namespace"] = described.get("namespace", "default")
-        if "told" in described:
-            condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-            pod["status"]["conditions"] = [{**condition, "message": described["told"]}]
         pod["spec"]["containers"][0]["resources"]["requests"] |= described["plugin"]
         if "init" in described:
             pod["spec"]["initContainers"] = [{"name": "init", "resources": {"requests": described["init"]}}]
