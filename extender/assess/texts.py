@@ -96,7 +96,8 @@ def product_cells(one: ProductState, *, is_known: bool = True) -> list[str]:
     if one.unknown:
         counts[2] += f", {one.unknown:,} not known"
     largest = "not known" if one.largest_set is None else str(one.largest_set or "-")
-    return [one.product, *counts, *(("not known",) * 2 if one.counted else (f"{one.stranded:.1f}", largest))]
+    is_hidden = one.counted or (one.unknown and not one.free)
+    return [one.product, *counts, *(("not known",) * 2 if is_hidden else (f"{one.stranded:.1f}", largest))]
 
 
 def set_cells(one: PodSet) -> list[str]:

@@ -236,6 +236,47 @@ def test_half_a_snapshot_says_what_lacks(kind: str, words: str, tmp_path: Path) 
     assert len(found["sets"]) == (0 if kind in ("ResourceSlice", "ResourceClaim") else 1)
 
 
+@pytest.mark.parametrize(
+    ("kind", "says", "says_not"),
+    [
+        (
+            "Node",
+            [
+                "Which GPUs are free, and how gangs spread, is not known: no Nodes were read. 3 nodes, 24 GPUs.",
+                "not explained, no Nodes were read",
+            ],
+            ["Gangs that spread", "15 free", "fits on"],
+        ),
+        (
+            "ResourceSlice",
+            ["without those of DRA drivers", "not explained, no ResourceSlices were read"],
+            ["fits nowhere"],
+        ),
+        ("DeviceClass", ["24 GPUs: 15 free", "not explained, no DeviceClasses were read"], ["does not exist", "Worse"]),
+        ("Pod", ["24 GPUs: 15 free", "there is no Pod: gangs, waiting pods"], ["topology.kubernetes.io/rack"]),
+    ],
+)
+def test_what_follows_from_a_kind_that_lacks_is_not_stated(
+    kind: str, says: list[str], says_not: list[str], tmp_path: Path
+) -> None:
+    """Without nodes each could have any taint and rack; without pods a gang over two nodes seems to be small pods."""
+    racks: Json = {
+        name: {"topology.kubernetes.io/rack": rack} for name, rack in (("a", "r1"), ("b", "r1"), ("c", "r2"))
+    }
+    nodes = {name: {"machine": "hgx-h100-8", "labels": labels} for name, labels in racks.items()}
+    pods: list[Json] = [
+        {"name": f"g{i}", "node": node, "gpus": [0, 1, 2], "group": "g"} for i, node in enumerate("abc")
+    ]
+    objects = objects_of({"nodes": nodes, "pods": [*pods, {"name": "w", "count": 2}]})
+    path = snapshot_file(tmp_path, [one for one in objects if one["kind"] != kind])
+    code, out, _ = berth(["assess", str(path)])
+    words = " ".join(out.split())
+    assert code == 0
+    assert [text for text in says if text not in words] == []
+    assert [text for text in says_not if text in words] == []
+    assert f"not computed: no {kind}{'es' * kind.endswith('s') or 's'} were read" in words
+
+
 @pytest.mark.parametrize("kinds", [{"ResourceClaim"}, {"ResourceClaim", "Pod"}], ids=["no claims", "no pods either"])
 def test_without_claims_no_gpu_is_said_to_be_free(kinds: set[str], tmp_path: Path) -> None:
     described = {**NOT_JOINED, "pods": [*NOT_JOINED["pods"], {"name": "waits", "count": 8}]}
@@ -523,6 +564,7 @@ def test_of_several_files_a_note_names_the_one_that_has_the_object(tmp_path: Pat
             "DeviceClasses could not be listed (list deviceclasses: 403 Forbidden): why pods with claims",
         ),
         ("resourceclaims", "Which GPUs are in use is not known: no ResourceClaims were read. 1 node, 8 GPUs."),
+        ("nodes", "is not known: no Nodes were read. 1 node, 8 GPUs."),
     ],
 )
 async def test_a_kind_that_may_not_be_listed_is_named(
