@@ -91,7 +91,7 @@ def assess(reading: ClusterReading, policy: Policy, source: str = "", *, replays
     halves = {group_of(pod) for pod in reading.pods if pod.uid in unread.pods}
     complete = (pod for pod in reading.pods if group_of(pod) not in halves)
     levels = policy.group_levels
-    gangs = gang_spreads(complete, sets, snapshot, levels) if "Node" not in reading.unread else []
+    gangs = gang_spreads(complete, sets, reading, snapshot, levels) if "Node" not in reading.unread else []
     spread = frozenset(chain.from_iterable(one.uids for one in gangs if one.nodes > 1))
     fleet = fleet_state(reading, snapshot, users_by_node(sets), spread, levels, unread)
     several = sorted((one for one in sets if one.is_several), key=_worst_first)

@@ -183,9 +183,8 @@ def _counted(reading: ClusterReading, snapshot: Snapshot) -> list[ProductState]:
     found: dict[str, ProductState] = {}
     for node, offered in reading.offered.items():
         node_info = snapshot.node_infos.get(node)
-        labels = node_info.node.labels if node_info is not None else {}
         for name, amount in offered.items():
-            label = f"{labels.get(PLUGIN_RESOURCES[name], name)} (device plugin)"
+            label = plugin_product(name, node, snapshot)
             one = found.setdefault(label, ProductState(label, counted=True))
             used = min(asked[node, name], amount)
             one.nodes += 1
@@ -198,6 +197,13 @@ def _counted(reading: ClusterReading, snapshot: Snapshot) -> list[ProductState]:
             else:
                 one.free += amount - used
     return [found[name] for name in sorted(found)]
+
+
+def plugin_product(resource: str, node: str, snapshot: Snapshot) -> str:
+    """The product of the GPUs that a node offers as a resource of a device plugin."""
+    node_info = snapshot.node_infos.get(node)
+    labels = node_info.node.labels if node_info is not None else {}
+    return f"{labels.get(PLUGIN_RESOURCES[resource], resource)} (device plugin)"
 
 
 def plugin_requests(pod: Pod) -> Counter[str]:
