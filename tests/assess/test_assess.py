@@ -76,6 +76,34 @@ def test_a_pod_has_the_nic_beside_its_gpu_or_not(tmp_path: Path) -> None:
     assert (found["near"], found["pairs"]) == (2, 4)
 
 
+def test_a_nic_that_the_claim_cannot_have_sets_no_standard(tmp_path: Path) -> None:
+    """An Ethernet adapter is on the PCIe root of a GPU, those with RDMA are on the same NUMA node at best."""
+    case: Json = {"nodes": {"a": "hgx-h100-8"}}
+    slice_ = next(one for one in objects_of(case) if one["metadata"]["name"] == "dra.net-a")
+    nics = slice_["spec"]["devices"]
+    ethernet = json.loads(json.dumps({**nics[0], "name": "ethernet"}))
+    ethernet["attributes"]["dra.net/rdma"] = {"bool": False}
+    for number, nic in enumerate(nics):
+        nic["attributes"]["resource.kubernetes.io/pcieRoot"] = {"string": f"pci0000:f{number}"}
+    names = [one["name"] for one in nics]
+    nics.append(ethernet)
+    pods = [
+        {"name": "near", "node": "a", "gpus": [0, 1], "nics": names[:2]},
+        {"name": "half", "node": "a", "gpus": [2, 3], "nics": names[2:7:4]},
+    ]
+    rdma = "device.driver == 'dra.net' && device.attributes['dra.net'].rdma"
+    class_ = {**NIC_CLASS, "spec": {"selectors": [{"cel": {"expression": rdma}}]}}
+    objects = [one for one in objects_of({**case, "pods": pods}) if one["metadata"]["name"] != "dra.net-a"]
+    code, out, err = berth(["assess", str(snapshot_file(tmp_path, [*objects, slice_, class_])), "--output", "json"])
+    assert code == 0, err
+    found = json.loads(out)
+    assert {row["pod"]: (row["near"], row["pairs"]) for row in found["sets"]} == {
+        "default/near": (2, 2),
+        "default/half": (1, 2),
+    }
+    assert [row["nics"] for row in found["replay"]["rows"][:2]] == [0.75, 1.0]
+
+
 def test_all_gpus_with_one_nic_are_as_near_as_they_can_be(tmp_path: Path) -> None:
     case: Json = {"nodes": {"a": "hgx-h100-8"}}
     nics = next(one for one in objects_of(case) if one["metadata"]["name"] == "dra.net-a")["spec"]["devices"]
