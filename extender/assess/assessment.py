@@ -12,6 +12,7 @@ from extender.api.gpu_topology import Graph
 from extender.assess.cluster_reading import ClusterReading
 from extender.assess.fleet_state import FleetState, NodeFacts, fleet_state, plugin_requests
 from extender.assess.gang_spread import GangSpread, gang_spreads, group_of
+from extender.assess.pod_jobs import has_admin_access
 from extender.assess.pod_sets import Bandwidth, PodSet, bandwidth_of, pod_sets, users_by_node
 from extender.assess.replayed_pods import Replayed, replayed_pods
 from extender.assess.unread import unread_of
@@ -165,6 +166,8 @@ def _unknown(found: Assessment, reading: ClusterReading, snapshot: Snapshot) -> 
     shared = sum(len(claim.reserved_for) > 1 for claim in reading.cache.store.claims.values())
     if shared:
         yield f"{counted(shared, 'claim is', 'claims are')} shared by several pods, which are not replayed."
+    if admin := sum(map(has_admin_access, reading.cache.store.claims.values())):
+        yield f"{counted(admin, 'claim has', 'claims have')} admin access: pods that watch devices are not replayed."
     of_jobs = {pod.uid for pod in reading.pods if pod.jobs}
     if jobs := sum(not one.uids.isdisjoint(of_jobs) for one in found.gangs):
         yield (

@@ -66,6 +66,7 @@ def gang_job(pods: Iterable[Job]) -> Job:
 def pod_job(pod: Pod, reading: ClusterReading, snapshot: Snapshot) -> Job | None:
     """One pod as a job, which arrives at 0 s; None if it shares a claim, or the spec of one is not known.
 
+    None, too, with admin access: such a pod watches the devices of others, and its namespace needs a label for it.
     The job asks for the product that a running pod has. GPUs of a device plugin become GPUs of a DRA driver.
     """
     obj, node_info = reading.requests.get(pod.uid, {}), snapshot.node_infos.get(pod.node_name)
@@ -75,7 +76,7 @@ def pod_job(pod: Pod, reading: ClusterReading, snapshot: Snapshot) -> Job | None
     if not keys:
         return _plugin_job(pod, reading, plain, node_info.node.labels if node_info is not None else {})
     own = [claim for key in keys if (claim := snapshot.claims.get(key)) is not None and _is_own(claim, pod)]
-    if len(own) < len(keys):
+    if len(own) < len(keys) or any(map(has_admin_access, own)):
         return None
     specs = [inner(reading.claims[claim.key], "spec", "") for claim in own]
     given = [claim.allocation.results if claim.allocation is not None else () for claim in own]
@@ -115,6 +116,11 @@ def _has_shared(pod: Pod, reading: ClusterReading, resource: str) -> bool:
     if pod.node_name:
         return pod.node_name in reading.shared_on
     return bool(reading.shared_on) and not any(resource in one for one in reading.offered.values())
+
+
+def has_admin_access(claim: Claim) -> bool:
+    """Whether a request of the claim has admin access."""
+    return any(option.admin_access for request in claim.spec.requests for option in request.alternatives)
 
 
 def _is_own(claim: Claim, pod: Pod) -> bool:

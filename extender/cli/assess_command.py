@@ -137,7 +137,8 @@ def _write_jobs(path: Path, reading: ClusterReading) -> None:
     found = job_lines(reading, reading.cache.snapshot(), clock if reading.is_live else newest_time(reading, clock))
     write_file(path, b"".join(orjson.dumps(line) + b"\n" for line in found.lines))
     if found.left_out:
-        why = "shared or unknown claims, or neither claims nor 1 to 32 whole GPUs of a device plugin and known product"
+        known = "claims nor 1 to 32 whole GPUs of a device plugin and known product"
+        why = f"shared or unknown claims, admin access, or neither {known}"
         say(f"berth: {counted(found.left_out, 'pod is', 'pods are')} not in {name_of(path)}: {why}", err=True)
     for what, pods in found.lost.most_common():
         say(f"berth: {name_of(path)}: {counted(pods, 'pod has', 'pods have')} {what}", err=True)

@@ -132,6 +132,19 @@ def test_the_same_pods_once_more_are_better_with_berth(tmp_path: Path) -> None:
     assert {row["started"] for row in rows.values()} == {6}
 
 
+def test_a_pod_that_watches_devices_with_admin_access_is_not_replayed(tmp_path: Path) -> None:
+    """Its namespace has the label that admin access needs, that of the jobs of a replay has not."""
+    pods = [{"name": "p", "node": "a", "gpus": [0, 1]}, {"name": "watch", "node": "a", "gpus": [0]}]
+    objects = objects_of({"nodes": {"a": "hgx-h100-8"}, "pods": pods})
+    changed(objects, "ResourceClaim", "watch", "spec.devices.requests.0.exactly.adminAccess", True)
+    changed(objects, "ResourceClaim", "watch", f"{RESULT}.adminAccess", True)
+    code, out, err = berth(["assess", str(snapshot_file(tmp_path, objects)), "--output", "json"])
+    assert code == 0, err
+    found = json.loads(out)
+    assert [row["started"] for row in found["replay"]["rows"]] == [1, 1, 1, 1]
+    assert "1 claim has admin access: pods that watch devices are not replayed." in found["unknown"]
+
+
 def test_a_pod_keeps_its_product_in_a_replay(tmp_path: Path) -> None:
     """A node selector chose the cards: boards of a better product are no merit of Berth."""
     nodes = {"a": "a100-pcie-8-bridged", "h": "hgx-h100-8"}
