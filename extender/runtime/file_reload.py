@@ -16,7 +16,6 @@ from extender.base.berth_errors import BerthError
 from extender.files import read_mounted
 
 LOOK_SECONDS = 1.0  # between two reads of files that may change
-READ_SECONDS = 10.0  # for which a read is awaited: the server of a file may be gone
 T = TypeVar("T")
 
 
@@ -24,10 +23,10 @@ class ReloadedFiles(Generic[T]):
     """Files whose content is used again when it changes.
 
     A thread reads each file, at most `most` bytes of it, and calls `parse` with all contents if one of them changed.
-    `use` gets the result in the event loop. `reject` gets each new problem: that a file cannot be read or parsed, that
-    a read has not ended after READ_SECONDS, or that `use` raised a BerthError or OSError. After a problem the
-    contents are used again, also if they become what they were; after another exception of `use`, too, which `reload`
-    raises. `known` are the contents already in use. `what` names the files in the log.
+    `use` gets the result in the event loop. `reject` gets each new problem: that a file cannot be read or parsed, or
+    that `use` raised a BerthError or OSError. After a problem the contents are used again, also if they become what
+    they were; after another exception of `use`, too, which `reload` raises. `known` are the contents already in use.
+    `what` names the files in the log.
     """
 
     def __init__(
@@ -43,7 +42,6 @@ class ReloadedFiles(Generic[T]):
         self._what, self._paths, self._most = what, paths, most
         self._parse, self._use, self._reject = parse, use, reject
         self._known = known
-        self._reading: asyncio.Future[tuple[list[bytes], T] | None] | None = None
         self._problem = ""
         self._log = structlog.get_logger("berth.files")
 
@@ -59,13 +57,13 @@ class ReloadedFiles(Generic[T]):
         """Read the files, and use them if they changed and are valid. Returns a new problem, else ''."""
         files = [str(path) for path in self._paths]
         try:
-            found = await self._changed()
+            found = await asyncio.to_thread(self._changed)
             if found is not None:
                 contents, parsed = found
                 self._use(parsed)
                 self._known, self._problem = contents, ""
                 self._log.info(f"{self._what} read again", files=files)
-        except (BerthError, OSError) as error:  # OSError: TimeoutError, or a file that changes meanwhile
+        except (BerthError, OSError) as error:  # OSError: a file that changes meanwhile
             problem = str(error)
             if problem == self._problem:
                 return ""
@@ -75,21 +73,7 @@ class ReloadedFiles(Generic[T]):
             return problem
         return ""
 
-    async def _changed(self) -> tuple[list[bytes], T] | None:
-        """The contents and what they mean, if they changed. Raises TimeoutError, and what the read raises.
-
-        One read runs at a time: after a time-out, the next call waits for the one that has not ended. So a file that
-        never answers costs one thread, not one for each try.
-        """
-        if self._reading is None:
-            self._reading = asyncio.get_running_loop().run_in_executor(None, self._read)
-        reading = self._reading
-        await asyncio.wait([reading], timeout=READ_SECONDS)
-        if not reading.done():
-            raise TimeoutError(f"a read has not ended after {READ_SECONDS:g} s")
-        self._reading = None
-        return reading.result()
-
-    def _read(self) -> tuple[list[bytes], T] | None:
+    def _changed(self) -> tuple[list[bytes], T] | None:
+        """The contents and what they mean, if they changed."""
         contents = [read_mounted(path, self._most) for path in self._paths]
         return None if contents == self._known and not self._problem else (contents, self._parse(contents))

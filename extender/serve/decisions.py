@@ -13,7 +13,6 @@ from extender.allocation import Features
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import GROUP_OBJECTS, NEEDED_OBJECTS
 from extender.api.pods import Pod
-from extender.api.resource_claims import Claim
 from extender.cache import ClusterCache
 from extender.cluster import WallClock, Writer, utc_now
 from extender.policy import Policy
@@ -81,7 +80,9 @@ class Decisions:
             self.cache, writer, clock, self.supervisor, lambda uid: uid in self.binder.running
         )
         self.evaluator = Evaluator(features)
-        sink = _ServeSink(self.requeuer, self.orphans)
+        sink = FilterSink(
+            self.requeuer.requeue_now, self.orphans.deallocate_unsuitable, self.orphans.remove_stale_special
+        )
         self.filter_service = FilterService(self.cache, policy, self.evaluator, self.evaluations, clock, sink)
         self.queueing_hints = QueueingHints(self.cache, self.filter_service)
         self._watches = watches(self.cache, self._applied)
@@ -178,20 +179,3 @@ class Decisions:
                 self.requeuer.supply_changed()  # the search may not be complete
             if found:
                 break
-
-
-class _ServeSink(FilterSink):
-    """Wakes the background tasks."""
-
-    def __init__(self, requeuer: Requeuer, orphans: OrphanCollector) -> None:
-        self._requeuer = requeuer
-        self._orphans = orphans
-
-    def fits(self) -> None:
-        self._requeuer.requeue_now()
-
-    def unsuitable(self, claim: Claim) -> None:
-        self._orphans.deallocate_unsuitable(claim)
-
-    def stale_special(self, key: ObjectKey) -> None:
-        self._orphans.remove_stale_special(key)

@@ -183,20 +183,19 @@ class FilterResult:
     error: str = ""
 
 
+@dataclass(slots=True)
 class FilterSink:
-    """Receives the events of filter requests and gangs, and ignores them.
+    """What filter requests and gangs call at their events; by default nothing.
 
-    A method of a subclass must not raise, block, or call the filter service.
+    A function must not raise, block, or call the filter service.
     """
 
-    def fits(self) -> None:
-        """A rejected pod or gang may fit now, so kube-scheduler should retry the pods that Berth rejected."""
-
-    def unsuitable(self, claim: Claim) -> None:
-        """A claim is allocated on nodes where its pod cannot run, and no other pod has it reserved."""
-
-    def stale_special(self, key: ObjectKey) -> None:
-        """The special claim `key` is left over from a bind that did not complete."""
+    # A rejected pod or gang may fit now, so kube-scheduler should retry the pods that Berth rejected.
+    fits: Callable[[], None] = lambda: None
+    # A claim is allocated on nodes where its pod cannot run, and no other pod has it reserved.
+    unsuitable: Callable[[Claim], None] = lambda _: None
+    # A special claim is left over from a bind that did not complete.
+    stale_special: Callable[[ObjectKey], None] = lambda _: None
 
 
 class FilterService:

@@ -152,7 +152,7 @@ def with_least_memory(
     return (*found[:first], headroom, *others) if headroom is not None else (*found[:first], *others)
 
 
-def _assumed_bytes(has_value: bool, baseline: FleetBaseline, policy: Policy) -> int:  # noqa: FBT001 - it is the question
+def _assumed_bytes(has_value: bool, baseline: FleetBaseline, policy: Policy) -> int:  # noqa: FBT001 - the question
     """What a pod is assumed to need of a device: if `value` does not count, the smallest GPU of the fleet; else 0."""
     return 0 if has_value and policy.weights.value else baseline.least_memory_bytes
 

@@ -23,14 +23,8 @@ _FRONT, _BEATEN, _JUDGED = "#15803d", "#9ca3af", "#2563eb"
 def frontier_picture(found: Tuning) -> str:
     """The picture as SVG. Candidates on a frontier have numbers, which a legend explains."""
     others = [aim for aim in AIMS.values() if aim is not found.aim and _is_measured(found, aim)]
-    parts = [
-        text(
-            _LEFT,
-            28,
-            f"What candidates change, tuned for {found.aim.name}: better is up and to the right",
-            "font-weight='bold'",
-        )
-    ]
+    title = f"What candidates change, tuned for {found.aim.name}: better is up and to the right"
+    parts = [text(_LEFT, 28, title, "font-weight='bold'")]
     numbers = dict[int, int]()  # by candidate; 0 is the present policy
     for column, other in enumerate(others):
         parts += _Plot(found, other, _LEFT + column * _STEP).parts(numbers)
@@ -111,21 +105,10 @@ class _Plot:
             x, y = places[one]
             yield text(x + 6, y - 6, str(numbers.setdefault(one, len(numbers) + 1)))
         if self._judged:
-            x_span, y_span = self._judged
-            yield line(
-                self._x.at(x_span.low),
-                self._y.at(y_span.mean),
-                self._x.at(x_span.high),
-                self._y.at(y_span.mean),
-                _JUDGED,
-            )
-            yield line(
-                self._x.at(x_span.mean),
-                self._y.at(y_span.low),
-                self._x.at(x_span.mean),
-                self._y.at(y_span.high),
-                _JUDGED,
-            )
+            right, up = self._judged
+            x, y = self._x.at(right.mean), self._y.at(up.mean)
+            yield line(self._x.at(right.low), y, self._x.at(right.high), y, _JUDGED)
+            yield line(x, self._y.at(up.low), x, self._y.at(up.high), _JUDGED)
 
     def _titles(self) -> Iterator[str]:
         other, aim = self._aims

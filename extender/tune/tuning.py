@@ -12,7 +12,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from extender.api.fields import Json
 from extender.base.berth_errors import WireError
@@ -33,7 +33,6 @@ from extender.tune.candidates import (
     words_of,
 )
 
-T = TypeVar("T")
 SEARCH_DRAWS = 4  # the first one is the user's jobs
 _MAX_COMBINATIONS = 4  # of three changes
 Progress = Callable[[int, int], None]
@@ -168,7 +167,7 @@ def tune(
 
 
 class _Found(NamedTuple):
-    """What a replay of the user's jobs found, see decisions_of."""
+    """What a replay found, see decisions_of."""
 
     decisions: str
     has_waits: bool
@@ -191,7 +190,7 @@ class _Runner:
 
     def present(self, jobs: Sequence[Job]) -> _Found:
         """What the present policy does with the jobs of the user."""
-        (found,) = self._measured([()], [jobs], 0, _found)
+        (found,) = self._measured([()], [jobs], 0)
         return found
 
     def that_decide_otherwise(self, singles: Sequence[Changes], jobs: Sequence[Job], now: str) -> list[Trial]:
@@ -200,7 +199,7 @@ class _Runner:
         `now` are the decisions of the present policy. Of values of one weight that decide alike, the nearest to the
         present one is left.
         """
-        found = self._measured(singles, [jobs], 0, _found)
+        found = self._measured(singles, [jobs], 0)
         known = {(name, now) for ((name, _),) in singles}
         left = list[Trial]()
         for changes, one in zip(singles, found, strict=True):
@@ -212,16 +211,10 @@ class _Runner:
 
     def figures(self, candidates: Sequence[Changes], draws: Sequence[Sequence[Job]], first: int) -> list[list[Figures]]:
         """The figures of each candidate on each draw. Each draw breaks ties in its own way; `first` is its number."""
-        found = self._measured(candidates, draws, first, _figures)
+        found = [one.figures for one in self._measured(candidates, draws, first)]
         return [found[at : at + len(draws)] for at in range(0, len(found), len(draws))]
 
-    def _measured(
-        self,
-        candidates: Sequence[Changes],
-        draws: Sequence[Sequence[Job]],
-        first: int,
-        measure: Callable[[Task, Outcome], T],
-    ) -> list[T]:
+    def _measured(self, candidates: Sequence[Changes], draws: Sequence[Sequence[Job]], first: int) -> list[_Found]:
         tasks = [
             Task(
                 self._fleet,
@@ -232,13 +225,9 @@ class _Runner:
             for one in candidates
             for number, jobs in enumerate(draws, first)
         ]
-        found = measured_side_by_side(tasks, measure, lambda more: self._progress(more, self._replays))
+        found = measured_side_by_side(tasks, _found, lambda more: self._progress(more, self._replays))
         self._done += len(tasks)
         return found
-
-
-def _figures(task: Task, outcome: Outcome) -> Figures:
-    return figures_of(task.jobs, outcome)
 
 
 def _found(task: Task, outcome: Outcome) -> _Found:

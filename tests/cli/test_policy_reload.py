@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from pathlib import Path
 
 import pytest
@@ -11,8 +9,6 @@ import pytest
 from extender.allocation import Features
 from extender.cache import ClusterCache
 from extender.policy import Policy
-from extender.runtime import file_reload
-from extender.runtime.file_reload import ReloadedFiles
 from extender.runtime.policy_file import reloaded_policy
 from extender.runtime.supervisor import Supervisor
 from extender.scheduling import Evaluator
@@ -50,50 +46,3 @@ def test_the_old_policy_stays_in_force_if_a_bug_stops_the_change() -> None:
     assert (service.policy, service.policy_generation) == (old, before)
     service.use_policy(new)
     assert (service.policy, service.policy_generation) == (new, before + 1)
-
-
-class Mount:
-    """A file whose server does not answer until `ends` is set."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.ends, self.reads = threading.Event(), list[Path]()
-        monkeypatch.setattr(file_reload, "read_mounted", self.read)
-
-    def read(self, path: Path, _: int) -> bytes:
-        self.reads.append(path)
-        self.ends.wait()
-        return b"candidates: 4"
-
-
-async def test_a_read_that_does_not_end_is_reported_and_the_policy_is_used_when_it_ends(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    mount, used, problems = Mount(monkeypatch), list[Policy](), list[str]()
-    monkeypatch.setattr(file_reload, "READ_SECONDS", 0.01)
-    file = reloaded_policy(tmp_path, used.append, problems.append)
-    for _ in range(3):
-        await file.reload()
-    assert (problems, used) == (["a read has not ended after 0.01 s"], [])
-    assert len(mount.reads) == 1
-    mount.ends.set()
-    await eventually(lambda: _reloaded(file, used))
-    assert [one.candidates for one in used] == [4]
-
-
-async def _reloaded(file: ReloadedFiles[Policy], used: list[Policy]) -> bool:
-    await file.reload()
-    return bool(used)
-
-
-async def test_a_read_whose_caller_was_cancelled_is_awaited_again(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    mount, used = Mount(monkeypatch), list[Policy]()
-    file = reloaded_policy(tmp_path, used.append, lambda _: None)
-    first = asyncio.create_task(file.reload())
-    await eventually(lambda: mount.reads)
-    first.cancel()
-    await asyncio.wait([first])
-    mount.ends.set()
-    await file.reload()
-    assert ([one.candidates for one in used], len(mount.reads)) == ([4], 1)

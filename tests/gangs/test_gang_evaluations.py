@@ -270,8 +270,8 @@ def steps_of_an_event(gangs: int) -> int:
 
 def test_a_bug_with_one_gang_delays_no_other() -> None:
     class Buggy(RecordingSink):
-        def fits(self) -> None:
-            super().fits()
+        def note(self) -> None:
+            super().note()
             if self.requeued == 1:
                 raise RuntimeError("a bug")
 

@@ -36,9 +36,7 @@ class Requeues(FilterSink):
 
     def __init__(self) -> None:
         self.times: list[str] = []
-
-    def fits(self) -> None:
-        self.times.append("fits")
+        super().__init__(lambda: self.times.append("fits"))
 
 
 class AdmissionAlone(GangAdmission):

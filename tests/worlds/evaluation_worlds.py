@@ -57,9 +57,10 @@ class RecordingSink(FilterSink):
     """Counts how often kube-scheduler shall retry the pods that were rejected."""
 
     def __init__(self) -> None:
+        super().__init__(self.note)
         self.requeued = 0
 
-    def fits(self) -> None:
+    def note(self) -> None:
         self.requeued += 1
 
 

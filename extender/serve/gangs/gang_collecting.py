@@ -7,7 +7,6 @@ After a collection, no gang collects for as long as this one did.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from math import inf
 
@@ -120,10 +119,7 @@ class GangCollecting:
     def _search(self, key: GroupKey) -> Iterator[CollectedDomain | None]:
         """Search in steps. The last value is the chosen domain, or None."""
         pod = next(iter(self._cache.snapshot().members.get(key, {}).values()), None)
-        if pod is None or self._fits(pod):
-            return
-        yield None
-        problem = self._problem(pod)
+        problem = self._problem(pod) if pod is not None else None
         if problem is None:
             return
         yield None
@@ -141,12 +137,6 @@ class GangCollecting:
 
     def _context(self) -> EvaluationContext:
         return self._filter_service.context(self._evaluations.one_plan())
-
-    def _fits(self, pod: Pod) -> bool:
-        """Whether the gang of this member is known to fit now."""
-        with suppress(DeadlineExceeded):  # its last plan found no room
-            return self._planning.fits(self._planning.gang_of(pod), pod, self._evaluations.one_plan())
-        return False
 
     def _problem(self, pod: Pod) -> GangProblem | None:
         """The problem of the gang's minimum. None if the gang does not wait for devices now."""
