@@ -25,7 +25,7 @@ from extender.explain.fleet_rows import (
 from extender.scheduling import path_labels
 from extender.topology.link_knowledge import Links, is_equal_for_all, links_of
 from extender.topology.ring import joined_sets
-from extender.vendors import PLUGIN_RESOURCES, driver_of
+from extender.vendors import PLUGIN_RESOURCES, driver_of, is_part
 
 _MAX_BREAKERS = 20  # pods that are named
 _MAX_MOVED = 2  # more pods break a set together: to move them costs too much
@@ -51,6 +51,7 @@ class ProductState:
     stranded: float = 0.0
     largest_set: int | None = 0  # of free GPUs on one node that links join; None: which ones links join is not known
     counted: bool = False
+    parts: bool = False  # they are no GPUs, but MIG devices or partitions of GPUs that are not offered as a whole
 
 
 @dataclass(slots=True)
@@ -151,11 +152,10 @@ def _products(reading: ClusterReading, snapshot: Snapshot, unread: Unread) -> li
     for name, node_info in snapshot.node_infos.items():
         if not shown_bits(node_info):
             continue
-        one = found.setdefault(product(node_info), ProductState(product(node_info)))
-        one.nodes += 1
-        _count(one, node_info, is_known=name not in unread.nodes)
+        _count(found, node_info, is_known=name not in unread.nodes)
         if node_info.fabric is None or name in unread.nodes:
             continue
+        one = found[product(node_info)]
         one.stranded += stranded_gpus(node_info, snapshot.baseline)
         if links_of(node_info) is Links.UNKNOWN:
             one.largest_set = None
@@ -164,13 +164,19 @@ def _products(reading: ClusterReading, snapshot: Snapshot, unread: Unread) -> li
     return [*sorted(found.values(), key=lambda one: one.product), *_counted(reading, snapshot)]
 
 
-def _count(one: ProductState, node_info: NodeInfo, *, is_known: bool) -> None:
-    for code in letters(node_info):
-        name = "shared" if code.isdigit() else STATES[code]
-        if name in ("free", "closed") and not is_known:
-            name = "unknown"
+def _count(found: dict[str, ProductState], node_info: NodeInfo, *, is_known: bool) -> None:
+    name, devices, seen = product(node_info), node_info.inventory.devices, set[str]()
+    for bit, code in zip(shown_bits(node_info), letters(node_info), strict=True):
+        parts = is_part(devices[bit].device, devices[bit].id.driver)
+        label = f"{name} (parts)" if parts else name
+        one = found.setdefault(label, ProductState(label, parts=parts))
+        one.nodes += label not in seen
+        seen.add(label)
+        state = "shared" if code.isdigit() else STATES[code]
+        if state in ("free", "closed") and not is_known:
+            state = "unknown"
         one.gpus += 1
-        setattr(one, name, getattr(one, name) + 1)
+        setattr(one, state, getattr(one, state) + 1)
 
 
 def _counted(reading: ClusterReading, snapshot: Snapshot) -> list[ProductState]:

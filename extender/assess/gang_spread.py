@@ -13,7 +13,7 @@ from extender.api.pod_groups import GroupKey
 from extender.api.pods import Pod
 from extender.assess.cluster_reading import ClusterReading
 from extender.assess.fleet_state import plugin_product, plugin_requests
-from extender.assess.pod_sets import PodSet
+from extender.assess.pod_sets import PodSet, whole_gpus
 from extender.explain.fleet_rows import product
 from extender.scheduling import path_labels
 
@@ -93,7 +93,7 @@ def _domains(reading: ClusterReading, snapshot: Snapshot, level: str, levels: Se
         of = dict(label_domains(labels, path_labels(level, levels)).name_of)
     gpus = dict[str, Counter[str]]()
     for name, domain in of.items():
-        gpus.setdefault(product(infos[name]), Counter())[domain] += infos[name].positions(-1).bit_count()
+        gpus.setdefault(product(infos[name]), Counter())[domain] += whole_gpus(infos[name]).bit_count()
         for resource, amount in reading.offered.get(name, {}).items():
             gpus.setdefault(plugin_product(resource, name, snapshot), Counter())[domain] += amount
     return _Domains(of, gpus)

@@ -12,17 +12,17 @@ from extender.api.pods import Pod
 from extender.api.resource_claims import Result
 from extender.api.resource_slices import PoolKey
 from extender.assess.cluster_reading import ClusterReading
-from extender.base.bits import members
+from extender.base.bits import members, union
 from extender.cache import ALL_NODES
 from extender.cel.dra import Masks
-from extender.explain.fleet_rows import product
+from extender.explain.fleet_rows import product, shown_bits
 from extender.replay.outcome import possible_devices
 from extender.topology.affinity import near_pairs, nearest
 from extender.topology.device_pairs import device_pairs
 from extender.topology.link_knowledge import Links, links_of
 from extender.topology.score_parts import product_gbps
 from extender.topology.sets import bandwidth, best_gbps, is_joined
-from extender.vendors import GPU, driver_of
+from extender.vendors import GPU, driver_of, is_part
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +94,13 @@ def _measured(node_info: NodeInfo, pod: str, uid: str, results: Iterable[Result]
     taken = 0
     for bit in bits:
         taken |= 1 << bit if bit is not None else 0
-    gpus, fabric = node_info.positions(taken), node_info.fabric
-    if not gpus or fabric is None:
+    gpus, fabric, devices = node_info.positions(taken), node_info.fabric, node_info.inventory.devices
+    if fabric is None:
+        names = tuple(devices[bit].id.device for bit in members(taken & whole_gpus(node_info)))
+        where, mask = node_info.node.name, (1 << len(names)) - 1
+        return PodSet(pod, uid, where, product(node_info), mask, names, Links.UNKNOWN) if names else None
+    if not gpus:
         return None
-    devices = node_info.inventory.devices
     names = tuple(devices[bit].id.device for bit in members(node_info.devices(gpus)))
     name, links = product(node_info), links_of(node_info)
     if gpus.bit_count() == 1 and node_info.places is None:
@@ -122,6 +125,12 @@ def _measured(node_info: NodeInfo, pod: str, uid: str, results: Iterable[Result]
         pairs,
         device_pairs(node_info, taken, lambda _: None).text() if pairs else "",
     )
+
+
+def whole_gpus(node_info: NodeInfo) -> int:
+    """The GPUs of a node that are no parts, as a mask of its devices: also those that nothing tells apart."""
+    devices = ((bit, node_info.inventory.devices[bit]) for bit in shown_bits(node_info))
+    return union([1 << bit for bit, one in devices if not is_part(one.device, one.id.driver)])
 
 
 def says_places(node_info: NodeInfo) -> bool:

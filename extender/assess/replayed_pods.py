@@ -77,7 +77,9 @@ def replayed_pods(
         jobs, found.nodes, found.of_plugin = choice.jobs(), len(nodes), bool(plugin)
         found.pods, found.jobs, found.left_out = len(choice.chosen), len(jobs), choice.left_out
         if not jobs:
-            found.problem = "no running pod has known claims, or whole GPUs of a device plugin and of a known product"
+            found.problem = (
+                "no running pod has whole GPUs by known claims, or of a device plugin and of a known product"
+            )
             return found
         fleet = fleet_of((), choice.fleet())
         tasks = [Task(fleet, jobs, placement_of(one, policy), _SEED) for one in ("berth", "first fit", "emptiest node")]

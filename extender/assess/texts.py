@@ -23,8 +23,11 @@ HEADS = {
 
 def headline(found: Assessment) -> Iterator[str]:
     """The answer in a few sentences."""
-    products = found.fleet.products
+    products = [one for one in found.fleet.products if not one.parts]
+    parts = [one for one in found.fleet.products if one.parts]
     fleet = f"{counted(found.nodes, 'node')}, {counted(sum(one.gpus for one in products), 'GPU')}"
+    if parts:
+        fleet += f" and {counted(sum(one.gpus for one in parts), 'part')} of GPUs"
     if found.uncounted_nodes:
         fleet += f", without those of {counted(found.uncounted_nodes, 'node')} that cannot be counted"
     if "ResourceSlice" in found.unread:
@@ -35,7 +38,8 @@ def headline(found: Assessment) -> Iterator[str]:
     if "Node" in found.unread:
         yield f"Which GPUs are free, and how gangs spread, is not known: no Nodes were read. {fleet}."
     else:
-        yield f"{fleet}: {', '.join(_free_in_words(products))}."
+        free_parts = [f"{sum(one.free for one in parts)} parts of GPUs free"] if parts else []
+        yield f"{fleet}: {', '.join([*_free_in_words(products), *free_parts])}."
     width = found.bandwidth
     if width.pods and width.share is not None:
         yield (

@@ -19,7 +19,7 @@ from tests.worlds.assessed_clusters import CASES, GPU_CLASS, assessed, objects_o
 from tests.worlds.commands import berth, berth_beside
 from tests.worlds.dra_worlds import use_memory
 from tests.worlds.running_berth import berthing
-from tests.worlds.vendor_worlds import AMD, GAUDI, INTEL, flex, gaudi, mi300x, node_and_slice
+from tests.worlds.vendor_worlds import AMD, GAUDI, INTEL, cpx, flex, gaudi, mi300x, node_and_slice
 
 pytestmark = pytest.mark.usefixtures("replays_in_turn")
 
@@ -202,6 +202,41 @@ def test_other_vendors(driver: str, devices: list[Json], links: str, joined: boo
     assert [(row["links"], row["joined"], len(row["gpus"])) for row in found["sets"]] == [(links, joined, 2)]
     assert [row["started"] for row in found["replay"]["rows"]] == [1, 1, 1, 1]
     assert [row["joined"] for row in found["replay"]["rows"]] == [float(joined)] * 4
+
+
+def test_parts_of_gpus_are_no_gpus(tmp_path: Path) -> None:
+    """Eight partitions of one MI300X were eight GPUs, and a pod with two of them a pod with several GPUs."""
+    objects = [
+        *node_and_slice("a", gpu_amd_com=[cpx(i) for i in range(8)]),
+        *node_and_slice("b", gpu_amd_com=[mi300x(i) for i in range(8)]),
+        *objects_of({"nodes": {}}),
+    ]
+    pod, claim = pod_objects("p", 2, "a", (0, 1))
+    for number, result in enumerate(claim["status"]["allocation"]["devices"]["results"]):
+        result |= {"driver": AMD, "device": f"gpu-0-{number}"}
+    path = snapshot_file(tmp_path, [*objects, pod, claim])
+    found = assessed(path)
+    assert [(row["product"], row["gpus"], row["free"], row["parts"]) for row in found["fleet"]["products"]] == [
+        ("AMD_Instinct_MI300X_OAM", 8, 8, False),
+        ("AMD_Instinct_MI300X_OAM (parts)", 8, 6, True),
+    ]
+    assert found["sets"] == []
+    _, out, _ = berth(["assess", str(path), "--no-replay"])
+    assert "2 nodes, 8 GPUs and 8 parts of GPUs: 8 free, 0 of them of no use" in out
+    assert "6 parts of GPUs free" in " ".join(out.split())
+
+
+def test_a_pod_with_gpus_that_nothing_tells_apart_is_left_out_by_name(tmp_path: Path) -> None:
+    devices = [gaudi(i) for i in range(8)]
+    for one in devices:
+        one["attributes"]["serial"] = {"string": ""}
+    pod, claim = pod_objects("p", 4, "a", range(4))
+    for number, result in enumerate(claim["status"]["allocation"]["devices"]["results"]):
+        result |= {"driver": GAUDI, "device": f"accel{number}"}
+    objects = [*node_and_slice("a", gaudi_intel_com=devices), *objects_of({"nodes": {}}), pod, claim]
+    found = assessed(snapshot_file(tmp_path, objects))
+    assert [(row["pod"], len(row["gpus"]), row["links"]) for row in found["sets"]] == [("default/p", 4, "not known")]
+    assert found["bandwidth"]["pods"] == 1
 
 
 def test_links_that_no_agent_can_read_are_not_promised(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ CASES: dict[str, tuple[Json, bool | None, list[str]]] = {
     ),
     "nothing runs": (
         {"nodes": {"a": "t4-4"}, "pods": [{"name": "w", "count": 1}]}, None,
-        [f"{UNKNOWN}: the replay was not computed (no running pod has known claims"],
+        [f"{UNKNOWN}: the replay was not computed (no running pod has whole GPUs by known claims"],
     ),
     "waiting pods": (
         {"nodes": {"a": "t4-4", "b": "a100-pcie-8-bridged"},
