@@ -55,6 +55,7 @@ class Assessment:
     graphs: dict[str, Graph] = field(default_factory=dict)  # by node: of the pods with several GPUs
     unread: frozenset[str] = frozenset()  # kinds of which it is not known what the cluster has
     policy: str = ""  # where the policy is from; '': the default
+    cluster: str = ""  # that was read; '': files were
     verdict: Verdict = _NO_VERDICT
 
     @property
@@ -84,8 +85,13 @@ class Assessment:
         return found
 
 
-def assess(reading: ClusterReading, policy: Policy, source: str = "", *, replays: bool) -> Assessment:
-    """Assess a cluster under a policy. `source` says where that is from, unless it is the default one."""
+def assess(
+    reading: ClusterReading, policy: Policy, source: str = "", cluster: str = "", *, replays: bool
+) -> Assessment:
+    """Assess a cluster under a policy. `source` says where that is from, unless it is the default one.
+
+    `cluster` names the cluster, unless files were read.
+    """
     snapshot = reading.cache.snapshot()
     unread = unread_of(reading, snapshot)
     sets = pod_sets(reading, snapshot)
@@ -120,6 +126,7 @@ def assess(reading: ClusterReading, policy: Policy, source: str = "", *, replays
         _graphs(several, snapshot),
         frozenset(reading.unread),
         source,
+        cluster,
     )
     if replays:
         found.replay = replayed_pods(reading, snapshot, sets, gangs, policy, unread.nodes)

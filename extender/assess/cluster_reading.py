@@ -177,7 +177,7 @@ class _Reader:
                 self._found.budgets.append(obj)
                 self._found.kinds.add(kind)
             elif kind in self._appliers:
-                self._apply(kind, obj)
+                self._apply(named, kind, obj)
                 self._found.kinds.add(kind)
         except WireError as error:
             if kind == "Pod" and (node := _node_of(obj)):
@@ -193,7 +193,7 @@ class _Reader:
         elif len(notes) == _MAX_NAMED:
             notes.append("and more objects that cannot be read")
 
-    def _apply(self, kind: str, obj: Json) -> None:
+    def _apply(self, place: str, kind: str, obj: Json) -> None:
         found, metadata = self._found, get(obj, "metadata", dict, "", {})
         name, namespace = need(metadata, "name", ".metadata"), metadata.get("namespace")
         if kind == "Pod":
@@ -201,7 +201,10 @@ class _Reader:
             return
         self._appliers[kind](obj)
         if kind == "ResourceClaim":
-            found.claims[ObjectKey(namespace or "", name)] = obj
+            key = ObjectKey(namespace or "", name)
+            found.claims[key] = obj
+            if problem := found.cache.store.claims[key].problem:
+                self._note(f"{place}: {problem}")
         elif kind == "Node":
             self._nodes.add(name)
             offered = inner(inner(obj, "status", ""), "allocatable", "status")

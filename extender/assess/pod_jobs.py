@@ -76,7 +76,7 @@ def pod_job(pod: Pod, reading: ClusterReading, snapshot: Snapshot) -> Job | None
     if not keys:
         return _plugin_job(pod, reading, plain, node_info.node.labels if node_info is not None else {})
     own = [claim for key in keys if (claim := snapshot.claims.get(key)) is not None and _is_own(claim, pod)]
-    if len(own) < len(keys) or any(map(has_admin_access, own)):
+    if len(own) < len(keys) or any(claim.problem or has_admin_access(claim) for claim in own):
         return None
     specs = [inner(reading.claims[claim.key], "spec", "") for claim in own]
     given = [claim.allocation.results if claim.allocation is not None else () for claim in own]
@@ -164,6 +164,8 @@ def _changes(pod: Pod, obj: Json, snapshot: Snapshot, now: datetime.datetime) ->
     created = time_of(pod.created)
     if constraint := _lost(pod, snapshot):
         yield constraint
+    if pod.created and created is None:
+        yield "no creation time that can be read, so the job arrives with the first one"
     if created is not None and created > now + SKEW:
         yield "a creation in the future, which counts as now"
     if pod.ended and _ran_seconds(obj) is None:
@@ -253,10 +255,10 @@ def job_lines(reading: ClusterReading, snapshot: Snapshot, now: datetime.datetim
         pods.append((pod, job))
         found.lost.update(_changes(pod, reading.requests[pod.uid], snapshot, now))
     times = {pod.uid: _times(reading.requests[pod.uid], now.timestamp()) for pod, _ in pods}
-    first = min((arrival for arrival, _ in times.values()), default=0.0)
+    first = min((arrival for arrival, _ in times.values() if arrival is not None), default=0.0)
     for number, members in enumerate(by_gang(pods), 1):
         key, job = members[0][0].key, gang_job(one for _, one in members)
-        arrival = min(times[one.uid][0] for one, _ in members)
+        arrival = min((at for one, _ in members if (at := times[one.uid][0]) is not None), default=first)
         seconds = max(times[one.uid][1] for one, _ in members)
         name = f"{plain_name(f'{key.namespace}-{key.name}')}-{number}"
         found.lines.append(_line(replace(job, name=name, arrival=arrival - first, duration=seconds)))
@@ -274,10 +276,10 @@ def _line(job: Job) -> Json:
     return {name: value for name, value in found.items() if value or name == "arrival"}
 
 
-def _times(pod: Json, now: float) -> tuple[float, float]:
-    """(creation, duration) in seconds; the duration of a pod that has not ended is infinity."""
-    status = inner(pod, "status", "")
-    created = min(_seconds(inner(pod, "metadata", "").get("creationTimestamp")) or 0.0, now)
+def _times(pod: Json, now: float) -> tuple[float | None, float]:
+    """(creation if it is known, duration) in seconds; the duration of a pod that has not ended is infinity."""
+    status, created = inner(pod, "status", ""), _seconds(inner(pod, "metadata", "").get("creationTimestamp"))
+    created = min(created, now) if created is not None else None
     if status.get("phase") not in ("Succeeded", "Failed"):
         return created, math.inf
     return created, max(_ran_seconds(pod) or 1.0, 1.0)
@@ -288,8 +290,8 @@ def _ran_seconds(pod: Json) -> float | None:
     status = inner(pod, "status", "")
     states = many(status, "containerStatuses", "status", lambda one, path: inner(one, "state", path))
     ends = [_seconds(inner(state, "terminated", "status").get("finishedAt")) for state in states]
-    started = _seconds(status.get("startTime")) or _seconds(inner(pod, "metadata", "").get("creationTimestamp")) or 0.0
-    found = max((end for end in ends if end is not None), default=-math.inf) - started
+    started = _seconds(status.get("startTime")) or _seconds(inner(pod, "metadata", "").get("creationTimestamp"))
+    found = max((end for end in ends if end is not None), default=-math.inf) - (started or math.inf)
     return found if found >= 0 else None
 
 

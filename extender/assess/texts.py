@@ -23,6 +23,8 @@ HEADS = {
 
 def headline(found: Assessment) -> Iterator[str]:
     """The answer in a few sentences."""
+    if found.cluster:
+        yield f"This is {found.cluster}."
     products = [one for one in found.fleet.products if not one.parts]
     parts = [one for one in found.fleet.products if one.parts]
     fleet = f"{counted(found.nodes, 'node')}, {counted(sum(one.gpus for one in products), 'GPU')}"

@@ -586,6 +586,18 @@ def test_an_amount_that_cannot_be_read_ends_only_the_replay(tmp_path: Path) -> N
     assert len(found["sets"]) == 1
 
 
+def test_a_claim_that_cannot_be_read_is_named_and_the_others_are_replayed(tmp_path: Path) -> None:
+    objects = two_nodes()
+    changed(objects, "ResourceClaim", "p0", "spec.devices.requests.0.exactly.count", "two")
+    code, out, err = berth(["assess", str(snapshot_file(tmp_path, objects)), "--output", "json"])
+    assert code == 0, err
+    found = json.loads(out)
+    assert ["ResourceClaim p0: spec.devices.requests[0].exactly.count: " in line for line in found["unreadable"]] == [
+        True
+    ]
+    assert (found["replay"]["pods"], found["replay"]["left_out"]) == (2, 1)
+
+
 OLD = {"apiVersion": "resource.k8s.io/v1beta1", "kind": "ResourceSlice", "metadata": {"name": "s"}, "spec": {}}
 
 
@@ -690,6 +702,8 @@ async def test_a_cluster_is_read_and_saved(tmp_path: Path) -> None:
             "assess",
             "--kubeconfig",
             str(tmp_path / "kubeconfig"),
+            "--context",
+            "berth-sandbox",
             "--save",
             str(tmp_path / "saved.json"),
             "--anonymise",
@@ -697,6 +711,9 @@ async def test_a_cluster_is_read_and_saved(tmp_path: Path) -> None:
         code, out, err = await berth_beside(words)
         assert code == 0, err
         assert "1 node, 8 GPUs: 8 free" in out
+        assert "This is the cluster of context berth-sandbox." in out
+        code, _, err = await berth_beside([*words[:3], "--context", "other"])
+        assert (code, "other" in err) == (2, True)
     assert assessed(tmp_path / "saved.json")["nodes"] == 1
     assert '"n1"' not in (tmp_path / "saved.json").read_text()
 
