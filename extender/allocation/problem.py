@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import or_
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -18,7 +20,6 @@ from extender.api.device_classes import DeviceClass
 from extender.api.nodes import NodeSelector, Requirement, Term
 from extender.api.quantity import Quantity
 from extender.api.resource_claims import Allocation, Result
-from extender.base.bits import union
 
 Classes = Callable[[str], DeviceClass | None]  # by name
 
@@ -139,12 +140,12 @@ class Solution(NamedTuple):
     @property
     def masks(self) -> list[int]:
         """Masks of all devices of each claim."""
-        return [union([1 << pick.bit for pick in claim]) for claim in self.picks]
+        return [reduce(or_, [1 << pick.bit for pick in claim], 0) for claim in self.picks]
 
     @property
     def mask(self) -> int:
         """Mask of all devices of the solution."""
-        return union(self.masks)
+        return reduce(or_, self.masks, 0)
 
 
 # -- from a solution to status.allocation of the claims --------------------------------------------------------

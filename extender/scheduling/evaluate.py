@@ -80,11 +80,7 @@ class Placement:
     # Of a single request on the fast path: the mask of the free devices that match it, and how many of them it takes.
     matching: Final[int] = field(default=0, compare=False)
     each: Final[int] = field(default=0, compare=False)
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether pods share it: then it names none of their requests."""
-        return self.each > 0 and self.solution.picks[0][0].request is _NO_REQUEST
+    is_shared: Final[bool] = field(default=False, compare=False)  # pods share it: it names none of their requests
 
     def for_request(self, request: DeviceRequest) -> Placement:
         """The same devices for the single request of another pod."""
@@ -95,7 +91,9 @@ class Placement:
     def with_parts(self, parts: tuple[ScorePart, ...], score: float) -> Placement:
         """The same devices with other parts of the score."""
         # Not `replace`, which takes three times as long: a pod may need a placement for each state of thousands.
-        return Placement(self.solution, parts, score, self.ring_gbps, self.free_gpus, self.matching, self.each)
+        return Placement(
+            self.solution, parts, score, self.ring_gbps, self.free_gpus, self.matching, self.each, self.is_shared
+        )
 
     def results(self, node_info: NodeInfo) -> list[tuple[Result, ...]]:
         """The devices as results, per pending claim, as a hold reserves them: without what only an API write needs."""
@@ -482,7 +480,7 @@ class PlacementCache:
         if len(self._parts) > _MAX_PARTS:
             self._parts.clear()
         parts = tuple([self._parts.setdefault(part, part) for part in found.parts])
-        return found.for_request(_NO_REQUEST).with_parts(parts, found.score)
+        return replace(found.for_request(_NO_REQUEST), parts=parts, is_shared=True)
 
 
 def placement_key(node_info: NodeInfo, requirements: PodRequirements, asked: Asked) -> tuple[object, ...]:

@@ -53,8 +53,8 @@ class ByTopology:
 
     def __call__(self, problem: Problem, first: Solution, eligible: int) -> Iterator[Allowed]:
         yield from self._near_each_other(problem, first)
-        masks, free = first.masks, self._node_info.positions(eligible)
-        chosen = union(masks)
+        masks, chosen = first.masks, first.mask
+        free = self._node_info.positions(eligible)
         counts = [(claim, self._node_info.positions(mask).bit_count()) for claim, mask in enumerate(masks)]
         sizes = {claim: count for claim, count in counts if count}
         if sizes and self._node_info.fabric is not None:

@@ -82,11 +82,11 @@ def thrift(
     """
     taken = chosen.bit_count()
     found = values_of_products(node_info, fabric, chosen, own)
-    value = sum(value * gpus.bit_count() for _, value, gpus in found) / taken
-    counts = sum(
-        value * (1 + _NAMED * named.get(product, 0.0) ** 2) * gpus.bit_count() for product, value, gpus in found
-    )
-    counts /= taken
+    value = counts = 0.0
+    for product, each, gpus in found:
+        value += each * gpus.bit_count()
+        counts += each * (1 + _NAMED * named.get(product, 0.0) ** 2) * gpus.bit_count()
+    value, counts = value / taken, counts / taken
     broken = (sum(broken_sets(node_info, chosen)) | chosen).bit_count()  # no two sets have a GPU in common
     names = " and ".join(product or "GPU" for product, _, _ in found)
     words = f"{names} of value {value:.0f} {_UNIT}{' on average' if len(found) > 1 else ''}"

@@ -414,13 +414,12 @@ def _links_left(choice: DeviceChoice, baseline: FleetBaseline) -> tuple[float | 
     if not taken or not had:
         return None, ""
     after = before & ~taken
-    larger = [
-        (s.gpus, share * s.gpus)
-        for s, share in baseline.request_mix
-        if s.milli == WHOLE and s.gpus > max(taken.bit_count(), 1)
-    ]
-    lost = sum(w * max(best_gbps(graph, before, size) - best_gbps(graph, after, size), 0.0) for size, w in larger)
-    whole = sum(w * baseline.best_ring_gbps.get(size, 0.0) for size, w in larger)
+    lost = whole = 0.0
+    for shape, share in baseline.request_mix:
+        size, weight = shape.gpus, share * shape.gpus
+        if shape.milli == WHOLE and size > max(taken.bit_count(), 1):
+            lost += weight * max(best_gbps(graph, before, size) - best_gbps(graph, after, size), 0.0)
+            whole += weight * baseline.best_ring_gbps.get(size, 0.0)
     cut = had - links_inside(graph, after) - links_inside(graph, taken)
     return max(0.0, 1 - (lost / whole if whole else 0.0) - cut / had), f", {cut} of {had} links cut"
 

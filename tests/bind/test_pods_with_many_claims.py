@@ -224,7 +224,7 @@ def test_constraints_beyond_the_usual_number_cost_steps() -> None:
     usual, many = Search(problem_with(4, 8)), Search(problem_with(32, 8))
     assert usual.run() is not None
     assert many.run() is not None
-    assert many.steps == usual.steps + 8 * 28
+    assert many.steps > 2 * usual.steps
 
 
 def test_few_preferred_sets_are_tried_if_each_search_must_make_many_constraints() -> None:

@@ -41,7 +41,7 @@ def test_the_example_of_the_page_is_true(tmp_path: Path) -> None:
     picture, policy = tmp_path / "tune.svg", tmp_path / "tuned.yaml"
     words = ["tune", *EXAMPLE, "--aim", "large-jobs", "--picture", str(picture), "--write-policy", str(policy)]
     code, out, err = berth(words)
-    assert (code, err) == (0, f"{policy} is written\n")
+    assert (code, err.splitlines()[-1]) == (0, f"{policy} is written"), "a busy machine says first how long it takes"
     (shown,) = re.findall(r"```text\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert out.endswith(shown), f"docs/tune.md shows another result than\n{out}"
     assert berth(["policy", "check", str(policy)])[0] == 0
