@@ -21,7 +21,7 @@ from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.base.text_limits import counted, error_line
 from extender.console import Explainer, WhatIf
 from extender.console.explainer import Brief
-from extender.defrag.clusters import Cluster
+from extender.defrag import Cluster
 from extender.explain.scenario import Scenario
 from extender.policy import Policy
 from extender.scheduling import Evaluator, PodRequirements, requirements_of
