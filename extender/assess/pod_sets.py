@@ -16,9 +16,8 @@ from extender.base.bits import members, union
 from extender.cache import ALL_NODES
 from extender.cel.dra import Masks
 from extender.explain.fleet_rows import product, shown_bits
-from extender.replay.outcome import possible_devices
 from extender.topology.affinity import near_pairs, nearest
-from extender.topology.device_pairs import device_pairs
+from extender.topology.device_pairs import device_pairs, possible_devices
 from extender.topology.link_knowledge import Links, links_of
 from extender.topology.score_parts import product_gbps
 from extender.topology.sets import bandwidth, best_gbps, is_joined

@@ -19,8 +19,7 @@ from extender.assess.wanted_pods import wanted_pod
 from extender.base.berth_errors import WireError
 from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.base.text_limits import counted, error_line
-from extender.console import Explainer, WhatIf
-from extender.console.explainer import Brief
+from extender.console import Brief, Explainer, WhatIf
 from extender.defrag import Cluster
 from extender.explain.scenario import Scenario
 from extender.policy import Policy

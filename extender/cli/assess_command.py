@@ -94,12 +94,11 @@ def assess_command(
         say_json(found.as_json())
     else:
         _print(found)
-    if fail_below is not None:
-        _judge(found, fail_below)
+    _judge(found, fail_below)
 
 
-def _judge(found: Assessment, least: float) -> None:
-    if why := _failure(found, least):
+def _judge(found: Assessment, least: float | None) -> None:
+    if least is not None and (why := _failure(found, least)):
         say(f"berth: --fail-below: {why}", err=True)
         raise typer.Exit(1)
 

@@ -8,23 +8,16 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import islice
 from typing import NamedTuple
 
-from extender.allocation import Features, NodeInfo, Snapshot
-from extender.allocation.problem import Classes
-from extender.allocation.what_if import claims_problem
-from extender.api.claim_specs import ClaimSpec
+from extender.allocation import NodeInfo, Snapshot
 from extender.api.fields import Json
 from extender.api.quantity import NANO
 from extender.api.resource_claims import Result
-from extender.base.berth_errors import InvalidClaim
-from extender.cel.dra import Masks
 from extender.explain.fleet_rows import fleet_stats, large_jobs
-from extender.explain.near_misses import options_of
 from extender.replay.jobs import Job
 from extender.replay.large_shapes import LargeShape, has_place
 from extender.topology.affinity import near_pairs
@@ -58,24 +51,10 @@ class StartedJob(NamedTuple):
     pods: tuple[PlacedPod, ...]
 
 
-def possible_devices(
-    node_info: NodeInfo, results: Iterable[Result], specs: Iterable[ClaimSpec], classes: Classes, masks: Masks
-) -> int:
-    """The devices of a node that claims with these specs may have, as a mask; all if they have those of one driver."""
-    if len({one.device.driver for one in results}) <= 1:
-        return -1
-    named = ((str(number), spec) for number, spec in enumerate(specs))
-    found, problem = 0, claims_problem(node_info, named, classes, masks, Features())
-    for _, name, option in options_of(problem):
-        with suppress(InvalidClaim):
-            found |= problem.select(name, option).match
-    return found
-
-
 def placed_pod(node_info: NodeInfo, results: Sequence[Result], possible: int, *, knows_links: bool) -> PlacedPod:
     """Measure the devices of a pod. `knows_links`: whether it is known what joins the GPUs of the node.
 
-    For `possible` see possible_devices.
+    For `possible` see device_pairs.possible_devices.
     """
     names = tuple(str(one.device) for one in results)
     taken = sum(1 << bit for one in results if (bit := _whole_device(node_info, one)) is not None)

@@ -21,12 +21,13 @@ from extender.cel.dra import Masks
 from extender.replay.fleets import Fleet
 from extender.replay.jobs import Job
 from extender.replay.large_shapes import LargeShape
-from extender.replay.outcome import Meter, Outcome, PlacedPod, placed_pod, possible_devices
+from extender.replay.outcome import Meter, Outcome, PlacedPod, placed_pod
 from extender.replay.placements import Placement, placing_of
 from extender.replay.virtual_cluster import VirtualCluster
 from extender.replay.virtual_scheduler import Waiting, likely_reason
 from extender.replay.virtual_time import in_virtual_time
 from extender.scheduling import UsableNodes
+from extender.topology.device_pairs import possible_devices
 from extender.topology.link_knowledge import Links, links_of
 
 PATIENCE_SECONDS = 600.0  # how long pods of a half placed gang wait for the last one, without Berth

@@ -24,6 +24,9 @@ GPU_CLASS: Json = {
 }
 
 
+RESULT = "status.allocation.devices.results.0"  # of a claim
+
+
 def objects_of(case: Json) -> list[Json]:
     """The objects of a case. `agent`: Berth's agent publishes the links of all nodes."""
     found = [{**GPU_CLASS, "spec": GPU_CLASS["spec"] | case.get("class", {})}]
@@ -94,3 +97,12 @@ def assessed(path: Path, *words: str) -> Json:
     assert code == 0, err
     found: Json = json.loads(out)
     return found
+
+
+def changed(objects: list[Json], kind: str, name: str, path: str, value: object) -> None:
+    """Set a field of an object; a number in the path is a position."""
+    at: Any = next(one for one in objects if one["kind"] == kind and one["metadata"]["name"].startswith(name))
+    *parents, last = (int(part) if part.isdigit() else part for part in path.split("."))
+    for part in parents:
+        at = at[part]
+    at[last] = value
