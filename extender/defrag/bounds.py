@@ -6,17 +6,22 @@ restart, for a part of its cost. The cost of a restart on several nodes is divid
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, combinations
 from math import inf
 
 from extender.allocation import NodeInfo
 from extender.allocation.nodes import Interned
 from extender.api.claim_specs import DeviceRequest
-from extender.defrag.restarts import Restart
+from extender.defrag.restarts import Restart, Sizes
 from extender.explain import devices_for
 from extender.scheduling import EvaluationContext, PodRequirements, ignores_identity
 from extender.vendors import GPU, driver_of, driver_of_class
+
+_MAX_PACKED = 8  # nodes with free GPUs for which all ways are compared to fill them
+_MAX_PACKINGS = 1 << 16  # of one search, that are remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +131,62 @@ def least_gpus(requirements: PodRequirements) -> int:
     return found
 
 
-def least_waiting(free: Mapping[int, int], pods: Mapping[int, int]) -> int:
-    """The GPUs of pods that find no place at least. `free`: nodes by their free GPUs, `pods`: pods by their GPUs.
+class Packing:
+    """How few GPUs of restarted pods find no place, wherever the pods go. It remembers what it found.
 
-    All pods together may lack GPUs. Pods of one size and larger ones may lack nodes that have as many free.
+    `free` counts nodes by their free GPUs, `wanted` the pods by theirs that get places in any case. For few nodes with
+    free GPUs, all ways are compared, up to a number of them. For more, all pods together may lack GPUs, and pods of one
+    size and larger ones may lack nodes that have as many free.
     """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[tuple[int, ...], tuple[Sizes, ...]], int] = {}
+
+    def least_waiting(self, free: Mapping[int, int], wanted: Mapping[int, int], restarts: Iterable[Sizes]) -> float:
+        """Infinite if the wanted pods have no room."""
+        sizes = sorted(restarts, reverse=True)
+        nodes = sum(number for gpus, number in free.items() if gpus)
+        if nodes > _MAX_PACKED:
+            return _least_by_numbers(free, Counter(chain.from_iterable(own for own, _ in sizes)) + Counter(wanted))
+        each = tuple(sorted(chain.from_iterable([gpus] * number for gpus, number in free.items() if gpus)))
+        first = [gpus for gpus, number in wanted.items() for _ in range(number)]
+        return min((self._least(left, tuple(sizes)) for left in _packed(each, first)), default=inf)
+
+    def _least(self, free: tuple[int, ...], restarts: tuple[Sizes, ...]) -> int:
+        lacking = max(sum(sum(own) for own, _ in restarts) - sum(free), 0)
+        if not restarts or len(self._known) >= _MAX_PACKINGS:
+            return lacking
+        known = self._known.get((free, restarts))
+        if known is None:
+            known = self._known[free, restarts] = self._least_of(free, restarts, lacking)
+        return known
+
+    def _least_of(self, free: tuple[int, ...], restarts: tuple[Sizes, ...], lacking: int) -> int:
+        (own, is_whole), others = restarts[0], restarts[1:]
+        found = sum(own) + self._least(free, others)
+        for number in range(len(own), len(own) - 1 if is_whole else 0, -1):
+            for placed in set(combinations(own, number)):
+                for left in _packed(free, placed):
+                    if found <= lacking:
+                        return found
+                    found = min(found, sum(own) - sum(placed) + self._least(left, others))
+        return found
+
+
+def _packed(free: tuple[int, ...], sizes: Iterable[int]) -> set[tuple[int, ...]]:
+    """What nodes have free, sorted, after these were placed, in each way."""
+    found = {free}
+    for size in filter(None, sizes):
+        found = {
+            tuple(sorted((*one[:node], one[node] - size, *one[node + 1 :])))
+            for one in found
+            for node in range(len(one))
+            if one[node] >= size
+        }
+    return found
+
+
+def _least_by_numbers(free: Mapping[int, int], pods: Mapping[int, int]) -> int:
     found = max(gpus_in(pods) - gpus_in(free), 0)
     for gpus in filter(None, pods):
         places = sum(of_node // gpus * nodes for of_node, nodes in free.items())

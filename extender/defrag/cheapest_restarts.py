@@ -12,8 +12,9 @@ WAIT_COST for each GPU, as in the proof. Further restarts are tried that may giv
 Of each set and its further restarts, the cheapest advice is proved if it seems better than the best one: it costs what
 the proof says.
 
-At the end come the sets after which more GPUs wait than must by their numbers. For these, other orders of the restarts
-and other reserved nodes are tried (orders.py).
+At the end come the sets after which more GPUs wait than must, however the pods are packed. For these, other orders of
+the restarts and other reserved nodes are tried (orders.py). In a cluster of few nodes these are all sets that may be
+cheaper, so only the number of these ways limits the search.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ from extender.base.deadline import DeadlineExceeded
 from extender.defrag.bounds import gpus_in
 from extender.defrag.clusters import NO_NODES, Cluster, Domain, Nodes, Placed
 from extender.defrag.fits import Fit, fit_of
-from extender.defrag.orders import Orders, Refill, Steps, least_waiting_after, refill
-from extender.defrag.restarts import WAIT_COST, Asked, Restart, cost_of, deletion_order, disruptions, within
+from extender.defrag.orders import Orders, Refill, Steps, refill
+from extender.defrag.restarts import WAIT_COST, Asked, Restart, cost_of, deletion_order, disruptions, sizes_of, within
+from extender.explain import free_devices
 from extender.gangs.domains import natural
 
 _MAX_EXHAUSTIVE = 12  # restarts of a domain of which all sets are tried
@@ -41,10 +43,10 @@ _MAX_SETS = 1 << _MAX_EXHAUSTIVE  # of a domain with more restarts; the cheapest
 _MAX_TRIES = 512  # sets of one domain that the filter or the planner is asked about
 _MAX_ADDED = 256  # sets of further restarts of an advice; of more, single ones and those that the waiting pods need
 _MAX_TRIALS = 2048  # sets for which all restarted pods are placed
-_MAX_STEPS = 2048  # restarts that are placed, and plans of gangs, for other orders and other reserved nodes
+_MAX_STEPS = 1 << 14  # restarts that are placed, plans of gangs, and sets of reserved nodes, for other orders
 _MAX_STEP_NODES = 1 << 19  # steps times nodes of the cluster: a step takes longer in a large one
-_MAX_RESERVED = 256  # sets of nodes that may be reserved for one set of restarts
-_FEW_NODES = 6  # of a cluster of which any may be reserved; in a larger one, those with restarts
+_PROOF_STEPS = 512  # a proof on few nodes takes as long as so many steps
+_FEW_NODES = 8  # of a cluster of which any may be reserved, and all sets are tried; in a larger one, fewer
 _MAX_LARGE = 8  # domains with many restarts
 _NEAR = 1.1  # of the least cost: as good
 
@@ -164,7 +166,6 @@ class _Search:
         self._wanted = Counter[int]()  # the wanted pods by their GPUs, as far as these are known
         self._unsettled: list[_Trial] = []
         self._open: list[_Open] = []
-        self._dearer: dict[int, _Open] = {}  # by number: those of which a proof was dearer than thought
         self.least = 0.0  # the search finds no advice below this cost, unless a limit left it out
         self.best: Advice | None = None
         self.left_out = inf  # the least cost of what a limit left out
@@ -186,7 +187,8 @@ class _Search:
         if fit.gave_up:
             self.leave_out(self.least)
         self._cluster.memory.context.deadline.check_time()
-        self._try_orders()
+        if self._prove is not None:
+            self._try_orders(is_certain=not fit.gave_up)
 
     def _try_domains(self, fit: Fit) -> None:
         """Try the sets of each domain that may have the best. Raises DeadlineExceeded, also after too many trials."""
@@ -306,10 +308,14 @@ class _Search:
                 self._cluster.memory.context.deadline.check_time()
             cost, chosen = self._proved(trial.advice), trial.advice.restarts
             if self._prove is not None and cost > cost_of(chosen):
-                must = least_waiting_after(self._cluster.without(chosen), chosen, self._wanted)
-                least = cost_of(chosen) + WAIT_COST * must
+                least = self._least_cost(chosen)
                 if cost > least:
                     self._open.append(_Open(least, len(self._open), trial.nodes, chosen))
+
+    def _least_cost(self, chosen: Sequence[Restart]) -> float:
+        """What a set of restarts costs at least, in any order."""
+        waiting = self._cluster.without(chosen).least_waiting(map(sizes_of, chosen), self._wanted)
+        return cost_of(chosen) + WAIT_COST * waiting
 
     def _proved(self, advice: Advice) -> float:
         """The cost of an advice, in its proof if it may be the best, which it becomes then."""
@@ -363,33 +369,41 @@ class _Search:
 
     # -- other orders ----------------------------------------------------------------------------------------
 
-    def _try_orders(self) -> None:
+    def _try_orders(self, *, is_certain: bool) -> None:
         """Other orders of the restarts and other reserved nodes, for the sets that may cost least first.
 
-        At the end come nodes without restarts, for sets whose proof was dearer than thought: if all nodes are reserved,
-        serve plans no restarted gang. If one is left, a gang fails there, and pauses.
+        In a cluster of few nodes, of all sets that may be cheaper: what was left out before is among these.
         """
+        if self.best is None and self.left_out == inf:
+            return
         steps = Steps(min(_MAX_STEPS, _MAX_STEP_NODES // len(self._cluster.snapshot.node_infos)))
-        self._try_reserved(sorted(self._open), steps, NO_NODES)
-        if self._are_few_nodes:
-            self._try_reserved(sorted(self._dearer.values()), steps, frozenset(self._cluster.snapshot.node_infos))
-
-    def _try_reserved(self, opened: Iterable[_Open], steps: Steps, others: Nodes) -> None:
-        """Reserve nodes with restarts; or some of the others, too, which may have none."""
-        for one in opened:
+        opened = self._open
+        if self._are_few_nodes and is_certain:
+            self.left_out = inf
+            opened = list(self._every_set())
+        for one in sorted(opened):
             self.least = one.least
             if one.least >= self._limit:
                 return
-            for number, (wanted, reserved) in enumerate(self._reservations(one, steps, others)):
-                if one.least >= self._limit:
-                    return
-                if number == _MAX_RESERVED or not steps.left:
-                    self.leave_out(one.least)
-                    break
+            for wanted, reserved in self._reservations(one, steps):
                 self._try_order(one, wanted, reserved, steps)
-            if not steps.left:
-                self.leave_out(one.least)
+                if steps.left <= 0:
+                    self.leave_out(one.least)
+                    return
+                if one.least >= self._limit:
+                    break
+
+    def _every_set(self) -> Iterator[_Open]:
+        """All sets that may be cheaper than the best advice, on whatever nodes the wanted pods get their places."""
+        nodes = sorted(self._cluster.snapshot.node_infos, key=natural)
+        for number, chosen in enumerate(_cheapest_first(self._restarts)):
+            if cost_of(chosen) + self._floor >= self._limit:
                 return
+            if number == _MAX_SETS:
+                self.leave_out(cost_of(chosen) + self._floor)
+                return
+            if within(self._budgets, chosen) and (least := self._least_cost(chosen)) < self._limit:
+                yield _Open(least, number, nodes, chosen)
 
     def _try_order(self, one: _Open, wanted: Placed, reserved: Nodes, steps: Steps) -> None:
         orders = Orders(one.chosen, reserved, steps)
@@ -397,8 +411,9 @@ class _Search:
         for found in orders.better(wanted.cluster):
             advice = _advice(wanted, found, reserved)
             if self._proved(advice) > advice.cost:
-                self._dearer[one.number] = one
-                if not self._are_few_nodes:
+                if self._are_few_nodes:
+                    steps.left -= _PROOF_STEPS
+                else:
                     self.leave_out(advice.cost)
             self._cluster.memory.context.deadline.check_time()
             orders.below = self._below(one)
@@ -411,17 +426,25 @@ class _Search:
         """An advice with this set is the best if fewer GPUs wait."""
         return (self._limit - cost_of(one.chosen)) / WAIT_COST
 
-    def _reservations(self, one: _Open, steps: Steps, others: Nodes) -> Iterator[tuple[Placed, Nodes]]:
-        """Places for the wanted pods, with the nodes to reserve: theirs, and others that restarted pods might take."""
-        after = self._cluster.without(one.chosen)
+    def _reservations(self, one: _Open, steps: Steps) -> Iterator[tuple[Placed, Nodes]]:
+        """Places for the wanted pods, with the nodes to reserve: theirs, and others that restarted pods might take.
+
+        At the end come all nodes of a small cluster: then serve plans no restarted gang meanwhile. If one is left, a
+        gang fails there, and pauses.
+        """
+        after, infos = self._cluster.without(one.chosen), self._cluster.snapshot.node_infos
         found = list(self._wanted_places(after, one.nodes, steps))
-        names = sorted(after.changed | others)
+        names = set(after.changed)
+        if self._are_few_nodes:
+            names |= {name for name, info in infos.items() if free_devices(info)}
         for more in range(len(names)):
             for wanted in found:
                 own = frozenset(wanted.nodes.values())
-                for further in combinations([name for name in names if name not in own], more):
-                    if not (others and after.changed.issuperset(further)):  # that was tried
-                        yield wanted, own.union(further)
+                for further in combinations(sorted(names - own), more):
+                    steps.left -= 1
+                    yield wanted, own.union(further)
+        if self._are_few_nodes:
+            yield from ((wanted, frozenset(infos)) for wanted in found if len(names) < len(infos))
 
     def _wanted_places(self, after: Cluster, nodes: Sequence[str], steps: Steps) -> Iterator[Placed]:
         """Each set of nodes on which the wanted pods may be. `after` is the cluster after the restarts."""
@@ -430,9 +453,9 @@ class _Search:
             return
         yield usual
         seen = {frozenset(usual.nodes.values())}
-        for size in range(1, len(self._asked.pods) + 1) if len(self._asked.pods) > 1 else ():
+        for size in range(1, len(self._asked.pods) + 1):
             for names in combinations(nodes, size):
-                if not steps.left:
+                if steps.left <= 0:
                     return
                 steps.left -= 1
                 placed = after.place(self._asked, among=names)

@@ -23,7 +23,8 @@ from extender.api.reasons import FREEABLE_CODES
 from extender.api.resource_claims import Allocation, Claim, Result
 from extender.api.resource_slices import PoolKey
 from extender.base.text_limits import counted
-from extender.defrag.restarts import Asked, Restart, again
+from extender.defrag.bounds import Packing
+from extender.defrag.restarts import Asked, Restart, Sizes, again
 from extender.explain import PlannerCaches, free_devices, holders_of_usable
 from extender.explain.scenario import with_new_group, without_allocations
 from extender.gangs.domains import natural
@@ -71,6 +72,7 @@ class Memory:
     policy: Policy
     context: EvaluationContext
     free: Counter[int] | None = None  # see `Cluster.count_free`; None, too, if numbers of GPUs say nothing
+    packing: Packing = field(default_factory=Packing)
     closed: Nodes = NO_NODES  # nodes that none of the pods may use
     rankings: RankingCache = field(default_factory=RankingCache)
     usable: dict[object, Nodes] = field(default_factory=dict)  # by node selectors and tolerations
@@ -215,6 +217,11 @@ class Cluster:
             found[self._free_gpus(name, self.memory.base.node_infos[name])] -= 1
             found[self._free_gpus(name, self.snapshot.node_infos[name])] += 1
         return found
+
+    def least_waiting(self, restarts: Iterable[Sizes], wanted: Mapping[int, int]) -> float:
+        """The GPUs of restarted pods that wait at least, beside wanted pods, which are counted by their GPUs."""
+        free = self.free_by_node()
+        return self.memory.packing.least_waiting(free, wanted, restarts) if free is not None else 0
 
     def _free_gpus(self, name: str, info: NodeInfo) -> int:
         return 0 if name in self.memory.closed else (info.inventory.gpus & ~info.busy).bit_count()

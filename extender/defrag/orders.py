@@ -7,15 +7,13 @@ are not barred. What finds no place there is tried again on all nodes: then the 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
 from extender.allocation import NodeInfo
-from extender.defrag.bounds import least_waiting
 from extender.defrag.clusters import NO_NODES, Cluster, Nodes
-from extender.defrag.restarts import Asked, Restart, gpus_of
+from extender.defrag.restarts import Asked, Restart, gpus_of, sizes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +86,7 @@ class Orders:
         self._barred = barred
         self._steps = steps
         self._gpus = {claim.key: gpus_of(claim) for one in restarts for claim in one.claims}
+        self._sizes = {one.name: sizes_of(one) for one in restarts}
         self._seen: set[Hashable] = set()
         self.below = inf
 
@@ -108,26 +107,16 @@ class Orders:
             if full.waiting_gpus < self.below:
                 yield full
         for one in left:
-            if not self._steps.left:
+            if self._steps.left <= 0:
                 return
             self._steps.left -= 1
             yield from self._after(found.then(one, self._barred), [other for other in left if other is not one])
 
-    def _least(self, found: Refill, left: Sequence[Restart]) -> int:
+    def _least(self, found: Refill, left: Sequence[Restart]) -> float:
         """The GPUs that wait at least, after any order of those that are left."""
-        lacking = {claim.key for one in left for claim in one.claims}
-        lacking |= {key for asked in found.waiting.values() for pod in asked.pods for key in pod.claim_keys}
-        return _least_waiting(found.cluster, Counter(self._gpus[key] for key in lacking))
-
-
-def least_waiting_after(cluster: Cluster, restarts: Iterable[Restart], wanted: Counter[int]) -> int:
-    """The GPUs of restarts that find no place at least, in any order, beside `wanted`: pods by their GPUs."""
-    return _least_waiting(cluster, wanted + Counter(gpus_of(claim) for one in restarts for claim in one.claims))
-
-
-def _least_waiting(cluster: Cluster, pods: Counter[int]) -> int:
-    free = cluster.free_by_node()
-    return least_waiting(free, pods) if free is not None else 0
+        lacking = {key for asked in found.waiting.values() for pod in asked.pods for key in pod.claim_keys}
+        sizes = [*(self._sizes[one.name] for one in left), *(((self._gpus[key],), False) for key in lacking)]
+        return found.cluster.least_waiting(sizes, {})
 
 
 def _state(found: Refill, left: Sequence[Restart]) -> Hashable:

@@ -27,6 +27,7 @@ POD_COST = 1.0
 WAIT_COST = 24.0  # a day
 RESERVED = Taint("berth.dev/defrag", effect="NoSchedule")  # of nodes that become free for the wanted pods
 TOLERATION = Toleration(RESERVED.key, "Exists")
+Sizes = tuple[tuple[int, ...], bool]  # see sizes_of
 _AGAIN = "again/"  # before the UID of a pod that is restarted: the pod that replaces it has another one
 
 
@@ -137,6 +138,11 @@ def gpus_of(claim: Claim) -> int:
     """GPUs of a claim; a part of one counts as one."""
     results = claim.allocation.results if claim.allocation is not None else ()
     return len({one.device for one in results if not one.admin_access and driver_of(one.device.driver).kind == GPU})
+
+
+def sizes_of(restart: Restart) -> Sizes:
+    """The GPUs of each claim, the most first, and whether all of them wait if one does."""
+    return tuple(sorted(map(gpus_of, restart.claims), reverse=True)), restart.is_whole
 
 
 def deletion_order(restarts: Iterable[Restart]) -> tuple[Restart, ...]:
