@@ -18,7 +18,7 @@ from extender.assess.room_left import AMOUNTS, RoomLeft, amounts_of
 from extender.assess.wanted_pods import wanted_pod
 from extender.base.berth_errors import WireError
 from extender.base.deadline import Deadline, DeadlineExceeded
-from extender.base.text_limits import counted, error_line
+from extender.base.text_limits import counted, error_line, first_few
 from extender.console import Brief, Explainer, WhatIf
 from extender.defrag import Cluster
 from extender.explain.scenario import Scenario
@@ -30,6 +30,7 @@ from extender.topology.link_knowledge import NOT_KNOWN
 NOT_LOOKED_AT = "pod affinity, spread constraints, host ports, volumes and quotas"
 _MAX_EXPLAINED = 20  # kinds of waiting pods
 _SECONDS = 2.0  # of work for each
+_NAMED = 3  # nodes of a gang
 
 
 @dataclass(slots=True)
@@ -128,32 +129,34 @@ class _Reasons:
         brief = self._explainer.brief(pod.uid, _SECONDS)
         if brief is None:
             return
-        short, nodes, note = self._room.short(pod), len(self._snapshot.node_infos), ""
+        short, nodes = self._room.short(pod), len(self._snapshot.node_infos)
         one.reason, one.nearest, one.fits = brief.sentence, brief.nearest, _fits(brief)
         if not one.fits:
             return
         if brief.group is not None:
-            one.fits, one.reason = self._gang_fits(pod, short, brief.sentence)
+            one.fits, one.reason = self._gang_fits(pod, brief.sentence)
         elif len(short) == nodes:
             one.fits, one.reason = False, self._room.lacking(pod) or f"no node has enough {AMOUNTS} left"
         elif short and (brief := self._explainer.brief(pod.uid, _SECONDS, WhatIf(Scenario(without_nodes=short)))):
             note = f"; {len(short):,} of {counted(nodes, 'node')} have too little {AMOUNTS} left"
             one.reason, one.nearest, one.fits = brief.sentence + note, brief.nearest, _fits(brief)
 
-    def _gang_fits(self, pod: Pod, short: frozenset[str], sentence: str) -> tuple[bool | None, str]:
-        """(whether the gang of a pod fits, why), if devices are free for it. `short` are nodes that cannot take it."""
+    def _gang_fits(self, pod: Pod, sentence: str) -> tuple[bool | None, str]:
+        """(whether the gang of a pod fits, why), if devices are free for it."""
         try:
             asked = wanted_pod(self._room.facts, self._snapshot, pod.key).asked
             context = self._evaluator.evaluation_context(self._snapshot, Deadline(_SECONDS, time.monotonic))
-            placed = Cluster.of(self._snapshot, self._room.left, self._policy, context).place(asked, short)
+            short = [self._room.short(one) for one in asked.pods]
+            cluster = Cluster.of(self._snapshot, self._room.left, self._policy, context)
+            placed = cluster.place(asked, frozenset.intersection(*short))
         except (DeadlineExceeded, WireError):
             return None, f"{sentence}; whether CPU and memory are free there is not known"
         if placed is None:
             return False, f"devices are free for its group, but not on nodes with enough {AMOUNTS}"
-        full = sorted(node for node in set(placed.nodes.values()) if min(placed.cluster.left.get(node, NO_LIMIT)) < 0)
-        if full:
+        nodes = sorted(set(placed.nodes.values()))
+        if full := [node for node in nodes if min(placed.cluster.left.get(node, NO_LIMIT)) < 0]:
             return None, f"{sentence}; whether {full[0]} has enough CPU and memory for its pods together is not known"
-        return True, sentence
+        return True, sentence + (f"; by CPU and memory, too, on {first_few(nodes, _NAMED)}" if any(short) else "")
 
 
 def _fits(brief: Brief) -> bool | None:
