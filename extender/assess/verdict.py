@@ -76,7 +76,7 @@ def _left_out(replay: Replayed, bandwidth: Bandwidth, plugin_several: int) -> It
     if plugin_several and not replay.of_plugin:
         yield f"{counted(plugin_several, 'pod')} with several GPUs of a device plugin"
     if replay.wide_gangs:
-        yield f"{counted(replay.wide_gangs, 'gang')} over more domains than needed, not all of it replayed"
+        yield f"{counted(replay.wide_gangs, 'gang')} over more domains than needed, without a replay of all pods"
 
 
 def _of_replay(replay: Replayed, left_out: Sequence[str]) -> tuple[bool | None, str]:

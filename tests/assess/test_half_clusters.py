@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from extender.assess import reading_of, unread_of
+from extender.assess import assess, reading_of, unread_of
 from extender.cli import cluster_objects
 from extender.cli.snapshot_command import list_kind
 from extender.cluster import ApiClient, Forbidden, WatchedResource
+from extender.policy import Policy
 from extender.sandbox import write_kubeconfig
 from tests.worlds.assessed_clusters import CASES, GPU_CLASS, RESULT, assessed, changed, objects_of, snapshot_file
 from tests.worlds.commands import berth, berth_beside
@@ -271,6 +272,17 @@ def test_what_is_not_there_in_a_cluster_does_not_exist() -> None:
     without_claim(objects)
     reading = reading_of(objects, {}, "the cluster", is_live=True)
     assert not unread_of(reading, reading.cache.snapshot()).notes
+
+
+@pytest.mark.parametrize(("refused", "fits"), [({}, True), ({"LeaderWorkerSet": "403 Forbidden"}, None)])
+def test_the_object_of_a_group_that_may_not_be_listed_may_exist(refused: dict[str, str], fits: bool | None) -> None:
+    names = {f"leaderworkerset.sigs.k8s.io/{name}": name for name in ("name", "group-key")}
+    size = {"leaderworkerset.sigs.k8s.io/size": "3"}
+    pods = [{"name": "w", "count": 1, "labels": names, "annotations": size}]
+    objects = objects_of({"nodes": {"a": "hgx-h100-8"}, "pods": pods})
+    reading = reading_of(objects, refused, "the cluster", is_live=True)
+    (found,) = assess(reading, Policy(), replays=False).waiting
+    assert found.fits is fits, found.reason
 
 
 def test_overlapping_files_count_once(tmp_path: Path) -> None:

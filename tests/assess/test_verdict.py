@@ -172,4 +172,4 @@ def test_gangs_that_only_a_larger_replay_would_have_are_no_reason_for_a_no(tmp_p
         _, out, _ = berth(["assess", str(path), "--output", "json"])
     found = json.loads(out)["verdict"]
     assert found["helps"] is None
-    assert "Not compared: 1 gang over more domains than needed, not all of it replayed." in found["sentences"][0]
+    assert "Not compared: 1 gang over more domains than needed, without a replay of all pods." in found["sentences"][0]
