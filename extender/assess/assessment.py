@@ -12,18 +12,20 @@ from extender.api.gpu_topology import Graph
 from extender.assess.cluster_reading import ClusterReading
 from extender.assess.fleet_state import FleetState, NodeFacts, fleet_state, plugin_requests
 from extender.assess.gang_spread import GangSpread, gang_spreads, group_of
+from extender.assess.pod_jobs import has_admin_access
 from extender.assess.pod_sets import Bandwidth, PodSet, bandwidth_of, pod_sets, users_by_node
 from extender.assess.replayed_pods import Replayed, replayed_pods
 from extender.assess.unread import unread_of
 from extender.assess.verdict import Verdict, verdict_of
-from extender.assess.waiting_pods import WaitingPods, waiting_pods
+from extender.assess.waiting_pods import NOT_LOOKED_AT, WaitingPods, waiting_pods
 from extender.base.bits import members
 from extender.base.text_limits import counted
 from extender.console import to_json
 from extender.policy import Policy
 from extender.topology.link_knowledge import Links
 
-_OF_CLAIMS = ("free", "closed", "allocated", "shared", "stranded", "largest_set")
+_OF_NODES = ("free", "closed", "stranded", "largest_set")
+_OF_CLAIMS = (*_OF_NODES, "allocated", "shared")
 _NO_VERDICT = Verdict(None, ())
 _OF_LINKS = ("joined", "gbps", "best_gbps", "now_gbps")
 
@@ -51,18 +53,29 @@ class Assessment:
     lacking: list[str]  # kinds that were not read
     unreadable: list[str]
     graphs: dict[str, Graph] = field(default_factory=dict)  # by node: of the pods with several GPUs
-    knows_claims: bool = True  # False: which GPUs are free is not known, but for those of device plugins
-    knows_pods: bool = True  # False: which GPUs of device plugins are free is not known
+    unread: frozenset[str] = frozenset()  # kinds of which it is not known what the cluster has
     policy: str = ""  # where the policy is from; '': the default
+    cluster: str = ""  # that was read; '': files were
     verdict: Verdict = _NO_VERDICT
+
+    @property
+    def knows_claims(self) -> bool:
+        """Whether it is known which GPUs of DRA drivers are in use."""
+        return "ResourceClaim" not in self.unread
+
+    @property
+    def knows_pods(self) -> bool:
+        """Whether it is known which GPUs of device plugins are in use."""
+        return "Pod" not in self.unread
 
     def as_json(self) -> Json:
         """The assessment without the graphs. GPUs are a list of positions in place of a mask."""
         names = (name for name in self.__dataclass_fields__ if name not in ("sets", "graphs", "gangs"))
         found: Json = {name: to_json(getattr(self, name)) for name in names}
-        if not self.knows_claims:
-            for one in found["fleet"]["products"]:
-                one.update({} if one["counted"] else dict.fromkeys(_OF_CLAIMS))
+        found |= {"knows_claims": self.knows_claims, "knows_pods": self.knows_pods}
+        hidden = _OF_CLAIMS if not self.knows_claims else _OF_NODES if "Node" in self.unread else ()
+        for one in found["fleet"]["products"]:
+            one.update({} if one["counted"] else dict.fromkeys(hidden))
         found["bandwidth"]["share"] = self.bandwidth.share
         found["sets"] = [
             {**to_json(one), "gpus": members(one.gpus), **({} if one.is_measured else dict.fromkeys(_OF_LINKS))}
@@ -72,16 +85,22 @@ class Assessment:
         return found
 
 
-def assess(reading: ClusterReading, policy: Policy, source: str = "", *, replays: bool) -> Assessment:
-    """Assess a cluster under a policy. `source` says where that is from, unless it is the default one."""
+def assess(
+    reading: ClusterReading, policy: Policy, source: str = "", cluster: str = "", *, replays: bool
+) -> Assessment:
+    """Assess a cluster under a policy. `source` says where that is from, unless it is the default one.
+
+    `cluster` names the cluster, unless files were read.
+    """
     snapshot = reading.cache.snapshot()
     unread = unread_of(reading, snapshot)
     sets = pod_sets(reading, snapshot)
     halves = {group_of(pod) for pod in reading.pods if pod.uid in unread.pods}
     complete = (pod for pod in reading.pods if group_of(pod) not in halves)
-    gangs = gang_spreads(complete, sets, snapshot, policy.group_levels)
+    levels = policy.group_levels
+    gangs = gang_spreads(complete, sets, reading, snapshot, levels) if "Node" not in reading.unread else []
     spread = frozenset(chain.from_iterable(one.uids for one in gangs if one.nodes > 1))
-    fleet = fleet_state(reading, snapshot, users_by_node(sets), spread, policy.group_levels, unread)
+    fleet = fleet_state(reading, snapshot, users_by_node(sets), spread, levels, unread)
     several = sorted((one for one in sets if one.is_several), key=_worst_first)
     asked = [(sum(plugin_requests(pod).values()), pod.node_name) for pod in reading.pods if pod.node_name]
     whole = [amount for amount, node in asked if node not in reading.shared_on]
@@ -93,7 +112,7 @@ def assess(reading: ClusterReading, policy: Policy, source: str = "", *, replays
         sum(one.near for one in sets),
         sum(one.pairs for one in sets),
         gangs,
-        waiting_pods(reading, snapshot, policy, knows_free=reading.knows_claims and not unread.nodes),
+        waiting_pods(reading, snapshot, policy, knows_free="ResourceClaim" not in reading.unread and not unread.nodes),
         sum(map(bool, whole)),
         sum(one > 1 for one in whole),
         sum(whole),
@@ -105,9 +124,9 @@ def assess(reading: ClusterReading, policy: Policy, source: str = "", *, replays
         [*reading.lacking, *unread.notes],
         [*reading.unreadable, *(f"node {name}: {why}" for name, why in reading.cache.failed_nodes.items())],
         _graphs(several, snapshot),
-        reading.knows_claims,
-        reading.knows_pods,
+        frozenset(reading.unread),
         source,
+        cluster,
     )
     if replays:
         found.replay = replayed_pods(reading, snapshot, sets, gangs, policy, unread.nodes)
@@ -154,12 +173,16 @@ def _unknown(found: Assessment, reading: ClusterReading, snapshot: Snapshot) -> 
     shared = sum(len(claim.reserved_for) > 1 for claim in reading.cache.store.claims.values())
     if shared:
         yield f"{counted(shared, 'claim is', 'claims are')} shared by several pods, which are not replayed."
+    if admin := sum(map(has_admin_access, reading.cache.store.claims.values())):
+        yield f"{counted(admin, 'claim has', 'claims have')} admin access: pods that watch devices are not replayed."
     of_jobs = {pod.uid for pod in reading.pods if pod.jobs}
     if jobs := sum(not one.uids.isdisjoint(of_jobs) for one in found.gangs):
         yield (
             f"{counted(jobs, 'gang is a Job, JobSet or the like', 'gangs are Jobs, JobSets or the like')} without a "
             "group: here, in the replay and in --jobs their running pods are a gang, as if they had berth.dev/group."
         )
+    if any(one.fits for one in found.waiting):
+        yield f"Whether waiting pods fit is said without regard to {NOT_LOOKED_AT}."
     if found.replay.rows:
         yield (
             "The replay creates the running pods in the order of their age, none of which ends, each with the "

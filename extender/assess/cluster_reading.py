@@ -13,7 +13,7 @@ from extender.allocation import Features
 from extender.api.fields import Json, get, inner, need, string_map
 from extender.api.nodes import resource_units
 from extender.api.object_meta import ObjectKey
-from extender.api.pod_groups import group_policy_of
+from extender.api.pod_groups import GROUP_OBJECTS, group_policy_of, minimum_of
 from extender.api.pods import SCHEDULER, Pod, decode_pod
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted, one_line
@@ -58,8 +58,7 @@ class ClusterReading:
     lacking: list[str] = field(default_factory=list)  # a sentence for each kind that lacks
     unreadable: list[str] = field(default_factory=list)
     kinds: set[str] = field(default_factory=set)
-    knows_claims: bool = True  # False: no claims were read, so which devices are allocated is not known
-    knows_pods: bool = True  # False: which GPUs of device plugins are in use is not known
+    unread: set[str] = field(default_factory=set)  # kinds of which it is not known what the cluster has
     is_live: bool = False  # whether an object that is not there does not exist
     unread_on: set[str] = field(default_factory=set)  # nodes with a pod that cannot be read
     alone_on: list[str] = field(default_factory=list)  # nodes that slices name, and that were not read
@@ -94,23 +93,45 @@ def reading_of(
     for kind in (*NEEDED, *(kind for kind in refused if kind not in NEEDED)):
         meaning = NEEDED.get(kind) or _MEANS.get(kind, _OF_GROUPS)
         if kind in refused:
-            several = f"{kind}es" if kind.endswith("s") else f"{kind}s"
-            found.lacking.append(f"{several} could not be listed ({one_line(refused[kind], 256)}): {meaning}")
+            found.lacking.append(f"{several(kind)} could not be listed ({one_line(refused[kind], 256)}): {meaning}")
         elif kind not in found.kinds and kind not in _OPTIONAL_IN_FILES:
             found.lacking.append(f"there is no {kind}: {meaning}")
-    found.knows_pods = "Pod" in found.kinds or (is_live and "Pod" not in refused)
-    if "ResourceClaim" in refused:
-        found.knows_claims = False
-    elif not is_live and "ResourceClaim" not in found.kinds and (why := _missing_claims(found)):
-        found.knows_claims = False
-        found.lacking.insert(0, f"there is no ResourceClaim, {why}: {NEEDED['ResourceClaim']}")
+    found.unread.update(refused)
+    if not is_live:
+        _add_unread(found)
     return found
+
+
+def several(kind: str) -> str:
+    """The kind in the plural."""
+    return f"{kind}es" if kind.endswith("s") else f"{kind}s"
 
 
 def claims_of(pod: Pod) -> list[ObjectKey]:
     """The claims of a pod, also that of its extended resources, in the order of their names."""
     extended = {ObjectKey(pod.key.namespace, pod.extended_claim)} if pod.extended_claim else set()
     return sorted(pod.claim_keys | extended)
+
+
+def unread_group(pod: Pod, reading: ClusterReading) -> str:
+    """The kind of the object that says how many pods of its group run together, if that is not known; else ''."""
+    of = pod.membership
+    if of is None or minimum_of(of, None) or of.policy_key in reading.cache.store.group_policies:
+        return ""
+    kind = next((one.kind for one in GROUP_OBJECTS if one.source is of.key.source), "")
+    return "" if reading.is_live and kind not in reading.unread else kind
+
+
+def _add_unread(found: ClusterReading) -> None:
+    """Add the kinds that files lack. A cluster whose pods name no claims may well have no slices and classes."""
+    found.unread |= {"Node", "Pod"} - found.kinds
+    if "ResourceClaim" in found.kinds or any(claims_of(pod) for pod in found.pods):
+        found.unread |= {"ResourceSlice", "DeviceClass"} - found.kinds
+    if "ResourceClaim" not in found.kinds and (why := _missing_claims(found)):
+        found.unread.add("ResourceClaim")
+        found.lacking.insert(0, f"there is no ResourceClaim, {why}: {NEEDED['ResourceClaim']}")
+    for kind in sorted({unread_group(pod, found) for pod in found.pods if pod.is_waiting} - {""}):
+        found.lacking.append(f"of waiting pods there is no {kind}: {_OF_GROUPS}")
 
 
 def _missing_claims(found: ClusterReading) -> str:
@@ -156,7 +177,7 @@ class _Reader:
                 self._found.budgets.append(obj)
                 self._found.kinds.add(kind)
             elif kind in self._appliers:
-                self._apply(kind, obj)
+                self._apply(named, kind, obj)
                 self._found.kinds.add(kind)
         except WireError as error:
             if kind == "Pod" and (node := _node_of(obj)):
@@ -172,7 +193,7 @@ class _Reader:
         elif len(notes) == _MAX_NAMED:
             notes.append("and more objects that cannot be read")
 
-    def _apply(self, kind: str, obj: Json) -> None:
+    def _apply(self, place: str, kind: str, obj: Json) -> None:
         found, metadata = self._found, get(obj, "metadata", dict, "", {})
         name, namespace = need(metadata, "name", ".metadata"), metadata.get("namespace")
         if kind == "Pod":
@@ -180,7 +201,10 @@ class _Reader:
             return
         self._appliers[kind](obj)
         if kind == "ResourceClaim":
-            found.claims[ObjectKey(namespace or "", name)] = obj
+            key = ObjectKey(namespace or "", name)
+            found.claims[key] = obj
+            if problem := found.cache.store.claims[key].problem:
+                self._note(f"{place}: {problem}")
         elif kind == "Node":
             self._nodes.add(name)
             offered = inner(inner(obj, "status", ""), "allocatable", "status")

@@ -25,7 +25,7 @@ from extender.explain.fleet_rows import (
 from extender.scheduling import path_labels
 from extender.topology.link_knowledge import Links, is_equal_for_all, links_of
 from extender.topology.ring import joined_sets
-from extender.vendors import PLUGIN_RESOURCES, driver_of
+from extender.vendors import PLUGIN_RESOURCES, driver_of, is_part
 
 _MAX_BREAKERS = 20  # pods that are named
 _MAX_MOVED = 2  # more pods break a set together: to move them costs too much
@@ -51,6 +51,7 @@ class ProductState:
     stranded: float = 0.0
     largest_set: int | None = 0  # of free GPUs on one node that links join; None: which ones links join is not known
     counted: bool = False
+    parts: bool = False  # they are no GPUs, but MIG devices or partitions of GPUs that are not offered as a whole
 
 
 @dataclass(slots=True)
@@ -133,12 +134,12 @@ def fleet_state(
         fact = facts.setdefault((new.product, links, equal), new)
         fact.nodes += 1
         fact.with_nics += says_places(node_info)
-        if links in (Links.AGENT, Links.BOARD) and reading.knows_claims and name not in unread.nodes:
+        if links in (Links.AGENT, Links.BOARD) and "ResourceClaim" not in reading.unread and name not in unread.nodes:
             _add_sets(node_info, closed[name], users.get(name, ()), sets, found.breakers)
     found.sets = sorted(sets.values(), key=lambda one: one.product)
     found.breakers = sorted(found.breakers, key=lambda one: (one.gpus, -one.of, one.node))[:_MAX_BREAKERS]
     found.facts = sorted(facts.values(), key=lambda one: (one.product, one.links))
-    if reading.knows_claims:
+    if not reading.unread & {"Pod", "ResourceClaim"}:  # pods say which of them are gangs
         found.domains = list(_domains(snapshot, closed, users, spread, levels, unread))
     return found
 
@@ -151,11 +152,10 @@ def _products(reading: ClusterReading, snapshot: Snapshot, unread: Unread) -> li
     for name, node_info in snapshot.node_infos.items():
         if not shown_bits(node_info):
             continue
-        one = found.setdefault(product(node_info), ProductState(product(node_info)))
-        one.nodes += 1
-        _count(one, node_info, is_known=name not in unread.nodes)
+        _count(found, node_info, is_known=name not in unread.nodes)
         if node_info.fabric is None or name in unread.nodes:
             continue
+        one = found[product(node_info)]
         one.stranded += stranded_gpus(node_info, snapshot.baseline)
         if links_of(node_info) is Links.UNKNOWN:
             one.largest_set = None
@@ -164,13 +164,19 @@ def _products(reading: ClusterReading, snapshot: Snapshot, unread: Unread) -> li
     return [*sorted(found.values(), key=lambda one: one.product), *_counted(reading, snapshot)]
 
 
-def _count(one: ProductState, node_info: NodeInfo, *, is_known: bool) -> None:
-    for code in letters(node_info):
-        name = "shared" if code.isdigit() else STATES[code]
-        if name in ("free", "closed") and not is_known:
-            name = "unknown"
+def _count(found: dict[str, ProductState], node_info: NodeInfo, *, is_known: bool) -> None:
+    name, devices, seen = product(node_info), node_info.inventory.devices, set[str]()
+    for bit, code in zip(shown_bits(node_info), letters(node_info), strict=True):
+        parts = is_part(devices[bit].device, devices[bit].id.driver)
+        label = f"{name} (parts)" if parts else name
+        one = found.setdefault(label, ProductState(label, parts=parts))
+        one.nodes += label not in seen
+        seen.add(label)
+        state = "shared" if code.isdigit() else STATES[code]
+        if state in ("free", "closed") and not is_known:
+            state = "unknown"
         one.gpus += 1
-        setattr(one, name, getattr(one, name) + 1)
+        setattr(one, state, getattr(one, state) + 1)
 
 
 def _counted(reading: ClusterReading, snapshot: Snapshot) -> list[ProductState]:
@@ -183,15 +189,14 @@ def _counted(reading: ClusterReading, snapshot: Snapshot) -> list[ProductState]:
     found: dict[str, ProductState] = {}
     for node, offered in reading.offered.items():
         node_info = snapshot.node_infos.get(node)
-        labels = node_info.node.labels if node_info is not None else {}
         for name, amount in offered.items():
-            label = f"{labels.get(PLUGIN_RESOURCES[name], name)} (device plugin)"
+            label = plugin_product(name, node, snapshot)
             one = found.setdefault(label, ProductState(label, counted=True))
             used = min(asked[node, name], amount)
             one.nodes += 1
             one.gpus += amount
             one.allocated += used
-            if node in reading.unread_on or not reading.knows_pods:
+            if node in reading.unread_on or "Pod" in reading.unread:
                 one.unknown += amount - used
             elif node_info is not None and takes_no_pods(node_info.node):
                 one.closed += amount - used
@@ -200,21 +205,32 @@ def _counted(reading: ClusterReading, snapshot: Snapshot) -> list[ProductState]:
     return [found[name] for name in sorted(found)]
 
 
+def plugin_product(resource: str, node: str, snapshot: Snapshot) -> str:
+    """The product of the GPUs that a node offers as a resource of a device plugin."""
+    node_info = snapshot.node_infos.get(node)
+    labels = node_info.node.labels if node_info is not None else {}
+    return f"{labels.get(PLUGIN_RESOURCES[resource], resource)} (device plugin)"
+
+
 def plugin_requests(pod: Pod) -> Counter[str]:
-    """The GPUs that a pod requests of a device plugin; none if DRA provides them.
+    """The GPUs that a pod requests of a device plugin; none if DRA provides them."""
+    asked = extended_requests(pod) if not pod.extended_claim else {}
+    return Counter({name: asked[name] for name in PLUGIN_RESOURCES if asked.get(name)})
+
+
+def extended_requests(pod: Pod) -> Counter[str]:
+    """The extended resources that a pod requests.
 
     An init container has ended before the others begin, but for a sidecar: the larger one counts.
     """
     together, alone = Counter[str](), Counter[str]()  # at the end, and at most while an init container runs
-    for container in pod.containers if not pod.extended_claim else ():
+    for container in pod.containers:
         for name, amount in container.requests:
-            if name not in PLUGIN_RESOURCES:
-                continue
             if container.init and not container.sidecar:
                 alone[name] = max(alone[name], together[name] + amount)
             else:
                 together[name] += amount
-    return together | alone
+    return +(together | alone)
 
 
 # -- sets and domains ---------------------------------------------------------------------------------------------

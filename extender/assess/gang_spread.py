@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from extender.allocation import Snapshot
 from extender.api.label_domains import label_domains
 from extender.api.pod_groups import GroupKey
 from extender.api.pods import Pod
-from extender.assess.pod_sets import PodSet
+from extender.assess.cluster_reading import ClusterReading
+from extender.assess.fleet_state import plugin_product, plugin_requests
+from extender.assess.pod_sets import PodSet, whole_gpus
 from extender.explain.fleet_rows import product
 from extender.scheduling import path_labels
 
@@ -32,22 +35,38 @@ class GangSpread:
     uids: frozenset[str]
 
 
+class _Share(NamedTuple):
+    """GPUs of one product that a pod has on its node."""
+
+    uid: str
+    node: str
+    product: str
+    gpus: int
+
+
 def gang_spreads(
-    pods: Iterable[Pod], sets: Iterable[PodSet], snapshot: Snapshot, levels: Sequence[str]
+    pods: Iterable[Pod], sets: Iterable[PodSet], reading: ClusterReading, snapshot: Snapshot, levels: Sequence[str]
 ) -> list[GangSpread]:
     """The gangs of at least two pods with GPUs, those with the most GPUs first.
 
     Pods of a job without a group (see JOB_KINDS) count as one, too: `source` says so.
     """
-    found: dict[GroupKey, list[PodSet]] = {}
-    groups = {pod.uid: key for pod in pods if (key := group_of(pod)) is not None}
-    for one in sets:
-        if one.uid in groups:
-            found.setdefault(groups[one.uid], []).append(one)
+    found: dict[GroupKey, list[_Share]] = {}
+    grouped = {pod.uid: (key, pod) for pod in pods if pod.node_name and (key := group_of(pod)) is not None}
+    shares = [_Share(one.uid, one.node, one.product, one.count) for one in sets]
+    shares += [
+        _Share(uid, pod.node_name, plugin_product(name, pod.node_name, snapshot), amount)
+        for uid, (_, pod) in grouped.items()
+        for name, amount in plugin_requests(pod).items()
+        if name in reading.offered.get(pod.node_name, ())
+    ]
+    for one in shares:
+        if one.uid in grouped:
+            found.setdefault(grouped[one.uid][0], []).append(one)
     gangs = {key: members for key, members in found.items() if len({one.uid for one in members}) > 1}
     if not gangs:
         return []
-    domains = {level: _domains(snapshot, level, levels) for level in (*levels, NODE)}
+    domains = {level: _domains(reading, snapshot, level, levels) for level in (*levels, NODE)}
     spreads = [_spread(key, members, domains) for key, members in gangs.items()]
     return sorted(spreads, key=lambda one: (-one.gpus, one.gang))
 
@@ -65,7 +84,7 @@ class _Domains:
     gpus: Mapping[str, Counter[str]]  # by product: GPUs of each domain
 
 
-def _domains(snapshot: Snapshot, level: str, levels: Sequence[str]) -> _Domains:
+def _domains(reading: ClusterReading, snapshot: Snapshot, level: str, levels: Sequence[str]) -> _Domains:
     infos = snapshot.node_infos
     if level == NODE:
         of = {name: name for name in infos}
@@ -74,14 +93,16 @@ def _domains(snapshot: Snapshot, level: str, levels: Sequence[str]) -> _Domains:
         of = dict(label_domains(labels, path_labels(level, levels)).name_of)
     gpus = dict[str, Counter[str]]()
     for name, domain in of.items():
-        gpus.setdefault(product(infos[name]), Counter())[domain] += infos[name].positions(-1).bit_count()
+        gpus.setdefault(product(infos[name]), Counter())[domain] += whole_gpus(infos[name]).bit_count()
+        for resource, amount in reading.offered.get(name, {}).items():
+            gpus.setdefault(plugin_product(resource, name, snapshot), Counter())[domain] += amount
     return _Domains(of, gpus)
 
 
-def _spread(key: GroupKey, members: Sequence[PodSet], domains: Mapping[str, _Domains]) -> GangSpread:
+def _spread(key: GroupKey, members: Sequence[_Share], domains: Mapping[str, _Domains]) -> GangSpread:
     nodes = {one.node for one in members}
     level = next(level for level, one in domains.items() if all(node in one.of for node in nodes))
-    one, gpus = domains[level], sum(member.count for member in members)
+    one, gpus = domains[level], sum(member.gpus for member in members)
     sizes, left, fewest = Counter[str](), gpus, 0
     for name in {member.product for member in members}:
         sizes.update(one.gpus[name])

@@ -66,6 +66,7 @@ def gang_job(pods: Iterable[Job]) -> Job:
 def pod_job(pod: Pod, reading: ClusterReading, snapshot: Snapshot) -> Job | None:
     """One pod as a job, which arrives at 0 s; None if it shares a claim, or the spec of one is not known.
 
+    None, too, with admin access: such a pod watches the devices of others, and its namespace needs a label for it.
     The job asks for the product that a running pod has. GPUs of a device plugin become GPUs of a DRA driver.
     """
     obj, node_info = reading.requests.get(pod.uid, {}), snapshot.node_infos.get(pod.node_name)
@@ -76,7 +77,7 @@ def pod_job(pod: Pod, reading: ClusterReading, snapshot: Snapshot) -> Job | None
         plain = replace(plain, spec={"tolerations": [], **(spec or {})})  # it tolerates no other taints, see Job.pod
         return _plugin_job(pod, reading, plain, node_info.node.labels if node_info is not None else {})
     own = [claim for key in keys if (claim := snapshot.claims.get(key)) is not None and _is_own(claim, pod)]
-    if len(own) < len(keys):
+    if len(own) < len(keys) or any(claim.problem or has_admin_access(claim) for claim in own):
         return None
     specs = [inner(reading.claims[claim.key], "spec", "") for claim in own]
     given = [claim.allocation.results if claim.allocation is not None else () for claim in own]
@@ -116,6 +117,11 @@ def _has_shared(pod: Pod, reading: ClusterReading, resource: str) -> bool:
     if pod.node_name:
         return pod.node_name in reading.shared_on
     return bool(reading.shared_on) and not any(resource in one for one in reading.offered.values())
+
+
+def has_admin_access(claim: Claim) -> bool:
+    """Whether a request of the claim has admin access."""
+    return any(option.admin_access for request in claim.spec.requests for option in request.alternatives)
 
 
 def _is_own(claim: Claim, pod: Pod) -> bool:
@@ -159,6 +165,8 @@ def _changes(pod: Pod, obj: Json, snapshot: Snapshot, now: datetime.datetime) ->
     created = time_of(pod.created)
     if constraint := _lost(pod, snapshot):
         yield constraint
+    if pod.created and created is None:
+        yield "no creation time that can be read, so the job arrives with the first one"
     if created is not None and created > now + SKEW:
         yield "a creation in the future, which counts as now"
     if pod.ended and _ran_seconds(obj) is None:
@@ -248,10 +256,10 @@ def job_lines(reading: ClusterReading, snapshot: Snapshot, now: datetime.datetim
         pods.append((pod, job))
         found.lost.update(_changes(pod, reading.requests[pod.uid], snapshot, now))
     times = {pod.uid: _times(reading.requests[pod.uid], now.timestamp()) for pod, _ in pods}
-    first = min((arrival for arrival, _ in times.values()), default=0.0)
+    first = min((arrival for arrival, _ in times.values() if arrival is not None), default=0.0)
     for number, members in enumerate(by_gang(pods), 1):
         key, job = members[0][0].key, gang_job(one for _, one in members)
-        arrival = min(times[one.uid][0] for one, _ in members)
+        arrival = min((at for one, _ in members if (at := times[one.uid][0]) is not None), default=first)
         seconds = max(times[one.uid][1] for one, _ in members)
         name = f"{plain_name(f'{key.namespace}-{key.name}')}-{number}"
         found.lines.append(_line(replace(job, name=name, arrival=arrival - first, duration=seconds)))
@@ -269,10 +277,10 @@ def _line(job: Job) -> Json:
     return {name: value for name, value in found.items() if value or name == "arrival"}
 
 
-def _times(pod: Json, now: float) -> tuple[float, float]:
-    """(creation, duration) in seconds; the duration of a pod that has not ended is infinity."""
-    status = inner(pod, "status", "")
-    created = min(_seconds(inner(pod, "metadata", "").get("creationTimestamp")) or 0.0, now)
+def _times(pod: Json, now: float) -> tuple[float | None, float]:
+    """(creation if it is known, duration) in seconds; the duration of a pod that has not ended is infinity."""
+    status, created = inner(pod, "status", ""), _seconds(inner(pod, "metadata", "").get("creationTimestamp"))
+    created = min(created, now) if created is not None else None
     if status.get("phase") not in ("Succeeded", "Failed"):
         return created, math.inf
     return created, max(_ran_seconds(pod) or 1.0, 1.0)
@@ -283,8 +291,8 @@ def _ran_seconds(pod: Json) -> float | None:
     status = inner(pod, "status", "")
     states = many(status, "containerStatuses", "status", lambda one, path: inner(one, "state", path))
     ends = [_seconds(inner(state, "terminated", "status").get("finishedAt")) for state in states]
-    started = _seconds(status.get("startTime")) or _seconds(inner(pod, "metadata", "").get("creationTimestamp")) or 0.0
-    found = max((end for end in ends if end is not None), default=-math.inf) - started
+    started = _seconds(status.get("startTime")) or _seconds(inner(pod, "metadata", "").get("creationTimestamp"))
+    found = max((end for end in ends if end is not None), default=-math.inf) - (started or math.inf)
     return found if found >= 0 else None
 
 

@@ -7,19 +7,21 @@ from dataclasses import dataclass
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.allocation.nodes.places import Nearness
+from extender.api.claim_specs import ClaimSpec
 from extender.api.pods import Pod
 from extender.api.resource_claims import Result
 from extender.api.resource_slices import PoolKey
 from extender.assess.cluster_reading import ClusterReading
-from extender.base.bits import members
+from extender.base.bits import members, union
 from extender.cache import ALL_NODES
-from extender.explain.fleet_rows import product
+from extender.cel.dra import Masks
+from extender.explain.fleet_rows import product, shown_bits
 from extender.topology.affinity import near_pairs, nearest
-from extender.topology.device_pairs import device_pairs
+from extender.topology.device_pairs import device_pairs, possible_devices
 from extender.topology.link_knowledge import Links, links_of
 from extender.topology.score_parts import product_gbps
 from extender.topology.sets import bandwidth, best_gbps, is_joined
-from extender.vendors import GPU, driver_of
+from extender.vendors import GPU, driver_of, is_part
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +60,20 @@ class PodSet:
 def pod_sets(reading: ClusterReading, snapshot: Snapshot) -> list[PodSet]:
     """The devices of every pod that a claim is reserved for, by node and pod; pods without a whole GPU are left out."""
     pods = {pod.uid: pod for pod in reading.pods}
-    names, results = dict[str, str](), dict[str, list[Result]]()
+    names, results, specs, masks = dict[str, str](), dict[str, list[Result]](), dict[str, list[ClaimSpec]](), Masks()
     for key, claim in snapshot.claims.items():
         for consumer in claim.reserved_for if claim.allocation is not None else ():
             assert claim.allocation is not None
             names[consumer.uid] = f"{key.namespace}/{consumer.name}"
             results.setdefault(consumer.uid, []).extend(claim.allocation.results)
-    found = (
-        one
-        for uid, given in results.items()
-        for node in _nodes(pods.get(uid), given, reading, snapshot)
-        if (one := _measured(snapshot.node_infos[node], names[uid], uid, given)) is not None
-    )
+            specs.setdefault(consumer.uid, []).append(claim.spec)
+    found = list[PodSet]()
+    for uid, given in results.items():
+        for node in _nodes(pods.get(uid), given, reading, snapshot):
+            node_info = snapshot.node_infos[node]
+            possible = possible_devices(node_info, given, specs[uid], snapshot.classes.get, masks)
+            if (one := _measured(node_info, names[uid], uid, given, possible)) is not None:
+                found.append(one)
     return sorted(found, key=lambda one: (one.node, one.pod))
 
 
@@ -83,21 +87,24 @@ def _nodes(pod: Pod | None, results: Iterable[Result], reading: ClusterReading, 
     yield from sorted(reading.cache.slices.nodes_of(pools) & snapshot.node_infos.keys() - {ALL_NODES})
 
 
-def _measured(node_info: NodeInfo, pod: str, uid: str, results: Iterable[Result]) -> PodSet | None:
+def _measured(node_info: NodeInfo, pod: str, uid: str, results: Iterable[Result], possible: int) -> PodSet | None:
     """The set of a pod on one node; None without a whole GPU there."""
     bits = (node_info.inventory.index.get(one.device) for one in results if not one.share_id and not one.admin_access)
     taken = 0
     for bit in bits:
         taken |= 1 << bit if bit is not None else 0
-    gpus, fabric = node_info.positions(taken), node_info.fabric
-    if not gpus or fabric is None:
+    gpus, fabric, devices = node_info.positions(taken), node_info.fabric, node_info.inventory.devices
+    if fabric is None:
+        names = tuple(devices[bit].id.device for bit in members(taken & whole_gpus(node_info)))
+        where, mask = node_info.node.name, (1 << len(names)) - 1
+        return PodSet(pod, uid, where, product(node_info), mask, names, Links.UNKNOWN) if names else None
+    if not gpus:
         return None
-    devices = node_info.inventory.devices
     names = tuple(devices[bit].id.device for bit in members(node_info.devices(gpus)))
     name, links = product(node_info), links_of(node_info)
     if gpus.bit_count() == 1 and node_info.places is None:
         return PodSet(pod, uid, node_info.node.name, name, gpus, names, links)
-    near, pairs = near_pairs(node_info.places, taken)
+    near, pairs = near_pairs(node_info.places, taken, possible)
     count, graph = gpus.bit_count(), fabric.graph
     gbps = bandwidth(graph, gpus) if count > 1 else 0.0
     now = max(best_gbps(graph, gpus | node_info.positions(~node_info.busy), count), gbps) if count > 1 else 0.0
@@ -117,6 +124,12 @@ def _measured(node_info: NodeInfo, pod: str, uid: str, results: Iterable[Result]
         pairs,
         device_pairs(node_info, taken, lambda _: None).text() if pairs else "",
     )
+
+
+def whole_gpus(node_info: NodeInfo) -> int:
+    """The GPUs of a node that are no parts, as a mask of its devices: also those that nothing tells apart."""
+    devices = ((bit, node_info.inventory.devices[bit]) for bit in shown_bits(node_info))
+    return union([1 << bit for bit, one in devices if not is_part(one.device, one.id.driver)])
 
 
 def says_places(node_info: NodeInfo) -> bool:

@@ -15,7 +15,7 @@ from extender.allocation import Snapshot
 from extender.api.fields import Json
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
-from extender.assess.cluster_reading import ClusterReading, claims_of
+from extender.assess.cluster_reading import ClusterReading, claims_of, several
 from extender.assess.gang_spread import GangSpread
 from extender.assess.pod_jobs import by_age, by_gang, gang_job, gang_of, pod_job
 from extender.assess.pod_sets import PodSet
@@ -67,7 +67,9 @@ def replayed_pods(
     unknown: Container[str],
 ) -> Replayed:
     """Replay the pods of the fleet, or of a part of it that has whole domains, without the `unknown` nodes."""
-    found = Replayed(0, len(snapshot.node_infos))
+    found = Replayed(0, len(snapshot.node_infos), problem=_unread(reading))
+    if found.problem:
+        return found
     try:
         plugin = {} if _has_claims(reading) else _of_plugins(reading)
         nodes = _sample(snapshot, policy.group_levels, unknown, plugin)
@@ -75,9 +77,9 @@ def replayed_pods(
         jobs, found.nodes, found.of_plugin = choice.jobs(), len(nodes), bool(plugin)
         found.pods, found.jobs, found.left_out = len(choice.chosen), len(jobs), choice.left_out
         if not jobs:
-            none = "no running pod has known claims, or whole GPUs of a device plugin and of a known product"
-            known = {"ResourceClaims": reading.knows_claims, "Pods": reading.knows_pods}
-            found.problem = next((f"no {kind} were read" for kind, is_known in known.items() if not is_known), none)
+            found.problem = (
+                "no running pod has whole GPUs by known claims, or of a device plugin and of a known product"
+            )
             return found
         fleet = fleet_of((), choice.fleet())
         tasks = [Task(fleet, jobs, placement_of(one, policy), _SEED) for one in ("berth", "first fit", "emptiest node")]
@@ -125,6 +127,13 @@ def _figures(outcome: Outcome) -> Figures:
 
 def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
+
+
+def _unread(reading: ClusterReading) -> str:
+    """Why the pods cannot be placed once more; '' if all kinds were read that decide where they go."""
+    may_have_claims = _has_claims(reading) or "Pod" in reading.unread
+    kinds = ("ResourceClaim", "Pod", "Node", "ResourceSlice", "DeviceClass") if may_have_claims else ("Node",)
+    return next((f"no {several(kind)} were read" for kind in kinds if kind in reading.unread), "")
 
 
 def _has_claims(reading: ClusterReading) -> bool:

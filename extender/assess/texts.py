@@ -23,14 +23,25 @@ HEADS = {
 
 def headline(found: Assessment) -> Iterator[str]:
     """The answer in a few sentences."""
-    products = found.fleet.products
+    if found.cluster:
+        yield f"This is {found.cluster}."
+    products = [one for one in found.fleet.products if not one.parts]
+    parts = [one for one in found.fleet.products if one.parts]
     fleet = f"{counted(found.nodes, 'node')}, {counted(sum(one.gpus for one in products), 'GPU')}"
+    if parts:
+        fleet += f" and {counted(sum(one.gpus for one in parts), 'part')} of GPUs"
     if found.uncounted_nodes:
         fleet += f", without those of {counted(found.uncounted_nodes, 'node')} that cannot be counted"
+    if "ResourceSlice" in found.unread:
+        fleet += ", without those of DRA drivers, of which no ResourceSlices were read"
     if not found.knows_claims:
         yield f"Which GPUs are in use is not known: no ResourceClaims were read. {fleet}."
         return
-    yield f"{fleet}: {', '.join(_free_in_words(products))}."
+    if "Node" in found.unread:
+        yield f"Which GPUs are free, and how gangs spread, is not known: no Nodes were read. {fleet}."
+    else:
+        free_parts = [f"{sum(one.free for one in parts)} parts of GPUs free"] if parts else []
+        yield f"{fleet}: {', '.join([*_free_in_words(products), *free_parts])}."
     width = found.bandwidth
     if width.pods and width.share is not None:
         yield (
@@ -91,7 +102,8 @@ def product_cells(one: ProductState, *, is_known: bool = True) -> list[str]:
     if one.unknown:
         counts[2] += f", {one.unknown:,} not known"
     largest = "not known" if one.largest_set is None else str(one.largest_set or "-")
-    return [one.product, *counts, *(("not known",) * 2 if one.counted else (f"{one.stranded:.1f}", largest))]
+    is_hidden = one.counted or (one.unknown and not one.free)
+    return [one.product, *counts, *(("not known",) * 2 if is_hidden else (f"{one.stranded:.1f}", largest))]
 
 
 def set_cells(one: PodSet) -> list[str]:

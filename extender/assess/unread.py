@@ -44,8 +44,10 @@ def unread_of(reading: ClusterReading, snapshot: Snapshot) -> Unread:
         found.notes.append(
             _note(rows, "node of slices is", "nodes of slices are", "not known, nor its devices counted")
         )
-    if reading.knows_claims:
+    if "ResourceClaim" not in reading.unread:
         _add_claims(found, reading, snapshot)
+    if "Node" in reading.unread:  # taints and cordons close GPUs
+        found.nodes |= snapshot.node_infos.keys()
     return found
 
 

@@ -16,6 +16,7 @@ from extender.assess.waiting_pods import WaitingPods
 from extender.base.text_limits import counted
 
 _NO = "Berth would not place the running pods better"
+_KUBELET = "Only the kubelet knows which GPUs they have today"
 _UNKNOWN = "It is not known whether Berth would place the running pods better"
 
 
@@ -75,7 +76,7 @@ def _left_out(replay: Replayed, bandwidth: Bandwidth, plugin_several: int) -> It
     if plugin_several and not replay.of_plugin:
         yield f"{counted(plugin_several, 'pod')} with several GPUs of a device plugin"
     if replay.wide_gangs:
-        yield f"{counted(replay.wide_gangs, 'gang')} over more domains than needed, not all on replayed nodes"
+        yield f"{counted(replay.wide_gangs, 'gang')} over more domains than needed, without a replay of all pods"
 
 
 def _of_replay(replay: Replayed, left_out: Sequence[str]) -> tuple[bool | None, str]:
@@ -90,14 +91,15 @@ def _of_replay(replay: Replayed, left_out: Sequence[str]) -> tuple[bool | None, 
         return False, f"{_NO}: none of them has several GPUs or a NIC, or is in a gang."
     gains = [one for one in measured if one.gain(berth, today) > 0]
     after = f"{_worse(measured, replay)} {_extent(replay)}{missing}"
+    unknown = [one for one in measured if one.value(today) is None]
     if any(one.gain(berth, first_fit) > 0 for one in gains):
+        after = f" {_KUBELET}: with Berth, {_list(unknown, replay)}.{after}" if unknown else after
         return True, f"Berth would place the running pods better: {_list(gains, replay)}.{after}"
     if gains:
         why = "First fit does as well there, so the reason may be the emptied nodes"
         return None, f"Berth may place the running pods better: {_list(gains, replay)}. {why}.{after}"
-    if unknown := [one for one in measured if one.value(today) is None]:
-        why = "only the kubelet knows which GPUs they have today"
-        return None, f"{_UNKNOWN}: {why}. With Berth: {_list(unknown, replay)}.{after}"
+    if unknown:
+        return None, f"{_UNKNOWN}. {_KUBELET}: with Berth, {_list(unknown, replay)}.{after}"
     if missing:
         return None, f"{_UNKNOWN}. It would not where that can be compared: {_list(measured, replay)}.{after}"
     return False, f"{_NO}: {_list(measured, replay)}.{after}"

@@ -1,28 +1,36 @@
-"""Why pods wait: the explainer's reason for those with claims, the room of nodes for GPUs of a device plugin."""
+"""Why pods wait: the explainer's reason for those with claims, the room of nodes for GPUs of a device plugin.
+
+kube-scheduler asks Berth only about nodes with enough CPU and memory. So a pod fits if Berth finds devices on these.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Mapping
+import time
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from extender.allocation import Features, Snapshot
-from extender.api.pod_amounts import NO_LIMIT, Amounts, requests_of
+from extender.api.pod_amounts import NO_LIMIT
 from extender.api.pods import Pod
-from extender.assess.cluster_reading import ClusterReading
-from extender.assess.fleet_state import plugin_requests
-from extender.assess.pod_facts import facts_of
+from extender.assess.cluster_reading import ClusterReading, several, unread_group
+from extender.assess.fleet_state import extended_requests, plugin_requests
+from extender.assess.room_left import AMOUNTS, RoomLeft, amounts_of
+from extender.assess.wanted_pods import wanted_pod
 from extender.base.berth_errors import WireError
-from extender.base.text_limits import counted, error_line
-from extender.console import Explainer
+from extender.base.deadline import Deadline, DeadlineExceeded
+from extender.base.text_limits import counted, error_line, first_few
+from extender.console import Brief, Explainer, WhatIf
+from extender.defrag import Cluster
+from extender.explain.scenario import Scenario
 from extender.policy import Policy
-from extender.replay.emptied_nodes import WHOLE_PLUGIN
-from extender.scheduling import Evaluator, PodRequirements, may_run, requirements_of
+from extender.scheduling import Evaluator, PodRequirements, requirements_of
 from extender.scheduling.requirements import Skip, unprovided_resource
 from extender.topology.link_knowledge import NOT_KNOWN
 
+NOT_LOOKED_AT = "pod affinity, spread constraints, host ports, volumes and quotas"
 _MAX_EXPLAINED = 20  # kinds of waiting pods
 _SECONDS = 2.0  # of work for each
+_NAMED = 3  # nodes of a gang
 
 
 @dataclass(slots=True)
@@ -46,33 +54,16 @@ def waiting_pods(reading: ClusterReading, snapshot: Snapshot, policy: Policy, *,
     for pod in sorted(reading.pods, key=lambda pod: pod.key):
         if pod.is_waiting:
             kinds.setdefault(_kind(pod, reading, snapshot, policy), []).append(pod)
-    explainer = Explainer(reading.cache, Evaluator(Features()), policy)
-    room: _PluginRoom | None = None
-    why = "too many kinds of pods wait" if knows_free else "which devices are free is not known"
-    most = _MAX_EXPLAINED if knows_free else 0
-    found = []
-    for number, pods in enumerate(sorted(kinds.values(), key=len, reverse=True)):
+    reasons, found = _Reasons(reading, snapshot, policy, knows_free=knows_free) if kinds else None, []
+    for pods in sorted(kinds.values(), key=len, reverse=True):
+        assert reasons is not None
         told = error_line(pods[0].unschedulable or pods[0].scheduler_error)
-        unexplained = f"not explained, {why}{': ' * bool(told)}{told}"
-        one = WaitingPods(str(pods[0].key), len(pods), unexplained, told)
-        asked = plugin_requests(pods[0])
-        if asked and asked.keys().isdisjoint(snapshot.extended_resources):
-            room = room or _PluginRoom(reading, snapshot)
-            one.fits, one.reason = room.reason(pods[0], asked, told)
-        elif others := _of_plugins(pods[0], snapshot, policy):
-            says = f"its scheduler says: {told}" if told else "where that is free is not known"
-            one.reason = f"it asks a device plugin for {', '.join(others)}: {says}"
-        elif number < most and (brief := explainer.brief(pods[0].uid, _SECONDS)) is not None:
-            one.reason, one.nearest, one.fits = brief.sentence, brief.nearest, _fits(brief.outcome, brief.sentence)
+        one = WaitingPods(str(pods[0].key), len(pods), "", told)
+        reasons.add_to(one, pods[0])
+        if one.fits is not False and told not in one.reason:  # '' is in every text
+            one.reason += f"; its scheduler says: {told}"
         found.append(one)
     return found
-
-
-def _fits(outcome: str, sentence: str) -> bool | None:
-    if outcome in ("fits", "planned"):
-        return True
-    is_known = outcome in ("refused", "blocked", "waiting") and NOT_KNOWN not in sentence
-    return False if is_known else None
 
 
 def _kind(pod: Pod, reading: ClusterReading, snapshot: Snapshot, policy: Policy) -> Hashable:
@@ -81,71 +72,95 @@ def _kind(pod: Pod, reading: ClusterReading, snapshot: Snapshot, policy: Policy)
     Those of other namespaces are other ones: a row has the name of one of its pods.
     """
     found = requirements_of(pod, snapshot, policy)
-    if isinstance(found, PodRequirements):
-        needs: Hashable = found.key
-    else:
-        needs = str(found), *(one.requests for one in pod.containers), _amounts(pod, reading)
+    needs: Hashable = found.key if isinstance(found, PodRequirements) else str(found)
+    asked = amounts_of(pod, reading), *(one.requests for one in pod.containers)
     group = pod.membership.key if pod.membership is not None else None
-    return needs, pod.key.namespace, group, pod.node_selectors, pod.tolerations, pod.scheduler
+    return needs, asked, pod.key.namespace, group, pod.node_selectors, pod.tolerations, pod.scheduler
 
 
-def _of_plugins(pod: Pod, snapshot: Snapshot, policy: Policy) -> list[str]:
-    """The extended resources of a pod that needs nothing else; none if no node offers one: the explainer says so."""
-    if not isinstance(requirements_of(pod, snapshot, policy), Skip) or unprovided_resource(pod, snapshot):
-        return []
-    return sorted({name for one in pod.containers for name, amount in one.requests if "/" in name and amount})
+class _Reasons:
+    """Why the pods of a reading wait."""
 
-
-def _amounts(pod: Pod, reading: ClusterReading) -> Amounts:
-    """What a pod requests of CPU and memory; nothing if that cannot be read."""
-    try:
-        return requests_of(reading.requests[pod.uid])
-    except WireError:
-        return Amounts()
-
-
-class _PluginRoom:
-    """What the nodes with GPUs of a device plugin have left."""
-
-    def __init__(self, reading: ClusterReading, snapshot: Snapshot) -> None:
+    def __init__(self, reading: ClusterReading, snapshot: Snapshot, policy: Policy, *, knows_free: bool) -> None:
         self._reading = reading
-        self._infos = snapshot.node_infos
-        self._gpus = {node: Counter(offered) for node, offered in reading.offered.items()}
-        for pod in reading.pods:
-            if pod.node_name in self._gpus:
-                self._gpus[pod.node_name].subtract(plugin_requests(pod))
+        self._snapshot = snapshot
+        self._policy = policy
+        self._knows_free = knows_free
+        self._evaluator = Evaluator(Features())
+        self._explainer = Explainer(reading.cache, self._evaluator, policy)
+        self._room = RoomLeft(reading, snapshot)
+        self._explained = 0
+
+    def add_to(self, one: WaitingPods, pod: Pod) -> None:
+        """Set the reason, and whether the pod fits."""
+        if unread := self._unread(pod):
+            one.reason = f"not explained, {unread}"
+        elif plugin_requests(pod) and self._is_of_plugins(pod):
+            one.fits, one.reason = self._room.reason(pod)
+        elif others := self._of_plugins(pod):
+            says = f"its scheduler says: {one.scheduler}" if one.scheduler else "where that is free is not known"
+            one.reason = f"it asks a device plugin for {', '.join(others)}: {says}"
+        elif not self._knows_free:
+            one.reason = "not explained, which devices are free is not known"
+        elif self._explained == _MAX_EXPLAINED:
+            one.reason = "not explained, too many kinds of pods wait"
+        else:
+            self._explained += 1
+            self._explain(one, pod)
+
+    def _unread(self, pod: Pod) -> str:
+        """What was not read, without which no reason is known; '' if all was."""
+        if kind := unread_group(pod, self._reading):
+            return f"the {kind} of its group was not read"
+        needed = ("Node", "DeviceClass", "ResourceSlice") if pod.claims else ("Node", "DeviceClass")
+        return next((f"no {several(kind)} were read" for kind in needed if kind in self._reading.unread), "")
+
+    def _is_of_plugins(self, pod: Pod) -> bool:
+        """Whether device plugins alone provide what the pod requests."""
+        return not pod.claims and extended_requests(pod).keys().isdisjoint(self._snapshot.extended_resources)
+
+    def _of_plugins(self, pod: Pod) -> list[str]:
+        """The extended resources of a pod that needs nothing else; none if no node offers one (see the explainer)."""
+        is_skipped = isinstance(requirements_of(pod, self._snapshot, self._policy), Skip)
+        return sorted(extended_requests(pod)) if is_skipped and not unprovided_resource(pod, self._snapshot) else []
+
+    def _explain(self, one: WaitingPods, pod: Pod) -> None:
+        """The explainer's reason. If it finds room, nodes that have too little of what is no device are left out."""
+        brief = self._explainer.brief(pod.uid, _SECONDS)
+        if brief is None:
+            return
+        short, nodes = self._room.short(pod), len(self._snapshot.node_infos)
+        one.reason, one.nearest, one.fits = brief.sentence, brief.nearest, _fits(brief)
+        if not one.fits:
+            return
+        if brief.group is not None:
+            one.fits, one.reason = self._gang_fits(pod, brief.sentence)
+        elif len(short) == nodes:
+            one.fits, one.reason = False, self._room.lacking(pod) or f"no node has enough {AMOUNTS} left"
+        elif short and (brief := self._explainer.brief(pod.uid, _SECONDS, WhatIf(Scenario(without_nodes=short)))):
+            note = f"; {len(short):,} of {counted(nodes, 'node')} have too little {AMOUNTS} left"
+            one.reason, one.nearest, one.fits = brief.sentence + note, brief.nearest, _fits(brief)
+
+    def _gang_fits(self, pod: Pod, sentence: str) -> tuple[bool | None, str]:
+        """(whether the gang of a pod fits, why), if devices are free for it."""
         try:
-            self._left: Mapping[str, Amounts] = facts_of(reading).left()
-        except WireError:  # the replay says which amount cannot be read
-            self._left = {}
+            asked = wanted_pod(self._room.facts, self._snapshot, pod.key).asked
+            context = self._evaluator.evaluation_context(self._snapshot, Deadline(_SECONDS, time.monotonic))
+            short = [self._room.short(one) for one in asked.pods]
+            cluster = Cluster.of(self._snapshot, self._room.left, self._policy, context)
+            placed = cluster.place(asked, frozenset.intersection(*short))
+        except (DeadlineExceeded, WireError):
+            return None, f"{sentence}; whether CPU and memory are free there is not known"
+        if placed is None:
+            return False, f"devices are free for its group, but not on nodes with enough {AMOUNTS}"
+        nodes = sorted(set(placed.nodes.values()))
+        if full := [node for node in nodes if min(placed.cluster.left.get(node, NO_LIMIT)) < 0]:
+            return None, f"{sentence}; whether {full[0]} has enough CPU and memory for its pods together is not known"
+        return True, sentence + (f"; by CPU and memory, too, on {first_few(nodes, _NAMED)}" if any(short) else "")
 
-    def reason(self, pod: Pod, asked: Mapping[str, int], told: str) -> tuple[bool, str]:
-        """(whether it fits, why a pod waits), as far as the nodes show it. `told` is what kube-scheduler says."""
-        names = [node for node, left in self._gpus.items() if all(left[one] >= asked[one] for one in asked)]
-        if not names:
-            return False, "; ".join(self._lacking(asked)) or "no node offers all that it requests"
-        enough = f"{counted(len(names), 'node has', 'nodes have')} enough GPUs left"
-        usable = [one for one in names if one in self._infos and may_run(pod, self._infos[one].node)]
-        if not usable:
-            return False, f"{enough}: its node selector or affinity, taints or cordons keep it from there"
-        wants = _amounts(pod, self._reading)
-        free = [one for one in usable if self._left.get(one, NO_LIMIT).has(wants)]
-        if not free:
-            return False, f"{enough}, but those that it may use have too little CPU, memory or room for pods left"
-        says = f"; its scheduler says: {told}" if told else ""
-        return True, f"by GPUs, CPU, memory, selectors and taints it fits on {free[0]}{says}"
 
-    def _lacking(self, asked: Mapping[str, int]) -> list[str]:
-        parts = []
-        for name, amount in asked.items():
-            left = [(gpus[name], node) for node, gpus in self._gpus.items() if name in self._reading.offered[node]]
-            most, node = max(left, default=(0, ""))
-            if not left:
-                whole = " of whole GPUs" if name == WHOLE_PLUGIN and self._reading.shared_on else ""
-                parts.append(f"no node offers {name}{whole}")
-            elif most < amount:
-                total = sum(max(free, 0) for free, _ in left)
-                parts.append(
-                    f"it requests {amount} {name}; {node} has the most left, {max(most, 0)}, all nodes {total}"
-                )
-        return parts
+def _fits(brief: Brief) -> bool | None:
+    if brief.outcome in ("fits", "planned"):
+        return True
+    is_known = brief.outcome in ("refused", "blocked", "waiting") and NOT_KNOWN not in brief.sentence
+    return False if is_known else None

@@ -28,7 +28,7 @@ from extender.base.text_limits import counted
 from extender.cli.cluster_objects import from_cluster, from_files, used_policy
 from extender.cli.console_client import NAMESPACE, BerthNamespace
 from extender.cli.logs import set_up_logging
-from extender.cli.options import Kubeconfig, Output, needs
+from extender.cli.options import Context, Kubeconfig, Output, needs
 from extender.cli.output import Screen, say, say_json, table_screen
 from extender.files import name_of, write_file
 
@@ -42,6 +42,7 @@ def assess_command(
     ] = None,
     *,
     kubeconfig: Kubeconfig = None,
+    context: Context = "",
     save: Annotated[Path | None, typer.Option(help="Write what was read into this file, for berth assess.")] = None,
     anonymise: Annotated[
         bool, typer.Option("--anonymise", help="Names in --save and --jobs become numbers; secrets are left out.")
@@ -76,8 +77,8 @@ def assess_command(
     """
     set_up_logging("error")  # each bind of the replay would write a line
     needs(save, "--save", ("--anonymise", anonymise))
-    objects, refused, where, is_live, of_files = from_files(files) if files else from_cluster(kubeconfig)
-    used = used_policy(policy, kubeconfig, "", berth_namespace, is_live=is_live)
+    objects, refused, where, is_live, of_files = from_files(files) if files else from_cluster(kubeconfig, context)
+    used = used_policy(policy, kubeconfig, context, berth_namespace, is_live=is_live)
     saved = list(anonymised(objects, used.policy.group_levels)) if anonymise else objects
     if save is not None:
         _save(save, saved, used.policy.group_levels, anonymise=anonymise)
@@ -86,19 +87,18 @@ def assess_command(
     if jobs_file is not None:
         _write_jobs(jobs_file, reading_of(saved, refused, where, is_live=is_live) if anonymise else reading)
     with Screen(stderr=True).status("assessing"):
-        found = assess(reading, used.policy, used.source, replays=replay)
+        found = assess(reading, used.policy, used.source, where if is_live else "", replays=replay)
     if html is not None:
         write_file(html, html_page(found).encode())
     if output == "json":
         say_json(found.as_json())
     else:
         _print(found)
-    if fail_below is not None:
-        _judge(found, fail_below)
+    _judge(found, fail_below)
 
 
-def _judge(found: Assessment, least: float) -> None:
-    if why := _failure(found, least):
+def _judge(found: Assessment, least: float | None) -> None:
+    if least is not None and (why := _failure(found, least)):
         say(f"berth: --fail-below: {why}", err=True)
         raise typer.Exit(1)
 
@@ -137,7 +137,8 @@ def _write_jobs(path: Path, reading: ClusterReading) -> None:
     found = job_lines(reading, reading.cache.snapshot(), clock if reading.is_live else newest_time(reading, clock))
     write_file(path, b"".join(orjson.dumps(line) + b"\n" for line in found.lines))
     if found.left_out:
-        why = "shared or unknown claims, or neither claims nor 1 to 32 whole GPUs of a device plugin and known product"
+        known = "claims nor 1 to 32 whole GPUs of a device plugin and known product"
+        why = f"shared or unknown claims, admin access, or neither {known}"
         say(f"berth: {counted(found.left_out, 'pod is', 'pods are')} not in {name_of(path)}: {why}", err=True)
     for what, pods in found.lost.most_common():
         say(f"berth: {name_of(path)}: {counted(pods, 'pod has', 'pods have')} {what}", err=True)

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from extender.api.fields import Json, inner, string
 from extender.base.berth_errors import WireError
+from extender.base.text_limits import one_line
 from extender.cache import ClusterCache
 from extender.cli.object_files import documents, policy_of
 from extender.cli.output import Screen
@@ -54,10 +55,10 @@ def from_cluster(kubeconfig: Path | None, context: str = "", *, budgets: bool = 
     """The objects of a cluster; `budgets`: the PodDisruptionBudgets, too."""
     collect_seldom()
     with Screen(stderr=True).status("reading the cluster"):
-        return Objects(*asyncio.run(_listed(kubeconfig, context, budgets=budgets)), "the cluster", is_live=True)
+        return asyncio.run(_listed(kubeconfig, context, budgets=budgets))
 
 
-async def _listed(kubeconfig: Path | None, context: str, *, budgets: bool) -> tuple[list[Json], dict[str, str]]:
+async def _listed(kubeconfig: Path | None, context: str, *, budgets: bool) -> Objects:
     """The objects of all kinds that may be listed, and why each other one may not.
 
     Raises WireError that names the server if it lists none of them.
@@ -78,7 +79,8 @@ async def _listed(kubeconfig: Path | None, context: str, *, budgets: bool) -> tu
                 objects += await list_items(client, BUDGETS_PATH, "PodDisruptionBudgetList")
             except ClusterError as error:
                 refused["PodDisruptionBudget"] = str(error)
-    return objects, refused
+    where = f"the cluster of context {one_line(credentials.context)}" if credentials.context else "the cluster"
+    return Objects(objects, refused, where, is_live=True)
 
 
 def used_policy(

@@ -5,7 +5,7 @@ HTTP, and code that serve needs, do not belong here.
 
 from extender.console.console_service import Console, ConsoleCluster
 from extender.console.decision_history import DecisionHistory
-from extender.console.explainer import Explainer, UnknownGroup, UnknownPod, WhatIf, to_json
+from extender.console.explainer import Brief, Explainer, UnknownGroup, UnknownPod, WhatIf, to_json
 from extender.console.forked_call import ForkedCallFailed
 from extender.console.questions import Questions, TooManyQuestions, Turns
 from extender.console.restart_questions import BUDGETS_PATH, NO_BUDGETS, RestartAdvisor
@@ -13,6 +13,7 @@ from extender.console.restart_questions import BUDGETS_PATH, NO_BUDGETS, Restart
 __all__ = [
     "BUDGETS_PATH",
     "NO_BUDGETS",
+    "Brief",
     "Console",
     "ConsoleCluster",
     "DecisionHistory",

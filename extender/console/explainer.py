@@ -162,18 +162,18 @@ class Explainer:
             found["sentence"] += f"; the last answer of kube-scheduler was: {one_line(pod.unschedulable)}"
         return found
 
-    def brief(self, uid: str, seconds: float) -> Brief | None:
+    def brief(self, uid: str, seconds: float, what_if: WhatIf = _AS_IS) -> Brief | None:
         """Why the pod with this UID waits, in brief; None if it does not wait."""
         pod, until = self.cache.store.pods.get(uid), self.clock() + seconds
         if pod is None:
             return None
-        group = self._group_of_member(pod, _AS_IS, until)
+        group = self._group_of_member(pod, what_if, until)
         if group is not None and pod.membership is not None:
             known = group.sentence if group.outcome != "unfinished" else ""
             nearest = next((_of_group(group, miss.sentence) for miss in group.misses), known)
             key = pod.membership.key
             return Brief(group.outcome, group.sentence, nearest, key if key.name else None)
-        found = self._alone(pod, (), _AS_IS, until)
+        found = self._alone(pod, (), what_if, until)
         return Brief(found["outcome"], found["sentence"], next(iter(found["misses"]), ""))
 
     def group_of(self, uid: str) -> GroupKey | None:

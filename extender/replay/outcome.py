@@ -52,15 +52,18 @@ class StartedJob(NamedTuple):
     pods: tuple[PlacedPod, ...]
 
 
-def placed_pod(node_info: NodeInfo, results: Sequence[Result], *, knows_links: bool) -> PlacedPod:
-    """Measure the devices of a pod. `knows_links`: whether it is known what joins the GPUs of the node."""
+def placed_pod(node_info: NodeInfo, results: Sequence[Result], possible: int, *, knows_links: bool) -> PlacedPod:
+    """Measure the devices of a pod. `knows_links`: whether it is known what joins the GPUs of the node.
+
+    For `possible` see device_pairs.possible_devices.
+    """
     names = tuple(str(one.device) for one in results)
     taken = union([1 << bit for one in results if (bit := _whole_device(node_info, one)) is not None])
     gpus, fabric = node_info.positions(taken), node_info.fabric
     count, joined, gbps = gpus.bit_count(), False, 0.0
     if fabric is not None and count > 1:
         joined, gbps = is_joined(fabric.graph, gpus), bandwidth(fabric.graph, gpus)
-    near, pairs = near_pairs(node_info.places, taken)
+    near, pairs = near_pairs(node_info.places, taken, possible)
     best = max(product_gbps(node_info, gpus), gbps) if count > 1 else 0.0
     return PlacedPod(node_info.node.name, count, joined, gbps, best, near, pairs, names, knows_links)
 

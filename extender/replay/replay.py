@@ -17,6 +17,7 @@ from extender.api.object_meta import ObjectKey
 from extender.api.pod_amounts import Amounts
 from extender.api.pods import Pod, decode_pod, with_constraints
 from extender.api.resource_claims import Claim, decode_claim
+from extender.cel.dra import Masks
 from extender.replay.fleets import Fleet
 from extender.replay.jobs import Job
 from extender.replay.large_shapes import LargeShape
@@ -26,6 +27,7 @@ from extender.replay.virtual_cluster import VirtualCluster
 from extender.replay.virtual_scheduler import FORBIDDEN, Waiting, excluding_taint, likely_reason
 from extender.replay.virtual_time import in_virtual_time
 from extender.scheduling import UsableNodes
+from extender.topology.device_pairs import possible_devices
 from extender.topology.link_knowledge import Links, links_of
 
 PATIENCE_SECONDS = 600.0  # how long pods of a half placed gang wait for the last one, without Berth
@@ -103,6 +105,7 @@ class Replay:
         self._waiting_gpus = 0.0
         self._templates: dict[Hashable, Claim] = {}  # by shape of the job
         self._usable = UsableNodes()
+        self._masks = Masks()
 
     async def run(self) -> Outcome:
         """Replay all jobs, and return what was found."""
@@ -203,9 +206,11 @@ class Replay:
     def _measured(self, run: _Run, uid: str) -> PlacedPod:
         claim = run.pods[uid].claim
         cache, node = self.decisions.cache, run.nodes[uid]
-        stored = cache.store.claims[claim.key] if claim is not None else None
+        stored, snapshot = cache.store.claims[claim.key] if claim is not None else None, cache.snapshot()
         results = stored.allocation.results if stored is not None and stored.allocation is not None else ()
-        return placed_pod(cache.snapshot().node_infos[node], results, knows_links=node not in self._unmeasured)
+        specs, node_info = [stored.spec] if stored is not None else [], snapshot.node_infos[node]
+        possible = possible_devices(node_info, results, specs, snapshot.classes.get, self._masks)
+        return placed_pod(node_info, results, possible, knows_links=node not in self._unmeasured)
 
     def _over(self, run: _Run) -> None:
         """The work of a job is done."""

@@ -74,9 +74,9 @@ def _weights(places: Places) -> _Weights:
 
 
 @lru_cache(_MAX_TABLES)
-def nearest(places: Places) -> Mapping[tuple[str, str], Nearness]:
-    """How near the devices of two drivers are at best on a node with these places, by both names, sorted."""
-    kinds = [(driver, members(mask)) for driver, mask in places.kinds]
+def nearest(places: Places, possible: int = -1) -> Mapping[tuple[str, str], Nearness]:
+    """How near the `possible` devices of two drivers are at best on a node with these places, by both names, sorted."""
+    kinds = [(driver, members(mask & possible)) for driver, mask in places.kinds if mask & possible]
     return {
         (a, b): max(places.nearness(one, other) for one in ours for other in theirs)
         for position, (a, ours) in enumerate(kinds)
@@ -144,15 +144,17 @@ def pairs_of(places: Places | None, devices: int) -> list[Pair]:
     return [pair for others in kinds.values() for pair in pair_up(places, anchors, others)]
 
 
-def near_pairs(places: Places | None, devices: int) -> tuple[int, int]:
+def near_pairs(places: Places | None, devices: int, possible: int = -1) -> tuple[int, int]:
     """(pairs among the devices of a mask that are as near as the node allows, the most of so many devices that can be).
 
-    Pairs of drivers whose places cannot be compared do not count.
+    `possible` are the devices that the pod may have: others set no standard. Pairs of drivers whose places cannot be
+    compared do not count.
     """
     near, most = 0, 0
     if places is None:
         return near, most
-    best, pairs = nearest(places), pairs_of(places, devices)
+    possible |= devices
+    best, pairs = nearest(places, possible), pairs_of(places, devices)
     for driver in {places.kind(pair.other) for pair in pairs}:
         own = [pair for pair in pairs if places.kind(pair.other) == driver]
         first, second = sorted((places.kind(own[0].anchor), driver))
@@ -160,22 +162,21 @@ def near_pairs(places: Places | None, devices: int) -> tuple[int, int]:
             sides = {pair.anchor for pair in own}, {pair.other for pair in own}
             found = sum(pair.nearness == level for pair in own)
             near += found
-            most += max(
-                _most_near(places, level, *sorted((len(side), places.kind(min(side))) for side in sides)), found
-            )
+            few, many = sorted((len(side), places.kind(min(side))) for side in sides)
+            most += max(_most_near(places, level, few, many, possible), found)
     return near, most
 
 
 @lru_cache(_MAX_TABLES)
-def _most_near(places: Places, level: Nearness, few: tuple[int, str], many: tuple[int, str]) -> int:
-    """The most pairs of a level among so many devices of two drivers, if all of the node were free.
+def _most_near(places: Places, level: Nearness, few: tuple[int, str], many: tuple[int, str], possible: int) -> int:
+    """The most pairs of a level among so many devices of two drivers, if all possible ones of the node were free.
 
     Each of the many is in one pair. The few are chosen one after the other, each where most of the many are near: of
     devices on PCIe roots or NUMA nodes, there is no better choice.
     """
     (count, one), (pairs, other), kinds = few, many, dict(places.kinds)
-    left, found = kinds[other], 0
-    beside = [union([1 << b for b in members(left) if places.nearness(a, b) == level]) for a in members(kinds[one])]
+    left, found, own = kinds[other] & possible, 0, members(kinds[one] & possible)
+    beside = [union([1 << b for b in members(left) if places.nearness(a, b) == level]) for a in own]
     each, rest = divmod(pairs, count)
     for position in range(count):
         best = max(beside, key=lambda mask: (mask & left).bit_count())

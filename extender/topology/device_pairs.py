@@ -9,13 +9,21 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from itertools import chain
 from typing import NamedTuple
 
-from extender.allocation import NodeInfo
+from extender.allocation import Features, NodeInfo
 from extender.allocation.nodes import Inventory, PoolDevice
 from extender.allocation.nodes.places import Nearness, Places
+from extender.allocation.what_if import claims_problem
+from extender.api.claim_specs import ClaimSpec
+from extender.api.device_classes import DeviceClass
+from extender.api.resource_claims import Result
+from extender.base.berth_errors import InvalidClaim
 from extender.base.bits import lowest, members, union
 from extender.base.text_limits import counted
+from extender.cel.dra import Masks
 from extender.topology.affinity import Pair, pairs_of
 from extender.vendors import GPU, NIC, driver_of, product_of, whole_identity
 
@@ -30,6 +38,25 @@ _WORDS = {
 _PAIR = re.compile(r"(\S+) \+ (\S+): ([^,;]+)(?:, ([^;]+))?")
 _MORE = re.compile(r"and ([0-9]{1,4}) more pairs?")
 _NETWORK = "predicted "
+
+
+def possible_devices(
+    node_info: NodeInfo,
+    results: Iterable[Result],
+    specs: Iterable[ClaimSpec],
+    classes: Callable[[str], DeviceClass | None],
+    masks: Masks,
+) -> int:
+    """The devices of a node that claims with these specs may have, as a mask; all if they have those of one driver."""
+    if len({one.device.driver for one in results}) <= 1:
+        return -1
+    named = ((str(number), spec) for number, spec in enumerate(specs))
+    found, problem = 0, claims_problem(node_info, named, classes, masks, Features())
+    for name, spec in zip(problem.names, problem.specs, strict=True):
+        for option in chain.from_iterable(request.alternatives for request in spec.requests):
+            with suppress(InvalidClaim):
+                found |= problem.select(name, option).match
+    return found
 
 
 class Accepted(NamedTuple):

@@ -74,7 +74,7 @@ REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "_bits_of": lambda i: (i,),
     "_pairs": lambda i: (Places((), (i, 0), ((), ())), (0,), (1,)),
     "_product": lambda i: (f"H100 {i}", ""),
-    "_most_near": lambda i: (Places((("a", 1), ("b", 2)), (1, i + 1), ((), ())), Nearness.ROOT, (1, "a"), (1, "b")),
+    "_most_near": lambda i: (Places((("a", 1), ("b", 2)), (1, i + 1), ((), ())), Nearness.ROOT, (1, "a"), (1, "b"), -1),
     "Taint": lambda i: (f"berth.dev/{i}",),
     "nearest": lambda i: (Places((), (i,), ((),)),),
     "natural": lambda i: (f"n{i}",),

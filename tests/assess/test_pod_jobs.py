@@ -201,6 +201,18 @@ def test_a_pod_of_the_future_arrives_now(tmp_path: Path) -> None:
     assert err.strip().endswith("jobs.jsonl: 1 pod has a creation in the future, which counts as now")
 
 
+def test_a_creation_time_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    """As 1970 it made all other jobs arrive 56 years later."""
+    pods = [{"name": f"p{i}", "node": "a", "gpus": [i]} for i in range(3)]
+    objects = objects_of({"nodes": {"a": "hgx-h100-8"}, "pods": pods})
+    times = ("2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z", "yesterday")
+    for pod, time in zip(of_kind(objects, "Pod").values(), times, strict=True):
+        pod["metadata"]["creationTimestamp"] = time
+    lines, err = jobs_of(tmp_path, objects)
+    assert sorted(line["arrival"] for line in lines) == [0, 0, 3600]
+    assert "jobs.jsonl: 1 pod has no creation time that can be read, so the job arrives with the first one" in err
+
+
 @pytest.mark.parametrize(
     ("finished", "seconds"),
     [(["2026-01-01T00:30:00Z"], 1200), (["2026-01-01T00:10:00Z"], 1), (["2025-12-31T23:00:00Z"], None), ([], None)],

@@ -40,6 +40,14 @@ PLUGIN: Json = {
     },
     "pods": [{"name": "p", "node": "a", "plugin": {"nvidia.com/gpu": "2"}}],
 }
+BOARD: Json = PLUGIN["nodes"]["a"]
+PLUGIN_GANG: Json = {  # the domain of each node is known, whichever GPUs the kubelet took
+    "nodes": {
+        name: {**BOARD, "labels": {**BOARD["labels"], "topology.kubernetes.io/rack": rack}}
+        for name, rack in (("a", "r1"), ("b", "r2"), ("c", "r2"))
+    },
+    "pods": [{"name": f"g{n}", "node": n, "group": "g", "plugin": {"nvidia.com/gpu": "8"}} for n in "ab"],
+}
 HALF: Json = {
     "nodes": {"a": "a100-pcie-8-bridged", "h": "hgx-h100-8"},
     "pods": [{"name": "p", "node": "a", "gpus": [0, 2]}, {"name": "q", "node": "h", "gpus": [0, 2]}],
@@ -79,11 +87,15 @@ CASES: dict[str, tuple[Json, bool | None, list[str]]] = {
     ),
     "a device plugin": (
         PLUGIN, None,
-        [f"{UNKNOWN}: only the kubelet knows which GPUs they have today. With Berth: joined GPUs for 1 of 1 pod"],
+        [f"{UNKNOWN}. Only the kubelet knows which GPUs they have today: with Berth, joined GPUs for 1 of 1 pod"],
+    ),
+    "gangs of a device plugin": (
+        PLUGIN_GANG, True,
+        [f"{BETTER}1.0 domains for a gang (today 2.0, first fit 2.0). Only the kubelet knows which GPUs"],
     ),
     "nothing runs": (
         {"nodes": {"a": "t4-4"}, "pods": [{"name": "w", "count": 1}]}, None,
-        [f"{UNKNOWN}: the replay was not computed (no running pod has known claims"],
+        [f"{UNKNOWN}: the replay was not computed (no running pod has whole GPUs by known claims"],
     ),
     "waiting pods": (
         {"nodes": {"a": "t4-4", "b": "a100-pcie-8-bridged"},
@@ -160,4 +172,4 @@ def test_gangs_that_only_a_larger_replay_would_have_are_no_reason_for_a_no(tmp_p
         _, out, _ = berth(["assess", str(path), "--output", "json"])
     found = json.loads(out)["verdict"]
     assert found["helps"] is None
-    assert "Not compared: 1 gang over more domains than needed, not all on replayed nodes." in found["sentences"][0]
+    assert "Not compared: 1 gang over more domains than needed, without a replay of all pods." in found["sentences"][0]

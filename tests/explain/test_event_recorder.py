@@ -14,9 +14,8 @@ from structlog.testing import capture_logs
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import decode_pod
 from extender.cluster import ApiClient, Credentials, Writer
-from extender.console import Console, ForkedCallFailed, Questions
+from extender.console import Brief, Console, ForkedCallFailed, Questions
 from extender.console.event_recorder import EventRecorder
-from extender.console.explainer import Brief
 from extender.policy import Policy
 from extender.runtime.informers import Informers
 from extender.runtime.supervisor import Supervisor

@@ -24,6 +24,9 @@ GPU_CLASS: Json = {
 }
 
 
+RESULT = "status.allocation.devices.results.0"  # of a claim
+
+
 def objects_of(case: Json) -> list[Json]:
     """The objects of a case. `agent`: Berth's agent publishes the links of all nodes."""
     found = [{**GPU_CLASS, "spec": GPU_CLASS["spec"] | case.get("class", {})}]
@@ -66,12 +69,14 @@ def _pod(described: Json) -> list[Json]:
         )
         nics = ({"request": "nic", "driver": "dra.net", "pool": node, "device": one} for one in described["nics"])
         claim["status"]["allocation"]["devices"]["results"] += nics
+    pod["spec"]["containers"][0]["resources"]["requests"] |= described.get("requests", {})
+    pod["metadata"]["labels"] |= described.get("labels", {})
+    if "told" in described:
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        pod["status"]["conditions"] = [{**condition, "message": described["told"]}]
     if "plugin" in described:
         del pod["spec"]["resourceClaims"]
         pod["metadata"]["namespace"] = described.get("namespace", "default")
-        if "told" in described:
-            condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-            pod["status"]["conditions"] = [{**condition, "message": described["told"]}]
         pod["spec"]["containers"][0]["resources"]["requests"] |= described["plugin"]
         if "init" in described:
             pod["spec"]["initContainers"] = [{"name": "init", "resources": {"requests": described["init"]}}]
@@ -92,3 +97,12 @@ def assessed(path: Path, *words: str) -> Json:
     assert code == 0, err
     found: Json = json.loads(out)
     return found
+
+
+def changed(objects: list[Json], kind: str, name: str, path: str, value: object) -> None:
+    """Set a field of an object; a number in the path is a position."""
+    at: Any = next(one for one in objects if one["kind"] == kind and one["metadata"]["name"].startswith(name))
+    *parents, last = (int(part) if part.isdigit() else part for part in path.split("."))
+    for part in parents:
+        at = at[part]
+    at[last] = value

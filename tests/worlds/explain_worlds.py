@@ -11,9 +11,8 @@ from extender.api.resource_claims import GROUP_ANNOTATION
 from extender.cli.explain_command import _offline
 from extender.cli.snapshot_command import dump_of
 from extender.cluster import Writer
-from extender.console import Explainer, Questions
+from extender.console import Brief, Explainer, Questions
 from extender.console.decision_history import DecidedPod
-from extender.console.explainer import Brief
 from extender.policy import Policy
 from tests.worlds.eventually import eventually
 from tests.worlds.filled_caches import class_of_driver, device_slice

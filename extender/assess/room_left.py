@@ -1,0 +1,123 @@
+"""What the pods of each node leave of it besides DRA devices: CPU, memory, places, and what device plugins offer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+
+from extender.allocation import Snapshot
+from extender.api.fields import inner
+from extender.api.nodes import resource_units
+from extender.api.pod_amounts import NO_LIMIT, Amounts, requests_of
+from extender.api.pods import Pod
+from extender.assess.cluster_reading import ClusterReading
+from extender.assess.fleet_state import extended_requests
+from extender.assess.pod_facts import ClusterFacts, facts_of
+from extender.base.berth_errors import WireError
+from extender.base.text_limits import counted
+from extender.explain.fleet_rows import takes_no_pods
+from extender.replay.emptied_nodes import WHOLE_PLUGIN
+from extender.scheduling import may_run
+from extender.scheduling.requirements import class_of_resource
+from extender.vendors import PLUGIN_RESOURCES
+
+AMOUNTS = "CPU, memory, room for pods or devices of a plugin"
+
+
+class RoomLeft:
+    """The room of all nodes of a reading. An amount that cannot be read has no limit: the replay names it."""
+
+    def __init__(self, reading: ClusterReading, snapshot: Snapshot) -> None:
+        self._reading = reading
+        self._snapshot = snapshot
+        self._infos = snapshot.node_infos
+        self._extended = {name: Counter[str]() for name in self._infos}
+        for obj in reading.fleet:
+            if obj["kind"] == "Node" and (own := self._extended.get(obj["metadata"]["name"])) is not None:
+                offered = inner(inner(obj, "status", ""), "allocatable", "status")
+                own.update({name: resource_units(name, offered[name]) for name in offered if "/" in name})
+        for pod in reading.pods:
+            if pod.node_name in self._extended:
+                self._extended[pod.node_name].subtract(extended_requests(pod))
+        self.facts = ClusterFacts(reading.cache)
+        self.left: Mapping[str, Amounts] = {}
+        with suppress(WireError):
+            self.facts = facts_of(reading)
+            self.left = self.facts.left()
+
+    def short(self, pod: Pod) -> frozenset[str]:
+        """The nodes that have too little for a pod."""
+        wants, asked = amounts_of(pod, self._reading), extended_requests(pod)
+        needed = {name for name in asked if not self._is_provided(name)}  # on all nodes; others where a node has them
+        return frozenset(
+            node
+            for node, info in self._infos.items()
+            if not self._has(node, wants)
+            or any(self._extended[node][name] < asked[name] for name in needed | (asked.keys() & info.node.allocatable))
+        )
+
+    def reason(self, pod: Pod) -> tuple[bool, str]:
+        """(whether it fits, why it waits) for a pod of device plugins alone."""
+        asked = extended_requests(pod)
+        names = [
+            node
+            for node in self._infos
+            if all(self._offers(node, name) and self._extended[node][name] >= asked[name] for name in asked)
+        ]
+        if not names:
+            return False, self.lacking(pod) or "no node has enough left of all that it requests"
+        enough = f"{counted(len(names), 'node has', 'nodes have')} enough GPUs left"
+        usable = [one for one in names if may_run(pod, self._infos[one].node)]
+        if not usable:
+            return False, f"{enough}: its node selector or affinity, taints or cordons keep it from there"
+        wants = amounts_of(pod, self._reading)
+        free = [one for one in usable if self._has(one, wants)]
+        if not free:
+            return False, f"{enough}, but those that it may use have too little CPU, memory or room for pods left"
+        return True, f"by GPUs, CPU, memory, selectors and taints it fits on {free[0]}"
+
+    def lacking(self, pod: Pod) -> str:
+        """Of what no node has enough for a pod; '' if some node has enough of each thing."""
+        names = [name for name, info in self._infos.items() if not takes_no_pods(info.node)] or list(self._infos)
+        wants, left = amounts_of(pod, self._reading), [(self.left.get(name, NO_LIMIT), name) for name in names]
+        parts = list[str]()
+        for name, amount in extended_requests(pod).items():
+            parts += self._lacking(name, amount, names) if not self._is_provided(name) else ()
+        for asked, unit, rows in (
+            (wants.cpu / 1000, "CPUs", [(one.cpu / 1000, name) for one, name in left]),
+            (wants.ram / 2**30, "GiB of memory", [(one.ram / 2**30, name) for one, name in left]),
+        ):
+            most, node = max(rows, default=(0.0, ""))
+            if most < asked:
+                parts.append(f"it requests {asked:.4g} {unit}; {node} has the most left, {max(most, 0):.4g}")
+        return "; ".join(parts)
+
+    def _lacking(self, resource: str, amount: int, names: Iterable[str]) -> Iterator[str]:
+        left = [(self._extended[node][resource], node) for node in names if self._offers(node, resource)]
+        most, node = max(left, default=(0, ""))
+        if not left:
+            whole = " of whole GPUs" if resource == WHOLE_PLUGIN and self._reading.shared_on else ""
+            yield f"no node offers {resource}{whole}"
+        elif most < amount:
+            total = sum(max(free, 0) for free, _ in left)
+            yield f"it requests {amount} {resource}; {node} has the most left, {max(most, 0)}, all nodes {total}"
+
+    def _has(self, node: str, wants: Amounts) -> bool:
+        return self.left.get(node, NO_LIMIT).has(wants)
+
+    def _offers(self, node: str, resource: str) -> bool:
+        """Whether a node offers a resource; of GPUs, whole ones."""
+        whole = self._reading.offered.get(node, ())
+        return resource in (whole if resource in PLUGIN_RESOURCES else self._infos[node].node.allocatable)
+
+    def _is_provided(self, resource: str) -> bool:
+        """Whether a DeviceClass provides the resource where no device plugin does."""
+        return class_of_resource(resource, self._snapshot.classes, self._snapshot.extended_resources) is not None
+
+
+def amounts_of(pod: Pod, reading: ClusterReading) -> Amounts:
+    """What a pod requests of CPU and memory; nothing if that cannot be read."""
+    with suppress(WireError):
+        return requests_of(reading.requests[pod.uid])
+    return Amounts()
