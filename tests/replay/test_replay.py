@@ -374,7 +374,11 @@ def test_jobs_share_a_nic_that_is_near(rule: Rule) -> None:
 
 def test_a_nic_is_no_ethernet_adapter() -> None:
     """DRANET offers all adapters of a node. One that does not say whether it has RDMA may have it."""
-    said = ({"dra.net/rdma": {"bool": False}}, {"dra.net/rdma": {"bool": True}}, {})
+    said: tuple[dict[str, dict[str, bool]], ...] = (
+        {"dra.net/rdma": {"bool": False}},
+        {"dra.net/rdma": {"bool": True}},
+        {},
+    )
     adapters = [{"name": f"net-{number}", "attributes": one} for number, one in enumerate(said)]
     fleet = fleet_of([], node_and_slice("a", dra_net=adapters))
     for rule in ("berth", "first fit"):

@@ -62,9 +62,9 @@ class Counting(Explainer):
         super().__init__(b.console.cache, b.console.cluster.evaluator, Policy(), clock)
         self.count = 0
 
-    def brief(self, uid: str, seconds: float) -> Brief | None:
+    def brief(self, *args: Any, **kwargs: Any) -> Brief | None:
         self.count += 1
-        return super().brief(uid, seconds)
+        return super().brief(*args, **kwargs)
 
 
 def questions(b: Berthing, explainer: Explainer) -> Questions:
