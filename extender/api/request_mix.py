@@ -8,13 +8,10 @@ WHOLE = 1000  # thousandths of a GPU
 
 
 class RequestShape(NamedTuple):
-    """The resources of a job: `gpus` GPUs of `milli` thousandths each; 1000 if `gpus` is above 1."""
+    """What a job asks for: `gpus` GPUs of `milli` thousandths each; 1000 if `gpus` is above 1."""
 
-    cpu: int
-    memory: int
     gpus: int
     milli: int
-    models: frozenset[str] = frozenset()  # GPU models that the job accepts; empty: any
 
 
 RequestMix = tuple[tuple[RequestShape, float], ...]
@@ -23,7 +20,7 @@ RequestMix = tuple[tuple[RequestShape, float], ...]
 
 def whole_gpus(count: int) -> RequestShape:
     """The shape of a job with `count` whole GPUs."""
-    return RequestShape(0, 0, count, WHOLE)
+    return RequestShape(count, WHOLE)
 
 
 # The mix before Berth has seen any job: the usual sizes on a machine with eight GPUs.

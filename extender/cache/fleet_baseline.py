@@ -128,7 +128,7 @@ def _rounded(jobs: float) -> float:
 def _shape(gpus: int, requested: int, most_memory: int) -> RequestShape:
     if gpus > 1 or not requested or not most_memory:
         return whole_gpus(gpus)
-    return RequestShape(0, 0, 1, min(max(-(-requested * 8 // most_memory), 1), 8) * _EIGHTH)
+    return RequestShape(1, min(max(-(-requested * 8 // most_memory), 1), 8) * _EIGHTH)
 
 
 def _requested(claim: Claim) -> _Requested | None:

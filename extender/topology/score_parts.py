@@ -3,10 +3,9 @@
 Nodes with equal capacities, taints, links and use share one score. So no part may read in what else they differ: the
 name and the labels of the node, and the names and the attributes of its devices.
 
-Fragmentation for an expected mix of jobs is the free GPU capacity that jobs can no longer use (FGD, USENIX ATC'23). A
-Host is the free CPU, memory and GPU capacity of a node; GPU capacity is in thousandths per GPU. A request mix has
-shapes of jobs with their shares. The expected fragment of a host is the free GPU capacity that an average job of the
-mix cannot use there. The gradient of a placement is the fragment that it adds; less is better.
+Fragmentation for an expected mix of jobs is the free GPU capacity that jobs can no longer use (FGD, USENIX ATC'23). GPU
+capacity is in thousandths per GPU. A request mix has shapes of jobs with their shares. A node's capacity is stranded as
+far as an average job of the mix cannot use it there. The gradient of a placement is what it strands; less is better.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from extender.allocation.nodes.places import Nearness
 from extender.api.gpu_topology import Fabric
 from extender.api.pod_annotations import PodIntent
 from extender.api.quantity import NANO, Quantity, whole_units
-from extender.api.request_mix import WHOLE, RequestMix, RequestShape
+from extender.api.request_mix import WHOLE, RequestMix
 from extender.base.bits import members
 from extender.base.text_limits import counted
 from extender.policy import Headroom, Policy, Weights
@@ -33,38 +32,6 @@ from extender.topology.sets import bandwidth, best_gbps, links_inside
 from extender.vendors import NIC, amount_of_memory, driver_of
 
 STEP = 0.08  # GPUs; gradients are rounded to this, so that nearly equal ones count as equal (docs/quality.md)
-
-
-class Host(NamedTuple):
-    """The free capacity of a node. `gpus` are thousandths of each GPU, sorted; CPU and memory as in RequestShape."""
-
-    model: str
-    cpu: int
-    memory: int
-    gpus: tuple[int, ...]
-
-
-def fits(host: Host, shape: RequestShape) -> bool:
-    """Whether the job fits on the host."""
-    if shape.cpu > host.cpu or shape.memory > host.memory:
-        return False
-    if shape.gpus and shape.models and host.model not in shape.models:
-        return False
-    return sum(free >= shape.milli for free in host.gpus) >= shape.gpus
-
-
-def fragment(host: Host, mix: RequestMix) -> float:
-    """The expected unusable part of the free GPU capacity, in thousandths of a GPU."""
-    free = sum(host.gpus)
-    expected = 0.0
-    for shape, share in mix:
-        if not shape.gpus or not fits(host, shape):
-            expected += share * free
-        else:
-            expected += share * sum(left for left in host.gpus if left < shape.milli)
-    return expected
-
-
 _GIB = 1 << 30
 _UNASKED = 0.15  # how much of `link` the links decide if the pod asked for none
 _TOO_SLOW = 0.25  # `link` just below what the pod asked for: a cheap GPU and a full node weigh less than the rest
@@ -399,7 +366,11 @@ def stranded(left: list[int], baseline: FleetBaseline) -> float:
 
 @lru_cache(maxsize=4096)  # thousands of nodes have a few dozen different amounts left
 def _stranded(left: tuple[int, ...], mix: RequestMix) -> float:
-    return fragment(Host("", 0, 0, left), mix)
+    free, expected = sum(left), 0.0
+    for shape, share in mix:
+        usable = [one for one in left if one >= shape.milli]
+        expected += share * (free - sum(usable) if 0 < shape.gpus <= len(usable) else free)
+    return expected
 
 
 def _links_left(choice: DeviceChoice, baseline: FleetBaseline) -> tuple[float | None, str]:

@@ -248,7 +248,7 @@ def test_request_mix_is_learned_in_steps() -> None:
     see(estimator, 36, 28, spec(1, "20Gi"))
     assert dict(estimator.mix(80 << 30)) == {
         whole_gpus(8): 0.5,
-        RequestShape(0, 0, 1, 250): 0.4375,
+        RequestShape(1, 250): 0.4375,
         whole_gpus(1): 0.0625,
     }
 
