@@ -22,6 +22,7 @@ from extender.defrag import RESERVED, Restart, gpus_of
 _HOUR = 3600.0
 _SERVES = "ReplicaSet"  # its pods lose nothing but the time of their start
 CLAIM = "claim "  # begins what stays and is no pod
+_OF_WANTED = "they are pods of the same group, job or owner as the wanted pods"
 OTHER_SCHEDULER = "another scheduler places them, maybe on the devices that became free"
 
 
@@ -37,11 +38,11 @@ class Movable:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Whose pods stay: above the priority, those of `group`, those of other schedulers unless `all_schedulers`."""
+    """Whose pods stay: above the priority, of the workloads `wanted`, of other schedulers unless `all_schedulers`."""
 
     now: datetime
     priority: int | None  # None: no priority is above it
-    group: GroupKey | None = None
+    wanted: frozenset[Hashable] = frozenset()  # what the wanted pods belong to, see PodFacts.belongs_to
     all_schedulers: bool = False
 
 
@@ -140,8 +141,8 @@ class _Movable:
     def _add(self, pods: list[Pod], claims: list[Claim]) -> None:
         group = next((key for pod in pods if (key := group_of(pod)) is not None), None)
         names = [str(pod.key) for pod in pods]
-        if group is not None and group == self._terms.group:
-            return self._stay("they are pods of the same group", names)
+        if not self._terms.wanted.isdisjoint(key for pod in pods for key in self._known[pod.uid].belongs_to):
+            return self._stay(_OF_WANTED, names)
         budgets: dict[str, int] = {}
         for pod in pods:
             if why := self._why_it_stays(pod):

@@ -5,7 +5,7 @@ Objects are added one after the other, and none of them is kept: a cluster may h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -31,6 +31,13 @@ class PodFacts:
     owner: tuple[str, str]  # kind and name of the controller; ('', '') if there is none
     labels: Mapping[str, str]
     started: datetime | None = None
+
+    @property
+    def belongs_to(self) -> frozenset[Hashable]:
+        """Its group, its jobs and its controller: with other pods of these it makes one workload."""
+        group = self.pod.membership.key if self.pod.membership is not None and self.pod.membership.key.name else None
+        owner = (self.pod.key.namespace, *self.owner) if self.owner[0] else None
+        return frozenset(one for one in (group, *self.pod.jobs, owner) if one is not None)
 
     @property
     def began(self) -> datetime | None:

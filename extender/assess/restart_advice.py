@@ -122,7 +122,7 @@ def advice_for(
     for one in wanted:
         check_wanted(one, snapshot, policy)
         priority = one.priority if terms.priority is None else terms.priority
-        own = replace(terms, priority=priority, group=one.group)
+        own = replace(terms, priority=priority, wanted=one.belong_to)
         if own not in known:
             known[own] = movable_pods(facts, snapshot, own)
         yield advise_restarts(facts, one, known[own], policy, Deadline(seconds, time.monotonic))

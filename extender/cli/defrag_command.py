@@ -132,7 +132,7 @@ def defrag_command(
         _check_level(level, reading, decided_by.policy)
     clock = datetime.now(UTC)
     now = newest_time(reading, clock) if snapshot else clock
-    terms = Terms(now, priority, None, all_schedulers)
+    terms = Terms(now, priority, all_schedulers=all_schedulers)
     with Screen(stderr=True).status("searching"):
         facts = facts_of(reading)
         reading.lacking += filter(None, [future_starts(facts, now)])

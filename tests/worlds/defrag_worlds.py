@@ -45,6 +45,7 @@ def running(
     gpus: Sequence[int],
     *,
     owner: str = "ReplicaSet",
+    owner_name: str = "",
     started: str = NOW,
     priority: int = 0,
     scheduler: str = SCHEDULER,
@@ -62,7 +63,8 @@ def running(
         if node:  # as Berth marks it
             claim["metadata"]["annotations"] = {"berth.dev/group": group}
     if owner:
-        reference = {"apiVersion": "apps/v1", "kind": owner, "name": f"{name}-owner", "uid": "o", "controller": True}
+        named = {"apiVersion": "apps/v1", "kind": owner, "name": owner_name or f"{name}-owner"}
+        reference = {**named, "uid": "o", "controller": True}
         pod["metadata"]["ownerReferences"] = [reference]
     pod["spec"] |= {"schedulerName": scheduler, "priority": priority, "tolerations": [tolerates] if tolerates else []}
     pod["status"]["startTime"] = started
