@@ -15,9 +15,10 @@ from typing import NamedTuple
 
 import structlog
 
-from extender.allocation import Features, Snapshot
+from extender.allocation import Features, Snapshot, tolerates
 from extender.allocation.what_if import hypothetical_snapshot
 from extender.api.fields import Json
+from extender.api.nodes import Node
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_amounts import NO_LIMIT
 from extender.api.pod_annotations import intent_of
@@ -136,7 +137,7 @@ def advise_restarts(
     deadline: Deadline,
 ) -> RestartAdvice:
     """Search until the deadline, and prove what was found."""
-    snapshot = facts.cache.snapshot()
+    snapshot, kept = _without_kept(facts.cache.snapshot(), wanted.asked)
     context = Evaluator(Features()).evaluation_context(snapshot, deadline)
     cluster = Cluster.of(snapshot, movable.left, policy, context)
     tried = list[Proved]()
@@ -166,7 +167,7 @@ def advise_restarts(
         found.waiting_gpus = sum(move.waiting_gpus for move in found.moves)
         found.waiting_cost = WAIT_COST * found.waiting_gpus
         found.cost = round(sum(one.cost for one in best.advice.restarts) + found.waiting_cost, 1)
-        _add_proof(found, wanted, best, len(snapshot.node_infos))
+        _add_proof(found, wanted, best, snapshot)
     if _needs_links(wanted.asked, policy):
         found.assumed_links = assumed(snapshot.node_infos[name] for name in found.placed_on)
     found.sentence = f"{found.wanted}: {_in_one_line(found)}"
@@ -177,7 +178,31 @@ def advise_restarts(
     if found.still_waits:
         found.sentence += f"; {_for_a_part(found, len(wanted.asked.pods))}"
     found.sentence += assumed_links([name for name in found.assumed_links if name not in nodes])
+    if kept:
+        named = ", ".join(kept[:_NAMED]) + ", …" * (len(kept) > _NAMED)
+        found.sentence += f"; {named} may be reserved by an earlier advice, and is not used: {_free(kept)} ends that"
     return found
+
+
+def _without_kept(snapshot: Snapshot, asked: Asked) -> tuple[Snapshot, list[str]]:
+    """The snapshot without the nodes that an earlier advice reserved, which still have its taint, and these nodes.
+
+    Pods that tolerate the taint already may be those for which the nodes are reserved.
+    """
+    infos = snapshot.node_infos
+    kept = sorted(name for name, info in infos.items() if _is_kept(info.node))
+    if not kept or any(map(_tolerates, asked.pods)):
+        return snapshot, []
+    left = {name: info for name, info in infos.items() if name not in kept}
+    return hypothetical_snapshot(snapshot, left, snapshot.version), kept
+
+
+def _tolerates(pod: Pod) -> bool:
+    return any(tolerates(one, RESERVED) for one in pod.tolerations)
+
+
+def _is_kept(node: Node) -> bool:
+    return any(taint.key == RESERVED.key for taint in node.taints)
 
 
 def _add_reason(found: RestartAdvice, cluster: Cluster, asked: Asked, movable: Movable, policy: Policy) -> None:
@@ -272,15 +297,15 @@ def _on_all_freed(facts: ClusterFacts, cluster: Cluster, wanted: Wanted, best: P
 
     Otherwise a restarted pod may take the devices of the first pods that end, before the last ones have ended.
     """
-    reserved = best.advice.reserved | _freed(best.advice)
+    reserved = best.advice.reserved | _freed(best.advice, cluster.snapshot)
     if reserved == best.advice.reserved or best.cost == inf:
         return best
     found = _proved_as_it_is(facts, cluster, wanted, replace(best.advice, reserved=reserved), policy)
     return found if found.cost <= best.cost else best
 
 
-def _freed(advice: Advice) -> frozenset[str]:
-    return frozenset(name for one in advice.restarts for name in one.nodes)
+def _freed(advice: Advice, snapshot: Snapshot) -> frozenset[str]:
+    return frozenset(name for one in advice.restarts for name in one.nodes & snapshot.node_infos.keys())
 
 
 def _proved_as_it_is(facts: ClusterFacts, cluster: Cluster, wanted: Wanted, advice: Advice, policy: Policy) -> Proved:
@@ -308,15 +333,15 @@ def _is_of(pod: Pod, wanted: Wanted) -> bool:
 
 def _proof_nodes(advice: Advice, snapshot: Snapshot) -> frozenset[str]:
     infos = snapshot.node_infos
-    first = {name for one in advice.restarts for name in one.nodes} | advice.reserved
+    first = _freed(advice, snapshot) | advice.reserved
     first |= {node for places in advice.places.values() for node in places.values()}
     others = sorted(infos.keys() - first, key=lambda name: (-free_devices(infos[name]), name))
-    return frozenset([*(first & infos.keys()), *others[: max(_PROOF_NODES - len(first), 0)]])
+    return frozenset([*first, *others[: max(_PROOF_NODES - len(first), 0)]])
 
 
-def _add_proof(found: RestartAdvice, wanted: Wanted, best: Proved, nodes: int) -> None:
+def _add_proof(found: RestartAdvice, wanted: Wanted, best: Proved, snapshot: Snapshot) -> None:
     """Say what the proof found, on so many of all nodes. Only a proved advice has commands."""
-    proof, needed = best.proof, [pod.uid for pod in wanted.asked.pods]
+    proof, needed, nodes = best.proof, [pod.uid for pod in wanted.asked.pods], len(snapshot.node_infos)
     placed = sorted(_placed_on(wanted, proof))
     part = "" if best.nodes == nodes else f"{best.nodes:,} of "
     on = f"the filter and the binds of berth serve, on {part}{counted(nodes, 'node')},"
@@ -328,7 +353,7 @@ def _add_proof(found: RestartAdvice, wanted: Wanted, best: Proved, nodes: int) -
     else:
         found.is_proved, found.placed_on = True, placed
         found.still_waits = _without_places(wanted.asked, proof.nodes)
-        found.commands = list(_commands(wanted.asked, found.reserved, best.advice))
+        found.commands = list(_commands(wanted.asked, found.reserved, best.advice, snapshot))
         moved = sum(not move.waiting_pods for move in found.moves)
         others = "all restarted pods" if moved == len(found.moves) else f"{moved} of {len(found.moves)} restarts"
         left = len(needed) - len(found.still_waits)
@@ -361,22 +386,27 @@ def _move(restart: Restart, proof: Proof) -> Move:
     )
 
 
-def _commands(wanted: Asked, reserved: Sequence[str], advice: Advice) -> Iterator[str]:
+def _free(nodes: Iterable[str]) -> str:
+    return f"kubectl taint nodes {' '.join(map(quote, nodes))} {RESERVED.key}:{RESERVED.effect}-"
+
+
+def _commands(wanted: Asked, reserved: Sequence[str], advice: Advice, snapshot: Snapshot) -> Iterator[str]:
     """The commands of kubectl that carry an advice out, in their order. Comments stand for what only the user can do.
 
     The nodes keep a taint that only the wanted pods tolerate until these have their places: otherwise the restarted
     pods, which their owners create at once, may take the nodes first.
     """
-    nodes, taint = " ".join(map(quote, reserved)), f"{RESERVED.key}:{RESERVED.effect}"
-    yield f"kubectl taint nodes {nodes} {RESERVED.key}=:{RESERVED.effect}"
+    fresh = [name for name in reserved if not _is_kept(snapshot.node_infos[name].node)]
+    if fresh:
+        yield f"kubectl taint nodes {' '.join(map(quote, fresh))} {RESERVED.key}=:{RESERVED.effect}"
     if not wanted.is_new:
-        yield from (_tolerate(pod) for pod in wanted.pods)
+        yield from (_tolerate(pod) for pod in wanted.pods if not _tolerates(pod))
     pods = chain.from_iterable(one.pods for one in advice.restarts)
     # If nodes where pods end are not reserved, the pods should end together, as in the proof: no command waits.
-    option = "" if _freed(advice) <= frozenset(reserved) else " --wait=false"
+    option = "" if _freed(advice, snapshot) <= frozenset(reserved) else " --wait=false"
     for _, together in groupby(pods, key=lambda pod: pod.key.namespace):
         yield _of_pods(list(together), "delete pod") + option
-    free = f"kubectl taint nodes {nodes} {taint}-"
+    free = _free(reserved)
     if wanted.is_new:
         yield f"# create the pods with this toleration: {json.dumps(_TOLERATION)}"
         yield f"# when they have nodes: {free}"

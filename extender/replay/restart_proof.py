@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
+from extender.api.nodes import Node
 from extender.api.pods import SCHEDULER, Pod
 from extender.api.resource_slices import PoolKey
 from extender.base.berth_errors import BerthError
@@ -126,8 +127,8 @@ class _Restarts:
 
         Wanted pods that do not exist yet come last, as the commands of an advice say.
         """
-        before = {name: self._cache.store.nodes[name] for name in sorted(self._reserved)}
-        for name, node in before.items():
+        free = {name: _without_taint(self._cache.store.nodes[name]) for name in sorted(self._reserved)}
+        for name, node in free.items():
             self._cache.apply_node(name, replace(node, taints=(*node.taints, RESERVED)))
         if not self._wanted.is_new:
             self._create(self._wanted)
@@ -137,7 +138,7 @@ class _Restarts:
             await self._rounds(lambda: not self._cluster.scheduler.has_work)
             self._create(self._wanted)
         await self._rounds(lambda: all(pod.uid in self._nodes for pod in self._wanted.pods))
-        for name, node in before.items():
+        for name, node in free.items():
             self._cache.apply_node(name, node)
         await self._rounds(lambda: not self._cluster.scheduler.has_work)
 
@@ -162,6 +163,11 @@ class _Restarts:
 
     def _bound(self, uid: str, node: str) -> None:
         self._nodes[uid] = node
+
+
+def _without_taint(node: Node) -> Node:
+    """The node without the taint of an earlier advice: a wanted pod that tolerates it may be the one it is for."""
+    return replace(node, taints=tuple(one for one in node.taints if one.key != RESERVED.key))
 
 
 class _Selecting:
