@@ -5,11 +5,12 @@ Pods that share a claim go together, and so do all pods of a group; a Job, a Job
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from extender.allocation import Snapshot, tolerates
+from extender.api.object_meta import ObjectKey
 from extender.api.pod_amounts import Amounts
 from extender.api.pod_groups import JOB_KINDS, GroupKey, GroupSource
 from extender.api.pods import SCHEDULER, Pod
@@ -34,6 +35,7 @@ class Movable:
     stays: dict[str, list[str]] = field(default_factory=dict)
     budgets: dict[str, int] = field(default_factory=dict)  # PodDisruptionBudget to the disruptions that it allows
     left: dict[str, Amounts] = field(default_factory=dict)  # of each node, what its pods leave
+    ending: list[Restart] = field(default_factory=list)  # what ends by itself; without pods, if these have ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,7 @@ class _Movable:
         for pods, own in parts.values():
             if pods and own:
                 self._add(sorted(pods.values(), key=lambda pod: pod.key), own)
+        self._add_ending(sorted(claims, key=lambda claim: claim.key), users)
         return self._found
 
     # -- pods that go together -------------------------------------------------------------------------------
@@ -124,6 +127,20 @@ class _Movable:
         for uid, one in self._facts.others.items():
             if not jobs.isdisjoint(one.pod.jobs):
                 self._pods[uid] = one.pod
+
+    def _add_ending(self, claims: Iterable[Claim], users: Mapping[ObjectKey, Sequence[str]]) -> None:
+        """The claims whose devices become free by themselves, with the pods that end. A pod is in one of them alone."""
+        seen = set[str]()
+        for claim in claims:
+            left = [uid for uid in users[claim.key] if uid not in self._facts.ended]
+            pods = [self._pods[uid] for uid in left if uid in self._pods and self._pods[uid].deleting]
+            if users[claim.key] and len(pods) == len(left):
+                own = tuple(pod for pod in pods if pod.uid not in seen)
+                seen.update(left)
+                amounts = {pod.uid: self._known[pod.uid].amounts for pod in own}
+                self._found.ending.append(
+                    Restart(f"{CLAIM}{claim.key}", own, (claim,), gpus_of(claim), 0.0, requests=amounts)
+                )
 
     # -- budgets ---------------------------------------------------------------------------------------------
 

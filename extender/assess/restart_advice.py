@@ -23,11 +23,12 @@ from extender.api.object_meta import ObjectKey
 from extender.api.pod_amounts import NO_LIMIT
 from extender.api.pod_annotations import intent_of
 from extender.api.pods import Pod
+from extender.api.resource_slices import PoolKey
 from extender.assess.movable_pods import Movable, Terms, movable_pods
 from extender.assess.pod_facts import ClusterFacts
 from extender.assess.wanted_pods import Wanted, check_wanted, wanted_group, wanted_pod
 from extender.base.deadline import Deadline, DeadlineExceeded
-from extender.base.text_limits import counted
+from extender.base.text_limits import counted, first_few
 from extender.cache import ClusterCache
 from extender.console import to_json
 from extender.defrag import (
@@ -61,6 +62,7 @@ _SENTENCES = {
 }
 _SILENT = 50  # the level of log lines: none of the proof has it
 _NAMED = 3  # pods in a sentence
+_POD = "pod "  # begins the names of pods among claims
 _PROOF_NODES = 256  # on which the pods are placed again: those of the advice, and the freest others
 
 
@@ -102,6 +104,7 @@ class RestartAdvice:
     is_proved: bool = False
     commands: list[str] = field(default_factory=list)
     reason: str = ""  # why most nodes have no room even then, or which budgets forbid it
+    ends: list[str] = field(default_factory=list)  # pods and claims, whose devices become free by themselves before
     over_budget: dict[str, int] = field(default_factory=dict)  # budget to the disruptions that room needs of it
     candidates: int = 0  # restarts that may be proposed
     stays: dict[str, list[str]] = field(default_factory=dict)  # reason to the pods that are never restarted
@@ -139,14 +142,19 @@ def advise_restarts(
     """Search until the deadline, and prove what was found."""
     snapshot, kept = _without_kept(facts.cache.snapshot(), wanted.asked)
     context = Evaluator(Features()).evaluation_context(snapshot, deadline)
-    cluster = Cluster.of(snapshot, movable.left, policy, context)
-    tried = list[Proved]()
+    cluster, ends, tried = Cluster.of(snapshot, movable.left, policy, context), tuple(movable.ending), list[Proved]()
+    with suppress(DeadlineExceeded):
+        ends = () if ends and cluster.place(wanted.asked) is not None else ends
+    cluster = cluster.without(ends)
 
     def prove_(advice: Advice) -> float:
-        tried.append(proved(facts, cluster, wanted, advice, policy))
+        tried.append(proved(facts, cluster, wanted, replace(advice, ends=ends), policy))
         return tried[-1].cost
 
     advice = advise(cluster, wanted.asked, movable.restarts, movable.budgets, prove_)
+    if ends and advice.verdict is Verdict.FITS:
+        advice = replace(advice, verdict=Verdict.ADVICE, reserved=frozenset(advice.nodes.values()))
+        prove_(advice)
     found = RestartAdvice(
         wanted.asked.text,
         advice.verdict.value,
@@ -167,6 +175,7 @@ def advise_restarts(
         found.waiting_gpus = sum(move.waiting_gpus for move in found.moves)
         found.waiting_cost = WAIT_COST * found.waiting_gpus
         found.cost = round(sum(one.cost for one in best.advice.restarts) + found.waiting_cost, 1)
+        found.ends = _awaited(best.advice, snapshot)
         _add_proof(found, wanted, best, snapshot)
     if _needs_links(wanted.asked, policy):
         found.assumed_links = assumed(snapshot.node_infos[name] for name in found.placed_on)
@@ -179,8 +188,9 @@ def advise_restarts(
         found.sentence += f"; {_for_a_part(found, len(wanted.asked.pods))}"
     found.sentence += assumed_links([name for name in found.assumed_links if name not in nodes])
     if kept:
-        named = ", ".join(kept[:_NAMED]) + ", …" * (len(kept) > _NAMED)
-        found.sentence += f"; {named} may be reserved by an earlier advice, and is not used: {_free(kept)} ends that"
+        is_one = "is" if len(kept) == 1 else "are"
+        told = f"may be reserved by an earlier advice, so {is_one} not used: {_free(kept)} ends that"
+        found.sentence += f"; {first_few(kept, _NAMED)} {told}"
     return found
 
 
@@ -257,13 +267,34 @@ def _in_one_line(found: RestartAdvice) -> str:
     restarts = counted(len(found.moves), "restart")
     if found.is_proved:
         cheapest = "" if found.is_cheapest else "; there may be a cheaper way"
-        return f"there is room after {restarts}, cost {found.cost:g} GPU-hours{cheapest}"
-    if found.moves:
+        if not found.moves:
+            return f"there is room on {', '.join(found.placed_on)}{_when_ended(found.ends)}, no restart"
+        ended = f",{_when_ended(found.ends)}" if found.ends else ""
+        return f"there is room after {restarts}, cost {found.cost:g} GPU-hours{ended}{cheapest}"
+    if found.proof:
         return f"no advice, {restarts} seemed to make room: {found.proof}"
     where = f" on {', '.join(found.placed_on)}" if found.placed_on else ""
     is_forbidden = found.verdict == Verdict.IMPOSSIBLE and found.over_budget
     said = _SENTENCES[_FORBIDDEN if is_forbidden else found.verdict]
     return f"{said}{where}" + (f": {found.reason}" if found.reason else "")
+
+
+def _awaited(advice: Advice, snapshot: Snapshot) -> list[str]:
+    """The pods that end by themselves on the reserved nodes, and the claims there of pods that have ended."""
+    infos = [snapshot.node_infos[name] for name in advice.reserved]
+    pools = {pool.key for info in infos for pool in info.inventory.pools}
+    own = [one for one in advice.ends if any(PoolKey(of.device.driver, of.device.pool) in pools for of in one.results)]
+    pods = sorted(f"{_POD}{pod.key}" for one in own for pod in one.pods)
+    return [*pods, *(one.name for one in own if not one.pods)]
+
+
+def _when_ended(ends: Sequence[str]) -> str:
+    pods = [name.removeprefix(_POD) for name in ends if name.startswith(_POD)]
+    claims = [name for name in ends if not name.startswith(_POD)]
+    verb = "pod {} has ended" if len(pods) == 1 else "pods {} have ended"
+    said = [verb.format(first_few(pods, _NAMED))] * bool(pods)
+    said += [f"Kubernetes has freed {first_few(claims, _NAMED)}"] * bool(claims)
+    return f" when {' and '.join(said)}"
 
 
 # -- the proof -------------------------------------------------------------------------------------------------------
@@ -314,7 +345,7 @@ def _proved_as_it_is(facts: ClusterFacts, cluster: Cluster, wanted: Wanted, advi
     left = cluster.without(advice.restarts).left
     total = {name: facts.allocatable.get(name, NO_LIMIT) for name in nodes}
     room = NodeRoom(total, {name: left.get(name, NO_LIMIT) for name in nodes})
-    proof = prove(facts.cache, room, wanted.asked, advice.restarts, advice.reserved, policy, own)
+    proof = prove(facts.cache, room, wanted.asked, advice.restarts, advice.reserved, policy, own, advice.ends)
     cost = sum(one.cost + WAIT_COST * one.waiting_gpus(_waiting(one, proof)) for one in advice.restarts)
     placed = sum(pod.uid in proof.nodes for pod in wanted.asked.pods)
     is_proved = (
@@ -354,11 +385,11 @@ def _add_proof(found: RestartAdvice, wanted: Wanted, best: Proved, snapshot: Sna
         found.is_proved, found.placed_on = True, placed
         found.still_waits = _without_places(wanted.asked, proof.nodes)
         found.commands = list(_commands(wanted.asked, found.reserved, best.advice, snapshot))
-        moved = sum(not move.waiting_pods for move in found.moves)
-        others = "all restarted pods" if moved == len(found.moves) else f"{moved} of {len(found.moves)} restarts"
+        moved, restarts = sum(not move.waiting_pods for move in found.moves), len(found.moves)
+        others = ", and all restarted pods" if moved == restarts else f", and {moved} of {restarts} restarts"
         left = len(needed) - len(found.still_waits)
         text = f"{left} of {len(needed)} pods of " * (left < len(needed)) + wanted.asked.text
-        found.proof = f"proved: {on} placed {text} on {', '.join(placed)}, and {others}"
+        found.proof = f"proved: {on} placed {text} on {', '.join(placed)}{others * bool(restarts)}"
 
 
 def _waiting(restart: Restart, proof: Proof) -> list[Pod]:
@@ -406,6 +437,10 @@ def _commands(wanted: Asked, reserved: Sequence[str], advice: Advice, snapshot: 
     option = "" if _freed(advice, snapshot) <= frozenset(reserved) else " --wait=false"
     for _, together in groupby(pods, key=lambda pod: pod.key.namespace):
         yield _of_pods(list(together), "delete pod") + option
+    awaited = set(_awaited(advice, snapshot))
+    ending = [pod for one in advice.ends for pod in one.pods if f"{_POD}{pod.key}" in awaited]
+    for _, together in groupby(sorted(ending, key=lambda pod: pod.key), key=lambda pod: pod.key.namespace):
+        yield _of_pods(list(together), "wait --for=delete --timeout=10m pod")
     free = _free(reserved)
     if wanted.is_new:
         yield f"# create the pods with this toleration: {json.dumps(_TOLERATION)}"

@@ -267,7 +267,8 @@ def _print(found: RestartAdvice) -> None:
             table.add_row(
                 "", f"{counted(found.waiting_gpus, 'GPU')} would wait", "", "", "", f"{found.waiting_cost:g}", ""
             )
-        screen.print(table)
+        if found.moves:
+            screen.print(table)
         screen.print(found.proof, style="green")
     for why, pods in sorted(found.stays.items(), key=lambda item: (-len(item[1]), item[0])):
         named = ", ".join(sorted(pods)[:_NAMED]) + (", …" if len(pods) > _NAMED else "")

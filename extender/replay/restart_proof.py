@@ -51,13 +51,17 @@ def prove(
     reserved: Iterable[str],
     policy: Policy,
     bound: Sequence[Pod] = (),
+    ended: Sequence[Restart] = (),
 ) -> Proof:
     """Place the wanted pods and those that are restarted on the nodes of `room`, which has what the others leave.
 
     `reserved` are the nodes that are to become free, `bound` the pods of the wanted group that have nodes already.
+    `ended` have ended by themselves.
     """
     try:
-        return in_virtual_time(_Restarts(cluster, room, wanted, restarts, frozenset(reserved), policy, bound).run())
+        return in_virtual_time(
+            _Restarts(cluster, room, wanted, restarts, frozenset(reserved), policy, bound, ended).run()
+        )
     except (BerthError, RuntimeError, ValueError) as error:
         return Proof(problem=str(error))
 
@@ -74,13 +78,14 @@ class _Restarts:
         reserved: frozenset[str],
         policy: Policy,
         bound: Sequence[Pod],
+        ended: Sequence[Restart],
     ) -> None:
         self._known = cluster
         self._room = room
         tolerant = tuple(replace(pod, tolerations=(*pod.tolerations, TOLERATION)) for pod in wanted.pods)
         self._wanted = replace(wanted, pods=tolerant)
         self._restarted = [again(one) for one in restarts]
-        self._freed = {claim.key for one in restarts for claim in one.claims}
+        self._freed = {claim.key for one in (*restarts, *ended) for claim in one.claims}
         self._reserved = reserved
         self._policy = policy
         self._bound_before = bound
