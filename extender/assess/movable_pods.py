@@ -74,8 +74,9 @@ class _Movable:
         self._add_pods_of_jobs()
         claims = [claim for claim in self._snapshot.claims.values() if _has_devices(claim)]
         for pod in self._pods.values():
-            if (group := group_of(pod)) is not None:
-                self._unite(pod.uid, group)
+            for group in (group_of(pod), self._known[pod.uid].gang):
+                if group is not None:
+                    self._unite(pod.uid, group)
         users = {claim.key: list(self._users(claim)) for claim in claims}
         for claim in claims:
             for uid in self._pods.keys() & set(users[claim.key]):
@@ -122,10 +123,11 @@ class _Movable:
         return "they are reserved for no pod that was read"
 
     def _add_pods_of_jobs(self) -> None:
-        """The pods without devices of Jobs that have some with devices: a launcher goes with its workers."""
-        jobs = {key for pod in self._pods.values() for key in pod.jobs}
+        """The pods without devices of Jobs and gangs that have some with devices: a launcher goes with its workers."""
+        known = [self._known[uid] for uid in self._pods]
+        keys = {key for one in known for key in (*one.pod.jobs, one.gang)} - {None}
         for uid, one in self._facts.others.items():
-            if not jobs.isdisjoint(one.pod.jobs):
+            if not keys.isdisjoint((*one.pod.jobs, one.gang)):
                 self._pods[uid] = one.pod
 
     def _add_ending(self, claims: Iterable[Claim], users: Mapping[ObjectKey, Sequence[str]]) -> None:
@@ -157,6 +159,7 @@ class _Movable:
 
     def _add(self, pods: list[Pod], claims: list[Claim]) -> None:
         group = next((key for pod in pods if (key := group_of(pod)) is not None), None)
+        gang = next((own for pod in pods if (own := self._known[pod.uid].gang) is not None), None)
         names = [str(pod.key) for pod in pods]
         if not self._terms.wanted.isdisjoint(key for pod in pods for key in self._known[pod.uid].belongs_to):
             return self._stay(_OF_WANTED, names)
@@ -177,24 +180,18 @@ class _Movable:
         owners = {one.pod.uid: one.owner for one in known}
         gpus = {claim.key: gpus_of(claim) for claim in claims}
         restart = Restart(
-            self._name(group, pods),
+            _name(group, gang, pods),
             tuple(pods),
             tuple(sorted(claims, key=lambda claim: claim.key)),
             sum(gpus.values()),
             sum(count * self._hours(claim, owners) for claim in claims if (count := gpus[claim.key])),
             max(one.priority for one in known),
             ", ".join(sorted({" ".join(owner) for owner in owners.values()})),
-            group is not None and group.source is not GroupSource.JOB,
+            gang is not None or (group is not None and group.source is not GroupSource.JOB),
             budgets,
             {one.pod.uid: one.amounts for one in known},
         )
         return self._found.restarts.append(restart)
-
-    def _name(self, group: GroupKey | None, pods: list[Pod]) -> str:
-        if group is not None:
-            kind = JOB_KINDS.get(group.source)
-            return f"{kind} {group}" if kind else f"group {group} ({group.source.value})"
-        return f"pod {pods[0].key}" + (f" and {len(pods) - 1} that share its claim" if len(pods) > 1 else "")
 
     def _hours(self, claim: Claim, owners: Mapping[str, tuple[str, str]]) -> float:
         """The hours since the first start of its pods; 0 if all of them only serve."""
@@ -225,3 +222,13 @@ class _Movable:
 
 def _has_devices(claim: Claim) -> bool:
     return claim.allocation is not None and any(not one.admin_access for one in claim.allocation.results)
+
+
+def _name(group: GroupKey | None, gang: tuple[str, str, str] | None, pods: list[Pod]) -> str:
+    if group is not None:
+        kind = JOB_KINDS.get(group.source)
+        return f"{kind} {group}" if kind else f"group {group} ({group.source.value})"
+    if gang is not None:
+        namespace, source, name = gang
+        return f"group {namespace}/{name} ({source})"
+    return f"pod {pods[0].key}" + (f" and {len(pods) - 1} that share its claim" if len(pods) > 1 else "")

@@ -279,8 +279,10 @@ def _described(described: Json) -> list[Json]:
     others = described.pop("shared_with", ())
     name, node, gpus = described.pop("name"), described.pop("node", ""), described.pop("gpus", ())
     started = f"2026-02-{28 - hours // 24:02}T{23 - hours % 24:02}:00:00Z"
+    notes = described.pop("notes", {})
     phase, terminates = described.pop("phase", ""), described.pop("terminates", False)
     pod, claim = running(name, node, gpus, started=started, **described)
+    pod["metadata"].setdefault("annotations", {}).update(notes)
     pod["status"] |= {"phase": phase} if phase else {}
     pod["metadata"] |= {"deletionTimestamp": "2026-02-28T23:00:00Z"} if terminates else {}
     pod["spec"]["containers"][0]["resources"]["requests"] = {"cpu": cpu}
