@@ -13,6 +13,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from extender.api.fields import Json, get, inner, integer, many, need, string
+from extender.api.foreign_gangs import FOREIGN_GANGS
 from extender.api.group_parts import (
     FOREIGN_PARTS,
     NO_PARTS,
@@ -174,7 +175,14 @@ _LABELS = (GroupSource.SCHEDULER_PLUGINS, GroupSource.KUEUE, GroupSource.LEADER_
 _SIZES = {GroupSource.KUEUE: _KUEUE_TOTAL, GroupSource.LEADER_WORKER_SET: _LWS_SIZE}
 # Annotations of pods, besides berth.dev/…. `berth snapshot` keeps them: a source may be an annotation.
 READ_ANNOTATIONS = frozenset(
-    {*(source.value for source in GroupSource), *_SIZES.values(), *_RANKS, *FOREIGN_TOPOLOGY, *FOREIGN_PARTS}
+    {
+        *(source.value for source in GroupSource),
+        *_SIZES.values(),
+        *_RANKS,
+        *FOREIGN_TOPOLOGY,
+        *FOREIGN_PARTS,
+        *FOREIGN_GANGS,
+    }
 )
 # What the sources of jobs name. A launcher has the labels of a Job, too, so that comes last. Volcano's annotation
 # scheduling.k8s.io/group-name is none of them: Volcano writes it to the pods of Deployments, too.

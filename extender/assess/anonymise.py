@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from extender.api.fields import Json
+from extender.api.foreign_gangs import FOREIGN_GANGS, VOLCANO_MADE
 from extender.api.group_parts import FOREIGN_PARTS, NAMES_OF_PARTS, OWN_PARTS, PART_ANNOTATION, bound_part_of
 from extender.api.group_topology import FOREIGN_TOPOLOGY, ONE_NODE, OWN_TOPOLOGY, REQUIRED, Level, level_label
 from extender.api.pod_annotations import ANNOTATION_READERS
@@ -50,7 +51,7 @@ from extender.vendors import CLIQUE_LABEL, CLIQUE_LABELS, PLUGIN_RESOURCES
 _DEFAULT_LEVELS = Policy().group_levels
 _TOPOLOGY = {*_DEFAULT_LEVELS, *CLIQUE_LABELS, "topology.kubernetes.io/zone", "topology.kubernetes.io/region"}
 _PRODUCTS = set(PLUGIN_RESOURCES.values()) - {""}
-_GROUPS = {LWS_NAME, *(source.value for source in GroupSource), *NAMES_OF_PARTS}
+_GROUPS = {LWS_NAME, *(source.value for source in GroupSource), *NAMES_OF_PARTS, *FOREIGN_GANGS}
 _LEVELS = {*OWN_TOPOLOGY, *OWN_PARTS, *FOREIGN_TOPOLOGY, *FOREIGN_PARTS} - _GROUPS  # annotations that may name levels
 _ASKED = {*OWN_ANNOTATIONS, *ANNOTATION_READERS, *READ_ANNOTATIONS}
 _HOSTNAME = "kubernetes.io/hostname"
@@ -306,8 +307,8 @@ class _Names:
     def annotations(self, given: Json) -> Json:
         found = {}
         for name, value in given.items():
-            if name in _GROUPS:
-                found[name] = self.of("group", value)
+            if name in _GROUPS:  # Volcano's own names keep their beginning: they name no gang
+                found[name] = self.of("podgroup" if str(value).startswith(VOLCANO_MADE) else "group", value)
             elif name in _ASKED and _PLAIN.fullmatch(str(value)):
                 found[name] = self._keep(value)
             elif name in _LEVELS:

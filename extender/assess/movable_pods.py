@@ -5,11 +5,12 @@ Pods that share a claim go together, and so do all pods of a group; a Job, a Job
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from extender.allocation import Snapshot, tolerates
+from extender.api.object_meta import ObjectKey
 from extender.api.pod_amounts import Amounts
 from extender.api.pod_groups import JOB_KINDS, GroupKey, GroupSource
 from extender.api.pods import SCHEDULER, Pod
@@ -22,6 +23,7 @@ from extender.defrag import RESERVED, Restart, gpus_of
 _HOUR = 3600.0
 _SERVES = "ReplicaSet"  # its pods lose nothing but the time of their start
 CLAIM = "claim "  # begins what stays and is no pod
+_OF_WANTED = "they are pods of the same group, job or owner as the wanted pods"
 OTHER_SCHEDULER = "another scheduler places them, maybe on the devices that became free"
 
 
@@ -33,15 +35,16 @@ class Movable:
     stays: dict[str, list[str]] = field(default_factory=dict)
     budgets: dict[str, int] = field(default_factory=dict)  # PodDisruptionBudget to the disruptions that it allows
     left: dict[str, Amounts] = field(default_factory=dict)  # of each node, what its pods leave
+    ending: list[Restart] = field(default_factory=list)  # what ends by itself; without pods, if these have ended
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Whose pods stay: above the priority, those of `group`, those of other schedulers unless `all_schedulers`."""
+    """Whose pods stay: above the priority, of the workloads `wanted`, of other schedulers unless `all_schedulers`."""
 
     now: datetime
     priority: int | None  # None: no priority is above it
-    group: GroupKey | None = None
+    wanted: frozenset[Hashable] = frozenset()  # what the wanted pods belong to, see PodFacts.belongs_to
     all_schedulers: bool = False
 
 
@@ -71,8 +74,9 @@ class _Movable:
         self._add_pods_of_jobs()
         claims = [claim for claim in self._snapshot.claims.values() if _has_devices(claim)]
         for pod in self._pods.values():
-            if (group := group_of(pod)) is not None:
-                self._unite(pod.uid, group)
+            for group in (group_of(pod), self._known[pod.uid].gang):
+                if group is not None:
+                    self._unite(pod.uid, group)
         users = {claim.key: list(self._users(claim)) for claim in claims}
         for claim in claims:
             for uid in self._pods.keys() & set(users[claim.key]):
@@ -87,6 +91,7 @@ class _Movable:
         for pods, own in parts.values():
             if pods and own:
                 self._add(sorted(pods.values(), key=lambda pod: pod.key), own)
+        self._add_ending(sorted(claims, key=lambda claim: claim.key), users)
         return self._found
 
     # -- pods that go together -------------------------------------------------------------------------------
@@ -118,11 +123,26 @@ class _Movable:
         return "they are reserved for no pod that was read"
 
     def _add_pods_of_jobs(self) -> None:
-        """The pods without devices of Jobs that have some with devices: a launcher goes with its workers."""
-        jobs = {key for pod in self._pods.values() for key in pod.jobs}
+        """The pods without devices of Jobs and gangs that have some with devices: a launcher goes with its workers."""
+        known = [self._known[uid] for uid in self._pods]
+        keys = {key for one in known for key in (*one.pod.jobs, one.gang)} - {None}
         for uid, one in self._facts.others.items():
-            if not jobs.isdisjoint(one.pod.jobs):
+            if not keys.isdisjoint((*one.pod.jobs, one.gang)):
                 self._pods[uid] = one.pod
+
+    def _add_ending(self, claims: Iterable[Claim], users: Mapping[ObjectKey, Sequence[str]]) -> None:
+        """The claims whose devices become free by themselves, with the pods that end. A pod is in one of them alone."""
+        seen = set[str]()
+        for claim in claims:
+            left = [uid for uid in users[claim.key] if uid not in self._facts.ended]
+            pods = [self._pods[uid] for uid in left if uid in self._pods and self._pods[uid].deleting]
+            if users[claim.key] and len(pods) == len(left):
+                own = tuple(pod for pod in pods if pod.uid not in seen)
+                seen.update(left)
+                amounts = {pod.uid: self._known[pod.uid].amounts for pod in own}
+                self._found.ending.append(
+                    Restart(f"{CLAIM}{claim.key}", own, (claim,), gpus_of(claim), 0.0, requests=amounts)
+                )
 
     # -- budgets ---------------------------------------------------------------------------------------------
 
@@ -139,9 +159,10 @@ class _Movable:
 
     def _add(self, pods: list[Pod], claims: list[Claim]) -> None:
         group = next((key for pod in pods if (key := group_of(pod)) is not None), None)
+        gang = next((own for pod in pods if (own := self._known[pod.uid].gang) is not None), None)
         names = [str(pod.key) for pod in pods]
-        if group is not None and group == self._terms.group:
-            return self._stay("they are pods of the same group", names)
+        if not self._terms.wanted.isdisjoint(key for pod in pods for key in self._known[pod.uid].belongs_to):
+            return self._stay(_OF_WANTED, names)
         budgets: dict[str, int] = {}
         for pod in pods:
             if why := self._why_it_stays(pod):
@@ -159,24 +180,18 @@ class _Movable:
         owners = {one.pod.uid: one.owner for one in known}
         gpus = {claim.key: gpus_of(claim) for claim in claims}
         restart = Restart(
-            self._name(group, pods),
+            _name(group, gang, pods),
             tuple(pods),
             tuple(sorted(claims, key=lambda claim: claim.key)),
             sum(gpus.values()),
             sum(count * self._hours(claim, owners) for claim in claims if (count := gpus[claim.key])),
             max(one.priority for one in known),
             ", ".join(sorted({" ".join(owner) for owner in owners.values()})),
-            group is not None and group.source is not GroupSource.JOB,
+            gang is not None or (group is not None and group.source is not GroupSource.JOB),
             budgets,
             {one.pod.uid: one.amounts for one in known},
         )
         return self._found.restarts.append(restart)
-
-    def _name(self, group: GroupKey | None, pods: list[Pod]) -> str:
-        if group is not None:
-            kind = JOB_KINDS.get(group.source)
-            return f"{kind} {group}" if kind else f"group {group} ({group.source.value})"
-        return f"pod {pods[0].key}" + (f" and {len(pods) - 1} that share its claim" if len(pods) > 1 else "")
 
     def _hours(self, claim: Claim, owners: Mapping[str, tuple[str, str]]) -> float:
         """The hours since the first start of its pods; 0 if all of them only serve."""
@@ -207,3 +222,13 @@ class _Movable:
 
 def _has_devices(claim: Claim) -> bool:
     return claim.allocation is not None and any(not one.admin_access for one in claim.allocation.results)
+
+
+def _name(group: GroupKey | None, gang: tuple[str, str, str] | None, pods: list[Pod]) -> str:
+    if group is not None:
+        kind = JOB_KINDS.get(group.source)
+        return f"{kind} {group}" if kind else f"group {group} ({group.source.value})"
+    if gang is not None:
+        namespace, source, name = gang
+        return f"group {namespace}/{name} ({source})"
+    return f"pod {pods[0].key}" + (f" and {len(pods) - 1} that share its claim" if len(pods) > 1 else "")

@@ -5,11 +5,12 @@ Objects are added one after the other, and none of them is kept: a cluster may h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from extender.api.fields import Json, inner, integer, many, naming, need, string, string_map
+from extender.api.foreign_gangs import foreign_gang
 from extender.api.pod_affinity import LabelSelector, label_selector
 from extender.api.pod_amounts import Amounts, allocatable_of, requests_of
 from extender.api.pods import Pod, decode_pod
@@ -31,6 +32,14 @@ class PodFacts:
     owner: tuple[str, str]  # kind and name of the controller; ('', '') if there is none
     labels: Mapping[str, str]
     started: datetime | None = None
+    gang: tuple[str, str, str] | None = None  # namespace, annotation and name of a gang of another scheduler
+
+    @property
+    def belongs_to(self) -> frozenset[Hashable]:
+        """Its group, its jobs and its controller: with other pods of these it makes one workload."""
+        group = self.pod.membership.key if self.pod.membership is not None and self.pod.membership.key.name else None
+        owner = (self.pod.key.namespace, *self.owner) if self.owner[0] else None
+        return frozenset(one for one in (group, *self.pod.jobs, self.gang, owner) if one is not None)
 
     @property
     def began(self) -> datetime | None:
@@ -54,7 +63,7 @@ class ClusterFacts:
 
     cache: ClusterCache
     pods: dict[str, PodFacts] = field(default_factory=dict)  # that may have devices, or are of a group; by UID
-    others: dict[str, PodFacts] = field(default_factory=dict)  # of Jobs, without devices; by UID
+    others: dict[str, PodFacts] = field(default_factory=dict)  # of Jobs and gangs, without devices; by UID
     ended: set[str] = field(default_factory=set)  # UIDs of pods that may have had devices
     allocatable: dict[str, Amounts] = field(default_factory=dict)  # by node
     used: dict[str, Amounts] = field(default_factory=dict)  # by node: what pods without devices request
@@ -79,7 +88,7 @@ class ClusterFacts:
             self.pods[pod.uid] = _facts(obj, pod)
         elif pod.node_name:
             self.used[pod.node_name] = self.used.get(pod.node_name, Amounts()).plus(requests_of(obj))
-            if pod.jobs:
+            if pod.jobs or foreign_gang(inner(obj, "metadata", "")):
                 self.others[pod.uid] = _facts(obj, pod)
 
     def left(self) -> dict[str, Amounts]:
@@ -136,7 +145,7 @@ def time_of(text: object) -> datetime | None:
 
 
 def _facts(obj: Json, pod: Pod) -> PodFacts:
-    priority = inner(obj, "spec", "").get("priority")
+    priority, gang = inner(obj, "spec", "").get("priority"), foreign_gang(inner(obj, "metadata", ""))
     return PodFacts(
         pod,
         requests_of(obj),
@@ -144,6 +153,7 @@ def _facts(obj: Json, pod: Pod) -> PodFacts:
         _owner(obj),
         string_map(inner(obj, "metadata", ""), "labels", "metadata"),
         time_of(inner(obj, "status", "").get("startTime")),
+        (pod.key.namespace, *gang) if gang is not None else None,
     )
 
 

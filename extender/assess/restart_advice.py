@@ -15,18 +15,20 @@ from typing import NamedTuple
 
 import structlog
 
-from extender.allocation import Features, Snapshot
+from extender.allocation import Features, Snapshot, tolerates
 from extender.allocation.what_if import hypothetical_snapshot
 from extender.api.fields import Json
+from extender.api.nodes import Node
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_amounts import NO_LIMIT
 from extender.api.pod_annotations import intent_of
 from extender.api.pods import Pod
+from extender.api.resource_slices import PoolKey
 from extender.assess.movable_pods import Movable, Terms, movable_pods
 from extender.assess.pod_facts import ClusterFacts
 from extender.assess.wanted_pods import Wanted, check_wanted, wanted_group, wanted_pod
 from extender.base.deadline import Deadline, DeadlineExceeded
-from extender.base.text_limits import counted
+from extender.base.text_limits import counted, first_few
 from extender.cache import ClusterCache
 from extender.console import to_json
 from extender.defrag import (
@@ -60,6 +62,7 @@ _SENTENCES = {
 }
 _SILENT = 50  # the level of log lines: none of the proof has it
 _NAMED = 3  # pods in a sentence
+_POD = "pod "  # begins the names of pods among claims
 _PROOF_NODES = 256  # on which the pods are placed again: those of the advice, and the freest others
 
 
@@ -101,6 +104,7 @@ class RestartAdvice:
     is_proved: bool = False
     commands: list[str] = field(default_factory=list)
     reason: str = ""  # why most nodes have no room even then, or which budgets forbid it
+    ends: list[str] = field(default_factory=list)  # pods and claims, whose devices become free by themselves before
     over_budget: dict[str, int] = field(default_factory=dict)  # budget to the disruptions that room needs of it
     candidates: int = 0  # restarts that may be proposed
     stays: dict[str, list[str]] = field(default_factory=dict)  # reason to the pods that are never restarted
@@ -122,7 +126,7 @@ def advice_for(
     for one in wanted:
         check_wanted(one, snapshot, policy)
         priority = one.priority if terms.priority is None else terms.priority
-        own = replace(terms, priority=priority, group=one.group)
+        own = replace(terms, priority=priority, wanted=one.belong_to)
         if own not in known:
             known[own] = movable_pods(facts, snapshot, own)
         yield advise_restarts(facts, one, known[own], policy, Deadline(seconds, time.monotonic))
@@ -136,16 +140,21 @@ def advise_restarts(
     deadline: Deadline,
 ) -> RestartAdvice:
     """Search until the deadline, and prove what was found."""
-    snapshot = facts.cache.snapshot()
+    snapshot, kept = _without_kept(facts.cache.snapshot(), wanted.asked)
     context = Evaluator(Features()).evaluation_context(snapshot, deadline)
-    cluster = Cluster.of(snapshot, movable.left, policy, context)
-    tried = list[Proved]()
+    cluster, ends, tried = Cluster.of(snapshot, movable.left, policy, context), tuple(movable.ending), list[Proved]()
+    with suppress(DeadlineExceeded):
+        ends = () if ends and cluster.place(wanted.asked) is not None else ends
+    cluster = cluster.without(ends)
 
     def prove_(advice: Advice) -> float:
-        tried.append(proved(facts, cluster, wanted, advice, policy))
+        tried.append(proved(facts, cluster, wanted, replace(advice, ends=ends), policy))
         return tried[-1].cost
 
     advice = advise(cluster, wanted.asked, movable.restarts, movable.budgets, prove_)
+    if ends and advice.verdict is Verdict.FITS:
+        advice = replace(advice, verdict=Verdict.ADVICE, reserved=frozenset(advice.nodes.values()))
+        prove_(advice)
     found = RestartAdvice(
         wanted.asked.text,
         advice.verdict.value,
@@ -166,7 +175,8 @@ def advise_restarts(
         found.waiting_gpus = sum(move.waiting_gpus for move in found.moves)
         found.waiting_cost = WAIT_COST * found.waiting_gpus
         found.cost = round(sum(one.cost for one in best.advice.restarts) + found.waiting_cost, 1)
-        _add_proof(found, wanted, best, len(snapshot.node_infos))
+        found.ends = _awaited(best.advice, snapshot)
+        _add_proof(found, wanted, best, snapshot)
     if _needs_links(wanted.asked, policy):
         found.assumed_links = assumed(snapshot.node_infos[name] for name in found.placed_on)
     found.sentence = f"{found.wanted}: {_in_one_line(found)}"
@@ -177,7 +187,32 @@ def advise_restarts(
     if found.still_waits:
         found.sentence += f"; {_for_a_part(found, len(wanted.asked.pods))}"
     found.sentence += assumed_links([name for name in found.assumed_links if name not in nodes])
+    if kept:
+        is_one = "is" if len(kept) == 1 else "are"
+        told = f"may be reserved by an earlier advice, so {is_one} not used: {_free(kept)} ends that"
+        found.sentence += f"; {first_few(kept, _NAMED)} {told}"
     return found
+
+
+def _without_kept(snapshot: Snapshot, asked: Asked) -> tuple[Snapshot, list[str]]:
+    """The snapshot without the nodes that an earlier advice reserved, which still have its taint, and these nodes.
+
+    Pods that tolerate the taint already may be those for which the nodes are reserved.
+    """
+    infos = snapshot.node_infos
+    kept = sorted(name for name, info in infos.items() if _is_kept(info.node))
+    if not kept or any(map(_tolerates, asked.pods)):
+        return snapshot, []
+    left = {name: info for name, info in infos.items() if name not in kept}
+    return hypothetical_snapshot(snapshot, left, snapshot.version), kept
+
+
+def _tolerates(pod: Pod) -> bool:
+    return any(tolerates(one, RESERVED) for one in pod.tolerations)
+
+
+def _is_kept(node: Node) -> bool:
+    return any(taint.key == RESERVED.key for taint in node.taints)
 
 
 def _add_reason(found: RestartAdvice, cluster: Cluster, asked: Asked, movable: Movable, policy: Policy) -> None:
@@ -232,13 +267,34 @@ def _in_one_line(found: RestartAdvice) -> str:
     restarts = counted(len(found.moves), "restart")
     if found.is_proved:
         cheapest = "" if found.is_cheapest else "; there may be a cheaper way"
-        return f"there is room after {restarts}, cost {found.cost:g} GPU-hours{cheapest}"
-    if found.moves:
+        if not found.moves:
+            return f"there is room on {', '.join(found.placed_on)}{_when_ended(found.ends)}, no restart"
+        ended = f",{_when_ended(found.ends)}" if found.ends else ""
+        return f"there is room after {restarts}, cost {found.cost:g} GPU-hours{ended}{cheapest}"
+    if found.proof:
         return f"no advice, {restarts} seemed to make room: {found.proof}"
     where = f" on {', '.join(found.placed_on)}" if found.placed_on else ""
     is_forbidden = found.verdict == Verdict.IMPOSSIBLE and found.over_budget
     said = _SENTENCES[_FORBIDDEN if is_forbidden else found.verdict]
     return f"{said}{where}" + (f": {found.reason}" if found.reason else "")
+
+
+def _awaited(advice: Advice, snapshot: Snapshot) -> list[str]:
+    """The pods that end by themselves on the reserved nodes, and the claims there of pods that have ended."""
+    infos = [snapshot.node_infos[name] for name in advice.reserved]
+    pools = {pool.key for info in infos for pool in info.inventory.pools}
+    own = [one for one in advice.ends if any(PoolKey(of.device.driver, of.device.pool) in pools for of in one.results)]
+    pods = sorted(f"{_POD}{pod.key}" for one in own for pod in one.pods)
+    return [*pods, *(one.name for one in own if not one.pods)]
+
+
+def _when_ended(ends: Sequence[str]) -> str:
+    pods = [name.removeprefix(_POD) for name in ends if name.startswith(_POD)]
+    claims = [name for name in ends if not name.startswith(_POD)]
+    verb = "pod {} has ended" if len(pods) == 1 else "pods {} have ended"
+    said = [verb.format(first_few(pods, _NAMED))] * bool(pods)
+    said += [f"Kubernetes has freed {first_few(claims, _NAMED)}"] * bool(claims)
+    return f" when {' and '.join(said)}"
 
 
 # -- the proof -------------------------------------------------------------------------------------------------------
@@ -272,15 +328,15 @@ def _on_all_freed(facts: ClusterFacts, cluster: Cluster, wanted: Wanted, best: P
 
     Otherwise a restarted pod may take the devices of the first pods that end, before the last ones have ended.
     """
-    reserved = best.advice.reserved | _freed(best.advice)
+    reserved = best.advice.reserved | _freed(best.advice, cluster.snapshot)
     if reserved == best.advice.reserved or best.cost == inf:
         return best
     found = _proved_as_it_is(facts, cluster, wanted, replace(best.advice, reserved=reserved), policy)
     return found if found.cost <= best.cost else best
 
 
-def _freed(advice: Advice) -> frozenset[str]:
-    return frozenset(name for one in advice.restarts for name in one.nodes)
+def _freed(advice: Advice, snapshot: Snapshot) -> frozenset[str]:
+    return frozenset(name for one in advice.restarts for name in one.nodes & snapshot.node_infos.keys())
 
 
 def _proved_as_it_is(facts: ClusterFacts, cluster: Cluster, wanted: Wanted, advice: Advice, policy: Policy) -> Proved:
@@ -289,7 +345,7 @@ def _proved_as_it_is(facts: ClusterFacts, cluster: Cluster, wanted: Wanted, advi
     left = cluster.without(advice.restarts).left
     total = {name: facts.allocatable.get(name, NO_LIMIT) for name in nodes}
     room = NodeRoom(total, {name: left.get(name, NO_LIMIT) for name in nodes})
-    proof = prove(facts.cache, room, wanted.asked, advice.restarts, advice.reserved, policy, own)
+    proof = prove(facts.cache, room, wanted.asked, advice.restarts, advice.reserved, policy, own, advice.ends)
     cost = sum(one.cost + WAIT_COST * one.waiting_gpus(_waiting(one, proof)) for one in advice.restarts)
     placed = sum(pod.uid in proof.nodes for pod in wanted.asked.pods)
     is_proved = (
@@ -308,15 +364,15 @@ def _is_of(pod: Pod, wanted: Wanted) -> bool:
 
 def _proof_nodes(advice: Advice, snapshot: Snapshot) -> frozenset[str]:
     infos = snapshot.node_infos
-    first = {name for one in advice.restarts for name in one.nodes} | advice.reserved
+    first = _freed(advice, snapshot) | advice.reserved
     first |= {node for places in advice.places.values() for node in places.values()}
     others = sorted(infos.keys() - first, key=lambda name: (-free_devices(infos[name]), name))
-    return frozenset([*(first & infos.keys()), *others[: max(_PROOF_NODES - len(first), 0)]])
+    return frozenset([*first, *others[: max(_PROOF_NODES - len(first), 0)]])
 
 
-def _add_proof(found: RestartAdvice, wanted: Wanted, best: Proved, nodes: int) -> None:
+def _add_proof(found: RestartAdvice, wanted: Wanted, best: Proved, snapshot: Snapshot) -> None:
     """Say what the proof found, on so many of all nodes. Only a proved advice has commands."""
-    proof, needed = best.proof, [pod.uid for pod in wanted.asked.pods]
+    proof, needed, nodes = best.proof, [pod.uid for pod in wanted.asked.pods], len(snapshot.node_infos)
     placed = sorted(_placed_on(wanted, proof))
     part = "" if best.nodes == nodes else f"{best.nodes:,} of "
     on = f"the filter and the binds of berth serve, on {part}{counted(nodes, 'node')},"
@@ -328,12 +384,12 @@ def _add_proof(found: RestartAdvice, wanted: Wanted, best: Proved, nodes: int) -
     else:
         found.is_proved, found.placed_on = True, placed
         found.still_waits = _without_places(wanted.asked, proof.nodes)
-        found.commands = list(_commands(wanted.asked, found.reserved, best.advice))
-        moved = sum(not move.waiting_pods for move in found.moves)
-        others = "all restarted pods" if moved == len(found.moves) else f"{moved} of {len(found.moves)} restarts"
+        found.commands = list(_commands(wanted.asked, found.reserved, best.advice, snapshot))
+        moved, restarts = sum(not move.waiting_pods for move in found.moves), len(found.moves)
+        others = ", and all restarted pods" if moved == restarts else f", and {moved} of {restarts} restarts"
         left = len(needed) - len(found.still_waits)
         text = f"{left} of {len(needed)} pods of " * (left < len(needed)) + wanted.asked.text
-        found.proof = f"proved: {on} placed {text} on {', '.join(placed)}, and {others}"
+        found.proof = f"proved: {on} placed {text} on {', '.join(placed)}{others * bool(restarts)}"
 
 
 def _waiting(restart: Restart, proof: Proof) -> list[Pod]:
@@ -361,22 +417,31 @@ def _move(restart: Restart, proof: Proof) -> Move:
     )
 
 
-def _commands(wanted: Asked, reserved: Sequence[str], advice: Advice) -> Iterator[str]:
+def _free(nodes: Iterable[str]) -> str:
+    return f"kubectl taint nodes {' '.join(map(quote, nodes))} {RESERVED.key}:{RESERVED.effect}-"
+
+
+def _commands(wanted: Asked, reserved: Sequence[str], advice: Advice, snapshot: Snapshot) -> Iterator[str]:
     """The commands of kubectl that carry an advice out, in their order. Comments stand for what only the user can do.
 
     The nodes keep a taint that only the wanted pods tolerate until these have their places: otherwise the restarted
     pods, which their owners create at once, may take the nodes first.
     """
-    nodes, taint = " ".join(map(quote, reserved)), f"{RESERVED.key}:{RESERVED.effect}"
-    yield f"kubectl taint nodes {nodes} {RESERVED.key}=:{RESERVED.effect}"
+    fresh = [name for name in reserved if not _is_kept(snapshot.node_infos[name].node)]
+    if fresh:
+        yield f"kubectl taint nodes {' '.join(map(quote, fresh))} {RESERVED.key}=:{RESERVED.effect}"
     if not wanted.is_new:
-        yield from (_tolerate(pod) for pod in wanted.pods)
+        yield from (_tolerate(pod) for pod in wanted.pods if not _tolerates(pod))
     pods = chain.from_iterable(one.pods for one in advice.restarts)
     # If nodes where pods end are not reserved, the pods should end together, as in the proof: no command waits.
-    option = "" if _freed(advice) <= frozenset(reserved) else " --wait=false"
+    option = "" if _freed(advice, snapshot) <= frozenset(reserved) else " --wait=false"
     for _, together in groupby(pods, key=lambda pod: pod.key.namespace):
         yield _of_pods(list(together), "delete pod") + option
-    free = f"kubectl taint nodes {nodes} {taint}-"
+    awaited = set(_awaited(advice, snapshot))
+    ending = [pod for one in advice.ends for pod in one.pods if f"{_POD}{pod.key}" in awaited]
+    for _, together in groupby(sorted(ending, key=lambda pod: pod.key), key=lambda pod: pod.key.namespace):
+        yield _of_pods(list(together), "wait --for=delete --timeout=10m pod")
+    free = _free(reserved)
     if wanted.is_new:
         yield f"# create the pods with this toleration: {json.dumps(_TOLERATION)}"
         yield f"# when they have nodes: {free}"

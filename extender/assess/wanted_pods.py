@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from extender.allocation import Snapshot
@@ -35,12 +35,13 @@ _PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical":
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The pods, their priority, and their group."""
+    """The pods, their priority, their group, and the workloads whose other pods they need."""
 
     asked: Asked
     priority: int = 0
     unknown_class: str = ""  # the PriorityClass of new pods, of which the priority is not known
     group: GroupKey | None = None
+    belong_to: frozenset[Hashable] = frozenset()  # see PodFacts.belongs_to
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +166,7 @@ def _waiting(facts: ClusterFacts, pods: Sequence[Pod], text: str) -> Wanted:
         Asked(text, tuple(pods), requests=asked, is_new=False),
         min(one.priority for one in known.values()),
         group=membership.key if membership is not None else None,
+        belong_to=frozenset().union(*(one.belongs_to for one in known.values())),
     )
 
 

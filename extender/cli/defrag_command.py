@@ -132,7 +132,7 @@ def defrag_command(
         _check_level(level, reading, decided_by.policy)
     clock = datetime.now(UTC)
     now = newest_time(reading, clock) if snapshot else clock
-    terms = Terms(now, priority, None, all_schedulers)
+    terms = Terms(now, priority, all_schedulers=all_schedulers)
     with Screen(stderr=True).status("searching"):
         facts = facts_of(reading)
         reading.lacking += filter(None, [future_starts(facts, now)])
@@ -267,7 +267,8 @@ def _print(found: RestartAdvice) -> None:
             table.add_row(
                 "", f"{counted(found.waiting_gpus, 'GPU')} would wait", "", "", "", f"{found.waiting_cost:g}", ""
             )
-        screen.print(table)
+        if found.moves:
+            screen.print(table)
         screen.print(found.proof, style="green")
     for why, pods in sorted(found.stays.items(), key=lambda item: (-len(item[1]), item[0])):
         named = ", ".join(sorted(pods)[:_NAMED]) + (", …" if len(pods) > _NAMED else "")

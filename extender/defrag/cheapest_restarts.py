@@ -71,6 +71,7 @@ class Advice:
     reserved: Nodes = NO_NODES  # until the wanted pods have their places
     cost: float = 0.0  # infinite if the proof did not place the wanted pods
     least: float = 0.0  # no way costs less: neither this advice, nor what the limits left out
+    ends: tuple[Restart, ...] = ()  # what ends by itself before
 
     @property
     def is_cheapest(self) -> bool:

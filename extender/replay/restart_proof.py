@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
+from extender.api.nodes import Node
 from extender.api.pods import SCHEDULER, Pod
 from extender.api.resource_slices import PoolKey
 from extender.base.berth_errors import BerthError
@@ -50,13 +51,17 @@ def prove(
     reserved: Iterable[str],
     policy: Policy,
     bound: Sequence[Pod] = (),
+    ended: Sequence[Restart] = (),
 ) -> Proof:
     """Place the wanted pods and those that are restarted on the nodes of `room`, which has what the others leave.
 
     `reserved` are the nodes that are to become free, `bound` the pods of the wanted group that have nodes already.
+    `ended` have ended by themselves.
     """
     try:
-        return in_virtual_time(_Restarts(cluster, room, wanted, restarts, frozenset(reserved), policy, bound).run())
+        return in_virtual_time(
+            _Restarts(cluster, room, wanted, restarts, frozenset(reserved), policy, bound, ended).run()
+        )
     except (BerthError, RuntimeError, ValueError) as error:
         return Proof(problem=str(error))
 
@@ -73,13 +78,14 @@ class _Restarts:
         reserved: frozenset[str],
         policy: Policy,
         bound: Sequence[Pod],
+        ended: Sequence[Restart],
     ) -> None:
         self._known = cluster
         self._room = room
         tolerant = tuple(replace(pod, tolerations=(*pod.tolerations, TOLERATION)) for pod in wanted.pods)
         self._wanted = replace(wanted, pods=tolerant)
         self._restarted = [again(one) for one in restarts]
-        self._freed = {claim.key for one in restarts for claim in one.claims}
+        self._freed = {claim.key for one in (*restarts, *ended) for claim in one.claims}
         self._reserved = reserved
         self._policy = policy
         self._bound_before = bound
@@ -126,8 +132,8 @@ class _Restarts:
 
         Wanted pods that do not exist yet come last, as the commands of an advice say.
         """
-        before = {name: self._cache.store.nodes[name] for name in sorted(self._reserved)}
-        for name, node in before.items():
+        free = {name: _without_taint(self._cache.store.nodes[name]) for name in sorted(self._reserved)}
+        for name, node in free.items():
             self._cache.apply_node(name, replace(node, taints=(*node.taints, RESERVED)))
         if not self._wanted.is_new:
             self._create(self._wanted)
@@ -137,7 +143,7 @@ class _Restarts:
             await self._rounds(lambda: not self._cluster.scheduler.has_work)
             self._create(self._wanted)
         await self._rounds(lambda: all(pod.uid in self._nodes for pod in self._wanted.pods))
-        for name, node in before.items():
+        for name, node in free.items():
             self._cache.apply_node(name, node)
         await self._rounds(lambda: not self._cluster.scheduler.has_work)
 
@@ -162,6 +168,11 @@ class _Restarts:
 
     def _bound(self, uid: str, node: str) -> None:
         self._nodes[uid] = node
+
+
+def _without_taint(node: Node) -> Node:
+    """The node without the taint of an earlier advice: a wanted pod that tolerates it may be the one it is for."""
+    return replace(node, taints=tuple(one for one in node.taints if one.key != RESERVED.key))
 
 
 class _Selecting:

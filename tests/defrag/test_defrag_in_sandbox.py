@@ -20,7 +20,7 @@ from tests.worlds.sandbox_worlds import served
 
 Json = dict[str, Any]
 RESERVE, FREE = "berth.dev/defrag=:NoSchedule", "berth.dev/defrag:NoSchedule-"
-OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "owner", "uid": "owner", "controller": True}
+OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "uid": "owner", "controller": True}
 
 
 def node_of(store: ObjectStore, name: str) -> str:
@@ -29,10 +29,10 @@ def node_of(store: ObjectStore, name: str) -> str:
 
 
 def create(cluster: Cluster, name: str, gpus: int, node: str = "", **notes: str) -> None:
-    """A pod of a ReplicaSet, with these annotations of Berth; on one node, if it is named."""
+    """A pod of a ReplicaSet of its own, with these annotations of Berth; on one node, if it is named."""
     cluster.apply(claim(name, gpus))
     made = pod(name, name)
-    made["metadata"]["ownerReferences"] = [OWNER]
+    made["metadata"]["ownerReferences"] = [{**OWNER, "name": f"{name}-owner"}]
     made["metadata"]["annotations"] = {f"berth.dev/{note.replace('_', '-')}": value for note, value in notes.items()}
     made["spec"] |= {"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}
     cluster.apply(made)

@@ -45,6 +45,7 @@ def running(
     gpus: Sequence[int],
     *,
     owner: str = "ReplicaSet",
+    owner_name: str = "",
     started: str = NOW,
     priority: int = 0,
     scheduler: str = SCHEDULER,
@@ -62,7 +63,8 @@ def running(
         if node:  # as Berth marks it
             claim["metadata"]["annotations"] = {"berth.dev/group": group}
     if owner:
-        reference = {"apiVersion": "apps/v1", "kind": owner, "name": f"{name}-owner", "uid": "o", "controller": True}
+        named = {"apiVersion": "apps/v1", "kind": owner, "name": owner_name or f"{name}-owner"}
+        reference = {**named, "uid": "o", "controller": True}
         pod["metadata"]["ownerReferences"] = [reference]
     pod["spec"] |= {"schedulerName": scheduler, "priority": priority, "tolerations": [tolerates] if tolerates else []}
     pod["status"]["startTime"] = started
@@ -277,7 +279,12 @@ def _described(described: Json) -> list[Json]:
     others = described.pop("shared_with", ())
     name, node, gpus = described.pop("name"), described.pop("node", ""), described.pop("gpus", ())
     started = f"2026-02-{28 - hours // 24:02}T{23 - hours % 24:02}:00:00Z"
+    notes = described.pop("notes", {})
+    phase, terminates = described.pop("phase", ""), described.pop("terminates", False)
     pod, claim = running(name, node, gpus, started=started, **described)
+    pod["metadata"].setdefault("annotations", {}).update(notes)
+    pod["status"] |= {"phase": phase} if phase else {}
+    pod["metadata"] |= {"deletionTimestamp": "2026-02-28T23:00:00Z"} if terminates else {}
     pod["spec"]["containers"][0]["resources"]["requests"] = {"cpu": cpu}
     if not claim["spec"]["devices"]["requests"][0]["exactly"]["count"]:
         del pod["spec"]["resourceClaims"]

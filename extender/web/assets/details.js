@@ -128,7 +128,8 @@ function adviceParts({ advice: [advice], not_known: notes }) {
       [move.restart, move.owner || "–", move.frees.join("; "), `${move.cost}`, goes(move)]);
     const total = [`${counted(advice.waiting_gpus, "GPU")} would wait`, "–", "–", `${advice.waiting_cost}`, "–"];
     const heads = ["restart", "owner", "frees", "cost (GPU-hours)", "goes to"];
-    parts.push(table(heads, advice.waiting_gpus ? [...rows, total] : rows), el("p", {}, soft(advice.proof)));
+    if (rows.length) parts.push(table(heads, advice.waiting_gpus ? [...rows, total] : rows));
+    parts.push(el("p", {}, soft(advice.proof)));
     parts.push(el("code", { className: "command", textContent: advice.commands.join("\n") }));
   }
   const stays = Object.entries(advice.stays).map(([why, pods]) =>
