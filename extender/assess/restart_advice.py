@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -58,6 +59,7 @@ _SENTENCES = {
     NOT_KNOWN: "whether there is room, or can be, is not known",
     "gave-up": "no advice was found before the search gave up: give berth defrag more --seconds, or ask for less",
 }
+_NOT_TOGETHER = "one of the pods alone has room, but not so many together"
 _SILENT = 50  # the level of log lines: none of the proof has it
 _NAMED = 3  # pods in a sentence
 _PROOF_NODES = 256  # on which the pods are placed again: those of the advice, and the freest others
@@ -125,7 +127,40 @@ def advice_for(
         own = replace(terms, priority=priority, group=one.group)
         if own not in known:
             known[own] = movable_pods(facts, snapshot, own)
-        yield advise_restarts(facts, one, known[own], policy, Deadline(seconds, time.monotonic))
+        deadline = Deadline(seconds, time.monotonic)
+        found = advise_restarts(facts, one, known[own], policy, deadline)
+        if found.verdict == Verdict.IMPOSSIBLE and not found.over_budget:
+            with suppress(DeadlineExceeded):
+                found.sentence += _helpful_options(facts, one, own, policy, deadline)
+        yield found
+
+
+def _helpful_options(facts: ClusterFacts, wanted: Wanted, terms: Terms, policy: Policy, deadline: Deadline) -> str:
+    """Names the options that each let so many more pods be restarted that room is possible; '' if none do.
+
+    Raises DeadlineExceeded.
+    """
+    snapshot = facts.cache.snapshot()
+    context = Evaluator(Features()).evaluation_context(snapshot, deadline)
+    running = (one for one in facts.pods.values() if one.pod.node_name)
+    above = sorted({one.priority for one in running if terms.priority is not None and one.priority > terms.priority})
+
+    def has_room(more: Terms) -> bool:
+        movable = movable_pods(facts, snapshot, more)
+        cluster = Cluster.of(snapshot, movable.left, policy, context).without(movable.restarts)
+        return cluster.place(wanted.asked) is not None
+
+    def least_priority(base: Terms) -> list[str]:
+        least = bisect_left(above, x=True, key=lambda priority: has_room(replace(base, priority=priority)))
+        return [f"--priority {above[least]}"] if least < len(above) else []
+
+    all_schedulers = "--all-schedulers"
+    others = replace(terms, all_schedulers=True)
+    helpful = [all_schedulers] if not terms.all_schedulers and has_room(others) else []
+    helpful += least_priority(terms)
+    if not helpful and not terms.all_schedulers:
+        helpful = [f"{all_schedulers} {one}" for one in least_priority(others)]
+    return f"; berth defrag {' or '.join(helpful)} may find room" if helpful else ""
 
 
 def advise_restarts(
@@ -193,7 +228,7 @@ def _add_reason(found: RestartAdvice, cluster: Cluster, asked: Asked, movable: M
         ended = cluster.without(movable.restarts)
         nodes = _if_joined(ended, asked, policy)
         found.verdict = NOT_KNOWN if nodes else found.verdict
-        found.reason = unknown_links(nodes) if nodes else ended.refusal(asked)
+        found.reason = unknown_links(nodes) if nodes else ended.refusal(asked) or _NOT_TOGETHER * (len(asked.pods) > 1)
 
 
 def _too_many(budget: str, allowed: int, needed: int) -> str:

@@ -67,7 +67,10 @@ async def test_a_group_for_which_no_restart_makes_room() -> None:
             await b.create(claim(name, 8), pod(name, name, annotations=notes))
         await b.settled()
         (found,) = (await b.client.get("/v1/restarts/group/default/w")).json()["advice"]
-    assert found["sentence"] == "group default/w: there is no room even if all pods that may be restarted end"
+    assert found["sentence"] == (
+        "group default/w: there is no room even if all pods that may be restarted end: "
+        "one of the pods alone has room, but not so many together"
+    )
     assert (found["moves"], found["commands"]) == ([], [])
 
 
