@@ -22,10 +22,10 @@ from extender.api.fields import Json
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_amounts import NO_LIMIT
 from extender.api.pod_annotations import intent_of
-from extender.api.pods import Pod
+from extender.api.pods import SCHEDULER, Pod
 from extender.assess.movable_pods import Movable, Terms, movable_pods
 from extender.assess.pod_facts import ClusterFacts
-from extender.assess.wanted_pods import Wanted, check_wanted, wanted_group, wanted_pod
+from extender.assess.wanted_pods import DEFAULT, Wanted, check_wanted, wanted_group, wanted_pod
 from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.base.text_limits import counted
 from extender.cache import ClusterCache
@@ -106,6 +106,7 @@ class RestartAdvice:
     over_budget: dict[str, int] = field(default_factory=dict)  # budget to the disruptions that room needs of it
     candidates: int = 0  # restarts that may be proposed
     stays: dict[str, list[str]] = field(default_factory=dict)  # reason to the pods that are never restarted
+    other_schedulers: str = ""  # a sentence, if some of the places are not for Berth to choose
 
     def as_json(self) -> Json:
         """The answer as JSON."""
@@ -189,6 +190,7 @@ def advise_restarts(
         candidates=len(movable.restarts),
         stays=movable.stays,
     )
+    restarts: Sequence[Restart] = ()
     if advice.verdict is Verdict.FITS:
         found.still_waits = _without_places(wanted.asked, advice.nodes)
     elif advice.verdict in (Verdict.IMPOSSIBLE, Verdict.GAVE_UP):
@@ -196,12 +198,15 @@ def advise_restarts(
             _add_reason(found, cluster, wanted.asked, movable, policy)
     elif advice.verdict is Verdict.ADVICE:
         best = _on_all_freed(facts, cluster, wanted, min(tried, key=lambda one: one.cost), policy)
-        found.moves = [_move(one, best.proof) for one in best.advice.restarts]
+        restarts = best.advice.restarts
+        found.moves = [_move(one, best.proof) for one in restarts]
         found.reserved = sorted(best.advice.reserved)
         found.waiting_gpus = sum(move.waiting_gpus for move in found.moves)
         found.waiting_cost = WAIT_COST * found.waiting_gpus
-        found.cost = round(sum(one.cost for one in best.advice.restarts) + found.waiting_cost, 1)
+        found.cost = round(sum(one.cost for one in restarts) + found.waiting_cost, 1)
         _add_proof(found, wanted, best, len(snapshot.node_infos))
+    if found.placed_on:
+        found.other_schedulers = _other_schedulers(wanted, restarts)
     if _needs_links(wanted.asked, policy):
         found.assumed_links = assumed(snapshot.node_infos[name] for name in found.placed_on)
     found.sentence = f"{found.wanted}: {_in_one_line(found)}"
@@ -261,6 +266,21 @@ def _for_a_part(found: RestartAdvice, pods: int) -> str:
 
 def _without_places(asked: Asked, nodes: Mapping[str, str]) -> list[str]:
     return [str(pod.key) for pod in asked.pods if pod.uid not in nodes]
+
+
+def _other_schedulers(wanted: Wanted, restarts: Sequence[Restart]) -> str:
+    """Says which pods Berth does not place, so that they may come to other nodes than it says; '' if it places all."""
+    moved = [{pod.scheduler or DEFAULT for pod in one.pods} - {SCHEDULER} for one in restarts]
+    others = sorted((wanted.schedulers - {SCHEDULER}).union(*moved))
+    if not others:
+        return ""
+    what = [wanted.asked.text] * bool(wanted.schedulers - {SCHEDULER})
+    what += [counted(sum(map(bool, moved)), "restart")] * any(moved)
+    it = "it" if len(others) == 1 else "they"
+    return (
+        f"{' and '.join(others)} {'places' if it == 'it' else 'place'} {' and '.join(what)}: {it} may choose other "
+        "nodes than Berth, whose choice is named here"
+    )
 
 
 def _in_one_line(found: RestartAdvice) -> str:

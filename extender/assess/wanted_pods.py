@@ -29,18 +29,20 @@ from extender.scheduling.requirements import ErrorStatus, Skip, UnschedulableAnd
 from extender.topology.link_knowledge import unknown_links, unread
 from extender.topology.sets import largest_joined
 
+DEFAULT = "default-scheduler"  # of pods that name none
 _NAME = "wanted"
 _PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The pods, their priority, and their group."""
+    """The pods, their priority, their group, and who places them."""
 
     asked: Asked
     priority: int = 0
     unknown_class: str = ""  # the PriorityClass of new pods, of which the priority is not known
     group: GroupKey | None = None
+    schedulers: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +167,7 @@ def _waiting(facts: ClusterFacts, pods: Sequence[Pod], text: str) -> Wanted:
         Asked(text, tuple(pods), requests=asked, is_new=False),
         min(one.priority for one in known.values()),
         group=membership.key if membership is not None else None,
+        schedulers=frozenset(one.pod.scheduler or DEFAULT for one in known.values()),
     )
 
 
@@ -211,7 +214,9 @@ def _new(
     claims = {claim.key: claim for one in pods for claim in one.claims}
     requests = dict.fromkeys((pod.uid for pod in found), largest)
     priority, unknown = _priority_of(objects)
-    return Wanted(Asked(text, found, tuple(claims.values()), requests, policies), priority, unknown)
+    schedulers = frozenset(one.pod.scheduler or DEFAULT for one in pods)
+    asked = Asked(text, found, tuple(claims.values()), requests, policies)
+    return Wanted(asked, priority, unknown, schedulers=schedulers)
 
 
 def _priority_of(objects: Iterable[Json]) -> tuple[int, str]:

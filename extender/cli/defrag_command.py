@@ -242,17 +242,29 @@ def _show(found: Sequence[RestartAdvice], reading: ClusterReading, output: str, 
             "no answer: no node has GPUs with a DeviceClass of their driver's name: ask with --gpus, --class",
             err=output == "commands",
         )
+    notes = [f"not known: {note}" for note in notes]
+    if sum(one.is_proved for one in found) > 1:
+        notes.append("each of these answers is proved alone: carry out one, then ask again")
     if output == "commands":
+        if any(one.commands for one in found):
+            for line in notes:
+                say(f"# {line}")
         for one in found:
-            for line in (*[f"# {one.wanted}"] * (len(found) > 1), *one.commands):
-                say(line)
-            if not one.commands:
-                say(one.sentence, err=True)
+            _say_commands(one, is_one_of_several=len(found) > 1)
     else:
         for one in found:
             _print(one)
         for line in notes:
-            say(f"not known: {line}")
+            say(line)
+
+
+def _say_commands(found: RestartAdvice, *, is_one_of_several: bool) -> None:
+    comments = [found.wanted] * is_one_of_several
+    comments += [found.other_schedulers] * bool(found.commands and found.other_schedulers)
+    for line in (*(f"# {one}" for one in comments), *found.commands):
+        say(line)
+    if not found.commands:
+        say(found.sentence, err=True)
 
 
 def _print(found: RestartAdvice) -> None:
@@ -269,6 +281,8 @@ def _print(found: RestartAdvice) -> None:
             )
         screen.print(table)
         screen.print(found.proof, style="green")
+    if found.other_schedulers:
+        screen.print(found.other_schedulers)
     for why, pods in sorted(found.stays.items(), key=lambda item: (-len(item[1]), item[0])):
         named = ", ".join(sorted(pods)[:_NAMED]) + (", …" if len(pods) > _NAMED else "")
         kind = CLAIM.strip() if pods[0].startswith(CLAIM) else "pod"

@@ -56,11 +56,31 @@ def test_case(case: Json, tmp_path: Path) -> None:
     assert [text for text in case.get("says", ()) if text not in out] == []
     assert [text for text in case.get("says_not", ()) if text in out] == []
     _, out, _ = berth([*words, "--output", "commands"])
-    heads = {f"# {one['wanted']}" for one in found}
-    lines = [line for line in out.splitlines() if line not in heads]
+    told = [one[key] for one in found for key in ("wanted", "other_schedulers") if one[key]]
+    comments = ("# not known: ", "# each of these answers", *(f"# {text}" for text in told))
+    lines = [line for line in out.splitlines() if not line.startswith(comments)]
     assert lines == [command for one in found for command in one["commands"]]
     for one in found:
         assert one["cost"] == sum(move["cost"] for move in one["moves"]) + WAIT_COST * one["waiting_gpus"]
+
+
+def test_the_commands_hide_nothing_that_matters(tmp_path: Path) -> None:
+    """Whoever pipes them into a shell does not see the table."""
+    case = next(one for one in CASES if one["name"] == "without a question, for the largest joined set of each product")
+    _, out, _ = berth(["defrag", "-o", "commands", "--snapshot", str(snapshot_file(tmp_path, objects_of_case(case)))])
+    told = out.splitlines()[:2]
+    assert told[0].startswith("# not known: the files have no PodDisruptionBudget: ")
+    assert told[1] == "# each of these answers is proved alone: carry out one, then ask again"
+
+
+@pytest.mark.parametrize("output", ["table", "commands"])
+def test_a_manifest_for_another_scheduler_may_get_another_node(output: str, tmp_path: Path) -> None:
+    path, manifest = snapshot_file(tmp_path, objects_of_case(CASES[0])), tmp_path / "pod.yaml"
+    text = MANIFEST.replace("CLASS", "gpu.nvidia.com").replace("schedulerName: berth-scheduler", "priority: 0")
+    manifest.write_text(text)
+    _, out, _ = berth(["defrag", "-f", str(manifest), "--snapshot", str(path), "-o", output])
+    told = "default-scheduler places pod default/new: it may choose other nodes than Berth, whose choice is named here"
+    assert told in out
 
 
 WORLDS = [

@@ -134,7 +134,8 @@ function adviceParts({ advice: [advice], not_known: notes }) {
   const stays = Object.entries(advice.stays).map(([why, pods]) =>
     `never restarted: ${counted(pods.length, "pod")}, because ${why}`);
   const unknown = notes.map((note) => `not known: ${note}`);
-  return [...parts, ...[...stays, ...unknown].map((line) => quiet(line))];
+  const others = advice.other_schedulers ? [advice.other_schedulers] : [];
+  return [...parts, ...[...others, ...stays, ...unknown].map((line) => quiet(line))];
 }
 
 // The sentence without the first advice, which is in a list below it.
