@@ -11,11 +11,12 @@ from extender.api.group_topology import KUEUE_TOPOLOGY
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_amounts import Amounts, requests_of
 from extender.api.pod_annotations import TOPOLOGY_ANNOTATION
-from extender.api.pod_groups import MINIMUM, GroupKey, GroupPolicy, GroupSource
+from extender.api.pod_groups import JOB_KINDS, MINIMUM, GroupKey, GroupPolicy, GroupSource
 from extender.api.pods import SCHEDULER, Pod
 from extender.assess.pod_facts import ClusterFacts
 from extender.assess.pod_jobs import product_expression
 from extender.base.berth_errors import WireError
+from extender.base.text_limits import counted
 from extender.defrag import Asked
 from extender.explain import groups_named
 from extender.explain.fleet_rows import product
@@ -145,7 +146,7 @@ def wanted_group(facts: ClusterFacts, snapshot: Snapshot, key: ObjectKey) -> Wan
     groups = groups_named(snapshot, key.namespace, key.name)
     waiting = [pod for pods in groups.values() for pod in pods if pod.is_waiting]
     if not waiting:
-        raise WireError(f"group {key}", "has no waiting pod")
+        raise WireError(f"group {key}", _no_group(snapshot, key))
     keys = {pod.membership.key for pod in waiting if pod.membership is not None}
     if len(keys) > 1:
         raise WireError(f"group {key}", f"names {len(keys)} groups that wait: name one of their pods")
@@ -155,6 +156,18 @@ def wanted_group(facts: ClusterFacts, snapshot: Snapshot, key: ObjectKey) -> Wan
             f"group {key}", "is no gang that lacks pods, each of its pods is placed alone: name one of them"
         )
     return found
+
+
+def _no_group(snapshot: Snapshot, key: ObjectKey) -> str:
+    """What is said of a group that no waiting pod names. It may be a job, whose pods are placed one by one."""
+    pods = [pod for pod in snapshot.pods.values() if pod.is_waiting and pod.key.namespace == key.namespace]
+    jobs = {pod.key: job for pod in pods for job in reversed(pod.jobs) if job.name == key.name}
+    if not jobs:
+        return "has no waiting pod"
+    first = min(jobs)
+    job = f"{JOB_KINDS[jobs[first].source]} {key.name}"
+    of = f"{counted(len(jobs), 'waiting pod is', 'waiting pods are')} of {job}"
+    return f"is no group of Berth: {of}, so name one, such as pod {first.name}"
 
 
 def _waiting(facts: ClusterFacts, pods: Sequence[Pod], text: str) -> Wanted:
@@ -244,7 +257,7 @@ def check_wanted(wanted: Wanted, snapshot: Snapshot, policy: Policy) -> None:
             case UnschedulableAndUnresolvable(reason):
                 raise WireError(f"pod {pod.key}", str(reason))
             case Skip():
-                raise WireError(f"pod {pod.key}", "asks for no devices")
+                raise WireError(f"pod {pod.key}", _no_devices(pod))
     first = cluster.pods[0]
     if (membership := first.membership) is None or not membership.key.name:
         return
@@ -252,3 +265,10 @@ def check_wanted(wanted: Wanted, snapshot: Snapshot, policy: Policy) -> None:
         known = with_new_group(known, membership.key, cluster.pods, cluster.policies)
     if gang_minimum(membership, known) and (problem := gang_of(first, membership, known).problem(policy.group_levels)):
         raise WireError(cluster.text, problem)
+
+
+def _no_devices(pod: Pod) -> str:
+    names = sorted({name for one in pod.containers for name, amount in one.requests if amount})
+    if not names:
+        return "asks for no devices"
+    return f"asks for {', '.join(names)}, and no DeviceClass of the cluster has such an extended resource"

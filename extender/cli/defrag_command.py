@@ -163,7 +163,7 @@ def _check_question(
     except CompileError as error:
         raise WireError("--selector", one_sentence(error)) from error
     if shape is not None and shape.level and shape.pods == 1:
-        raise WireError("--in", f"is for several pods: give --pods, too, is {shape.level}")
+        raise WireError("--in", "is for several pods: give --pods, too")
 
 
 def _check_kinds(reading: ClusterReading, objects: Objects, *, of_files: bool) -> None:

@@ -343,6 +343,29 @@ def test_a_group_whose_minimum_runs_is_no_question(tmp_path: Path) -> None:
     assert "group default/w: is no gang that lacks pods, each of its pods is placed alone: name one of them" in err
 
 
+def test_pods_of_a_device_plugin_are_no_question(tmp_path: Path) -> None:
+    """They do ask for devices: no DeviceClass has the resource."""
+    path, manifest = snapshot_file(tmp_path, objects_of_case(CASES[0])), tmp_path / "pod.yaml"
+    _, pod = yaml.safe_load_all(MANIFEST)
+    del pod["spec"]["resourceClaims"]
+    pod["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "8", "cpu": "1"}}
+    manifest.write_text(json.dumps(pod))
+    code, out, err = berth(["defrag", "-f", str(manifest), "--snapshot", str(path)])
+    assert (code, out) == (2, "")
+    told = "asks for nvidia.com/gpu, and no DeviceClass of the cluster has such an extended resource"
+    assert err == f"berth: pod default/new: {told}"
+
+
+def test_a_jobset_is_no_group(tmp_path: Path) -> None:
+    labels = {"jobset.sigs.k8s.io/jobset-name": "js", "batch.kubernetes.io/job-name": "js-w-0"}
+    pods = [one for name in ("js-0", "js-1") for one in running(name, "", [], count=8, labels=labels)]
+    path = str(snapshot_file(tmp_path, [*objects_of_case(CASES[0]), *pods]))
+    code, out, err = berth(["defrag", "group", "js", "--snapshot", path])
+    assert (code, out) == (2, "")
+    told = "is no group of Berth: 2 waiting pods are of JobSet js, so name one, such as pod js-0"
+    assert err == f"berth: group default/js: {told}"
+
+
 GANG = """
 ---
 apiVersion: v1
@@ -370,12 +393,12 @@ def test_a_gang_with_a_wrong_level_is_no_question(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (["pod", "young"], "pod default/young: is bound to node a: berth defrag is for pods that wait"),
-        (["job/young"], "takes a pod or a group, not job young: name one of its pods"),
+        (["job/young"], "job young is no pod and no group: name one of its pods"),
         (["pod", "nobody"], "pod default/nobody: was not found among the pods that wait for devices"),
         (["group", "nobody"], "group default/nobody: has no waiting pod"),
         (["pod", "p", "--gpus", "8"], "a pod or a group: does not go with --gpus"),
         (["--pods", "2"], "--pods: goes with --gpus"),
-        (["--gpus", "8", "--in", "rack"], "--in: is for several pods"),
+        (["--gpus", "8", "--in", "rack"], "--in: is for several pods: give --pods, too\n"),
         (["--gpus", "8", "--pods", "2", "--in", "nosuch.label"], "--in: no node has the label nosuch.label"),
         (["--gpus", "33"], "Invalid value for '--gpus': must be at most 32 (is '33')"),
         (["--gpus", "8", "--class", "none"], "device class none does not exist"),
@@ -390,7 +413,7 @@ def test_a_question_that_is_none(words: list[str], message: str, tmp_path: Path)
     given = [str(manifest) if word == "FILE" else word for word in words]
     code, out, err = berth(["defrag", *given, "--snapshot", str(path)])
     assert (code, out) == (2, "")
-    assert message in err
+    assert message in f"{err}\n"
     assert err.count("\n") == 0
 
 
