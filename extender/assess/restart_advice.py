@@ -23,7 +23,7 @@ from extender.api.object_meta import ObjectKey
 from extender.api.pod_amounts import NO_LIMIT
 from extender.api.pod_annotations import intent_of
 from extender.api.pods import SCHEDULER, Pod
-from extender.assess.movable_pods import Movable, Terms, movable_pods
+from extender.assess.movable_pods import CLAIM, Movable, Terms, movable_pods
 from extender.assess.pod_facts import ClusterFacts
 from extender.assess.wanted_pods import DEFAULT, Wanted, check_wanted, wanted_group, wanted_pod
 from extender.base.deadline import Deadline, DeadlineExceeded
@@ -188,7 +188,7 @@ def advise_restarts(
         is_cheapest=advice.is_cheapest,
         placed_on=sorted(set(advice.nodes.values())),
         candidates=len(movable.restarts),
-        stays=movable.stays,
+        stays=_stays(movable, wanted.asked),
     )
     restarts: Sequence[Restart] = ()
     if advice.verdict is Verdict.FITS:
@@ -218,6 +218,13 @@ def advise_restarts(
         found.sentence += f"; {_for_a_part(found, len(wanted.asked.pods))}"
     found.sentence += assumed_links([name for name in found.assumed_links if name not in nodes])
     return found
+
+
+def _stays(movable: Movable, asked: Asked) -> dict[str, list[str]]:
+    """What stays, without the claims of the wanted pods: nothing of these is to be restarted."""
+    own = {f"{CLAIM}{key}" for pod in asked.pods for key in pod.claim_keys}
+    found = {why: [name for name in names if name not in own] for why, names in movable.stays.items()}
+    return {why: names for why, names in found.items() if names}
 
 
 def _add_reason(found: RestartAdvice, cluster: Cluster, asked: Asked, movable: Movable, policy: Policy) -> None:

@@ -272,6 +272,17 @@ def test_claims_of_ended_pods_are_no_restarts(tmp_path: Path) -> None:
     assert "1 claim, because they are reserved for no pod that was read: claim default/p" in out
 
 
+def test_the_claim_of_the_wanted_pod_is_nothing_that_stays(tmp_path: Path) -> None:
+    """It has devices before its pod has a node."""
+    pod, claim = running("w", "a", [0])
+    del pod["spec"]["nodeName"], pod["status"]
+    claim["status"]["reservedFor"] = []
+    objects = [*objects_of({"nodes": {"a": "hgx-h100-8"}}), pod, claim]
+    _, out, _ = berth(["defrag", "pod", "w", "--snapshot", str(snapshot_file(tmp_path, objects))])
+    assert "pod default/w: there is room now on a" in out
+    assert "reserved for no pod" not in out
+
+
 PRIORITY_CLASS = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}}
 
 
