@@ -284,9 +284,9 @@ def _print(found: RestartAdvice) -> None:
     if found.other_schedulers:
         screen.print(found.other_schedulers)
     for why, pods in sorted(found.stays.items(), key=lambda item: (-len(item[1]), item[0])):
-        named = ", ".join(sorted(pods)[:_NAMED]) + (", …" if len(pods) > _NAMED else "")
-        kind = CLAIM.strip() if pods[0].startswith(CLAIM) else "pod"
-        screen.print(f"never restarted: {counted(len(pods), kind)}, because {why}: {named}")
+        more = f" and {counted(len(pods) - _NAMED, 'other')}" if len(pods) > _NAMED else ""
+        kind = "claims that no restart frees" if pods[0].startswith(CLAIM) else "pods that are never restarted"
+        screen.print(f"{kind}, because {why}: {', '.join(sorted(pods)[:_NAMED])}{more}")
     for command in found.commands:
         screen.print(command)
 

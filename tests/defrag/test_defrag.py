@@ -268,8 +268,11 @@ def test_claims_of_ended_pods_are_no_restarts(tmp_path: Path) -> None:
     objects[-4]["status"]["phase"] = "Succeeded"
     objects[-1]["status"]["reservedFor"][0]["uid"] = "another"
     _, out, _ = berth(["defrag", "--gpus", "8", "--snapshot", str(snapshot_file(tmp_path, objects))])
-    assert "1 claim, because their pods have ended: Kubernetes frees the devices without a restart" in out
-    assert "1 claim, because they are reserved for no pod that was read: claim default/p" in out
+    assert (
+        "claims that no restart frees, because their pods have ended: Kubernetes frees the devices without a restart"
+        in out
+    )
+    assert "claims that no restart frees, because they are reserved for no pod that was read: claim default/p" in out
 
 
 def test_the_claim_of_the_wanted_pod_is_nothing_that_stays(tmp_path: Path) -> None:
