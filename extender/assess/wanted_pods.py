@@ -13,6 +13,7 @@ from extender.api.pod_amounts import Amounts, requests_of
 from extender.api.pod_annotations import TOPOLOGY_ANNOTATION
 from extender.api.pod_groups import JOB_KINDS, MINIMUM, GroupKey, GroupPolicy, GroupSource
 from extender.api.pods import SCHEDULER, Pod
+from extender.assess.gang_spread import group_of
 from extender.assess.pod_facts import ClusterFacts
 from extender.assess.pod_jobs import product_expression
 from extender.base.berth_errors import WireError
@@ -138,7 +139,10 @@ def wanted_pod(facts: ClusterFacts, snapshot: Snapshot, key: ObjectKey) -> Wante
         gang = gang_of(found, membership, snapshot)
         if gang.missing:  # otherwise each of its further pods is placed alone
             return _waiting(facts, gang.waiting, f"group {membership.key}")
-    return _waiting(facts, (found,), f"pod {key}")
+        return _waiting(facts, (found,), f"pod {key}")
+    group = group_of(found)
+    alike = sum(pod.is_waiting and group_of(pod) == group for pod in snapshot.pods.values()) if group is not None else 1
+    return _waiting(facts, (found,), _one_of(alike, f"pod {key}"))
 
 
 def wanted_group(facts: ClusterFacts, snapshot: Snapshot, key: ObjectKey) -> Wanted:
@@ -201,7 +205,7 @@ def wanted_objects(objects: Sequence[Json], snapshot: Snapshot, text: str = "") 
 
 
 def _one_of(alike: int | None, text: str) -> str:
-    """Says that the files make others, too, for which room may lack. None: they do not say how many."""
+    """Says that there are others, too, for which room may lack. None: the files do not say how many."""
     return text if alike in (0, 1) else f"{text} (one of {alike or 'several'})"
 
 
