@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -23,6 +23,7 @@ from extender.api.object_meta import ObjectKey
 from extender.api.pod_amounts import NO_LIMIT
 from extender.api.pod_annotations import intent_of
 from extender.api.pods import SCHEDULER, Pod
+from extender.assess.fleet_state import plugin_requests
 from extender.assess.movable_pods import CLAIM, Movable, Terms, movable_pods
 from extender.assess.pod_facts import ClusterFacts
 from extender.assess.wanted_pods import DEFAULT, Wanted, check_wanted, wanted_group, wanted_pod
@@ -217,7 +218,16 @@ def advise_restarts(
     if found.still_waits:
         found.sentence += f"; {_for_a_part(found, len(wanted.asked.pods))}"
     found.sentence += assumed_links([name for name in found.assumed_links if name not in nodes])
+    found.sentence += _plugin_pods(facts, {*found.placed_on, *chain.from_iterable(one.goes_to for one in found.moves)})
     return found
+
+
+def _plugin_pods(facts: ClusterFacts, nodes: Collection[str]) -> str:
+    """Says which pods on these nodes have GPUs of a device plugin: which ones only the kubelet knows. '' for none."""
+    pods = [one.pod for one in facts.pods.values() if one.pod.node_name in nodes and plugin_requests(one.pod)]
+    names = sorted(f"{pod.key} on {pod.node_name}" for pod in pods)
+    named = ", ".join(names[:_NAMED]) + ", …" * (len(names) > _NAMED)
+    return f"; GPUs that seem free may be in use, as a device plugin serves {named}" if names else ""
 
 
 def _stays(movable: Movable, asked: Asked) -> dict[str, list[str]]:

@@ -275,6 +275,16 @@ def test_claims_of_ended_pods_are_no_restarts(tmp_path: Path) -> None:
     assert "claims that no restart frees, because they are reserved for no pod that was read: claim default/p" in out
 
 
+def test_pods_of_a_device_plugin_may_use_gpus_that_seem_free(tmp_path: Path) -> None:
+    """Slices and the plugin may offer the same GPUs. Only the kubelet knows which ones such a pod has."""
+    pod, _ = running("plug", "a", [0])
+    del pod["spec"]["resourceClaims"]
+    pod["spec"]["containers"][0]["resources"] = {"requests": {"nvidia.com/gpu": "8"}}
+    objects = [*objects_of({"nodes": {"a": "hgx-h100-8"}}), pod]
+    _, out, _ = berth(["defrag", "--gpus", "8", "--snapshot", str(snapshot_file(tmp_path, objects))])
+    assert "GPUs that seem free may be in use, as a device plugin serves default/plug on a" in out.splitlines()[0]
+
+
 def test_the_claim_of_the_wanted_pod_is_nothing_that_stays(tmp_path: Path) -> None:
     """It has devices before its pod has a node."""
     pod, claim = running("w", "a", [0])
