@@ -144,7 +144,8 @@ def _helpful_options(facts: ClusterFacts, wanted: Wanted, terms: Terms, policy: 
     """
     snapshot = facts.cache.snapshot()
     context = Evaluator(Features()).evaluation_context(snapshot, deadline)
-    running = (one for one in facts.pods.values() if one.pod.node_name)
+    running = [one for one in facts.pods.values() if one.pod.node_name]
+    hides_others = not terms.all_schedulers and any(one.pod.scheduler != SCHEDULER for one in running)
     above = sorted({one.priority for one in running if terms.priority is not None and one.priority > terms.priority})
 
     def has_room(more: Terms) -> bool:
@@ -158,9 +159,9 @@ def _helpful_options(facts: ClusterFacts, wanted: Wanted, terms: Terms, policy: 
 
     all_schedulers = "--all-schedulers"
     others = replace(terms, all_schedulers=True)
-    helpful = [all_schedulers] if not terms.all_schedulers and has_room(others) else []
+    helpful = [all_schedulers] if hides_others and has_room(others) else []
     helpful += least_priority(terms)
-    if not helpful and not terms.all_schedulers:
+    if hides_others and not helpful:
         helpful = [f"{all_schedulers} {one}" for one in least_priority(others)]
     return f"; berth defrag {' or '.join(helpful)} may find room" if helpful else ""
 
