@@ -131,16 +131,20 @@ def advice_for(
             known[own] = movable_pods(facts, snapshot, own)
         deadline = Deadline(seconds, time.monotonic)
         found = advise_restarts(facts, one, known[own], policy, deadline)
-        if found.verdict == Verdict.IMPOSSIBLE and not found.over_budget:
+        if found.verdict == Verdict.IMPOSSIBLE:
             with suppress(DeadlineExceeded):
-                found.sentence += _helpful_options(facts, one, own, policy, deadline)
+                is_forbidden = bool(found.over_budget)
+                found.sentence += _helpful_options(facts, one, own, policy, deadline, is_forbidden=is_forbidden)
         yield found
 
 
-def _helpful_options(facts: ClusterFacts, wanted: Wanted, terms: Terms, policy: Policy, deadline: Deadline) -> str:
+def _helpful_options(
+    facts: ClusterFacts, wanted: Wanted, terms: Terms, policy: Policy, deadline: Deadline, *, is_forbidden: bool
+) -> str:
     """Names the options that each let so many more pods be restarted that room is possible; '' if none do.
 
-    Raises DeadlineExceeded.
+    `is_forbidden`: PodDisruptionBudgets forbid room without options, so only pods that none protects count. Raises
+    DeadlineExceeded.
     """
     snapshot = facts.cache.snapshot()
     context = Evaluator(Features()).evaluation_context(snapshot, deadline)
@@ -150,7 +154,8 @@ def _helpful_options(facts: ClusterFacts, wanted: Wanted, terms: Terms, policy: 
 
     def has_room(more: Terms) -> bool:
         movable = movable_pods(facts, snapshot, more)
-        cluster = Cluster.of(snapshot, movable.left, policy, context).without(movable.restarts)
+        ended = [one for one in movable.restarts if not (is_forbidden and one.budgets)]
+        cluster = Cluster.of(snapshot, movable.left, policy, context).without(ended)
         return cluster.place(wanted.asked) is not None
 
     def least_priority(base: Terms) -> list[str]:
