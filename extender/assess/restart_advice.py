@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -22,11 +23,12 @@ from extender.api.nodes import Node
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_amounts import NO_LIMIT
 from extender.api.pod_annotations import intent_of
-from extender.api.pods import Pod
+from extender.api.pods import SCHEDULER, Pod
 from extender.api.resource_slices import PoolKey
-from extender.assess.movable_pods import Movable, Terms, movable_pods
+from extender.assess.fleet_state import plugin_requests
+from extender.assess.movable_pods import CLAIM, Movable, Terms, movable_pods
 from extender.assess.pod_facts import ClusterFacts
-from extender.assess.wanted_pods import Wanted, check_wanted, wanted_group, wanted_pod
+from extender.assess.wanted_pods import DEFAULT, Wanted, check_wanted, wanted_group, wanted_pod
 from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.base.text_limits import counted, first_few
 from extender.cache import ClusterCache
@@ -60,6 +62,7 @@ _SENTENCES = {
     NOT_KNOWN: "whether there is room, or can be, is not known",
     "gave-up": "no advice was found before the search gave up: give berth defrag more --seconds, or ask for less",
 }
+_NOT_TOGETHER = "one of the pods alone has room, but not so many together"
 _SILENT = 50  # the level of log lines: none of the proof has it
 _NAMED = 3  # pods in a sentence
 _POD = "pod "  # begins the names of pods among claims
@@ -108,6 +111,7 @@ class RestartAdvice:
     over_budget: dict[str, int] = field(default_factory=dict)  # budget to the disruptions that room needs of it
     candidates: int = 0  # restarts that may be proposed
     stays: dict[str, list[str]] = field(default_factory=dict)  # reason to the pods that are never restarted
+    other_schedulers: str = ""  # a sentence, if some of the places are not for Berth to choose
 
     def as_json(self) -> Json:
         """The answer as JSON."""
@@ -129,7 +133,46 @@ def advice_for(
         own = replace(terms, priority=priority, wanted=one.belong_to)
         if own not in known:
             known[own] = movable_pods(facts, snapshot, own)
-        yield advise_restarts(facts, one, known[own], policy, Deadline(seconds, time.monotonic))
+        deadline = Deadline(seconds, time.monotonic)
+        found = advise_restarts(facts, one, known[own], policy, deadline)
+        if found.verdict == Verdict.IMPOSSIBLE:
+            with suppress(DeadlineExceeded):
+                is_forbidden = bool(found.over_budget)
+                found.sentence += _helpful_options(facts, one, own, policy, deadline, is_forbidden=is_forbidden)
+        yield found
+
+
+def _helpful_options(
+    facts: ClusterFacts, wanted: Wanted, terms: Terms, policy: Policy, deadline: Deadline, *, is_forbidden: bool
+) -> str:
+    """Names the options that each let so many more pods be restarted that room is possible; '' if none do.
+
+    `is_forbidden`: PodDisruptionBudgets forbid room without options, so only pods that none protects count. Raises
+    DeadlineExceeded.
+    """
+    snapshot, _ = _without_kept(facts.cache.snapshot(), wanted.asked)
+    context = Evaluator(Features()).evaluation_context(snapshot, deadline)
+    running = [one for one in facts.pods.values() if one.pod.node_name]
+    hides_others = not terms.all_schedulers and any(one.pod.scheduler != SCHEDULER for one in running)
+    above = sorted({one.priority for one in running if terms.priority is not None and one.priority > terms.priority})
+
+    def has_room(more: Terms) -> bool:
+        movable = movable_pods(facts, snapshot, more)
+        ended = [one for one in movable.restarts if not (is_forbidden and one.budgets)]
+        cluster = Cluster.of(snapshot, movable.left, policy, context).without([*movable.ending, *ended])
+        return cluster.place(wanted.asked) is not None
+
+    def least_priority(base: Terms) -> list[str]:
+        least = bisect_left(above, x=True, key=lambda priority: has_room(replace(base, priority=priority)))
+        return [f"--priority {above[least]}"] if least < len(above) else []
+
+    all_schedulers = "--all-schedulers"
+    others = replace(terms, all_schedulers=True)
+    helpful = [all_schedulers] if hides_others and has_room(others) else []
+    helpful += least_priority(terms)
+    if hides_others and not helpful:
+        helpful = [f"{all_schedulers} {one}" for one in least_priority(others)]
+    return f"; berth defrag {' or '.join(helpful)} may find room" if helpful else ""
 
 
 def advise_restarts(
@@ -161,8 +204,9 @@ def advise_restarts(
         is_cheapest=advice.is_cheapest,
         placed_on=sorted(set(advice.nodes.values())),
         candidates=len(movable.restarts),
-        stays=movable.stays,
+        stays=_stays(movable, wanted.asked),
     )
+    restarts: Sequence[Restart] = ()
     if advice.verdict is Verdict.FITS:
         found.still_waits = _without_places(wanted.asked, advice.nodes)
     elif advice.verdict in (Verdict.IMPOSSIBLE, Verdict.GAVE_UP):
@@ -170,28 +214,36 @@ def advise_restarts(
             _add_reason(found, cluster, wanted.asked, movable, policy)
     elif advice.verdict is Verdict.ADVICE:
         best = _on_all_freed(facts, cluster, wanted, min(tried, key=lambda one: one.cost), policy)
-        found.moves = [_move(one, best.proof) for one in best.advice.restarts]
+        restarts = best.advice.restarts
+        found.moves = [_move(one, best.proof) for one in restarts]
         found.reserved = sorted(best.advice.reserved)
         found.waiting_gpus = sum(move.waiting_gpus for move in found.moves)
         found.waiting_cost = WAIT_COST * found.waiting_gpus
-        found.cost = round(sum(one.cost for one in best.advice.restarts) + found.waiting_cost, 1)
+        found.cost = round(sum(one.cost for one in restarts) + found.waiting_cost, 1)
         found.ends = _awaited(best.advice, snapshot)
         _add_proof(found, wanted, best, snapshot)
+    if found.placed_on:
+        found.other_schedulers = _other_schedulers(wanted, restarts)
     if _needs_links(wanted.asked, policy):
         found.assumed_links = assumed(snapshot.node_infos[name] for name in found.placed_on)
-    found.sentence = f"{found.wanted}: {_in_one_line(found)}"
-    nodes = list[str]()
-    with suppress(DeadlineExceeded):
-        if found.moves and (nodes := _if_joined(cluster, wanted.asked, policy)):
-            found.sentence += f"; there may be room without a restart: {unknown_links(nodes)}"
-    if found.still_waits:
-        found.sentence += f"; {_for_a_part(found, len(wanted.asked.pods))}"
-    found.sentence += assumed_links([name for name in found.assumed_links if name not in nodes])
+    found.sentence = f"{found.wanted}: {_in_one_line(found)}{_limits_of(found, cluster, wanted.asked, policy)}"
+    found.sentence += _plugin_pods(facts, {*found.placed_on, *chain.from_iterable(one.goes_to for one in found.moves)})
     if kept:
         is_one = "is" if len(kept) == 1 else "are"
         told = f"may be reserved by an earlier advice, so {is_one} not used: {_free(kept)} ends that"
         found.sentence += f"; {first_few(kept, _NAMED)} {told}"
     return found
+
+
+def _limits_of(found: RestartAdvice, cluster: Cluster, asked: Asked, policy: Policy) -> str:
+    """Says for which pods the answer is, and where links that no agent reported may change it."""
+    nodes, text = list[str](), ""
+    with suppress(DeadlineExceeded):
+        if found.moves and (nodes := _if_joined(cluster, asked, policy)):
+            text = f"; there may be room without a restart: {unknown_links(nodes)}"
+    if found.still_waits:
+        text += f"; {_for_a_part(found, len(asked.pods))}"
+    return text + assumed_links([name for name in found.assumed_links if name not in nodes])
 
 
 def _without_kept(snapshot: Snapshot, asked: Asked) -> tuple[Snapshot, list[str]]:
@@ -215,6 +267,21 @@ def _is_kept(node: Node) -> bool:
     return any(taint.key == RESERVED.key for taint in node.taints)
 
 
+def _plugin_pods(facts: ClusterFacts, nodes: Collection[str]) -> str:
+    """Says which pods on these nodes have GPUs of a device plugin: which ones only the kubelet knows. '' for none."""
+    pods = [one.pod for one in facts.pods.values() if one.pod.node_name in nodes and plugin_requests(one.pod)]
+    names = sorted(f"{pod.key} on {pod.node_name}" for pod in pods)
+    named = ", ".join(names[:_NAMED]) + ", …" * (len(names) > _NAMED)
+    return f"; GPUs that seem free may be in use, as a device plugin serves {named}" if names else ""
+
+
+def _stays(movable: Movable, asked: Asked) -> dict[str, list[str]]:
+    """What stays, without the claims of the wanted pods: nothing of these is to be restarted."""
+    own = {f"{CLAIM}{key}" for pod in asked.pods for key in pod.claim_keys}
+    found = {why: [name for name in names if name not in own] for why, names in movable.stays.items()}
+    return {why: names for why, names in found.items() if names}
+
+
 def _add_reason(found: RestartAdvice, cluster: Cluster, asked: Asked, movable: Movable, policy: Policy) -> None:
     """Set the reason: budgets forbid the room, no agent read the links, or nodes lack something.
 
@@ -228,7 +295,7 @@ def _add_reason(found: RestartAdvice, cluster: Cluster, asked: Asked, movable: M
         ended = cluster.without(movable.restarts)
         nodes = _if_joined(ended, asked, policy)
         found.verdict = NOT_KNOWN if nodes else found.verdict
-        found.reason = unknown_links(nodes) if nodes else ended.refusal(asked)
+        found.reason = unknown_links(nodes) if nodes else ended.refusal(asked) or _NOT_TOGETHER * (len(asked.pods) > 1)
 
 
 def _too_many(budget: str, allowed: int, needed: int) -> str:
@@ -261,6 +328,21 @@ def _for_a_part(found: RestartAdvice, pods: int) -> str:
 
 def _without_places(asked: Asked, nodes: Mapping[str, str]) -> list[str]:
     return [str(pod.key) for pod in asked.pods if pod.uid not in nodes]
+
+
+def _other_schedulers(wanted: Wanted, restarts: Sequence[Restart]) -> str:
+    """Says which pods Berth does not place, so that they may come to other nodes than it says; '' if it places all."""
+    moved = [{pod.scheduler or DEFAULT for pod in one.pods} - {SCHEDULER} for one in restarts]
+    others = sorted((wanted.schedulers - {SCHEDULER}).union(*moved))
+    if not others:
+        return ""
+    what = [wanted.asked.text] * bool(wanted.schedulers - {SCHEDULER})
+    what += [counted(sum(map(bool, moved)), "restart")] * any(moved)
+    it = "it" if len(others) == 1 else "they"
+    return (
+        f"{' and '.join(others)} {'places' if it == 'it' else 'place'} {' and '.join(what)}: {it} may choose other "
+        "nodes than Berth, whose choice is named here"
+    )
 
 
 def _in_one_line(found: RestartAdvice) -> str:

@@ -68,12 +68,13 @@ def _free_in_words(products: Sequence[ProductState]) -> Iterator[str]:
     """How many GPUs are free, and how many of these are of no use. Stranded GPUs of a device plugin are not known."""
     free, closed = sum(one.free for one in products), sum(one.closed for one in products)
     measured = [one for one in products if not one.counted]
+    free_measured, stranded = sum(one.free for one in measured), round(sum(one.stranded for one in measured))
     yield f"{free} free"
-    if measured:
-        of = "them" if len(measured) == len(products) else f"the {sum(one.free for one in measured)} of DRA drivers"
+    if free_measured or stranded:
+        of = "them" if len(measured) == len(products) else f"the {free_measured} of DRA drivers"
         parts = ", free parts of shared GPUs counted" if any(one.shared for one in measured) else ""
-        yield f"{sum(one.stranded for one in measured):.0f} of {of} of no use to the typical job{parts}"
-    elif products:
+        yield f"{stranded} of {of} of no use to the typical job{parts}"
+    elif free:
         yield "how many of them are of no use to the typical job is not known"
     if closed:
         yield f"{closed} in no use, but with a device taint or on nodes that take no pods"

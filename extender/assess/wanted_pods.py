@@ -11,11 +11,13 @@ from extender.api.group_topology import KUEUE_TOPOLOGY
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_amounts import Amounts, requests_of
 from extender.api.pod_annotations import TOPOLOGY_ANNOTATION
-from extender.api.pod_groups import MINIMUM, GroupKey, GroupPolicy, GroupSource
+from extender.api.pod_groups import JOB_KINDS, MINIMUM, GroupKey, GroupPolicy, GroupSource
 from extender.api.pods import SCHEDULER, Pod
+from extender.assess.gang_spread import group_of
 from extender.assess.pod_facts import ClusterFacts
 from extender.assess.pod_jobs import product_expression
 from extender.base.berth_errors import WireError
+from extender.base.text_limits import counted
 from extender.defrag import Asked
 from extender.explain import groups_named
 from extender.explain.fleet_rows import product
@@ -29,19 +31,21 @@ from extender.scheduling.requirements import ErrorStatus, Skip, UnschedulableAnd
 from extender.topology.link_knowledge import unknown_links, unread
 from extender.topology.sets import largest_joined
 
+DEFAULT = "default-scheduler"  # of pods that name none
 _NAME = "wanted"
 _PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The pods, their priority, their group, and the workloads whose other pods they need."""
+    """The pods, their priority, their group, the workloads whose other pods they need, and who places them."""
 
     asked: Asked
     priority: int = 0
     unknown_class: str = ""  # the PriorityClass of new pods, of which the priority is not known
     group: GroupKey | None = None
     belong_to: frozenset[Hashable] = frozenset()  # see PodFacts.belongs_to
+    schedulers: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +140,10 @@ def wanted_pod(facts: ClusterFacts, snapshot: Snapshot, key: ObjectKey) -> Wante
         gang = gang_of(found, membership, snapshot)
         if gang.missing:  # otherwise each of its further pods is placed alone
             return _waiting(facts, gang.waiting, f"group {membership.key}")
-    return _waiting(facts, (found,), f"pod {key}")
+        return _waiting(facts, (found,), f"pod {key}")
+    group = group_of(found)
+    alike = sum(pod.is_waiting and group_of(pod) == group for pod in snapshot.pods.values()) if group is not None else 1
+    return _waiting(facts, (found,), _one_of(alike, f"pod {key}"))
 
 
 def wanted_group(facts: ClusterFacts, snapshot: Snapshot, key: ObjectKey) -> Wanted:
@@ -144,7 +151,7 @@ def wanted_group(facts: ClusterFacts, snapshot: Snapshot, key: ObjectKey) -> Wan
     groups = groups_named(snapshot, key.namespace, key.name)
     waiting = [pod for pods in groups.values() for pod in pods if pod.is_waiting]
     if not waiting:
-        raise WireError(f"group {key}", "has no waiting pod")
+        raise WireError(f"group {key}", _no_group(snapshot, key))
     keys = {pod.membership.key for pod in waiting if pod.membership is not None}
     if len(keys) > 1:
         raise WireError(f"group {key}", f"names {len(keys)} groups that wait: name one of their pods")
@@ -154,6 +161,18 @@ def wanted_group(facts: ClusterFacts, snapshot: Snapshot, key: ObjectKey) -> Wan
             f"group {key}", "is no gang that lacks pods, each of its pods is placed alone: name one of them"
         )
     return found
+
+
+def _no_group(snapshot: Snapshot, key: ObjectKey) -> str:
+    """What is said of a group that no waiting pod names. It may be a job, whose pods are placed one by one."""
+    pods = [pod for pod in snapshot.pods.values() if pod.is_waiting and pod.key.namespace == key.namespace]
+    jobs = {pod.key: job for pod in pods for job in reversed(pod.jobs) if job.name == key.name}
+    if not jobs:
+        return "has no waiting pod"
+    first = min(jobs)
+    job = f"{JOB_KINDS[jobs[first].source]} {key.name}"
+    of = f"{counted(len(jobs), 'waiting pod is', 'waiting pods are')} of {job}"
+    return f"is no group of Berth: {of}, so name one, such as pod {first.name}"
 
 
 def _waiting(facts: ClusterFacts, pods: Sequence[Pod], text: str) -> Wanted:
@@ -167,6 +186,7 @@ def _waiting(facts: ClusterFacts, pods: Sequence[Pod], text: str) -> Wanted:
         min(one.priority for one in known.values()),
         group=membership.key if membership is not None else None,
         belong_to=frozenset().union(*(one.belongs_to for one in known.values())),
+        schedulers=frozenset(one.pod.scheduler or DEFAULT for one in known.values()),
     )
 
 
@@ -187,7 +207,7 @@ def wanted_objects(objects: Sequence[Json], snapshot: Snapshot, text: str = "") 
 
 
 def _one_of(alike: int | None, text: str) -> str:
-    """Says that the files make others, too, for which room may lack. None: they do not say how many."""
+    """Says that there are others, too, for which room may lack. None: the files do not say how many."""
     return text if alike in (0, 1) else f"{text} (one of {alike or 'several'})"
 
 
@@ -213,7 +233,9 @@ def _new(
     claims = {claim.key: claim for one in pods for claim in one.claims}
     requests = dict.fromkeys((pod.uid for pod in found), largest)
     priority, unknown = _priority_of(objects)
-    return Wanted(Asked(text, found, tuple(claims.values()), requests, policies), priority, unknown)
+    schedulers = frozenset(one.pod.scheduler or DEFAULT for one in pods)
+    asked = Asked(text, found, tuple(claims.values()), requests, policies)
+    return Wanted(asked, priority, unknown, schedulers=schedulers)
 
 
 def _priority_of(objects: Iterable[Json]) -> tuple[int, str]:
@@ -241,7 +263,7 @@ def check_wanted(wanted: Wanted, snapshot: Snapshot, policy: Policy) -> None:
             case UnschedulableAndUnresolvable(reason):
                 raise WireError(f"pod {pod.key}", str(reason))
             case Skip():
-                raise WireError(f"pod {pod.key}", "asks for no devices")
+                raise WireError(f"pod {pod.key}", _no_devices(pod))
     first = cluster.pods[0]
     if (membership := first.membership) is None or not membership.key.name:
         return
@@ -249,3 +271,10 @@ def check_wanted(wanted: Wanted, snapshot: Snapshot, policy: Policy) -> None:
         known = with_new_group(known, membership.key, cluster.pods, cluster.policies)
     if gang_minimum(membership, known) and (problem := gang_of(first, membership, known).problem(policy.group_levels)):
         raise WireError(cluster.text, problem)
+
+
+def _no_devices(pod: Pod) -> str:
+    names = sorted({name for one in pod.containers for name, amount in one.requests if amount})
+    if not names:
+        return "asks for no devices"
+    return f"asks for {', '.join(names)}, and no DeviceClass of the cluster has such an extended resource"

@@ -163,7 +163,7 @@ def _check_question(
     except CompileError as error:
         raise WireError("--selector", one_sentence(error)) from error
     if shape is not None and shape.level and shape.pods == 1:
-        raise WireError("--in", f"is for several pods: give --pods, too, is {shape.level}")
+        raise WireError("--in", "is for several pods: give --pods, too")
 
 
 def _check_kinds(reading: ClusterReading, objects: Objects, *, of_files: bool) -> None:
@@ -242,17 +242,29 @@ def _show(found: Sequence[RestartAdvice], reading: ClusterReading, output: str, 
             "no answer: no node has GPUs with a DeviceClass of their driver's name: ask with --gpus, --class",
             err=output == "commands",
         )
+    notes = [f"not known: {note}" for note in notes]
+    if sum(one.is_proved for one in found) > 1:
+        notes.append("each of these answers is proved alone: carry out one, then ask again")
     if output == "commands":
+        if any(one.commands for one in found):
+            for line in notes:
+                say(f"# {line}")
         for one in found:
-            for line in (*[f"# {one.wanted}"] * (len(found) > 1), *one.commands):
-                say(line)
-            if not one.commands:
-                say(one.sentence, err=True)
+            _say_commands(one, is_one_of_several=len(found) > 1)
     else:
         for one in found:
             _print(one)
         for line in notes:
-            say(f"not known: {line}")
+            say(line)
+
+
+def _say_commands(found: RestartAdvice, *, is_one_of_several: bool) -> None:
+    comments = [found.wanted] * is_one_of_several
+    comments += [found.other_schedulers] * bool(found.commands and found.other_schedulers)
+    for line in (*(f"# {one}" for one in comments), *found.commands):
+        say(line)
+    if not found.commands:
+        say(found.sentence, err=True)
 
 
 def _print(found: RestartAdvice) -> None:
@@ -270,10 +282,12 @@ def _print(found: RestartAdvice) -> None:
         if found.moves:
             screen.print(table)
         screen.print(found.proof, style="green")
+    if found.other_schedulers:
+        screen.print(found.other_schedulers)
     for why, pods in sorted(found.stays.items(), key=lambda item: (-len(item[1]), item[0])):
-        named = ", ".join(sorted(pods)[:_NAMED]) + (", …" if len(pods) > _NAMED else "")
-        kind = CLAIM.strip() if pods[0].startswith(CLAIM) else "pod"
-        screen.print(f"never restarted: {counted(len(pods), kind)}, because {why}: {named}")
+        more = f" and {counted(len(pods) - _NAMED, 'other')}" if len(pods) > _NAMED else ""
+        kind = "claims that no restart frees" if pods[0].startswith(CLAIM) else "pods that are never restarted"
+        screen.print(f"{kind}, because {why}: {', '.join(sorted(pods)[:_NAMED])}{more}")
     for command in found.commands:
         screen.print(command)
 

@@ -97,7 +97,7 @@ def _wrong_kind(kind: str, name: str) -> BerthError:
         ways = f"berth nodes {name} shows the node"
     if kind in CLAIM_KINDS:
         ways = f"name a pod that uses the claim; berth claims {name} lists it"
-    return BerthError(f"explain takes a pod or a group, not {kind} {name}: {ways}")
+    return BerthError(f"{kind} {name} is no pod and no group: {ways}")
 
 
 def without_kind(name: str, kinds: Collection[str]) -> str:

@@ -46,6 +46,7 @@ from extender.scheduling import (
 from extender.scheduling.requirements import Skip
 
 _NAMED = 3  # claims of a node
+_DEVICELESS = "pods without devices are never restarted"
 _NOT_OFFERED = "the pod may not use the node, or too little CPU, memory or room for pods is left"
 _LIKELY = 64  # nodes that may be the best for a member of a gang
 Nodes = frozenset[str]
@@ -333,6 +334,7 @@ class Cluster:
         nodes = found[near, text]
         first = max(nodes, key=lambda info: (free_devices(info), info.node.name))
         held = holders_of_usable(first, cluster.snapshot, requirements, self.memory.context)[:_NAMED]
+        held += (_DEVICELESS,) * (text == _NOT_OFFERED)
         others = f" and {counted(len(nodes) - 1, 'other node')}" if len(nodes) > 1 else ""
         return f"{text} on {first.node.name}{others}" + (f" ({'; '.join(held)})" if held else "")
 

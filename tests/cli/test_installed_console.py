@@ -197,7 +197,7 @@ async def test_names_have_the_namespace_of_the_context(world: World) -> None:
     assert await explained("only") == "web/only", "no other pod has this name"
     assert "ambiguous: default/llm, training/llm" in await explained("llm", "-A")
     assert await explained("nosuch") == "berth: pod training/nosuch does not exist"
-    assert (await explained("deploy/x")).startswith("berth: explain takes a pod or a group, not deploy x: name one of")
+    assert (await explained("deploy/x")).startswith("berth: deploy x is no pod and no group: name one of")
 
 
 BEGAN, ENDED = "2026-11-26T11:29:00.500000Z", "2026-11-26T11:31:59.000000Z"

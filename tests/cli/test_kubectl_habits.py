@@ -54,13 +54,13 @@ WAYS = "name one of its pods (kubectl get pods lists them), or give its manifest
 
 
 NOT_EXPLAINED = {
-    "deploy x": f"explain takes a pod or a group, not deploy x: {WAYS}",
-    "job/x": f"explain takes a pod or a group, not job x: {WAYS}",
-    "node/n1": "explain takes a pod or a group, not node n1: berth nodes n1 shows the node",
-    "claim/c": "explain takes a pod or a group, not claim c: name a pod that uses the claim; berth claims c lists it",
-    "svc/x": "explain takes a pod or a group, not svc x: kubectl get pods lists the pods",
-    "ns/x": "explain takes a pod or a group, not ns x: kubectl get pods lists the pods",
-    "deployments.apps/x": f"explain takes a pod or a group, not deployments.apps x: {WAYS}",
+    "deploy x": f"deploy x is no pod and no group: {WAYS}",
+    "job/x": f"job x is no pod and no group: {WAYS}",
+    "node/n1": "node n1 is no pod and no group: berth nodes n1 shows the node",
+    "claim/c": "claim c is no pod and no group: name a pod that uses the claim; berth claims c lists it",
+    "svc/x": "svc x is no pod and no group: kubectl get pods lists the pods",
+    "ns/x": "ns x is no pod and no group: kubectl get pods lists the pods",
+    "deployments.apps/x": f"deployments.apps x is no pod and no group: {WAYS}",
     "p -n Bad_Name": "--namespace: must be the name of a namespace, is 'Bad_Name'",
     "p -n a -A": "--all-namespaces: does not go with --namespace a",
     "a/p -n b": "--namespace: does not go with a name that has a namespace, is 'b'",

@@ -58,11 +58,31 @@ def test_case(case: Json, tmp_path: Path) -> None:
     assert [text for text in case.get("says", ()) if text not in out] == []
     assert [text for text in case.get("says_not", ()) if text in out] == []
     _, out, _ = berth([*words, "--output", "commands"])
-    heads = {f"# {one['wanted']}" for one in found}
-    lines = [line for line in out.splitlines() if line not in heads]
+    told = [one[key] for one in found for key in ("wanted", "other_schedulers") if one[key]]
+    comments = ("# not known: ", "# each of these answers", *(f"# {text}" for text in told))
+    lines = [line for line in out.splitlines() if not line.startswith(comments)]
     assert lines == [command for one in found for command in one["commands"]]
     for one in found:
         assert one["cost"] == sum(move["cost"] for move in one["moves"]) + WAIT_COST * one["waiting_gpus"]
+
+
+def test_the_commands_hide_nothing_that_matters(tmp_path: Path) -> None:
+    """Whoever pipes them into a shell does not see the table."""
+    case = next(one for one in CASES if one["name"] == "without a question, for the largest joined set of each product")
+    _, out, _ = berth(["defrag", "-o", "commands", "--snapshot", str(snapshot_file(tmp_path, objects_of_case(case)))])
+    told = out.splitlines()[:2]
+    assert told[0].startswith("# not known: the files have no PodDisruptionBudget: ")
+    assert told[1] == "# each of these answers is proved alone: carry out one, then ask again"
+
+
+@pytest.mark.parametrize("output", ["table", "commands"])
+def test_a_manifest_for_another_scheduler_may_get_another_node(output: str, tmp_path: Path) -> None:
+    path, manifest = snapshot_file(tmp_path, objects_of_case(CASES[0])), tmp_path / "pod.yaml"
+    text = MANIFEST.replace("CLASS", "gpu.nvidia.com").replace("schedulerName: berth-scheduler", "priority: 0")
+    manifest.write_text(text)
+    _, out, _ = berth(["defrag", "-f", str(manifest), "--snapshot", str(path), "-o", output])
+    told = "default-scheduler places pod default/new: it may choose other nodes than Berth, whose choice is named here"
+    assert told in out
 
 
 WORLDS = [
@@ -254,8 +274,32 @@ def test_claims_of_ended_pods_are_no_restarts(tmp_path: Path) -> None:
     objects[-4]["status"]["phase"] = "Succeeded"
     objects[-1]["status"]["reservedFor"][0]["uid"] = "another"
     _, out, _ = berth(["defrag", "--gpus", "8", "--snapshot", str(snapshot_file(tmp_path, objects))])
-    assert "1 claim, because their pods have ended: Kubernetes frees the devices without a restart" in out
-    assert "1 claim, because they are reserved for no pod that was read: claim default/p" in out
+    assert (
+        "claims that no restart frees, because their pods have ended: Kubernetes frees the devices without a restart"
+        in out
+    )
+    assert "claims that no restart frees, because they are reserved for no pod that was read: claim default/p" in out
+
+
+def test_pods_of_a_device_plugin_may_use_gpus_that_seem_free(tmp_path: Path) -> None:
+    """Slices and the plugin may offer the same GPUs. Only the kubelet knows which ones such a pod has."""
+    pod, _ = running("plug", "a", [0])
+    del pod["spec"]["resourceClaims"]
+    pod["spec"]["containers"][0]["resources"] = {"requests": {"nvidia.com/gpu": "8"}}
+    objects = [*objects_of({"nodes": {"a": "hgx-h100-8"}}), pod]
+    _, out, _ = berth(["defrag", "--gpus", "8", "--snapshot", str(snapshot_file(tmp_path, objects))])
+    assert "GPUs that seem free may be in use, as a device plugin serves default/plug on a" in out.splitlines()[0]
+
+
+def test_the_claim_of_the_wanted_pod_is_nothing_that_stays(tmp_path: Path) -> None:
+    """It has devices before its pod has a node."""
+    pod, claim = running("w", "a", [0])
+    del pod["spec"]["nodeName"], pod["status"]
+    claim["status"]["reservedFor"] = []
+    objects = [*objects_of({"nodes": {"a": "hgx-h100-8"}}), pod, claim]
+    _, out, _ = berth(["defrag", "pod", "w", "--snapshot", str(snapshot_file(tmp_path, objects))])
+    assert "pod default/w: there is room now on a" in out
+    assert "reserved for no pod" not in out
 
 
 PRIORITY_CLASS = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}}
@@ -329,6 +373,29 @@ def test_a_group_whose_minimum_runs_is_no_question(tmp_path: Path) -> None:
     assert "group default/w: is no gang that lacks pods, each of its pods is placed alone: name one of them" in err
 
 
+def test_pods_of_a_device_plugin_are_no_question(tmp_path: Path) -> None:
+    """They do ask for devices: no DeviceClass has the resource."""
+    path, manifest = snapshot_file(tmp_path, objects_of_case(CASES[0])), tmp_path / "pod.yaml"
+    _, pod = yaml.safe_load_all(MANIFEST)
+    del pod["spec"]["resourceClaims"]
+    pod["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "8", "cpu": "1"}}
+    manifest.write_text(json.dumps(pod))
+    code, out, err = berth(["defrag", "-f", str(manifest), "--snapshot", str(path)])
+    assert (code, out) == (2, "")
+    told = "asks for nvidia.com/gpu, and no DeviceClass of the cluster has such an extended resource"
+    assert err == f"berth: pod default/new: {told}"
+
+
+def test_a_jobset_is_no_group(tmp_path: Path) -> None:
+    labels = {"jobset.sigs.k8s.io/jobset-name": "js", "batch.kubernetes.io/job-name": "js-w-0"}
+    pods = [one for name in ("js-0", "js-1") for one in running(name, "", [], count=8, labels=labels)]
+    path = str(snapshot_file(tmp_path, [*objects_of_case(CASES[0]), *pods]))
+    code, out, err = berth(["defrag", "group", "js", "--snapshot", path])
+    assert (code, out) == (2, "")
+    told = "is no group of Berth: 2 waiting pods are of JobSet js, so name one, such as pod js-0"
+    assert err == f"berth: group default/js: {told}"
+
+
 GANG = """
 ---
 apiVersion: v1
@@ -356,12 +423,12 @@ def test_a_gang_with_a_wrong_level_is_no_question(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (["pod", "young"], "pod default/young: is bound to node a: berth defrag is for pods that wait"),
-        (["job/young"], "takes a pod or a group, not job young: name one of its pods"),
+        (["job/young"], "job young is no pod and no group: name one of its pods"),
         (["pod", "nobody"], "pod default/nobody: was not found among the pods that wait for devices"),
         (["group", "nobody"], "group default/nobody: has no waiting pod"),
         (["pod", "p", "--gpus", "8"], "a pod or a group: does not go with --gpus"),
         (["--pods", "2"], "--pods: goes with --gpus"),
-        (["--gpus", "8", "--in", "rack"], "--in: is for several pods"),
+        (["--gpus", "8", "--in", "rack"], "--in: is for several pods: give --pods, too\n"),
         (["--gpus", "8", "--pods", "2", "--in", "nosuch.label"], "--in: no node has the label nosuch.label"),
         (["--gpus", "33"], "Invalid value for '--gpus': must be at most 32 (is '33')"),
         (["--gpus", "8", "--class", "none"], "device class none does not exist"),
@@ -376,7 +443,7 @@ def test_a_question_that_is_none(words: list[str], message: str, tmp_path: Path)
     given = [str(manifest) if word == "FILE" else word for word in words]
     code, out, err = berth(["defrag", *given, "--snapshot", str(path)])
     assert (code, out) == (2, "")
-    assert message in err
+    assert message in f"{err}\n"
     assert err.count("\n") == 0
 
 

@@ -67,7 +67,10 @@ async def test_a_group_for_which_no_restart_makes_room() -> None:
             await b.create(claim(name, 8), pod(name, name, annotations=notes))
         await b.settled()
         (found,) = (await b.client.get("/v1/restarts/group/default/w")).json()["advice"]
-    assert found["sentence"] == "group default/w: there is no room even if all pods that may be restarted end"
+    assert found["sentence"] == (
+        "group default/w: there is no room even if all pods that may be restarted end: "
+        "one of the pods alone has room, but not so many together"
+    )
     assert (found["moves"], found["commands"]) == ([], [])
 
 
@@ -94,7 +97,7 @@ async def test_the_page_shows_the_advice(tmp_path: Path) -> None:
         assert "pod default/web\tReplicaSet web\tn1: gpu-0\t1\tn2" in text
         assert "kubectl taint nodes n1 berth.dev/defrag=:NoSchedule\n" in text
         assert "kubectl -n default delete pod web\n" in text
-        assert "never restarted: 1 pod, because no controller owns them" in text
+        assert "never restarted, because no controller owns them, so nothing creates them again: 1 pod" in text
         await page.picture(tmp_path / "restarts.png")
         assert await page.run("document.getElementById('detail').scrollWidth <= innerWidth")
         assert page.errors == []

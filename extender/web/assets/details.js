@@ -133,9 +133,10 @@ function adviceParts({ advice: [advice], not_known: notes }) {
     parts.push(el("code", { className: "command", textContent: advice.commands.join("\n") }));
   }
   const stays = Object.entries(advice.stays).map(([why, pods]) =>
-    `never restarted: ${counted(pods.length, "pod")}, because ${why}`);
+    `never restarted, because ${why}: ${counted(pods.length, pods[0].startsWith("claim ") ? "claim" : "pod")}`);
   const unknown = notes.map((note) => `not known: ${note}`);
-  return [...parts, ...[...stays, ...unknown].map((line) => quiet(line))];
+  const others = advice.other_schedulers ? [advice.other_schedulers] : [];
+  return [...parts, ...[...others, ...stays, ...unknown].map((line) => quiet(line))];
 }
 
 // The sentence without the first advice, which is in a list below it.
