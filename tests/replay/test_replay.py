@@ -424,7 +424,7 @@ def job(i):
     if i % 9 == 8:
         return Job(*times, pods=2 + i % 3, gpus=(1, 4)[i % 2], cpu=4000)
     return Job(*times, gpus=(0.1 * (1 + i % 7), 1, 2, 0.5)[i % 4], product=products[i % 6], cpu=1000 * (1 + i % 5))
-jobs = [job(i) for i in range(40)]
+jobs = [job(i) for i in range(24)]
 fleet = "6xa100-pcie-8-bridged,4xhgx-h100-8,6xl40s-8-pix,6xt4-4,4xgb200-nvl72-tray/2"
 for rule in ("berth", "emptiest node"):
     reads.clear()
@@ -447,7 +447,7 @@ def test_equal_seeds_give_equal_outcomes_in_any_process() -> None:
     )
     assert one == other
     for output in one:
-        assert "('j39', " in output
+        assert "('j23', " in output
         assert output.startswith("0 "), "no clock of the machine is read"
 
 
