@@ -373,7 +373,7 @@ class _Search:
     def _try_orders(self, *, is_certain: bool) -> None:
         """Other orders of the restarts and other reserved nodes, for the sets that may cost least first.
 
-        In a cluster of few nodes, of all sets that may be cheaper: what was left out before is among these.
+        In a cluster of few nodes, it tries every set that may be cheaper, also those that a limit left out before.
         """
         if self.best is None and self.left_out == inf:
             return

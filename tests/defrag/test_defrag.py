@@ -67,7 +67,7 @@ def test_case(case: Json, tmp_path: Path) -> None:
 
 
 def test_the_commands_hide_nothing_that_matters(tmp_path: Path) -> None:
-    """Whoever pipes them into a shell does not see the table."""
+    """A user who pipes the commands into a shell does not see the table."""
     case = next(one for one in CASES if one["name"] == "without a question, for the largest joined set of each product")
     _, out, _ = berth(["defrag", "-o", "commands", "--snapshot", str(snapshot_file(tmp_path, objects_of_case(case)))])
     told = out.splitlines()[:2]
