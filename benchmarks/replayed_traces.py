@@ -12,7 +12,6 @@ from pathlib import Path
 
 from extender.api.fields import Json
 from extender.replay import Fleet, Job, fleet_of
-from extender.replay.jobs import GPU_CLASS
 from extender.replay.published_traces import read_nodes
 from extender.sandbox import MachineNode, carried_machines, parse_nodes
 from extender.vendors import CLIQUE_LABEL
@@ -33,7 +32,7 @@ MEAN_HOURS = 4.0  # of a job
 def openb_fleet(folder: Path) -> tuple[Fleet, int]:
     """The 1,213 nodes with GPUs, whose GPUs pods may share, and the number of GPUs."""
     machines = read_nodes(folder / "openb_node_list_gpu_node.csv")
-    return fleet_of(machines, shared={GPU_CLASS}), sum(node.machine.count for node in machines)
+    return fleet_of(machines, jobs=[Job("share", 0.0, gpus=0.5)]), sum(node.machine.count for node in machines)
 
 
 def openb_pods(path: Path) -> list[Job]:

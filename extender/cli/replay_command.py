@@ -124,11 +124,10 @@ def named_fleet(nodes: str, snapshot: Path | None, jobs: Sequence[Job], *, is_em
     needs(snapshot, "--snapshot", ("--emptied", is_emptied))
     if not nodes and snapshot is None:
         raise WireError("--nodes", "is missing: give --nodes, --snapshot, or both")
-    shared = frozenset[str]().union(*(job.shared_classes for job in jobs))
     is_list = nodes.endswith(".csv")
     machines = read_nodes(Path(nodes)) if is_list else parse_nodes(nodes) if nodes else []
     objects, notes = documents(snapshot) if snapshot is not None else (), Counter[str]()
-    found = fleet_of(machines, emptied(objects, notes) if is_emptied else objects, shared=shared)
+    found = fleet_of(machines, emptied(objects, notes) if is_emptied else objects, jobs=jobs)
     if snapshot is not None:
         _say_notes(snapshot, notes)
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,11 +13,20 @@ from extender.api.pod_amounts import Amounts, allocatable_of, requests_of
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import shown
 from extender.cache import ClusterCache
-from extender.replay.jobs import GPU_CLASS, NIC_CAPACITY, NIC_CLASS, WHOLE_MIB, WHOLE_NIC
+from extender.replay.jobs import (
+    GPU_CLASS,
+    NIC_CAPACITY,
+    NIC_CLASS,
+    REAL_MEMORY,
+    WHOLE_MIB,
+    WHOLE_NIC,
+    Job,
+    shared_classes,
+)
 from extender.replay.node_room import NodeRoom
 from extender.runtime.informers import object_appliers
 from extender.sandbox import DEVICE_CLASSES, MachineNode, machine_objects
-from extender.vendors import DRIVERS, GPU, NIC, driver_of
+from extender.vendors import DRIVERS, GPU, NIC, amount_of_memory, driver_of
 
 _KINDS = ("Node", "ResourceSlice", "DeviceTaintRule", "DeviceClass", "ResourceClaim", "Namespace")
 _OF_CLASS = {GPU_CLASS: (GPU, GPU_CLASS), NIC_CLASS: (NIC, "dra.net")}  # kind of devices, driver
@@ -33,6 +42,7 @@ class Fleet:
     objects: Sequence[Json]
     used: Mapping[str, Amounts]  # by node
     unlinked: frozenset[str] = frozenset()  # nodes of a list whose product has no usual board: the links are not known
+    has_shared_gpus: bool = False
 
     def apply(self, cache: ClusterCache) -> None:
         """Apply all objects. Raises WireError that names the object."""
@@ -67,13 +77,14 @@ class Fleet:
         return NodeRoom(total, left)
 
 
-def fleet_of(machines: Sequence[MachineNode], snapshot: Iterable[Json] = (), *, shared: Collection[str] = ()) -> Fleet:
+def fleet_of(machines: Sequence[MachineNode], snapshot: Iterable[Json] = (), *, jobs: Iterable[Job] = ()) -> Fleet:
     """The fleet of these machines and of the objects of a snapshot.
 
-    `shared`: the classes whose devices pods may share, GPU_CLASS of machines alone.
+    If one of `jobs` asks for a share of a GPU or NIC, all GPUs or NICs may be shared.
 
-    Raises WireError if it has no node or no devices.
+    Raises WireError if it has no node or no devices, and that of shared_classes.
     """
+    shared = shared_classes(jobs)
     given, used = list[Json](), dict[str, Amounts]()
     for obj in snapshot:
         if obj.get("kind") in _KINDS:
@@ -84,8 +95,10 @@ def fleet_of(machines: Sequence[MachineNode], snapshot: Iterable[Json] = (), *, 
     classes = {obj["metadata"]["name"] for obj in given if obj["kind"] == "DeviceClass"}
     objects = list[Json]()
     for node in machines:
-        objects += [_with_shared_gpus(one) if GPU_CLASS in shared else one for one in machine_objects(node)]
+        objects += machine_objects(node)
     objects += given
+    if GPU_CLASS in shared:
+        objects = [_with_shared_gpus(one) for one in objects]
     if NIC_CLASS in shared:
         objects = [_with_shared_nics(one) for one in objects]
     kinds = Counter(obj["kind"] for obj in objects)
@@ -98,7 +111,8 @@ def fleet_of(machines: Sequence[MachineNode], snapshot: Iterable[Json] = (), *, 
     objects += [_of_drivers(one, drivers) for one in DEVICE_CLASSES if one["metadata"]["name"] not in classes]
     others = sorted(drivers & DRIVERS.keys() - classes - {GPU_CLASS})
     objects += [_class_of(driver) for driver in others if DRIVERS[driver].kind == GPU]
-    return Fleet(objects, used, frozenset(node.name for node in machines if not node.machine.knows_links))
+    unlinked = frozenset(node.name for node in machines if not node.machine.knows_links)
+    return Fleet(objects, used, unlinked, GPU_CLASS in shared)
 
 
 def _of_drivers(class_: Json, drivers: Iterable[str]) -> Json:
@@ -143,28 +157,41 @@ def version_problem(obj: Json) -> str:
 
 
 def _with_shared_gpus(obj: Json) -> Json:
-    """A slice of GPUs of which pods take parts, and any other object as it is.
+    """A slice of GPUs of which pods take parts, and any other object as it is. GPUs that draw on counters stay whole.
 
     All GPUs have the same amount, so that a part means the same on every product.
     """
-    if obj["kind"] != "ResourceSlice" or obj["spec"]["driver"] != GPU_CLASS:
-        return obj
-    return _shareable(obj, "memory", WHOLE_MIB, "Mi")
+
+    def shareable(device: Json) -> Json:
+        found = device if device.get("consumesCounters") else _shareable(device, "memory", WHOLE_MIB, "Mi")
+        real = amount_of_memory(get(device, "capacity", dict, "", {}))
+        if not isinstance(real, dict):
+            return found
+        unasked = {"default": "0", "validRange": {"min": "0"}}  # without it, each part takes all of it
+        more = {REAL_MEMORY: {"value": real.get("value"), "requestPolicy": unasked}}
+        return {**found, "capacity": {**found["capacity"], **more}}
+
+    return _with_devices(obj, GPU, shareable)
 
 
 def _with_shared_nics(obj: Json) -> Json:
     """A slice of NICs of which pods take parts, and any other object as it is."""
-    if obj["kind"] != "ResourceSlice" or driver_of(str(inner(obj, "spec", "").get("driver"))).kind != NIC:
+    return _with_devices(obj, NIC, lambda device: _shareable(device, NIC_CAPACITY, WHOLE_NIC, ""))
+
+
+def _with_devices(obj: Json, kind: str, changed: Callable[[Json], Json]) -> Json:
+    """A slice of devices of this kind with each device changed, and any other object as it is."""
+    if obj["kind"] != "ResourceSlice" or driver_of(str(inner(obj, "spec", "").get("driver"))).kind != kind:
         return obj
-    return _shareable(obj, NIC_CAPACITY, WHOLE_NIC, "")
-
-
-def _shareable(obj: Json, name: str, whole: int, unit: str) -> Json:
-    policy = {"default": f"{whole}{unit}", "validRange": {"min": f"1{unit}", "step": f"1{unit}"}}
-    more = {"allowMultipleAllocations": True, "capacity": {name: {"value": f"{whole}{unit}", "requestPolicy": policy}}}
     with naming(obj):
-        devices = many(obj["spec"], "devices", "spec", lambda one, _: {**one, **more})
+        devices = many(obj["spec"], "devices", "spec", lambda one, _: changed(one))
     return {**obj, "spec": {**obj["spec"], "devices": [*devices]}}
+
+
+def _shareable(device: Json, name: str, whole: int, unit: str) -> Json:
+    policy = {"default": f"{whole}{unit}", "validRange": {"min": f"1{unit}", "step": f"1{unit}"}}
+    capacity = {name: {"value": f"{whole}{unit}", "requestPolicy": policy}}
+    return {**device, "allowMultipleAllocations": True, "capacity": capacity}
 
 
 def _ended(pod: Json) -> bool:

@@ -6,9 +6,11 @@ fields and the columns have the same names. docs/replay.md shows both forms.
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from extender.api.fields import Json
@@ -16,6 +18,7 @@ from extender.api.group_topology import KUEUE_TOPOLOGY, NEARNESS, ONE_NODE
 from extender.api.pod_annotations import WISHES
 from extender.api.pod_groups import MINIMUM, GroupSource
 from extender.api.pods import SCHEDULER
+from extender.base.berth_errors import WireError
 from extender.vendors import DRIVERS, GPU, PLUGIN_RESOURCES
 
 NAMESPACE = "default"
@@ -30,6 +33,7 @@ MAX_GPUS = 32  # of a pod: devices of one claim
 MAX_SECONDS = 1e10  # some 300 years
 PRODUCT_WORDS = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 ._|-]{0,198}[A-Za-z0-9])?")
 WHOLE_MIB = 1000  # MiB of each GPU in a fleet whose GPUs are shared: a share is a part of it, whatever the product
+REAL_MEMORY = "realMemory"  # the capacity that has the memory of a GPU in such a fleet
 NIC_CAPACITY, WHOLE_NIC = "share", 1000  # the same of a NIC
 _OF_DRANET = "device.attributes['dra.net']"
 _IS_NIC = f"!('rdma' in {_OF_DRANET}) || {_OF_DRANET}.rdma"  # DRANET offers the Ethernet adapter of a node, too
@@ -38,6 +42,22 @@ _IS_NIC = f"!('rdma' in {_OF_DRANET}) || {_OF_DRANET}.rdma"  # DRANET offers the
 def job_name(line: int) -> str:
     """The name of a job that has none."""
     return f"job-{line}"
+
+
+def shared_classes(jobs: Iterable[Job]) -> frozenset[str]:
+    """The classes of whose devices jobs ask for shares.
+
+    Raises WireError if another job has a claim about the memory of GPUs, which a fleet with shared GPUs has no more.
+    """
+    found, about_memory = frozenset[str](), ""
+    for job in jobs:
+        found |= job.shared_classes
+        if any("memory" in json.dumps(one.claim) for one in job.templates if one.claim is not None):
+            about_memory = about_memory or job.name
+    if GPU_CLASS in found and about_memory:
+        problem = "asks for memory, and another job for a share of a GPU: use `gpus` and `memory` in its place"
+        raise WireError(f"job {about_memory}: claim", problem)
+    return found
 
 
 @dataclass(frozen=True)
@@ -69,6 +89,7 @@ class Job:
     claim: Json | None = field(default=None, compare=False)  # the spec of each pod's claim, in place of GPUs and NICs
     spec: Json | None = field(default=None, compare=False)  # SPEC_FIELDS of each pod: the nodes that it may use
     parts: tuple[Job, ...] = ()  # other pods of the gang: of a part count `pods` and what each of its pods asks for
+    capacity: str = "memory"  # the capacity of the fleet's GPUs that `memory` is about
 
     @property
     def is_gang(self) -> bool:
@@ -106,6 +127,11 @@ class Job:
             for name, count in ((GPU_CLASS, one.gpus), (NIC_CLASS, one.nics))
             if 0 < count < 1
         )
+
+    def on_shared_gpus(self) -> Job:
+        """The same job for a fleet whose GPUs are shared: it demands the memory that the GPUs really have."""
+        least, parts = max(self.memory, self.expected_memory), tuple(one.on_shared_gpus() for one in self.parts)
+        return replace(self, memory=least, expected_memory=0, capacity=REAL_MEMORY, parts=parts)
 
     @property
     def priority(self) -> int:
@@ -145,7 +171,7 @@ class Job:
             whole = f"(^|[^A-Za-z0-9])({words})([^A-Za-z0-9]|$)"
             conditions.append(f"device.attributes[device.driver].productName.matches(r'{whole}')")
         if self.memory:
-            least = f"device.capacity[device.driver].memory.compareTo(quantity('{self.memory}')) >= 0"
+            least = f"device.capacity[device.driver].{self.capacity}.compareTo(quantity('{self.memory}')) >= 0"
             conditions.append(least)
         if conditions:
             found["selectors"] = [{"cel": {"expression": " && ".join(conditions)}}]

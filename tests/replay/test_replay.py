@@ -6,6 +6,7 @@ import asyncio
 import math
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -275,6 +276,27 @@ def test_parts_of_a_gpu_are_shared() -> None:
     assert found.started_jobs["whole"].pods[0].gpus == 3
 
 
+@pytest.mark.parametrize("rule", ["berth", "first fit"])
+def test_jobs_with_memory_start_beside_parts_of_gpus(rule: Rule) -> None:
+    """Also on the GPUs of a snapshot. A part of a GPU means the same on every product."""
+    amounts: Sequence[dict[str, int]] = ({"memory": 40 << 30}, {"memory": 90 << 30}, {"expected_memory": 60 << 30})
+    wholes = [Job(f"whole-{i}", 9, gpus=1, **one) for i, one in enumerate(amounts)]
+    jobs = [*(Job(f"part-{i}", i, gpus=0.5) for i in range(2)), *wholes]
+    machine = MachineNode("n", carried_machines()["hgx-h100-8"], {})
+    for fleet in (fleet_of([machine], jobs=jobs), fleet_of([], machine_objects(machine), jobs=jobs)):
+        found = run_replay(fleet, jobs, placement_of(rule)).started_jobs
+        assert found.keys() == {"part-0", "part-1", "whole-0", "whole-2"}, "no GPU has 90 GiB"
+        assert len({found[name].pods[0].devices for name in found if name.startswith("part")}) == 1
+
+
+def test_a_claim_with_memory_is_not_replayed_beside_parts_of_gpus() -> None:
+    expression = "device.capacity['gpu.nvidia.com'].memory.isGreaterThan(quantity('40Gi'))"
+    exactly = {"deviceClassName": "gpu.nvidia.com", "selectors": [{"cel": {"expression": expression}}]}
+    claim = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
+    with pytest.raises(WireError, match="job b: claim: asks for memory, and another job for a share of a GPU"):
+        fleet_of(parse_nodes("1xt4-4"), jobs=[Job("a", 0, gpus=0.5), Job("b", 1, claim=claim)])
+
+
 @pytest.mark.parametrize("rule", ["berth", "first fit", "emptiest node"])
 def test_a_sample_is_taken_after_all_that_happens_at_its_time(rule: Rule) -> None:
     jobs = [Job("a", 0, 6000, gpus=8), Job("b", 0, gpus=8), Job("c", 3000, gpus=8), Job("d", 6000, gpus=1)]
@@ -428,7 +450,7 @@ jobs = [job(i) for i in range(24)]
 fleet = "6xa100-pcie-8-bridged,4xhgx-h100-8,6xl40s-8-pix,6xt4-4,4xgb200-nvl72-tray/2"
 for rule in ("berth", "emptiest node"):
     reads.clear()
-    found = run_replay(fleet_of(parse_nodes(fleet), shared={"gpu.nvidia.com"}), jobs, placement_of(rule), 5)
+    found = run_replay(fleet_of(parse_nodes(fleet), jobs=jobs), jobs, placement_of(rule), 5)
     print(len(reads), sorted(found.started_jobs.items()), found)
 """
 

@@ -19,8 +19,7 @@ Placed = Mapping[str, tuple[str, tuple[str, ...]]]
 
 def replayed(jobs: Sequence[Job], nodes: str, rule: Rule = "berth", seed: int = 1) -> Outcome:
     """The outcome of a replay on nodes of machine files."""
-    shared = frozenset[str]().union(*(job.shared_classes for job in jobs))
-    return run_replay(fleet_of(parse_nodes(nodes), shared=shared), jobs, placement_of(rule), seed)
+    return run_replay(fleet_of(parse_nodes(nodes), jobs=jobs), jobs, placement_of(rule), seed)
 
 
 def in_turn(tasks: Sequence[Task], measure: Callable[[Task, Outcome], T], progress: Callable[[int], None]) -> list[T]:
