@@ -22,9 +22,9 @@ from extender.api.resource_slices import Device
 from extender.cel import CelError, CompileError
 from extender.cel.dra import Masks
 
-_LONGEST = 1024  # characters of a claim's selectors
+_MAX_CHARACTERS = 1024  # characters of a claim's selectors
 _SELECTOR_BYTES = 4 << 20  # of the compiled selectors: some hundreds of usual ones
-_UNITS = 20_000  # of CEL's cost for one evaluation: a millisecond
+_MAX_COST = 20_000  # of CEL's cost for one evaluation: a millisecond
 _STEP = 1 / 16  # shares are rounded to multiples of this
 _MIN_MOVE = 1 / 8  # the demand changes after a share moved by at least this
 
@@ -38,7 +38,7 @@ class Wish(NamedTuple):
 
 def wish_of(request: DeviceRequest) -> Wish:
     """The wish of a request. Long selectors are left out."""
-    short = sum(map(len, request.selectors)) <= _LONGEST
+    short = sum(map(len, request.selectors)) <= _MAX_CHARACTERS
     return Wish(request.class_name, request.selectors if short else ())
 
 
@@ -118,7 +118,7 @@ class ProductDemand:
             if isinstance(selector, CompileError):
                 continue
             try:
-                found = {one for one in found if selector.match(*self._samples[one], _UNITS)}
+                found = {one for one in found if selector.match(*self._samples[one], _MAX_COST)}
             except CelError:
                 continue
         return frozenset(found)

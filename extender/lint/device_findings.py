@@ -32,7 +32,7 @@ from extender.scheduling.requirements import ADMIN_LABEL, too_many_claims, unpro
 _MAY_PASS = {"OUT_OF_BUDGET", "POOL_UPDATING", "POOL_INVALID"}  # reasons of nodes that may still get room
 _OF_AMOUNTS = "(kubernetes.Quantity, kubernetes.Quantity)"  # in an error about an operator
 _MAX_SENTENCE_BYTES = 1024
-_REASONS = 3  # of nodes, in one finding
+_MAX_REASONS = 3  # of nodes, in one finding
 _LONE = "-"  # the name that a pod has for a claim which no pod of the files uses; users can write no such name
 
 
@@ -261,7 +261,7 @@ def _reasons(found: Explanation) -> str:
         return ""
     if len(told) == 1:
         return told[0].reason
-    return ", ".join(f"{one.reason} on {counted(one.nodes, 'node')}" for one in told[:_REASONS])
+    return ", ".join(f"{one.reason} on {counted(one.nodes, 'node')}" for one in told[:_MAX_REASONS])
 
 
 def _pods_of_lone_claims(given: Given) -> list[tuple[str, HypotheticalPod]]:

@@ -28,7 +28,7 @@ Key = tuple[Any, ...]
 
 _Path = tuple[Hashable, ...]
 _MIN_CHANGES = 1024  # that are noted for trees which follow later
-_FEW = 128  # places by state
+_MAX_SORTED = 128  # places by state
 
 
 def path_labels(level: str, levels: Sequence[str]) -> tuple[str, ...]:
@@ -291,7 +291,7 @@ class DomainUses:
 
     def _with(self, states: AbstractSet[int]) -> Iterable[_Place]:
         """The places with nodes in these states, the first ones first. A few are sorted faster than trees follow."""
-        if sum(len(self._in_state[state]) for state in states) > _FEW:
+        if sum(len(self._in_state[state]) for state in states) > _MAX_SORTED:
             return _in_order([self._tree(state) for state in states])
         found = dict.fromkeys(place for state in states for place in self._in_state[state])
         return sorted(found, key=lambda place: (place.use, place.sizes, place.name))

@@ -30,7 +30,7 @@ from extender.vendors import GPU, NIC, driver_of
 # there is room for the number of devices that have some near pair: of equal sums, the one that serves more of them.
 _WEIGHT = {Nearness.ROOT: 64**4, Nearness.NUMA: 64**3, Nearness.NUMA_LIST: 64**2, Nearness.UNKNOWN: 64, Nearness.FAR: 0}
 _NEAR = _WEIGHT[Nearness.NUMA]
-_TIE = 4096  # a weight counts so much more than the wish to leave a device to others
+_TIE = 4096  # a weight counts so much more than that a device is left to others
 _MUST = 1 << 50  # more than all weights together: of an entry that must be in the assignment
 _NEVER = -(1 << 58)  # of an entry that must not be in the assignment
 _MAX_PAIRED = 2048  # pairs of two sets of devices in the cache, of at most 5 KiB
