@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from extender.allocation import FleetBaseline, NodeInfo
-from extender.allocation.nodes.places import Nearness, Places
+from extender.allocation.nodes.locality import Locality, Nearness
 from extender.api.claim_specs import DeviceRequest
 from extender.api.device_classes import DeviceClass
 from extender.api.gpu_topology import Graph
@@ -168,7 +168,7 @@ class FleetBaselineCounter:
     def __init__(self) -> None:
         self._graphs: Counter[tuple[Graph, int]] = Counter()  # the mask has the GPUs that the node's driver publishes
         self._memory: Counter[int] = Counter()
-        self._places: Counter[Places] = Counter()
+        self._localities: Counter[Locality] = Counter()
         self._stock = ProductStock()
         self._baseline: FleetBaseline | None = None
         self._is_changed = False
@@ -178,13 +178,13 @@ class FleetBaselineCounter:
             old is not None
             and new is not None
             and old.fabric is new.fabric
-            and old.places is new.places
+            and old.locality is new.locality
             and (old.inventory is new.inventory or old.inventory.has_same_gpus(new.inventory))
         ):
             return
         for node_info, amount in ((old, -1), (new, 1)):
-            if node_info is not None and node_info.places is not None:
-                self._add(self._places, node_info.places, amount)
+            if node_info is not None and node_info.locality is not None:
+                self._add(self._localities, node_info.locality, amount)
             if node_info is None or node_info.fabric is None:
                 continue
             published = sum(1 << position for position, bit in enumerate(node_info.gpu_bits) if bit >= 0)
@@ -208,7 +208,7 @@ class FleetBaselineCounter:
         mix, named = estimator.mix(most_memory), estimator.named(self._stock, classes, most_memory)
         known = self._baseline and (self._baseline.request_mix, self._baseline.named)
         if self._baseline is None or self._is_changed or known != (mix, named):
-            found = _fleet(self._graphs, self._memory, self._places, mix, named)
+            found = _fleet(self._graphs, self._memory, self._localities, mix, named)
             if found != self._baseline:
                 self._baseline = found
             self._is_changed = False
@@ -218,7 +218,7 @@ class FleetBaselineCounter:
 def _fleet(
     graphs: Iterable[tuple[Graph, int]],
     memory: Iterable[int],
-    places: Iterable[Places],
+    localities: Iterable[Locality],
     mix: RequestMix,
     named: Mapping[str, float],
 ) -> FleetBaseline:
@@ -230,7 +230,7 @@ def _fleet(
             best[count] = max(best.get(count, 0.0), best_gbps(graph, published, count))
     known = [amount for amount in memory if amount]
     near: dict[tuple[str, str], Nearness] = {}
-    for one in places:
+    for one in localities:
         near.update(
             {kinds: found for kinds, found in nearest(one).items() if found > near.get(kinds, Nearness.UNKNOWN)}
         )

@@ -14,8 +14,8 @@ from extender.explain.gang_question import (
     free_devices,
     widest_domains,
 )
+from extender.explain.locality_constraints import unmet_localities
 from extender.explain.near_misses import NO_RELEASE_HELPS, devices_for, holders_of_usable
-from extender.explain.place_constraints import unmet_places
 from extender.explain.pod_explanation import Explanation, UnschedulableNodes, explain, no_devices, other_scheduler
 from extender.explain.selector_stats import failing_terms
 
@@ -43,6 +43,6 @@ __all__ = [
     "namespaces_with_group",
     "no_devices",
     "other_scheduler",
-    "unmet_places",
+    "unmet_localities",
     "widest_domains",
 ]

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from extender.allocation import FleetBaseline, NodeInfo, Problem, Solution
 from extender.allocation.nodes import UNUSED
-from extender.allocation.nodes.places import Nearness
+from extender.allocation.nodes.locality import Nearness
 from extender.api.gpu_topology import Fabric
 from extender.api.pod_annotations import PodIntent
 from extender.api.quantity import NANO, Quantity, whole_units
@@ -190,20 +190,22 @@ _WORDS = {
     Nearness.FAR: "apart",
     Nearness.UNKNOWN: "not known how near",
 }
-_NEUTRAL_RATIO = 0.5  # of the fleet's best: a pair of which a place is unknown
+_NEUTRAL_RATIO = 0.5  # of the fleet's best: a pair of unknown locality
 
 
 def _affinity(choice: DeviceChoice, baseline: FleetBaseline) -> ScorePart | None:
     """How near the pod's devices of several drivers are, relative to the fleet's best for these drivers.
 
-    A pair of which a place is unknown is neither near nor far. None if no node knows the places of such devices.
+    A pair of unknown locality is neither near nor far. None if no node knows the locality of such devices.
     """
     drivers = choice.drivers
     if len(drivers) < 2:  # noqa: PLR2004 - affinity is between devices of two drivers
         return None
-    anchor, places = anchor_of(drivers), choice.node_info.places
-    pairs = pairs_of(places, choice.devices | choice.own)
-    found = [(_both(anchor, places.kind(pair.other)), pair.nearness) for pair in pairs] if places is not None else []
+    anchor, locality = anchor_of(drivers), choice.node_info.locality
+    pairs = pairs_of(locality, choice.devices | choice.own)
+    found = (
+        [(_both(anchor, locality.kind(pair.other)), pair.nearness) for pair in pairs] if locality is not None else []
+    )
     found = found or [(_both(anchor, other), Nearness.UNKNOWN) for other in sorted(drivers - {anchor})]
     known = [(kinds, nearness) for kinds, nearness in found if nearness >= 0 or kinds in baseline.nearest]
     if not known:
