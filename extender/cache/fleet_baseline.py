@@ -20,7 +20,7 @@ from extender.api.gpu_topology import Graph
 from extender.api.request_mix import DEFAULT_MIX, WHOLE, RequestMix, RequestShape, whole_gpus
 from extender.api.resource_claims import MAX_RESULTS, Claim
 from extender.base.fair_lru import FairLRU
-from extender.cache.product_demand import ProductDemand, ProductStock, Wish, wish_of
+from extender.cache.product_demand import ProductDemand, ProductSelectors, ProductStock, product_selectors
 from extender.topology.affinity import nearest
 from extender.topology.sets import best_gbps
 from extender.vendors import GPU, OTHER, amount_of_memory, driver_of
@@ -38,7 +38,7 @@ class _Requested(NamedTuple):
 
     gpus: int
     memory: int
-    wish: Wish
+    selectors: ProductSelectors
 
 
 class RequestMixEstimator:
@@ -50,7 +50,7 @@ class RequestMixEstimator:
         self._changed = False
         self._mix = DEFAULT_MIX
         self._shares = _shares(dict(DEFAULT_MIX))
-        self._wishes_changed = False
+        self._requests_changed = False
         self._demand = ProductDemand()
 
     def __len__(self) -> int:
@@ -65,7 +65,7 @@ class RequestMixEstimator:
         if requested is None:
             return
         self._counts[requested] += 1
-        self._changed = self._wishes_changed = True
+        self._changed = self._requests_changed = True
         for _, lost in self._claims.put(claim.key.namespace, claim.uid, requested):
             self._counts[lost] -= 1
             if not self._counts[lost]:
@@ -80,14 +80,14 @@ class RequestMixEstimator:
 
     def named(self, stock: ProductStock, classes: Mapping[str, DeviceClass], most_memory: int) -> Mapping[str, float]:
         """See FleetBaseline.named; the same object until it changes."""
-        outdated = self._wishes_changed or self._demand.is_partial or self._demand.is_outdated(stock, classes)
+        outdated = self._requests_changed or self._demand.is_partial or self._demand.is_outdated(stock, classes)
         if outdated and self._counts.total() >= _MIN_CLAIMS:
-            self._wishes_changed = False
-            wishes: Counter[Wish] = Counter()
+            self._requests_changed = False
+            by_selectors: Counter[ProductSelectors] = Counter()
             for asked, count in self._counts.items():
                 shape = _shape(asked.gpus, asked.memory, most_memory)
-                wishes[asked.wish] += count * shape.gpus * shape.milli
-            self._demand.update(wishes, stock, classes)
+                by_selectors[asked.selectors] += count * shape.gpus * shape.milli
+            self._demand.update(by_selectors, stock, classes)
         return self._demand.named
 
     def _refresh(self, most_memory: int) -> None:
@@ -150,7 +150,7 @@ def _requested(claim: Claim) -> _Requested | None:
     gpus = sum(option.count for option in counted)
     if not 0 < gpus <= MAX_RESULTS:
         return None
-    return _Requested(gpus, _memory(counted[0]) if gpus == 1 else 0, wish_of(counted[0]))
+    return _Requested(gpus, _memory(counted[0]) if gpus == 1 else 0, product_selectors(counted[0]))
 
 
 def _memory(option: DeviceRequest) -> int:

@@ -145,7 +145,7 @@ def _print(found: Tuning, name: str) -> None:
     if found.candidate is not None:
         screen.print(f"{found.words(found.candidate)}, on {counted(len(found.judged), 'other draw')} of the jobs:")
         for aim in AIMS.values():
-            screen.print(f"  {aim.title}: {_change(aim, found.judged_change(aim))}{_verdict(aim, found)}")
+            screen.print(f"  {aim.title}: {_change(aim, found.judged_change(aim))}{_significance(aim, found)}")
     elif not found.trials:
         screen.print("No other weight changes where one of the jobs goes, or when.")
     else:
@@ -161,7 +161,7 @@ def _mean(found: Tuning, aim: Aim) -> float:
     return interval([one[aim.name] for one in found.before]).mean
 
 
-def _verdict(aim: Aim, found: Tuning) -> str:
+def _significance(aim: Aim, found: Tuning) -> str:
     change = found.judged_change(aim)
     if _is_none(change):
         return ""

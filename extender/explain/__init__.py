@@ -1,4 +1,4 @@
-"""Explanations of placements: verdicts, near misses, what-if scenarios, consistency checks and fleet statistics.
+"""Explanations of placements: statuses, near misses, what-if scenarios, consistency checks and fleet statistics.
 
 All functions depend only on a snapshot and a policy, and return plain values. They may take 100 ms, so `berth serve`
 without a console does not import this package. This package has no I/O, clock or asyncio.
