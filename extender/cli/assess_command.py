@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import orjson
 import typer
+from rich.console import OverflowMethod
 from rich.table import Table
 
 from extender.api.fields import Json
@@ -32,7 +33,11 @@ from extender.cli.options import Context, Kubeconfig, Output, needs
 from extender.cli.output import Screen, say, say_json, table_screen
 from extender.files import name_of, write_file
 
-_ROWS = 6  # of each table: all of it is one screen
+T = TypeVar("T")
+_ROWS = 3  # of each table, but for _MORE_ROWS: all of it is one screen, 50 lines of 100 columns
+_MORE_ROWS = 5  # products, and what is not known
+_TEXTS = frozenset({"node", "GPUs", "links", "of", "reason"})  # columns that may be cut, and the first one
+_LEAST_WIDTH, _GAP = 8, 2  # characters of a column, and between two
 
 
 def assess_command(
@@ -66,6 +71,7 @@ def assess_command(
         Path | None, typer.Option(help="The policy of Berth. Default: that of the cluster's Berth, or every default.")
     ] = None,
     berth_namespace: BerthNamespace = NAMESPACE,
+    every_row: Annotated[bool, typer.Option("--all", help="Every row, not only one screen.")] = False,
     output: Output = "table",
 ) -> None:
     """Say what Berth would do on a cluster where it is not installed.
@@ -93,7 +99,7 @@ def assess_command(
     if output == "json":
         say_json(found.as_json())
     else:
-        _print(found)
+        _Report(table_screen(), every_row=every_row).print(found)
     _judge(found, fail_below)
 
 
@@ -147,36 +153,97 @@ def _write_jobs(path: Path, reading: ClusterReading) -> None:
 # -- the screen ------------------------------------------------------------------------------------------------------
 
 
-def _print(found: Assessment) -> None:
-    screen = table_screen()
-    products = [product_cells(one, is_known=found.knows_claims) for one in found.fleet.products]
-    for line in found.verdict.sentences:
-        screen.print(line, style="bold")
-    for line in headline(found):
-        screen.print(line)
-    _table(screen, "GPUs", HEADS["products"], products)
-    _table(screen, "pods with several GPUs, the worst first", HEADS["sets"], [set_cells(one) for one in found.sets])
-    _table(screen, "gangs", HEADS["gangs"], [gang_cells(one) for one in found.gangs])
-    _table(screen, "sets of joined GPUs, and racks", _BROKEN, _broken(found))
-    breakers = [(one.pod, one.node, f"{one.gpus} of {one.of}", one.beside) for one in found.fleet.breakers]
-    _table(screen, "pods that alone, or with one other, break a set", HEADS["breakers"], breakers)
-    waiting = [(one.first, str(one.pods), one.reason) for one in found.waiting]
-    _table(screen, "waiting pods", HEADS["waiting"], waiting)
-    replay = found.replay
-    if replay.rows:
-        pods, nodes = counted(replay.pods, "pod"), counted(replay.of_nodes, "node")
-        title = f"the same pods once more: {pods}, {replay.nodes:,} of {nodes}"
-        _table(screen, title, HEADS["replay"], [replay_cells(one) for one in replay.rows])
-    else:
-        screen.print(f"\nreplay: not computed: {replay.problem}", style="bold")
-    lines = [*found.lacking, *found.unknown, *found.unreadable]
-    if lines:
-        screen.print("\nwhat is not known", style="bold")
-    for line in lines:
-        screen.print(f"  {line}")
+class _Report:
+    """Prints an assessment: what is worst, each row in one line, or every row with whole sentences."""
+
+    def __init__(self, screen: Screen, *, every_row: bool) -> None:
+        self._screen = screen
+        self._every_row = every_row
+
+    def print(self, found: Assessment) -> None:
+        """Print it."""
+        for line in found.verdict.sentences:
+            self._screen.print(line, style="bold")
+        for line in headline(found):
+            self._screen.print(line)
+        products = [product_cells(one, is_known=found.knows_claims) for one in found.fleet.products]
+        self._table("GPUs", HEADS["products"], products, _MORE_ROWS)
+        self._sets(found)
+        self._waiting(found)
+        self._replay(found)
+        self._not_known([*found.lacking, *found.unknown, *found.unreadable])
+        if not self._every_row:
+            self._screen.print("\n--all prints every row with whole sentences, --html draws them.")
+
+    def _sets(self, found: Assessment) -> None:
+        is_all = self._every_row
+        sets = [one for one in found.sets if is_all or one.is_below_best]
+        self._table("worst pods" if not is_all else "pods with several GPUs", HEADS["sets"], map(set_cells, sets))
+        gangs = [one for one in found.gangs if is_all or one.domains > one.fewest]
+        self._table("gangs", HEADS["gangs"], map(gang_cells, gangs))
+        broken = [row for row in _broken(found) if is_all or row[_BROKEN.index(_BY_SMALL_PODS)] != "0"]
+        self._table("sets of joined GPUs, and racks", _BROKEN, broken)
+        breakers = [(one.pod, one.node, f"{one.gpus} of {one.of}", one.beside) for one in found.fleet.breakers]
+        if is_all:
+            self._table("pods that alone, or with one other, break a set", HEADS["breakers"], breakers)
+
+    def _waiting(self, found: Assessment) -> None:
+        rows = [(one.first, str(one.pods), one.reason.removeprefix(f"pod {one.first} ")) for one in found.waiting]
+        self._table("waiting pods", HEADS["waiting"], rows)
+
+    def _replay(self, found: Assessment) -> None:
+        replay = found.replay
+        if not replay.rows:
+            self._screen.print(f"\nreplay: not computed: {replay.problem}", style="bold")
+            return
+        self._table("same pods again", HEADS["replay"], map(replay_cells, replay.rows), len(replay.rows))
+
+    def _not_known(self, lines: Sequence[str]) -> None:
+        if lines:
+            self._screen.print(f"\nwhat is not known{self._part(lines, _MORE_ROWS)}", style="bold")
+        for line in self._shown(lines, _MORE_ROWS):
+            self._screen.print(f"  {line}", no_wrap=not self._every_row, overflow=self._overflow)
+
+    def _table(self, title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], most: int = _ROWS) -> None:
+        """A table whose first head is its title."""
+        found = list(rows)
+        if not found:
+            return
+        heads, shown = [f"{title}{self._part(found, most)}", *heads[1:]], self._shown(found, most)
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for head, width in zip(heads, self._widths(heads, shown), strict=True):
+            table.add_column(head, no_wrap=not self._every_row, overflow=self._overflow, width=width)
+        for row in shown:
+            table.add_row(*row)
+        self._screen.print()
+        self._screen.print(table)
+
+    def _widths(self, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Sequence[int | None]:
+        """The widths of the columns. If the screen is too narrow, the longest texts are cut first, numbers last."""
+        if self._every_row:
+            return [None] * len(heads)
+        widths = [max(map(len, cells)) for cells in zip(heads, *rows, strict=True)]
+        texts = [column for column, head in enumerate(heads) if not column or head in _TEXTS]
+        for _ in range(sum(widths) + _GAP * (len(widths) - 1) - self._screen.width):
+            longest = max(texts, key=lambda column: widths[column])
+            if widths[longest] > _LEAST_WIDTH:
+                widths[longest] -= 1
+        return widths
+
+    @property
+    def _overflow(self) -> OverflowMethod:
+        return "fold" if self._every_row else "ellipsis"
+
+    def _shown(self, rows: Sequence[T], most: int) -> Sequence[T]:
+        return rows if self._every_row else rows[:most]
+
+    def _part(self, rows: Sequence[object], most: int) -> str:
+        shown = len(self._shown(rows, most))
+        return f" ({shown} of {len(rows):,})" if shown < len(rows) else ""
 
 
-_BROKEN = ("", "whole", "in use", "broken by small pods", "free GPUs in these", "closed")
+_BY_SMALL_PODS = "broken by small pods"
+_BROKEN = ("", "whole", "in use", _BY_SMALL_PODS, "free GPUs in these", "closed")
 
 
 def _broken(found: Assessment) -> list[Sequence[str]]:
@@ -188,15 +255,3 @@ def _broken(found: Assessment) -> list[Sequence[str]]:
         for one in found.fleet.domains
     ]
     return rows
-
-
-def _table(screen: Screen, title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    if not rows:
-        return
-    screen.print(f"\n{title}", style="bold")
-    table = Table(*heads, box=None, pad_edge=False, header_style="dim")
-    for row in rows[:_ROWS]:
-        table.add_row(*row)
-    screen.print(table)
-    if len(rows) > _ROWS:
-        screen.print(f"and {len(rows) - _ROWS:,} more: --output json has all")
