@@ -36,7 +36,7 @@ from extender.files import name_of, write_file
 T = TypeVar("T")
 _ROWS = 3  # of each table, but for _MORE_ROWS: all of it is one screen, 50 lines of 100 columns
 _MORE_ROWS = 5  # products, and what is not known
-_TEXTS = frozenset({"node", "GPUs", "links", "of", "reason"})  # columns that may be cut, and the first one
+_TEXTS = frozenset({"node", "GPUs", "of", "reason"})  # columns that may be cut
 _LEAST_WIDTH, _GAP = 8, 2  # characters of a column, and between two
 
 
@@ -178,7 +178,9 @@ class _Report:
     def _sets(self, found: Assessment) -> None:
         is_all = self._every_row
         sets = [one for one in found.sets if is_all or one.is_below_best]
-        self._table("worst pods" if not is_all else "pods with several GPUs", HEADS["sets"], map(set_cells, sets))
+        columns = slice(None if is_all else -1)  # all links of these are known
+        title, rows = "pods with several GPUs" if is_all else "worst pods", (set_cells(one)[columns] for one in sets)
+        self._table(title, HEADS["sets"][columns], rows)
         gangs = [one for one in found.gangs if is_all or one.domains > one.fewest]
         self._table("gangs", HEADS["gangs"], map(gang_cells, gangs))
         broken = [row for row in _broken(found) if is_all or row[_BROKEN.index(_BY_SMALL_PODS)] != "0"]
@@ -219,15 +221,14 @@ class _Report:
         self._screen.print(table)
 
     def _widths(self, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Sequence[int | None]:
-        """The widths of the columns. If the screen is too narrow, the longest texts are cut first, numbers last."""
+        """The widths of the columns. A narrow screen cuts the longest texts, then the first column, but no numbers."""
         if self._every_row:
             return [None] * len(heads)
         widths = [max(map(len, cells)) for cells in zip(heads, *rows, strict=True)]
-        texts = [column for column, head in enumerate(heads) if not column or head in _TEXTS]
+        texts = [column for column, head in enumerate(heads) if head in _TEXTS]
         for _ in range(sum(widths) + _GAP * (len(widths) - 1) - self._screen.width):
-            longest = max(texts, key=lambda column: widths[column])
-            if widths[longest] > _LEAST_WIDTH:
-                widths[longest] -= 1
+            longest = max(texts, default=0, key=lambda column: widths[column])
+            widths[longest if widths[longest] > _LEAST_WIDTH else 0] -= 1
         return widths
 
     @property
