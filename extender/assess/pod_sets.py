@@ -52,6 +52,11 @@ class PodSet:
         return self.count > 1
 
     @property
+    def is_below_best(self) -> bool:
+        """Whether its node, when all of it was free, could have given faster GPUs, or nearer NICs."""
+        return self.near < self.pairs or (self.is_measured and self.gbps < self.best_gbps)
+
+    @property
     def is_measured(self) -> bool:
         """Whether it has several GPUs, and the links between them are known."""
         return self.is_several and self.links is not Links.UNKNOWN
