@@ -218,7 +218,7 @@ SUBJECTS = {
     "extender.allocation.nodes.locality", "extender.assess.texts", "extender.assess.wanted_pods",
     "extender.explain.fleet_rows", "extender.explain.scenario", "extender.replay.emptied_nodes",
     "extender.replay.published_traces", "extender.replay.svg", "extender.sandbox.examples",
-    "extender.scheduling.decision", "extender.scheduling.gang_parts", "extender.scheduling.shortlist",
+    "extender.scheduling.decision", "extender.scheduling.subgroup_tree", "extender.scheduling.shortlist",
 }  # fmt: skip
 # And packages within packages.
 ROOMS = {module(path) for path in FILES if path.name == "__init__.py"} | SUBJECTS

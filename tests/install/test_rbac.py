@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 
 from extender.agent import slice_publisher as agent_module
+from extender.api.asked_subgroups import PodMark
 from extender.api.claim_specs import ClaimSpec
 from extender.api.device_classes import MARKER_CLASS
-from extender.api.group_parts import PodMark
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
 from extender.api.resource_claims import Allocation, Claim, Consumer

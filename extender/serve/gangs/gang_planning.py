@@ -262,7 +262,7 @@ class GangPlanning:
         without = frozenset(member.uid for member in members.pods) - members.requirements.keys()
         names = {member.uid: member.key for member in members.pods}
         keys = {uid: attempt.keys[uid] for uid in members.requirements}
-        return PlannedGang(found, members.requirements, keys, without, last_messages, names, problem.parts)
+        return PlannedGang(found, members.requirements, keys, without, last_messages, names, problem.subgroups)
 
     def _problem(self, gang: Gang, members: GangMembers, attempt: _Attempt) -> GangProblem:
         pod, names, before = attempt.pod, attempt.names, attempt.before

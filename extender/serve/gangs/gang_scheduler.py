@@ -21,7 +21,7 @@ from extender.cache import ClusterCache
 from extender.gangs.gang import Gang, gang_minimum, placed_members
 from extender.gangs.gang_problem import NO_ROOM, incomplete
 from extender.scheduling.requirements import leftover_claims
-from extender.scheduling.shortlist import left_part, running_domain
+from extender.scheduling.shortlist import left_subgroup, running_domain
 from extender.serve.binding_cycle import BindError
 from extender.serve.filter import FilterResult, FilterService, FilterSink
 from extender.serve.gangs.bound_members import BoundMembers, Read
@@ -357,7 +357,7 @@ class GangScheduler:
         raise BindError(f"group {membership.key.name} has no plan for pod {pod.key}{why}")
 
     def outside_domain(self, forming: FormingGang, membership: Membership, uids: Collection[str]) -> str:
-        """Which of these members' nodes is outside of the one domain that the gang, or its part, needs; '' if none is.
+        """Which of these members' nodes is not in the one domain that the gang, or its sub-group, needs; '' if none is.
 
         The planner chose nodes of one domain; then the labels of a node changed.
         """
@@ -374,7 +374,7 @@ class GangScheduler:
             if domain is None or node not in domain.nodes:
                 where = str(domain) if domain is not None else f"in a domain of {label}"
                 return f"node {node} is not {where}, where the pods of group {forming.key.name} must be"
-        return left_part(forming.planned.parts, planned, uids, snapshot, policy)
+        return left_subgroup(forming.planned.subgroups, planned, uids, snapshot, policy)
 
     def follow_kube_scheduler(self, forming: FormingGang) -> None:
         """The binds of the minimum came, some of them for other nodes than the planned ones: plan for these nodes.
