@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
 from extender.api.fields import Json
@@ -128,6 +128,17 @@ class Job:
             if 0 < count < 1
         )
 
+    def line(self) -> Json:
+        """The fields that are not the default, as a file of jobs has them."""
+        found: Json = {name: getattr(self, name) for name in JOB_FIELDS}
+        found |= {"cpu": f"{self.cpu}m" if self.cpu else 0, "ram": str(self.ram) if self.ram else 0}
+        found["duration"] = None if math.isinf(self.duration) else self.duration
+        of_gang = ("name", "arrival", *NEARNESS)
+        found["parts"] = [
+            {name: one for name, one in part.line().items() if name not in of_gang} for part in self.parts
+        ]
+        return {name: value for name, value in found.items() if value or name == "arrival"}
+
     def on_shared_gpus(self) -> Job:
         """The same job for a fleet whose GPUs are shared: it demands the memory that the GPUs really have."""
         least, parts = max(self.memory, self.expected_memory), tuple(one.on_shared_gpus() for one in self.parts)
@@ -242,3 +253,7 @@ class Job:
             return {note: getattr(self, field) for field, note in NEARNESS.items()}
         anywhere = "true" if self.group_topology == "none" else ""
         return dict(zip(KUEUE_TOPOLOGY, (self.group_required, self.group_preferred, anywhere), strict=True))
+
+
+JOB_FIELDS = tuple(one.name for one in fields(Job) if one.name != "capacity")
+"""What a file says of a job. The fleet says which capacity its memory is about."""
