@@ -131,7 +131,10 @@ class _Movable:
                 self._pods[uid] = one.pod
 
     def _add_ending(self, claims: Iterable[Claim], users: Mapping[ObjectKey, Sequence[str]]) -> None:
-        """The claims whose devices become free by themselves, with the pods that end. A pod is in one of them alone."""
+        """What becomes free by itself: devices of claims, with the pods that end, and what other pods have that end.
+
+        A pod is in one of them alone.
+        """
         seen = set[str]()
         for claim in claims:
             left = [uid for uid in users[claim.key] if uid not in self._facts.ended]
@@ -139,10 +142,14 @@ class _Movable:
             if users[claim.key] and len(pods) == len(left):
                 own = tuple(pod for pod in pods if pod.uid not in seen)
                 seen.update(left)
-                amounts = {pod.uid: self._known[pod.uid].amounts for pod in own}
-                self._found.ending.append(
-                    Restart(f"{CLAIM}{claim.key}", own, (claim,), gpus_of(claim), 0.0, requests=amounts)
-                )
+                self._found.ending.append(self._ending(f"{CLAIM}{claim.key}", own, (claim,)))
+        for uid, one in self._known.items():
+            if one.pod.deleting and one.pod.node_name and uid not in seen:
+                self._found.ending.append(self._ending(f"pod {one.pod.key}", (one.pod,), ()))
+
+    def _ending(self, name: str, pods: tuple[Pod, ...], claims: tuple[Claim, ...]) -> Restart:
+        amounts = {pod.uid: self._known[pod.uid].amounts for pod in pods}
+        return Restart(name, pods, claims, sum(map(gpus_of, claims)), 0.0, requests=amounts)
 
     # -- budgets ---------------------------------------------------------------------------------------------
 

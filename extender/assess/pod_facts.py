@@ -63,7 +63,8 @@ class ClusterFacts:
 
     cache: ClusterCache
     pods: dict[str, PodFacts] = field(default_factory=dict)  # that may have devices, or are of a group; by UID
-    others: dict[str, PodFacts] = field(default_factory=dict)  # of Jobs and gangs, without devices; by UID
+    # Without devices, by UID: those of Jobs and gangs, and those that terminate.
+    others: dict[str, PodFacts] = field(default_factory=dict)
     ended: set[str] = field(default_factory=set)  # UIDs of pods that may have had devices
     allocatable: dict[str, Amounts] = field(default_factory=dict)  # by node
     used: dict[str, Amounts] = field(default_factory=dict)  # by node: what pods without devices request
@@ -88,7 +89,7 @@ class ClusterFacts:
             self.pods[pod.uid] = _facts(obj, pod)
         elif pod.node_name:
             self.used[pod.node_name] = self.used.get(pod.node_name, Amounts()).plus(requests_of(obj))
-            if pod.jobs or foreign_gang(inner(obj, "metadata", "")):
+            if pod.deleting or pod.jobs or foreign_gang(inner(obj, "metadata", "")):
                 self.others[pod.uid] = _facts(obj, pod)
 
     def left(self) -> dict[str, Amounts]:
