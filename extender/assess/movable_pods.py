@@ -16,12 +16,11 @@ from extender.api.pod_groups import JOB_KINDS, GroupKey, GroupSource
 from extender.api.pods import SCHEDULER, Pod
 from extender.api.resource_claims import Claim
 from extender.assess.gang_spread import group_of
-from extender.assess.pod_facts import Budget, ClusterFacts, PodFacts
+from extender.assess.pod_facts import REPLICA_SET, Budget, ClusterFacts, PodFacts
 from extender.base.text_limits import counted
 from extender.defrag import RESERVED, Restart, gpus_of
 
 _HOUR = 3600.0
-_SERVES = "ReplicaSet"  # its pods lose nothing but the time of their start
 CLAIM = "claim "  # begins what stays and is no pod
 _OF_WANTED = "they are pods of the same group, job or owner as the wanted pods"
 OTHER_SCHEDULER = "another scheduler places them, maybe on the devices that became free"
@@ -201,9 +200,9 @@ class _Movable:
         return self._found.restarts.append(restart)
 
     def _hours(self, claim: Claim, owners: Mapping[str, tuple[str, str]]) -> float:
-        """The hours since the first start of its pods; 0 if all of them only serve."""
+        """The hours since the first start of its pods; 0 for those of a ReplicaSet, which only serve."""
         now = self._terms.now
-        began = [self._known[uid].began or now for uid in self._users(claim) if owners[uid][0] != _SERVES]
+        began = [self._known[uid].began or now for uid in self._users(claim) if owners[uid][0] != REPLICA_SET]
         return max(((now - min(one, now)).total_seconds() / _HOUR for one in began), default=0.0)
 
     def _why_it_stays(self, pod: Pod) -> str:

@@ -19,6 +19,8 @@ from extender.base.text_limits import counted
 from extender.cache import ClusterCache
 
 SKEW = timedelta(minutes=6)  # of clocks: less than what GPU-hours are rounded to
+REPLICA_SET = "ReplicaSet"
+_TEMPLATE_HASH = "pod-template-hash"  # the label with which the name of a Deployment's ReplicaSet ends
 _NAMED = 3  # pods in a sentence
 
 
@@ -35,11 +37,19 @@ class PodFacts:
     gang: tuple[str, str, str] | None = None  # namespace, annotation and name of a gang of another scheduler
 
     @property
+    def deployment(self) -> str:
+        """The Deployment that made its ReplicaSet; '' if none did."""
+        kind, name = self.owner
+        end = f"-{self.labels.get(_TEMPLATE_HASH, '')}"
+        return name.removesuffix(end) if kind == REPLICA_SET and name.endswith(end) else ""
+
+    @property
     def belongs_to(self) -> frozenset[Hashable]:
-        """Its group, its jobs and its controller: with other pods of these it makes one workload."""
+        """Its group, its jobs, its controller and its Deployment: with other pods of these it makes one workload."""
         group = self.pod.membership.key if self.pod.membership is not None and self.pod.membership.key.name else None
         owner = (self.pod.key.namespace, *self.owner) if self.owner[0] else None
-        return frozenset(one for one in (group, *self.pod.jobs, self.gang, owner) if one is not None)
+        deployment = (self.pod.key.namespace, "Deployment", self.deployment) if self.deployment else None
+        return frozenset(one for one in (group, *self.pod.jobs, self.gang, owner, deployment) if one is not None)
 
     @property
     def began(self) -> datetime | None:

@@ -135,10 +135,12 @@ def advice_for(
             known[own] = movable_pods(facts, snapshot, own)
         deadline = Deadline(seconds, time.monotonic)
         found = advise_restarts(facts, one, known[own], policy, deadline)
-        if found.verdict == Verdict.IMPOSSIBLE:
-            with suppress(DeadlineExceeded):
+        with suppress(DeadlineExceeded):
+            if found.verdict == Verdict.IMPOSSIBLE:
                 is_forbidden = bool(found.over_budget)
                 found.sentence += _helpful_options(facts, one, own, policy, deadline, is_forbidden=is_forbidden)
+            if found.verdict != Verdict.FITS:
+                found.sentence += _rollout(facts, one, own, policy, deadline)
         yield found
 
 
@@ -173,6 +175,36 @@ def _helpful_options(
     if hides_others and not helpful:
         helpful = [f"{all_schedulers} {one}" for one in least_priority(others)]
     return f"; berth defrag {' or '.join(helpful)} may find room" if helpful else ""
+
+
+def _rollout(facts: ClusterFacts, wanted: Wanted, terms: Terms, policy: Policy, deadline: Deadline) -> str:
+    """Says that there is room after old pods of the wanted pods' own Deployment end; '' if there is none.
+
+    To delete them does not help: their ReplicaSet creates them again until the rollout has ended. Raises
+    DeadlineExceeded.
+    """
+    first = facts.pods.get(wanted.asked.pods[0].uid)
+    if first is None or not first.deployment:
+        return ""
+    old = {
+        uid
+        for uid, one in facts.pods.items()
+        if one.deployment == first.deployment
+        and one.pod.key.namespace == first.pod.key.namespace
+        and one.owner != first.owner
+    }
+    snapshot, _ = _without_kept(facts.cache.snapshot(), wanted.asked)
+    every = Terms(terms.now, None, all_schedulers=True)  # a rollout asks neither priorities nor budgets
+    movable = movable_pods(replace(facts, budgets=[]), snapshot, every)
+    own = [one for one in movable.restarts if old.issuperset(pod.uid for pod in one.pods)]
+    context = Evaluator(Features()).evaluation_context(snapshot, deadline)
+    cluster = Cluster.of(snapshot, movable.left, policy, context).without([*movable.ending, *own])
+    if not own or cluster.place(wanted.asked) is None:
+        return ""
+    return (
+        f"; the rollout of Deployment {first.pod.key.namespace}/{first.deployment} makes room if its maxUnavailable "
+        "lets it end old pods before new ones run"
+    )
 
 
 def advise_restarts(
