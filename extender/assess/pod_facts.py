@@ -13,6 +13,7 @@ from extender.api.fields import Json, inner, integer, many, naming, need, string
 from extender.api.foreign_gangs import foreign_gang
 from extender.api.pod_affinity import LabelSelector, label_selector
 from extender.api.pod_amounts import Amounts, allocatable_of, requests_of
+from extender.api.pod_groups import JOB_KINDS
 from extender.api.pods import Pod, decode_pod
 from extender.assess.cluster_reading import BUDGET, ClusterReading
 from extender.base.text_limits import counted
@@ -50,6 +51,15 @@ class PodFacts:
         owner = (self.pod.key.namespace, *self.owner) if self.owner[0] else None
         deployment = (self.pod.key.namespace, "Deployment", self.deployment) if self.deployment else None
         return frozenset(one for one in (group, *self.pod.jobs, self.gang, owner, deployment) if one is not None)
+
+    @property
+    def workloads(self) -> Iterator[tuple[str, str]]:
+        """Kind and name of what it belongs to besides its group, the largest last."""
+        yield self.owner
+        yield "Deployment", self.deployment
+        if self.gang is not None:
+            yield self.gang[1:]
+        yield from ((JOB_KINDS[job.source], job.name) for job in reversed(self.pod.jobs))
 
     @property
     def began(self) -> datetime | None:
