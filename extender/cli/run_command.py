@@ -77,7 +77,7 @@ _QUIET_SECONDS = 10.0  # a pod that waits without a new attempt for so long is n
 _TUTORIAL = "docs/tutorial-your-own-pod.md of the repository"  # an installed wheel has no documents
 _PIPE_WIDTH = 120  # columns without a terminal: pipes and CI logs report 80, which would fold reasons
 _SPEED, _MAX_SPEED = 60.0, 1e6  # seconds of a file of jobs in a second
-_NAMED = 10  # jobs that wait, with their reasons
+_MAX_NAMED = 10  # jobs that wait, with their reasons
 
 
 @dataclass(frozen=True)
@@ -233,11 +233,11 @@ async def _play(running: _Running, world: _World, *, once: bool) -> int:
             await _played(player, scheduler, stop, lambda: status.update(_progress(player)), once=once)
     console.print(_progress(player), style="bold", highlight=False)
     waiting, pending = player.waiting(), scheduler.pending()
-    for job, pod in list(waiting.items())[:_NAMED]:
+    for job, pod in list(waiting.items())[:_MAX_NAMED]:
         reasons = "; ".join(sorted(pending.get(pod, {}))) or "not tried yet"
         console.print(f"{job} waits: {reasons}", highlight=False)
-    if len(waiting) > _NAMED:
-        console.print(f"and {len(waiting) - _NAMED:,} more", highlight=False)
+    if len(waiting) > _MAX_NAMED:
+        console.print(f"and {len(waiting) - _MAX_NAMED:,} more", highlight=False)
     return 1 if waiting else 0
 
 
@@ -374,8 +374,8 @@ LEGEND = """0 1 GPUs of the pod  ○ free  # held  ━ joined  GB/s: predicted
 first fit: the first devices that fit, on the same node"""
 GANG_LEGEND = """● a node with a pod of the gang  ○ another node of the domain
 first fit: each pod on the first node by name that fits"""
-_WIDE = 120  # columns; a narrower terminal gets the node names below the diagrams
-_DIAGRAM = 15  # columns of a diagram of eight GPUs
+_WIDE_COLUMNS = 120  # columns; a narrower terminal gets the node names below the diagrams
+_DIAGRAM_COLUMNS = 15  # columns of a diagram of eight GPUs
 _JOINED, _SPLIT, _FAINT = "bold green", "bold red", "dim"
 
 
@@ -472,9 +472,9 @@ def _cell(placement: PlacedGpus | None, width: int) -> Text:
     if not placement.gpus:
         return Text(placement.node, _FAINT)
     text = _drawn(placement)
-    if width < _WIDE:
+    if width < _WIDE_COLUMNS:
         return text.append(f"\n{placement.node}", _FAINT)
-    text.pad_right(max(_DIAGRAM - len(text), 0))
+    text.pad_right(max(_DIAGRAM_COLUMNS - len(text), 0))
     return text.append(f"  {placement.node}", _FAINT)
 
 
