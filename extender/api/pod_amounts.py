@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from extender.api.fields import Json, inner, many, quantity
+from extender.api.fields import Json, inner, many, quantity, string
 from extender.api.quantity import NANO
 from extender.base.berth_errors import WireError
 
@@ -37,13 +37,31 @@ _FACTORS = {"cpu": 1000, "memory": 1, "pods": 1}
 
 
 def requests_of(pod: Json) -> Amounts:
-    """What the containers of a pod request, and its place on the node. Raises WireError."""
-    asked = many(inner(pod, "spec", ""), "containers", "spec", _container_requests)
-    return Amounts(
-        sum(_amount(one["cpu"], "cpu") for one in asked if "cpu" in one),
-        sum(_amount(one["memory"], "memory") for one in asked if "memory" in one),
-        1,
-    )
+    """What a pod requests of a node, and its place there. Raises WireError."""
+    spec = inner(pod, "spec", "")
+    own, overhead = inner(spec, "resources", "spec"), inner(spec, "overhead", "spec")
+    asked, limits = (inner(own, kind, "spec.resources") for kind in ("requests", "limits"))  # of the pod as a whole
+    init = many(spec, "initContainers", "spec", lambda one, path: (_asked(one, path), _is_sidecar(one, path)))
+    containers = many(spec, "containers", "spec", _asked)
+
+    def requested(name: str) -> int:
+        of_containers = _of_containers(name, init, containers) or _amount_of(limits, name)
+        return (_amount_of(asked, name) if name in asked else of_containers) + _amount_of(overhead, name)
+
+    return Amounts(requested("cpu"), requested("memory"), 1)
+
+
+def _of_containers(name: str, init: Iterable[tuple[Json, bool]], containers: Iterable[Json]) -> int:
+    """The most that the containers have at a time.
+
+    Init containers run one after the other, before all others, and only sidecars among them run on.
+    """
+    most = sidecars = 0
+    for asked, is_sidecar in init:
+        amount = _amount_of(asked, name)
+        most = max(most, sidecars + amount)
+        sidecars += amount if is_sidecar else 0
+    return max(most, sidecars + sum(_amount_of(asked, name) for asked in containers))
 
 
 def allocatable_of(node: Json) -> Amounts:
@@ -73,5 +91,15 @@ def _amount(value: object, name: str) -> int:
     return quantity(value, name).nanos * _FACTORS[name] // NANO
 
 
-def _container_requests(container: Json, path: str) -> Json:
-    return inner(inner(container, "resources", path), "requests", f"{path}.resources")
+def _amount_of(amounts: Json, name: str) -> int:
+    return _amount(amounts[name], name) if name in amounts else 0
+
+
+def _asked(obj: Json, path: str) -> Json:
+    """The requests of a container. A limit without a request becomes one in the API server."""
+    resources = inner(obj, "resources", path)
+    return inner(resources, "limits", f"{path}.resources") | inner(resources, "requests", f"{path}.resources")
+
+
+def _is_sidecar(init_container: Json, path: str) -> bool:
+    return string(init_container, "restartPolicy", path) == "Always"

@@ -535,6 +535,8 @@ _POD = {
         "resourceClaims": [_ENTRY],
         "containers": [_CONTAINER],
         "initContainers": [_CONTAINER],
+        "resources": {"requests": _Names.requested},
+        "overhead": _Names.requested,
         "priority": _same,
         "nodeSelector": _Names.selector,
         "affinity": {"nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": [_TERM]}}},

@@ -16,12 +16,11 @@ from extender.api.pod_groups import JOB_KINDS, GroupKey, GroupSource
 from extender.api.pods import SCHEDULER, Pod
 from extender.api.resource_claims import Claim
 from extender.assess.gang_spread import group_of
-from extender.assess.pod_facts import Budget, ClusterFacts, PodFacts
+from extender.assess.pod_facts import REPLICA_SET, Budget, ClusterFacts, PodFacts
 from extender.base.text_limits import counted
 from extender.defrag import RESERVED, Restart, gpus_of
 
 _HOUR = 3600.0
-_SERVES = "ReplicaSet"  # its pods lose nothing but the time of their start
 CLAIM = "claim "  # begins what stays and is no pod
 _OF_WANTED = "they are pods of the same group, job or owner as the wanted pods"
 OTHER_SCHEDULER = "another scheduler places them, maybe on the devices that became free"
@@ -131,7 +130,10 @@ class _Movable:
                 self._pods[uid] = one.pod
 
     def _add_ending(self, claims: Iterable[Claim], users: Mapping[ObjectKey, Sequence[str]]) -> None:
-        """The claims whose devices become free by themselves, with the pods that end. A pod is in one of them alone."""
+        """What becomes free by itself: devices of claims, with the pods that end, and what other pods have that end.
+
+        A pod is in one of them alone.
+        """
         seen = set[str]()
         for claim in claims:
             left = [uid for uid in users[claim.key] if uid not in self._facts.ended]
@@ -139,10 +141,14 @@ class _Movable:
             if users[claim.key] and len(pods) == len(left):
                 own = tuple(pod for pod in pods if pod.uid not in seen)
                 seen.update(left)
-                amounts = {pod.uid: self._known[pod.uid].amounts for pod in own}
-                self._found.ending.append(
-                    Restart(f"{CLAIM}{claim.key}", own, (claim,), gpus_of(claim), 0.0, requests=amounts)
-                )
+                self._found.ending.append(self._ending(f"{CLAIM}{claim.key}", own, (claim,)))
+        for uid, one in self._known.items():
+            if one.pod.deleting and one.pod.node_name and uid not in seen:
+                self._found.ending.append(self._ending(f"pod {one.pod.key}", (one.pod,), ()))
+
+    def _ending(self, name: str, pods: tuple[Pod, ...], claims: tuple[Claim, ...]) -> Restart:
+        amounts = {pod.uid: self._known[pod.uid].amounts for pod in pods}
+        return Restart(name, pods, claims, sum(map(gpus_of, claims)), 0.0, requests=amounts)
 
     # -- budgets ---------------------------------------------------------------------------------------------
 
@@ -194,9 +200,9 @@ class _Movable:
         return self._found.restarts.append(restart)
 
     def _hours(self, claim: Claim, owners: Mapping[str, tuple[str, str]]) -> float:
-        """The hours since the first start of its pods; 0 if all of them only serve."""
+        """The hours since the first start of its pods; 0 for those of a ReplicaSet, which only serve."""
         now = self._terms.now
-        began = [self._known[uid].began or now for uid in self._users(claim) if owners[uid][0] != _SERVES]
+        began = [self._known[uid].began or now for uid in self._users(claim) if owners[uid][0] != REPLICA_SET]
         return max(((now - min(one, now)).total_seconds() / _HOUR for one in began), default=0.0)
 
     def _why_it_stays(self, pod: Pod) -> str:

@@ -13,12 +13,15 @@ from extender.api.fields import Json, inner, integer, many, naming, need, string
 from extender.api.foreign_gangs import foreign_gang
 from extender.api.pod_affinity import LabelSelector, label_selector
 from extender.api.pod_amounts import Amounts, allocatable_of, requests_of
+from extender.api.pod_groups import JOB_KINDS
 from extender.api.pods import Pod, decode_pod
 from extender.assess.cluster_reading import BUDGET, ClusterReading
 from extender.base.text_limits import counted
 from extender.cache import ClusterCache
 
 SKEW = timedelta(minutes=6)  # of clocks: less than what GPU-hours are rounded to
+REPLICA_SET = "ReplicaSet"
+_TEMPLATE_HASH = "pod-template-hash"  # the label with which the name of a Deployment's ReplicaSet ends
 _NAMED = 3  # pods in a sentence
 
 
@@ -35,11 +38,28 @@ class PodFacts:
     gang: tuple[str, str, str] | None = None  # namespace, annotation and name of a gang of another scheduler
 
     @property
+    def deployment(self) -> str:
+        """The Deployment that made its ReplicaSet; '' if none did."""
+        kind, name = self.owner
+        end = f"-{self.labels.get(_TEMPLATE_HASH, '')}"
+        return name.removesuffix(end) if kind == REPLICA_SET and name.endswith(end) else ""
+
+    @property
     def belongs_to(self) -> frozenset[Hashable]:
-        """Its group, its jobs and its controller: with other pods of these it makes one workload."""
+        """Its group, its jobs, its controller and its Deployment: with other pods of these it makes one workload."""
         group = self.pod.membership.key if self.pod.membership is not None and self.pod.membership.key.name else None
         owner = (self.pod.key.namespace, *self.owner) if self.owner[0] else None
-        return frozenset(one for one in (group, *self.pod.jobs, self.gang, owner) if one is not None)
+        deployment = (self.pod.key.namespace, "Deployment", self.deployment) if self.deployment else None
+        return frozenset(one for one in (group, *self.pod.jobs, self.gang, owner, deployment) if one is not None)
+
+    @property
+    def workloads(self) -> Iterator[tuple[str, str]]:
+        """Kind and name of what it belongs to besides its group, the largest last."""
+        yield self.owner
+        yield "Deployment", self.deployment
+        if self.gang is not None:
+            yield self.gang[1:]
+        yield from ((JOB_KINDS[job.source], job.name) for job in reversed(self.pod.jobs))
 
     @property
     def began(self) -> datetime | None:
@@ -63,7 +83,8 @@ class ClusterFacts:
 
     cache: ClusterCache
     pods: dict[str, PodFacts] = field(default_factory=dict)  # that may have devices, or are of a group; by UID
-    others: dict[str, PodFacts] = field(default_factory=dict)  # of Jobs and gangs, without devices; by UID
+    # Without devices, by UID: those of Jobs and gangs, and those that terminate.
+    others: dict[str, PodFacts] = field(default_factory=dict)
     ended: set[str] = field(default_factory=set)  # UIDs of pods that may have had devices
     allocatable: dict[str, Amounts] = field(default_factory=dict)  # by node
     used: dict[str, Amounts] = field(default_factory=dict)  # by node: what pods without devices request
@@ -88,7 +109,7 @@ class ClusterFacts:
             self.pods[pod.uid] = _facts(obj, pod)
         elif pod.node_name:
             self.used[pod.node_name] = self.used.get(pod.node_name, Amounts()).plus(requests_of(obj))
-            if pod.jobs or foreign_gang(inner(obj, "metadata", "")):
+            if pod.deleting or pod.jobs or foreign_gang(inner(obj, "metadata", "")):
                 self.others[pod.uid] = _facts(obj, pod)
 
     def left(self) -> dict[str, Amounts]:

@@ -7,14 +7,14 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from extender.allocation import NodeInfo, Snapshot, tolerates
 from extender.allocation.nodes import PoolDevice
 from extender.api.claim_specs import merged_specs
 from extender.api.fields import Json, inner, many, string
-from extender.api.group_topology import NEARNESS, fields_of_job
+from extender.api.group_topology import fields_of_job
 from extender.api.nodes import Node, Toleration, encode_toleration
 from extender.api.pod_amounts import requests_of
 from extender.api.pod_annotations import WISHES, PodIntent, intent_of
@@ -262,19 +262,9 @@ def job_lines(reading: ClusterReading, snapshot: Snapshot, now: datetime.datetim
         arrival = min((at for one, _ in members if (at := times[one.uid][0]) is not None), default=first)
         seconds = max(times[one.uid][1] for one, _ in members)
         name = f"{plain_name(f'{key.namespace}-{key.name}')}-{number}"
-        found.lines.append(_line(replace(job, name=name, arrival=arrival - first, duration=seconds)))
+        found.lines.append(replace(job, name=name, arrival=arrival - first, duration=seconds).line())
     found.lines.sort(key=lambda line: line["arrival"])
     return found
-
-
-def _line(job: Job) -> Json:
-    """The fields that are not the default, as a file of jobs has them."""
-    found: Json = {one.name: getattr(job, one.name) for one in fields(job)}
-    found |= {"cpu": f"{job.cpu}m" if job.cpu else 0, "ram": str(job.ram) if job.ram else 0}
-    found["duration"] = None if math.isinf(job.duration) else job.duration
-    of_gang = ("name", "arrival", *NEARNESS)
-    found["parts"] = [{name: value for name, value in _line(one).items() if name not in of_gang} for one in job.parts]
-    return {name: value for name, value in found.items() if value or name == "arrival"}
 
 
 def _times(pod: Json, now: float) -> tuple[float | None, float]:

@@ -21,7 +21,7 @@ from extender.allocation.what_if import hypothetical_snapshot
 from extender.api.fields import Json
 from extender.api.nodes import Node
 from extender.api.object_meta import ObjectKey
-from extender.api.pod_amounts import NO_LIMIT
+from extender.api.pod_amounts import NO_LIMIT, Amounts
 from extender.api.pod_annotations import intent_of
 from extender.api.pods import SCHEDULER, Pod
 from extender.api.resource_slices import PoolKey
@@ -135,10 +135,12 @@ def advice_for(
             known[own] = movable_pods(facts, snapshot, own)
         deadline = Deadline(seconds, time.monotonic)
         found = advise_restarts(facts, one, known[own], policy, deadline)
-        if found.verdict == Verdict.IMPOSSIBLE:
-            with suppress(DeadlineExceeded):
+        with suppress(DeadlineExceeded):
+            if found.verdict == Verdict.IMPOSSIBLE:
                 is_forbidden = bool(found.over_budget)
                 found.sentence += _helpful_options(facts, one, own, policy, deadline, is_forbidden=is_forbidden)
+            if found.verdict != Verdict.FITS:
+                found.sentence += _rollout(facts, one, own, policy, deadline)
         yield found
 
 
@@ -175,6 +177,36 @@ def _helpful_options(
     return f"; berth defrag {' or '.join(helpful)} may find room" if helpful else ""
 
 
+def _rollout(facts: ClusterFacts, wanted: Wanted, terms: Terms, policy: Policy, deadline: Deadline) -> str:
+    """Says that there is room after old pods of the wanted pods' own Deployment end; '' if there is none.
+
+    To delete them does not help: their ReplicaSet creates them again until the rollout has ended. Raises
+    DeadlineExceeded.
+    """
+    first = facts.pods.get(wanted.asked.pods[0].uid)
+    if first is None or not first.deployment:
+        return ""
+    old = {
+        uid
+        for uid, one in facts.pods.items()
+        if one.deployment == first.deployment
+        and one.pod.key.namespace == first.pod.key.namespace
+        and one.owner != first.owner
+    }
+    snapshot, _ = _without_kept(facts.cache.snapshot(), wanted.asked)
+    every = Terms(terms.now, None, all_schedulers=True)  # a rollout asks neither priorities nor budgets
+    movable = movable_pods(replace(facts, budgets=[]), snapshot, every)
+    own = [one for one in movable.restarts if old.issuperset(pod.uid for pod in one.pods)]
+    context = Evaluator(Features()).evaluation_context(snapshot, deadline)
+    cluster = Cluster.of(snapshot, movable.left, policy, context).without([*movable.ending, *own])
+    if not own or cluster.place(wanted.asked) is None:
+        return ""
+    return (
+        f"; the rollout of Deployment {first.pod.key.namespace}/{first.deployment} makes room if its maxUnavailable "
+        "lets it end old pods before new ones run"
+    )
+
+
 def advise_restarts(
     facts: ClusterFacts,
     wanted: Wanted,
@@ -185,10 +217,9 @@ def advise_restarts(
     """Search until the deadline, and prove what was found."""
     snapshot, kept = _without_kept(facts.cache.snapshot(), wanted.asked)
     context = Evaluator(Features()).evaluation_context(snapshot, deadline)
-    cluster, ends, tried = Cluster.of(snapshot, movable.left, policy, context), tuple(movable.ending), list[Proved]()
-    with suppress(DeadlineExceeded):
-        ends = () if ends and cluster.place(wanted.asked) is not None else ends
-    cluster = cluster.without(ends)
+    as_it_is, tried = Cluster.of(snapshot, movable.left, policy, context), list[Proved]()
+    ends = _needed_ends(as_it_is, wanted.asked, movable.ending)
+    cluster = as_it_is.without(ends)
 
     def prove_(advice: Advice) -> float:
         tried.append(proved(facts, cluster, wanted, replace(advice, ends=ends), policy))
@@ -220,7 +251,7 @@ def advise_restarts(
         found.waiting_gpus = sum(move.waiting_gpus for move in found.moves)
         found.waiting_cost = WAIT_COST * found.waiting_gpus
         found.cost = round(sum(one.cost for one in restarts) + found.waiting_cost, 1)
-        found.ends = _awaited(best.advice, snapshot)
+        found.ends = _awaited(best, as_it_is, wanted.asked)
         _add_proof(found, wanted, best, snapshot)
     if found.placed_on:
         found.other_schedulers = _other_schedulers(wanted, restarts)
@@ -233,6 +264,15 @@ def advise_restarts(
         told = f"may be reserved by an earlier advice, so {is_one} not used: {_free(kept)} ends that"
         found.sentence += f"; {first_few(kept, _NAMED)} {told}"
     return found
+
+
+def _needed_ends(cluster: Cluster, asked: Asked, ending: Sequence[Restart]) -> tuple[Restart, ...]:
+    """Of what ends by itself: nothing if there is room now, only devices if that makes room, otherwise all."""
+    with suppress(DeadlineExceeded):
+        for few in ((), tuple(one for one in ending if one.claims)):
+            if cluster.without(few).place(asked) is not None:
+                return few
+    return tuple(ending)
 
 
 def _limits_of(found: RestartAdvice, cluster: Cluster, asked: Asked, policy: Policy) -> str:
@@ -361,11 +401,25 @@ def _in_one_line(found: RestartAdvice) -> str:
     return f"{said}{where}" + (f": {found.reason}" if found.reason else "")
 
 
-def _awaited(advice: Advice, snapshot: Snapshot) -> list[str]:
-    """The pods that end by themselves on the reserved nodes, and the claims there of pods that have ended."""
-    infos = [snapshot.node_infos[name] for name in advice.reserved]
+def _awaited(best: Proved, cluster: Cluster, asked: Asked) -> list[str]:
+    """The pods that end by themselves on the reserved nodes, and the claims there of pods that have ended.
+
+    Pods without devices only where the wanted pods need their CPU, memory or place. `cluster` is as it is.
+    """
+    advice, needed = best.advice, dict[str, Amounts]()
+    for pod in asked.pods:
+        node = best.proof.nodes.get(pod.uid, "")
+        needed[node] = needed.get(node, Amounts()).plus(asked.amounts(pod))
+    freed = [*advice.restarts, *(one for one in advice.ends if one.claims)]
+    short = {name for name in advice.reserved if not cluster.left_without(name, freed).has(needed.get(name, Amounts()))}
+    infos = [cluster.snapshot.node_infos[name] for name in advice.reserved]
     pools = {pool.key for info in infos for pool in info.inventory.pools}
-    own = [one for one in advice.ends if any(PoolKey(of.device.driver, of.device.pool) in pools for of in one.results)]
+    own = [
+        one
+        for one in advice.ends
+        if any(PoolKey(of.device.driver, of.device.pool) in pools for of in one.results)
+        or (not one.claims and one.nodes <= short)
+    ]
     pods = sorted(f"{_POD}{pod.key}" for one in own for pod in one.pods)
     return [*pods, *(one.name for one in own if not one.pods)]
 
@@ -466,7 +520,7 @@ def _add_proof(found: RestartAdvice, wanted: Wanted, best: Proved, snapshot: Sna
     else:
         found.is_proved, found.placed_on = True, placed
         found.still_waits = _without_places(wanted.asked, proof.nodes)
-        found.commands = list(_commands(wanted.asked, found.reserved, best.advice, snapshot))
+        found.commands = list(_commands(wanted.asked, found.reserved, found.ends, best.advice, snapshot))
         moved, restarts = sum(not move.waiting_pods for move in found.moves), len(found.moves)
         others = ", and all restarted pods" if moved == restarts else f", and {moved} of {restarts} restarts"
         left = len(needed) - len(found.still_waits)
@@ -503,7 +557,9 @@ def _free(nodes: Iterable[str]) -> str:
     return f"kubectl taint nodes {' '.join(map(quote, nodes))} {RESERVED.key}:{RESERVED.effect}-"
 
 
-def _commands(wanted: Asked, reserved: Sequence[str], advice: Advice, snapshot: Snapshot) -> Iterator[str]:
+def _commands(
+    wanted: Asked, reserved: Sequence[str], awaited: Sequence[str], advice: Advice, snapshot: Snapshot
+) -> Iterator[str]:
     """The commands of kubectl that carry an advice out, in their order. Comments stand for what only the user can do.
 
     The nodes keep a taint that only the wanted pods tolerate until these have their places: otherwise the restarted
@@ -519,7 +575,6 @@ def _commands(wanted: Asked, reserved: Sequence[str], advice: Advice, snapshot: 
     option = "" if _freed(advice, snapshot) <= frozenset(reserved) else " --wait=false"
     for _, together in groupby(pods, key=lambda pod: pod.key.namespace):
         yield _of_pods(list(together), "delete pod") + option
-    awaited = set(_awaited(advice, snapshot))
     ending = [pod for one in advice.ends for pod in one.pods if f"{_POD}{pod.key}" in awaited]
     for _, together in groupby(sorted(ending, key=lambda pod: pod.key), key=lambda pod: pod.key.namespace):
         yield _of_pods(list(together), "wait --for=delete --timeout=10m pod")

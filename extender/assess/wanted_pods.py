@@ -11,13 +11,13 @@ from extender.api.group_topology import KUEUE_TOPOLOGY
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_amounts import Amounts, requests_of
 from extender.api.pod_annotations import TOPOLOGY_ANNOTATION
-from extender.api.pod_groups import JOB_KINDS, MINIMUM, GroupKey, GroupPolicy, GroupSource
+from extender.api.pod_groups import MINIMUM, GroupKey, GroupPolicy, GroupSource
 from extender.api.pods import SCHEDULER, Pod
 from extender.assess.gang_spread import group_of
 from extender.assess.pod_facts import ClusterFacts
 from extender.assess.pod_jobs import product_expression
 from extender.base.berth_errors import WireError
-from extender.base.text_limits import counted
+from extender.base.text_limits import counted, first_few
 from extender.defrag import Asked
 from extender.explain import groups_named
 from extender.explain.fleet_rows import product
@@ -33,6 +33,7 @@ from extender.topology.sets import largest_joined
 
 DEFAULT = "default-scheduler"  # of pods that name none
 _NAME = "wanted"
+_NAMED = 3  # groups in a sentence
 _PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
 
@@ -147,11 +148,14 @@ def wanted_pod(facts: ClusterFacts, snapshot: Snapshot, key: ObjectKey) -> Wante
 
 
 def wanted_group(facts: ClusterFacts, snapshot: Snapshot, key: ObjectKey) -> Wanted:
-    """The group of this name of which pods wait. Raises WireError."""
-    groups = groups_named(snapshot, key.namespace, key.name)
-    waiting = [pod for pods in groups.values() for pod in pods if pod.is_waiting]
+    """The group of this name of which pods wait. Other schedulers may have another name for it. Raises WireError."""
+    named = {pod.uid: pod for pods in groups_named(snapshot, key.namespace, key.name).values() for pod in pods}
+    for uid, one in facts.pods.items():
+        if one.gang is not None and (one.gang[0], one.gang[2]) == key and one.pod.membership is not None:
+            named[uid] = one.pod
+    waiting = [pod for pod in named.values() if pod.is_waiting]
     if not waiting:
-        raise WireError(f"group {key}", _no_group(snapshot, key))
+        raise WireError(f"group {key}", _no_group(facts, key, named.values()))
     keys = {pod.membership.key for pod in waiting if pod.membership is not None}
     if len(keys) > 1:
         raise WireError(f"group {key}", f"names {len(keys)} groups that wait: name one of their pods")
@@ -163,16 +167,23 @@ def wanted_group(facts: ClusterFacts, snapshot: Snapshot, key: ObjectKey) -> Wan
     return found
 
 
-def _no_group(snapshot: Snapshot, key: ObjectKey) -> str:
-    """What is said of a group that no waiting pod names. It may be a job, whose pods are placed one by one."""
-    pods = [pod for pod in snapshot.pods.values() if pod.is_waiting and pod.key.namespace == key.namespace]
-    jobs = {pod.key: job for pod in pods for job in reversed(pod.jobs) if job.name == key.name}
-    if not jobs:
-        return "has no waiting pod"
-    first = min(jobs)
-    job = f"{JOB_KINDS[jobs[first].source]} {key.name}"
-    of = f"{counted(len(jobs), 'waiting pod is', 'waiting pods are')} of {job}"
-    return f"is no group of Berth: {of}, so name one, such as pod {first.name}"
+def _no_group(facts: ClusterFacts, key: ObjectKey, members: Iterable[Pod]) -> str:
+    """What is said of a group of which no pod waits. The name may be that of pods that are placed one by one."""
+    if gated := sum(pod.gated for pod in members):
+        return f"has no waiting pod: {counted(gated, 'pod has a scheduling gate', 'pods have scheduling gates')}"
+    waiting = [one for one in facts.pods.values() if one.pod.is_waiting]
+    here = [one for one in waiting if one.pod.key.namespace == key.namespace]
+    kinds = {one.pod.key: kind for one in here for kind, name in one.workloads if name == key.name}
+    if kinds:
+        first = min(kinds)
+        of = f"{counted(len(kinds), 'waiting pod is', 'waiting pods are')} of {kinds[first]} {key.name}"
+        return f"is no group of Berth: {of}, so name one, such as pod {first.name}"
+    groups = {one.pod.membership.key for one in waiting if one.pod.membership is not None}
+    others = sorted({one.namespace for one in groups if one.name == key.name})
+    if others:
+        return f"has no waiting pod; one of this name waits in another namespace: give -n {others[0]}"
+    names = sorted({one.name for one in groups if one.namespace == key.namespace and one.name})
+    return "has no waiting pod" + f"; groups that wait in this namespace: {first_few(names, _NAMED)}" * bool(names)
 
 
 def _waiting(facts: ClusterFacts, pods: Sequence[Pod], text: str) -> Wanted:

@@ -88,11 +88,15 @@ def assess_command(
         found = assess(reading, used.policy, used.source, where if is_live else "", replays=replay)
     if html is not None:
         write_file(html, html_page(found).encode())
+    _print(found, output, every_row=every_row)
+    _judge(found, fail_below)
+
+
+def _print(found: Assessment, output: Output, *, every_row: bool) -> None:
     if output == "json":
         say_json(found.as_json())
     else:
         AssessmentScreen(table_screen(), every_row=every_row).print(found)
-    _judge(found, fail_below)
 
 
 def _judge(found: Assessment, least: float | None) -> None:

@@ -56,8 +56,11 @@ class AssessmentScreen:
             self._table("pods that alone, or with one other, break a set", HEADS["breakers"], breakers)
 
     def _waiting(self, found: Assessment) -> None:
-        rows = [(one.first, str(one.pods), one.reason.removeprefix(f"pod {one.first} ")) for one in found.waiting]
+        rows = [(one.first, str(one.pods), self._reason(one.first, one.reason)) for one in found.waiting]
         self._table("waiting pods", HEADS["waiting"], rows)
+
+    def _reason(self, pod: str, reason: str) -> str:
+        return reason if self._every_row else reason.removeprefix(f"pod {pod} ")  # no room for the name twice
 
     def _replay(self, found: Assessment) -> None:
         replay = found.replay

@@ -19,6 +19,7 @@ from extender.cli.object_files import documents, policy_of
 from extender.cli.options import Columns, Output, needs
 from extender.cli.output import Screen, say, say_json, table_screen
 from extender.files import name_of, write_file
+from extender.policy import Policy
 from extender.replay import (
     NO_GPU,
     SIZES,
@@ -63,7 +64,9 @@ def replay_command(
             "--emptied", help="Without the pods of --snapshot that have devices; the GPUs of device plugins count, too."
         ),
     ] = False,
-    policy: Annotated[list[Path] | None, typer.Option(help="A policy of Berth to compare. May be repeated.")] = None,
+    policy: Annotated[
+        list[Path] | None, typer.Option(help="A policy to compare: several, or one with the default.")
+    ] = None,
     large: Annotated[
         str,
         typer.Option(
@@ -100,9 +103,17 @@ def replay_command(
         say(f"{counted(endless, 'job has', 'jobs have')} no duration: what they get is never free again")
 
 
-def _placements(policies: Sequence[Path]) -> list[Placement]:
-    """Berth under each policy, or under the default one; then kube-scheduler without Berth."""
-    berth = [placement_of("berth", policy_of(path), f"Berth, {name_of(path)}") for path in policies]
+def _placements(paths: Sequence[Path]) -> list[Placement]:
+    """Berth under each policy, or under the default one; then kube-scheduler without Berth.
+
+    One policy alone is compared with the default one. That gets its levels, which jobs may name.
+    """
+    policies = [policy_of(path) for path in paths]
+    berth = [placement_of("berth", one, f"Berth, {name_of(path)}") for path, one in zip(paths, policies, strict=True)]
+    for one in policies if len(policies) == 1 else ():
+        default = Policy(group_levels=one.group_levels)
+        is_other = one.model_dump() != default.model_dump()
+        berth += [placement_of("berth", default, "Berth, default policy")] * is_other
     return [*(berth or [placement_of("berth")]), placement_of("first fit"), placement_of("emptiest node")]
 
 

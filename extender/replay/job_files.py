@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -30,15 +30,14 @@ from extender.files import name_of, read_file
 from extender.lint import one_sentence
 from extender.policy import Policy
 from extender.replay.csv_tables import Row, table_of
-from extender.replay.jobs import MAX_GPUS, MAX_PODS, MAX_SECONDS, PRODUCT_WORDS, SPEC_FIELDS, Job, job_name
+from extender.replay.jobs import JOB_FIELDS, MAX_GPUS, MAX_PODS, MAX_SECONDS, PRODUCT_WORDS, SPEC_FIELDS, Job, job_name
 from extender.replay.published_traces import TRACES, Trace, columns_of, job_of, philly_job
 
 MAX_JOBS = 200_000
 MAX_BYTES = 256 << 20
 _PHILLY_START = 4096  # characters of a file in which the first job names its attempts
-_FIELDS = tuple(one.name for one in fields(Job))
-_CSV_FIELDS = tuple(name for name in _FIELDS if name not in ("claim", "spec", "parts"))
-_PART_FIELDS = tuple(name for name in _FIELDS if name not in ("name", "arrival", "duration", "parts", *NEARNESS))
+_CSV_FIELDS = tuple(name for name in JOB_FIELDS if name not in ("claim", "spec", "parts"))
+_PART_FIELDS = tuple(name for name in JOB_FIELDS if name not in ("name", "arrival", "duration", "parts", *NEARNESS))
 _MAX_PARTS = 256
 _MAX_GBPS = 10**12
 _HOW = (
@@ -116,7 +115,7 @@ def _of_json(text: str, where: str, notes: Counter[str], before: dict[str, _Plac
             raise WireError(place, "must be a JSON object")
         if "kind" in row:
             raise WireError(place, _OBJECTS)
-        yield _checked(_job(row, number, place, _FIELDS), before, number, place)
+        yield _checked(_job(row, number, place, JOB_FIELDS), before, number, place)
 
 
 def _of_csv(

@@ -129,6 +129,17 @@ class Job:
             if 0 < count < 1
         )
 
+    def line(self) -> Json:
+        """The fields that are not the default, as a file of jobs has them."""
+        found: Json = {name: getattr(self, name) for name in JOB_FIELDS}
+        found |= {"cpu": f"{self.cpu}m" if self.cpu else 0, "ram": str(self.ram) if self.ram else 0}
+        found["duration"] = None if math.isinf(self.duration) else self.duration
+        of_gang = ("name", "arrival", *NEARNESS)
+        found["parts"] = [
+            {name: one for name, one in part.line().items() if name not in of_gang} for part in self.parts
+        ]
+        return {name: value for name, value in found.items() if value or name == "arrival"}
+
     def on_shared_gpus(self) -> Job:
         """The same job for a fleet whose GPUs are shared: it demands the memory that the GPUs really have."""
         least, parts = max(self.memory, self.expected_memory), tuple(one.on_shared_gpus() for one in self.parts)
@@ -250,3 +261,7 @@ class _JobOnSharedGpus(Job):
     """See Job.on_shared_gpus."""
 
     memory_capacity: ClassVar = REAL_MEMORY
+
+
+JOB_FIELDS = tuple(one.name for one in fields(Job))
+"""What a file says of a job."""

@@ -437,6 +437,14 @@ def _sorted(rows: list[Json], fields: tuple[str, ...]) -> list[tuple[Any, ...]]:
     return sorted(tuple(row[name] for name in fields) for row in rows)
 
 
+def test_what_a_pod_requests_as_a_whole_stays() -> None:
+    whole: Json = {"resources": {"requests": {"cpu": "9"}}, "overhead": {"cpu": "250m", "memory": "1Gi"}}
+    objects = objects_of({"nodes": {"a": "dgx1-v100"}, "pods": [{"name": "p", "count": 1}]})
+    next(one for one in objects if one["kind"] == "Pod")["spec"] |= whole
+    (pod,) = (one for one in anonymised(objects) if one["kind"] == "Pod")
+    assert {name: pod["spec"].get(name) for name in whole} == whole
+
+
 def test_names_keep_their_order() -> None:
     """First fit takes nodes, pods and claims by name: with node-10 before node-2 it was another replay."""
     numbers = [7, 11, 1, 4, 10, 2, 12, 3, 8, 5, 9, 6]

@@ -386,14 +386,46 @@ def test_pods_of_a_device_plugin_are_no_question(tmp_path: Path) -> None:
     assert err == f"berth: pod default/new: {told}"
 
 
-def test_a_jobset_is_no_group(tmp_path: Path) -> None:
+PODS_OF = "is no group of Berth: 2 waiting pods are of"
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("js", f"default/js: {PODS_OF} JobSet js, so name one, such as pod js-0"),
+        ("pg", f"default/pg: {PODS_OF} scheduling.k8s.io/group-name pg, so name one, such as pod js-0"),
+        ("llm-6b", f"default/llm-6b: {PODS_OF} ReplicaSet llm-6b, so name one, such as pod js-0"),
+        ("llm", f"default/llm: {PODS_OF} Deployment llm, so name one, such as pod js-0"),
+        ("gated", "default/gated: has no waiting pod: 1 pod has a scheduling gate"),
+        ("away", "default/away: has no waiting pod; one of this name waits in another namespace: give -n other"),
+        ("nobody", "default/nobody: has no waiting pod; groups that wait in this namespace: g"),
+    ],
+)
+def test_a_name_that_is_no_group_is_answered_with_what_to_name(name: str, told: str, tmp_path: Path) -> None:
     labels = {"jobset.sigs.k8s.io/jobset-name": "js", "batch.kubernetes.io/job-name": "js-w-0"}
-    pods = [one for name in ("js-0", "js-1") for one in running(name, "", [], count=8, labels=labels)]
-    path = str(snapshot_file(tmp_path, [*objects_of_case(CASES[0]), *pods]))
-    code, out, err = berth(["defrag", "group", "js", "--snapshot", path])
-    assert (code, out) == (2, "")
-    told = "is no group of Berth: 2 waiting pods are of JobSet js, so name one, such as pod js-0"
-    assert err == f"berth: group default/js: {told}"
+    labels |= {"pod-template-hash": "6b"}
+    pods = [
+        one for pod in ("js-0", "js-1") for one in running(pod, "", [], count=8, labels=labels, owner_name="llm-6b")
+    ]
+    for pod in pods[::2]:
+        pod["metadata"]["annotations"] = {"scheduling.k8s.io/group-name": "pg"}
+    groups = [running(f"of-{group}", "", [], count=8, group=group)[0] for group in ("g", "gated", "away")]
+    groups[1]["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
+    groups[2]["metadata"]["namespace"] = "other"
+    path = str(snapshot_file(tmp_path, [*objects_of_case(CASES[0]), *pods, *groups]))
+    assert berth(["defrag", "group", name, "--snapshot", path]) == (2, "", f"berth: group {told}")
+
+
+@pytest.mark.parametrize("name", ["vc", "pg-vc"])
+def test_a_group_of_volcano_has_two_names(name: str, tmp_path: Path) -> None:
+    """The pods are a gang of Berth by the annotation; kubectl get podgroups shows the other name."""
+    notes = {"berth.dev/group-min": "2", "scheduling.k8s.io/group-name": "pg-vc"}
+    pods = [running(f"w-{number}", "", [], count=8, labels={"volcano.sh/job-name": "vc"}) for number in range(2)]
+    for pod, _ in pods:
+        pod["metadata"]["annotations"] = notes
+    path = str(snapshot_file(tmp_path, [*objects_of_case(CASES[0]), *pods[0], *pods[1]]))
+    _, out, err = berth(["defrag", "group", name, "--snapshot", path])
+    assert out.startswith("group default/vc: there is room after"), err
 
 
 GANG = """

@@ -52,6 +52,25 @@ def test_two_policies_are_compared_as_json(tmp_path: Path) -> None:
     assert found["outcomes"][0]["never"] == {"job-2": "too few devices match request gpu"}
 
 
+@pytest.mark.parametrize(
+    ("text", "default"),
+    [
+        ("group_levels: [example.com/rack]\nweights: {packing: 9}\n", ["Berth, default policy"]),
+        ("group_levels: [example.com/rack]\n", []),
+    ],
+    ids=["it differs", "only its levels differ"],
+)
+def test_one_policy_is_compared_with_the_default_one(text: str, default: list[str], tmp_path: Path) -> None:
+    """The default one knows the level that the job names."""
+    jobs, policy = tmp_path / "jobs.jsonl", tmp_path / "policy.yaml"
+    jobs.write_text('{"arrival": 0, "gpus": 2, "pods": 2, "group_required": "rack"}\n')
+    policy.write_text(text)
+    code, out, _ = berth(["replay", str(jobs), "--nodes", "1xt4-4", "--output", "json", "--policy", str(policy)])
+    assert code == 0
+    names = [one["placement"] for one in json.loads(out)["outcomes"]]
+    assert names == [f"Berth, {policy}", *default, "first fit", "emptiest node"]
+
+
 def test_jobs_that_never_start_are_said(tmp_path: Path) -> None:
     jobs = tmp_path / "jobs.csv"
     jobs.write_text("arrival,gpus\n0,8\n1,8\n")
