@@ -114,7 +114,7 @@ class Evaluations:
 
     @property
     def waiting(self) -> int:
-        """How many items calls wait for."""
+        """berth_unfinished_demands: how many items calls wait for."""
         return self._awaited.total()
 
     def __contains__(self, key: Hashable) -> bool:

@@ -53,7 +53,7 @@ MAX_PODS = 4096  # in each memory that has an entry for each pod
 
 
 class UnschedulablePods:
-    """Pods that fitted no node in their last filter request, by equivalence class.
+    """Pods that fitted no node in their last filter request, by equivalence class; berth_waiting_pods counts them.
 
     The pods of a class fit on the same nodes, and belong to one namespace, which pays for their evaluations. At most
     MAX_PODS, see FairLRU: the namespace with the most loses the one that was rejected longest ago.
@@ -218,7 +218,7 @@ class FilterService:
         self._sink = sink or FilterSink()
         self.evaluator = evaluator
         self.rankings = RankingCache()
-        # Filter requests that no node passed, by the code of the most frequent reason.
+        # berth_refusals_total: filter requests that no node passed, by the code of the most frequent reason.
         self.unschedulable_reasons: Counter[str] = Counter()
         self.shortlist_scores = ShortlistScores()
         self.unschedulable = UnschedulablePods()

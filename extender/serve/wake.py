@@ -45,7 +45,7 @@ class Requeuer(CacheListener):
         self._supply_changed = False
         self._due: set[str] = set()  # namespaces to search, because of changes that no search has begun with
         self._touch_pending = False  # a rejected pod fits, and the DeviceClass is not updated yet
-        self.touches = 0
+        self.touches = 0  # berth_wakes_total
 
     def supply_changed(self) -> None:
         """Search soon for a rejected pod that fits now."""

@@ -428,7 +428,7 @@ class GangCounts:
     """Counts of planned, bound and failed gangs since the start of the process, for the metrics."""
 
     plans: int = 0
-    no_plan: Counter[str] = field(default_factory=Counter)  # attempts to plan that failed, by the code of the reason
+    no_plan: Counter[str] = field(default_factory=Counter)  # berth_gangs_not_planned_total, by the code of the reason
     bound: int = 0
     failed: int = 0  # plans that ended before the minimum could be bound
     seconds: float = 0.0  # from the first filter request of a complete gang to its last Binding, over all bound gangs
