@@ -238,8 +238,8 @@ class Releases:
             self._begin()
 
     def _begin(self) -> None:
-        while len(self._running) < _MAX_RUNNING and (turn := self._waiting.take_turn()) is not None:
-            key, _ = turn
+        while len(self._running) < _MAX_RUNNING and (found := self._waiting.pop_next()) is not None:
+            key, _ = found
             self._running.add(key)
             task = self._supervisor.spawn("release", self._operations.pop(key)())
             task.add_done_callback(partial(self._ended, key))

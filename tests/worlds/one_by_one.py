@@ -72,7 +72,7 @@ class Fleet:
         snapshot = self.cache.snapshot()
         requirements = requirements_of(pod, snapshot, self.filter_service.policy)
         assert isinstance(requirements, PodRequirements)
-        placement = self.filter_service.evaluate_node(requirements, passed[0], snapshot, NO_DEADLINE)
+        placement = self.filter_service.status_for_bind(requirements, passed[0], snapshot, NO_DEADLINE)
         assert isinstance(placement, Placement)
         (results,) = placement.results(snapshot.node_infos[passed[0]])
         self._allocate(f"c{number}", results)

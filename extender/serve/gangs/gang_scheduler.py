@@ -254,8 +254,8 @@ class GangScheduler:
         is_whole: bool = False,
     ) -> PlannedGang | WaitsForGang | Reason:
         """See GangPlanning.plan. `is_whole`: with the time of a whole call, whatever the namespace has left."""
-        call = self._evaluations.whole_call if is_whole else self._evaluations.call
-        with call(gang.key.namespace) as deadline:
+        give = self._evaluations.full_deadline if is_whole else self._evaluations.deadline_of_call
+        with give(gang.key.namespace) as deadline:
             return self._planning.plan(gang, pod, names, self.admission.occupied_for(gang.key), before, deadline)
 
     def _postponed(self, key: GroupKey, pod: Pod, names: Sequence[str]) -> FilterResult:
@@ -272,7 +272,7 @@ class GangScheduler:
         member = next(iter(self._cache.store.members.get(key, {}).values()), None)
         if member is None:
             return True
-        deadline = self._evaluations.one_plan()
+        deadline = self._evaluations.deadline_of_plan()
         try:
             self._planning.fits(self._planning.gang_of(member), member, deadline)
         except DeadlineExceeded:
