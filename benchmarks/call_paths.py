@@ -2,8 +2,9 @@
 
 `sys.setprofile` notes each function of `extender` that is entered, except lambdas, comprehensions, and the sandbox with
 what it calls: it is the cluster. A file visit is a step from one file to another. The counts with `own` are of the
-tasks that began with the request; the others are of watches and background tasks, too, which the request wakes. A count
-does not depend on the machine's speed, but a background task may run in one measurement and not in the next.
+tasks that began with the request, and are the ones that are judged. The others are of watches and background
+tasks, too, which the request wakes: a background task may run in one measurement and not in the next. No count depends
+on the machine's speed.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ _ROOT = f"{Path(extender.__file__).parent}/"
 _NODES = {"n1": "a100-pcie-8-bridged", "n2": "t4-4", "n3": "a100-pcie-8-bridged"}
 _SELECTOR = "device.attributes['gpu.nvidia.com'].productName.contains('A100')"
 _COLUMNS = ("calls", "functions", "files", "visits", "own functions", "own files", "own visits")
+_JUDGED = "Judged are the columns `own`; those before them count watches and background tasks, too."
 _QUIET_SECONDS = 0.2  # until the tasks that an earlier request woke rest again
 
 
@@ -152,6 +154,7 @@ async def change_slice(b: Berthing) -> None:
 
 
 async def measure(show: bool) -> None:
+    print(_JUDGED)
     print(f"{'':28}" + "".join(f"{column:>14}" for column in _COLUMNS))
     async with berthing(_NODES) as b:
         await requests(b, show)

@@ -48,7 +48,7 @@ _MAX_ITEMS = {
 _MAX_PARAMETERS, _MAX_TEXT, _MAX_VALUES, _MAX_DOMAIN = 10 * 1024, 64, 32, 63
 _BINDING = ("bindingConditions", "bindingFailureConditions")
 _MAX_LISTED = 8  # fields of an object that a correction lists
-_REMEMBERED = 4096  # types of the client and their fields; it has about 1,000
+_MAX_TYPES = 4096  # types of the client and their fields; it has about 1,000
 
 
 class FieldFault(NamedTuple):
@@ -512,7 +512,7 @@ def _of_model(obj: Json, model: Any, path: str) -> Iterator[FieldFault]:
             yield from faults_of_value(value, "Dict[str, text]" if is_text else types[name], where)
 
 
-@lru_cache(_REMEMBERED)
+@lru_cache(_MAX_TYPES)
 def _types(model: Any) -> Mapping[str, str]:
     """Field to type, as the API names them."""
     return MappingProxyType({model.attribute_map[name]: kind for name, kind in model.openapi_types.items()})
@@ -543,7 +543,7 @@ class _Type(NamedTuple):
     model: Any = None
 
 
-@lru_cache(_REMEMBERED)
+@lru_cache(_MAX_TYPES)
 def _type_of(kind: str) -> _Type:
     for form, pattern in (("list", _LIST), ("map", _MAP)):
         found = pattern.fullmatch(kind)

@@ -23,7 +23,7 @@ from extender.base.deadline import NO_DEADLINE, Deadline
 
 _MAX_FORMS = 64  # alternatives of all requests; real pods have fewer, and each can need a bound of its own
 _MAX_REPORTED = 1000  # devices of requests; the reason names one request
-_WHOLE = 1 << 40  # parts of one counter; the parts of a device are rounded down, so that no bound is too low
+_COUNTER_PARTS = 1 << 40  # parts of one counter; the parts of a device are rounded down, so that no bound is too low
 
 Form = tuple[str, int, int]
 """(name of the request, number of devices, mask of the devices that it may have)."""
@@ -185,7 +185,7 @@ def report_short(requests: Sequence[Sequence[Form]], counters: Counters, observe
 
 
 class _Need(NamedTuple):
-    """The pool and the first counter set of a device, and the parts of _WHOLE that it consumes of each counter."""
+    """The pool and the first counter set of a device, and how many of its _COUNTER_PARTS it consumes of each."""
 
     counter_set: tuple[int, str]
     parts: dict[str, int]
@@ -198,7 +198,7 @@ def _need(bit: int, inventory: Inventory, counters: Counters) -> _Need | None:
     pool_device = inventory.devices[bit]
     use = pool_device.device.consumes[0]
     parts = {
-        name: amount * _WHOLE // counters.left(pool_device.pool, (use.counter_set, name))
+        name: amount * _COUNTER_PARTS // counters.left(pool_device.pool, (use.counter_set, name))
         for name, amount in use.counters
         if amount > 0
     }
@@ -208,8 +208,8 @@ def _need(bit: int, inventory: Inventory, counters: Counters) -> _Need | None:
 def _most(devices: list[dict[str, int]]) -> int:
     """An upper bound of the devices that fit: the smallest first, by each counter and by the sum of all."""
     names = {name for parts in devices for name in parts}
-    bounds = [_fitting((parts.get(name, 0) for parts in devices), _WHOLE) for name in names]
-    return min([*bounds, _fitting((sum(parts.values()) for parts in devices), _WHOLE * len(names))])
+    bounds = [_fitting((parts.get(name, 0) for parts in devices), _COUNTER_PARTS) for name in names]
+    return min([*bounds, _fitting((sum(parts.values()) for parts in devices), _COUNTER_PARTS * len(names))])
 
 
 def _fitting(sizes: Iterable[int], room: int) -> int:

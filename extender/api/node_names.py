@@ -11,7 +11,7 @@ import orjson
 from extender.api.fields import Json, strings
 from extender.base.berth_errors import WireError
 
-_NEAR = 8192  # bytes before and after the last offset of a name; kube-scheduler's workers reorder some hundred names
+_NEAR_BYTES = 8192  # bytes before and after the last offset of a name; kube-scheduler reorders some hundred names
 MAX_NAMES = 200_000  # in one call; the largest known clusters have 130,000 nodes
 _MAX_NAMES = 4096  # names whose offset is stored
 
@@ -46,7 +46,7 @@ class NameOffsets:
     def _find(self, body: bytes, text: slice, name: str) -> bool:
         start, end = text.start, text.stop
         quoted, before = self._known.get(name) or (b'"%b"' % name.encode(), 0)
-        found = body.find(quoted, start + max(before - _NEAR, 0), min(start + before + _NEAR, end))
+        found = body.find(quoted, start + max(before - _NEAR_BYTES, 0), min(start + before + _NEAR_BYTES, end))
         if found < 0:
             found = body.find(quoted, start, end)
         if found >= 0:

@@ -18,7 +18,7 @@ from extender.base.berth_errors import WireError
 
 _NAME = "metadata.name"
 _BLOCKING = ("NoSchedule", "NoExecute")
-_TAINTS = 256  # distinct ones that are shared; a fleet has a few
+_MAX_TAINTS = 256  # distinct ones that are shared; a fleet has a few
 _NO_NAMES = frozenset[str]()  # one for all nodes: a fleet has thousands
 _NATIVE = ("cpu", "memory", "ephemeral-storage")
 
@@ -198,7 +198,7 @@ def decode_taint(obj: Json, path: str) -> Taint:
     return _one_taint(need(obj, "key", path), string(obj, "value", path), string(obj, "effect", path))
 
 
-_one_taint = lru_cache(_TAINTS)(Taint)  # each device that an agent publishes has the same one
+_one_taint = lru_cache(_MAX_TAINTS)(Taint)  # each device that an agent publishes has the same one
 
 
 def decode_toleration(obj: Json, path: str) -> Toleration:

@@ -29,7 +29,7 @@ LIST_TYPES = frozenset(_LISTS)
 _NODE_ALLOCATABLE = ("nodeAllocatableResources", "nodeAllocatableResourceMappings")  # in Kubernetes 1.37 and in 1.36
 _SELECTOR_VALUES = 8192  # of all node selectors of a slice; a condition counts as one more
 _PROBLEM_BYTES = 128  # of the reason why CEL cannot read an attribute
-_ORDERS = 4096  # distinct sets of attribute names; a fleet has dozens
+_MAX_ORDERS = 4096  # distinct sets of attribute names; a fleet has dozens
 _COUNTER_USES = 4096  # distinct ones that are shared; the MIG devices of a node have some 100
 _SchemaKey = tuple[tuple[str, ...], tuple[str, ...], tuple[tuple[str, str], ...]]  # the arguments of Schema
 
@@ -261,7 +261,7 @@ class SliceDecoder:
     def __init__(self) -> None:
         self._schemas: WeakValueDictionary[_SchemaKey, Schema] = WeakValueDictionary()
         self._capacities: WeakValueDictionary[frozenset[tuple[str, Capacity]], Capacities] = WeakValueDictionary()
-        self._orders: LRUCache[tuple[str, ...], tuple[tuple[str, str, bool], ...]] = LRUCache(_ORDERS)
+        self._orders: LRUCache[tuple[str, ...], tuple[tuple[str, str, bool], ...]] = LRUCache(_MAX_ORDERS)
         self._consumes: LRUCache[tuple[CounterUse, ...], tuple[CounterUse, ...]] = LRUCache(_COUNTER_USES)
 
     def decode(self, obj: Json) -> Slice:

@@ -10,7 +10,7 @@ from extender.allocation import NodeInfo, Snapshot
 from extender.api.label_domains import label_domains
 from extender.api.pods import Pod
 from extender.assess.cluster_reading import ClusterReading
-from extender.assess.pod_sets import PodSet, says_places
+from extender.assess.pod_sets import PodSet, says_locality
 from extender.assess.unread import Unread
 from extender.explain.fleet_rows import (
     STATES,
@@ -134,7 +134,7 @@ def fleet_state(
         new = NodeFacts(product(node_info), links, equal, driver_of(driver).agent)
         fact = facts.setdefault((new.product, links, equal), new)
         fact.nodes += 1
-        fact.with_nics += says_places(node_info)
+        fact.with_nics += says_locality(node_info)
         if links in (Links.AGENT, Links.BOARD) and "ResourceClaim" not in reading.unread and name not in unread.nodes:
             _add_sets(node_info, closed[name], users.get(name, ()), sets, found.breakers)
     found.sets = sorted(sets.values(), key=lambda one: one.product)

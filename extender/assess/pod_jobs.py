@@ -85,7 +85,7 @@ def pod_job(pod: Pod, reading: ClusterReading, snapshot: Snapshot) -> Job | None
         specs = [_of_product(one, node_info, results) for one, results in zip(specs, given, strict=True)]
     asked = specs[0] if len(specs) == 1 else merged_specs(specs)
     devices = sum(map(len, given)) or _counted(asked)
-    return replace(plain, claim=asked, **_wishes(pod, devices))
+    return replace(plain, claim=asked, **_annotated(pod, devices))
 
 
 def _plugin_job(pod: Pod, reading: ClusterReading, plain: Job, labels: Mapping[str, str]) -> Job | None:
@@ -95,7 +95,7 @@ def _plugin_job(pod: Pod, reading: ClusterReading, plain: Job, labels: Mapping[s
     if not may_ask_for(gpus) or _has_shared(pod, reading, resource):
         return None
     if resource == WHOLE_PLUGIN:
-        return replace(plain, gpus=gpus, product=product, **_wishes(pod, gpus))
+        return replace(plain, gpus=gpus, product=product, **_annotated(pod, gpus))
     if pod.node_name and not product:
         return None
     driver = DRIVER_OF_PLUGIN[resource]
@@ -103,7 +103,7 @@ def _plugin_job(pod: Pod, reading: ClusterReading, plain: Job, labels: Mapping[s
     if product:
         request = _narrowed(request, _product_is(driver_of(driver).product[0], product))
     claim = {"devices": {"requests": [{"name": "gpu", "exactly": request}]}}
-    return replace(plain, claim=claim, **_wishes(pod, gpus))
+    return replace(plain, claim=claim, **_annotated(pod, gpus))
 
 
 def _plugin_resource(pod: Pod) -> str:
@@ -132,7 +132,7 @@ def _is_own(claim: Claim, pod: Pod) -> bool:
     return users <= {pod.uid}
 
 
-def _wishes(pod: Pod, devices: int) -> dict[str, Any]:
+def _annotated(pod: Pod, devices: int) -> dict[str, Any]:
     """What the pod asks of its devices: links, too, for several. Nothing if an annotation is not valid."""
     asked = _intent(pod, "preferred" if devices > 1 else "")
     if asked is None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.allocation.nodes.places import Nearness
+from extender.allocation.nodes.locality import Nearness
 from extender.api.claim_specs import ClaimSpec
 from extender.api.pods import Pod
 from extender.api.resource_claims import Result
@@ -50,6 +50,11 @@ class PodSet:
     @property
     def is_several(self) -> bool:
         return self.count > 1
+
+    @property
+    def is_below_best(self) -> bool:
+        """Whether its node, when all of it was free, could have given faster GPUs, or nearer NICs."""
+        return self.near < self.pairs or (self.is_measured and self.gbps < self.best_gbps)
 
     @property
     def is_measured(self) -> bool:
@@ -102,9 +107,9 @@ def _measured(node_info: NodeInfo, pod: str, uid: str, results: Iterable[Result]
         return None
     names = tuple(devices[bit].id.device for bit in members(node_info.devices(gpus)))
     name, links = product(node_info), links_of(node_info)
-    if gpus.bit_count() == 1 and node_info.places is None:
+    if gpus.bit_count() == 1 and node_info.locality is None:
         return PodSet(pod, uid, node_info.node.name, name, gpus, names, links)
-    near, pairs = near_pairs(node_info.places, taken, possible)
+    near, pairs = near_pairs(node_info.locality, taken, possible)
     count, graph = gpus.bit_count(), fabric.graph
     gbps = bandwidth(graph, gpus) if count > 1 else 0.0
     now = max(best_gbps(graph, gpus | node_info.positions(~node_info.busy), count), gbps) if count > 1 else 0.0
@@ -132,10 +137,10 @@ def whole_gpus(node_info: NodeInfo) -> int:
     return union([1 << bit for bit, one in devices if not is_part(one.device, one.id.driver)])
 
 
-def says_places(node_info: NodeInfo) -> bool:
-    """Whether the places of GPUs and of other devices of the node can be compared."""
-    places = node_info.places
-    return places is not None and any(one > Nearness.UNKNOWN for one in nearest(places).values())
+def says_locality(node_info: NodeInfo) -> bool:
+    """Whether the locality of GPUs and of other devices of the node can be compared."""
+    locality = node_info.locality
+    return locality is not None and any(one > Nearness.UNKNOWN for one in nearest(locality).values())
 
 
 @dataclass(frozen=True, slots=True)

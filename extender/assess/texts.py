@@ -12,12 +12,12 @@ from extender.assess.replayed_pods import Figures
 from extender.base.text_limits import counted
 
 HEADS = {
-    "products": ("product", "nodes", "GPUs", "free", "closed", "in use", "stranded", "largest joined free set"),
-    "sets": ("pod", "node", "GPUs", "joined", "GB/s", "best", "now", "NICs", "links are from"),
+    "products": ("product", "nodes", "GPUs", "free", "closed", "in use", "stranded", "largest set"),
+    "sets": ("pod", "node", "GPUs", "joined", "GB/s", "best", "now", "NICs", "links"),
     "gangs": ("gang", "pods", "GPUs", "nodes", "domains", "fewest", "of"),
     "waiting": ("pod", "pods", "reason"),
     "breakers": ("pod", "node", "GPUs of the set", "and"),
-    "replay": ("", "jobs placed", "joined", "GB/s", "of the best", "NICs near", "domains of a gang"),
+    "replay": ("", "placed", "joined", "GB/s", "of the best", "NICs near", "domains"),
 }
 
 

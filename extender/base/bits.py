@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-_MANY = 256  # bits; beyond, the loop over the lowest bits takes longer, because its time grows with the square
+_MAX_LOOP_BITS = 256  # bits; beyond, the loop over the lowest bits takes longer, because its time grows with the square
 
 
 def members(mask: int) -> list[int]:
     """The positions of the bits that are set, ascending."""
-    if mask.bit_count() > _MANY:
+    if mask.bit_count() > _MAX_LOOP_BITS:
         return [position for position, bit in enumerate(reversed(f"{mask:b}")) if bit == "1"]
     found = []
     while mask:

@@ -10,12 +10,12 @@ REMEMBERED_TEXT = 256  # characters; a cache by the text of a user keeps no long
 _ELLIPSIS = "…"
 _ELLIPSIS_BYTES = len(_ELLIPSIS.encode())
 _TEXT_BYTES = 64  # estimated size of a decoded text, besides its characters
-_WIDE = 4  # bytes of each character in a text that has a character beyond ASCII, at most
+_WIDE_BYTES = 4  # bytes of each character in a text that has a character beyond ASCII, at most
 
 
 def decoded_bytes(content: bytes) -> int:
     """Estimated size in bytes of a JSON text with its decoded texts."""
-    texts = len(content) * (1 if content.isascii() else _WIDE) + content.count(b'"') // 2 * _TEXT_BYTES
+    texts = len(content) * (1 if content.isascii() else _WIDE_BYTES) + content.count(b'"') // 2 * _TEXT_BYTES
     return len(content) + texts
 
 

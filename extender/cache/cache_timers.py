@@ -49,8 +49,8 @@ class Cooldown:
         """How many keys are remembered."""
         return len(self._changes)
 
-    def allows(self, key: str, now: float, cost: float = 1.0) -> bool:
-        """Whether a change of the key, which counts as `cost` changes, is used now. If not, the key waits."""
+    def try_accept(self, key: str, now: float, cost: float = 1.0) -> bool:
+        """Take a change of the key, which counts as `cost` changes. False if it is not used now: the key waits."""
         if key in self.waiting:
             return False
         if self._changes.take(key, now, cost):

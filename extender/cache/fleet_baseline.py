@@ -13,14 +13,14 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from extender.allocation import FleetBaseline, NodeInfo
-from extender.allocation.nodes.places import Nearness, Places
+from extender.allocation.nodes.locality import Locality, Nearness
 from extender.api.claim_specs import DeviceRequest
 from extender.api.device_classes import DeviceClass
 from extender.api.gpu_topology import Graph
 from extender.api.request_mix import DEFAULT_MIX, WHOLE, RequestMix, RequestShape, whole_gpus
 from extender.api.resource_claims import MAX_RESULTS, Claim
 from extender.base.fair_lru import FairLRU
-from extender.cache.product_demand import ProductDemand, ProductStock, Wish, wish_of
+from extender.cache.product_demand import ProductDemand, ProductSelectors, ProductStock, product_selectors
 from extender.topology.affinity import nearest
 from extender.topology.sets import best_gbps
 from extender.vendors import GPU, OTHER, amount_of_memory, driver_of
@@ -38,7 +38,7 @@ class _Requested(NamedTuple):
 
     gpus: int
     memory: int
-    wish: Wish
+    selectors: ProductSelectors
 
 
 class RequestMixEstimator:
@@ -50,7 +50,7 @@ class RequestMixEstimator:
         self._changed = False
         self._mix = DEFAULT_MIX
         self._shares = _shares(dict(DEFAULT_MIX))
-        self._wishes_changed = False
+        self._requests_changed = False
         self._demand = ProductDemand()
 
     def __len__(self) -> int:
@@ -65,7 +65,7 @@ class RequestMixEstimator:
         if requested is None:
             return
         self._counts[requested] += 1
-        self._changed = self._wishes_changed = True
+        self._changed = self._requests_changed = True
         for _, lost in self._claims.put(claim.key.namespace, claim.uid, requested):
             self._counts[lost] -= 1
             if not self._counts[lost]:
@@ -80,14 +80,14 @@ class RequestMixEstimator:
 
     def named(self, stock: ProductStock, classes: Mapping[str, DeviceClass], most_memory: int) -> Mapping[str, float]:
         """See FleetBaseline.named; the same object until it changes."""
-        outdated = self._wishes_changed or self._demand.is_partial or self._demand.is_outdated(stock, classes)
+        outdated = self._requests_changed or self._demand.is_partial or self._demand.is_outdated(stock, classes)
         if outdated and self._counts.total() >= _MIN_CLAIMS:
-            self._wishes_changed = False
-            wishes: Counter[Wish] = Counter()
+            self._requests_changed = False
+            by_selectors: Counter[ProductSelectors] = Counter()
             for asked, count in self._counts.items():
                 shape = _shape(asked.gpus, asked.memory, most_memory)
-                wishes[asked.wish] += count * shape.gpus * shape.milli
-            self._demand.update(wishes, stock, classes)
+                by_selectors[asked.selectors] += count * shape.gpus * shape.milli
+            self._demand.update(by_selectors, stock, classes)
         return self._demand.named
 
     def _refresh(self, most_memory: int) -> None:
@@ -150,7 +150,7 @@ def _requested(claim: Claim) -> _Requested | None:
     gpus = sum(option.count for option in counted)
     if not 0 < gpus <= MAX_RESULTS:
         return None
-    return _Requested(gpus, _memory(counted[0]) if gpus == 1 else 0, wish_of(counted[0]))
+    return _Requested(gpus, _memory(counted[0]) if gpus == 1 else 0, product_selectors(counted[0]))
 
 
 def _memory(option: DeviceRequest) -> int:
@@ -168,7 +168,7 @@ class FleetBaselineCounter:
     def __init__(self) -> None:
         self._graphs: Counter[tuple[Graph, int]] = Counter()  # the mask has the GPUs that the node's driver publishes
         self._memory: Counter[int] = Counter()
-        self._places: Counter[Places] = Counter()
+        self._localities: Counter[Locality] = Counter()
         self._stock = ProductStock()
         self._baseline: FleetBaseline | None = None
         self._is_changed = False
@@ -178,13 +178,13 @@ class FleetBaselineCounter:
             old is not None
             and new is not None
             and old.fabric is new.fabric
-            and old.places is new.places
+            and old.locality is new.locality
             and (old.inventory is new.inventory or old.inventory.has_same_gpus(new.inventory))
         ):
             return
         for node_info, amount in ((old, -1), (new, 1)):
-            if node_info is not None and node_info.places is not None:
-                self._add(self._places, node_info.places, amount)
+            if node_info is not None and node_info.locality is not None:
+                self._add(self._localities, node_info.locality, amount)
             if node_info is None or node_info.fabric is None:
                 continue
             published = sum(1 << position for position, bit in enumerate(node_info.gpu_bits) if bit >= 0)
@@ -208,7 +208,7 @@ class FleetBaselineCounter:
         mix, named = estimator.mix(most_memory), estimator.named(self._stock, classes, most_memory)
         known = self._baseline and (self._baseline.request_mix, self._baseline.named)
         if self._baseline is None or self._is_changed or known != (mix, named):
-            found = _fleet(self._graphs, self._memory, self._places, mix, named)
+            found = _fleet(self._graphs, self._memory, self._localities, mix, named)
             if found != self._baseline:
                 self._baseline = found
             self._is_changed = False
@@ -218,7 +218,7 @@ class FleetBaselineCounter:
 def _fleet(
     graphs: Iterable[tuple[Graph, int]],
     memory: Iterable[int],
-    places: Iterable[Places],
+    localities: Iterable[Locality],
     mix: RequestMix,
     named: Mapping[str, float],
 ) -> FleetBaseline:
@@ -230,7 +230,7 @@ def _fleet(
             best[count] = max(best.get(count, 0.0), best_gbps(graph, published, count))
     known = [amount for amount in memory if amount]
     near: dict[tuple[str, str], Nearness] = {}
-    for one in places:
+    for one in localities:
         near.update(
             {kinds: found for kinds, found in nearest(one).items() if found > near.get(kinds, Nearness.UNKNOWN)}
         )

@@ -45,7 +45,7 @@ from extender.allocation.nodes import (
     troubled,
     uses_of,
 )
-from extender.allocation.nodes.places import Places, places_of
+from extender.allocation.nodes.locality import Locality, locality_of
 from extender.api.gpu_topology import Fabric, Source
 from extender.api.nodes import Node
 from extender.api.resource_slices import Device, DeviceId, PoolKey, Slice
@@ -75,7 +75,7 @@ class _Hardware:
     attribute_signature: Interned  # everything that selectors can read, except identities
     hardware_signature: Interned  # everything that search and scoring read from an idle node
     group: PoolGroup | None  # the shared pools; None: the node sees none
-    places: Places | None  # where the devices are
+    locality: Locality | None  # where the devices are
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -108,7 +108,7 @@ class NodeInfoBuilder:
         self._groups: WeakValueDictionary[tuple[Interned | None, ...], PoolGroup] = WeakValueDictionary()
         self._shared_uses: WeakValueDictionary[Hashable, SharedUse] = WeakValueDictionary()
         self._own_states = Interns()
-        self._known_places: WeakValueDictionary[Hashable, Places] = WeakValueDictionary()
+        self._known_localities: WeakValueDictionary[Hashable, Locality] = WeakValueDictionary()
         self._states: WeakValueDictionary[_StateKey, NodeState] = WeakValueDictionary()
         self._counters: WeakValueDictionary[PoolKey, _Counters] = WeakValueDictionary()
         self.agent_problems: dict[str, tuple[str, ...]] = {}  # contradictions in an agent's data, by node
@@ -162,7 +162,7 @@ class NodeInfoBuilder:
             agent_is_fresh,
             hardware.partitions,
             hardware.troubled,
-            hardware.places,
+            hardware.locality,
         )
 
     def forget(self, node: str) -> None:
@@ -191,7 +191,7 @@ class NodeInfoBuilder:
             "shared_uses": self._shared_uses,
             "shared_pools": self._shared_pools,
             "hardware": self._hardware,
-            "places": self._known_places,
+            "locality": self._known_localities,
             "counters": self._counters,
         }
         return {name: len(table) for name, table in tables.items()}
@@ -276,8 +276,8 @@ class NodeInfoBuilder:
             fabric, gpu_bits = self._fabric(node.name, live, found, known)
             is_same = known is not None and known.inventory is found
             partitions = known.partitions if known is not None and is_same else partitions_of(found)
-            places = self._places_of(found, fabric, gpu_bits)
-            hardware_signature = self._hardware_signature(found, fabric, gpu_bits, partitions, places)
+            locality = self._locality_of(found, fabric, gpu_bits)
+            hardware_signature = self._hardware_signature(found, fabric, gpu_bits, partitions, locality)
             seen = hardware_signature, tuple(part.attributes for _, part in found.parts)
             attribute_signature = self._attribute_signatures.of(seen)
             known = self._hardware[node.name] = _Hardware(
@@ -292,7 +292,7 @@ class NodeInfoBuilder:
                 attribute_signature,
                 hardware_signature,
                 self._group(found),
-                places,
+                locality,
             )
         return known
 
@@ -335,9 +335,9 @@ class NodeInfoBuilder:
         set_or_drop(self.agent_problems, node, problems or None)
         return reported
 
-    def _places_of(self, found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...]) -> Places | None:
-        places = places_of(found, fabric, gpu_bits)
-        return self._known_places.setdefault(places.key, places) if places is not None else None
+    def _locality_of(self, found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...]) -> Locality | None:
+        locality = locality_of(found, fabric, gpu_bits)
+        return self._known_localities.setdefault(locality.key, locality) if locality is not None else None
 
     def _hardware_signature(
         self,
@@ -345,7 +345,7 @@ class NodeInfoBuilder:
         fabric: Fabric | None,
         gpu_bits: tuple[int, ...],
         partitions: Partitions | None,
-        places: Places | None,
+        locality: Locality | None,
     ) -> Interned:
         devices = tuple(part.hardware for _, part in found.parts)
         fabric_key: object = None
@@ -354,7 +354,7 @@ class NodeInfoBuilder:
             fabric_key = (fabric.graph, fabric.product, fabric.products, fabric.source, states, gpu_bits)
         pools = tuple((p.incomplete, p.trouble, counter_amounts(p)) for p in found.pools)
         usable = found.reachable, found.packed, found.gpus, found.unsupported
-        hardware_signature = (devices, usable, fabric_key, pools, partitions, places)
+        hardware_signature = (devices, usable, fabric_key, pools, partitions, locality)
         return self._hardware_signatures.of(hardware_signature)
 
 

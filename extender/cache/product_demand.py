@@ -1,8 +1,8 @@
 """Which products the jobs need that cannot use every GPU of the fleet, so that other jobs leave these products to them.
 
 A job names products if its selectors, with those of its device class, match some of a driver's products and not all: by
-the name, the memory, or anything else. Whether they match a product is tried on one of its GPUs, once for each wish. An
-update tries one new wish, as a costly one takes some 30 ms, and the demand changes when all are known.
+the name, the memory, or anything else. Whether they match a product is tried on one of its GPUs, once. An update
+tries selectors of one request, as costly ones take some 30 ms, and the demand changes when all are known.
 
 Only allocated claims count, as in the request mix: anybody can create pods that wait.
 """
@@ -22,24 +22,24 @@ from extender.api.resource_slices import Device
 from extender.cel import CelError, CompileError
 from extender.cel.dra import Masks
 
-_LONGEST = 1024  # characters of a claim's selectors
+_MAX_CHARACTERS = 1024  # characters of a claim's selectors
 _SELECTOR_BYTES = 4 << 20  # of the compiled selectors: some hundreds of usual ones
-_UNITS = 20_000  # of CEL's cost for one evaluation: a millisecond
+_MAX_COST = 20_000  # of CEL's cost for one evaluation: a millisecond
 _STEP = 1 / 16  # shares are rounded to multiples of this
 _MIN_MOVE = 1 / 8  # the demand changes after a share moved by at least this
 
 
-class Wish(NamedTuple):
+class ProductSelectors(NamedTuple):
     """The device class and the selectors of a request."""
 
     class_name: str
     selectors: tuple[str, ...]
 
 
-def wish_of(request: DeviceRequest) -> Wish:
-    """The wish of a request. Long selectors are left out."""
-    short = sum(map(len, request.selectors)) <= _LONGEST
-    return Wish(request.class_name, request.selectors if short else ())
+def product_selectors(request: DeviceRequest) -> ProductSelectors:
+    """Those of a request. Long selectors are left out."""
+    short = sum(map(len, request.selectors)) <= _MAX_CHARACTERS
+    return ProductSelectors(request.class_name, request.selectors if short else ())
 
 
 class ProductStock:
@@ -71,31 +71,33 @@ class ProductDemand:
 
     def __init__(self) -> None:
         self.named: Mapping[str, float] = MappingProxyType({})
-        self.is_partial = False  # wishes are left to be tried
-        self._admitted: dict[Wish, frozenset[str]] = {}  # for these samples and classes
+        self.is_partial = False  # selectors are left to be tried
+        self._admitted: dict[ProductSelectors, frozenset[str]] = {}  # for these samples and classes
         self._samples: dict[str, tuple[Device, str]] = {}
         self._classes: dict[str, DeviceClass] = {}
         self._compiled = Masks(selector_bytes=_SELECTOR_BYTES)
 
     def is_outdated(self, stock: ProductStock, classes: Mapping[str, DeviceClass]) -> bool:
-        """Whether wishes may admit other products than at the last update."""
+        """Whether selectors may admit other products than at the last update."""
         return self._samples != stock.samples or self._classes != classes
 
-    def update(self, wishes: Mapping[Wish, int], stock: ProductStock, classes: Mapping[str, DeviceClass]) -> None:
-        """Compute the demand again. `wishes` has the GPUs that the jobs of each wish ask for, in any unit."""
+    def update(
+        self, asked: Mapping[ProductSelectors, int], stock: ProductStock, classes: Mapping[str, DeviceClass]
+    ) -> None:
+        """Compute the demand again. `asked` has the GPUs that jobs ask for with each of them, in any unit."""
         if self.is_outdated(stock, classes):
             self._admitted, self._samples, self._classes = {}, dict(stock.samples), dict(classes)
         known = self._admitted
-        new = [wish for wish in wishes if wish not in known]
-        self._admitted = {wish: known[wish] for wish in wishes if wish in known}
-        self._admitted |= {wish: self._admits(wish) for wish in new[:1]}
+        new = [selectors for selectors in asked if selectors not in known]
+        self._admitted = {selectors: known[selectors] for selectors in asked if selectors in known}
+        self._admitted |= {selectors: self._admits(selectors) for selectors in new[:1]}
         self.is_partial = len(new) > 1
         if self.is_partial:
             return
-        asked, fleet = sum(wishes.values()), stock.gpus.total()
+        total, fleet = sum(asked.values()), stock.gpus.total()
         found: dict[str, float] = dict.fromkeys(stock.gpus, 0.0)
-        for wish, gpus in wishes.items():
-            admitted = self._admitted[wish]
+        for selectors, gpus in asked.items():
+            admitted = self._admitted[selectors]
             drivers = {self._samples[product][1] for product in admitted}
             alike = {product for product, (_, driver) in self._samples.items() if driver in drivers}
             if len(admitted) == len(alike):
@@ -103,22 +105,22 @@ class ProductDemand:
             # Each GPU that will do is as likely as any other, and on a full fleet all jobs take `fleet` GPUs.
             choice = sum(stock.gpus[product] for product in admitted)
             for product in admitted:
-                found[product] += gpus / asked * fleet / choice
+                found[product] += gpus / total * fleet / choice
         moved = max((abs(min(share, 1) - self.named.get(product, 0)) for product, share in found.items()), default=0)
         if moved >= _MIN_MOVE or self.named.keys() - found.keys():
             rounded = {product: min(round(share / _STEP) * _STEP, 1.0) for product, share in sorted(found.items())}
             self.named = MappingProxyType({product: share for product, share in rounded.items() if share})
 
-    def _admits(self, wish: Wish) -> frozenset[str]:
-        """The products whose GPUs match the wish. Selectors without an answer are left out."""
-        class_ = self._classes.get(wish.class_name)
+    def _admits(self, selectors: ProductSelectors) -> frozenset[str]:
+        """The products whose GPUs match them. Selectors without an answer are left out."""
+        class_ = self._classes.get(selectors.class_name)
         found = set(self._samples)
-        for text in (*(class_.selectors if class_ is not None else ()), *wish.selectors):
+        for text in (*(class_.selectors if class_ is not None else ()), *selectors.selectors):
             selector = self._compiled.selector(text)
             if isinstance(selector, CompileError):
                 continue
             try:
-                found = {one for one in found if selector.match(*self._samples[one], _UNITS)}
+                found = {one for one in found if selector.match(*self._samples[one], _MAX_COST)}
             except CelError:
                 continue
         return frozenset(found)

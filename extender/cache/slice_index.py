@@ -97,7 +97,7 @@ class SliceIndex:
             self._add(new if _is_of_agent(new) else tainted(new, self.rules.values()))
         self._touch_nodes(both, now)
         doubted = self.publishers.changed.difference(self.dirty)  # - keys() would look at each dirty node
-        self._mark(node for node in doubted if self.node_changes.allows(node, now))
+        self._mark(node for node in doubted if self.node_changes.try_accept(node, now))
         if new is not None and _is_of_agent(new):
             self.agents.report(new.selection.node_name, now)
         elif old is not None and _is_of_agent(old) and old.selection.node_name not in self.fabric:
@@ -160,12 +160,12 @@ class SliceIndex:
         """Mark the nodes of the pools of slices: a slice of one node can complete or break a pool that others see."""
         named = {one.selection.node_name or ("" if _is_of_agent(one) else ALL_NODES) for one in changed}
         new = named.difference(self.dirty)
-        self._mark(node for node in new if node == ALL_NODES or self.node_changes.allows(node, now))
+        self._mark(node for node in new if node == ALL_NODES or self.node_changes.try_accept(node, now))
         for pool in dict.fromkeys(one.pool for one in changed if not _is_of_agent(one)):
             nodes = self.nodes_of([pool]) - named
             is_large = ALL_NODES in nodes or len(nodes) >= _LARGE_POOL_NODES
             cost = 1.0 if is_large else len(nodes) / _NODES_TOGETHER
-            if ALL_NODES in named or not nodes or self._pool_changes.allows("", now, cost):
+            if ALL_NODES in named or not nodes or self._pool_changes.try_accept("", now, cost):
                 self._mark(nodes)
             else:
                 self.waiting_pools.add(pool)

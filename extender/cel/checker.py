@@ -7,7 +7,7 @@ from operator import is_
 
 from extender.cel import ast
 from extender.cel import types as t
-from extender.cel.cost import NODE, OVERLOAD, STEP, Work
+from extender.cel.cost import NODE_COST, OVERLOAD_COST, TYPE_COST, Work
 from extender.cel.errors import Issue
 from extender.cel.messages import MESSAGES
 from extender.cel.overloads import Library, Overload
@@ -53,7 +53,7 @@ class Checker(ast.Visitor[t.Type]):
         self.issues: list[Issue] = []
 
     def visit(self, node: ast.Node) -> t.Type:
-        self._work.spend(NODE)
+        self._work.spend(NODE_COST)
         before = self._visited
         node.type = type_ = self.method(node)(node)
         self._visited += 1
@@ -167,7 +167,7 @@ class Checker(ast.Visitor[t.Type]):
         for overload in overloads:
             if overload.member != (node.target is not None):
                 continue
-            self._work.spend(OVERLOAD)
+            self._work.spend(OVERLOAD_COST)
             want, gives = self._instance(overload)
             if not self._substitution.assignable(have, want):
                 continue
@@ -400,7 +400,7 @@ class Substitution:
 
     def spend(self, steps: int) -> None:
         """Take steps for work that grows with the types."""
-        self._work.spend(steps * STEP)
+        self._work.spend(steps * TYPE_COST)
 
     def assignable(self, have: tuple[t.Type, ...], want: tuple[t.Type, ...]) -> bool:
         """Whether values of the types `have` fit the types `want`. On success the type variables are bound."""

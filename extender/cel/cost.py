@@ -32,9 +32,9 @@ LIST_COST, MAP_COST, MESSAGE_COST = 10, 30, 40  # units for making a list, a map
 # Measured with absurd expressions of 10 KiB; an ordinary one of this length takes up to 1,400,000 units.
 COMPILE_LIMIT = 1_800_000  # units of one compilation: 90 ms
 CHARACTER, TOKEN = 2, 50  # units to read and parse one
-NODE = 120  # to check, fold and compile one
-STEP = 28  # of work with a type
-OVERLOAD = 80  # to try one with arguments of new types
+NODE_COST = 120  # to check, fold and compile one
+TYPE_COST = 28  # of work with a type
+OVERLOAD_COST = 80  # to try one with arguments of new types
 
 
 class Work:
@@ -69,9 +69,9 @@ LOOP_NODE_COST = 3  # of each node of a loop's body, in each iteration
 CHOICE_COST = 8  # for each overload that may fit
 FIELD_COST = 60  # for each value that a message literal takes in: it may write a timestamp as text
 CONSTANT_COST = 6  # to compare a value with a constant of a list
-_CALL = 20  # units of a call that walks over values
+_CALL_COST = 20  # units of a call that walks over values
 _SEARCH, _MATCH = 40, 120  # of a search with a pattern beside those for the text, and of the text of a match
-_COMPARED = 400  # characters that are compared in the time of a unit
+_COMPARED_CHARACTERS = 400  # characters that are compared in the time of a unit
 
 
 def spend(frame: Frame, amount: int) -> None:
@@ -155,7 +155,7 @@ Values = tuple[Any, ...]
 
 def _showing(values: Values) -> int:
     """The text of a number or of bytes is made at once; that of a double, a time or an address is not."""
-    return _CALL // 2 + weight(values[0]) if isinstance(values[0], str | bytes | int) else 5 * _CALL
+    return _CALL_COST // 2 + weight(values[0]) if isinstance(values[0], str | bytes | int) else 5 * _CALL_COST
 
 
 def _read_slowly(values: Values) -> int:
@@ -166,7 +166,7 @@ def _read_slowly(values: Values) -> int:
 
 def compare_texts(values: Values) -> int:
     """Texts are compared quickly, character by character."""
-    return min(map(len, values)) // _COMPARED if isinstance(values[0], str | bytes) else 0
+    return min(map(len, values)) // _COMPARED_CHARACTERS if isinstance(values[0], str | bytes) else 0
 
 
 def _walk(value: object) -> int:
@@ -175,32 +175,32 @@ def _walk(value: object) -> int:
 
 
 def _walk_longest(values: Values) -> int:
-    return _CALL + max(map(_walk, values))
+    return _CALL_COST + max(map(_walk, values))
 
 
 def _walk_shortest(values: Values) -> int:
-    return _CALL + min(map(_walk, values))
+    return _CALL_COST + min(map(_walk, values))
 
 
 def _walk_pairs(values: Values) -> int:
-    return _CALL + 4 * weight(values[0]) * weight(values[-1])
+    return _CALL_COST + 4 * weight(values[0]) * weight(values[-1])
 
 
 def sorting(size: int) -> int:
     """The charge for sorting by keys that have so many values together."""
-    return _CALL + 16 * size * size.bit_length()
+    return _CALL_COST + 16 * size * size.bit_length()
 
 
 def _search_units(text: str, part: str) -> int:
     """At worst a search compares the whole part at every position."""
-    return max(0, len(text) - len(part)) * len(part) // _COMPARED
+    return max(0, len(text) - len(part)) * len(part) // _COMPARED_CHARACTERS
 
 
 def _search(values: Values) -> int:
     """The search of a text in a text, or of a value in a list."""
     text, part = values[:2]
     is_text = isinstance(text, str) and isinstance(part, str)
-    return _CALL + max(_walk(text), _walk(part)) + (_search_units(text, part) if is_text else 0)
+    return _CALL_COST + max(_walk(text), _walk(part)) + (_search_units(text, part) if is_text else 0)
 
 
 def _write_replaced(values: Values) -> int:
@@ -238,7 +238,7 @@ class Argument(NamedTuple):
 
 
 Arguments = Sequence[Argument]
-_ADDRESS = 16  # bytes of an IPv6 address
+_ADDRESS_BYTES = 16  # bytes of an IPv6 address
 _NAME_FORMAT_REGEX = 128  # length of the longest pattern among the name formats
 _CONSTANT_EQUALITY = frozenset({"kubernetes.Quantity", "kubernetes.Semver", "net.IP", "net.CIDR"})
 _TEXTS, _UNKNOWN = ("string", "bytes"), ("dyn", "any")
@@ -298,7 +298,7 @@ def _pairwise(args: Arguments) -> int:
 
 def _containment(args: Arguments) -> int:
     """Whether a CIDR contains an address; a text is parsed first."""
-    return _traversal(2 * _ADDRESS) + (_traversal(args[1].size) if args[1].type.kind == "string" else 0)
+    return _traversal(2 * _ADDRESS_BYTES) + (_traversal(args[1].size) if args[1].type.kind == "string" else 0)
 
 
 def _first_size(args: Arguments) -> int:
@@ -363,7 +363,8 @@ def _of_kind(kind: str, rule: Callable[[Arguments], int], otherwise: int | None)
 
 
 FLAT = Price()
-_WALK = Price(_list_walk, work=lambda values: _CALL + 20 * weight(values[0]))  # compares every item with another one
+# Compares every item with another one.
+_WALK = Price(_list_walk, work=lambda values: _CALL_COST + 20 * weight(values[0]))
 _PAIRS = Price(_pairwise, work=_walk_pairs)
 _AFFIX = Price(lambda args: _traversal(args[1].size), work=compare_texts, bounded=True)
 # A version can have thousands of parts; a quantity is a number.
@@ -396,7 +397,7 @@ PRICES: dict[str, Price] = {
     "string": Price(_of_kind("bytes", _scan, 1), _of_kind("bytes", _first_size, None), work=_showing),
     "duration": Price(overhead=40, slowness=80),
     "timestamp": Price(overhead=60, slowness=40),
-    **_all(Price(work=lambda _: _CALL), "type optional.of optional.ofNonZeroValue"),
+    **_all(Price(work=lambda _: _CALL_COST), "type optional.of optional.ofNonZeroValue"),
     **_all(Price(work=_walk_longest), "optional.unwrap unwrapOpt flatten includes"),
     **_all(Price(overhead=500), _DATE_PARTS),
     # texts
@@ -433,7 +434,7 @@ PRICES: dict[str, Price] = {
     "ip.isCanonical": Price(_scan_twice, overhead=200),
     **_all(Price(overhead=80), "isUnspecified isLoopback isLinkLocalMulticast isLinkLocalUnicast isGlobalUnicast"),
     "containsIP": Price(_containment, overhead=300),
-    "containsCIDR": Price(lambda args: _containment(args) + _traversal(_ADDRESS) + 1, overhead=350),
+    "containsCIDR": Price(lambda args: _containment(args) + _traversal(_ADDRESS_BYTES) + 1, overhead=350),
     "masked": Price(overhead=250),
     **_all(Price(overhead=20), _FORMATS),
     "validate": Price(lambda args: _traversal(args[1].size) * _states(_NAME_FORMAT_REGEX), overhead=80, slowness=20),

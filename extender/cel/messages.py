@@ -17,7 +17,7 @@ from extender.cel.errors import EvalError
 from extender.cel.library.time import format_duration, format_timestamp
 from extender.cel.values import Duration, Empty, Timestamp, UInt, type_name
 
-_EXACT = 2**53  # integers beyond this are strings in protobuf's JSON form
+_MAX_EXACT = 2**53  # integers beyond this are strings in protobuf's JSON form
 _JSON = t.map_of(t.STRING, t.DYN)
 
 
@@ -77,7 +77,7 @@ def _json(value: Any) -> Any:
     if value is None or isinstance(value, bool | str | float):
         return value
     if isinstance(value, int):
-        return float(value) if -_EXACT < value < _EXACT else str(int(value))
+        return float(value) if -_MAX_EXACT < value < _MAX_EXACT else str(int(value))
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, Duration):

@@ -225,7 +225,7 @@ _WORDS = {"and": "&&", "or": "||"}
 _KEYWORDS = {"true": True, "false": False, "null": None}
 _LEVELS = {"||": 1, "&&": 2, "in": 3, "+": 4, "-": 4, "*": 5, "/": 5, "%": 5}
 _LEVELS |= dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), 3)
-_LOGICAL = 2  # the levels of || and &&
+_LOGICAL_LEVELS = 2  # the levels of || and &&
 MAX_TREE_DEPTH = 320  # a chain such as 1+1+1 nests without parentheses; two Python frames a level must fit
 
 
@@ -317,7 +317,7 @@ class _Parser:
         node = self.operand()
         while (level := self.level()) > least:
             token = self.token
-            if level <= _LOGICAL:
+            if level <= _LOGICAL_LEVELS:
                 node = self.chain(node, token.text, level)
                 continue
             self.at += 1

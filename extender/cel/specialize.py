@@ -26,7 +26,7 @@ from extender.cel.values import UInt, equal, key_of, not_equal, require_hash, we
 # expression makes may have any length.
 _REMEMBERED_TEXTS, _REMEMBERED_LENGTH = 64, 64
 REMEMBERED_BYTES = 32 * 1024  # of all texts that one pattern remembers, at most
-_BOUNDED = 8  # weight of a constant that makes a call free: a text or a version of 64 characters
+_BOUNDED_WEIGHT = 8  # weight of a constant that makes a call free: a text or a version of 64 characters
 _SCALARS = (str, int, bool)
 _HASHED = frozenset({str, int, bool, float, UInt})  # constants of a list from which the reference makes a set
 _PYTHON_TYPES: dict[t.Type, type] = {t.STRING: str, t.INT: int, t.BOOL: bool, t.QUANTITY: Quantity, t.SEMVER: Semver}
@@ -190,7 +190,7 @@ def _typed_call(overload: Overload, parts: list[ast.Node], args: list[Closure]) 
     match constants:
         case []:
             return unary
-        case [Constant(value=constant)] if parts[1].type == overload.args[1] and weight(constant) <= _BOUNDED:
+        case [Constant(value=constant)] if parts[1].type == overload.args[1] and weight(constant) <= _BOUNDED_WEIGHT:
             return _with_constant(target, kind, constant, apply)
     return None
 

@@ -145,7 +145,7 @@ _TYPE_NAMES: dict[type, str] = {
     Empty: "google.protobuf.Empty",
 }
 _NUMBERS = (int, UInt, float)
-_NAMED = 512  # characters of a key in a message
+_MAX_KEY_CHARACTERS = 512  # characters of a key in a message
 
 
 _MADE, _TEXTS, _PARSED_TEXTS = (List, Map), (str, bytes), (Semver, Url)
@@ -304,7 +304,7 @@ def literal_key(value: object) -> object:
 def named(key: object) -> str:
     """A key or an index in a message about it. Of a text it is the start, of a list the type: they have any length."""
     if type(key) is str:
-        return key if len(key) <= _NAMED else key[:_NAMED] + "…"
+        return key if len(key) <= _MAX_KEY_CHARACTERS else key[:_MAX_KEY_CHARACTERS] + "…"
     return str(key) if key is None or type(key) in (bool, *_NUMBERS) else type_name(key)
 
 

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import orjson
 import typer
-from rich.table import Table
 
 from extender.api.fields import Json
 from extender.assess import (
@@ -23,16 +22,14 @@ from extender.assess import (
     newest_time,
     reading_of,
 )
-from extender.assess.texts import HEADS, gang_cells, headline, product_cells, replay_cells, set_cells
 from extender.base.text_limits import counted
+from extender.cli.assess_screen import AssessmentScreen
 from extender.cli.cluster_objects import from_cluster, from_files, used_policy
 from extender.cli.console_client import NAMESPACE, BerthNamespace
 from extender.cli.logs import set_up_logging
 from extender.cli.options import Context, Kubeconfig, Output, needs
 from extender.cli.output import Screen, say, say_json, table_screen
 from extender.files import name_of, write_file
-
-_ROWS = 6  # of each table: all of it is one screen
 
 
 def assess_command(
@@ -66,6 +63,7 @@ def assess_command(
         Path | None, typer.Option(help="The policy of Berth. Default: that of the cluster's Berth, or every default.")
     ] = None,
     berth_namespace: BerthNamespace = NAMESPACE,
+    every_row: Annotated[bool, typer.Option("--all", help="Every row, not only one screen.")] = False,
     output: Output = "table",
 ) -> None:
     """Say what Berth would do on a cluster where it is not installed.
@@ -90,11 +88,15 @@ def assess_command(
         found = assess(reading, used.policy, used.source, where if is_live else "", replays=replay)
     if html is not None:
         write_file(html, html_page(found).encode())
+    _print(found, output, every_row=every_row)
+    _judge(found, fail_below)
+
+
+def _print(found: Assessment, output: Output, *, every_row: bool) -> None:
     if output == "json":
         say_json(found.as_json())
     else:
-        _print(found)
-    _judge(found, fail_below)
+        AssessmentScreen(table_screen(), every_row=every_row).print(found)
 
 
 def _judge(found: Assessment, least: float | None) -> None:
@@ -142,61 +144,3 @@ def _write_jobs(path: Path, reading: ClusterReading) -> None:
         say(f"berth: {counted(found.left_out, 'pod is', 'pods are')} not in {name_of(path)}: {why}", err=True)
     for what, pods in found.lost.most_common():
         say(f"berth: {name_of(path)}: {counted(pods, 'pod has', 'pods have')} {what}", err=True)
-
-
-# -- the screen ------------------------------------------------------------------------------------------------------
-
-
-def _print(found: Assessment) -> None:
-    screen = table_screen()
-    products = [product_cells(one, is_known=found.knows_claims) for one in found.fleet.products]
-    for line in found.verdict.sentences:
-        screen.print(line, style="bold")
-    for line in headline(found):
-        screen.print(line)
-    _table(screen, "GPUs", HEADS["products"], products)
-    _table(screen, "pods with several GPUs, the worst first", HEADS["sets"], [set_cells(one) for one in found.sets])
-    _table(screen, "gangs", HEADS["gangs"], [gang_cells(one) for one in found.gangs])
-    _table(screen, "sets of joined GPUs, and racks", _BROKEN, _broken(found))
-    breakers = [(one.pod, one.node, f"{one.gpus} of {one.of}", one.beside) for one in found.fleet.breakers]
-    _table(screen, "pods that alone, or with one other, break a set", HEADS["breakers"], breakers)
-    waiting = [(one.first, str(one.pods), one.reason) for one in found.waiting]
-    _table(screen, "waiting pods", HEADS["waiting"], waiting)
-    replay = found.replay
-    if replay.rows:
-        pods, nodes = counted(replay.pods, "pod"), counted(replay.of_nodes, "node")
-        title = f"the same pods once more: {pods}, {replay.nodes:,} of {nodes}"
-        _table(screen, title, HEADS["replay"], [replay_cells(one) for one in replay.rows])
-    else:
-        screen.print(f"\nreplay: not computed: {replay.problem}", style="bold")
-    lines = [*found.lacking, *found.unknown, *found.unreadable]
-    if lines:
-        screen.print("\nwhat is not known", style="bold")
-    for line in lines:
-        screen.print(f"  {line}")
-
-
-_BROKEN = ("", "whole", "in use", "broken by small pods", "free GPUs in these", "closed")
-
-
-def _broken(found: Assessment) -> list[Sequence[str]]:
-    rows: list[Sequence[str]] = [
-        [one.product, *map(str, (one.whole, one.used, one.broken, one.free, one.closed))] for one in found.fleet.sets
-    ]
-    rows += [
-        [one.label, *map(str, (one.whole, one.full + one.used, one.broken, one.free, one.closed))]
-        for one in found.fleet.domains
-    ]
-    return rows
-
-
-def _table(screen: Screen, title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    if not rows:
-        return
-    screen.print(f"\n{title}", style="bold")
-    table = Table(*heads, box=None, pad_edge=False, header_style="dim")
-    for row in rows[:_ROWS]:
-        table.add_row(*row)
-    screen.print(table)
-    if len(rows) > _ROWS:
-        screen.print(f"and {len(rows) - _ROWS:,} more: --output json has all")

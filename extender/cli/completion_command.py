@@ -23,7 +23,7 @@ from extender.cli.console_client import NAMESPACE, ConsoleClient, console_of
 from extender.cli.console_replies import FleetReply
 from extender.cli.output import say
 
-_SECONDS = 3.0  # for which a shell waits for names
+_COMPLETION_SECONDS = 3.0  # for which a shell waits for names
 _MAX_NAMES = 200  # names
 _VARIABLE, _PLUGIN_VARIABLE = "_BERTH_COMPLETE", "_KUBECTL_BERTH_COMPLETE"  # what typer reads; by the program's name
 _NO_FILES = ":4"  # the directive of cobra, which kubectl reads: do not add the names of files
@@ -91,5 +91,5 @@ def _names(context: typer.Context, incomplete: str, names_of: Callable[[ConsoleC
 
     asking = Thread(target=ask, daemon=True)  # it does not hold up the end of the process
     asking.start()
-    asking.join(_SECONDS)
+    asking.join(_COMPLETION_SECONDS)
     return list(found)

@@ -45,7 +45,7 @@ ConsoleKubeconfig = Annotated[
     Path | None, typer.Option("--kubeconfig", help="The kubeconfig that leads to the console. Default: as kubectl.")
 ]
 BerthNamespace = Annotated[str, typer.Option(help="The namespace in which Berth is installed.", metavar="NAMESPACE")]
-_SECONDS = 30.0
+_ANSWER_SECONDS = 30.0
 _CONNECT_SECONDS = 1.0  # to this machine
 _ERROR_BYTES = 1024  # of an error's text
 _OK, _BAD_REQUEST, _UNAUTHORIZED, _NOT_FOUND = 200, 400, 401, 404
@@ -86,7 +86,7 @@ class ConsoleClient:
         `shape` is the pydantic type that the reply must have. Raises BerthError; NotKnown for 404.
         """
         method = "GET" if body is None else "POST"
-        reply = self._route.send(method, path, body, {"Content-Type": "application/json"}, _SECONDS)
+        reply = self._route.send(method, path, body, {"Content-Type": "application/json"}, _ANSWER_SECONDS)
         address = one_line(self._route.address)
         if reply.status_code == _UNAUTHORIZED:
             raise BerthError(_rejected(address, self._route.token_from))

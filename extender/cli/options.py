@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from extender.entry.listening import Tls
 
 PORTS = 65536
-_DIGITS = 5
+_PORT_DIGITS = 5
 
 
 def parse_listen(text: str, option: str = "--listen") -> tuple[str, int]:
     """Return (host, port) of HOST:PORT; an empty host means every interface. Raises WireError."""
     host, colon, port = text.rpartition(":")
-    digits = port.isascii() and port.isdecimal() and len(port) <= _DIGITS
+    digits = port.isascii() and port.isdecimal() and len(port) <= _PORT_DIGITS
     host = host[1:-1] if host[:1] + host[-1:] == "[]" else host
     if not colon or not digits or int(port) >= PORTS or "[" in host or "]" in host:
         raise WireError(option, f"must be HOST:PORT with a port below {PORTS}, is {shown(text)}")

@@ -43,7 +43,7 @@ from extender.sandbox import parse_nodes
 
 _MINUTE = 60.0
 _HOUR = 3600.0
-_REASONS = 5  # why jobs never started: each is a line
+_MAX_REASONS = 5  # why jobs never started: each is a line
 
 
 def replay_command(
@@ -202,7 +202,7 @@ def _print(outcomes: Sequence[Outcome], large: LargeShape | None, file: JobFile)
 def _never(one: Outcome, file: JobFile) -> Iterator[str]:
     """The jobs that never started, by reason."""
     first = {reason: name for name, reason in list(one.never.items())[::-1]}
-    told = list(first)[::-1][:_REASONS]
+    told = list(first)[::-1][:_MAX_REASONS]
     for reason in told:
         more = one.never_for[reason] - 1
         yield f"{file.named(first[reason])}{f' and {more:,} more' if more else ''} never started: {reason}"

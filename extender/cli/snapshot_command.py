@@ -23,7 +23,7 @@ from extender.manifests import checked
 from extender.runtime.gc_policy import collect_seldom
 from extender.runtime.informers import object_appliers, watched_resources
 
-_PAGE = 500
+_PAGE_OBJECTS = 500
 _POD_SPEC = (  # the fields that decode_pod reads, besides containers
     "nodeName",
     "schedulerName",
@@ -175,7 +175,7 @@ async def list_items(client: ApiClient, path: str, kind: str, params: Mapping[st
     Raises WireError if an object has no name.
     """
     found: list[Json] = []
-    async for page in pages(client, path, kind, _PAGE, params):
+    async for page in pages(client, path, kind, _PAGE_OBJECTS, params):
         version = {"kind": kind.removesuffix("List"), "apiVersion": page.get("apiVersion")}
         found += [{**item, **version} for item in many(page, "items", path, _named)]
     return found

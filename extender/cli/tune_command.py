@@ -25,9 +25,9 @@ from extender.policy import Policy
 from extender.replay import Fleet, Job
 from extender.tune import AIMS, MAX_DRAWS, Aim, Interval, Tuning, frontier_picture, interval, tune
 
-_ROWS = 10  # candidates of the table
+_MAX_ROWS = 10  # candidates of the table
 _MIN_DRAWS = 5
-_LONG = 60.0  # seconds; a shorter tuning needs no notice
+_LONG_SECONDS = 60.0  # seconds; a shorter tuning needs no notice
 
 
 def tune_command(
@@ -104,7 +104,7 @@ def _say_time(seconds: float, replays: int) -> None:
     """How long a tuning may take, if that is long. `seconds` are those of its first replay."""
     cores = os.cpu_count() or 1
     most = (replays - 1) * seconds / cores
-    if most >= _LONG:
+    if most >= _LONG_SECONDS:
         each = f"at most {replays - 1} more replays of some {time_text(seconds)}, on {counted(cores, 'core')}"
         say(f"{each}: up to {time_text(most)}", err=True)
 
@@ -132,11 +132,11 @@ def _print(found: Tuning, name: str) -> None:
     for aim in AIMS.values():
         table.add_column(aim.title, justify="right")
     table.add_row(name, *(_amount(aim, _mean(found, aim)) for aim in AIMS.values()))
-    for trial in found.best_trials[:_ROWS]:
+    for trial in found.best_trials[:_MAX_ROWS]:
         table.add_row(found.words(trial), *(_change(aim, found.trial_change(aim, trial)) for aim in AIMS.values()))
     screen.print(table)
-    if len(found.trials) > _ROWS:
-        screen.print(f"and {counted(len(found.trials) - _ROWS, 'candidate')} more: --output json has all")
+    if len(found.trials) > _MAX_ROWS:
+        screen.print(f"and {counted(len(found.trials) - _MAX_ROWS, 'candidate')} more: --output json has all")
     if found.dropped:
         screen.print(
             f"{counted(len(found.dropped), 'candidate')} that served the jobs as they are less: not tried further"
@@ -145,7 +145,7 @@ def _print(found: Tuning, name: str) -> None:
     if found.candidate is not None:
         screen.print(f"{found.words(found.candidate)}, on {counted(len(found.judged), 'other draw')} of the jobs:")
         for aim in AIMS.values():
-            screen.print(f"  {aim.title}: {_change(aim, found.judged_change(aim))}{_verdict(aim, found)}")
+            screen.print(f"  {aim.title}: {_change(aim, found.judged_change(aim))}{_significance(aim, found)}")
     elif not found.trials:
         screen.print("No other weight changes where one of the jobs goes, or when.")
     else:
@@ -161,7 +161,7 @@ def _mean(found: Tuning, aim: Aim) -> float:
     return interval([one[aim.name] for one in found.before]).mean
 
 
-def _verdict(aim: Aim, found: Tuning) -> str:
+def _significance(aim: Aim, found: Tuning) -> str:
     change = found.judged_change(aim)
     if _is_none(change):
         return ""

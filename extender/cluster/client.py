@@ -40,7 +40,7 @@ _OPEN_SECONDS = 30.0  # time-out for the start of a watch; a busy API server que
 _READ_BYTES = 256 * 1024  # of a watch that are read at once: many events, when they come fast
 _MAX_LINE = 10 << 20  # bytes of an event: an object has up to 1.5 MiB in etcd, and JSON escapes `<` as six bytes
 _MAX_BYTES = 32 << 20  # of a response; an object has at most 1.5 MiB in etcd, and six times as much in JSON
-_CONNECTIONS = 64  # concurrent requests; the API server's default limit for mutations is 200
+_MAX_CONNECTIONS = 64  # concurrent requests; the API server's default limit for mutations is 200
 
 
 class TokenCache:
@@ -114,7 +114,7 @@ class ApiClient:
     async def __aenter__(self) -> Self:
         tls: Any = self._credentials.tls if self._credentials.tls is not None else True
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=_CONNECTIONS + 16, ssl=tls),  # plus 16 watches
+            connector=aiohttp.TCPConnector(limit=_MAX_CONNECTIONS + 16, ssl=tls),  # plus 16 watches
             headers={"User-Agent": self._user_agent, "Accept": _JSON},
             read_bufsize=_READ_BYTES,
         )

@@ -47,9 +47,9 @@ _POD_GROUP_VERSIONS = ("v1beta1", "v1alpha2")  # of Kubernetes 1.37 and 1.36
 _NOT_FAILED = "spec.nodeName!=,status.phase!=Failed"
 _RUNNING = f"{_NOT_FAILED},status.phase!=Succeeded"
 _MAX_EVENT_NAME = 230  # characters of the object's name in that of an Event, which has 253
-_PAGE = 100  # pods per list request: about 1 MB, decoded in about 3 ms
+_PAGE_OBJECTS = 100  # objects per list request: pods have about 1 MB, decoded in about 3 ms
 _MAX_NOTE_BYTES = 1024  # bytes of an Event's note; the API server rejects longer notes
-_TRIES = 5  # of a write, as client-go's DefaultRetry
+_MAX_TRIES = 5  # of a write, as client-go's DefaultRetry
 _MORE_SECONDS = 0.1  # by which each pause between two tries is longer than the one before
 
 
@@ -69,7 +69,7 @@ async def retry_on_conflict(
             return await write(known if known is not None and not failures else await read())
         except (Conflict, Unavailable, TooMany) as error:
             failures += 1
-            if failures == _TRIES:
+            if failures == _MAX_TRIES:
                 raise
             pause = error.retry_after if isinstance(error, TooMany) else _MORE_SECONDS * (failures - 1)
         await asyncio.sleep(pause)
@@ -107,7 +107,7 @@ class Writer:
         read may be such a pod, and is an error.
         """
         path = f"/api/v1/namespaces/{group.namespace}/pods"
-        async with aclosing(pages(self._client, path, "PodList", _PAGE, {"fieldSelector": _RUNNING})) as found:
+        async with aclosing(pages(self._client, path, "PodList", _PAGE_OBJECTS, {"fieldSelector": _RUNNING})) as found:
             async for page in found:
                 pods, problems = decode_readable(page.get("items") or (), decode_bound_pod)
                 if any(pod.group == group.name for pod in pods):
@@ -124,7 +124,9 @@ class Writer:
         """
         path, found = f"/api/v1/namespaces/{namespace}/pods", dict[GroupKey, dict[str, str]]()
         succeeded = dict[GroupKey, dict[str, str]]()
-        async with aclosing(pages(self._client, path, "PodList", _PAGE, {"fieldSelector": _NOT_FAILED})) as listed:
+        async with aclosing(
+            pages(self._client, path, "PodList", _PAGE_OBJECTS, {"fieldSelector": _NOT_FAILED})
+        ) as listed:
             async for page in listed:
                 pods, problems = decode_readable(page.get("items") or (), decode_bound_pod)
                 for problem in problems[:1]:
@@ -138,7 +140,7 @@ class Writer:
     async def read_extended_resources(self) -> set[str]:
         """The extended resources that DeviceClasses provide, by a new list; their implicit names, too."""
         path, names = f"{_GROUP}/deviceclasses", set[str]()
-        async with aclosing(pages(self._client, path, "DeviceClassList", _PAGE)) as found:
+        async with aclosing(pages(self._client, path, "DeviceClassList", _PAGE_OBJECTS)) as found:
             async for page in found:
                 classes, _ = decode_readable(page.get("items") or (), decode_class)
                 names |= {f"{IMPLICIT_RESOURCE_PREFIX}{one.name}" for one in classes}

@@ -21,7 +21,7 @@ _ROUND_SECONDS = 30.0
 _LIST_ROUNDS = 20  # rounds from one comparison with a fresh list to the next
 _CLAIMS_PATH = "/apis/resource.k8s.io/v1/resourceclaims"
 _MAX_REPORTS = 50  # findings that a round logs and writes Events for; the others follow in later rounds
-_PAGE = 100  # claims of one page; parsing a page blocks the event loop
+_PAGE_CLAIMS = 100  # claims of one page; parsing a page blocks the event loop
 
 
 class Auditor:
@@ -81,7 +81,7 @@ class Auditor:
         """Compare the claims of a fresh list with the cache, and set `differing`."""
         wrong = 0
         try:
-            async for page in pages(self._client, _CLAIMS_PATH, "ResourceClaimList", _PAGE):
+            async for page in pages(self._client, _CLAIMS_PATH, "ResourceClaimList", _PAGE_CLAIMS):
                 wrong += self._differing(page.get("items") or ())
         except ClusterError as error:
             self._log.warning("could not list claims for the comparison with the cache", problem=str(error))

@@ -32,7 +32,7 @@ BUDGETS_PATH = "/apis/policy/v1/poddisruptionbudgets"
 _PODS_PATH = "/api/v1/pods"
 _NODES_PATH = "/api/v1/nodes"
 _RUNNING = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
-_PAGE = 250
+_PAGE_OBJECTS = 250
 _MAX_WAITING = 2  # questions: each reads all pods
 _SEARCH_SECONDS = 8.0
 _MORE_SECONDS = 12.0  # for the proof, which a page waits for
@@ -78,10 +78,10 @@ class RestartQuestions:
 
     async def _read(self, advisor: RestartAdvisor) -> list[str]:
         """Tell the advisor all pods, nodes and budgets. Returns what is not known. Raises ClusterError."""
-        await _add_all(advisor, pages(self._client, _PODS_PATH, "PodList", _PAGE, _RUNNING))
-        await _add_all(advisor, pages(self._client, _NODES_PATH, "NodeList", _PAGE))
+        await _add_all(advisor, pages(self._client, _PODS_PATH, "PodList", _PAGE_OBJECTS, _RUNNING))
+        await _add_all(advisor, pages(self._client, _NODES_PATH, "NodeList", _PAGE_OBJECTS))
         try:
-            await _add_all(advisor, pages(self._client, BUDGETS_PATH, "PodDisruptionBudgetList", _PAGE))
+            await _add_all(advisor, pages(self._client, BUDGETS_PATH, "PodDisruptionBudgetList", _PAGE_OBJECTS))
         except ClusterError as error:
             return [f"PodDisruptionBudgets could not be listed ({one_line(str(error))}): {NO_BUDGETS}"]
         return []

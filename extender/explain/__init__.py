@@ -1,4 +1,4 @@
-"""Explanations of placements: verdicts, near misses, what-if scenarios, consistency checks and fleet statistics.
+"""Explanations of placements: statuses, near misses, what-if scenarios, consistency checks and fleet statistics.
 
 All functions depend only on a snapshot and a policy, and return plain values. They may take 100 ms, so `berth serve`
 without a console does not import this package. This package has no I/O, clock or asyncio.
@@ -14,8 +14,8 @@ from extender.explain.gang_question import (
     free_devices,
     widest_domains,
 )
+from extender.explain.locality_constraints import unmet_localities
 from extender.explain.near_misses import NO_RELEASE_HELPS, devices_for, holders_of_usable
-from extender.explain.place_constraints import unmet_places
 from extender.explain.pod_explanation import Explanation, UnschedulableNodes, explain, no_devices, other_scheduler
 from extender.explain.selector_stats import failing_terms
 
@@ -43,6 +43,6 @@ __all__ = [
     "namespaces_with_group",
     "no_devices",
     "other_scheduler",
-    "unmet_places",
+    "unmet_localities",
     "widest_domains",
 ]

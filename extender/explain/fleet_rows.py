@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from extender.allocation import FleetBaseline, NodeInfo, Snapshot, blocking_taint
 from extender.allocation.nodes import UNUSED
-from extender.allocation.nodes.places import Nearness, Places, published_place
+from extender.allocation.nodes.locality import Locality, Nearness, published_locality
 from extender.api.fields import Json
 from extender.api.gpu_topology import DISTANCES, Graph
 from extender.api.nodes import Node
@@ -227,7 +227,7 @@ def totals(rows: Iterable[Json]) -> dict[str, int]:
 
 
 def node_detail(node_info: NodeInfo, snapshot: Snapshot) -> Json:
-    """The details of one node, as JSON: devices with claims, places and memory in bytes, and the GPU topology.
+    """The details of one node, as JSON: devices with claims, localities and memory in bytes, and the GPU topology.
 
     The GPUs come first; of each other driver at most 64 devices follow, those in use first.
     """
@@ -251,7 +251,7 @@ def node_detail(node_info: NodeInfo, snapshot: Snapshot) -> Json:
                 "live_free": state.memory_free_bytes if state and node_info.agent_is_fresh else None,
                 "note": _note(node_info, bit),
                 "claims": by_device.get(str(pool_device.id), []),
-                "place": _place(node_info, bit),
+                "place": _place_row(node_info, bit),
                 "beside": _beside(node_info, bit, node_info.busy | closed) if bit in gpus else [],
             }
         )
@@ -298,13 +298,13 @@ def _claims_by_device(claims: Iterable[Claim]) -> Mapping[str, list[str]]:
     return found
 
 
-# -- the places of devices: where they are, who says so, and what is free beside a GPU ---------------------------------
+# -- the locality of devices: where they are, who says so, and what is free beside a GPU ------------------------------
 
 
-def _place(node_info: NodeInfo, bit: int) -> Json:
+def _place_row(node_info: NodeInfo, bit: int) -> Json:
     """The PCIe roots and the NUMA nodes of a device, the first one counts, with the source of each, as JSON."""
     pool_device = node_info.inventory.devices[bit]
-    own_roots, own_numa = published_place(pool_device.device, pool_device.id.driver)
+    own_roots, own_numa = published_locality(pool_device.device, pool_device.id.driver)
     state = None
     if node_info.fabric is not None and bit in node_info.gpu_bits:
         state = node_info.fabric.gpus[node_info.gpu_bits.index(bit)]
@@ -315,8 +315,8 @@ def _place(node_info: NodeInfo, bit: int) -> Json:
     elif not roots and is_of_gpu:
         roots, roots_from = _roots_like(node_info, bit), _GPU
     agent = (state.numa,) if state is not None and state.numa is not None else ()
-    places = node_info.places
-    numa = places.numa[bit] if places is not None else own_numa + tuple(n for n in agent if n not in own_numa)
+    locality = node_info.locality
+    numa = locality.numa[bit] if locality is not None else own_numa + tuple(n for n in agent if n not in own_numa)
     other = _GPU if is_of_gpu else _ROOT
     numa_from = [_DRIVER if node in own_numa else _AGENT if node in agent else other for node in numa]
     return {"roots": list(roots), "roots_from": roots_from if roots else "", "numa": list(numa), "numa_from": numa_from}
@@ -324,12 +324,12 @@ def _place(node_info: NodeInfo, bit: int) -> Json:
 
 def _roots_like(node_info: NodeInfo, bit: int) -> tuple[str, ...]:
     """The PCIe root of another device that is on the same one."""
-    places = node_info.places
-    if places is None or not places.roots[bit]:
+    locality = node_info.locality
+    if locality is None or not locality.roots[bit]:
         return ()
     for other, pool_device in enumerate(node_info.inventory.devices):
-        roots, _ = published_place(pool_device.device, pool_device.id.driver)
-        if roots and places.roots[other] == places.roots[bit]:
+        roots, _ = published_locality(pool_device.device, pool_device.id.driver)
+        if roots and locality.roots[other] == locality.roots[bit]:
             return roots
     return ()
 
@@ -339,26 +339,26 @@ def _beside(node_info: NodeInfo, bit: int, taken: int) -> list[Json]:
 
     `taken` is the mask of the devices that are not free.
     """
-    places = node_info.places
-    if places is None or taken >> bit & 1:
+    locality = node_info.locality
+    if locality is None or taken >> bit & 1:
         return []
-    driver = places.kind(bit)
-    found = (_nearest(node_info, places, bit, mask & ~taken) for other, mask in places.kinds if other != driver)
+    driver = locality.kind(bit)
+    found = (_nearest(node_info, locality, bit, mask & ~taken) for other, mask in locality.kinds if other != driver)
     return [one for one in found if one is not None]
 
 
-def _nearest(node_info: NodeInfo, places: Places, bit: int, mask: int) -> Json | None:
+def _nearest(node_info: NodeInfo, locality: Locality, bit: int, mask: int) -> Json | None:
     free = members(mask)
-    best = max((places.nearness(bit, other) for other in free), default=Nearness.FAR)
+    best = max((locality.nearness(bit, other) for other in free), default=Nearness.FAR)
     if best <= Nearness.FAR:
         return None
-    near = [other for other in free if places.nearness(bit, other) is best]
+    near = [other for other in free if locality.nearness(bit, other) is best]
     devices = node_info.inventory.devices
     return {
         "driver": devices[near[0]].id.driver,
         "devices": [devices[other].id.device for other in near[:_MAX_BESIDE]],
         "more": len(near[_MAX_BESIDE:]),
-        "nearness": near_words(places, bit, near[0]),
+        "nearness": near_words(locality, bit, near[0]),
     }
 
 

@@ -30,7 +30,7 @@ from extender.api.resource_slices import DeviceId, own_name
 from extender.base.berth_errors import InvalidClaim
 from extender.base.bits import members
 from extender.base.text_limits import counted, first_few
-from extender.explain.place_constraints import place_misses
+from extender.explain.locality_constraints import locality_misses
 from extender.explain.scenario import Scenario, apply_scenario
 from extender.explain.selector_stats import NodeSample, TermStats, selector_stats
 from extender.policy import Policy
@@ -121,7 +121,7 @@ def near_misses(refusal: Refusal) -> Found:
     helps = any(one.cost for one in released)  # then what no device has, such as for another alternative, comes last
     found = [
         *_by_device_count(refusal),
-        *_by_places(refusal),
+        *_by_locality(refusal),
         *released,
         *_by_devices(refusal),
         # Terms that no device passes, and terms that fail on devices without an attribute.
@@ -365,11 +365,11 @@ def _by_release(node_info: NodeInfo, claims: list[Claim], usable: frozenset[Devi
     return NearMiss(devices, f"fits on {node_info.node.name} if {held}, were free{note}", of_group, is_tried=True)
 
 
-def _by_places(refusal: Refusal) -> Iterator[NearMiss]:
+def _by_locality(refusal: Refusal) -> Iterator[NearMiss]:
     """Near misses by constraints on a PCIe root or a NUMA node that no node meets. Raises DeadlineExceeded."""
     samples = [node_info for node_info, _ in refusal.samples]
     nodes = [one.node_info for one in nsmallest(_MAX_NODES, refusal.classes, key=lambda one: one.first[0])]
-    for sentence in place_misses(refusal.requirements, samples, nodes, refusal.context):
+    for sentence in locality_misses(refusal.requirements, samples, nodes, refusal.context):
         yield NearMiss(0, sentence)
 
 

@@ -4,7 +4,7 @@
 
 1. The question. The requirements of the pod are read. A pod that asks for no devices, waits for a claim or cannot fit
    on any node has its answer at once.
-2. The verdicts. A ranking has the status of every node, and evaluates equal nodes once. Nodes that kube-scheduler
+2. The statuses. A ranking has the status of every node, and evaluates equal nodes once. Nodes that kube-scheduler
    excludes whatever devices they have (node selector, affinity, taints, the node of an allocated claim) get a status of
    their own. `without_holds` are nodes as the pod sees them: there, the devices that it holds itself are free.
 3. The reasons. Unschedulable nodes are counted by the text of their reason. For one node of each reason, a recorded
@@ -227,7 +227,7 @@ def _scored(question: _Question, node: str, placement: Placement) -> ScoredNode:
     return ScoredNode.of(node_info, chosen, requirements, context, question.snapshot)
 
 
-# -- verdicts ------------------------------------------------------------------------------------------------------
+# -- statuses ------------------------------------------------------------------------------------------------------
 
 
 def _excluded(question: _Question) -> Mapping[Code, list[str]]:

@@ -20,7 +20,7 @@ from extender.cel.dra.terms import constants_of, left_side, observed_value, term
 from extender.scheduling import EvaluationContext, PodRequirements, similar_names
 
 _MAX_SHOWN = 3
-_CLOSE = 0.8  # the least ratio of difflib by which a text without a model is a mistyped one
+_CLOSE_RATIO = 0.8  # the least ratio of difflib by which a text without a model is a mistyped one
 _SIZE = re.compile("[0-9]+[kmgt]i?b")  # such as 80gb, which many products have
 _MAX_VALUES = 256  # distinct values that are counted
 _KINDS = {"attributes": "attribute", "capacity": "capacity"}
@@ -331,7 +331,7 @@ def _is_near(wanted: Iterable[str], value: str) -> bool:
         elif model := _model(one):
             if model in _words(value):
                 return True
-        elif one and (one.casefold() in value.casefold() or _likeness(one, value) >= _CLOSE):
+        elif one and (one.casefold() in value.casefold() or _likeness(one, value) >= _CLOSE_RATIO):
             return True
     return False
 

@@ -17,10 +17,10 @@ from extender.gangs.domains import NODE, Domain, Domains, natural
 from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage
 from extender.gangs.gang_search import MAX_STEPS, GangSearch, GaveUp, Steps, local_nodes, packed
 from extender.gangs.gang_units import Placed, UnitPlacement, equal_units, member_placements
-from extender.gangs.member_limits import NO_WISHES
+from extender.gangs.member_limits import NO_PREFERRED_AFFINITY
 from extender.gangs.node_rooms import GangMemory, GangTrial, NodeRooms
 from extender.gangs.part_filling import Assigned, PartFilling
-from extender.gangs.place_order import PlaceOrder, Wishing
+from extender.gangs.place_order import PlaceOrder, PreferredPlan
 from extender.gangs.spreading import spread
 from extender.scheduling import DomainUses, EvaluationContext, Placement, RankingCache
 from extender.scheduling.gang_parts import GangPart, absent_members
@@ -186,7 +186,7 @@ class _Planner:
         single = [name for name, most in first.items() if most >= wanted and name not in self._forbidden]
         for most, wanted in needs[1:]:
             single = [name for name in single if most.get(name, 0) >= wanted]
-        if self._problem.topology != "none" or not self._problem.wishes.apart:
+        if self._problem.topology != "none" or not self._problem.preferred_affinity.apart:
             yield self._domains.single(single)
         yield from self._domains.wider()
 
@@ -223,15 +223,15 @@ class _Planner:
         if self._parts is not None:
             return self._parts.preferred(domain)
         placed = self._filled(self._rooms, domain)
-        if placed is not None and self._problem.wishes != NO_WISHES:
-            placed = Wishing(self._problem, self._snapshot, self._domains, self._filled).plan(
+        if placed is not None and self._problem.preferred_affinity != NO_PREFERRED_AFFINITY:
+            placed = PreferredPlan(self._problem, self._snapshot, self._domains, self._filled).plan(
                 self._rooms, domain, placed
             )
         return self._by_rank(self._in_fewer(domain, placed)) if placed is not None else None
 
     def _in_fewer(self, domain: Domain, placed: list[Placed]) -> list[Placed]:
         """The units in fewer sub-domains: one kind of them after the other, or one by one, may take too many."""
-        if self._is_simple or domain.level == NODE or self._problem.wishes != NO_WISHES:
+        if self._is_simple or domain.level == NODE or self._problem.preferred_affinity != NO_PREFERRED_AFFINITY:
             return placed
         steps = Steps(MAX_STEPS // 4)
 

@@ -19,7 +19,7 @@ from extender.api.resource_claims import Claim
 from extender.base.deadline import Deadline
 from extender.base.text_limits import first_few
 from extender.gangs.gang import Gang
-from extender.gangs.member_limits import NO_WISHES, NodeLimit, Wishes, limits_between
+from extender.gangs.member_limits import NO_PREFERRED_AFFINITY, NodeLimit, PreferredAffinity, limits_between
 from extender.policy import Policy
 from extender.scheduling import NO_PREFERENCE, NodePreference, Placement, PodRequirements, requirements_of
 from extender.scheduling.gang_parts import GangPart
@@ -54,7 +54,7 @@ class GangProblem:
     topology_label: str = ""  # all members on one value of this label, in every topology; '' for no constraint
     placed: Mapping[str, int] = field(default_factory=dict)  # node to number of members that are bound there
     preferred_level: str = ""  # GroupTopology.preferred; need not be in `levels`, see Domains.levels
-    wishes: Wishes = NO_WISHES
+    preferred_affinity: PreferredAffinity = NO_PREFERRED_AFFINITY
     parts: tuple[GangPart, ...] = ()  # each in one domain of its level; some of their members may not be in `members`
 
 
@@ -256,7 +256,7 @@ def gang_problem(
     parts = gang.parts(levels, snapshot)
     topology = _with_affinity(gang.topology_in(levels), between.together, levels)
     return GangProblem(
-        wanted, levels, topology.nearness, topology.label, gang.placed, topology.preferred, between.wishes, parts
+        wanted, levels, topology.nearness, topology.label, gang.placed, topology.preferred, between.preferred, parts
     )
 
 

@@ -81,14 +81,14 @@ class NodeLimit:
         return self.left(node) if self.domain_of is None else (self.left(node), self.domain_of.get(node))
 
 
-class Wishes(NamedTuple):
+class PreferredAffinity(NamedTuple):
     """The labels by whose domains all members of a gang prefer to be, the largest weight first."""
 
     together: tuple[str, ...] = ()  # in one domain
     apart: tuple[str, ...] = ()  # in many domains, evenly
 
 
-NO_WISHES = Wishes()
+NO_PREFERRED_AFFINITY = PreferredAffinity()
 
 
 class Between(NamedTuple):
@@ -96,7 +96,7 @@ class Between(NamedTuple):
 
     limits: Mapping[str, tuple[NodeLimit, ...]]  # by UID; members without limits are left out
     together: str = ""  # label of which all members must have one value; '' for none
-    wishes: Wishes = NO_WISHES
+    preferred: PreferredAffinity = NO_PREFERRED_AFFINITY
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ def limits_between(
     for constraint, holders in spread.items():
         _keep_even(members, constraint, holders)
     limits = {uid: tuple(found) for uid, found in members.found.items()}
-    return Between(limits, _together(members), _wishes(members))
+    return Between(limits, _together(members), _preferred(members))
 
 
 def _holders(things: Iterable[tuple[str, T]]) -> dict[T, set[str]]:
@@ -227,7 +227,7 @@ def _together(members: _Members) -> str:
 _SPREAD_WEIGHT = 100  # kube-scheduler weighs both plugins equally, and a spread constraint has no weight of its own
 
 
-def _wishes(members: _Members) -> Wishes:
+def _preferred(members: _Members) -> PreferredAffinity:
     """Only what every member prefers with regard to every other: of these, a plan can be as a whole."""
     together = _common(members, [pod.constraints.together for pod in members.pods])
     apart = _common(members, [pod.constraints.apart for pod in members.pods])
@@ -237,7 +237,7 @@ def _wishes(members: _Members) -> Wishes:
         everyone = all(one in pod.constraints.spread and one.matches(pod.labels) for pod in members.pods)
         if everyone and not one.required:
             far.append((_SPREAD_WEIGHT, one.topology_key))
-    return Wishes(_by_weight(near), _by_weight(far))
+    return PreferredAffinity(_by_weight(near), _by_weight(far))
 
 
 def _common(members: _Members, terms: Sequence[tuple[PodTerm, ...]]) -> list[PodTerm]:

@@ -214,14 +214,14 @@ def _some_node(level: str, nodes: Sequence[str] | frozenset[str]) -> str:
     return min(nodes) if level in CLIQUE_LABELS else next(iter(nodes))
 
 
-# -- wishes of members -----------------------------------------------------------------------------------------
+# -- preferred affinity ----------------------------------------------------------------------------------------
 # Of plans that are equally tight, the one that the members prefer: near each other, or apart, in domains of a label.
 # kube-scheduler's scores (InterPodAffinity, PodTopologySpread) cannot choose, because filter names one node for each
-# member. A wish is tried as if it were required, in the domain that is the tightest. The new plan counts if it uses no
-# more sub-domains of any level, and no more nodes.
+# member. A preferred term is tried as if it were required, in the domain that is the tightest. The new plan counts
+# if it uses no more sub-domains of any level, and no more nodes.
 
 
-MAX_TRIES = 8  # plans that are made for one wish
+MAX_TRIES = 8  # plans that are made for one term
 Plan = list[Placed]
 """The placed units of each NodeRooms."""
 
@@ -229,7 +229,7 @@ Fill = Callable[[Sequence[NodeRooms], Domain], Plan | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Wishing:
+class PreferredPlan:
     """The plans of one domain."""
 
     problem: GangProblem
@@ -241,9 +241,9 @@ class Wishing:
         """The plan that the members prefer, if it is as tight as `placed`. Raises DeadlineExceeded."""
         if domain.level == NODE:
             return placed
-        for key in self.problem.wishes.together:
+        for key in self.problem.preferred_affinity.together:
             domain, placed = self._nearer(rooms, domain, placed, key)
-        for key in self.problem.wishes.apart:
+        for key in self.problem.preferred_affinity.apart:
             placed = self._evener(rooms, domain, placed, key)
         return placed
 

@@ -177,13 +177,13 @@ class _Choice(NamedTuple):
     domains: tuple[tuple[str, ...], ...]  # the path of each, the farthest level first
 
 
-_BITS = 12  # of a count below, which MAX_COMBINATIONS keeps below 200; the highest bit stays free
+_COUNT_BITS = 12  # of a count below, which MAX_COMBINATIONS keeps below 200; the highest bit stays free
 _NOTHING = _Choice(0, 0, ())
 
 
 def _packed(counts: Iterable[int]) -> int:
     """Counts of sub-domains of each level as one number, the farthest level in the lowest bits: sums are fast so."""
-    return sum(number << _BITS * level for level, number in enumerate(counts))
+    return sum(number << _COUNT_BITS * level for level, number in enumerate(counts))
 
 
 def _compared(
@@ -226,9 +226,9 @@ class _Comparison:
         """`by_path` has the room of each sub-domain of the nearest level."""
         self._room, self._most, self._wanted, self._of_used = by_path, most, wanted, of_used
         # A sum of counts is too large in some level if it takes the highest bit of the level away.
-        self._highest = _packed([1 << _BITS - 1] * len(most))
+        self._highest = _packed([1 << _COUNT_BITS - 1] * len(most))
         self._limit = self._highest + _packed(most)
-        self._nearest = _BITS * (len(most) - 1)
+        self._nearest = _COUNT_BITS * (len(most) - 1)
         self._largest_first = sorted(by_path, key=lambda path: -by_path[path])
         self._below: dict[tuple[str, ...], dict[tuple[str, ...], None]] = {}
         ranks = [
@@ -255,7 +255,7 @@ class _Comparison:
             return self._of_nearest(path)
         found, later = {0: _NOTHING}, self._largest_first
         for child in self._below[path]:
-            own = (child[-1] not in self._of_used[depth]) << _BITS * depth
+            own = (child[-1] not in self._of_used[depth]) << _COUNT_BITS * depth
             found = self._together(found, {own + counts: choice for counts, choice in self._choices(child).items()})
             later = [other for other in later if other[: depth + 1] != child]
             found = self._possible(found, later)

@@ -21,7 +21,7 @@ from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted, one_line
 from extender.cel import BudgetExceeded, CompileError, EvalError, position
 from extender.cel.dra import Dialect, Masks, Selector, check_cost, compile_selector
-from extender.explain import NO_RELEASE_HELPS, Explanation, explain, failing_terms, unmet_places
+from extender.explain import NO_RELEASE_HELPS, Explanation, explain, failing_terms, unmet_localities
 from extender.explain.scenario import Scenario, apply_scenario
 from extender.lint.finding import LintFinding
 from extender.manifests import DecodedObjects, HypotheticalPod
@@ -32,7 +32,7 @@ from extender.scheduling.requirements import ADMIN_LABEL, too_many_claims, unpro
 _MAY_PASS = {"OUT_OF_BUDGET", "POOL_UPDATING", "POOL_INVALID"}  # reasons of nodes that may still get room
 _OF_AMOUNTS = "(kubernetes.Quantity, kubernetes.Quantity)"  # in an error about an operator
 _MAX_SENTENCE_BYTES = 1024
-_REASONS = 3  # of nodes, in one finding
+_MAX_REASONS = 3  # of nodes, in one finding
 _LONE = "-"  # the name that a pod has for a claim which no pod of the files uses; users can write no such name
 
 
@@ -224,7 +224,7 @@ def impossible_pods(given: Given) -> Iterator[LintFinding]:
             continue  # other findings say why
         # Only devices count here: nodes get other labels, and cordons end.
         found = explain(replace(pod, constraints_are_known=False), snapshot, Policy(), context)
-        if found.outcome == "refused" and (unmet := list(_unmet_places(requirements, snapshot, context))):
+        if found.outcome == "refused" and (unmet := list(_unmet_localities(requirements, snapshot, context))):
             yield from (one.within(where) for one in unmet)
         elif found.outcome == "refused" and (reasons := _reasons(found)):
             problem = f"fits on no node even with all devices free: {reasons}"
@@ -232,12 +232,12 @@ def impossible_pods(given: Given) -> Iterator[LintFinding]:
             yield LintFinding("warning", where, problem, advice)
 
 
-def _unmet_places(
+def _unmet_localities(
     requirements: PodRequirements, snapshot: Snapshot, context: EvaluationContext
 ) -> Iterator[LintFinding]:
-    """The constraints on a place that no node of the snapshot meets, for example a PCIe root of both GPU and NIC."""
+    """The constraints on locality that no node of the snapshot meets, for example a PCIe root of both GPU and NIC."""
     machines = {one.state.attribute_signature or name: one for name, one in snapshot.node_infos.items()}
-    for claim, constraint, why in unmet_places(requirements, machines.values(), context):
+    for claim, constraint, why in unmet_localities(requirements, machines.values(), context):
         name = requirements.claim_names[claim]
         where = f"{'' if name == _LONE else f'claim {name}, '}matchAttribute {constraint.attribute}"
         advice = "remove the constraint: Berth then chooses devices that are near each other (weights.affinity)"
@@ -261,7 +261,7 @@ def _reasons(found: Explanation) -> str:
         return ""
     if len(told) == 1:
         return told[0].reason
-    return ", ".join(f"{one.reason} on {counted(one.nodes, 'node')}" for one in told[:_REASONS])
+    return ", ".join(f"{one.reason} on {counted(one.nodes, 'node')}" for one in told[:_MAX_REASONS])
 
 
 def _pods_of_lone_claims(given: Given) -> list[tuple[str, HypotheticalPod]]:

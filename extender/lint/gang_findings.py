@@ -186,9 +186,9 @@ def _of_topology(member: _Member, policy: GroupPolicy | None) -> Iterator[LintFi
     required = ONE_NODE if found.nearness == ONE_NODE else found.label
     preferred = member.membership.topology.preferred
     if preferred is not None and required in order:
-        wished = group_topology(AskedTopology(preferred=preferred), "", _LEVELS).preferred
-        if wished in order and order.index(wished) >= order.index(required):
-            problem = f"{preferred.annotation}: {wished} has no effect: the group must be in one domain of {required}"
+        ranked = group_topology(AskedTopology(preferred=preferred), "", _LEVELS).preferred
+        if ranked in order and order.index(ranked) >= order.index(required):
+            problem = f"{preferred.annotation}: {ranked} has no effect: the group must be in one domain of {required}"
             yield LintFinding("warning", where, problem, "prefer a nearer level, or delete the annotation")
 
 

@@ -54,6 +54,10 @@ class Fleet:
             with naming(obj):
                 apply[obj["kind"]](obj)
 
+    def adapted(self, jobs: Sequence[Job]) -> Sequence[Job]:
+        """The jobs as they ask for the devices of this fleet."""
+        return [one.on_shared_gpus() for one in jobs] if self.has_shared_gpus else jobs
+
     @property
     def classes(self) -> frozenset[str]:
         """The names of the DeviceClasses."""

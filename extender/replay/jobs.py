@@ -10,8 +10,9 @@ import json
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import cached_property
+from typing import ClassVar
 
 from extender.api.fields import Json
 from extender.api.group_topology import KUEUE_TOPOLOGY, NEARNESS, ONE_NODE
@@ -89,7 +90,7 @@ class Job:
     claim: Json | None = field(default=None, compare=False)  # the spec of each pod's claim, in place of GPUs and NICs
     spec: Json | None = field(default=None, compare=False)  # SPEC_FIELDS of each pod: the nodes that it may use
     parts: tuple[Job, ...] = ()  # other pods of the gang: of a part count `pods` and what each of its pods asks for
-    capacity: str = "memory"  # the capacity of the fleet's GPUs that `memory` is about
+    memory_capacity: ClassVar = "memory"  # the capacity of the fleet's GPUs that `memory` is about
 
     @property
     def is_gang(self) -> bool:
@@ -142,7 +143,8 @@ class Job:
     def on_shared_gpus(self) -> Job:
         """The same job for a fleet whose GPUs are shared: it demands the memory that the GPUs really have."""
         least, parts = max(self.memory, self.expected_memory), tuple(one.on_shared_gpus() for one in self.parts)
-        return replace(self, memory=least, expected_memory=0, capacity=REAL_MEMORY, parts=parts)
+        found = {one.name: getattr(self, one.name) for one in fields(self)}
+        return _JobOnSharedGpus(**{**found, "memory": least, "expected_memory": 0, "parts": parts})
 
     @property
     def priority(self) -> int:
@@ -182,7 +184,7 @@ class Job:
             whole = f"(^|[^A-Za-z0-9])({words})([^A-Za-z0-9]|$)"
             conditions.append(f"device.attributes[device.driver].productName.matches(r'{whole}')")
         if self.memory:
-            least = f"device.capacity[device.driver].{self.capacity}.compareTo(quantity('{self.memory}')) >= 0"
+            least = f"device.capacity[device.driver].{self.memory_capacity}.compareTo(quantity('{self.memory}')) >= 0"
             conditions.append(least)
         if conditions:
             found["selectors"] = [{"cel": {"expression": " && ".join(conditions)}}]
@@ -255,5 +257,11 @@ class Job:
         return dict(zip(KUEUE_TOPOLOGY, (self.group_required, self.group_preferred, anywhere), strict=True))
 
 
-JOB_FIELDS = tuple(one.name for one in fields(Job) if one.name != "capacity")
-"""What a file says of a job. The fleet says which capacity its memory is about."""
+class _JobOnSharedGpus(Job):
+    """See Job.on_shared_gpus."""
+
+    memory_capacity: ClassVar = REAL_MEMORY
+
+
+JOB_FIELDS = tuple(one.name for one in fields(Job))
+"""What a file says of a job."""

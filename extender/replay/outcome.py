@@ -63,7 +63,7 @@ def placed_pod(node_info: NodeInfo, results: Sequence[Result], possible: int, *,
     count, joined, gbps = gpus.bit_count(), False, 0.0
     if fabric is not None and count > 1:
         joined, gbps = is_joined(fabric.graph, gpus), bandwidth(fabric.graph, gpus)
-    near, pairs = near_pairs(node_info.places, taken, possible)
+    near, pairs = near_pairs(node_info.locality, taken, possible)
     best = max(product_gbps(node_info, gpus), gbps) if count > 1 else 0.0
     return PlacedPod(node_info.node.name, count, joined, gbps, best, near, pairs, names, knows_links)
 

@@ -23,7 +23,7 @@ from extender.replay.outcome import Outcome
 from extender.replay.placements import Placement
 from extender.replay.replay import run_replay
 
-_STEPS = 200  # how often a replay tells its progress
+_PROGRESS_STEPS = 200  # how often a replay tells its progress
 T = TypeVar("T")
 
 
@@ -113,7 +113,7 @@ def _run(task: Task, measure: Callable[[Task, Outcome], object], pipe: Connectio
     """The work of a process: numbers of arrived jobs, and then the result or an error."""
     if not structlog.is_configured():  # a process that is no fork: each bind would write a line
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    every, told, parent = max(len(task.jobs) // _STEPS, 1), 0, os.getppid()
+    every, told, parent = max(len(task.jobs) // _PROGRESS_STEPS, 1), 0, os.getppid()
 
     def progress(arrived: int) -> None:
         nonlocal told

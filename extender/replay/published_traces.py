@@ -170,7 +170,7 @@ _NODES: Sequence[Mapping[str, Column]] = (
         "product": Column("gpu_model"),
     },
 )
-_VRAM = 16 << 30  # of each GPU: the lists do not say it
+_GPU_BYTES = 16 << 30  # of each GPU: the lists do not say it
 _MAX_NODE_BYTES = 16 << 20
 _MAX_NODE_GPUS = 16
 
@@ -381,7 +381,7 @@ def _nodes(rows: Iterator[Row], columns: Mapping[str, Column], where: str) -> It
             raise WireError(f"{where}: line {line}", str(error)) from error
         offered = {"cpu": f"{cpu}m", **({"memory": str(ram)} if "ram" in columns else {})}
         name = plain_name(cells.text("name")) or f"node-{line}"
-        yield MachineNode(name, unlinked_machine(cells.text("product"), gpus, _VRAM), {}, offered)
+        yield MachineNode(name, unlinked_machine(cells.text("product"), gpus, _GPU_BYTES), {}, offered)
 
 
 def plain_name(text: str) -> str:

@@ -15,7 +15,7 @@ import structlog
 from extender.base.berth_errors import BerthError
 from extender.files import read_mounted
 
-LOOK_SECONDS = 1.0  # between two reads of files that may change
+READ_SECONDS = 1.0  # between two reads of files that may change
 T = TypeVar("T")
 
 
@@ -51,7 +51,7 @@ class ReloadedFiles(Generic[T]):
             problem = await self.reload()
             if problem and rejected is not None:
                 await rejected(problem)
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(READ_SECONDS)
 
     async def reload(self) -> str:
         """Read the files, and use them if they changed and are valid. Returns a new problem, else ''."""

@@ -60,7 +60,7 @@ class HoldExpirer:
 
 
 _SLICE_SECONDS = 0.005
-_STEP = 4  # nodes or slices between two reads of the clock
+_NODES_AT_ONCE = 4  # nodes or slices between two reads of the clock
 _MAX_AT_ONCE = 8  # changed nodes that a snapshot builds at once
 
 
@@ -90,8 +90,8 @@ class CacheRefresh:
             while self._cache.backlog > _MAX_AT_ONCE and self._computed < enough:
                 until = self._clock() + _SLICE_SECONDS
                 while self._cache.backlog > _MAX_AT_ONCE and self._clock() < until:
-                    self._cache.rebuild(_STEP)
-                    self._computed += _STEP
+                    self._cache.rebuild(_NODES_AT_ONCE)
+                    self._computed += _NODES_AT_ONCE
                 await asyncio.sleep(0)
 
 

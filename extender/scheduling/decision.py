@@ -71,7 +71,7 @@ class ScoredNode:
             source,
             placement.parts,
             tuple(str(result.device) for results in reused for result in results),
-            *(_pairs(node_info, placement, requirements, context) if node_info.places is not None else DevicePairs()),
+            *(_pairs(node_info, placement, requirements, context) if node_info.locality is not None else DevicePairs()),
             one_line(requirements.shared_clique(node_info.node, snapshot)) if requirements.compute_domain else "",
         )
 

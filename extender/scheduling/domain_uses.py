@@ -3,7 +3,7 @@
 Of choices that are equal otherwise, one in a partly used domain comes first, and of partly used domains, one in the
 domain with the fewest free GPUs: on the nearest level, then on the next one. Of whole domains the size counts after
 all that: the larger one is in a partly used rack, the smaller one in a whole rack that would be broken. The counts
-follow the snapshots: an update costs as much as the changed nodes, and so does the order of the places with nodes in
+follow the snapshots: an update costs as much as the changed nodes, and so does the order of the leaves with nodes in
 one state.
 """
 
@@ -24,11 +24,11 @@ from extender.api.nodes import Node
 from extender.vendors import CLIQUE_LABELS
 
 Key = tuple[Any, ...]
-"""Two numbers for each level, the nearest first, and then (sizes, name) of a place: names differ, so keys do."""
+"""Two numbers for each level, the nearest first, and then (sizes, name) of a leaf: names differ, so keys do."""
 
 _Path = tuple[Hashable, ...]
 _MIN_CHANGES = 1024  # that are noted for trees which follow later
-_FEW = 128  # places by state
+_MAX_SORTED = 128  # leaves by state
 
 
 def path_labels(level: str, levels: Sequence[str]) -> tuple[str, ...]:
@@ -57,7 +57,7 @@ def _use(used: int, free: int) -> Use:
 class _Domain:
     used: int = 0  # GPUs
     free: int = 0
-    places: dict[_Place, None] = field(default_factory=dict)
+    leaves: dict[_LeafDomain, None] = field(default_factory=dict)
 
     @property
     def use(self) -> Use:
@@ -68,12 +68,12 @@ _Name = tuple[tuple[str, ...], ...]  # the paths; () for none
 
 
 @dataclass(slots=True, eq=False)
-class _Place:
+class _LeafDomain:
     """The nodes that are in the same domain of every level."""
 
     paths: tuple[Path | None, ...]
     domains: tuple[_Domain | None, ...]  # the nearest level first
-    name: _Name  # of equal places the first by name comes first: never by the order in which nodes were seen
+    name: _Name  # of equal leaves the first by name comes first: never by the order in which nodes were seen
     parents: tuple[_Domain | None, ...]  # the domains around the nearest one, the farthest first
     states: dict[int, list[str]] = field(default_factory=dict)  # sorted names by number of the node state
 
@@ -111,11 +111,11 @@ class _Branch:
             self._keys[child] = key
 
 
-class _PlaceTree:
+class _LeafTree:
     """Places in their order, as a tree of domains: a change moves only the branches in which it happened.
 
-    The key of a place is a number list: the use of its nearest domain, then of the next one, and so on, then the sizes
-    of these domains, and its name last. A pod changes the use of a spine, and so the keys of all places in it, but not
+    The key of a leaf is a number list: the use of its nearest domain, then of the next one, and so on, then the sizes
+    of these domains, and its name last. A pod changes the use of a spine, and so the keys of all leaves in it, but not
     their order. So each branch orders its children by what lies within, and a branch gets the use of its own domain
     only among its siblings.
     """
@@ -123,11 +123,11 @@ class _PlaceTree:
     def __init__(self) -> None:
         self.branches: dict[_Path, _Branch] = {}  # by the domains from the farthest one; () for all
 
-    def update(self, place: _Place, *, present: bool) -> None:
-        """Add or remove a place, and note the use of the domains around it."""
-        use, sizes, path = place.use, place.sizes, place.parents
-        child: Hashable = place
-        key: Key | None = (*use[:2], (sizes[:1], place.name)) if present else None
+    def update(self, leaf: _LeafDomain, *, present: bool) -> None:
+        """Add or remove a leaf, and note the use of the domains around it."""
+        use, sizes, path = leaf.use, leaf.sizes, leaf.parents
+        child: Hashable = leaf
+        key: Key | None = (*use[:2], (sizes[:1], leaf.name)) if present else None
         for depth in range(len(path), -1, -1):
             branch = self.branches.get(path[:depth])
             if branch is None and key is not None:
@@ -145,12 +145,12 @@ class _PlaceTree:
                 key = (*first[:-1], *use[2 * level : 2 * level + 2], last)
 
 
-def _in_order(trees: Iterable[_PlaceTree]) -> Iterator[_Place]:
-    """The places of several trees, the first ones first. A place in two trees comes twice."""
-    heap: list[tuple[Key, int, _PlaceTree, _Branch, int, Key, Key]] = []
+def _in_order(trees: Iterable[_LeafTree]) -> Iterator[_LeafDomain]:
+    """The leaves of several trees, the first ones first. A leaf in two trees comes twice."""
+    heap: list[tuple[Key, int, _LeafTree, _Branch, int, Key, Key]] = []
     number = count()
 
-    def push(tree: _PlaceTree, branch: _Branch, position: int, use: Key, sizes: Key) -> None:
+    def push(tree: _LeafTree, branch: _Branch, position: int, use: Key, sizes: Key) -> None:
         """`use` and `sizes` are those of the domains around the branch."""
         if position < len(branch.order):
             key = branch.order[position][0]
@@ -171,17 +171,17 @@ def _in_order(trees: Iterable[_PlaceTree]) -> Iterator[_Place]:
 
 
 class _Tree(NamedTuple):
-    """The places with nodes in one state."""
+    """The leaves with nodes in one state."""
 
-    places: _PlaceTree
-    changes: int  # how many changes of places it has followed
+    leaves: _LeafTree
+    changes: int  # how many changes of leaves it has followed
 
 
 class _Known(NamedTuple):
     """A node as it is counted."""
 
     node: Node
-    place: _Place
+    leaf: _LeafDomain
     state: int
     used: int
     free: int
@@ -199,10 +199,10 @@ class DomainUses:
         self._version: int | None = None
         self._nodes: dict[str, _Known] = {}
         self._domains: dict[tuple[int, Path], _Domain] = {}  # by number of the level and path
-        self._places: dict[tuple[Path | None, ...], _Place] = {}
-        self._in_state: dict[int, dict[_Place, None]] = {}
+        self._places: dict[tuple[Path | None, ...], _LeafDomain] = {}
+        self._in_state: dict[int, dict[_LeafDomain, None]] = {}
         self._trees: dict[int, _Tree] = {}  # by number of the node state; only of those that `first` was asked for
-        self._changed: list[_Place] = []  # the newest changes
+        self._changed: list[_LeafDomain] = []  # the newest changes
         self._changes = 0  # all changes so far
 
     def update(self, snapshot: Snapshot) -> None:
@@ -232,7 +232,7 @@ class DomainUses:
         known = self._nodes.get(name)
         if level == ONE_NODE:
             return _use(known.used, known.free) if known is not None else _NO_DOMAIN
-        domain = known.place.domains[self.levels.index(level)] if known is not None else None
+        domain = known.leaf.domains[self.levels.index(level)] if known is not None else None
         return domain.use if domain is not None else _NO_DOMAIN
 
     def free_gpus(self, level: str, name: str) -> int:
@@ -240,13 +240,13 @@ class DomainUses:
         known = self._nodes.get(name)
         if known is None or level == ONE_NODE:
             return known.free if known is not None else 0
-        domain = known.place.domains[self.levels.index(level)]
+        domain = known.leaf.domains[self.levels.index(level)]
         return domain.free if domain is not None else 0
 
     def around(self, name: str) -> Key:
         """A sort key: the nodes in partly used domains come first, on the nearest level first."""
-        place = self._nodes[name].place
-        return place.use, place.sizes
+        leaf = self._nodes[name].leaf
+        return leaf.use, leaf.sizes
 
     def ordered(self, names: Sequence[str]) -> list[str]:
         """These nodes by their own use, and then as `around`; of equal ones, in the given order.
@@ -254,10 +254,10 @@ class DomainUses:
         A plan may ask for all nodes of the cluster, so nothing is called for each of them.
         """
         known = [self._nodes[name] for name in names]
-        around = {place: (place.use, place.sizes) for place in {one.place for one in known}}
+        around = {leaf: (leaf.use, leaf.sizes) for leaf in {one.leaf for one in known}}
         keys = dict[str, Key]()
         for name, one in zip(names, known, strict=True):
-            use, sizes = around[one.place]
+            use, sizes = around[one.leaf]
             keys[name] = (not one.used, one.free if one.used else 0, use, one.free, sizes)
         return sorted(names, key=keys.__getitem__)
 
@@ -275,37 +275,37 @@ class DomainUses:
         if allowed is not None and len(allowed) < len(self._places):
             found = [name for name in allowed if name in self._nodes and self._nodes[name].state in states]
             key = {
-                name: (self.around(name), self._nodes[name].place.name, name) for name in found if name not in without
+                name: (self.around(name), self._nodes[name].leaf.name, name) for name in found if name not in without
             }
             return min(key, key=key.__getitem__, default=None)
-        for place in self._with(states & self._in_state.keys()):
+        for leaf in self._with(states & self._in_state.keys()):
             names = [
                 name
-                for state in place.states.keys() & states
-                for name in place.states[state]
+                for state in leaf.states.keys() & states
+                for name in leaf.states[state]
                 if (allowed is None or name in allowed) and name not in without
             ]
             if names:
                 return min(names)
         return None
 
-    def _with(self, states: AbstractSet[int]) -> Iterable[_Place]:
-        """The places with nodes in these states, the first ones first. A few are sorted faster than trees follow."""
-        if sum(len(self._in_state[state]) for state in states) > _FEW:
+    def _with(self, states: AbstractSet[int]) -> Iterable[_LeafDomain]:
+        """The leaves with nodes in these states, the first ones first. A few are sorted faster than trees follow."""
+        if sum(len(self._in_state[state]) for state in states) > _MAX_SORTED:
             return _in_order([self._tree(state) for state in states])
-        found = dict.fromkeys(place for state in states for place in self._in_state[state])
-        return sorted(found, key=lambda place: (place.use, place.sizes, place.name))
+        found = dict.fromkeys(leaf for state in states for leaf in self._in_state[state])
+        return sorted(found, key=lambda leaf: (leaf.use, leaf.sizes, leaf.name))
 
-    def _tree(self, state: int) -> _PlaceTree:
-        """The places with nodes in a state, in the order of now."""
-        places, known = self._in_state[state], self._trees.get(state)
+    def _tree(self, state: int) -> _LeafTree:
+        """The leaves with nodes in a state, in the order of now."""
+        leaves, known = self._in_state[state], self._trees.get(state)
         missed = self._changes - known.changes if known is not None else 0
-        if known is None or missed > min(len(self._changed), len(places)):
-            tree, changed = _PlaceTree(), list(places)
+        if known is None or missed > min(len(self._changed), len(leaves)):
+            tree, changed = _LeafTree(), list(leaves)
         else:
-            tree, changed = known.places, self._changed[len(self._changed) - missed :]
-        for place in dict.fromkeys(changed):
-            tree.update(place, present=place in places)
+            tree, changed = known.leaves, self._changed[len(self._changed) - missed :]
+        for leaf in dict.fromkeys(changed):
+            tree.update(leaf, present=leaf in leaves)
         self._trees[state] = _Tree(tree, self._changes)
         return tree
 
@@ -316,50 +316,50 @@ class DomainUses:
         old, new = self._nodes.pop(name, None), None
         if node_info is not None:
             node, (used, free) = node_info.node, _gpus(node_info)
-            place = old.place if old is not None and old.node is node else self._place_of(node)
-            new = self._nodes[name] = _Known(node, place, node_info.state.number, used, free)
-        if old is not None and (new is None or (old.place, old.state) != (new.place, new.state)):
-            self._leave(old.place, name, old.state)
-        if new is not None and (old is None or (old.place, old.state) != (new.place, new.state)):
-            self._enter(new.place, name, new.state)
+            leaf = old.leaf if old is not None and old.node is node else self._leaf_of(node)
+            new = self._nodes[name] = _Known(node, leaf, node_info.state.number, used, free)
+        if old is not None and (new is None or (old.leaf, old.state) != (new.leaf, new.state)):
+            self._leave(old.leaf, name, old.state)
+        if new is not None and (old is None or (old.leaf, old.state) != (new.leaf, new.state)):
+            self._enter(new.leaf, name, new.state)
         if old is not None:
-            self._add(old.place, -old.used, -old.free)
+            self._add(old.leaf, -old.used, -old.free)
         if new is not None:
-            self._add(new.place, new.used, new.free)
-        if old is not None and not old.place.states:
-            self._remove(old.place)
+            self._add(new.leaf, new.used, new.free)
+        if old is not None and not old.leaf.states:
+            self._remove(old.leaf)
 
-    def _enter(self, place: _Place, name: str, state: int) -> None:
-        insort(place.states.setdefault(state, []), name)
-        self._in_state.setdefault(state, {})[place] = None
+    def _enter(self, leaf: _LeafDomain, name: str, state: int) -> None:
+        insort(leaf.states.setdefault(state, []), name)
+        self._in_state.setdefault(state, {})[leaf] = None
 
-    def _leave(self, place: _Place, name: str, state: int) -> None:
-        names = place.states[state]
+    def _leave(self, leaf: _LeafDomain, name: str, state: int) -> None:
+        names = leaf.states[state]
         del names[bisect_left(names, name)]
         if not names:
-            del place.states[state], self._in_state[state][place]
+            del leaf.states[state], self._in_state[state][leaf]
             if not self._in_state[state]:
                 del self._in_state[state]
                 self._trees.pop(state, None)
 
-    def _add(self, place: _Place, used: int, free: int) -> None:
-        """Count GPUs in the domains of a place, and note the places that may move in the order."""
-        self._note(place)
-        for level, domain in zip(self.levels, place.domains, strict=True):
+    def _add(self, leaf: _LeafDomain, used: int, free: int) -> None:
+        """Count GPUs in the domains of a leaf, and note the leaves that may move in the order."""
+        self._note(leaf)
+        for level, domain in zip(self.levels, leaf.domains, strict=True):
             if domain is not None:
                 domain.used += used
                 domain.free += free
                 if level in CLIQUE_LABELS:  # it alone can span several domains of a farther level
-                    for other in domain.places:
+                    for other in domain.leaves:
                         self._note(other)
 
-    def _note(self, place: _Place) -> None:
-        self._changed.append(place)
+    def _note(self, leaf: _LeafDomain) -> None:
+        self._changed.append(leaf)
         self._changes += 1
         if len(self._changed) > 2 * max(len(self._places), _MIN_CHANGES):
             del self._changed[: len(self._changed) // 2]
 
-    def _place_of(self, node: Node) -> _Place:
+    def _leaf_of(self, node: Node) -> _LeafDomain:
         paths = tuple(path_of(node.labels, labels) for labels in self._labels)
         found = self._places.get(paths)
         if found is None:
@@ -368,19 +368,19 @@ class DomainUses:
                 for level, path in enumerate(paths)
             )
             name = tuple(path or () for path in paths)
-            found = self._places[paths] = _Place(paths, domains, name, domains[:0:-1])
+            found = self._places[paths] = _LeafDomain(paths, domains, name, domains[:0:-1])
             for domain in domains:
                 if domain is not None:
-                    domain.places[found] = None
+                    domain.leaves[found] = None
         return found
 
-    def _remove(self, place: _Place) -> None:
-        """Forget a place without nodes, and the domains that had no other."""
-        self._places.pop(place.paths, None)
-        for level, (path, domain) in enumerate(zip(place.paths, place.domains, strict=True)):
+    def _remove(self, leaf: _LeafDomain) -> None:
+        """Forget a leaf without nodes, and the domains that had no other."""
+        self._places.pop(leaf.paths, None)
+        for level, (path, domain) in enumerate(zip(leaf.paths, leaf.domains, strict=True)):
             if domain is not None and path is not None:
-                domain.places.pop(place, None)
-                if not domain.places:
+                domain.leaves.pop(leaf, None)
+                if not domain.leaves:
                     self._domains.pop((level, path), None)
 
 

@@ -301,7 +301,7 @@ def beside_own(
 
     Other pods share `placement`: their requirements are equal but for such claims. Raises DeadlineExceeded.
     """
-    if node_info.places is None or not placement.solution.picks:
+    if node_info.locality is None or not placement.solution.picks:
         return placement
     own = requirements.devices_on(node_info)
     found = evaluate(node_info, requirements.for_node(node_info.node), context, own=own) if own else placement

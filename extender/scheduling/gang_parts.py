@@ -4,7 +4,7 @@ A gang is a tree. A sub-group is a part with the level that its pods ask for. A 
 neighbouring indices, and has smaller slices as its parts. A member that is in no part is anywhere in the gang's domain.
 
 A pod with an index has its slice, whichever other pods exist. Pods without an index are all alike: new ones take the
-free places of the slices that run, then new slices.
+free seats of the slices that run, then new slices.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _Entry(NamedTuple):
     node: str = ""  # '' if it is to be placed
 
 
-_Place = tuple[int, _Entry]
+_Positioned = tuple[int, _Entry]
 """A member with its position in the order by which slices are cut. Absent members keep their positions free."""
 
 
@@ -141,12 +141,12 @@ def _slices(
         return
     entries = [_Entry(_rank(pod), pod.uid) for pod in pods if _parts(pod).slices]
     entries += [_Entry(one.part.rank, node=one.node) for one in bound if one.part.in_slice]
-    places = _indexed([one for one in entries if one.rank is not None], asked.first, layers[0][0])
+    positioned = _indexed([one for one in entries if one.rank is not None], asked.first, layers[0][0])
     names_of = [_names_of(level, levels, snapshot) for _, level in layers]
     loose = _seated([one for one in entries if one.rank is None], [size for size, _ in layers], names_of)
-    start = max((position for position, _ in places), default=-1) // layers[0][0] + 1
-    places += [(start * layers[0][0] + position, entry) for position, entry in loose]
-    yield from _cut(places, layers, "slice ", f" of sub-group {asked.subgroup}" if asked.subgroup else "")
+    start = max((position for position, _ in positioned), default=-1) // layers[0][0] + 1
+    positioned += [(start * layers[0][0] + position, entry) for position, entry in loose]
+    yield from _cut(positioned, layers, "slice ", f" of sub-group {asked.subgroup}" if asked.subgroup else "")
 
 
 def _label(level: Level | None, levels: Sequence[str]) -> str:
@@ -165,7 +165,7 @@ def _names_of(level: str, levels: Sequence[str], snapshot: Snapshot) -> Mapping[
     return None if level == ONE_NODE else snapshot.domains(path_labels(level, levels)).name_of
 
 
-def _indexed(entries: Sequence[_Entry], first: int, size: int) -> list[_Place]:
+def _indexed(entries: Sequence[_Entry], first: int, size: int) -> list[_Positioned]:
     """Members with an index. No Job of a JobSet is split over two slices that have pods of other Jobs."""
     ranks = [max((one.rank or 0) - first, 0) for one in entries]
     width = _job_size(ranks)
@@ -184,7 +184,7 @@ def _job_size(ranks: Iterable[int]) -> int:
 
 def _seated(
     entries: Sequence[_Entry], sizes: Sequence[int], names_of: Sequence[Mapping[str, str] | None]
-) -> Iterator[_Place]:
+) -> Iterator[_Positioned]:
     """Members without an index. Those that run in one domain are in the same slices, those to place fill the rest."""
     slices = _filled([one for one in entries if one.node], sizes, names_of)
     seats = [seat for one in slices for seat in one]
@@ -213,13 +213,15 @@ def _filled(
     return found
 
 
-def _cut(places: Sequence[_Place], layers: Sequence[tuple[int, str]], prefix: str, suffix: str) -> Iterator[GangPart]:
+def _cut(
+    positioned: Sequence[_Positioned], layers: Sequence[tuple[int, str]], prefix: str, suffix: str
+) -> Iterator[GangPart]:
     """The slices of the first layer that have members to place, with those of the next layers as their parts."""
     if not layers:
         return
     size, level = layers[0]
-    slices: dict[int, list[_Place]] = {}
-    for position, entry in sorted(places, key=lambda place: place[0]):
+    slices: dict[int, list[_Positioned]] = {}
+    for position, entry in sorted(positioned, key=lambda one: one[0]):
         slices.setdefault(position // size, []).append((position % size, entry))
     for number, own in slices.items():
         members = tuple(entry.uid for _, entry in own if entry.uid)

@@ -31,7 +31,7 @@ from extender.scheduling.gang_parts import GangPart, bound_parts, parts_of, rank
 from extender.scheduling.node_ranking import NodeRanking
 from extender.scheduling.node_selection import SelectedNodes
 from extender.scheduling.requirements.pod_requirements import PodRequirements
-from extender.topology.score_parts import STEP, ScorePart, total
+from extender.topology.score_parts import GRADIENT_STEP, ScorePart, total
 from extender.vendors import CLIQUE_LABEL
 
 MAX_SCORE = 10  # MaxExtenderPriority of the extender API
@@ -292,7 +292,7 @@ def _lost_gpus(placement: Placement, node_info: NodeInfo, cpu: int, snapshot: Sn
     if left - cpu >= before * each:
         return 0.0  # enough for all, as on most nodes
     more = max(after - max(left - cpu, 0) / each, 0.0) - max(before - left / each, 0.0)
-    return round(more / WHOLE / STEP) * STEP
+    return round(more / WHOLE / GRADIENT_STEP) * GRADIENT_STEP
 
 
 # -- gangs and groups ---------------------------------------------------------------------------------------------

@@ -31,8 +31,8 @@ _FREE_SECONDS = 0.001  # of a call; about what the rest of a filter request take
 _MAX_CALLS_TOGETHER = 2.0  # calls: the time of all namespaces in a second, beside the free one
 _SLICE_SECONDS = 0.002  # of an item at a time
 _STEP_SECONDS = 0.01  # of a step of a search, which evaluates one node
-_PAUSE = 1.0  # after a slice, as a multiple of its time
-_LONG_PAUSE = 9.0  # if a call came meanwhile
+_PAUSE_FACTOR = 1.0  # after a slice, as a multiple of its time
+_LONG_PAUSE_FACTOR = 9.0  # if a call came meanwhile
 _MAX_ITEMS = 4096
 
 Work = Callable[[Deadline], bool]
@@ -181,9 +181,9 @@ class Evaluations:
             except Exception as bug:  # noqa: BLE001 - a bug with one item must not delay the others
                 report("evaluations", bug)
             took = self._clock() - began
-            await asyncio.sleep(_PAUSE * took)
+            await asyncio.sleep(_PAUSE_FACTOR * took)
             if self._calls != calls:
-                await asyncio.sleep((_LONG_PAUSE - _PAUSE) * took)
+                await asyncio.sleep((_LONG_PAUSE_FACTOR - _PAUSE_FACTOR) * took)
 
 
 def in_steps(steps: Iterator[object]) -> Work:

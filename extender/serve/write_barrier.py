@@ -103,11 +103,11 @@ class WriteBarrier:
         unclear: DeviceId | None = None
         found = _Check(self._cache, claim)
         for id_, own in found.devices.items():
-            verdict = found.verdict(id_, own)
-            if verdict is _Verdict.LOST:
+            ownership = found.ownership(id_, own)
+            if ownership is _Ownership.LOST:
                 self.losses += 1
                 raise DeviceLost(claim, f"device {id_} was allocated to another claim first")
-            if verdict is _Verdict.UNCLEAR and unclear is None:
+            if ownership is _Ownership.UNCLEAR and unclear is None:
                 unclear = id_
         if unclear is not None:
             self.losses += 1
@@ -124,7 +124,7 @@ class _Pool:
     earlier: list[Result] | None = None  # the devices that earlier writes allocated to other claims; likewise
 
 
-class _Verdict(Enum):
+class _Ownership(Enum):
     """Whether a claim keeps a device."""
 
     KEPT = auto()
@@ -147,8 +147,8 @@ class _Check:
             self.devices.setdefault(one.device, []).append(one)
         self._pools: dict[PoolKey, _Pool] = {}
 
-    def verdict(self, id_: DeviceId, own: list[Result]) -> _Verdict:
-        """The verdict on a device, of which the claim has the shares `own`.
+    def ownership(self, id_: DeviceId, own: list[Result]) -> _Ownership:
+        """Whether the claim keeps a device, of which the claim has the shares `own`.
 
         A device is also lost if earlier writes leave too little of its capacity or of a shared counter. As in the
         reference, a device that a complete pool lacks consumes no counter. But its pool may have counters.
@@ -158,14 +158,14 @@ class _Check:
         has_room = device is not None and bool(own[0].share_id) and _has_room_for_all(self._cache, id_, own, device)
         earlier = [] if has_room else self._earlier_on_device(id_)
         if earlier and not all(one.share_id for one in (*own, *earlier)):
-            return _Verdict.LOST
+            return _Ownership.LOST
         if device is None:
             known = not earlier and is_complete(pool.slices) and not any(one.counter_sets for one in pool.slices)
         else:
             if earlier and _overdraws_capacity(device, own, earlier):
-                return _Verdict.LOST
+                return _Ownership.LOST
             if device.consumes and not _drawn(device).isdisjoint(self._overdrawn(id_, pool)):
-                return _Verdict.LOST
+                return _Ownership.LOST
             known = (
                 not (earlier or has_room)
                 or all(one.amounts.keys() <= device.capacity.keys() for one in own)
@@ -173,7 +173,7 @@ class _Check:
             )
             if device.consumes:
                 known = known and is_complete(pool.slices) and _drawn(device) <= _published(pool)
-        return _Verdict.UNCLEAR if not known and self._earlier_in_pool(id_, pool) else _Verdict.KEPT
+        return _Ownership.UNCLEAR if not known and self._earlier_in_pool(id_, pool) else _Ownership.KEPT
 
     def _pool(self, id_: DeviceId) -> _Pool:
         key = PoolKey(id_.driver, id_.pool)

@@ -21,7 +21,7 @@ from heapq import heapify, heappop, heapreplace
 from types import MappingProxyType
 from typing import NamedTuple
 
-from extender.allocation.nodes.places import Nearness, Places
+from extender.allocation.nodes.locality import Locality, Nearness
 from extender.base.bits import lowest, members, union
 from extender.topology.assignment import Slot, assigned, in_order, slots_for
 from extender.vendors import GPU, NIC, driver_of
@@ -30,7 +30,7 @@ from extender.vendors import GPU, NIC, driver_of
 # there is room for the number of devices that have some near pair: of equal sums, the one that serves more of them.
 _WEIGHT = {Nearness.ROOT: 64**4, Nearness.NUMA: 64**3, Nearness.NUMA_LIST: 64**2, Nearness.UNKNOWN: 64, Nearness.FAR: 0}
 _NEAR = _WEIGHT[Nearness.NUMA]
-_TIE = 4096  # a weight counts so much more than the wish to leave a device to others
+_TIE = 4096  # a weight counts so much more than that a device is left to others
 _MUST = 1 << 50  # more than all weights together: of an entry that must be in the assignment
 _NEVER = -(1 << 58)  # of an entry that must not be in the assignment
 _MAX_PAIRED = 2048  # pairs of two sets of devices in the cache, of at most 5 KiB
@@ -66,19 +66,19 @@ class _Weights(NamedTuple):
 
 
 @lru_cache(_MAX_TABLES)
-def _weights(places: Places) -> _Weights:
-    bits = range(len(places.roots))
-    pairs = tuple(tuple(_WEIGHT[places.nearness(a, b)] for b in bits) for a in bits)
+def _weights(locality: Locality) -> _Weights:
+    bits = range(len(locality.roots))
+    pairs = tuple(tuple(_WEIGHT[locality.nearness(a, b)] for b in bits) for a in bits)
     first = tuple(tuple((weight + (weight >= _NEAR)) * _TIE for weight in row) for row in pairs)
     return _Weights(pairs, first, tuple(tuple(weight * _TIE for weight in row) for row in pairs))
 
 
 @lru_cache(_MAX_TABLES)
-def nearest(places: Places, possible: int = -1) -> Mapping[tuple[str, str], Nearness]:
-    """How near the `possible` devices of two drivers are at best on a node with these places, by both names, sorted."""
-    kinds = [(driver, members(mask & possible)) for driver, mask in places.kinds if mask & possible]
+def nearest(locality: Locality, possible: int = -1) -> Mapping[tuple[str, str], Nearness]:
+    """How near the `possible` devices of two drivers are at best with this locality, by both names, sorted."""
+    kinds = [(driver, members(mask & possible)) for driver, mask in locality.kinds if mask & possible]
     return {
-        (a, b): max(places.nearness(one, other) for one in ours for other in theirs)
+        (a, b): max(locality.nearness(one, other) for one in ours for other in theirs)
         for position, (a, ours) in enumerate(kinds)
         for b, theirs in kinds[position + 1 :]
     }
@@ -90,20 +90,20 @@ def _bits_of(mask: int) -> list[int]:
     return members(mask)
 
 
-def pair_up(places: Places, anchors: Sequence[int], others: Sequence[int]) -> tuple[Pair, ...]:
+def pair_up(locality: Locality, anchors: Sequence[int], others: Sequence[int]) -> tuple[Pair, ...]:
     """The best pairs of these devices; each device is in at least one pair. None without anchors or others."""
-    return _pairs(places, tuple(anchors), tuple(others))
+    return _pairs(locality, tuple(anchors), tuple(others))
 
 
 @lru_cache(_MAX_PAIRED)  # many nodes of a kind pair the same devices
-def _pairs(places: Places, anchors: tuple[int, ...], others: tuple[int, ...]) -> tuple[Pair, ...]:
+def _pairs(locality: Locality, anchors: tuple[int, ...], others: tuple[int, ...]) -> tuple[Pair, ...]:
     if not anchors or not others:
         return ()
     if len(anchors) <= len(others):
-        pairs = _spread(_weights(places), anchors, others, len(others))
+        pairs = _spread(_weights(locality), anchors, others, len(others))
     else:
-        pairs = [(anchor, other) for other, anchor in _spread(_weights(places), others, anchors, len(anchors))]
-    return tuple(Pair(anchor, other, places.nearness(anchor, other)) for anchor, other in sorted(pairs))
+        pairs = [(anchor, other) for other, anchor in _spread(_weights(locality), others, anchors, len(anchors))]
+    return tuple(Pair(anchor, other, locality.nearness(anchor, other)) for anchor, other in sorted(pairs))
 
 
 def _spread(
@@ -135,48 +135,48 @@ def anchor_of(drivers: Iterable[str]) -> str:
     return min(drivers, key=lambda driver: (driver_of(driver).kind != GPU, driver_of(driver).kind != NIC, driver))
 
 
-def pairs_of(places: Places | None, devices: int) -> list[Pair]:
+def pairs_of(locality: Locality | None, devices: int) -> list[Pair]:
     """The pairs among the chosen devices, a mask; none if they are all of one driver."""
-    kinds = {driver: members(devices & mask) for driver, mask in places.kinds if devices & mask} if places else {}
-    if places is None or len(kinds) < 2:  # noqa: PLR2004 - affinity is between two kinds of devices
+    kinds = {driver: members(devices & mask) for driver, mask in locality.kinds if devices & mask} if locality else {}
+    if locality is None or len(kinds) < 2:  # noqa: PLR2004 - affinity is between two kinds of devices
         return []
     anchors = kinds.pop(anchor_of(kinds))
-    return [pair for others in kinds.values() for pair in pair_up(places, anchors, others)]
+    return [pair for others in kinds.values() for pair in pair_up(locality, anchors, others)]
 
 
-def near_pairs(places: Places | None, devices: int, possible: int = -1) -> tuple[int, int]:
+def near_pairs(locality: Locality | None, devices: int, possible: int = -1) -> tuple[int, int]:
     """(pairs among the devices of a mask that are as near as the node allows, the most of so many devices that can be).
 
-    `possible` are the devices that the pod may have: others set no standard. Pairs of drivers whose places cannot be
+    `possible` are the devices that the pod may have: others set no standard. Pairs of drivers whose locality cannot be
     compared do not count.
     """
     near, most = 0, 0
-    if places is None:
+    if locality is None:
         return near, most
     possible |= devices
-    best, pairs = nearest(places, possible), pairs_of(places, devices)
-    for driver in {places.kind(pair.other) for pair in pairs}:
-        own = [pair for pair in pairs if places.kind(pair.other) == driver]
-        first, second = sorted((places.kind(own[0].anchor), driver))
+    best, pairs = nearest(locality, possible), pairs_of(locality, devices)
+    for driver in {locality.kind(pair.other) for pair in pairs}:
+        own = [pair for pair in pairs if locality.kind(pair.other) == driver]
+        first, second = sorted((locality.kind(own[0].anchor), driver))
         if (level := best[first, second]) > Nearness.UNKNOWN:
             sides = {pair.anchor for pair in own}, {pair.other for pair in own}
             found = sum(pair.nearness == level for pair in own)
             near += found
-            few, many = sorted((len(side), places.kind(min(side))) for side in sides)
-            most += max(_most_near(places, level, few, many, possible), found)
+            few, many = sorted((len(side), locality.kind(min(side))) for side in sides)
+            most += max(_most_near(locality, level, few, many, possible), found)
     return near, most
 
 
 @lru_cache(_MAX_TABLES)
-def _most_near(places: Places, level: Nearness, few: tuple[int, str], many: tuple[int, str], possible: int) -> int:
+def _most_near(locality: Locality, level: Nearness, few: tuple[int, str], many: tuple[int, str], possible: int) -> int:
     """The most pairs of a level among so many devices of two drivers, if all possible ones of the node were free.
 
     Each of the many is in one pair. The few are chosen one after the other, each where most of the many are near: of
     devices on PCIe roots or NUMA nodes, there is no better choice.
     """
-    (count, one), (pairs, other), kinds = few, many, dict(places.kinds)
+    (count, one), (pairs, other), kinds = few, many, dict(locality.kinds)
     left, found, own = kinds[other] & possible, 0, members(kinds[one] & possible)
-    beside = [union([1 << b for b in members(left) if places.nearness(a, b) == level]) for a in own]
+    beside = [union([1 << b for b in members(left) if locality.nearness(a, b) == level]) for a in own]
     each, rest = divmod(pairs, count)
     for position in range(count):
         best = max(beside, key=lambda mask: (mask & left).bit_count())
@@ -191,10 +191,15 @@ class Together:
     """Chooses the devices for the slots of a pod, by driver: near anchors, and for each the nearest others."""
 
     def __init__(
-        self, places: Places, anchors: Sequence[Slot], others: Sequence[Sequence[Slot]], avoided: int, share: int = 1
+        self,
+        locality: Locality,
+        anchors: Sequence[Slot],
+        others: Sequence[Sequence[Slot]],
+        avoided: int,
+        share: int = 1,
     ) -> None:
         """`avoided` is a mask of devices that come last among equal ones; 1/`share` of the work is for this object."""
-        self._places, self._tables = places, _weights(places)
+        self._locality, self._tables = locality, _weights(locality)
         self._weights = self._tables.pairs
         self._anchors = in_order(anchors)
         self._others = [in_order(slots) for slots in others]
@@ -233,7 +238,7 @@ class Together:
         """Masks of `others`: first those near one of these anchors, then more, at last all."""
         bits, every = members(anchors | self._own_anchors), union([1 << bit for free in self._free for bit in free])
         for least in (Nearness.ROOT, Nearness.NUMA, Nearness.NUMA_LIST):
-            near = [b for b in members(every) if any(self._places.nearness(a, b) >= least for a in bits)]
+            near = [b for b in members(every) if any(self._locality.nearness(a, b) >= least for a in bits)]
             yield others & ~every | union([1 << bit for bit in near])
         yield others
 
@@ -376,7 +381,7 @@ class Together:
     def _pairs(self, anchors: list[int], others: list[int]) -> tuple[Pair, ...]:
         many = max(len(anchors), len(others))
         self._work -= many * many * many  # `pair_up` assigns as many rows, and has about as many columns
-        return pair_up(self._places, anchors, others)
+        return pair_up(self._locality, anchors, others)
 
     def _value(self, pairs: tuple[Pair, ...]) -> int:
         """The weights of the pairs, and how many of those devices that may be in several have a near one."""

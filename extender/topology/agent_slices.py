@@ -40,7 +40,7 @@ MAX_NODE_GPUS = 64  # whole GPUs that a driver publishes for a node; the cost of
 MAX_LINKS = 36  # NVLinks of one GPU; NVLink 5 has 18
 MAX_PROBLEMS = 8  # problems reported per node
 MAX_TEXT = 64  # characters; the API server's limit for a string attribute
-_SHOWN = 40  # characters of a value that a problem quotes
+_MAX_SHOWN = 40  # characters of a value that a problem quotes
 _DOMAIN = f"{DRIVER}/"
 _PCIE_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _LINK = re.compile(r"([0-9]{1,2}):([0-9]{1,2})")  # [0-9]: str.isdigit also accepts digits that int() rejects
@@ -75,8 +75,8 @@ class AgentFacts:
     def wrong(self, name: str, why: str) -> None:
         """Add a problem: the attribute has an impossible value."""
         shown = repr(str(self._values.get(name)))  # cut after escaping, which can turn one character into ten
-        shown = shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "…"
-        problem = f"device {self._device[:_SHOWN]}: {name} {shown} {why}"
+        shown = shown if len(shown) <= _MAX_SHOWN else shown[:_MAX_SHOWN] + "…"
+        problem = f"device {self._device[:_MAX_SHOWN]}: {name} {shown} {why}"
         if len(self._problems) < MAX_PROBLEMS and problem not in self._problems:
             self._problems.append(problem)
 

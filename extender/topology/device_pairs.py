@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from extender.allocation import Features, NodeInfo
 from extender.allocation.nodes import Inventory, PoolDevice
-from extender.allocation.nodes.places import Nearness, Places
+from extender.allocation.nodes.locality import Locality, Nearness
 from extender.allocation.what_if import claims_problem
 from extender.api.claim_specs import ClaimSpec
 from extender.api.device_classes import DeviceClass
@@ -98,16 +98,16 @@ def device_pairs(node_info: NodeInfo, devices: int, accepted: Callable[[int], Ac
     """The pairs of a pod's devices; those that are far apart come first if there are too many.
 
     `accepted` gives what the request of a chosen device accepts; None for a device that the pod had before. Devices of
-    drivers that say no place, such as channels, are in no pair.
+    drivers that say no locality, such as channels, are in no pair.
     """
-    places = node_info.places
-    if places is None:
+    locality = node_info.locality
+    if locality is None:
         return DevicePairs()
-    found = pairs_of(places, devices)
+    found = pairs_of(locality, devices)
     shown = sorted(sorted(found, key=lambda pair: pair.nearness)[:_MAX_SHOWN])
     pairs_of_each = Counter(bit for pair in found for bit in pair[:2])
     return DevicePairs(
-        tuple(_named(node_info, places, pair, accepted, pairs_of_each) for pair in shown),
+        tuple(_named(node_info, locality, pair, accepted, pairs_of_each) for pair in shown),
         len(found) - len(shown),
         predicted_network(node_info.inventory, found),
     )
@@ -131,23 +131,23 @@ def noun(driver: str) -> str:
     return _NOUNS.get(driver_of(driver).kind, "device")
 
 
-def near_words(places: Places, one: int, other: int) -> str:
+def near_words(locality: Locality, one: int, other: int) -> str:
     """How near two devices are, in words."""
-    nearness = places.nearness(one, other)
+    nearness = locality.nearness(one, other)
     if nearness is Nearness.UNKNOWN:
-        return "other PCIe root" if _are_on_two_roots(places, one, other) else "not known how near"
+        return "other PCIe root" if _are_on_two_roots(locality, one, other) else "not known how near"
     return _WORDS[nearness]
 
 
-def _are_on_two_roots(places: Places, one: int, other: int) -> bool:
+def _are_on_two_roots(locality: Locality, one: int, other: int) -> bool:
     """Whether it is certain that two devices are not on one PCIe root."""
-    roots, others = places.roots[one], places.roots[other]
+    roots, others = locality.roots[one], locality.roots[other]
     return bool(roots and others and not roots & others)
 
 
 def _named(
     node_info: NodeInfo,
-    places: Places,
+    locality: Locality,
     pair: Pair,
     accepted: Callable[[int], Accepted | None],
     pairs_of_each: Mapping[int, int],
@@ -157,24 +157,24 @@ def _named(
         for bit, partner in ((pair.other, pair.anchor), (pair.anchor, pair.other)):
             if (found := accepted(bit)) is not None:
                 # One that is nearer to this partner may be farther from the device's other ones.
-                note = _note(node_info, places, pair, bit, partner, found, shares=pairs_of_each[bit] > 1)
+                note = _note(node_info, locality, pair, bit, partner, found, shares=pairs_of_each[bit] > 1)
                 break
     names = devices[pair.anchor].device.name, devices[pair.other].device.name
-    return DevicePair(*names, near_words(places, pair.anchor, pair.other), note)
+    return DevicePair(*names, near_words(locality, pair.anchor, pair.other), note)
 
 
 def _note(
-    node_info: NodeInfo, places: Places, pair: Pair, chosen: int, partner: int, accepted: Accepted, *, shares: bool
+    node_info: NodeInfo, locality: Locality, pair: Pair, chosen: int, partner: int, accepted: Accepted, *, shares: bool
 ) -> str:
     """Why the chosen device is not nearer to its partner; '' if that is not certain, or if a NUMA node is the best."""
     is_unknown = pair.nearness is Nearness.UNKNOWN
-    if is_unknown and not _are_on_two_roots(places, pair.anchor, pair.other):
+    if is_unknown and not _are_on_two_roots(locality, pair.anchor, pair.other):
         return ""
     least = Nearness.NUMA if is_unknown else pair.nearness  # of other roots, one may be as near as the other
-    driver = places.kind(chosen)
-    same_kind = next(mask for name, mask in places.kinds if name == driver)
+    driver = locality.kind(chosen)
+    same_kind = next(mask for name, mask in locality.kinds if name == driver)
     bits = members(accepted.match & same_kind)
-    nearer = union([1 << bit for bit in bits if places.nearness(partner, bit) > least])
+    nearer = union([1 << bit for bit in bits if locality.nearness(partner, bit) > least])
     if free := nearer & accepted.free:
         return (
             ""

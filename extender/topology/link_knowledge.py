@@ -19,7 +19,7 @@ from extender.base.text_limits import first_few
 from extender.topology.products import limits_of
 
 NOT_KNOWN = "is not known to fit"  # said of pods and gangs that unknown links may join
-_NAMED = 3  # nodes in a sentence
+_MAX_NAMED = 3  # nodes in a sentence
 
 
 class Links(StrEnum):
@@ -97,11 +97,11 @@ def assumed_for(intents: Iterable[PodIntent], node_infos: Iterable[NodeInfo]) ->
 
 def assumed_links(nodes: Sequence[str]) -> str:
     """What is said of a yes on these nodes, to append to a sentence; '' without nodes."""
-    named = first_few(nodes, _NAMED)
+    named = first_few(nodes, _MAX_NAMED)
     text = f"; which GPUs links join on {named} is assumed from the usual board, as no agent of Berth has read it"
     return text if nodes else ""
 
 
 def unknown_links(nodes: Sequence[str]) -> str:
     """What is said of a no on these nodes."""
-    return f"which GPUs links join on {first_few(nodes, _NAMED)} is not known, as no agent of Berth has read it"
+    return f"which GPUs links join on {first_few(nodes, _MAX_NAMED)} is not known, as no agent of Berth has read it"

@@ -159,14 +159,14 @@ class ByTopology:
         The part of the score with the larger weight comes first: links of the GPUs, or nearness. If the search refuses
         these devices, for a constraint, it gets more of the near ones to choose from.
         """
-        places, weights = self._node_info.places, self._policy.weights
-        if places is None or not weights.affinity:
+        locality, weights = self._node_info.locality, self._policy.weights
+        if locality is None or not weights.affinity:
             return
         kinds: dict[str, list[Slot]] = {}
         for slot in self._slots(problem, first):
-            kinds.setdefault(places.kind(lowest(slot.eligible)), []).append(slot)
+            kinds.setdefault(locality.kind(lowest(slot.eligible)), []).append(slot)
         kinds.pop("", None)
-        for driver, mask in places.kinds if kinds else ():
+        for driver, mask in locality.kinds if kinds else ():
             accepted = union([slot.eligible for slot in kinds.get(driver, ())])  # a further share of an own device
             for bit in members(self._own & mask & ~accepted):
                 kinds.setdefault(driver, []).append(own_slot(bit))
@@ -175,11 +175,11 @@ class ByTopology:
         anchor = anchor_of(kinds)
         anchors = kinds.pop(anchor)
         variants = self._agreeing_slots(problem, list(kinds.values()))
-        together = [Together(places, anchors, others, self._troubled, len(variants)) for others in variants]
+        together = [Together(locality, anchors, others, self._troubled, len(variants)) for others in variants]
         groups = self._sets_of_anchors(problem, anchors, together[0])
         if weights.affinity > weights.link:
             groups = iter([list(chain.from_iterable(groups))])
-        kind = next(mask for driver, mask in places.kinds if driver == anchor)
+        kind = next(mask for driver, mask in locality.kinds if driver == anchor)
         for group in groups:
             found = together[0].choices(group)
             if len(together) > 1:
@@ -285,7 +285,7 @@ class ByTopology:
         """The sets of devices for these slots, as masks, the preferred ones first; at most so many."""
         order = sorted(members(union([slot.eligible for slot in slots])), key=self._device_key)
         if comb(len(order), len(slots)) > most:
-            order = self._few_of_each_place(order, len(slots), together, most)
+            order = self._few_of_each_root(order, len(slots), together, most)
         return [sum(1 << bit for bit in chosen) for chosen in combinations(order, len(slots))]
 
     def _parts_of(self, gpus: int) -> int:
@@ -295,15 +295,15 @@ class ByTopology:
         rest = members(self._node_info.inventory.gpus & ~gpus)
         return union([1 << bit for bit in rest if parent_of(devices[bit].device, devices[bit].driver) in whole])
 
-    def _few_of_each_place(self, order: list[int], count: int, together: Together, most: int) -> list[int]:
-        """As many anchors as can be combined: those with near devices first, and of each place one after the other."""
-        places, number = self._node_info.places, Counter[object]()
-        assert places is not None
+    def _few_of_each_root(self, order: list[int], count: int, together: Together, most: int) -> list[int]:
+        """As many anchors as can be combined: those with near devices first, and of each root in turn."""
+        locality, number = self._node_info.locality, Counter[object]()
+        assert locality is not None
         ranks: dict[int, tuple[int, int]] = {}
         for bit in order:
-            place = places.roots[bit], places.numa[bit]
-            ranks[bit] = -together.bound[bit], number[place]
-            number[place] += 1
+            beside = locality.roots[bit], locality.numa[bit]
+            ranks[bit] = -together.bound[bit], number[beside]
+            number[beside] += 1
         few = sorted(order, key=ranks.__getitem__)
         while len(few) > count and comb(len(few), count) > most:
             few.pop()

@@ -32,14 +32,14 @@ from extender.topology.ring import joined_sets
 
 _GIB = 1 << 30
 _UNIT = "(GiB and GB/s)"
-_HALF = 256.0  # the value of which `thrift` is 1/2; values of GPUs are between 5 (T4) and 3,100 (GB200)
-_SET = 0.75  # of the value, for each doubling of a broken set
-_UNKNOWN = 1_000.0  # about that of a B200
+_HALF_VALUE = 256.0  # the value of which `thrift` is 1/2; values of GPUs are between 5 (T4) and 3,100 (GB200)
+_SET_SHARE = 0.75  # of the value, for each doubling of a broken set
+_UNKNOWN_VALUE = 1_000.0  # about that of a B200
 # So much more, as a multiple of the value, counts a product of which jobs name all GPUs. Less counts by the square: if
 # they name few, enough are left for them anyway.
-_NAMED = 16
+_NAMED_FACTOR = 16
 _MAX_KINDS = 1024  # of machines, whose values are remembered; each keeps its links, at most 3 KiB
-_REACH = 4  # their links count so often, so that a tray of a rack is worth more than a whole board of B200s
+_REACH_WEIGHT = 4  # their links count so often, so that a tray of a rack is worth more than a whole board of B200s
 
 
 def product_value(
@@ -66,7 +66,7 @@ def _usual_value(
     gbps = links * graph.link_gbps
     if source is not Source.LIVE or len(graph.links) == 1:
         gbps = max(gbps, joinable_gbps(product, driver))
-    reach = _REACH if links_reach_other_nodes(product, driver) else 1
+    reach = _REACH_WEIGHT if links_reach_other_nodes(product, driver) else 1
     age = pcie_gbps(pcie_generation(product, driver)) / max(PCIE_RING_GBPS.values())
     return (memory_bytes / _GIB + reach * gbps) * age
 
@@ -76,16 +76,16 @@ def thrift(
 ) -> tuple[float, str]:
     """(how little these GPUs of a node cost, 1 (nothing) to 0, in words): by their value and the sets that they break.
 
-    Each doubling from the chosen GPUs to those of the broken sets adds _SET of the value: two of eight joined H100s
-    cost more than two B200s of a board that others use, and less than two of eight joined B200s. `named` is that of the
-    FleetBaseline: a product that other jobs need counts more, so that a pod without a wish leaves it to them.
+    Each doubling from the chosen GPUs to those of the broken sets adds _SET_SHARE of the value: two of eight joined
+    H100s cost more than two B200s of a board that others use, and less than two of eight joined B200s. `named` is that
+    of the FleetBaseline: a product that other jobs need counts more, so that a pod without a wish leaves it to them.
     """
     taken = chosen.bit_count()
     found = values_of_products(node_info, fabric, chosen, own)
     value = counts = 0.0
     for product, each, gpus in found:
         value += each * gpus.bit_count()
-        counts += each * (1 + _NAMED * named.get(product, 0.0) ** 2) * gpus.bit_count()
+        counts += each * (1 + _NAMED_FACTOR * named.get(product, 0.0) ** 2) * gpus.bit_count()
     value, counts = value / taken, counts / taken
     broken = (sum(broken_sets(node_info, chosen)) | chosen).bit_count()  # no two sets have a GPU in common
     names = " and ".join(product or "GPU" for product, _, _ in found)
@@ -94,7 +94,7 @@ def thrift(
         words += f", {taken} of {broken} joined GPUs that are all free"
     if counts > value:
         words += f", counts as {counts:.0f}: other jobs need this product"
-    return _HALF / (_HALF + counts * (1 + _SET * log2(broken / taken))), words
+    return _HALF_VALUE / (_HALF_VALUE + counts * (1 + _SET_SHARE * log2(broken / taken))), words
 
 
 def values_of_products(
@@ -117,9 +117,9 @@ def thrift_of_memory(memory_bytes: float) -> tuple[float, str]:
 
     One whose memory is not known, such as a GPU that is passed through, may be the most valuable of the fleet.
     """
-    value = memory_bytes / _GIB or _UNKNOWN
+    value = memory_bytes / _GIB or _UNKNOWN_VALUE
     words = f"a device of value {value:.0f} {_UNIT}" if memory_bytes else "a device whose memory is not known"
-    return _HALF / (_HALF + value), words
+    return _HALF_VALUE / (_HALF_VALUE + value), words
 
 
 def whole_sets(node_info: NodeInfo) -> list[int]:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from extender.allocation import FleetBaseline, NodeInfo, Problem, Solution
 from extender.allocation.nodes import UNUSED
-from extender.allocation.nodes.places import Nearness
+from extender.allocation.nodes.locality import Nearness
 from extender.api.gpu_topology import Fabric
 from extender.api.pod_annotations import PodIntent
 from extender.api.quantity import NANO, Quantity, whole_units
@@ -31,12 +31,12 @@ from extender.topology.product_values import thrift, thrift_of_memory
 from extender.topology.sets import bandwidth, best_gbps, links_inside
 from extender.vendors import NIC, amount_of_memory, driver_of
 
-STEP = 0.08  # GPUs; gradients are rounded to this, so that nearly equal ones count as equal (docs/quality.md)
+GRADIENT_STEP = 0.08  # GPUs; gradients are rounded to this, so that nearly equal ones count as equal (docs/quality.md)
 _GIB = 1 << 30
-_UNASKED = 0.15  # how much of `link` the links decide if the pod asked for none
+_UNASKED_SHARE = 0.15  # how much of `link` the links decide if the pod asked for none
 _TOO_SLOW = 0.25  # `link` just below what the pod asked for: a cheap GPU and a full node weigh less than the rest
 _BEFORE_HEADROOM = frozenset(takewhile(lambda name: name != "headroom", Weights.model_fields))  # names of parts
-_TIE = 1_000  # the weight of the best fit is this much smaller than that of the gradient
+_FIT_DIVISOR = 1_000  # the weight of the best fit is this much smaller than that of the gradient
 
 
 class ScorePart(NamedTuple):
@@ -176,7 +176,7 @@ def _link(choice: DeviceChoice, baseline: FleetBaseline, intent: PodIntent) -> S
         value, of = mine / fleet, f"the fleet's best {fleet:.0f}"
     else:
         best = max(product_gbps(choice.node_info, choice.gpus), mine) or 1.0
-        value = 1 - (1 if choice.has_nics else _UNASKED) * (1 - mine / best)
+        value = 1 - (1 if choice.has_nics else _UNASKED_SHARE) * (1 - mine / best)
         names = " or ".join(_products(fabric, choice.gpus))
         of = f"{count} x {names or 'this GPU'} can offer {best:.0f}"
     return ScorePart("link", value, f"predicted ring of {count} GPUs: {mine:.0f} GB/s, {of} ({fabric.source.value})")
@@ -190,20 +190,22 @@ _WORDS = {
     Nearness.FAR: "apart",
     Nearness.UNKNOWN: "not known how near",
 }
-_NEUTRAL = 0.5  # of the fleet's best: a pair of which a place is unknown
+_NEUTRAL_RATIO = 0.5  # of the fleet's best: a pair of unknown locality
 
 
 def _affinity(choice: DeviceChoice, baseline: FleetBaseline) -> ScorePart | None:
     """How near the pod's devices of several drivers are, relative to the fleet's best for these drivers.
 
-    A pair of which a place is unknown is neither near nor far. None if no node knows the places of such devices.
+    A pair of unknown locality is neither near nor far. None if no node knows the locality of such devices.
     """
     drivers = choice.drivers
     if len(drivers) < 2:  # noqa: PLR2004 - affinity is between devices of two drivers
         return None
-    anchor, places = anchor_of(drivers), choice.node_info.places
-    pairs = pairs_of(places, choice.devices | choice.own)
-    found = [(_both(anchor, places.kind(pair.other)), pair.nearness) for pair in pairs] if places is not None else []
+    anchor, locality = anchor_of(drivers), choice.node_info.locality
+    pairs = pairs_of(locality, choice.devices | choice.own)
+    found = (
+        [(_both(anchor, locality.kind(pair.other)), pair.nearness) for pair in pairs] if locality is not None else []
+    )
     found = found or [(_both(anchor, other), Nearness.UNKNOWN) for other in sorted(drivers - {anchor})]
     known = [(kinds, nearness) for kinds, nearness in found if nearness >= 0 or kinds in baseline.nearest]
     if not known:
@@ -211,7 +213,7 @@ def _affinity(choice: DeviceChoice, baseline: FleetBaseline) -> ScorePart | None
     mine = best = 0.0
     for kinds, nearness in known:
         most = max(_NEARNESS[max(baseline.nearest.get(kinds, nearness), nearness)], _NEARNESS[Nearness.NUMA])
-        mine += _NEARNESS[nearness] if nearness >= 0 else _NEUTRAL * most
+        mine += _NEARNESS[nearness] if nearness >= 0 else _NEUTRAL_RATIO * most
         best += most
     counts = Counter(_WORDS[nearness] for _, nearness in known)
     words = ", ".join(f"{number} {words}" for words, number in sorted(counts.items()))
@@ -307,10 +309,10 @@ def _fragmentation(choice: DeviceChoice, baseline: FleetBaseline) -> ScorePart |
     if not taken:
         return None
     gradient = stranded(after, baseline) - stranded(before, baseline)
-    gradient = round(gradient / WHOLE / STEP) * STEP * WHOLE
+    gradient = round(gradient / WHOLE / GRADIENT_STEP) * GRADIENT_STEP * WHOLE
     node_capacity = WHOLE * max(baseline.most_gpus, len(before))
     # Between equal gradients, the node with less free capacity wins (best fit).
-    capacity = 1 - (gradient + taken + sum(after) / _TIE) / node_capacity
+    capacity = 1 - (gradient + taken + sum(after) / _FIT_DIVISOR) / node_capacity
     links, sentence = _links_left(choice, baseline)
     value = max(0.0, min(capacity, 1.0) if links is None else (capacity + links) / 2)
     free = f"{sum(after) / WHOLE:g} of {sum(before) / WHOLE:g} stay free"

@@ -19,7 +19,7 @@ _MAX_EXHAUSTIVE = 2_000  # most sets that are ranked one by one; C(12, 6) and al
 _MAX_REMEMBERED = 32_768  # (graph, mask) pairs in each cache; an 8-GPU graph has 255
 _MAX_BEST = 4096  # (graph, mask, count) keys in the cache of best_gbps
 _MAX_RANKED_BYTES = 16 << 20  # estimated, of all ranked sets without graphs; those of an 8-GPU graph take half a MiB
-_MAX_GRAPHS = 1024  # graphs in all caches; one of 16 GPUs takes 7 KiB, or 4 KiB without places
+_MAX_GRAPHS = 1024  # graphs in all caches; one of 16 GPUs takes 7 KiB, or 4 KiB without localities
 
 
 class Quality(NamedTuple):

@@ -17,7 +17,7 @@ from extender.tune.aims import AIMS, Aim, Figures, gains
 
 _FACTORS = (0.2, 5.0, 0.0, 25.0)  # of the present weight, the nearest first
 _MAX_WEIGHT = 100.0  # the largest weight of the schema
-_TOGETHER = 3  # changes that are tried together
+_MAX_TOGETHER = 3  # changes that are tried together
 Changes = tuple[tuple[str, float], ...]
 """(weight, its new value), in the order of the schema; () leaves the policy as it is."""
 
@@ -92,7 +92,7 @@ def combinations(aim: Aim, before: Sequence[Figures], trials: Sequence[Trial]) -
         if mean_gain(aim, before, trial) > 0:
             best.setdefault(trial.changes[0][0], trial)
     order = list(Weights.model_fields)
-    together = [trial.changes[0] for trial in best.values()][:_TOGETHER]
+    together = [trial.changes[0] for trial in best.values()][:_MAX_TOGETHER]
     for size in range(2, len(together) + 1):
         for some in itertools.combinations(together, size):
             yield tuple(sorted(some, key=lambda one: order.index(one[0])))

@@ -15,8 +15,8 @@ from extender.tune.aims import AIMS, Aim, Interval, frontier
 from extender.tune.tuning import Tuning
 
 _WIDTH, _LEFT, _TOP, _PLOT, _STEP = 920, 90, 70, 300, 430  # of the picture; of a plot, and from one to the next
-_MARGIN = 0.08  # of an axis, beyond its values
-_ROW = 16  # pixels from one line of the legend to the next
+_MARGIN_SHARE = 0.08  # of an axis, beyond its values
+_ROW_PIXELS = 16  # pixels from one line of the legend to the next
 _FRONT, _BEATEN, _JUDGED = "#15803d", "#9ca3af", "#2563eb"
 
 
@@ -31,11 +31,11 @@ def frontier_picture(found: Tuning) -> str:
     top = _TOP + _PLOT + 70
     names = ["no change", *map(found.words, found.trials)]
     for row, (candidate, number) in enumerate(numbers.items()):
-        parts.append(text(_LEFT, top + row * _ROW, f"{number}   {names[candidate]}"))
+        parts.append(text(_LEFT, top + row * _ROW_PIXELS, f"{number}   {names[candidate]}"))
     if found.candidate is not None:
         words = f"blue: {found.words(found.candidate)} on the draws that judge it"
-        parts.append(text(_LEFT, top + len(numbers) * _ROW, words, f"fill='{_JUDGED}'"))
-    return svg(_WIDTH, top + (len(numbers) + 1) * _ROW + 10, parts)
+        parts.append(text(_LEFT, top + len(numbers) * _ROW_PIXELS, words, f"fill='{_JUDGED}'"))
+    return svg(_WIDTH, top + (len(numbers) + 1) * _ROW_PIXELS + 10, parts)
 
 
 def _is_measured(found: Tuning, aim: Aim) -> bool:
@@ -62,7 +62,7 @@ class _Axis:
         self.least, self.most = min(0.0, *values), max(0.0, *values)
         if self.least == self.most:
             self.least, self.most = -1.0, 1.0
-        margin = (self.most - self.least) * _MARGIN
+        margin = (self.most - self.least) * _MARGIN_SHARE
         self._from, self._size = self.least - margin, self.most - self.least + 2 * margin
         self._first, self._length = first, last - first
 

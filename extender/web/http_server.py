@@ -35,9 +35,9 @@ _ACCEPTED_AT_ONCE = 16  # connections in one turn of the event loop
 _ACCEPT_PAUSE_SECONDS = 0.5  # before the next attempt, if no file descriptor is left
 _ONCE = frozenset({b"authorization", b"content-type", b"host", b"origin"})  # else two readers may take different ones
 _CHUNKED = b"transfer-encoding"
-_SEPARATORS = 4  # bytes of a header beside its name and value
+_SEPARATOR_BYTES = 4  # bytes of a header beside its name and value
 _UNREAD_BYTES = 64 * 1024  # of a body whose request is answered already
-_ADDRESSES = 1024  # of clients, with a rate of their own
+_MAX_CLIENTS = 1024  # of clients, with a rate of their own
 
 
 class Server(uvicorn.Server):
@@ -61,7 +61,7 @@ class Server(uvicorn.Server):
         self.client_name = client_name
         self._clock = clock
         most = limits.per_client
-        self._rates: TokenBuckets[str] | None = TokenBuckets(most, 1 / most, _ADDRESSES) if most is not None else None
+        self._rates: TokenBuckets[str] | None = TokenBuckets(most, 1 / most, _MAX_CLIENTS) if most is not None else None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept connections on sockets that `listen_on` bound."""
@@ -173,7 +173,7 @@ class Connection(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._head += len(name) + len(value) + _SEPARATORS
+        self._head += len(name) + len(value) + _SEPARATOR_BYTES
         if self._head > self._server.limits.head_bytes:
             raise _Rejected(431, "headers too large")
         super().on_header(name, value)

@@ -229,10 +229,10 @@ def test_a_mig_device_has_the_place_of_its_gpu(whole: int) -> None:
         device["attributes"].pop("resource.kubernetes.io/pcieRoot", None)
     put(cache, partitioned)
     info = cache.snapshot().node_infos["n1"]
-    assert info.places is not None
+    assert info.locality is not None
     gpus = [bit for bit, one in enumerate(info.inventory.devices) if one.id.driver == "gpu.nvidia.com"]
-    assert [info.places.numa[bit] for bit in gpus] == [(0,), (0,), (1,), (1,)]
-    assert len({info.places.roots[bit] for bit in gpus} - {0}) == 4
+    assert [info.locality.numa[bit] for bit in gpus] == [(0,), (0,), (1,), (1,)]
+    assert len({info.locality.roots[bit] for bit in gpus} - {0}) == 4
     assert [bit >= 0 for bit in info.gpu_bits] == [number < whole for number in range(4)]
     assert not cache.agent_problems
     put(cache, gpu_slice("n1", MACHINES["t4-4"]) | {"metadata": partitioned["metadata"]})

@@ -226,7 +226,7 @@ def test_two_nodes_whose_devices_are_placed_alike_share_a_state() -> None:
     moved = {**other, "nics": list(reversed(other["nics"]))}
     fleet = NicFleet({"a": other, "b": renamed, "c": moved})
     a, b, c = (fleet.node_info(name) for name in "abc")
-    assert a.places is b.places
+    assert a.locality is b.locality
     assert a.state.hardware_signature is b.state.hardware_signature
     assert c.state.hardware_signature is not a.state.hardware_signature
 
@@ -237,7 +237,7 @@ def test_every_chosen_device_is_in_a_pair(gpus: int, nics: int) -> None:
     found = fleet.evaluate("n", fleet.asking(counted(gpus, nics)))
     assert isinstance(found, Placement)
     info = fleet.node_info("n")
-    pairs = pairs_of(info.places, found.solution.mask)
+    pairs = pairs_of(info.locality, found.solution.mask)
     assert len(pairs) == max(gpus, nics)
     assert {p.anchor for p in pairs} | {p.other for p in pairs} == set(members(found.solution.mask))
 
@@ -251,7 +251,7 @@ def test_the_share_of_near_pairs_is_of_those_that_can_be(name: str) -> None:
         if comb(len(kinds[0]), gpus) * comb(len(kinds[1]), nics) > 300:
             continue
         sets = product(combinations(kinds[0], gpus), combinations(kinds[1], nics))
-        found = [near_pairs(info.places, union([1 << bit for bit in chain(*one)])) for one in sets]
+        found = [near_pairs(info.locality, union([1 << bit for bit in chain(*one)])) for one in sets]
         assert {most for _, most in found} == {max(near for near, _ in found)}, (gpus, nics)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import extender
-from extender.allocation.nodes.places import Nearness, Places
+from extender.allocation.nodes.locality import Locality, Nearness
 from extender.api.gpu_topology import Graph, Interconnect, Source
 from extender.api.quantity import parse_quantity
 from extender.api.request_mix import DEFAULT_MIX
@@ -70,13 +70,19 @@ REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "limits_of": lambda i: (f"H100 {i}",),
     "joined_sets": lambda i: (Interconnect(((0,),), (0,), float(i), 1.0), 1),
     "mesh_problem": lambda i: (((i,),),),
-    "_weights": lambda i: (Places((), (i,), ((),)),),
+    "_weights": lambda i: (Locality((), (i,), ((),)),),
     "_bits_of": lambda i: (i,),
-    "_pairs": lambda i: (Places((), (i, 0), ((), ())), (0,), (1,)),
+    "_pairs": lambda i: (Locality((), (i, 0), ((), ())), (0,), (1,)),
     "_product": lambda i: (f"H100 {i}", ""),
-    "_most_near": lambda i: (Places((("a", 1), ("b", 2)), (1, i + 1), ((), ())), Nearness.ROOT, (1, "a"), (1, "b"), -1),
+    "_most_near": lambda i: (
+        Locality((("a", 1), ("b", 2)), (1, i + 1), ((), ())),
+        Nearness.ROOT,
+        (1, "a"),
+        (1, "b"),
+        -1,
+    ),
     "Taint": lambda i: (f"berth.dev/{i}",),
-    "nearest": lambda i: (Places((), (i,), ((),)),),
+    "nearest": lambda i: (Locality((), (i,), ((),)),),
     "natural": lambda i: (f"n{i}",),
     "_usual_value": lambda i: (
         Interconnect(((0,),), (0,), float(i), 1.0),

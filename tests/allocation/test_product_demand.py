@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.cache.product_demand import ProductDemand, ProductStock, Wish
+from extender.cache.product_demand import ProductDemand, ProductSelectors, ProductStock
 from extender.sandbox import carried_machines
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
 
@@ -107,9 +107,9 @@ async def test_the_demand_follows_the_fleet() -> None:
 
 def test_an_update_tries_one_new_wish() -> None:
     """A tenant's selectors may be costly, and no deadline covers a snapshot."""
-    demand, wishes = ProductDemand(), {Wish("gpu", (f"{number} == 0",)): 1 for number in range(3)}
+    demand, asked = ProductDemand(), {ProductSelectors("gpu", (f"{number} == 0",)): 1 for number in range(3)}
     partial = []
     for _ in range(3):
-        demand.update(wishes, ProductStock(), {})
+        demand.update(asked, ProductStock(), {})
         partial.append(demand.is_partial)
     assert partial == [True, True, False]

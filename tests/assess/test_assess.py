@@ -6,10 +6,13 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from benchmarks.assess import pod as pod_objects
+from extender.cli import assess_command
+from extender.cli.output import Screen
 from extender.sandbox import Cluster, write_kubeconfig
 from tests.worlds.assessed_clusters import CASES, GPU_CLASS, RESULT, assessed, changed, objects_of, snapshot_file
 from tests.worlds.commands import berth, berth_beside
@@ -46,7 +49,7 @@ def test_case(case: Json, tmp_path: Path) -> None:
             ]
     if "share" in case:
         assert found["bandwidth"]["share"] == case["share"]
-    code, out, _ = berth(["assess", str(path), "--no-replay"])
+    code, out, _ = berth(["assess", str(path), "--no-replay", "--all"])
     words = " ".join(out.split())
     assert code == 0
     assert [text for text in case.get("says", ()) if text not in out and text not in words] == []
@@ -291,6 +294,27 @@ def test_ci_fails_if_a_pod_has_several_gpus_of_a_device_plugin(gpus: int, labels
     code, _, err = berth(["assess", str(path), "--no-replay", "--fail-below", "0.1"])
     told = "--fail-below: 1 pod has several GPUs of a device plugin: which ones only the kubelet knows"
     assert (code, told in err) == (int(gpus > 1), gpus > 1)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_large_bad_cluster_is_one_screen(width: int, tmp_path: Path) -> None:
+    """A terminal of 50 lines. Texts are cut, numbers are not, and --all has every row."""
+    machines = ("t4-4", "l40s-8-pix", "hgx-h100-8", "a100-pcie-8-bridged", "dgx1-v100", "a40-8-bridged", "dgx1-p100")
+    nodes = {f"ip-192-168-{number}.eu-central-1.compute.internal": machines[number % 7] for number in range(42)}
+    pods: list[Json] = [{"name": f"large-{number}", "node": one, "gpus": [0, 3]} for number, one in enumerate(nodes)]
+    pods += [{"name": f"small-{number}", "node": one, "gpus": [2]} for number, one in enumerate(nodes)]
+    pods += [{"name": f"waiting-{number}", "count": 4} for number in range(9)]
+    file = snapshot_file(tmp_path, objects_of({"nodes": nodes, "pods": pods, "agent": True}))
+    with patch.object(assess_command, "table_screen", lambda: Screen(width=width)):
+        code, out, err = berth(["assess", str(file)])
+    assert code == 0, err
+    _, every, _ = berth(["assess", str(file), "--all"])
+    assert len(out.splitlines()) <= 50
+    assert max(map(len, out.splitlines())) <= width
+    shown = re.findall(r"^default/large-.*$", out, re.MULTILINE)
+    assert len(shown) == 3
+    assert all(re.search(r" (yes|no) +\d+ +\d+ +\d+ ", line) for line in shown)
+    assert len(set(re.findall(r"large-\d+", every))) == 42
 
 
 def test_the_page_is_one_file_with_pictures_and_without_markup_of_users(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ def test_waiting_gangs_are_planned_only_after_a_change_that_may_help() -> None:
 def test_each_request_is_followed_through_the_code(capsys: pytest.CaptureFixture[str]) -> None:
     asyncio.run(call_paths.measure(show=True))
     printed = capsys.readouterr().out.splitlines()
-    counts = [int(line.split()[-6]) for line in printed[1:] if line and not line.startswith((" ", "+", "20"))]
+    counts = [int(line.split()[-6]) for line in printed[2:] if line and not line.startswith((" ", "+", "20"))]
     assert len(counts) == 10
     assert all(counts)
 

@@ -56,6 +56,11 @@ def test_bad_policy_names_the_field(text: str, words: str) -> None:
         load_policy(text)
 
 
+def test_all_pages_together_stay_short() -> None:
+    pages = {*ALL_PAGES, *ROOT.glob("manifests/**/*.md"), *ROOT.glob("tests/**/*.md")}
+    assert sum(len(page.read_text().split()) for page in pages) <= 47_000, "cut as many words as you add"
+
+
 def test_every_page_is_in_the_index() -> None:
     index = (DOCS / "README.md").read_text()
     assert [page.name for page in DOCS.glob("*.md") if f"]({page.name}" not in index and page.name != "README.md"] == []

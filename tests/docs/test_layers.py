@@ -215,7 +215,7 @@ OPEN = {"api", "base", "cli", "entry", "web", "cel", "agent", "gangs", "topology
 
 # Other packages may import these modules directly, because each has one subject that few callers need.
 SUBJECTS = {
-    "extender.allocation.nodes.places", "extender.assess.texts", "extender.assess.wanted_pods",
+    "extender.allocation.nodes.locality", "extender.assess.texts", "extender.assess.wanted_pods",
     "extender.explain.fleet_rows", "extender.explain.scenario", "extender.replay.emptied_nodes",
     "extender.replay.published_traces", "extender.replay.svg", "extender.sandbox.examples",
     "extender.scheduling.decision", "extender.scheduling.gang_parts", "extender.scheduling.shortlist",

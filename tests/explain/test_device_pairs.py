@@ -11,7 +11,7 @@ import orjson
 import pytest
 import yaml
 
-from extender.allocation.nodes.places import Nearness
+from extender.allocation.nodes.locality import Nearness
 from extender.explain import explain
 from extender.explain.fleet_rows import node_detail
 from extender.policy import Policy
@@ -79,18 +79,20 @@ def test_a_note_is_true(name: str) -> None:
         if not isinstance(fleet.evaluate("n", requirements), Placement):
             continue
         found, info = chosen(fleet, requests_of(case)), fleet.node_info("n")
-        assert info.places is not None
+        assert info.locality is not None
         bits = {one.id.device: bit for bit, one in enumerate(info.inventory.devices) if one.id.driver in (GPU, NIC)}
         taken = {*held, *(one.rpartition("/")[2] for one in found.devices)}
         for pair in found.pairs:
-            near = info.places.nearness(bits[pair.device], bits[pair.other])
+            near = info.locality.nearness(bits[pair.device], bits[pair.other])
             nearer = {
                 one
                 for one, bit in bits.items()
-                if one.startswith("nic") and info.places.nearness(bits[pair.device], bit) > near
+                if one.startswith("nic") and info.locality.nearness(bits[pair.device], bit) > near
             }
             if near is Nearness.UNKNOWN:
-                nearer = {one for one in nearer if info.places.nearness(bits[pair.device], bits[one]) is Nearness.ROOT}
+                nearer = {
+                    one for one in nearer if info.locality.nearness(bits[pair.device], bits[one]) is Nearness.ROOT
+                }
             notes.add(pair.note)
             if pair.nearness == "not known how near":
                 assert not pair.note

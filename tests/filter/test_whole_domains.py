@@ -21,10 +21,10 @@ FULL = 4  # GPUs of a node
 LEVELS = (CLIQUE, RACK, SPINE)
 
 
-@pytest.fixture(autouse=True, params=[0, 128], ids=["trees", "a few places"])
-def few_places(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=[0, 128], ids=["trees", "a few leaves"])
+def few_leaves(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trees order the places of large fleets, a sort those of small ones: both give one order."""
-    monkeypatch.setattr(domain_uses, "_FEW", request.param)
+    monkeypatch.setattr(domain_uses, "_MAX_SORTED", request.param)
 
 
 def chosen(world: GangWorld, gpus: int, names: Sequence[str] = (), candidates: int = 32) -> list[str]:

@@ -200,7 +200,7 @@ def test_the_namespaces_with_gangs_that_wait_for_places_are_bounded(monkeypatch:
     queue = AdmissionAlone(lambda: 0.0, LIMITS)
     for i in range(20):
         assert queue.ask(GroupKey(f"n{i}", GroupSource.BERTH, "job"), "u", 11, None, is_queued=False)
-    assert len(list(queue.places())) == 4
+    assert len(list(queue.positions())) == 4
 
 
 def test_a_gang_that_waits_is_requeued_and_takes_the_places_of_a_plan_that_waits_too_long() -> None:

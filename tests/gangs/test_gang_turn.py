@@ -91,7 +91,7 @@ def test_the_gang_that_waits_for_longest_has_the_turn_until_kube_scheduler_does_
     queue.requeue_waiting()
     now[0] += 10.0
     queue.requeue_waiting()
-    assert [place.lost_at for place in queue.places()] == [now[0] + 5.0]
+    assert [one.lost_at for one in queue.positions()] == [now[0] + 5.0]
     assert queue.ask(LARGE, "u", 1, queue.get(LARGE), is_queued=False)
     now[0] += 10.0
     assert not queue.expire()
@@ -115,7 +115,7 @@ def test_a_plan_that_is_queued_costs_only_its_own_gang_the_place() -> None:
     queue.postpone(LARGE, "u", 5.0)
     now[0] = 15.0
     assert queue.expire()
-    assert [place.key for place in queue.places()] == [SMALL]
+    assert [one.key for one in queue.positions()] == [SMALL]
 
 
 async def test_a_gang_that_waits_for_one_of_the_same_name_does_not_wait_for_itself() -> None:

@@ -34,7 +34,7 @@ def test_names_are_found_however_the_body_is_laid_out(names: list[str], note: st
 
 
 @patch.object(names_module, "_MAX_NAMES", 5)
-@patch.object(names_module, "_NEAR", 12)
+@patch.object(names_module, "_NEAR_BYTES", 12)
 @given(
     st.lists(st.permutations([f"node-{i}" for i in range(8)] + ["n", "de-1", 'x"node-2']), min_size=1, max_size=5),
     st.integers(0, 11),

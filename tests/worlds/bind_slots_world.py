@@ -53,7 +53,7 @@ class AdmissionAlone(GangAdmission):
         effects = {
             GangTimer.PREEMPTIBLE: self.preemptible,
             GangTimer.PAUSE_END: self.pause_ended,
-            GangTimer.PLACE_LOST: self.place_lost,
+            GangTimer.POSITION_LOST: self.position_lost,
         }
         for kind, key in self.timers.due(self._now()):
             effects[kind](key)

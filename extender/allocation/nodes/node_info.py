@@ -18,7 +18,7 @@ from typing import Final
 
 from extender.allocation.nodes.devices import NUMBERS, Interned, PoolDevices
 from extender.allocation.nodes.inventory import Inventory, Partitions
-from extender.allocation.nodes.places import Nearness, Places
+from extender.allocation.nodes.locality import Locality, Nearness
 from extender.allocation.nodes.pools import Pool, grouped
 from extender.api.device_classes import DeviceClass
 from extender.api.gpu_topology import Fabric, GpuState
@@ -239,7 +239,7 @@ class NodeInfo:
     agent_is_fresh: Final[bool] = True  # whether the agent's last report is recent
     partitions: Final[Partitions | None] = None  # the sets of GPUs that a claim can have; None: all sets
     troubled: Final[int] = 0  # mask of devices with a taint of effect None, and of unhealthy GPUs
-    places: Final[Places | None] = None  # where the devices are; None: no two drivers have devices here
+    locality: Final[Locality | None] = None  # where the devices are; None: no two drivers have devices here
 
     def gained(self, before: NodeInfo) -> bool:
         """Whether the node may have room that it did not have before. False if it only lost devices to claims."""

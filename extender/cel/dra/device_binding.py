@@ -14,7 +14,7 @@ from extender.cel.closures import Constant
 from extender.cel.cost import FIRST_INPUT, Closure, Frame, spend
 from extender.cel.errors import EvalError
 
-_ENTRY = 8  # units for each attribute or capacity of a map
+_ENTRY_UNITS = 8  # units for each attribute or capacity of a map
 DEVICE, DRIVER = FIRST_INPUT, FIRST_INPUT + 1  # the slots of the inputs: a Device, and the name of its driver
 
 
@@ -113,7 +113,7 @@ def has(kind: str, domain: str, name: str) -> Closure:
 
 def _nested_attributes(frame: Frame) -> DomainMap:
     found, device = DomainMap(), frame[DEVICE]
-    spend(frame, _ENTRY * len(device.attributes.values_))
+    spend(frame, _ENTRY_UNITS * len(device.attributes.values_))
     problems = device.attributes.schema.problems
     for name in problems:
         found.setdefault(name.partition("/")[0], PartlyReadable())
@@ -128,7 +128,7 @@ def _nested_attributes(frame: Frame) -> DomainMap:
 
 def _nested_capacity(frame: Frame) -> DomainMap:
     found, device, driver = DomainMap(), frame[DEVICE], frame[DRIVER]
-    spend(frame, _ENTRY * len(device.capacity))
+    spend(frame, _ENTRY_UNITS * len(device.capacity))
     for name, amount in device.capacity.items():
         domain, slash, short = name.partition("/")
         if slash:

@@ -19,8 +19,8 @@ from extender.cel.values import Duration, Timestamp, TypeValue, UInt, from_key, 
 _CLAUSE = re.compile(r"%(?:(%)|(?:\.(\d+))?([a-zA-Z]))")
 _LONGEST_PRECISION = 4  # digits of a precision; int() rejects thousands
 _MAX_PRECISION = 100  # more than a double has; without a limit an expression could build megabytes
-_WHOLE = 2.0**53  # a double from here on is a whole number
-_DIGITS = 6  # Go's default precision
+_WHOLE_FROM = 2.0**53  # a double from here on is a whole number
+_DEFAULT_DIGITS = 6  # Go's default precision
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 ESCAPES = {
     "\a": "\\a",
@@ -73,7 +73,7 @@ def verbs_of(template: str) -> list[str]:
 
 
 def _clause(verb: str, precision: str | None, value: object) -> str:
-    digits = _DIGITS if precision is None else int(precision[:_LONGEST_PRECISION])
+    digits = _DEFAULT_DIGITS if precision is None else int(precision[:_LONGEST_PRECISION])
     if digits > _MAX_PRECISION:
         raise EvalError(f"precision {digits} exceeds {_MAX_PRECISION}")
     if verb == "f":
@@ -96,7 +96,7 @@ def _scientific(width: int, value: object) -> str:
     number = _number("scientific", value)
     shown = _not_finite(number)
     if not shown:
-        mantissa, power = f"{number or 0.0:.{_DIGITS}e}".split("e")
+        mantissa, power = f"{number or 0.0:.{_DEFAULT_DIGITS}e}".split("e")
         shown = f"{mantissa}\N{MULTIPLICATION SIGN}10{power.lstrip('+').translate(_SUPERSCRIPT)}"
     return shown.rjust(width)
 
@@ -157,10 +157,10 @@ def _inner(value: object) -> str:
             return _quoted(value)
         case bytes():
             return f"b{_quoted(_text(value))}"
-        case float() if _WHOLE <= abs(value) < math.inf:
-            return f"{int(value)}.{'0' * _DIGITS}"  # in a fifth of the time
+        case float() if _WHOLE_FROM <= abs(value) < math.inf:
+            return f"{int(value)}.{'0' * _DEFAULT_DIGITS}"  # in a fifth of the time
         case float() if math.isfinite(value):
-            return f"{value:.{_DIGITS}f}"
+            return f"{value:.{_DEFAULT_DIGITS}f}"
         case float():
             return f'"{format_double(value)}"'
         case Timestamp():

@@ -37,7 +37,7 @@ _FIRST = datetime.datetime(1, 1, 2, tzinfo=datetime.UTC)
 _LAST = datetime.datetime(9999, 12, 30, tzinfo=datetime.UTC)
 _WALL_CLOCK = datetime.datetime(1, 1, 1)  # noqa: DTZ001 - the time of any zone
 _YEAR_ONE = -62_135_596_800  # 0001-01-01T00:00:00Z in seconds since 1970
-_CYCLE = 146_097 * 86_400  # seconds of 400 years
+_CYCLE_SECONDS = 146_097 * 86_400  # seconds of 400 years
 
 
 def parse_duration(text: str) -> Duration:
@@ -108,7 +108,7 @@ def _local(stamp: Timestamp, east: int) -> tuple[datetime.datetime, int]:
     repeats after 400 years, weekdays included.
     """
     seconds, nanos = divmod(stamp.nanos, 10**9)
-    cycles, rest = divmod(seconds + east - _YEAR_ONE, _CYCLE)
+    cycles, rest = divmod(seconds + east - _YEAR_ONE, _CYCLE_SECONDS)
     return _WALL_CLOCK + datetime.timedelta(seconds=rest, microseconds=nanos // 1000), cycles
 
 

@@ -11,7 +11,7 @@ from typing import Any
 Json = dict[str, Any]
 Key = tuple[str, str]  # namespace, name
 
-_HISTORY = 20_000  # events; a watch from an older version gets 410
+_MAX_EVENTS = 20_000  # events; a watch from an older version gets 410
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Watcher:
 class ObjectStore:
     """All objects of the cluster. Every write increments `version`."""
 
-    def __init__(self, history: int = _HISTORY) -> None:
+    def __init__(self, history: int = _MAX_EVENTS) -> None:
         self._objects: dict[str, dict[Key, Json]] = {}
         self._history: deque[Change] = deque(maxlen=history)
         self._forgotten = 0  # the newest version that is no longer in the history

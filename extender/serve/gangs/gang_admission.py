@@ -9,10 +9,10 @@ Bind slots: the bind of each member keeps an HTTP connection while it waits for 
 (`web/http_limits.py`), and so are slots. A gang gets the slots of its whole minimum, or none: two gangs with half of
 their slots each would wait forever.
 
-Places: small new gangs do not overtake a large old one. Slots are kept for the first gang of a namespace, which has
+Positions: small new gangs do not overtake a large old one. Slots are kept for the first gang of a namespace, which has
 been complete for longest, and for the first one of the namespace that has waited longest for a plan. Nodes are kept for
 one gang of all, which has been complete for longest, and which fits on them once others are bound: two gangs never form
-on one node, because kube-scheduler could have room there for half of each. A gang loses its place when it waits for
+on one node, because kube-scheduler could have room there for half of each. A gang loses its position when it waits for
 something else, or when kube-scheduler does not ask about it for 15 s after a requeue. Gangs of a namespace that lost
 nodes so come after those of others for a minute: a tenant may have many gangs of this kind.
 """
@@ -52,7 +52,7 @@ from extender.serve.gangs.gang_state import (
 )
 
 MAX_REMEMBERED = 4096  # gangs
-ABSENT_SECONDS = 15.0  # until a requeued gang loses its place; kube-scheduler retries a pod after 10 s at most
+ABSENT_SECONDS = 15.0  # until a requeued gang loses its position; kube-scheduler retries a pod after 10 s at most
 LAST_SECONDS = 60.0  # for which the gangs of a namespace that lost nodes come last
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds until a gang whose plan failed is planned again
 CHANGED_SECONDS = 1.0  # until a gang with other members is planned again: a tenant may edit them many times a second
@@ -73,12 +73,12 @@ class SlotLimits:
 
 
 @dataclass(slots=True)
-class Place:
+class QueuePosition:
     """What is kept for a gang that waits for slots or for nodes."""
 
     key: GroupKey
     complete_since: float
-    states: tuple[GangState, ...]  # the gang keeps the place in these
+    states: tuple[GangState, ...]  # the gang keeps the position in these
     since: float  # when the namespace began to wait, or when the last of its plans ended
     slots: int = 0
     nodes: frozenset[str] = frozenset()
@@ -86,7 +86,7 @@ class Place:
 
     @property
     def lost_at(self) -> float:
-        """When the gang loses the place if kube-scheduler does not ask."""
+        """When the gang loses the position if kube-scheduler does not ask."""
         return self.requeued_at + ABSENT_SECONDS
 
 
@@ -101,7 +101,7 @@ class _History:
 
 
 class GangAdmission:
-    """The gangs that wait, those with a plan, and the places of those that wait for others. No function here awaits.
+    """The gangs that wait, those with a plan, and the positions of those that wait for others. No function here awaits.
 
     `requeue` lets kube-scheduler retry the pods that Berth rejected. `is_served` tells whether the API server serves
     the PodGroups of a source. `clock` returns seconds. At most MAX_REMEMBERED gangs wait, see FairLRU.
@@ -127,8 +127,8 @@ class GangAdmission:
         self.forming: dict[GroupKey, FormingGang] = {}  # the gangs with a plan
         self._waiting: FairLRU[GroupKey, WaitingGang] = FairLRU(MAX_REMEMBERED)
         self._histories: FairLRU[GroupKey, _History] = FairLRU(MAX_REMEMBERED)
-        self._for_slots: dict[str, Place] = {}  # by namespace; each is of a gang that waits
-        self._for_nodes: Place | None = None
+        self._for_slots: dict[str, QueuePosition] = {}  # by namespace; each is of a gang that waits
+        self._for_nodes: QueuePosition | None = None
         self._lost_nodes_at: dict[str, float] = {}  # by namespace, of the last minute
 
     # -- (1) complete and valid? -----------------------------------------------------------------------------
@@ -211,7 +211,7 @@ class GangAdmission:
             return True
         if first is None or complete_since < first.complete_since or first.key == key:
             since = first.since if first is not None else self._clock()
-            self._for_slots[key.namespace] = Place(key, complete_since, (GangState.QUEUED,), since, slots)
+            self._for_slots[key.namespace] = QueuePosition(key, complete_since, (GangState.QUEUED,), since, slots)
         return False
 
     def _kept_from(self, key: GroupKey, complete_since: float) -> dict[str, int]:
@@ -221,8 +221,8 @@ class GangAdmission:
         if own is not None and own.key != key and own.complete_since < complete_since:
             found[key.namespace] = own.slots
         own_since = own.since if own is not None and key.namespace not in with_plan else inf
-        others = [place for name, place in self._for_slots.items() if name not in {key.namespace, *with_plan}]
-        other = min(others, key=lambda place: place.since, default=None)
+        others = [position for name, position in self._for_slots.items() if name not in {key.namespace, *with_plan}]
+        other = min(others, key=lambda position: position.since, default=None)
         if other is not None and other.since < own_since:
             found[other.key.namespace] = other.slots
         return found
@@ -262,12 +262,12 @@ class GangAdmission:
         A gang with a plan keeps its own nodes, and those for which kube-scheduler sent bind requests.
         """
         found = {other.key: other.planned.plan.nodes for other in self.forming.values() if other.key != key}
-        place, forming = self._for_nodes, self.forming.get(key)
-        if place is not None and place.key != key and self._order(place) < self._order_of(key):
+        position, forming = self._for_nodes, self.forming.get(key)
+        if position is not None and position.key != key and self._order(position) < self._order_of(key):
             own = (
                 forming.planned.plan.nodes.union(forming.arrived.values()) if forming is not None else frozenset[str]()
             )
-            found[place.key] = place.nodes - own
+            found[position.key] = position.nodes - own
         return found
 
     def wait_for_nodes(self, key: GroupKey, uid: str, reason: Reason, other: GroupKey, nodes: frozenset[str]) -> None:
@@ -275,50 +275,50 @@ class GangAdmission:
         self.wait(key, uid, reason, other)
         first, since = self._for_nodes, self.complete_since(key)
         if first is None or first.key == key or self._order_of(key) < self._order(first):
-            self._for_nodes = Place(key, since, _KEEPS_NODES, self._clock(), nodes=nodes)
+            self._for_nodes = QueuePosition(key, since, _KEEPS_NODES, self._clock(), nodes=nodes)
 
     def _order_of(self, key: GroupKey) -> tuple[bool, float]:
         is_last = self._lost_nodes_at.get(key.namespace, -inf) + LAST_SECONDS > self._clock()
         return is_last, self.complete_since(key)
 
-    def _order(self, place: Place) -> tuple[bool, float]:
-        return self._order_of(place.key)[0], place.complete_since
+    def _order(self, position: QueuePosition) -> tuple[bool, float]:
+        return self._order_of(position.key)[0], position.complete_since
 
     @property
     def comes_first(self) -> GroupKey | None:
         """The gang for which nodes are kept; None if there is none."""
         return self._for_nodes.key if self._for_nodes is not None else None
 
-    # -- places ----------------------------------------------------------------------------------------------
+    # -- positions -------------------------------------------------------------------------------------------
 
-    def places(self) -> Iterator[Place]:
-        """The places of gangs that wait for slots, and of the one for which nodes are kept."""
+    def positions(self) -> Iterator[QueuePosition]:
+        """The positions of gangs that wait for slots, and of the one for which nodes are kept."""
         yield from list(self._for_slots.values())
         if self._for_nodes is not None:
             yield self._for_nodes
 
-    def place_lost(self, key: GroupKey) -> None:
-        """kube-scheduler did not ask about a gang with a place in time: it loses the place."""
-        lost = [place for place in self._places_of(key) if place.lost_at <= self._clock()]
+    def position_lost(self, key: GroupKey) -> None:
+        """kube-scheduler did not ask about a gang with a position in time: it loses the position."""
+        lost = [position for position in self._positions_of(key) if position.lost_at <= self._clock()]
         if self._for_nodes in lost:
             now, before = self._clock(), self._lost_nodes_at.items()
             self._lost_nodes_at = {name: at for name, at in before if at + LAST_SECONDS > now} | {key.namespace: now}
         self._lose(lost)
 
-    def _leave_places(self, key: GroupKey, state: GangState) -> None:
-        """The gang is in this state from now on: it loses its place unless it keeps it in this state."""
-        self._lose([place for place in self._places_of(key) if state not in place.states])
+    def _leave_positions(self, key: GroupKey, state: GangState) -> None:
+        """The gang is in this state from now on: it loses its position unless it keeps it in this state."""
+        self._lose([position for position in self._positions_of(key) if state not in position.states])
 
-    def _places_of(self, key: GroupKey) -> list[Place]:
+    def _positions_of(self, key: GroupKey) -> list[QueuePosition]:
         found = self._for_slots.get(key.namespace), self._for_nodes
-        return [place for place in found if place is not None and place.key == key]
+        return [position for position in found if position is not None and position.key == key]
 
-    def _lose(self, lost: Sequence[Place]) -> None:
-        for place in lost:
-            if place is self._for_nodes:
+    def _lose(self, lost: Sequence[QueuePosition]) -> None:
+        for position in lost:
+            if position is self._for_nodes:
                 self._for_nodes = None
             else:
-                del self._for_slots[place.key.namespace]
+                del self._for_slots[position.key.namespace]
         if lost:
             self.requeue_waiting()
 
@@ -326,29 +326,29 @@ class GangAdmission:
         """A plan may be preempted from now on: a gang that waits for slots may get them."""
         plan = self.forming.get(key)
         if plan is not None and plan.preemptible_at <= self._clock() and self._any_in(GangState.QUEUED):
-            self._requeue_places()
+            self._requeue_positions()
 
     def requeue_waiting(self) -> None:
         """Let kube-scheduler retry the gangs that wait for others: some of them may get a plan now."""
         if self._any_in(*_WAITS_FOR_OTHERS):
-            self._requeue_places()
+            self._requeue_positions()
 
-    def _requeue_places(self) -> None:
-        """kube-scheduler retries all rejected pods: from now on it must ask about the gangs that have a place."""
-        for place in self.places():
-            self._expect(place)
+    def _requeue_positions(self) -> None:
+        """kube-scheduler retries all rejected pods: from now on it must ask about the gangs that have a position."""
+        for position in self.positions():
+            self._expect(position)
         self._requeue()
 
-    def _expect(self, place: Place) -> None:
-        """kube-scheduler was told to retry the gang: without a request in time, it loses the place."""
-        place.requeued_at = min(place.requeued_at, self._clock())
-        self._timers.at((GangTimer.PLACE_LOST, place.key), place.lost_at)
+    def _expect(self, position: QueuePosition) -> None:
+        """kube-scheduler was told to retry the gang: without a request in time, it loses the position."""
+        position.requeued_at = min(position.requeued_at, self._clock())
+        self._timers.at((GangTimer.POSITION_LOST, position.key), position.lost_at)
 
     def plan_ended(self, namespace: str) -> None:
         """A plan of the namespace has ended: the namespace goes to the end of the queue for slots."""
-        place = self._for_slots.get(namespace)
-        if place is not None:
-            place.since = self._clock()
+        position = self._for_slots.get(namespace)
+        if position is not None:
+            position.since = self._clock()
 
     def _any_in(self, *states: GangState) -> bool:
         return any(gang.state in states for gang in self._waiting.values())
@@ -466,7 +466,7 @@ class GangAdmission:
                 self._requeue()
 
     def _put(self, key: GroupKey, reason: Reason) -> WaitingGang:
-        """The gang waits with another reason now. It loses its place if it does not wait for that any more."""
+        """The gang waits with another reason now. It loses its position if it does not wait for that any more."""
         before = self._waiting.get(key)
         state = before.state if before is not None else GangState.NONE
         event = WAITING_EVENTS.get(reason.code, GangEvent.NO_PLAN)
@@ -474,7 +474,7 @@ class GangAdmission:
         for dropped, _ in self._waiting.put(key.namespace, key, gang):
             self._popped(dropped)
         self._timers.cancel((GangTimer.PAUSE_END, key))
-        self._leave_places(key, gang.state)
+        self._leave_positions(key, gang.state)
         return gang
 
     def _pop(self, key: GroupKey) -> WaitingGang | None:
@@ -486,7 +486,7 @@ class GangAdmission:
 
     def _popped(self, key: GroupKey) -> None:
         self._timers.cancel((GangTimer.PAUSE_END, key))
-        self._leave_places(key, GangState.NONE)
+        self._leave_positions(key, GangState.NONE)
 
     def changed(self, key: GroupKey) -> bool:
         """The gang has other members or another minimum: a pause ends soon, since a plan may succeed now.

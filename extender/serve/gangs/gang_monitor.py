@@ -41,7 +41,7 @@ class GangMonitor:
             GangTimer.PLAN_END: gangs.plans.expire,
             GangTimer.PREEMPTIBLE: self._admission.preemptible,
             GangTimer.PAUSE_END: self._admission.pause_ended,
-            GangTimer.PLACE_LOST: self._admission.place_lost,
+            GangTimer.POSITION_LOST: self._admission.position_lost,
             GangTimer.COLLECTING: lambda _: gangs.collecting.step(),
             GangTimer.READ: self._bound_members.pause_ended,
             GangTimer.READ_FORGOTTEN: self._bound_members.expire,

@@ -92,7 +92,7 @@ class GangTimer(StrEnum):
     PLAN_END = "a plan without progress"
     PREEMPTIBLE = "a plan that others may preempt from now on"
     PAUSE_END = "the end of a pause in which kube-scheduler asked"
-    PLACE_LOST = "a place of a gang that kube-scheduler does not ask about"
+    POSITION_LOST = "the position of a gang that kube-scheduler does not ask about"
     COLLECTING = "the begin or the end of a collection"
     READ = "a read of the bound members of a namespace"
     READ_FORGOTTEN = "a read of a namespace that is too old"

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from extender.allocation import NodeInfo, Problem, attribute_values
-from extender.allocation.nodes.places import NUMA_NODE, PCIE_ROOT
+from extender.allocation.nodes.locality import NUMA_NODE, PCIE_ROOT
 from extender.api.claim_specs import Constraint, DeviceRequest, Request
 from extender.base.berth_errors import InvalidClaim
 from extender.base.bits import members, union
@@ -20,10 +20,10 @@ from extender.base.text_limits import counted
 from extender.scheduling import EvaluationContext, Placement, PodRequirements, evaluate
 from extender.topology.device_pairs import noun
 
-_PLACES = {PCIE_ROOT: "PCIe root", NUMA_NODE: "NUMA node"}
+_WORDS = {PCIE_ROOT: "PCIe root", NUMA_NODE: "NUMA node"}
 
 
-class UnmetPlace(NamedTuple):
+class UnmetLocality(NamedTuple):
     """A constraint of a claim, by its position, that no node with the devices meets; `why` is a sentence."""
 
     claim: int
@@ -44,10 +44,10 @@ class _Asked(NamedTuple):
         return enough and len({*self.drivers.values()}) > 1
 
 
-def unmet_places(
+def unmet_localities(
     requirements: PodRequirements, node_infos: Iterable[NodeInfo], context: EvaluationContext
-) -> list[UnmetPlace]:
-    """The constraints on a place between drivers that none of these nodes can meet, with all devices free.
+) -> list[UnmetLocality]:
+    """The constraints on locality between drivers that none of these nodes can meet, with all devices free.
 
     Raises DeadlineExceeded.
     """
@@ -55,7 +55,7 @@ def unmet_places(
         (claim, constraint)
         for claim, spec in enumerate(requirements.specs)
         for constraint in spec.constraints
-        if constraint.kind == "match" and constraint.attribute in _PLACES
+        if constraint.kind == "match" and constraint.attribute in _WORDS
     ]
     nodes = list(node_infos) if wanted else []
     found = (_unmet(requirements, claim, constraint, nodes, context) for claim, constraint in wanted)
@@ -63,7 +63,7 @@ def unmet_places(
 
 
 def fits_without(
-    unmet: Sequence[UnmetPlace],
+    unmet: Sequence[UnmetLocality],
     requirements: PodRequirements,
     node_infos: Iterable[NodeInfo],
     context: EvaluationContext,
@@ -87,7 +87,7 @@ def _unmet(
     constraint: Constraint,
     nodes: list[NodeInfo],
     context: EvaluationContext,
-) -> UnmetPlace | None:
+) -> UnmetLocality | None:
     """None if a node can meet the constraint, if no node has the devices, or if they are of one driver."""
     asked: _Asked | None = None
     is_shared, publishing = False, set[int]()  # the requests that match some device with the attribute, by position
@@ -104,7 +104,7 @@ def _unmet(
             is_shared |= len({here.drivers[bit] for bit in members(devices)}) > 1
     if asked is None:
         return None
-    return UnmetPlace(claim, constraint, _why(asked, constraint.attribute, publishing, is_shared=is_shared))
+    return UnmetLocality(claim, constraint, _why(asked, constraint.attribute, publishing, is_shared=is_shared))
 
 
 def _asked(problem: Problem, claim: int, constraint: Constraint) -> _Asked | None:
@@ -169,7 +169,7 @@ def _why(asked: _Asked, attribute: str, publishing: set[int], *, is_shared: bool
         needed = [counted(count, f"matching {kind}") for kind, count in kinds.items()]
     else:
         needed = [f"a matching {kind}" for kind in kinds]
-    return f"no node has {_joined(needed)} on one {_PLACES[attribute]}"
+    return f"no node has {_joined(needed)} on one {_WORDS[attribute]}"
 
 
 def _joined(names: Iterable[str]) -> str:
@@ -177,13 +177,13 @@ def _joined(names: Iterable[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def place_misses(
+def locality_misses(
     requirements: PodRequirements, samples: Iterable[NodeInfo], nodes: Iterable[NodeInfo], context: EvaluationContext
 ) -> Iterator[str]:
     """What would help a pod with such constraints, as sentences. `samples` is a node for each kind of machine, `nodes`
     are those to try without the constraint. Raises DeadlineExceeded.
     """
-    found = unmet_places(requirements, samples, context)
+    found = unmet_localities(requirements, samples, context)
     if not found:
         return
     node = fits_without(found, requirements, nodes, context)

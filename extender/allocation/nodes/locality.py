@@ -2,7 +2,7 @@
 
 Sources, the first one counts: for the PCIe root the standard attribute, then the agent; for the NUMA node the standard
 attribute, then the driver's own name for it, then the agent, then a device on the same PCIe root. A part of a GPU that
-says nothing takes the place of its GPU. An absent or impossible value is unknown, which is neither near nor far.
+says nothing has the locality of its GPU. An absent or impossible value is unknown, which is neither near nor far.
 
 A driver may name the NUMA node of a GPU's own memory, where the agent names the socket beside the GPU (Grace). So the
 agent's NUMA node, if it differs, is a further one of the device: it is near by it, but less than by the first one.
@@ -36,12 +36,12 @@ class Nearness(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Places:
-    """The places of a node's own devices. Nodes whose devices are placed in the same way share one object.
+class Locality:
+    """The locality of a node's own devices. Nodes whose devices lie in the same way share one object.
 
-    `kinds` has each driver of which some place is known, with the mask of its devices. `roots` and `numa` have an entry
-    per device bit: the mask of its PCIe roots, which are numbered in the order of the devices, and its NUMA nodes, its
-    own one first.
+    `kinds` has each driver of which some locality is known, with the mask of its devices. `roots` and `numa` have an
+    entry per device bit: the mask of its PCIe roots, which are numbered in the order of the devices, and its NUMA
+    nodes, its own one first.
     """
 
     kinds: tuple[tuple[str, int], ...]
@@ -66,31 +66,31 @@ class Places:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Equal keys describe equal places."""
+        """Equal keys describe equal localities."""
         return self.kinds, self.roots, self.numa
 
 
-def places_of(found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...]) -> Places | None:
-    """The places of the node's own devices; None if no two drivers have devices whose places are known."""
+def locality_of(found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...]) -> Locality | None:
+    """The locality of the node's own devices; None if no two drivers have devices of known locality."""
     own = found.reachable & ~found.shared
     parts = [(first, part) for first, part in found.parts if part.shared is None]
     if len({part.key.driver for _, part in parts}) < 2:  # noqa: PLR2004 - nearness is between devices of two drivers
         return None
-    by_uuid = _places_of_gpus(found, fabric, gpu_bits)
+    by_uuid = _by_gpu(found, fabric, gpu_bits)
     numbers: dict[str, int] = {}
     roots, numa = [0] * len(found.devices), [()] * len(found.devices)  # type: list[int], list[tuple[int, ...]]
     kinds: dict[str, int] = {}
     for first, part in parts:
         for bit, one in enumerate(part.devices, first):
             if own >> bit & 1:
-                own_roots, numa[bit] = _place(one.device, one.driver, by_uuid)
+                own_roots, numa[bit] = _of_device(one.device, one.driver, by_uuid)
                 roots[bit] = sum(1 << numbers.setdefault(root, len(numbers)) for root in dict.fromkeys(own_roots))
                 kinds[one.driver] = kinds.get(one.driver, 0) | 1 << bit
     numa = _as_on_its_root(roots, numa)
     known = {driver for driver, mask in kinds.items() if any(roots[bit] or numa[bit] for bit in members(mask))}
     if len(known) < 2:  # noqa: PLR2004 - as above
         return None
-    return Places(tuple(sorted((driver, kinds[driver]) for driver in known)), tuple(roots), tuple(numa))
+    return Locality(tuple(sorted((driver, kinds[driver]) for driver in known)), tuple(roots), tuple(numa))
 
 
 def _as_on_its_root(roots: list[int], numa: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
@@ -103,30 +103,30 @@ def _as_on_its_root(roots: list[int], numa: list[tuple[int, ...]]) -> list[tuple
     return [nodes or agreed.get(mask, ()) for mask, nodes in zip(roots, numa, strict=True)]
 
 
-_Place = tuple[tuple[str, ...], tuple[int, ...]]  # PCIe roots, NUMA nodes
-_NOWHERE: _Place = ((), ())
+_OfDevice = tuple[tuple[str, ...], tuple[int, ...]]  # PCIe roots, NUMA nodes
+_UNKNOWN: _OfDevice = ((), ())
 
 
-def _place(device: Device, driver: str, by_uuid: Mapping[str, _Place]) -> _Place:
-    """The place of a device. What it does not publish is that of its GPU, or of the GPU that it is a part of."""
+def _of_device(device: Device, driver: str, by_uuid: Mapping[str, _OfDevice]) -> _OfDevice:
+    """The locality of a device. What it does not publish is that of its GPU, or of the GPU that it is a part of."""
     uuid = whole_identity(device, driver) or parent_of(device, driver)
-    roots, numa = by_uuid.get(uuid, _NOWHERE)
-    own_roots, own_numa = published_place(device, driver)
+    roots, numa = by_uuid.get(uuid, _UNKNOWN)
+    own_roots, own_numa = published_locality(device, driver)
     return own_roots or roots, own_numa + tuple(node for node in numa if node not in own_numa)
 
 
-def _places_of_gpus(found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...]) -> dict[str, _Place]:
-    """The place of each GPU by UUID, as driver and agent say it."""
-    places: dict[str, _Place] = {}
+def _by_gpu(found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...]) -> dict[str, _OfDevice]:
+    """The locality of each GPU by UUID, as driver and agent say it."""
+    by_uuid: dict[str, _OfDevice] = {}
     for uuid, state, bit in zip(fabric.uuids, fabric.gpus, gpu_bits, strict=True) if fabric is not None else ():
         pool_device = found.devices[bit] if bit >= 0 else None
-        roots, numa = published_place(pool_device.device, pool_device.driver) if pool_device else _NOWHERE
+        roots, numa = published_locality(pool_device.device, pool_device.driver) if pool_device else _UNKNOWN
         said = (state.numa,) if state.numa is not None and state.numa not in numa else ()
-        places[uuid] = roots or ((state.pcie_root,) if state.pcie_root else ()), numa + said
-    return places
+        by_uuid[uuid] = roots or ((state.pcie_root,) if state.pcie_root else ()), numa + said
+    return by_uuid
 
 
-def published_place(device: Device, driver: str) -> _Place:
+def published_locality(device: Device, driver: str) -> _OfDevice:
     """The PCIe roots and the NUMA nodes that the driver publishes."""
     roots = tuple(root for root in _values(device, PCIE_ROOT) if isinstance(root, str) and root)
     for name in numa_attributes(driver):
