@@ -69,7 +69,7 @@ def assess_command(
     """Say what Berth would do on a cluster where it is not installed.
 
     It only reads. --fail-below compares the percentage of the best sets' bandwidth (bandwidth.share). Exit code 1 also
-    if that, or the GPUs of any pod, are not known.
+    if that, or the set of a pod with several GPUs, is not known.
 
     Example: berth assess --kubeconfig ~/.kube/config --html assessment.html
     """
@@ -114,9 +114,9 @@ def _failure(found: Assessment, least: float) -> str:
     if found.unread_pods:
         which = counted(found.unread_pods, "running pod has", "running pods have")
         return f"{which} GPUs that are not known: see `what is not known`"
-    if unknown := found.plugin_pods + found.shared_pods:
+    if unknown := found.plugin_several + found.shared_several:  # one GPU alone has no set
         which = counted(unknown, "pod has", "pods have")
-        return f"{which} GPUs of a device plugin: which ones only the kubelet knows"
+        return f"{which} several GPUs of a device plugin: which ones only the kubelet knows"
     share, pods = found.bandwidth.share, found.bandwidth.pods
     if pods and share is None:
         return f"the links of none of {counted(pods, 'pod')} with several GPUs are known"

@@ -9,11 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from math import inf
 
 import structlog
 
@@ -21,28 +19,23 @@ from extender.api.fields import Json
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient, Reflector, WatchedResource
 from extender.runtime.gc_policy import run_gc_policy
-from extender.runtime.supervisor import Supervisor
+from extender.runtime.supervisor import Supervisor, TimerWait
 from extender.runtime.watched_kinds import watched_resources
 
 
 class HoldExpirer:
-    """A background task that sleeps until the next deadline in the cache. `clock` returns seconds."""
+    """A background task that does what is due in the cache. `clock` returns seconds."""
 
     def __init__(self, cache: ClusterCache, clock: Callable[[], float]) -> None:
         self._cache = cache
         self._clock = clock
-        self._moved = asyncio.Event()
-        cache.timers.moved = self._moved.set
+        self._wait = TimerWait(cache.timers, clock)
 
     async def run(self) -> None:
         """Run until cancelled."""
         while True:
-            self._moved.clear()
             self._cache.expire(self._clock())
-            seconds = self._cache.next_deadline - self._clock()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(max(seconds, 0.0) if seconds < inf else None):
-                    await self._moved.wait()
+            await self._wait.until_due()
 
 
 _SLICE_SECONDS = 0.005

@@ -225,13 +225,13 @@ def keeping_domains(
     The levels are `group_levels`, see DomainUses. Nodes that are not among `best` count too, if they are `allowed`
     (None: all). The work does not grow with the fleet.
     """
-    highest = best[0][1].score if best else 0.0
-    equal = [name for name, placement in best if placement.score == highest]
-    if not best or len(equal) == 1 < len(best):
-        return best
     uses = ranking.uses
     uses.update(snapshot)
-    if uses.size == 1:  # all nodes are in the same domains
+    if not best or uses.size == 1:  # all nodes are in the same domains
+        return best
+    highest = best[0][1].score
+    equal = [name for name, placement in best if placement.score == highest]
+    if len(equal) == 1 < len(best):
         return best
     first: str | None = None
     if len(equal) == len(best):  # there may be more
