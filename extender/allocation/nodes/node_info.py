@@ -194,12 +194,12 @@ class SharedUse(Interned):
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class NodeState:
-    """An equivalence class of nodes.
+    """An equivalence class of nodes. Of nodes with one signature, each gets what was found for the others:
 
-    Nodes with the same `allocation_signature` get equal statuses if selectors and constraints give equal results for
-    their devices. Selectors that read no identifying attribute give equal results if `attribute_signature` is the same.
-    The search and the score read no more from an idle node than `hardware_signature`, and no more from a node than
-    `own_signature`, besides the use of the devices that the node shares with others.
+    * `attribute_signature`: what selectors match that read no identifying attribute;
+    * `hardware_signature`: what search and score find on an idle node;
+    * `own_signature`: what they find beside the use of the devices that the node does not share with others;
+    * `allocation_signature`: the status, if selectors and constraints give equal results for the devices.
     """
 
     attribute_signature: Interned | None = None  # None: no other node has equal attributes
