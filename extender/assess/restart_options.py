@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Container, Iterator
 from dataclasses import replace
-from shlex import quote
 
 from extender.allocation import Features, Snapshot, tolerates
 from extender.allocation.what_if import hypothetical_snapshot
@@ -129,7 +128,7 @@ def _allowed(movable: Movable) -> Iterator[Restart]:
 def _smaller(shape: Shape) -> Iterator[list[tuple[str, Shape]]]:
     """Smaller shapes, the largest first, each with the options that ask for it."""
     class_name = f" --class {shape.class_name}" if shape.class_name != CLASS else ""
-    of_product = f"{class_name} --selector {quote(shape.selector)}" if shape.product else ""
+    of_product = f"{class_name} (of this product)" if shape.product else ""
     pods = range(shape.pods - 1, 1 if shape.level else 0, -1)
     yield [(f"--pods {number}", replace(shape, pods=number)) for number in pods]
     yield [(f"--gpus {number}{of_product}", replace(shape, gpus=number)) for number in range(shape.gpus - 1, 0, -1)]
