@@ -14,13 +14,13 @@ _MAX_OUTDATED = 64  # outdated entries that the heap of timers may always have
 
 
 class Timers(Generic[Timer]):
-    """At most one time for each timer. `moved` is called when the next one moves to an earlier time.
+    """At most one time for each timer. `on_set` is called with each time that is set.
 
     Times are in seconds of one clock. Of timers with equal times, the one that was set first is due first.
     """
 
-    def __init__(self, moved: Callable[[], None] = lambda: None) -> None:
-        self.moved = moved
+    def __init__(self) -> None:
+        self.on_set: Callable[[float], None] = lambda _: None
         self._times: dict[Timer, tuple[float, int]] = {}
         self._heap: list[tuple[float, int, Timer]] = []  # with outdated entries
         self._numbers = count()
@@ -32,14 +32,13 @@ class Timers(Generic[Timer]):
 
     def at(self, timer: Timer, time: float) -> None:
         """Set the time of a timer, in place of its last one."""
-        before, number = self.next, next(self._numbers)
+        number = next(self._numbers)
         self._times[timer] = time, number
         heappush(self._heap, (time, number, timer))
         if len(self._heap) > 2 * len(self._times) + _MAX_OUTDATED:
             self._heap = [(*when, one) for one, when in self._times.items()]
             heapify(self._heap)
-        if time < before:
-            self.moved()
+        self.on_set(time)
 
     def cancel(self, timer: Timer) -> None:
         """Remove a timer, if it is set."""

@@ -43,26 +43,29 @@ class AllocatedDevices:
 
         Returns the pools whose use changed.
         """
-        counted = tuple(result for result in results if not result.admin_access)
+        counted = tuple([result for result in results if not result.admin_access])
         before = self._by_holder.pop(holder, ())
         if counted:
             self._by_holder[holder] = counted
         touched = set[PoolKey]()
         if counted == before:
             return touched
-        if any(result.device.driver == COMPUTE_DOMAIN_DRIVER for result in (*before, *counted)):
-            self._channels_changed(holder, counted)
+        has_channels = False
         for amount, changed in ((-1, before), (1, counted)):
             for position, result in enumerate(changed):
-                key = PoolKey(result.device.driver, result.device.pool)
+                device = result.device
+                key = PoolKey(device.driver, device.pool)
                 pool = self._by_pool.get(key)
                 if pool is None:
                     pool = self._by_pool[key] = _Pool()
                 pool.change(holder, position, result, amount)
                 touched.add(key)
+                has_channels = has_channels or device.driver == COMPUTE_DOMAIN_DRIVER
         for key in touched:
             if not self._by_pool[key].devices:
                 del self._by_pool[key]
+        if has_channels:
+            self._channels_changed(holder, counted)
         return touched
 
     def results(self, holder: Holder) -> tuple[Result, ...]:

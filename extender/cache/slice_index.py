@@ -217,10 +217,11 @@ class SliceIndex:
     def touch_pools(self, keys: Iterable[PoolKey]) -> None:
         """Mark the nodes of these pools: the use of their devices changed."""
         for key in sorted(keys):
-            nodes = self.pools.nodes(key)
-            self.dirty_use.update(dict.fromkeys(filter(None, nodes)))
-            if "" in nodes:
-                self.dirty_pools.add(key)
+            for node in self.pools.nodes(key):
+                if node:
+                    self.dirty_use[node] = None
+                else:
+                    self.dirty_pools.add(key)
 
     def take_dirty_nodes(self, nodes: Collection[str]) -> tuple[dict[str, None], dict[str, None], set[PoolKey]]:
         """Return and clear the marks: nodes to build again, nodes where only the use changed, and `dirty_pools`.

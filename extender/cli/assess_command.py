@@ -27,7 +27,7 @@ from extender.cli.assess_screen import AssessmentScreen
 from extender.cli.cluster_objects import from_cluster, from_files, used_policy
 from extender.cli.console_client import NAMESPACE, BerthNamespace
 from extender.cli.logs import set_up_logging
-from extender.cli.options import Context, Kubeconfig, Output, needs
+from extender.cli.options import Context, Kubeconfig, Output, require_option
 from extender.cli.output import Screen, say, say_json, table_screen
 from extender.files import name_of, write_file
 
@@ -74,7 +74,7 @@ def assess_command(
     Example: berth assess --kubeconfig ~/.kube/config --html assessment.html
     """
     set_up_logging("error")  # each bind of the replay would write a line
-    needs(save, "--save", ("--anonymise", anonymise))
+    require_option(save, "--save", ("--anonymise", anonymise))
     objects, refused, where, is_live, of_files = from_files(files) if files else from_cluster(kubeconfig, context)
     used = used_policy(policy, kubeconfig, context, berth_namespace, is_live=is_live)
     saved = list(anonymised(objects, used.policy.group_levels)) if anonymise else objects

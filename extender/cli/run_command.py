@@ -23,7 +23,7 @@ from extender.base.text_limits import counted
 from extender.cli.console_client import SERVER
 from extender.cli.logs import set_up_logging
 from extender.cli.object_files import policy_of
-from extender.cli.options import PORTS, Columns, needs, parse_listen
+from extender.cli.options import PORTS, Columns, parse_listen, require_option
 from extender.cli.output import Screen
 from extender.cli.replay_command import named_fleet, named_jobs, time_text
 from extender.cli.restart_advisor import restart_advisor
@@ -122,7 +122,7 @@ def run_command(
     Example: berth run --once
     """
     set_up_logging("error")  # the table shows the result, and /v1/explain every decision
-    needs(jobs, "--jobs", ("--speed", speed is not None), ("--columns", columns))
+    require_option(jobs, "--jobs", ("--speed", speed is not None), ("--columns", columns))
     if jobs is not None and examples is not None:
         raise WireError("--jobs", "does not go with --examples: give one of them")
     if speed is not None and not 0 < speed <= _MAX_SPEED:  # also for NaN

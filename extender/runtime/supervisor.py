@@ -1,6 +1,7 @@
 """The supervisor of background tasks: it logs and counts their failures, and restarts them after a delay.
 
-`DaemonThreads` runs blocking calls. A call that hangs does not keep the process from ending.
+`DaemonThreads` runs blocking calls. A call that hangs does not keep the process from ending. `TimerWait` is where a
+task waits for its timers.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from math import inf
 from threading import Thread
 from typing import Any, ParamSpec, TypeVar
 
 import structlog
 
 from extender.base.berth_errors import BerthError
+from extender.base.timers import Timers
 from extender.cluster import Backoff, Delays
 
 P = ParamSpec("P")
@@ -48,6 +51,34 @@ class DaemonThreads(ThreadPoolExecutor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - inherited
         """Nothing: no thread is waited for."""
+
+
+class TimerWait:
+    """Where a background task waits until one of its timers is due. `clock` returns seconds.
+
+    A timer that ends early does not change when the task wakes. So a filter request, which ends the hold of an earlier
+    one and sets a later time, leaves the task asleep.
+    """
+
+    def __init__(self, timers: Timers[Any], clock: Callable[[], float]) -> None:
+        self._timers = timers
+        self._clock = clock
+        self._wakes_at = inf
+        self._earlier = asyncio.Event()
+        timers.on_set = self._set
+
+    def _set(self, time: float) -> None:
+        if time < self._wakes_at:
+            self._earlier.set()
+
+    async def until_due(self) -> None:
+        """Wait for the next time, or until an earlier one is set."""
+        self._earlier.clear()
+        self._wakes_at = self._timers.next
+        seconds = self._wakes_at - self._clock()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(seconds, 0.0) if seconds < inf else None):
+                await self._earlier.wait()
 
 
 _DELAYS = Delays(first=1.0, most=30.0)

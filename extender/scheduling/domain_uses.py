@@ -318,13 +318,17 @@ class DomainUses:
             node, (used, free) = node_info.node, _gpus(node_info)
             leaf = old.leaf if old is not None and old.node is node else self._leaf_of(node)
             new = self._nodes[name] = _Known(node, leaf, node_info.state.number, used, free)
-        if old is not None and (new is None or (old.leaf, old.state) != (new.leaf, new.state)):
-            self._leave(old.leaf, name, old.state)
-        if new is not None and (old is None or (old.leaf, old.state) != (new.leaf, new.state)):
-            self._enter(new.leaf, name, new.state)
+        if old is not None and new is not None and old.leaf is new.leaf:  # only its use changed, as by each pod
+            if old.state != new.state:
+                self._leave(old.leaf, name, old.state)
+                self._enter(new.leaf, name, new.state)
+            self._add(new.leaf, new.used - old.used, new.free - old.free)
+            return
         if old is not None:
+            self._leave(old.leaf, name, old.state)
             self._add(old.leaf, -old.used, -old.free)
         if new is not None:
+            self._enter(new.leaf, name, new.state)
             self._add(new.leaf, new.used, new.free)
         if old is not None and not old.leaf.states:
             self._remove(old.leaf)

@@ -357,17 +357,19 @@ class NodeRanking:
         The result omits the nodes of `without`.
         """
         placements, nodes = self._statuses.placements, self._classes.nodes
-        found: list[tuple[str, int]] = []
+        found: list[tuple[str, Placement]] = []
         equal: list[int] = []  # numbers with the current score
 
         def add_equal() -> None:
             left = count - len(found)
             if names is None and not without:
-                some = [(name, one) for one in equal for name in nodes[one].names[:left]]
+                number_of = {name: one for one in equal for name in nodes[one].names[:left]}
             else:
                 wanted = (((n, one) for n in nodes[one].names if names is None or n in names) for one in equal)
-                some = [pair for one in wanted for pair in islice((p for p in one if p[0] not in without), left)]
-            found.extend(sorted(some)[:left])
+                number_of = dict(
+                    pair for one in wanted for pair in islice((p for p in one if p[0] not in without), left)
+                )
+            found.extend([(name, self._statuses.placement(number_of[name])) for name in sorted(number_of)[:left]])
 
         score = None
         for number in self._statuses.order:
@@ -381,7 +383,7 @@ class NodeRanking:
                 equal.append(number)
         else:
             add_equal()
-        return [(name, self._statuses.placement(number)) for name, number in found]
+        return found
 
     def _names(self, number: int) -> Sequence[str]:
         found = self._classes.nodes.get(number)
@@ -451,6 +453,7 @@ class RankingCache:
         self._uses: DomainUses | None = None
 
     def __len__(self) -> int:
+        """berth_shapes: the number of rankings."""
         return len(self._rankings)
 
     def __iter__(self) -> Iterator[NodeRanking]:
@@ -495,7 +498,7 @@ class RankingCache:
 
     @property
     def statuses(self) -> int:
-        """The number of statuses in all rankings."""
+        """berth_verdicts: the number of statuses in all rankings."""
         return sum(ranking.statuses for ranking in self)
 
     def clear(self) -> None:

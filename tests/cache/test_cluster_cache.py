@@ -296,3 +296,30 @@ def test_an_agent_becomes_silent_on_time_though_no_other_event_comes() -> None:
         task.cancel()
 
     in_virtual_time(run())
+
+
+def test_holds_end_on_time_beside_earlier_ones_that_ended_before_theirs() -> None:
+    """As of a pod that is filtered again and again: each request ends its hold and begins a later one."""
+
+    async def run() -> None:
+        clock, cache = asyncio.get_running_loop().time, filled()
+        task = asyncio.create_task(HoldExpirer(cache, clock).run())
+
+        async def hold(pod: str, seconds: float) -> None:
+            cache.release(pod)
+            cache.hold({f"claim-{pod}": Reservation(pod, "n1", held(f"gpu-{pod}"), clock() + seconds)})
+            await asyncio.sleep(1)
+
+        for _ in range(9):
+            await hold("again", 30)
+        await asyncio.sleep(28)
+        assert cache.reservations.holds == 1
+        await asyncio.sleep(2)
+        assert not cache.reservations.holds
+        await hold("later", 30)
+        await hold("earlier", 5)
+        await asyncio.sleep(4)
+        assert [reservation.pod_uid for reservation in cache.reservations.by_claim.values()] == ["later"]
+        task.cancel()
+
+    in_virtual_time(run())

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
 from math import inf
 from typing import Any
 
@@ -13,7 +11,7 @@ from extender.api.pods import Pod
 from extender.api.reasons import Code
 from extender.cache import ClusterCache
 from extender.gangs.gang import gang_minimum, is_incomplete, lacking_object
-from extender.runtime.supervisor import Supervisor
+from extender.runtime.supervisor import Supervisor, TimerWait
 from extender.serve.filter import FilterSink
 from extender.serve.gangs.bound_members import Members
 from extender.serve.gangs.gang_scheduler import GangScheduler
@@ -34,8 +32,7 @@ class GangMonitor:
         self._sink = sink
         self._clock = clock
         self._timers = gangs.timers
-        self._moved = asyncio.Event()  # whether a timer was set to an earlier time than all others
-        self._timers.moved = self._moved.set
+        self._wait = TimerWait(self._timers, clock)
         # What is done when a timer is due. Each checks itself whether it is still to be done.
         self._effects: dict[GangTimer, Callable[[Any], object]] = {
             GangTimer.PLAN_END: gangs.plans.expire,
@@ -80,7 +77,7 @@ class GangMonitor:
             waiting = self._admission.get(key)
             if waiting is None:
                 continue
-            self._admission.changed(key)
+            self._admission.retry_soon(key)
             if key not in changed and waiting.state is GangState.MISSING:
                 self._check_complete(key, waiting)
 
@@ -90,15 +87,11 @@ class GangMonitor:
         See CacheRefresh.wait for `refreshed`. The supervisor runs the reads: a slow one delays nothing else.
         """
         while True:
-            self._moved.clear()
             await refreshed()
             self.expire()
             for namespace, keys in self._bound_members.take_due().items():
                 supervisor.spawn("bound-members", self._bound_members.read(namespace, keys, self._members_read))
-            seconds = self._timers.next - self._clock()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(max(seconds, 0.0) if seconds < inf else None):
-                    await self._moved.wait()
+            await self._wait.until_due()
 
     def _members_read(self, key: GroupKey, before: Members) -> None:
         waiting, is_changed = self._admission.get(key), before != self._cache.store.bound_members.get(key, {})
