@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Container, Iterator
 from dataclasses import replace
-from shlex import quote
+from functools import cached_property
 
 from extender.allocation import Features, Snapshot, tolerates
 from extender.allocation.what_if import hypothetical_snapshot
@@ -66,6 +66,11 @@ class _Options:
         cluster = Cluster.of(self._snapshot, movable.left, self._policy, self._context)
         return cluster.without([*movable.ending, *(_allowed(movable) if self._keeps_budgets else movable.restarts)])
 
+    @cached_property
+    def _most_freed(self) -> Cluster:
+        """The cluster after all restarts without further options. It takes seconds in a large fleet."""
+        return self._after_all(self._terms)
+
     def _has_room(self, terms: Terms) -> bool:
         return self._after_all(terms).place(self._wanted.asked) is not None
 
@@ -92,7 +97,7 @@ class _Options:
         shape = self._wanted.shape
         if shape is None:
             return
-        cluster = self._after_all(self._terms)
+        cluster = self._most_freed
         for shapes in _smaller(shape):
             number = bisect_left(shapes, x=True, key=lambda one: cluster.place(self._asked(one[1])) is not None)
             if number < len(shapes):
@@ -106,7 +111,7 @@ class _Options:
         asked, default = self._wanted.asked, self._policy.defaults.topology
         if not needs_links(intent_of(pod.annotations, default) for pod in asked.pods):
             return ""
-        pods, cluster = tuple(map(_preferring, asked.pods)), self._after_all(self._terms)
+        pods, cluster = tuple(map(_preferring, asked.pods)), self._most_freed
         if (group := self._wanted.group) is not None:  # a gang that exists takes its pods from the snapshot
             members = {**cluster.snapshot.members, group: {pod.uid: pod for pod in pods}}
             cluster = replace(cluster, snapshot=replace(cluster.snapshot, members=members))
@@ -129,7 +134,7 @@ def _allowed(movable: Movable) -> Iterator[Restart]:
 def _smaller(shape: Shape) -> Iterator[list[tuple[str, Shape]]]:
     """Smaller shapes, the largest first, each with the options that ask for it."""
     class_name = f" --class {shape.class_name}" if shape.class_name != CLASS else ""
-    of_product = f"{class_name} --selector {quote(shape.selector)}" if shape.product else ""
+    of_product = f"{class_name} (of this product)" if shape.product else ""
     pods = range(shape.pods - 1, 1 if shape.level else 0, -1)
     yield [(f"--pods {number}", replace(shape, pods=number)) for number in pods]
     yield [(f"--gpus {number}{of_product}", replace(shape, gpus=number)) for number in range(shape.gpus - 1, 0, -1)]

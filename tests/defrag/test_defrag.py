@@ -38,7 +38,7 @@ Json = dict[str, Any]
 UNHELPED = ("impossible", "not-known", "gave-up")
 CASES: list[Json] = yaml.safe_load((Path(__file__).parents[1] / "cases" / "defrag.yaml").read_text())
 
-WITH_FOREIGN_GANGS = [case for case in CASES if any("notes" in pod for pod in case["pods"])]
+WITH_FOREIGN_GANGS = [case for case in CASES if any("scheduler" in pod and "notes" in pod for pod in case["pods"])]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
