@@ -138,7 +138,7 @@ def advice_for(
         found = advise_restarts(facts, one, known[own], policy, deadline)
         with suppress(DeadlineExceeded):
             if found.verdict in (AdviceKind.IMPOSSIBLE, NOT_KNOWN) or found.over_budget:
-                found.sentence += helpful_options(facts, one, own, policy, deadline, found.over_budget)
+                found.sentence += helpful_options(facts, one, own, known[own], policy, deadline, found.over_budget)
             if found.verdict != AdviceKind.FITS:
                 found.sentence += rollout(facts, one, own, policy, deadline)
         yield found

@@ -29,13 +29,19 @@ _ALL_SCHEDULERS = "--all-schedulers"
 
 
 def helpful_options(
-    facts: ClusterFacts, wanted: Wanted, terms: Terms, policy: Policy, deadline: Deadline, forbidden: Container[str]
+    facts: ClusterFacts,
+    wanted: Wanted,
+    terms: Terms,
+    movable: Movable,
+    policy: Policy,
+    deadline: Deadline,
+    forbidden: Container[str],
 ) -> str:
-    """Names the options that each make room possible; '' if none do.
+    """Names the options that each make room possible; '' if none do. `movable`: under these terms.
 
     `forbidden`: PodDisruptionBudgets that forbid room without options. Raises DeadlineExceeded.
     """
-    options = _Options(facts, wanted, terms, policy, deadline, keeps_budgets=bool(forbidden))
+    options = _Options(facts, wanted, terms, movable, policy, deadline, keeps_budgets=bool(forbidden))
     found = [*options.of_more_restarts(), *options.of_smaller_shapes()]
     text = f"; berth defrag {' or '.join(found)} may find room" if found else ""
     return text + options.without_links()
@@ -47,6 +53,7 @@ class _Options:
         facts: ClusterFacts,
         wanted: Wanted,
         terms: Terms,
+        movable: Movable,
         policy: Policy,
         deadline: Deadline,
         *,
@@ -55,24 +62,25 @@ class _Options:
         self._facts = facts
         self._wanted = wanted
         self._terms = terms
+        self._movable = movable
         self._policy = policy
         self._keeps_budgets = keeps_budgets
         self._snapshot, _ = without_kept(facts.cache.snapshot(), wanted.asked)
         self._context = Evaluator(Features()).evaluation_context(self._snapshot, deadline)
 
-    def _after_all(self, terms: Terms) -> Cluster:
+    def _after_all(self, movable: Movable) -> Cluster:
         """The cluster after all pods ended that may be restarted."""
-        movable = movable_pods(self._facts, self._snapshot, terms)
         cluster = Cluster.of(self._snapshot, movable.left, self._policy, self._context)
         return cluster.without([*movable.ending, *(_allowed(movable) if self._keeps_budgets else movable.restarts)])
 
     @cached_property
     def _most_freed(self) -> Cluster:
         """The cluster after all restarts without further options. It takes seconds in a large fleet."""
-        return self._after_all(self._terms)
+        return self._after_all(self._movable)
 
     def _has_room(self, terms: Terms) -> bool:
-        return self._after_all(terms).place(self._wanted.asked) is not None
+        movable = movable_pods(self._facts, self._snapshot, terms)
+        return self._after_all(movable).place(self._wanted.asked) is not None
 
     def of_more_restarts(self) -> list[str]:
         """Those that each let so many more pods be restarted."""
