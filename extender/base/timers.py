@@ -14,14 +14,14 @@ _MAX_OUTDATED = 64  # outdated entries that the heap of timers may always have
 
 
 class Timers(Generic[Timer]):
-    """At most one time for each timer. `wake` is called if a time before `wakes_at` is set.
+    """At most one time for each timer. `on_earlier` is called if one is set to a time before `wakes_at`.
 
     Times are in seconds of one clock. Of timers with equal times, the one that was set first is due first.
     """
 
     def __init__(self) -> None:
-        self.wakes_at = inf  # until when the task sleeps that waits for the timers
-        self.wake: Callable[[], None] = lambda: None
+        self.wakes_at = inf  # when the task that waits for the timers wakes
+        self.on_earlier: Callable[[], None] = lambda: None
         self._times: dict[Timer, tuple[float, int]] = {}
         self._heap: list[tuple[float, int, Timer]] = []  # with outdated entries
         self._numbers = count()
@@ -40,7 +40,7 @@ class Timers(Generic[Timer]):
             self._heap = [(*when, one) for one, when in self._times.items()]
             heapify(self._heap)
         if time < self.wakes_at:
-            self.wake()
+            self.on_earlier()
 
     def cancel(self, timer: Timer) -> None:
         """Remove a timer, if it is set."""

@@ -64,7 +64,7 @@ class TimerWait:
         self._timers = timers
         self._clock = clock
         self._earlier = asyncio.Event()
-        timers.wake = self._earlier.set
+        timers.on_earlier = self._earlier.set
 
     async def until_due(self) -> None:
         """Wait for the next time, or until an earlier one is set."""
