@@ -31,6 +31,7 @@ NOT_LOOKED_AT = "pod affinity, spread constraints, host ports, volumes and quota
 _MAX_EXPLAINED = 20  # kinds of waiting pods
 _MAX_SECONDS = 2.0  # of work for each
 _MAX_NAMED = 3  # nodes of a gang
+_LITTLE = f"have too little {AMOUNTS} left"
 
 
 @dataclass(slots=True)
@@ -138,8 +139,19 @@ class _Reasons:
         elif len(short) == nodes:
             one.fits, one.reason = False, self._room.lacking(pod) or f"no node has enough {AMOUNTS} left"
         elif short and (brief := self._explainer.brief(pod.uid, _MAX_SECONDS, WhatIf(Scenario(without_nodes=short)))):
-            note = f"; {len(short):,} of {counted(nodes, 'node')} have too little {AMOUNTS} left"
-            one.reason, one.nearest, one.fits = brief.sentence + note, brief.nearest, _fits(brief)
+            one.reason, one.nearest, one.fits = self._without(short, pod, brief.sentence), brief.nearest, _fits(brief)
+
+    def _without(self, short: frozenset[str], pod: Pod, sentence: str) -> str:
+        """The explainer's sentence on the other nodes, with what is true of those that have too little.
+
+        They come first if no other fits: they have the devices.
+        """
+        usable, beginning = self._room.usable(pod, short), f"pod {pod.key} fits nowhere: "
+        lacking = self._room.lacking(pod, usable) if usable and sentence.startswith(beginning) else ""
+        if not lacking:
+            return f"{sentence}; {len(short):,} of {counted(len(self._snapshot.node_infos), 'node')} {_LITTLE}"
+        nodes = counted(len(usable), "node that it may use has", "nodes that it may use have")
+        return f"{beginning}{nodes} too little left: {lacking}; on the others, {sentence.removeprefix(beginning)}"
 
     def _gang_fits(self, pod: Pod, sentence: str) -> tuple[bool | None, str]:
         """(whether the gang of a pod fits, why), if devices are free for it."""
