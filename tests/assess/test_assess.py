@@ -63,14 +63,15 @@ def test_a_pod_has_the_nic_beside_its_gpu_or_not(tmp_path: Path) -> None:
     names = [one["name"] for one in nics["spec"]["devices"]]
     pods = [
         {"name": "near", "node": "a", "gpus": [0, 1], "nics": names[:2]},
-        {"name": "far", "node": "a", "gpus": [2, 3], "nics": names[6:8]},
+        {"name": "remote", "node": "a", "gpus": [2, 3], "nics": names[6:8]},
     ]
     found = assessed(snapshot_file(tmp_path, objects_of({**case, "pods": pods})))
     assert {row["pod"]: (row["near"], row["pairs"]) for row in found["sets"]} == {
         "default/near": (2, 2),
-        "default/far": (0, 2),
+        "default/remote": (0, 2),
     }
     assert (found["near"], found["pairs"]) == (2, 4)
+    assert [row["pod"] for row in found["sets"]] == ["default/remote", "default/near"], "the worst first, by its NICs, too"
 
 
 def test_a_nic_that_the_claim_cannot_have_sets_no_standard(tmp_path: Path) -> None:
