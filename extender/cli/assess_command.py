@@ -83,7 +83,9 @@ def assess_command(
     reading = reading_of(objects, refused, where, is_live=is_live, files=of_files)
     reading.lacking += [used.problem] if used.problem else []
     if jobs_file is not None:
-        _write_jobs(jobs_file, reading_of(saved, refused, where, is_live=is_live) if anonymise else reading)
+        levels = used.policy.group_levels
+        read = reading_of(saved, refused, where, is_live=is_live) if anonymise else reading
+        _write_jobs(jobs_file, read, anonymous_levels(levels) if anonymise else levels)
     with Screen(stderr=True).status("assessing"):
         found = assess(reading, used.policy, used.source, where if is_live else "", replays=replay)
     if html is not None:
@@ -134,13 +136,19 @@ def _save(path: Path, items: Sequence[Json], levels: Sequence[str], *, anonymise
         say(f"berth: to assess {name_of(path)}, write into the policy: group_levels: [{', '.join(named)}]", err=True)
 
 
-def _write_jobs(path: Path, reading: ClusterReading) -> None:
+def _write_jobs(path: Path, reading: ClusterReading, levels: Sequence[str]) -> None:
     clock = datetime.now(UTC)
-    found = job_lines(reading, reading.cache.snapshot(), clock if reading.is_live else newest_time(reading, clock))
+    now = clock if reading.is_live else newest_time(reading, clock)
+    found = job_lines(reading, reading.cache.snapshot(), now, levels)
     write_file(path, b"".join(orjson.dumps(line) + b"\n" for line in found.lines))
     if found.left_out:
         known = "claims nor 1 to 32 whole GPUs of a device plugin and known product"
         why = f"shared or unknown claims, admin access, or neither {known}"
         say(f"berth: {counted(found.left_out, 'pod is', 'pods are')} not in {name_of(path)}: {why}", err=True)
+    if refused := found.refused.most_common():
+        more = f"; and {len(refused) - 1} more reasons" if len(refused) > 1 else ""
+        which = counted(found.refused.total(), "pod is", "pods are")
+        why = f"a replay would refuse the file: {refused[0][0]}{more}"
+        say(f"berth: {which} not in {name_of(path)}: {why}", err=True)
     for what, pods in found.lost.most_common():
         say(f"berth: {name_of(path)}: {counted(pods, 'pod has', 'pods have')} {what}", err=True)

@@ -71,7 +71,9 @@ def test_a_pod_has_the_nic_beside_its_gpu_or_not(tmp_path: Path) -> None:
         "default/remote": (0, 2),
     }
     assert (found["near"], found["pairs"]) == (2, 4)
-    assert [row["pod"] for row in found["sets"]] == ["default/remote", "default/near"], "the worst first, by its NICs, too"
+    assert [row["pod"] for row in found["sets"]] == ["default/remote", "default/near"], (
+        "the worst first, by its NICs, too"
+    )
 
 
 def test_a_nic_that_the_claim_cannot_have_sets_no_standard(tmp_path: Path) -> None:

@@ -402,6 +402,20 @@ def test_a_pod_that_shares_its_claim_is_no_job_and_is_told(tmp_path: Path) -> No
     assert err.startswith(f"berth: 1 pod is not in {tmp_path / 'jobs.jsonl'}: shared or unknown claims")
 
 
+def test_a_pod_that_a_replay_would_refuse_is_no_job_and_is_told(tmp_path: Path) -> None:
+    """One pod that waits for a class that nobody made was a line for which berth replay refused the whole file."""
+    pods = [{"name": "p", "node": "a", "gpus": [0]}, *({"name": f"w{i}", "count": 1} for i in range(2))]
+    objects = objects_of({"nodes": {"a": "hgx-h100-8"}, "pods": pods})
+    for name in ("w0", "w1"):
+        (request,) = of_kind(objects, "ResourceClaim")[name]["spec"]["devices"]["requests"]
+        request["exactly"]["deviceClassName"] = "gpu.nope.com"
+    lines, err = jobs_of(tmp_path, objects)
+    assert [line["name"] for line in lines] == ["default-p-1"]
+    why = "a replay would refuse the file: claim, request 'gpu': the fleet has no DeviceClass 'gpu.nope.com'"
+    assert f"berth: 2 pods are not in {tmp_path / 'jobs.jsonl'}: {why}\n" in err
+    assert replayed(tmp_path, "--snapshot", str(tmp_path / "snapshot.json"), "--emptied")["started"] == 1
+
+
 def test_a_replay_keeps_pods_from_nodes_that_their_spec_forbids(tmp_path: Path) -> None:
     """Two of three nodes are for teams: the pods of a team select its node, other pods do not tolerate its taint."""
     nodes = {name: {"machine": "dgx1-v100", "labels": {"team": name}} for name in ("a", "b", "c")}
