@@ -449,3 +449,15 @@ async def test_a_cluster_is_read_and_saved(tmp_path: Path) -> None:
         assert (code, "other" in err) == (2, True)
     assert assessed(tmp_path / "saved.json")["nodes"] == 1
     assert '"n1"' not in (tmp_path / "saved.json").read_text()
+
+
+def test_pods_that_files_lack_are_named_by_the_claims_that_are_reserved_for_them(tmp_path: Path) -> None:
+    """Every second pod was missing in a snapshot, and only the replay had fewer pods."""
+    pods = [{"name": name, "node": "a", "gpus": [number]} for number, name in enumerate("pqrst")]
+    objects = objects_of({"nodes": {"a": "hgx-h100-8"}, "pods": pods})
+    assert not [one for one in assessed(snapshot_file(tmp_path, objects))["lacking"] if "pod" in one]
+    left = [one for one in objects if one["kind"] != "Pod" or one["metadata"]["name"] == "p"]
+    found = assessed(snapshot_file(tmp_path, left))
+    names = "default/q; default/r; default/s; and 1 more"
+    what = "4 pods have claims and were not read: here, gangs, the replay and --jobs lack them"
+    assert f"{what} ({names})" in found["lacking"]
