@@ -169,6 +169,9 @@ def _changes(pod: Pod, obj: Json, snapshot: Snapshot, now: datetime.datetime) ->
         yield "no creation time that can be read, so the job arrives with the first one"
     if created is not None and created > now + SKEW:
         yield "a creation in the future, which counts as now"
+    started = time_of(inner(obj, "status", "").get("startTime"))
+    if created is not None and started is not None and started < created - SKEW:
+        yield "a start before the creation, with which the job arrives"
     if pod.ended and _ran_seconds(obj) is None:
         yield "no end after the start, so the job counts as 1 s"
     for resource in _other_resources(pod, obj):
@@ -238,7 +241,7 @@ class JobLines:
     lines: list[Json]
     left_out: int = 0  # pods that cannot be jobs
     refused: Counter[str] = field(default_factory=Counter)  # why a replay refuses jobs, to the number of their pods
-    lost: Counter[str] = field(default_factory=Counter)  # what of pods is not as in the cluster, to their number
+    lost: dict[str, list[str]] = field(default_factory=dict)  # what is not as in the cluster, to the names of its pods
 
 
 def job_lines(reading: ClusterReading, snapshot: Snapshot, now: datetime.datetime, levels: Sequence[str]) -> JobLines:
@@ -269,7 +272,8 @@ def job_lines(reading: ClusterReading, snapshot: Snapshot, now: datetime.datetim
             continue
         found.lines.append(line)
         for pod, _ in members:
-            found.lost.update(_changes(pod, reading.requests[pod.uid], snapshot, now))
+            for what in _changes(pod, reading.requests[pod.uid], snapshot, now):
+                found.lost.setdefault(what, []).append(str(pod.key))
     found.lines.sort(key=lambda line: line["arrival"])
     return found
 

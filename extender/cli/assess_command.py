@@ -17,6 +17,7 @@ from extender.assess import (
     anonymised,
     anonymous_levels,
     assess,
+    clock_faults,
     html_page,
     job_lines,
     newest_time,
@@ -81,7 +82,7 @@ def assess_command(
     if save is not None:
         _save(save, saved, used.policy.group_levels, anonymise=anonymise)
     reading = reading_of(objects, refused, where, is_live=is_live, files=of_files)
-    reading.lacking += [used.problem] if used.problem else []
+    reading.lacking += filter(None, (used.problem, clock_faults(reading, _now(reading))))
     if jobs_file is not None:
         levels = used.policy.group_levels
         read = reading_of(saved, refused, where, is_live=is_live) if anonymise else reading
@@ -136,10 +137,13 @@ def _save(path: Path, items: Sequence[Json], levels: Sequence[str], *, anonymise
         say(f"berth: to assess {name_of(path)}, write into the policy: group_levels: [{', '.join(named)}]", err=True)
 
 
-def _write_jobs(path: Path, reading: ClusterReading, levels: Sequence[str]) -> None:
+def _now(reading: ClusterReading) -> datetime:
     clock = datetime.now(UTC)
-    now = clock if reading.is_live else newest_time(reading, clock)
-    found = job_lines(reading, reading.cache.snapshot(), now, levels)
+    return clock if reading.is_live else newest_time(reading, clock)
+
+
+def _write_jobs(path: Path, reading: ClusterReading, levels: Sequence[str]) -> None:
+    found = job_lines(reading, reading.cache.snapshot(), _now(reading), levels)
     write_file(path, b"".join(orjson.dumps(line) + b"\n" for line in found.lines))
     if found.left_out:
         known = "claims nor 1 to 32 whole GPUs of a device plugin and known product"
@@ -150,5 +154,6 @@ def _write_jobs(path: Path, reading: ClusterReading, levels: Sequence[str]) -> N
         which = counted(found.refused.total(), "pod is", "pods are")
         why = f"a replay would refuse the file: {refused[0][0]}{more}"
         say(f"berth: {which} not in {name_of(path)}: {why}", err=True)
-    for what, pods in found.lost.most_common():
-        say(f"berth: {name_of(path)}: {counted(pods, 'pod has', 'pods have')} {what}", err=True)
+    for what, names in sorted(found.lost.items(), key=lambda one: -len(one[1])):
+        which = f"{counted(len(names), 'pod has', 'pods have')} {what} (such as {names[0]})"
+        say(f"berth: {name_of(path)}: {which}", err=True)

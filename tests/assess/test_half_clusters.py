@@ -461,3 +461,25 @@ def test_pods_that_files_lack_are_named_by_the_claims_that_are_reserved_for_them
     names = "default/q; default/r; default/s; and 1 more"
     what = "4 pods have claims and were not read: here, gangs, the replay and --jobs lack them"
     assert f"{what} ({names})" in found["lacking"]
+
+
+TIMES = {  # creation and start of the first of two pods, and what is told of them
+    "no time": ("yesterday", None, "metadata.creationTimestamp is no time: 'yesterday'"),
+    "future": ("9000-01-01T00:00:00Z", None, "metadata.creationTimestamp is in the future: 9000-01-01T00:00:00Z"),
+    "reversed": ("2026-01-01T00:00:00Z", "2019-01-01T00:00:00Z", "status.startTime is before the creation: 2019"),
+}
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_times_of_pods_that_cannot_be_right_are_told(name: str, tmp_path: Path) -> None:
+    created, started, told = TIMES[name]
+    pods = [{"name": pod, "node": "a", "gpus": [number]} for number, pod in enumerate("pqr")]
+    objects = objects_of({"nodes": {"a": "hgx-h100-8"}, "pods": pods})
+    for pod in (one for one in objects if one["kind"] == "Pod"):
+        is_right = pod["metadata"]["name"] == "r"
+        pod["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z" if is_right else created
+        pod["status"]["startTime"] = "2026-01-01T00:00:00Z" if is_right else started
+    _, out, err = berth(["assess", str(snapshot_file(tmp_path, objects)), "--no-replay", "--output", "json"])
+    (line,) = [one for one in json.loads(out)["lacking"] if "cannot be right" in one]
+    assert line.startswith(f"the times of pod default/p cannot be right: {told}"), err
+    assert "those of 1 other pod cannot" in line

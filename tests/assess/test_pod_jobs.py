@@ -198,7 +198,9 @@ def test_a_pod_of_the_future_arrives_now(tmp_path: Path) -> None:
         pod["metadata"]["creationTimestamp"] = time
     lines, err = jobs_of(tmp_path, objects)
     assert [line["arrival"] for line in lines] == [0, 3600, 3600]
-    assert err.strip().endswith("jobs.jsonl: 1 pod has a creation in the future, which counts as now")
+    assert err.strip().endswith(
+        "jobs.jsonl: 1 pod has a creation in the future, which counts as now (such as default/future)"
+    )
 
 
 def test_a_creation_time_that_cannot_be_read_is_told(tmp_path: Path) -> None:
@@ -264,8 +266,8 @@ def test_resources_that_a_job_cannot_have_are_named(tmp_path: Path) -> None:
     assert len(lines) == 4
     why = "which is left out: a replay finds a place for the job more easily"
     assert [line.partition("jobs.jsonl: ")[2] for line in err.splitlines()] == [
-        f"2 pods have {rdma}, {why}",
-        f"1 pod has example.com/nic, {why}",
+        f"2 pods have {rdma}, {why} (such as default/p0)",
+        f"1 pod has example.com/nic, {why} (such as default/claim)",
     ]
     del of["extended"]["status"]["extendedResourceClaimStatus"]["requestMappings"]  # as anonymised files
     assert jobs_of(tmp_path, objects)[1] == err
