@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.assess import pod as pod_objects
 from extender.cli import assess_command
+from extender.cli.assess_screen import told_apart
 from extender.cli.output import Screen
 from extender.sandbox import Cluster, write_kubeconfig
 from tests.worlds.assessed_clusters import CASES, GPU_CLASS, RESULT, assessed, changed, objects_of, snapshot_file
@@ -318,6 +319,23 @@ def test_a_large_bad_cluster_is_one_screen(width: int, tmp_path: Path) -> None:
     assert len(shown) == 3
     assert all(re.search(r" (yes|no) +\d+ +\d+ +\d+ ", line) for line in shown)
     assert len(set(re.findall(r"large-\d+", every))) == 42
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB (parts)", "Tesla T4"],
+        ["ip-192-168-151-11.ec2.internal", "ip-192-168-152-12.ec2.internal"],
+        ["ml/experiments-of-the-whole-department-3", "ml/experiments-of-the-whole-department-4"],
+    ],
+)
+@pytest.mark.parametrize("width", [18, 25])
+def test_names_are_cut_where_they_still_differ(names: list[str], width: int) -> None:
+    """At 80 columns three rows were 'NVIDIA A100-SXM4-…'."""
+    cut = told_apart(names, width)
+    assert len(set(cut)) == len(names)
+    assert max(map(len, cut)) <= width
+    assert [one for one in cut if one in names] == [one for one in names if len(one) <= width]
 
 
 def test_the_page_is_one_file_with_pictures_and_without_markup_of_users(tmp_path: Path) -> None:
