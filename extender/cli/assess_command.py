@@ -120,9 +120,9 @@ def _failure(found: Assessment, least: float) -> str:
     if unknown := found.plugin_several + found.shared_several:  # one GPU alone has no set
         which = counted(unknown, "pod has", "pods have")
         return f"{which} several GPUs of a device plugin: which ones only the kubelet knows"
-    share, pods = found.bandwidth.share, found.bandwidth.pods
-    if pods and share is None:
-        return f"the links of none of {counted(pods, 'pod')} with several GPUs are known"
+    share, unmeasured = found.bandwidth.share, found.bandwidth.pods - found.bandwidth.measured
+    if unmeasured:
+        return f"the links of {unmeasured:,} of {counted(found.bandwidth.pods, 'pod')} with several GPUs are not known"
     if share is not None and share < least:
         return f"the share of the best bandwidth is {share:.3f}, below {least:g}"
     return ""
