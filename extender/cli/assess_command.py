@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +13,7 @@ import typer
 
 from extender.api.fields import Json
 from extender.assess import (
+    BUDGET,
     Assessment,
     ClusterReading,
     anonymised,
@@ -23,14 +25,18 @@ from extender.assess import (
     newest_time,
     reading_of,
 )
+from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted
+from extender.cache import ClusterCache
 from extender.cli.assess_screen import AssessmentScreen
 from extender.cli.cluster_objects import from_cluster, from_files, used_policy
 from extender.cli.console_client import NAMESPACE, BerthNamespace
 from extender.cli.logs import set_up_logging
 from extender.cli.options import Context, Kubeconfig, Output, require_option
 from extender.cli.output import Screen, say, say_json, table_screen
+from extender.cli.snapshot_command import reduced
 from extender.files import name_of, write_file
+from extender.runtime.watched_kinds import watched_resources
 
 
 def assess_command(
@@ -78,7 +84,7 @@ def assess_command(
     require_option(save, "--save", ("--anonymise", anonymise))
     objects, refused, where, is_live, of_files = from_files(files) if files else from_cluster(kubeconfig, context)
     used = used_policy(policy, kubeconfig, context, berth_namespace, is_live=is_live)
-    saved = list(anonymised(objects, used.policy.group_levels)) if anonymise else objects
+    saved = list(anonymised(objects, used.policy.group_levels) if anonymise else _without_secrets(objects))
     if save is not None:
         _save(save, saved, used.policy.group_levels, anonymise=anonymise)
     reading = reading_of(objects, refused, where, is_live=is_live, files=of_files)
@@ -129,6 +135,16 @@ def _failure(found: Assessment, least: float) -> str:
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def _without_secrets(objects: Iterable[Json]) -> Iterator[Json]:
+    """The objects as `berth snapshot` has them. Malformed ones and those that Berth does not read are left out."""
+    kinds = {one.list_kind.removesuffix("List") for one in watched_resources(ClusterCache())} | {BUDGET}
+    for obj in objects:
+        with suppress(AttributeError, KeyError, TypeError, WireError):
+            kept = reduced(obj) if obj.get("kind") in kinds else None
+            if kept is not None:
+                yield kept
 
 
 def _save(path: Path, items: Sequence[Json], levels: Sequence[str], *, anonymise: bool) -> None:

@@ -483,3 +483,19 @@ def test_times_of_pods_that_cannot_be_right_are_told(name: str, tmp_path: Path) 
     (line,) = [one for one in json.loads(out)["lacking"] if "cannot be right" in one]
     assert line.startswith(f"the times of pod default/p cannot be right: {told}"), err
     assert "those of 1 other pod cannot" in line
+
+
+def test_a_saved_file_has_no_environments_and_gives_the_same_assessment(tmp_path: Path) -> None:
+    """As `berth snapshot` does, also of files: lists of kubectl have environments, and may have Secrets."""
+    pods = [{"name": "p", "node": "a", "gpus": [0, 1]}, {"name": "w", "count": 6}]
+    objects = objects_of({"nodes": {"a": "hgx-h100-8"}, "pods": pods})
+    for pod in (one for one in objects if one["kind"] == "Pod"):
+        pod["spec"]["containers"][0]["env"] = [{"name": "TOKEN", "value": "hunter2"}]
+        pod["metadata"]["annotations"] = {"last-applied": "hunter2"}
+        pod["spec"] |= {"overhead": {"cpu": "40"}, "resources": {"requests": {"cpu": "70"}}}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"token": "hunter2"}}
+    saved = tmp_path / "saved.json"
+    found = assessed(snapshot_file(tmp_path, [*objects, secret]), "--save", str(saved))
+    assert "hunter2" not in saved.read_text()
+    assert assessed(saved) == found
+    assert "it requests 110 CPUs" in found["waiting"][0]["reason"]
