@@ -46,7 +46,7 @@ async def test_new_gangs_do_not_form_on_the_nodes_of_a_gang_that_waits(is_asked:
         assert await reasons(b, "second-0") == waits_for("large")
         if not is_asked:
             touches, now[0] = requeuer.touches, now[0] + 15.0
-            gangs.timers.on_set(0.0)
+            gangs.timers.on_earlier()
             await eventually(lambda: requeuer.touches > touches, "the large gang has lost its turn")
             assert await bind_all(b, await planned(b, "second-0", "second-1")) == ["", ""]
             return
