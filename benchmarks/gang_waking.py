@@ -77,7 +77,7 @@ class World:
             self.fleet.hold(change, node, self.fleet.devices[node])
             self._search()
             for key in self._keys if forget else ():
-                self._scheduler.admission.changed(key)
+                self._scheduler.admission.retry_soon(key)
             before = self._planning.plans
             self.fleet.hold(change, node, self.fleet.devices[node][free:])
             found = self._search()

@@ -19,7 +19,7 @@ from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem
 from extender.gangs.node_rooms import GangMemory
 from extender.scheduling import NodeRanking
-from extender.scheduling.gang_parts import GangPart
+from extender.scheduling.subgroup_tree import SubGroup
 from tests.worlds.gang_worlds import CLIQUE, RACK, SPINE, GangWorld
 from tests.worlds.running_berth import Json
 
@@ -69,13 +69,13 @@ def ranked(world: GangWorld, members: Sequence[GangMember], snapshot: Snapshot) 
     return ranking
 
 
-def slices(members: Sequence[GangMember]) -> tuple[GangPart, ...]:
+def slices(members: Sequence[GangMember]) -> tuple[SubGroup, ...]:
     """Slices of 16 members in one rack each, and in these slices of 4 on one node."""
     uids = [member.uid for member in members]
-    inner = [GangPart(f"slice {start}", NODE, tuple(uids[start : start + 4])) for start in range(0, len(uids), 4)]
+    inner = [SubGroup(f"slice {start}", NODE, tuple(uids[start : start + 4])) for start in range(0, len(uids), 4)]
     return tuple(
-        GangPart(
-            f"slice {start}", RACK, tuple(uids[start : start + 16]), parts=tuple(inner[start // 4 : start // 4 + 4])
+        SubGroup(
+            f"slice {start}", RACK, tuple(uids[start : start + 16]), inner=tuple(inner[start // 4 : start // 4 + 4])
         )
         for start in range(0, len(uids), 16)
     )
@@ -114,8 +114,7 @@ def main() -> None:
             (2, "preferred", {"topology": "required"}, False),
         ):
             members = world.gang(MEMBERS, count, f"{topology}-{count}-{len(notes)}-{cut}", **notes)
-            parts = slices(members) if cut else ()
-            problem = GangProblem(members, (CLIQUE, RACK, SPINE), topology, parts=parts)
+            problem = GangProblem(members, (CLIQUE, RACK, SPINE), topology, subgroups=slices(members) if cut else ())
             row = measure(problem, world, args.nodes, args.rounds)
             base = base or row["again"]
             text = f"{count} GPU{'s' * (count > 1)}, {topology}{', NVLink' if notes else ''}{', slices' if cut else ''}"

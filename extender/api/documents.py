@@ -57,7 +57,7 @@ _MAX_TAG_LINES = 16
 _MAX_INTEGER_TEXT = 80  # characters: enough for 64 binary digits with sign and prefix; int() rejects thousands
 
 
-class DocumentPart(NamedTuple):
+class Document(NamedTuple):
     """One document of a YAML stream or JSON text. `where` names it; `line` is the number of lines before it."""
 
     where: str
@@ -79,36 +79,36 @@ def text_of(content: bytes, where: str) -> str:
     return text
 
 
-def parts_of(text: str, where: str) -> list[DocumentPart]:
+def documents_of(text: str, where: str) -> list[Document]:
     """Split a YAML stream or JSON text into documents without parsing them. Raises WireError if it is too large."""
     if not _SEPARATOR.search(text):
-        return [DocumentPart(where, text)]
+        return [Document(where, text)]
     _check_size(text, where)
     pieces = _SEPARATOR.split(text)
     if _PREAMBLE.match(pieces[0]):
         pieces[:2] = ["".join(pieces[:2])]
-    found: list[DocumentPart] = []
+    found: list[Document] = []
     line = 0
     for piece in pieces:
-        found.append(DocumentPart(f"{where}, document {len(found) + 1}", piece, line))
+        found.append(Document(f"{where}, document {len(found) + 1}", piece, line))
         line += piece.count("\n")
     return found
 
 
-def values_of(part: DocumentPart) -> list[Any]:
+def values_of(document: Document) -> list[Any]:
     """Parse a document: one value, or none if it has only comments. Raises WireError."""
-    start = part.text.lstrip()[:1]
+    start = document.text.lstrip()[:1]
     if start and start in "{[":
         try:
-            found = orjson.loads(part.text)
+            found = orjson.loads(document.text)
         except orjson.JSONDecodeError as error:
-            if len(part.text) > MAX_YAML:
-                raise _not_json(error, part.where) from error
+            if len(document.text) > MAX_YAML:
+                raise _not_json(error, document.where) from error
         else:
-            _check_json(found, part.text, part.where)
+            _check_json(found, document.text, document.where)
             return [found]
-    _check_size(part.text, part.where)
-    return _Reader(part).values()
+    _check_size(document.text, document.where)
+    return _Reader(document).values()
 
 
 def one_value(content: bytes | str, where: str, most: int, positions: Positions | None = None) -> Any:
@@ -117,8 +117,8 @@ def one_value(content: bytes | str, where: str, most: int, positions: Positions 
     if len(content) > most:
         raise WireError(where, f"is larger than {most} bytes")
     values: list[Any] = []
-    for part in parts_of(text_of(content, where), where):
-        values += _Reader(part, positions).values()
+    for document in documents_of(text_of(content, where), where):
+        values += _Reader(document, positions).values()
     if len(values) != 1:
         raise WireError(where, f"holds {len(values)} documents where one is expected" if values else "is empty")
     return values[0]
@@ -220,23 +220,23 @@ class _Reader:
     PyYAML's own constructors recurse without a limit, share the values of aliases, and cost more time.
     """
 
-    def __init__(self, part: DocumentPart, positions: Positions | None = None) -> None:
-        self._part = part
+    def __init__(self, document: Document, positions: Positions | None = None) -> None:
+        self._source = document
         self._positions = positions
         self._anchors: dict[str, Any] = {}
         self._copied = 0  # number of values that aliases have added
 
     def values(self) -> list[Any]:
         """The values of all documents in the text."""
-        bad = _UNPRINTABLE.search(self._part.text)
+        bad = _UNPRINTABLE.search(self._source.text)
         if bad:
-            line, column = _position(self._part.text[: bad.start()])
-            raise _fault(self._part.where, f"holds {bad[0]!a}, which YAML forbids", self._part.line + line, column)
-        if self._part.text.count("\n%TAG") > _MAX_TAG_LINES:  # libyaml compares each with all lines before
-            raise WireError(self._part.where, f"has more than {_MAX_TAG_LINES} lines %TAG")
+            line, column = _position(self._source.text[: bad.start()])
+            raise _fault(self._source.where, f"holds {bad[0]!a}, which YAML forbids", self._source.line + line, column)
+        if self._source.text.count("\n%TAG") > _MAX_TAG_LINES:  # libyaml compares each with all lines before
+            raise WireError(self._source.where, f"has more than {_MAX_TAG_LINES} lines %TAG")
         found = []
         try:
-            events = yaml.parse(self._part.text, Loader=_LOADER)
+            events = yaml.parse(self._source.text, Loader=_LOADER)
             for event in events:
                 if isinstance(event, yaml.DocumentStartEvent):
                     self._anchors.clear()
@@ -320,7 +320,7 @@ class _Reader:
     def _copy(self, value: Any, event: Any, depth: int) -> Any:
         """Copy a value for one use of its alias."""
         self._copied += 1
-        if self._copied > len(self._part.text):
+        if self._copied > len(self._source.text):
             raise self._wrong(event, "its aliases stand for more values than the text has characters")
         if type(value) not in (dict, list):
             return value
@@ -380,20 +380,20 @@ class _Reader:
         if self._positions is None:
             return ()
         mark, inner = event.start_mark, (*path, step)
-        self._positions.setdefault(inner, (self._part.line + mark.line + 1, mark.column + 1))
+        self._positions.setdefault(inner, (self._source.line + mark.line + 1, mark.column + 1))
         return inner
 
     def _wrong(self, event: Any, problem: str) -> WireError:
         mark = event.start_mark
-        return _fault(self._part.where, problem, self._part.line + mark.line + 1, mark.column + 1)
+        return _fault(self._source.where, problem, self._source.line + mark.line + 1, mark.column + 1)
 
     def _not_yaml(self, error: yaml.YAMLError) -> WireError:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or type(error).__name__
         problem = f"is not YAML or JSON: {one_line(str(problem))}"
         if mark is None:
-            return WireError(self._part.where, problem)
-        lines = self._part.text.splitlines()
+            return WireError(self._source.where, problem)
+        lines = self._source.text.splitlines()
         if mark.line < len(lines) and lines[mark.line][mark.column : mark.column + 1] == "\t":
             problem = "is not YAML or JSON: a tab, but YAML indents with spaces"
-        return _fault(self._part.where, problem, self._part.line + mark.line + 1, mark.column + 1)
+        return _fault(self._source.where, problem, self._source.line + mark.line + 1, mark.column + 1)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from extender.api.group_parts import GroupAround
+from extender.api.asked_subgroups import GroupAround
 from extender.api.group_topology import AskedTopology, Level
 from extender.api.pod_groups import IN_TREE, GroupKey, GroupPolicy, GroupSource, Membership
 
@@ -108,7 +108,7 @@ class GroupTrees:
         return self._member(own, way, tree)
 
     def of_root(self, root: GroupKey) -> Membership | None:
-        """What the pods of a tree state about its gang, without their own parts; None if the root does not exist."""
+        """What the pods of a tree state about its gang, without their sub-groups; None if the root does not exist."""
         if root not in self._policies:
             return None
         return _in_tree(Membership(root), root, self._tree(root))
@@ -122,11 +122,11 @@ class GroupTrees:
         asked = own.topology
         if asked.required is not None:  # the annotation is about the pods of its PodGroup
             around.append(GroupAround(path, asked.required))
-        has_own = own.parts.required or own.parts.minimum
-        subgroup = f"{path}/{own.parts.subgroup}" if has_own else path
-        parts = replace(own.parts, subgroup=subgroup, around=tuple(around), minimums=tree.minimums)
+        has_own = own.subgroups.required or own.subgroups.minimum
+        subgroup = f"{path}/{own.subgroups.name}" if has_own else path
+        subgroups = replace(own.subgroups, name=subgroup, around=tuple(around), minimums=tree.minimums)
         topology = AskedTopology(asked.nearness, None, asked.preferred)
-        return _in_tree(replace(own, topology=topology, parts=parts), way[-1], tree)
+        return _in_tree(replace(own, topology=topology, subgroups=subgroups), way[-1], tree)
 
     def _way_up(self, key: GroupKey) -> list[GroupKey]:
         """The group and those above it, up to the root, to one that does not exist, or to one that is named twice."""

@@ -12,18 +12,18 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
-from extender.api.fields import Json, get, inner, integer, many, need, string
-from extender.api.foreign_gangs import FOREIGN_GANGS
-from extender.api.group_parts import (
-    FOREIGN_PARTS,
-    NO_PARTS,
-    OWN_PARTS,
+from extender.api.asked_subgroups import (
+    FOREIGN_SUBGROUPS,
+    NO_SUBGROUPS,
+    OWN_SUBGROUPS,
     REPLICATED_JOB,
-    AskedParts,
-    BoundPart,
-    asked_parts,
+    AskedSubGroups,
+    SubGroupIndex,
+    asked_subgroups,
     notes_of_group,
 )
+from extender.api.fields import Json, get, inner, integer, many, need, string
+from extender.api.foreign_gangs import FOREIGN_GANGS
 from extender.api.group_topology import FOREIGN_TOPOLOGY, NO_TOPOLOGY, OWN_TOPOLOGY, AskedTopology, asked_topology
 from extender.api.resource_claims import SCHEDULING_GROUP, Consumer, PodClaim, decode_pod_claim
 from extender.base.text_limits import cut, shown
@@ -45,7 +45,7 @@ _RANKS = (
     "kueue.x-k8s.io/pod-group-pod-index",
     "apps.kubernetes.io/pod-index",
 )
-OWN_ANNOTATIONS = (MINIMUM, *OWN_TOPOLOGY, *OWN_PARTS, TIMEOUT)
+OWN_ANNOTATIONS = (MINIMUM, *OWN_TOPOLOGY, *OWN_SUBGROUPS, TIMEOUT)
 _MAX_MEMBERS = 100_000
 _MAX_NAME = 253
 _MAX_SECONDS = 86_400
@@ -107,7 +107,7 @@ class Membership:
     minimum: int = 0  # members that must be placed together; 0 if the pod does not set it
     rank: int | None = None  # the pod's index in its group; None if unknown
     topology: AskedTopology = NO_TOPOLOGY
-    parts: AskedParts = NO_PARTS
+    subgroups: AskedSubGroups = NO_SUBGROUPS
     timeout_seconds: float = 0.0  # how long the members may wait for each other at bind; 0 if the pod does not set it
     problem: str = ""  # which annotation is invalid, with its value; '' if none
     owner: str = ""  # name of the object that has the GroupPolicy: the group's, or the LeaderWorkerSet's
@@ -120,12 +120,12 @@ class Membership:
         return self.key._replace(name=self.owner)
 
     @property
-    def part_on_claims(self) -> str:
-        """The value of PART_ANNOTATION for the claims of the pod; '' if its part restricts no plan."""
-        if not self.parts.constrain:
+    def index_on_claims(self) -> str:
+        """The value of GROUP_PART_ANNOTATION for the claims of the pod; '' if its sub-groups restrict no plan."""
+        if not self.subgroups.constrain:
             return ""
-        in_slice = bool(self.parts.slices)
-        return str(BoundPart(self.parts.subgroup, self.rank if in_slice else None, in_slice))
+        in_slice = bool(self.subgroups.slices)
+        return str(SubGroupIndex(self.subgroups.name, self.rank if in_slice else None, in_slice))
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ READ_ANNOTATIONS = frozenset(
         *_SIZES.values(),
         *_RANKS,
         *FOREIGN_TOPOLOGY,
-        *FOREIGN_PARTS,
+        *FOREIGN_SUBGROUPS,
         *FOREIGN_GANGS,
     }
 )
@@ -221,7 +221,7 @@ def membership_of(metadata: Json, scheduling_group: str) -> Membership | None:
             _minimum(source, notes),
             _rank(labels, notes, metadata),
             asked_topology(notes_of_group(notes, labels)),
-            _parts(labels, notes, name),
+            _subgroups(labels, notes, name),
             _timeout(notes),
             owner=str(labels.get(LWS_NAME) or "") if source is GroupSource.LEADER_WORKER_SET else name,
             pod_uid=str(metadata.get("uid") or ""),
@@ -289,16 +289,16 @@ def _rank(labels: Mapping[str, object], notes: Mapping[str, object], metadata: J
     return int(end.group()) if end is not None else None
 
 
-def _parts(labels: Mapping[str, object], notes: Mapping[str, object], group: str) -> AskedParts:
-    """The parts of a pod, with the index at which their slices begin. Raises ValueError."""
-    found = asked_parts(notes, labels, group)
+def _subgroups(labels: Mapping[str, object], notes: Mapping[str, object], group: str) -> AskedSubGroups:
+    """The sub-groups of a pod, with the index at which their slices begin. Raises ValueError."""
+    found = asked_subgroups(notes, labels, group)
     if not found.slices:
         return found
     first, pods, size = 0, _number(notes.get(_LWS_SIZE)), found.slices[0].size
     if pods is not None and pods % size and (pods - 1) % size == 0:
         first = 1  # the leader, of index 0, is in no slice
     job, own = _number(labels.get(_JOB_INDEX)), _number(labels.get(_JOB_INDEX_IN_REPLICATED_JOB))
-    if job is not None and own is not None and found.subgroup == labels.get(REPLICATED_JOB):
+    if job is not None and own is not None and found.name == labels.get(REPLICATED_JOB):
         first = max(job - own, 0) * JOB_STRIDE
     return replace(found, first=first)
 

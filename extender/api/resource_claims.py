@@ -18,9 +18,9 @@ from typing import NamedTuple, TypeVar
 import orjson
 from cachetools import LRUCache
 
+from extender.api.asked_subgroups import CPU_ANNOTATION, GROUP_PART_ANNOTATION, PodMark
 from extender.api.claim_specs import ClaimSpec, Config, decode_claim_spec, decode_config, encode_config
 from extender.api.fields import Json, dumped, flag, get, inner, many, need, present, quantities, string, strings, word
-from extender.api.group_parts import CPU_ANNOTATION, PART_ANNOTATION, PodMark
 from extender.api.nodes import (
     NodeSelector,
     Toleration,
@@ -128,7 +128,7 @@ class Claim:
     owner_group: Consumer | None = None  # the PodGroup that controls the claim, as status.reservedFor names it
     allocator: str = ""  # the Berth process that allocated it or took it over; '' for other allocators
     group: str = ""  # PodMark of the pod for which Berth allocated it
-    part: str = ""
+    group_part: str = ""
     cpu: int = 0
     extended: bool = False  # whether it is the special claim of a pod with extended resources
     problem: str = ""  # why Berth cannot use the object, with the field; '' if it can
@@ -136,7 +136,7 @@ class Claim:
     @property
     def mark(self) -> PodMark:
         """What Berth wrote about the pod for which it allocated the claim."""
-        return PodMark(self.group, self.part, self.cpu)
+        return PodMark(self.group, self.group_part, self.cpu)
 
     @property
     def is_of_berth(self) -> bool:
@@ -301,7 +301,7 @@ def _claim(obj: Json, metadata: Json, key: ObjectKey, uid: str) -> Claim:
         string(metadata, "resourceVersion", "metadata"),
         allocator=word(annotations, ALLOCATOR_ANNOTATION, "metadata.annotations", _WORD_BYTES),
         group=word(annotations, GROUP_ANNOTATION, "metadata.annotations", _WORD_BYTES),
-        part=word(annotations, PART_ANNOTATION, "metadata.annotations", _WORD_BYTES),
+        group_part=word(annotations, GROUP_PART_ANNOTATION, "metadata.annotations", _WORD_BYTES),
         cpu=_marked_cpu(annotations.get(CPU_ANNOTATION)),
         extended=annotations.get(EXTENDED_CLAIM_ANNOTATION) == "true",
         finalizers=tuple(finalizers),

@@ -1,4 +1,7 @@
-"""What Berth would do on a cluster that it does not schedule: figures and replays from objects that were only read."""
+"""What Berth would do on a cluster that it does not schedule: figures and replays from objects that were only read.
+
+Two modules are faces of their own: `wanted_pods` (what defrag is asked for) and `texts` (those of command and page).
+"""
 
 from extender.assess.anonymise import anonymised, anonymous_levels
 from extender.assess.assessment import Assessment, assess

@@ -14,9 +14,15 @@ from typing import Any
 
 import orjson
 
+from extender.api.asked_subgroups import (
+    FOREIGN_SUBGROUPS,
+    GROUP_PART_ANNOTATION,
+    OWN_SUBGROUPS,
+    SUBGROUP_NAMES,
+    subgroup_index_of,
+)
 from extender.api.fields import Json
 from extender.api.foreign_gangs import FOREIGN_GANGS, VOLCANO_MADE
-from extender.api.group_parts import FOREIGN_PARTS, NAMES_OF_PARTS, OWN_PARTS, PART_ANNOTATION, bound_part_of
 from extender.api.group_topology import FOREIGN_TOPOLOGY, ONE_NODE, OWN_TOPOLOGY, REQUIRED, Level, level_label
 from extender.api.pod_annotations import ANNOTATION_READERS
 from extender.api.pod_groups import (
@@ -51,8 +57,13 @@ from extender.vendors import CLIQUE_LABEL, CLIQUE_LABELS, PLUGIN_RESOURCES
 _DEFAULT_LEVELS = Policy().group_levels
 _TOPOLOGY = {*_DEFAULT_LEVELS, *CLIQUE_LABELS, "topology.kubernetes.io/zone", "topology.kubernetes.io/region"}
 _PRODUCTS = set(PLUGIN_RESOURCES.values()) - {""}
-_GROUPS = {LWS_NAME, *(source.value for source in GroupSource), *NAMES_OF_PARTS, *FOREIGN_GANGS}
-_LEVELS = {*OWN_TOPOLOGY, *OWN_PARTS, *FOREIGN_TOPOLOGY, *FOREIGN_PARTS} - _GROUPS  # annotations that may name levels
+_GROUPS = {LWS_NAME, *(source.value for source in GroupSource), *SUBGROUP_NAMES, *FOREIGN_GANGS}
+_LEVELS = {
+    *OWN_TOPOLOGY,
+    *OWN_SUBGROUPS,
+    *FOREIGN_TOPOLOGY,
+    *FOREIGN_SUBGROUPS,
+} - _GROUPS  # annotations that may name levels
 _ASKED = {*OWN_ANNOTATIONS, *ANNOTATION_READERS, *READ_ANNOTATIONS}
 _HOSTNAME = "kubernetes.io/hostname"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -430,14 +441,14 @@ class _Names:
         return found.replace("-", "_") if found.startswith("attribute-") else found
 
     def marks(self, notes: Json) -> Json:
-        """What Berth wrote to a claim about its pod: the group, and its part of that."""
+        """What Berth wrote to a claim about its pod: the group, and its sub-group."""
         found: Json = _picked(notes, (EXTENDED_CLAIM_ANNOTATION,))
         if group := notes.get(GroupSource.BERTH.value):
             name = name_on_claims(group)
             found[GroupSource.BERTH.value] = self._keep(group.removesuffix(name) + self.of("group", name))
-        if part := bound_part_of(notes.get(PART_ANNOTATION) or ""):
-            subgroup = "/".join(self.of("group", name) for name in part.subgroup.split("/"))
-            found[PART_ANNOTATION] = self._keep(str(part._replace(subgroup=subgroup)))
+        if index := subgroup_index_of(notes.get(GROUP_PART_ANNOTATION) or ""):
+            subgroup = "/".join(self.of("group", name) for name in index.name.split("/"))
+            found[GROUP_PART_ANNOTATION] = self._keep(str(index._replace(name=subgroup)))
         return found
 
     def owners_of_claim(self, given: Iterable[Json]) -> list[Json]:

@@ -46,6 +46,7 @@ class Assessment:
     plugin_several: int  # those with several of them
     plugin_gpus: int
     shared_pods: int  # pods on nodes whose device plugin offers shared GPUs or parts, which are not counted
+    shared_several: int  # those with several of them, which may be of several GPUs
     unread_pods: int  # running pods of which it is not known which GPUs they have
     uncounted_nodes: int  # with a pool of GPUs that offers none
     replay: Replayed
@@ -104,6 +105,7 @@ def assess(
     several = sorted((one for one in sets if one.is_several), key=_worst_first)
     asked = [(sum(plugin_requests(pod).values()), pod.node_name) for pod in reading.pods if pod.node_name]
     whole = [amount for amount, node in asked if node not in reading.shared_on]
+    shared = [amount for amount, node in asked if node in reading.shared_on]
     found = Assessment(
         len(snapshot.node_infos),
         fleet,
@@ -116,7 +118,8 @@ def assess(
         sum(map(bool, whole)),
         sum(one > 1 for one in whole),
         sum(whole),
-        sum(bool(amount) for amount, node in asked if node in reading.shared_on),
+        sum(map(bool, shared)),
+        sum(one > 1 for one in shared),
         len(unread.pods),
         len(unread.uncounted),
         Replayed(problem="not asked for"),

@@ -21,7 +21,7 @@ from extender.cache import ClusterCache
 from extender.console import NO_BUDGETS
 from extender.replay import version_problem
 from extender.replay.emptied_nodes import has_whole_gpus
-from extender.runtime.informers import object_appliers
+from extender.runtime.watched_kinds import object_appliers
 from extender.vendors import PLUGIN_RESOURCES
 
 NEEDED = {

@@ -25,7 +25,7 @@ from extender.explain.fleet_rows import (
 from extender.scheduling import path_labels
 from extender.topology.link_knowledge import Links, is_equal_for_all, links_of
 from extender.topology.ring import joined_sets
-from extender.vendors import PLUGIN_RESOURCES, driver_of, is_part
+from extender.vendors import PLUGIN_RESOURCES, driver_of, is_part, parent_of
 
 _MAX_BREAKERS = 20  # pods that are named
 _MAX_MOVED = 2  # more pods break a set together: to move them costs too much
@@ -52,6 +52,7 @@ class ProductState:
     largest_set: int | None = 0  # of free GPUs on one node that links join; None: which ones links join is not known
     counted: bool = False
     parts: bool = False  # they are no GPUs, but MIG devices or partitions of GPUs that are not offered as a whole
+    cards: int | None = None  # of parts: these GPUs; None if some part does not name its GPU
 
 
 @dataclass(slots=True)
@@ -165,11 +166,12 @@ def _products(reading: ClusterReading, snapshot: Snapshot, unread: Unread) -> li
 
 
 def _count(found: dict[str, ProductState], node_info: NodeInfo, *, is_known: bool) -> None:
-    name, devices, seen = product(node_info), node_info.inventory.devices, set[str]()
+    name, devices, seen, cards = product(node_info), node_info.inventory.devices, set[str](), dict[str, set[str]]()
     for bit, code in zip(shown_bits(node_info), letters(node_info), strict=True):
         parts = is_part(devices[bit].device, devices[bit].id.driver)
         label = f"{name} (parts)" if parts else name
-        one = found.setdefault(label, ProductState(label, parts=parts))
+        one = found.setdefault(label, ProductState(label, parts=parts, cards=0 if parts else None))
+        cards.setdefault(label, set()).add(parent_of(devices[bit].device, devices[bit].id.driver))
         one.nodes += label not in seen
         seen.add(label)
         state = "shared" if code.isdigit() else STATES[code]
@@ -177,6 +179,9 @@ def _count(found: dict[str, ProductState], node_info: NodeInfo, *, is_known: boo
             state = "unknown"
         one.gpus += 1
         setattr(one, state, getattr(one, state) + 1)
+    for label, names in cards.items():
+        one = found[label]
+        one.cards = None if one.cards is None or "" in names else one.cards + len(names)
 
 
 def _counted(reading: ClusterReading, snapshot: Snapshot) -> list[ProductState]:

@@ -198,7 +198,7 @@ def _lost(pod: Pod, snapshot: Snapshot) -> str:
     if of is None:
         return ""
     policy = snapshot.group_policies.get(of.policy_key)
-    if of.parts.constrain or (policy is not None and policy.parent):
+    if of.subgroups.constrain or (policy is not None and policy.parent):
         return "sub-groups, slices or a CompositePodGroup, which are left out"
     _, is_kept = fields_of_job(of.topology, _object_label(pod, snapshot))
     return (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -16,10 +15,9 @@ from typing import NamedTuple
 
 import structlog
 
-from extender.allocation import Features, Snapshot, tolerates
+from extender.allocation import Features, Snapshot
 from extender.allocation.what_if import hypothetical_snapshot
 from extender.api.fields import Json
-from extender.api.nodes import Node
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_amounts import NO_LIMIT, Amounts
 from extender.api.pod_annotations import intent_of
@@ -28,6 +26,7 @@ from extender.api.resource_slices import PoolKey
 from extender.assess.fleet_state import plugin_requests
 from extender.assess.movable_pods import CLAIM, Movable, Terms, movable_pods
 from extender.assess.pod_facts import ClusterFacts
+from extender.assess.restart_options import helpful_options, is_kept, rollout, tolerates_taint, without_kept
 from extender.assess.wanted_pods import DEFAULT, Wanted, check_wanted, wanted_group, wanted_pod
 from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.base.text_limits import counted, first_few
@@ -60,8 +59,10 @@ _SENTENCES = {
     "impossible": "there is no room even if all pods that may be restarted end",
     _FORBIDDEN: "there is no room after restarts that the PodDisruptionBudgets allow together",
     NOT_KNOWN: "whether there is room, or can be, is not known",
-    "gave-up": "no advice was found before the search gave up: give berth defrag more --seconds, or ask for less",
+    "gave-up": "no advice was found before the search gave up",
 }
+_LATE = "give berth defrag more --seconds, or ask for less"
+_MANY_WAYS = "there are more ways than it tries, so more --seconds do not help: ask for less"
 _NOT_TOGETHER = "one of the pods alone has room, but not so many together"
 _SILENT = 50  # the level of log lines: none of the proof has it
 _NAMED = 3  # pods in a sentence
@@ -136,75 +137,11 @@ def advice_for(
         deadline = Deadline(seconds, time.monotonic)
         found = advise_restarts(facts, one, known[own], policy, deadline)
         with suppress(DeadlineExceeded):
-            if found.verdict == Verdict.IMPOSSIBLE:
-                is_forbidden = bool(found.over_budget)
-                found.sentence += _helpful_options(facts, one, own, policy, deadline, is_forbidden=is_forbidden)
+            if found.verdict in (Verdict.IMPOSSIBLE, NOT_KNOWN) or found.over_budget:
+                found.sentence += helpful_options(facts, one, own, known[own], policy, deadline, found.over_budget)
             if found.verdict != Verdict.FITS:
-                found.sentence += _rollout(facts, one, own, policy, deadline)
+                found.sentence += rollout(facts, one, own, policy, deadline)
         yield found
-
-
-def _helpful_options(
-    facts: ClusterFacts, wanted: Wanted, terms: Terms, policy: Policy, deadline: Deadline, *, is_forbidden: bool
-) -> str:
-    """Names the options that each let so many more pods be restarted that room is possible; '' if none do.
-
-    `is_forbidden`: PodDisruptionBudgets forbid room without options, so only pods that none protects count. Raises
-    DeadlineExceeded.
-    """
-    snapshot, _ = _without_kept(facts.cache.snapshot(), wanted.asked)
-    context = Evaluator(Features()).evaluation_context(snapshot, deadline)
-    running = [one for one in facts.pods.values() if one.pod.node_name]
-    hides_others = not terms.all_schedulers and any(one.pod.scheduler != SCHEDULER for one in running)
-    above = sorted({one.priority for one in running if terms.priority is not None and one.priority > terms.priority})
-
-    def has_room(more: Terms) -> bool:
-        movable = movable_pods(facts, snapshot, more)
-        ended = [one for one in movable.restarts if not (is_forbidden and one.budgets)]
-        cluster = Cluster.of(snapshot, movable.left, policy, context).without([*movable.ending, *ended])
-        return cluster.place(wanted.asked) is not None
-
-    def least_priority(base: Terms) -> list[str]:
-        least = bisect_left(above, x=True, key=lambda priority: has_room(replace(base, priority=priority)))
-        return [f"--priority {above[least]}"] if least < len(above) else []
-
-    all_schedulers = "--all-schedulers"
-    others = replace(terms, all_schedulers=True)
-    helpful = [all_schedulers] if hides_others and has_room(others) else []
-    helpful += least_priority(terms)
-    if hides_others and not helpful:
-        helpful = [f"{all_schedulers} {one}" for one in least_priority(others)]
-    return f"; berth defrag {' or '.join(helpful)} may find room" if helpful else ""
-
-
-def _rollout(facts: ClusterFacts, wanted: Wanted, terms: Terms, policy: Policy, deadline: Deadline) -> str:
-    """Says that there is room after old pods of the wanted pods' own Deployment end; '' if there is none.
-
-    To delete them does not help: their ReplicaSet creates them again until the rollout has ended. Raises
-    DeadlineExceeded.
-    """
-    first = facts.pods.get(wanted.asked.pods[0].uid)
-    if first is None or not first.deployment:
-        return ""
-    old = {
-        uid
-        for uid, one in facts.pods.items()
-        if one.deployment == first.deployment
-        and one.pod.key.namespace == first.pod.key.namespace
-        and one.owner != first.owner
-    }
-    snapshot, _ = _without_kept(facts.cache.snapshot(), wanted.asked)
-    every = Terms(terms.now, None, all_schedulers=True)  # a rollout asks neither priorities nor budgets
-    movable = movable_pods(replace(facts, budgets=[]), snapshot, every)
-    own = [one for one in movable.restarts if old.issuperset(pod.uid for pod in one.pods)]
-    context = Evaluator(Features()).evaluation_context(snapshot, deadline)
-    cluster = Cluster.of(snapshot, movable.left, policy, context).without([*movable.ending, *own])
-    if not own or cluster.place(wanted.asked) is None:
-        return ""
-    return (
-        f"; the rollout of Deployment {first.pod.key.namespace}/{first.deployment} makes room if its maxUnavailable "
-        "lets it end old pods before new ones run"
-    )
 
 
 def advise_restarts(
@@ -215,7 +152,7 @@ def advise_restarts(
     deadline: Deadline,
 ) -> RestartAdvice:
     """Search until the deadline, and prove what was found."""
-    snapshot, kept = _without_kept(facts.cache.snapshot(), wanted.asked)
+    snapshot, kept = without_kept(facts.cache.snapshot(), wanted.asked)
     context = Evaluator(Features()).evaluation_context(snapshot, deadline)
     as_it_is, tried = Cluster.of(snapshot, movable.left, policy, context), list[Proved]()
     ends = _needed_ends(as_it_is, wanted.asked, movable.ending)
@@ -241,6 +178,7 @@ def advise_restarts(
     if advice.verdict is Verdict.FITS:
         found.still_waits = _without_places(wanted.asked, advice.nodes)
     elif advice.verdict in (Verdict.IMPOSSIBLE, Verdict.GAVE_UP):
+        found.reason = _why_gave_up(deadline) if advice.verdict is Verdict.GAVE_UP else ""
         with suppress(DeadlineExceeded):
             _add_reason(found, cluster, wanted.asked, movable, policy)
     elif advice.verdict is Verdict.ADVICE:
@@ -286,27 +224,6 @@ def _limits_of(found: RestartAdvice, cluster: Cluster, asked: Asked, policy: Pol
     return text + assumed_links([name for name in found.assumed_links if name not in nodes])
 
 
-def _without_kept(snapshot: Snapshot, asked: Asked) -> tuple[Snapshot, list[str]]:
-    """The snapshot without the nodes that an earlier advice reserved, which still have its taint, and these nodes.
-
-    Pods that tolerate the taint already may be those for which the nodes are reserved.
-    """
-    infos = snapshot.node_infos
-    kept = sorted(name for name, info in infos.items() if _is_kept(info.node))
-    if not kept or any(map(_tolerates, asked.pods)):
-        return snapshot, []
-    left = {name: info for name, info in infos.items() if name not in kept}
-    return hypothetical_snapshot(snapshot, left, snapshot.version), kept
-
-
-def _tolerates(pod: Pod) -> bool:
-    return any(tolerates(one, RESERVED) for one in pod.tolerations)
-
-
-def _is_kept(node: Node) -> bool:
-    return any(taint.key == RESERVED.key for taint in node.taints)
-
-
 def _plugin_pods(facts: ClusterFacts, nodes: Collection[str]) -> str:
     """Says which pods on these nodes have GPUs of a device plugin: which ones only the kubelet knows. '' for none."""
     pods = [one.pod for one in facts.pods.values() if one.pod.node_name in nodes and plugin_requests(one.pod)]
@@ -320,6 +237,14 @@ def _stays(movable: Movable, asked: Asked) -> dict[str, list[str]]:
     own = {f"{CLAIM}{key}" for pod in asked.pods for key in pod.claim_keys}
     found = {why: [name for name in names if name not in own] for why, names in movable.stays.items()}
     return {why: names for why, names in found.items() if names}
+
+
+def _why_gave_up(deadline: Deadline) -> str:
+    try:
+        deadline.check_time()
+    except DeadlineExceeded:
+        return _LATE
+    return _MANY_WAYS
 
 
 def _add_reason(found: RestartAdvice, cluster: Cluster, asked: Asked, movable: Movable, policy: Policy) -> None:
@@ -565,11 +490,11 @@ def _commands(
     The nodes keep a taint that only the wanted pods tolerate until these have their places: otherwise the restarted
     pods, which their owners create at once, may take the nodes first.
     """
-    fresh = [name for name in reserved if not _is_kept(snapshot.node_infos[name].node)]
+    fresh = [name for name in reserved if not is_kept(snapshot.node_infos[name].node)]
     if fresh:
         yield f"kubectl taint nodes {' '.join(map(quote, fresh))} {RESERVED.key}=:{RESERVED.effect}"
     if not wanted.is_new:
-        yield from (_tolerate(pod) for pod in wanted.pods if not _tolerates(pod))
+        yield from (_tolerate(pod) for pod in wanted.pods if not tolerates_taint(pod))
     pods = chain.from_iterable(one.pods for one in advice.restarts)
     # If nodes where pods end are not reserved, the pods should end together, as in the proof: no command waits.
     option = "" if _freed(advice, snapshot) <= frozenset(reserved) else " --wait=false"

@@ -29,7 +29,7 @@ def headline(found: Assessment) -> Iterator[str]:
     parts = [one for one in found.fleet.products if one.parts]
     fleet = f"{counted(found.nodes, 'node')}, {counted(sum(one.gpus for one in products), 'GPU')}"
     if parts:
-        fleet += f" and {counted(sum(one.gpus for one in parts), 'part')} of GPUs"
+        fleet += f" and {_in_parts(parts)}"
     if found.uncounted_nodes:
         fleet += f", without those of {counted(found.uncounted_nodes, 'node')} that cannot be counted"
     if "ResourceSlice" in found.unread:
@@ -64,6 +64,13 @@ def headline(found: Assessment) -> Iterator[str]:
         yield f"Berth's decisions are those of the policy of {found.policy}."
 
 
+def _in_parts(parts: Sequence[ProductState]) -> str:
+    devices, cards = sum(one.gpus for one in parts), [one.cards for one in parts if one.cards is not None]
+    if len(cards) < len(parts):
+        return f"{counted(devices, 'part')} of GPUs"
+    return f"{counted(sum(cards), 'GPU')} in {counted(devices, 'MIG device or partition', 'MIG devices or partitions')}"
+
+
 def _free_in_words(products: Sequence[ProductState]) -> Iterator[str]:
     """How many GPUs are free, and how many of these are of no use. Stranded GPUs of a device plugin are not known."""
     free, closed = sum(one.free for one in products), sum(one.closed for one in products)
@@ -96,10 +103,11 @@ def _amount(value: float | None) -> str:
 
 def product_cells(one: ProductState, *, is_known: bool = True) -> list[str]:
     """The cells of a product. `is_known`: whether the claims are."""
+    gpus = f"{one.gpus:,}" + (f" of {counted(one.cards, 'GPU')}" if one.cards is not None else "")
     if not (is_known or one.counted):
-        return [one.product, f"{one.nodes:,}", f"{one.gpus:,}", *("not known",) * 5]
+        return [one.product, f"{one.nodes:,}", gpus, *("not known",) * 5]
     used = one.allocated + one.shared + one.drifting + one.unhealthy
-    counts = [f"{count:,}" for count in (one.nodes, one.gpus, one.free, one.closed, used)]
+    counts = [f"{one.nodes:,}", gpus, *(f"{count:,}" for count in (one.free, one.closed, used))]
     if one.unknown:
         counts[2] += f", {one.unknown:,} not known"
     largest = "not known" if one.largest_set is None else str(one.largest_set or "-")

@@ -32,6 +32,7 @@ from extender.topology.link_knowledge import unknown_links, unread
 from extender.topology.sets import largest_joined
 
 DEFAULT = "default-scheduler"  # of pods that name none
+CLASS = "gpu.nvidia.com"
 _NAME = "wanted"
 _NAMED = 3  # groups in a sentence
 _PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
@@ -47,6 +48,7 @@ class Wanted:
     group: GroupKey | None = None
     belong_to: frozenset[Hashable] = frozenset()  # see PodFacts.belongs_to
     schedulers: frozenset[str] = frozenset()
+    shape: Shape | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class Shape:
     gpus: int
     pods: int = 1
     level: str = ""
-    class_name: str = "gpu.nvidia.com"
+    class_name: str = CLASS
     selector: str = ""  # CEL, of each device
     product: str = ""  # of which the selector lets only such devices through, in words
 
@@ -199,6 +201,11 @@ def _waiting(facts: ClusterFacts, pods: Sequence[Pod], text: str) -> Wanted:
         belong_to=frozenset().union(*(one.belongs_to for one in known.values())),
         schedulers=frozenset(one.pod.scheduler or DEFAULT for one in known.values()),
     )
+
+
+def wanted_shape(shape: Shape, snapshot: Snapshot) -> Wanted:
+    """The pods of a shape."""
+    return replace(wanted_objects(shape.objects(), snapshot, shape.text), shape=shape)
 
 
 def wanted_objects(objects: Sequence[Json], snapshot: Snapshot, text: str = "") -> Wanted:

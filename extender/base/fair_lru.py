@@ -88,7 +88,7 @@ class FairLRU(Generic[Key, Value]):
             del self._namespaces[entry.namespace], self._sizes[entry.namespace]
         return entry.value
 
-    def take_turn(self) -> tuple[Key, Value] | None:
+    def pop_next(self) -> tuple[Key, Value] | None:
         """Remove and return the least recently used value of the next namespace; None if the cache is empty."""
         namespace = next(iter(self._namespaces), None)
         if namespace is None:

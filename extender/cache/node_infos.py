@@ -145,7 +145,7 @@ class NodeInfoBuilder:
         state = self._state(self._allocation_signatures.of(key), hardware, own_signature, shared)
         if shared is not None:
             use = AllocatedState({**pools, **common}, use.counters)
-            for position, (first, _) in enumerate(found.shared_parts):
+            for position, (first, _) in enumerate(found.shared_pools):
                 busy |= shared.busy[position] << first
                 held |= shared.held[position] << first
         return NodeInfo(
@@ -199,9 +199,9 @@ class NodeInfoBuilder:
     def shared_use(self, group: PoolGroup) -> SharedUse:
         """The current use of the shared pools of a group."""
         allocated_devices = self._allocated_devices
-        pools = {part.key: allocated_devices.pool(part.key) for part in group.parts}
-        busy = tuple(pools[part.key].taken_of(part) for part in group.parts)
-        held = tuple(part.mask(pools[part.key].held) & taken for part, taken in zip(group.parts, busy, strict=True))
+        pools = {pool.key: allocated_devices.pool(pool.key) for pool in group.pools}
+        busy = tuple(pools[pool.key].taken_of(pool) for pool in group.pools)
+        held = tuple(pool.mask(pools[pool.key].held) & taken for pool, taken in zip(group.pools, busy, strict=True))
         shares = tuple(digest(sorted_shares(use)) if use.shares else b"" for use in pools.values())
         key = group, tuple(use.taken for use in pools.values()), shares, held
         found = self._shared_uses.get(key)
@@ -278,7 +278,7 @@ class NodeInfoBuilder:
             partitions = known.partitions if known is not None and is_same else partitions_of(found)
             locality = self._locality_of(found, fabric, gpu_bits)
             hardware_signature = self._hardware_signature(found, fabric, gpu_bits, partitions, locality)
-            seen = hardware_signature, tuple(part.attributes for _, part in found.parts)
+            seen = hardware_signature, tuple(pool.attributes for _, pool in found.pool_devices)
             attribute_signature = self._attribute_signatures.of(seen)
             known = self._hardware[node.name] = _Hardware(
                 found,
@@ -297,11 +297,11 @@ class NodeInfoBuilder:
         return known
 
     def _group(self, found: Inventory) -> PoolGroup | None:
-        parts = tuple(part for _, part in found.shared_parts)
-        key = tuple(part.shared for part in parts)
+        pools = tuple(pool for _, pool in found.shared_pools)
+        key = tuple(pool.shared for pool in pools)
         group = self._groups.get(key)
-        if group is None and parts:
-            group = self._groups[key] = PoolGroup(parts)
+        if group is None and pools:
+            group = self._groups[key] = PoolGroup(pools)
         return group
 
     def _fabric(
@@ -347,7 +347,7 @@ class NodeInfoBuilder:
         partitions: Partitions | None,
         locality: Locality | None,
     ) -> Interned:
-        devices = tuple(part.hardware for _, part in found.parts)
+        devices = tuple(pool.hardware for _, pool in found.pool_devices)
         fabric_key: object = None
         if fabric is not None:
             states = tuple((gpu.healthy, gpu.note) for gpu in fabric.gpus)
@@ -372,10 +372,10 @@ def _parents(found: Inventory) -> frozenset[str]:
     """The UUIDs of the GPUs that the node's drivers publish in parts (MIG)."""
     return frozenset(
         uuid
-        for _, part in found.parts
-        if driver_of(part.key.driver).kind == GPU
-        for pool_device in part.devices
-        if (uuid := parent_of(pool_device.device, part.key.driver))
+        for _, pool in found.pool_devices
+        if driver_of(pool.key.driver).kind == GPU
+        for pool_device in pool.devices
+        if (uuid := parent_of(pool_device.device, pool.key.driver))
     )
 
 
@@ -567,8 +567,8 @@ def _in_state(old: NodeInfo, state: NodeState) -> NodeInfo:
     """The NodeInfo with the use of shared pools from its new state."""
     use, busy, held = state.shared, old.busy, old.held
     assert use is not None, "only states with shared pools move as a whole"
-    for position, (first, part) in enumerate(old.inventory.shared_parts):
-        others = ~(((1 << len(part.devices)) - 1) << first)
+    for position, (first, pool) in enumerate(old.inventory.shared_pools):
+        others = ~(((1 << len(pool.devices)) - 1) << first)
         busy = busy & others | use.busy[position] << first
         held = held & others | use.held[position] << first
     allocated_state = AllocatedState({**old.allocated_state.pools, **use.pools}, old.allocated_state.counters)
@@ -579,5 +579,5 @@ def _to_follow(inventory: Inventory | None) -> list[PoolKey]:
     """The pools of the node that have slices for several nodes, and that `use_shared` does not cover."""
     if inventory is None:
         return []
-    shared = {part.key for _, part in inventory.shared_parts}
+    shared = {pool.key for _, pool in inventory.shared_pools}
     return [pool.key for pool in inventory.pools if pool.names_no_node and pool.key not in shared]

@@ -27,7 +27,7 @@ from extender.cli.assess_screen import AssessmentScreen
 from extender.cli.cluster_objects import from_cluster, from_files, used_policy
 from extender.cli.console_client import NAMESPACE, BerthNamespace
 from extender.cli.logs import set_up_logging
-from extender.cli.options import Context, Kubeconfig, Output, needs
+from extender.cli.options import Context, Kubeconfig, Output, require_option
 from extender.cli.output import Screen, say, say_json, table_screen
 from extender.files import name_of, write_file
 
@@ -69,12 +69,12 @@ def assess_command(
     """Say what Berth would do on a cluster where it is not installed.
 
     It only reads. --fail-below compares the percentage of the best sets' bandwidth (bandwidth.share). Exit code 1 also
-    if that, or the GPUs of any pod, are not known.
+    if that, or the set of a pod with several GPUs, is not known.
 
     Example: berth assess --kubeconfig ~/.kube/config --html assessment.html
     """
     set_up_logging("error")  # each bind of the replay would write a line
-    needs(save, "--save", ("--anonymise", anonymise))
+    require_option(save, "--save", ("--anonymise", anonymise))
     objects, refused, where, is_live, of_files = from_files(files) if files else from_cluster(kubeconfig, context)
     used = used_policy(policy, kubeconfig, context, berth_namespace, is_live=is_live)
     saved = list(anonymised(objects, used.policy.group_levels)) if anonymise else objects
@@ -114,9 +114,9 @@ def _failure(found: Assessment, least: float) -> str:
     if found.unread_pods:
         which = counted(found.unread_pods, "running pod has", "running pods have")
         return f"{which} GPUs that are not known: see `what is not known`"
-    if unknown := found.plugin_pods + found.shared_pods:
+    if unknown := found.plugin_several + found.shared_several:  # one GPU alone has no set
         which = counted(unknown, "pod has", "pods have")
-        return f"{which} GPUs of a device plugin: which ones only the kubelet knows"
+        return f"{which} several GPUs of a device plugin: which ones only the kubelet knows"
     share, pods = found.bandwidth.share, found.bandwidth.pods
     if pods and share is None:
         return f"the links of none of {counted(pods, 'pod')} with several GPUs are known"

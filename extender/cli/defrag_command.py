@@ -34,6 +34,7 @@ from extender.assess.wanted_pods import (
     wanted_group,
     wanted_objects,
     wanted_pod,
+    wanted_shape,
 )
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted
@@ -211,10 +212,10 @@ def _wanted(
     elif file:
         yield wanted_objects([obj for _, obj in checked_files(list(file))], snapshot)
     elif shape is not None:
-        yield wanted_objects(shape.objects(), snapshot, shape.text)
+        yield wanted_shape(shape, snapshot)
     else:
         for one in largest_shapes(snapshot):
-            yield wanted_objects(one.objects(), snapshot, one.text)
+            yield wanted_shape(one, snapshot)
 
 
 def _check_class(terms: Terms, wanted: Wanted) -> Wanted:

@@ -9,14 +9,14 @@ from typing import NamedTuple
 import orjson
 import typer
 
-from extender.api.documents import DocumentPart, parts_of, text_of
+from extender.api.documents import Document, documents_of, text_of
 from extender.api.fields import Json, inner, need
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted, one_line
 from extender.cli.output import say
 from extender.files import name_of, read_file
 from extender.lint import LintFinding, Placed, check_manifests
-from extender.manifests import objects_of_part, objects_or_faults
+from extender.manifests import objects_of_document, objects_or_faults
 from extender.policy import MAX_POLICY_BYTES, Policy, PolicyError, load_policy
 
 _LINE_BYTES = 4096
@@ -57,17 +57,17 @@ def read_manifests(paths: Iterable[Path]) -> Manifests:
     for path in paths:
         before = len(raw) + len(found) + len(unreadable)
         try:
-            pieces = parts(path)
+            pieces = _documents(path)
         except WireError as error:
             unreadable.append(error)
             continue
-        for part in pieces:
+        for document in pieces:
             try:
-                for item in objects_or_faults(part):
+                for item in objects_or_faults(document):
                     if isinstance(item, WireError):
                         found.append(LintFinding("error", item.path, item.problem))
                     else:
-                        raw.append((part.where, item))
+                        raw.append((document.where, item))
             except WireError as error:
                 unreadable.append(error)
         if before == len(raw) + len(found) + len(unreadable):
@@ -96,18 +96,18 @@ def print_findings(found: list[LintFinding], output: str, *, to_stderr: bool, fi
 def documents(path: Path) -> Iterator[Json]:
     """Yield the objects of a file and the items of its lists. Raises WireError if it is unreadable or has none."""
     is_empty = True
-    for part in parts(path):
-        for obj in objects_of_part(part):
+    for document in _documents(path):
+        for obj in objects_of_document(document):
             is_empty = False
             yield obj
     if is_empty:
         raise WireError(name_of(path), "holds no Kubernetes objects")
 
 
-def parts(path: Path) -> list[DocumentPart]:
+def _documents(path: Path) -> list[Document]:
     """Return the documents of a file; a fault in one leaves the others readable. Raises WireError."""
     where = name_of(path)
-    return parts_of(text_of(read_file(path), where), where)
+    return documents_of(text_of(read_file(path), where), where)
 
 
 def policy_of(path: Path) -> Policy:
@@ -124,7 +124,7 @@ def policy_text(path: Path) -> str:
     text = text_of(read_file(path, _MAX_MANIFEST_BYTES), where)
     found = [text]
     if "ConfigMap" in text:
-        objects = [obj for part in parts_of(text, where) for obj in objects_of_part(part)]
+        objects = [obj for document in documents_of(text, where) for obj in objects_of_document(document)]
         found = [_policy_in(obj, where) for obj in objects if obj.get("kind") == "ConfigMap"] or found
     if len(found) > 1:
         raise WireError(where, f"holds {len(found)} ConfigMaps where one policy is expected")

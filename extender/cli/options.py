@@ -74,7 +74,7 @@ def check_namespace(namespace: str, *, everywhere: bool = False) -> None:
         raise WireError("--all-namespaces", f"does not go with --namespace {namespace}")
 
 
-def needs(chosen: object, option: str, *others: tuple[str, object]) -> None:
+def require_option(chosen: object, option: str, *others: tuple[str, object]) -> None:
     """Raise WireError if one of `others`, (option, value) pairs, is given without the option that they need."""
     for name, value in others:
         if value and chosen is None:
@@ -87,9 +87,9 @@ def parse_tls(
     """Return the TLS settings; None without a certificate. Raises WireError if an option lacks the one it needs."""
     from extender.entry.listening import Tls  # the server: most commands run without it
 
-    needs(client_ca, "--client-ca", ("--client-name", client_name))
-    needs(certificate, "--tls-cert", ("--tls-key", key), ("--client-ca", client_ca))
-    needs(key, "--tls-key", ("--tls-cert", certificate))
+    require_option(client_ca, "--client-ca", ("--client-name", client_name))
+    require_option(certificate, "--tls-cert", ("--tls-key", key), ("--client-ca", client_ca))
+    require_option(key, "--tls-key", ("--tls-cert", certificate))
     return Tls(certificate, key, client_ca, client_name) if certificate is not None and key is not None else None
 
 

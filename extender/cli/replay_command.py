@@ -16,7 +16,7 @@ from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted
 from extender.cli.logs import set_up_logging
 from extender.cli.object_files import documents, policy_of
-from extender.cli.options import Columns, Output, needs
+from extender.cli.options import Columns, Output, require_option
 from extender.cli.output import Screen, say, say_json, table_screen
 from extender.files import name_of, write_file
 from extender.policy import Policy
@@ -132,7 +132,7 @@ def _say_notes(path: Path, notes: Counter[str]) -> None:
 
 def named_fleet(nodes: str, snapshot: Path | None, jobs: Sequence[Job], *, is_emptied: bool = False) -> Fleet:
     """The fleet of --nodes and --snapshot. Raises WireError that names the option or the file."""
-    needs(snapshot, "--snapshot", ("--emptied", is_emptied))
+    require_option(snapshot, "--snapshot", ("--emptied", is_emptied))
     if not nodes and snapshot is None:
         raise WireError("--nodes", "is missing: give --nodes, --snapshot, or both")
     is_list = nodes.endswith(".csv")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from extender.base.text_limits import counted
 from extender.cli.console_client import SERVER
 from extender.cli.logs import set_up_logging
 from extender.cli.object_files import policy_of
-from extender.cli.options import PORTS, Columns, needs, parse_listen
+from extender.cli.options import PORTS, Columns, parse_listen, require_option
 from extender.cli.output import Screen
 from extender.cli.replay_command import named_fleet, named_jobs, time_text
 from extender.cli.restart_advisor import restart_advisor
@@ -31,8 +31,8 @@ from extender.entry.all_in_one import both
 from extender.explain.fleet_rows import LargeJob, fleet_stats, large_jobs
 from extender.gangs.gang import gang_minimum
 from extender.policy import Policy
-from extender.replay import Fleet, Job, JobPlayer
-from extender.sandbox import ApiError, Cluster, Scheduler, carried_machines, listening, write_kubeconfig
+from extender.replay import Fleet, Job, JobPlayer, fleet_of
+from extender.sandbox import ApiError, Cluster, MachineNode, Scheduler, carried_machines, listening, write_kubeconfig
 from extender.sandbox.examples import (
     Expectation,
     GangPlacement,
@@ -82,9 +82,10 @@ _MAX_NAMED = 10  # jobs that wait, with their reasons
 
 @dataclass(frozen=True)
 class _World:
-    """What a run has. `fleet` is None for the built-in one; then `examples` are placed, unless there are jobs."""
+    """What a run has. `examples` are placed, unless there are jobs. `is_own`: the fleet is not the built-in one."""
 
-    fleet: Fleet | None
+    fleet: Fleet
+    is_own: bool
     policy: Policy
     examples: Path | None
     jobs: Sequence[Job]
@@ -121,18 +122,19 @@ def run_command(
     Example: berth run --once
     """
     set_up_logging("error")  # the table shows the result, and /v1/explain every decision
-    needs(jobs, "--jobs", ("--speed", speed is not None), ("--columns", columns))
+    require_option(jobs, "--jobs", ("--speed", speed is not None), ("--columns", columns))
     if jobs is not None and examples is not None:
         raise WireError("--jobs", "does not go with --examples: give one of them")
     if speed is not None and not 0 < speed <= _MAX_SPEED:  # also for NaN
         raise WireError("--speed", f"must be a number above 0, at most {_MAX_SPEED:.0f}, is {speed:g}")
     file = named_jobs(jobs, columns) if jobs is not None else None
     read = file.jobs if file is not None else ()
-    fleet = named_fleet(nodes, None, read) if nodes else None
+    fleet = named_fleet(nodes, None, read) if nodes else fleet_of(list(_machines()), jobs=read)
     chosen = policy_of(policy) if policy is not None else Policy()
-    if file is not None and fleet is not None:
+    if file is not None:
         file.check(fleet.classes, [chosen])
-    world = _World(fleet, chosen, examples or (None if nodes else carried_examples()), read, speed or _SPEED)
+    shown = examples or (None if nodes else carried_examples())
+    world = _World(fleet, bool(nodes), chosen, shown, fleet.adapted(read), speed or _SPEED)
     try:
         code = asyncio.run(_run(world, (listen, console), api_port, once=once))
     except WireError as error:
@@ -172,7 +174,7 @@ async def _running(world: _World, listen: tuple[str, str], api_port: int, consol
     """The cluster with its fleet, Berth and the scheduler."""
     verbs, pages = parse_listen(listen[0]), parse_listen(listen[1], "--console")
     cluster = Cluster()
-    console.print(f"{_add_fleet(cluster, world.fleet)}\n")
+    console.print(f"{_add_fleet(cluster, world)}\n")
     async with (
         cluster.serving(port=api_port) as api_url,
         both(api_url, world.policy, advisor=restart_advisor) as (app, console_app),
@@ -266,23 +268,27 @@ def _progress(player: JobPlayer) -> str:
     )
 
 
-def _add_fleet(cluster: Cluster, fleet: Fleet | None) -> str:
-    """Add the objects of a fleet; or the nodes of FLEET, and the pods that hold the GPUs in BUSY. Describe them."""
-    if fleet is not None:
-        own = [obj for obj in fleet.objects if obj["kind"] != "DeviceClass"]  # the cluster has the classes
-        for obj in own:
-            cluster.apply(obj)
-        return f"Your fleet: {counted(sum(obj['kind'] == 'Node' for obj in own), 'node')}."
+def _machines() -> Iterator[MachineNode]:
+    """The nodes of FLEET."""
     machines = carried_machines()
     for kind, count in FLEET.items():
         for number in range(1, count + 1):
             nodes = NODES_PER_CLIQUE.get(kind)
             labels = {Policy().group_levels[0]: f"nvl72-{(number - 1) // nodes + 1}"} if nodes else {}
-            cluster.add_node(f"{kind}-{number}", machines[kind], labels)
+            yield MachineNode(f"{kind}-{number}", machines[kind], labels)
+
+
+def _add_fleet(cluster: Cluster, world: _World) -> str:
+    """Add the objects of the fleet, and to the built-in one the pods that hold the GPUs in BUSY. Describe them."""
+    own = [obj for obj in world.fleet.objects if obj["kind"] != "DeviceClass"]  # the cluster has the classes
+    for obj in own:
+        cluster.apply(obj)
+    nodes = sum(obj["kind"] == "Node" for obj in own)
+    if world.is_own:
+        return f"Your fleet: {counted(nodes, 'node')}."
     for node, gpus in BUSY.items():
         cluster.occupy(node, gpus)
-    nodes, held = sum(FLEET.values()), sum(map(len, BUSY.values()))
-    return f"A crowded fleet: {nodes} nodes of {len(FLEET)} kinds; other pods hold {held} GPUs."
+    return f"A crowded fleet: {nodes} nodes of {len(FLEET)} kinds; other pods hold {sum(map(len, BUSY.values()))} GPUs."
 
 
 def _print_report(console: Screen, rows: list[Row], gangs: list[GangRow], large: list[LargeJob]) -> None:

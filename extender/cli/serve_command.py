@@ -8,7 +8,15 @@ from typing import Annotated
 import typer
 
 from extender.cli.logs import Form, Level, set_up_logging
-from extender.cli.options import HOST_HELP, PAGE_FILE_HELP, Kubeconfig, needs, parse_listen, parse_tls, parse_url
+from extender.cli.options import (
+    HOST_HELP,
+    PAGE_FILE_HELP,
+    Kubeconfig,
+    parse_listen,
+    parse_tls,
+    parse_url,
+    require_option,
+)
 from extender.entry.listening import Pages
 from extender.entry.serve_process import Listen, serve
 from extender.serve import Traces
@@ -68,7 +76,7 @@ def serve_command(
     address = parse_listen(probes, "--probes") if probes is not None else None
     where = Listen(parse_listen(listen), address, parse_tls(tls_cert, tls_key, client_ca, client_name))
     of_console = (("--page-token-file", page_token_file), ("--page-host", page_host))
-    needs(console, "--console", *of_console)
+    require_option(console, "--console", *of_console)
     to = None
     if console is not None:
         from extender.cli.restart_advisor import restart_advisor  # here, so that serve alone loads no console

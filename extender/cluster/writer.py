@@ -10,10 +10,10 @@ from typing import TypeVar
 
 import structlog
 
+from extender.api.asked_subgroups import CPU_ANNOTATION, GROUP_PART_ANNOTATION, PodMark
 from extender.api.claim_specs import ClaimSpec, encode_simple_spec
 from extender.api.device_classes import IMPLICIT_RESOURCE_PREFIX, decode_class, extended_resources
 from extender.api.fields import Json, decode_readable
-from extender.api.group_parts import CPU_ANNOTATION, PART_ANNOTATION, PodMark
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import GroupKey
 from extender.api.pods import Pod, decode_bound_pod, decode_pod
@@ -166,8 +166,8 @@ class Writer:
             return claim
         finalizers = claim.finalizers if FINALIZER in claim.finalizers else (*claim.finalizers, FINALIZER)
         annotations = {ALLOCATOR_ANNOTATION: self.identity, GROUP_ANNOTATION: mark.group or None}
-        if mark.part or claim.part:
-            annotations[PART_ANNOTATION] = mark.part or None
+        if mark.group_part or claim.group_part:
+            annotations[GROUP_PART_ANNOTATION] = mark.group_part or None
         if mark.cpu or claim.cpu:
             annotations[CPU_ANNOTATION] = f"{mark.cpu}m" if mark.cpu else None
         return await self._merge(claim, {"finalizers": list(finalizers), "annotations": annotations})

@@ -7,7 +7,7 @@ from extender.console.console_service import Console, ConsoleCluster
 from extender.console.decision_history import DecisionHistory
 from extender.console.explainer import Brief, Explainer, UnknownGroup, UnknownPod, WhatIf, to_json
 from extender.console.forked_call import ForkedCallFailed
-from extender.console.questions import Questions, TooManyQuestions, Turns
+from extender.console.questions import PacedLock, Questions, TooManyQuestions
 from extender.console.restart_questions import BUDGETS_PATH, NO_BUDGETS, RestartAdvisor
 
 __all__ = [
@@ -19,10 +19,10 @@ __all__ = [
     "DecisionHistory",
     "Explainer",
     "ForkedCallFailed",
+    "PacedLock",
     "Questions",
     "RestartAdvisor",
     "TooManyQuestions",
-    "Turns",
     "UnknownGroup",
     "UnknownPod",
     "WhatIf",

@@ -40,7 +40,7 @@ class Auditor:
         self._reported: set[Finding] = set()
         self._log = structlog.get_logger("berth.audit")
         self.findings: list[Finding] = []
-        self.differing = 0  # claims that differed between the cache and the last fresh list
+        self.differing = 0  # berth_audit_drift: claims that differed between the cache and the last fresh list
         self.rounds = 0
 
     async def run(self) -> None:

@@ -70,7 +70,7 @@ class DecisionHistory:
         self._entries: FairLRU[str, DecidedPod] = FairLRU(_MAX_PODS)
         self.version = 0  # grows with every change
         self.joined = 0  # pods bound with two GPUs or more
-        self.joined_share = 0.0  # sum of their ratios of ring bandwidth to the best ring bandwidth in the fleet
+        self.joined_share = 0.0  # sum of their berth_bandwidth_ratio: ring bandwidth to the best one in the fleet
 
     def record_decision(self, pod: ObjectKey, uid: str, decision: Decision, claims: Iterable[ObjectKey] = ()) -> None:
         """Add the decision about a bound pod with these claims."""

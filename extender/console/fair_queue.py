@@ -39,7 +39,7 @@ class FairQueue(Generic[Key, Value]):
 
     async def take(self) -> tuple[Key, Value]:
         """Wait for a value, and remove it: the oldest one of the next namespace."""
-        while (following := self._waiting.take_turn()) is None:
+        while (following := self._waiting.pop_next()) is None:
             self._queued.clear()
             await self._queued.wait()
         return following

@@ -3,7 +3,7 @@
 A question passes these steps, and none of them blocks the event loop for long:
 
 1. `read` parses its body in a thread.
-2. `Turns` lets one question in at a time. The next one starts after a pause, as long as this one blocked the loop.
+2. `PacedLock` lets one question in at a time. The next one starts after a pause, as long as this one blocked the loop.
 3. What the cache lacks is read from the API server: the bound members of a group (`_BoundMembers`), or a bound pod.
 4. The Explainer answers with a small limit of work in the event loop; its results stay for later questions. If that is
    not enough, it answers again in a forked child process, on a copy of the cache.
@@ -54,16 +54,16 @@ class Reads(Protocol):
         """For each group of a namespace, UID to node of its bound pods."""
 
 
-class Turns:
+class PacedLock:
     """One caller runs at a time, and at most `most` others wait. An error says their number and `what` they are.
 
-    After a turn, other work has the event loop for `blocked` seconds: the turn writes for how long it blocked the loop.
+    After a caller, other work has the event loop for `blocked` seconds: the caller writes how long it blocked the loop.
     """
 
     def __init__(self, most: int, what: str) -> None:
         self._most = most
         self._what = what
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._waiting = 0
         self.blocked = 0.0
 
@@ -74,12 +74,12 @@ class Turns:
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[None]:
-        """Wait for the turn. Raises TooManyQuestions."""
+        """Wait for the lock. Raises TooManyQuestions."""
         if self.full:
             raise TooManyQuestions(self.full)
         self._waiting += 1
         try:
-            await self._turn.acquire()
+            await self._lock.acquire()
         finally:
             self._waiting -= 1
         with self._running():
@@ -87,8 +87,8 @@ class Turns:
 
     @asynccontextmanager
     async def one_of_berth(self) -> AsyncIterator[None]:
-        """Wait for the turn, however many wait: no user asks, so it takes no place of a user."""
-        await self._turn.acquire()
+        """Wait for the lock, however many wait: no user asks, so it takes no place of a user."""
+        await self._lock.acquire()
         with self._running():
             yield
 
@@ -98,7 +98,7 @@ class Turns:
         try:
             yield
         finally:  # the pause begins after the answer
-            asyncio.get_running_loop().call_later(self.blocked, self._turn.release)
+            asyncio.get_running_loop().call_later(self.blocked, self._lock.release)
 
 
 class Questions:
@@ -116,7 +116,7 @@ class Questions:
         self._reads = reads
         self._refreshed = refreshed
         self._bound_members = _BoundMembers(explainer.cache, reads, refreshed)
-        self._turns, self._parsing = (Turns(_MAX_WAITING, "questions wait for their explanation") for _ in range(2))
+        self._lock, self._parsing = (PacedLock(_MAX_WAITING, "questions wait for their explanation") for _ in range(2))
 
     async def read(self, parse: Callable[[], T]) -> T:
         """The result of `parse`, which reads a question. It runs in a thread, one question at a time.
@@ -128,12 +128,12 @@ class Questions:
 
     async def in_turn(self, work: Callable[[], T]) -> T:
         """The result of a function that blocks the event loop for a moment. Raises TooManyQuestions."""
-        async with self._turns.one():
+        async with self._lock.one():
             return await self._answer(lambda _: work(), WORK_SECONDS)
 
     async def pod(self, key: ObjectKey, what_if: WhatIf) -> Json:
         """Explain a pod that exists. Raises UnknownPod, TooManyQuestions, or as `forked`."""
-        async with self._turns.one():
+        async with self._lock.one():
             await self._refreshed()
             pod = self.explainer.waiting_pod(key)
             membership = pod.membership if pod is not None else None
@@ -160,7 +160,7 @@ class Questions:
 
     async def group(self, key: ObjectKey, scenario: Scenario) -> list[Json]:
         """Explain the groups of this name. Raises UnknownGroup, TooManyQuestions, or as `forked`."""
-        async with self._turns.one():
+        async with self._lock.one():
             await self._refreshed()
             groups = groups_named(self.explainer.cache.snapshot(), key.namespace, key.name)
             async with self._bound_members.known(groups) as members:
@@ -170,14 +170,14 @@ class Questions:
 
     async def hypothetical(self, given: Hypothetical, what_if: WhatIf) -> list[Json]:
         """The list of Explainer.hypothetical. Raises TooManyQuestions, WireError, or as `forked`."""
-        async with self._turns.one():
+        async with self._lock.one():
             return await self._answer(
                 lambda seconds: list(self.explainer.hypothetical(given, what_if, seconds)), WORK_SECONDS
             )
 
     async def brief(self, uid: str, seconds: float) -> Brief | None:
         """See Explainer.brief."""
-        async with self._turns.one_of_berth():
+        async with self._lock.one_of_berth():
             return await self._answer(partial(self.explainer.brief, uid), seconds)
 
     async def _answer(self, explain: Callable[[float], T], work_seconds: float) -> T:
@@ -191,8 +191,8 @@ class Questions:
         try:
             found = explain(seconds)
         finally:
-            self._turns.blocked = clock() - began
-        if self._turns.blocked < seconds or seconds == work_seconds:
+            self._lock.blocked = clock() - began
+        if self._lock.blocked < seconds or seconds == work_seconds:
             return found
         return await forked(partial(explain, work_seconds), work_seconds + _MORE_SECONDS)
 

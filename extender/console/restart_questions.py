@@ -24,7 +24,7 @@ from extender.cache import ClusterCache
 from extender.cluster import ApiClient, ClusterError, pages
 from extender.console.explainer import Explainer
 from extender.console.forked_call import forked
-from extender.console.questions import Turns, Wait
+from extender.console.questions import PacedLock, Wait
 from extender.policy import Policy
 
 NO_BUDGETS = "which pods they protect is not known, and kubectl delete does not ask them"
@@ -57,7 +57,7 @@ class RestartQuestions:
         self._client = client
         self._explainer = explainer
         self._refreshed = refreshed
-        self._turns = Turns(_MAX_WAITING, "questions wait for their advice")
+        self._lock = PacedLock(_MAX_WAITING, "questions wait for their advice")
 
     async def advice(self, key: ObjectKey, *, is_group: bool) -> Json:
         """What to restart, as `berth defrag --output json` prints it.
@@ -67,7 +67,7 @@ class RestartQuestions:
         """
         if self.advisor is None:
             raise BerthError("this console gives no advice on restarts: berth defrag does")
-        async with self._turns.one():
+        async with self._lock.one():
             advisor = self.advisor(self._explainer.cache)
             unknown = await self._read(advisor)
             await self._refreshed()

@@ -114,7 +114,7 @@ def again(restart: Restart) -> Asked:
             devices=(),
             allocator="",
             group="",
-            part="",
+            group_part="",
             extended=False,
             owner_pod_uid=renewed.get(claim.owner_pod_uid, claim.owner_pod_uid),
         )

@@ -66,9 +66,9 @@ def shown_bits(node_info: NodeInfo) -> list[int]:
     shown = [bit for bit in node_info.gpu_bits if bit >= 0]
     others = [
         (first + position, device.device, device.id)
-        for first, part in found.parts
-        if driver_of(part.key.driver).kind == GPU
-        for position, device in enumerate(part.devices)
+        for first, pool in found.pool_devices
+        if driver_of(pool.key.driver).kind == GPU
+        for position, device in enumerate(pool.devices)
         if found.reachable >> first + position & 1 and first + position not in node_info.gpu_bits
     ]
     if not others:
@@ -112,10 +112,10 @@ def other_devices(node_info: NodeInfo) -> list[Json]:
 def _other_masks(node_info: NodeInfo) -> dict[str, int]:
     """Driver to mask of its devices that the node can use, without the drivers of GPUs."""
     masks: dict[str, int] = {}
-    for first, part in node_info.inventory.parts:
-        driver = part.key.driver
+    for first, pool in node_info.inventory.pool_devices:
+        driver = pool.key.driver
         if driver_of(driver).kind != GPU:
-            mask = ((1 << len(part.devices)) - 1) << first & node_info.inventory.reachable
+            mask = ((1 << len(pool.devices)) - 1) << first & node_info.inventory.reachable
             masks[driver] = masks.get(driver, 0) | mask
     return masks
 

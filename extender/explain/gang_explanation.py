@@ -24,7 +24,6 @@ from extender.api.pods import SCHEDULER, Pod
 from extender.api.reasons import Code, Reason
 from extender.base.deadline import DeadlineExceeded
 from extender.base.text_limits import counted, error_line, first_few
-from extender.explain.gang_part_rooms import planned_parts
 from extender.explain.gang_question import (
     ExplainedMember,
     GangExplanation,
@@ -36,6 +35,7 @@ from extender.explain.gang_question import (
     where,
 )
 from extender.explain.gang_refusal import gang_refusal
+from extender.explain.subgroup_rooms import planned_subgroups
 from extender.gangs.domains import NODE
 from extender.gangs.gang import Gang, disagreement, gang_minimum, gang_of, lacking_object, placed_members
 from extender.gangs.gang_problem import (
@@ -157,7 +157,7 @@ def _explain(
         for size in plan_sizes(gang, members):
             result = question.plan(question.problem(size))
             if isinstance(result, GangPlan):
-                parts = planned_parts(question.problem(size), result, snapshot)
+                parts = planned_subgroups(question.problem(size), result, snapshot)
                 return replace(_fits(found, members.first(size), result, snapshot), parts=parts)
         assert isinstance(result, GangShortage)
         result = most_room(question.problem(gang.missing), result, question.plan)

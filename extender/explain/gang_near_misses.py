@@ -125,8 +125,8 @@ def less_constrained(question: GangQuestion) -> Iterator[tuple[GangProblem, str]
     if problem.topology_label:
         wanted = f"without the constraint to one value of {problem.topology_label}"
         yield replace(problem, topology_label=""), wanted
-    if problem.parts:
-        yield replace(problem, parts=()), "without its slices and sub-groups"
+    if problem.subgroups:
+        yield replace(problem, subgroups=()), "without its slices and sub-groups"
 
 
 def _by_constraint(question: GangQuestion) -> Iterator[GangNearMiss]:

@@ -15,9 +15,9 @@ from extender.api.pod_groups import name_on_claims
 from extender.api.resource_claims import Claim, Reservation, Result
 from extender.api.resource_slices import PoolKey
 from extender.base.deadline import DeadlineExceeded
-from extender.explain.gang_part_rooms import ExplainedPart
 from extender.explain.near_misses import devices_for
 from extender.explain.scenario import Scenario, apply_scenario
+from extender.explain.subgroup_rooms import ExplainedSubGroup
 from extender.gangs.domains import NODE, Domain, Domains, natural
 from extender.gangs.gang import Gang, own_claims
 from extender.gangs.gang_planner import plan_gang
@@ -114,7 +114,7 @@ class GangExplanation:
     holders: tuple[Holder, ...] = ()  # of devices in the domain `held_in`, the most devices first
     more_holders: int = 0
     held_in: str = ""  # the domain with the most room as text, such as 'on node n1'
-    parts: tuple[ExplainedPart, ...] = ()  # slices and sub-groups
+    parts: tuple[ExplainedSubGroup, ...] = ()  # slices and sub-groups
 
 
 @dataclass(frozen=True, slots=True)

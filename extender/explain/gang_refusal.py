@@ -15,7 +15,6 @@ from extender.base.bits import members
 from extender.base.deadline import DeadlineExceeded
 from extender.base.text_limits import counted
 from extender.explain.gang_near_misses import GangNearMisses, less_constrained
-from extender.explain.gang_part_rooms import ExplainedPart, lacking_parts, part_rooms
 from extender.explain.gang_question import (
     GangExplanation,
     GangNearMiss,
@@ -29,6 +28,7 @@ from extender.explain.gang_question import (
     widest_domains,
 )
 from extender.explain.near_misses import options_of
+from extender.explain.subgroup_rooms import ExplainedSubGroup, lacking_subgroups, rooms_of_subgroups
 from extender.gangs.empty_domains import EmptyNodes, own_devices
 from extender.gangs.gang import own_claims
 from extender.gangs.gang_planner import plan_gang
@@ -91,7 +91,7 @@ def gang_refusal(found: GangExplanation, question: GangQuestion, shortage: GangS
         near.try_ends(question)
         near.try_pins(question, pins)
     is_never = empty.shortage is not None and not empty.passes
-    misses, parts = near.cheapest(), _part_rooms(empty.fleet.question if empty.fleet and is_never else loose)
+    misses, parts = near.cheapest(), _rooms_of_subgroups(empty.fleet.question if empty.fleet and is_never else loose)
     sentence = "; ".join(_parts(loose, shortage, misses, empty, parts, unknown))
     found = replace(
         found,
@@ -220,7 +220,7 @@ def _parts(
     shortage: GangShortage,
     misses: Sequence[GangNearMiss],
     empty: _Empty,
-    parts: Sequence[ExplainedPart],
+    parts: Sequence[ExplainedSubGroup],
     unknown: Sequence[str],
 ) -> Iterator[str]:
     """The sentence. `unknown` are the nodes on which the gang may fit now."""
@@ -244,7 +244,7 @@ def _parts(
         yield f"group {key} fits nowhere: no domain has room for {counted(shortage.members, 'pod')} together"
     if reason.code is Code.GANG_DOMAIN_FULL:
         yield str(reason)
-    yield from lacking_parts(parts, "even then" if never is not None and not empty.passes else "now")
+    yield from lacking_subgroups(parts, "even then" if never is not None and not empty.passes else "now")
     yield from _allowed(question) if never is not None and not lacks_domain else ()
     if shortage.room and (never is None or empty.passes or never.room != shortage.room or lacks_domain):
         most = "the most room is now" if shortage.most else "the most room that was found is now"
@@ -269,10 +269,10 @@ def _parts(
         yield from _once_empty(question, fleet)
 
 
-def _part_rooms(question: GangQuestion) -> tuple[ExplainedPart, ...]:
-    """The room for each part of the gang alone; none after the deadline."""
+def _rooms_of_subgroups(question: GangQuestion) -> tuple[ExplainedSubGroup, ...]:
+    """The room for each sub-group alone; none after the deadline."""
     try:
-        return part_rooms(question.problem(question.gang.missing), question.snapshot, question.plan)
+        return rooms_of_subgroups(question.problem(question.gang.missing), question.snapshot, question.plan)
     except DeadlineExceeded:
         return ()
 
@@ -280,7 +280,7 @@ def _part_rooms(question: GangQuestion) -> tuple[ExplainedPart, ...]:
 def _has_room_outside(question: GangQuestion) -> bool:
     """Whether a node that is in no domain of the gang has room for a member. False after the deadline."""
     problem = question.problem(question.gang.missing)
-    anywhere = replace(problem, topology="none", topology_label="", parts=(), placed={})
+    anywhere = replace(problem, topology="none", topology_label="", subgroups=(), placed={})
     try:
         found = question.plan(anywhere) if anywhere != problem else None
     except DeadlineExceeded:

@@ -11,16 +11,16 @@ from extender.api.group_topology import AskedTopology, GroupTopology, group_topo
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import NEEDED_OBJECTS, GroupKey, Membership, minimum_of
 from extender.api.pods import Pod
-from extender.scheduling.gang_parts import (
+from extender.scheduling.subgroup_tree import (
     BoundMember,
-    GangPart,
-    bound_parts,
+    SubGroup,
     lacking_subgroup,
+    members_with_index,
     needed_members,
-    parts_disagreement,
-    parts_of,
-    parts_problem,
     rank_order,
+    subgroups_disagreement,
+    subgroups_of,
+    subgroups_problem,
 )
 
 _ANNOTATIONS = (
@@ -43,8 +43,8 @@ class Gang:
     topology: AskedTopology
     topology_label: str  # of which the group's object asks for one value; '' for no such constraint
     timeout_seconds: float  # 0 if neither an object nor an annotation sets it
-    has_parts: bool  # whether a waiting member asks for parts
-    bound: tuple[BoundMember, ...] = ()  # those of `placed` whose part is known; empty without parts
+    has_subgroups: bool  # whether a waiting member asks for sub-groups
+    bound: tuple[BoundMember, ...] = ()  # those of `placed` whose sub-group is known; empty without sub-groups
     # A sub-group of which fewer pods exist than its minimum, and that minimum.
     lacking_subgroup: tuple[str, int] | None = field(init=False)
     is_complete: bool = field(init=False)  # whether enough members exist, also of each sub-group
@@ -52,7 +52,7 @@ class Gang:
 
     def __post_init__(self) -> None:
         lacking, placed = None, self.placed.total()
-        if self.has_parts:
+        if self.has_subgroups:
             lacking = lacking_subgroup(self.waiting, self.bound, placed - len(self.bound))
         object.__setattr__(self, "lacking_subgroup", lacking)
         object.__setattr__(self, "is_complete", len(self.waiting) + placed >= self.minimum and lacking is None)
@@ -65,17 +65,17 @@ class Gang:
     def problem(self, levels: Sequence[str]) -> str:
         """Why no plan can give a complete gang what it asks for, with the levels of a policy; '' if one can."""
         found = _annotated_difference(self.key, self.waiting) or self.topology_in(levels).problem
-        if found or not self.has_parts:
+        if found or not self.has_subgroups:
             return found
-        return parts_problem(self.key.name, self.waiting, self.bound, self.minimum, levels)
+        return subgroups_problem(self.key.name, self.waiting, self.bound, self.minimum, levels)
 
-    def parts(self, levels: Sequence[str], snapshot: Snapshot) -> tuple[GangPart, ...]:
-        """The parts of the gang with the levels of a policy."""
-        return parts_of(self.waiting, self.bound, levels, snapshot) if self.has_parts else ()
+    def subgroups(self, levels: Sequence[str], snapshot: Snapshot) -> tuple[SubGroup, ...]:
+        """The sub-groups of the gang with the levels of a policy."""
+        return subgroups_of(self.waiting, self.bound, levels, snapshot) if self.has_subgroups else ()
 
     def needed(self, pods: Sequence[Pod]) -> frozenset[str]:
         """UIDs of those of the pods without which a sub-group lacks pods of its own minimum."""
-        return needed_members(pods, self.bound) if self.has_parts else frozenset()
+        return needed_members(pods, self.bound) if self.has_subgroups else frozenset()
 
 
 def gang_minimum(membership: Membership, snapshot: Snapshot) -> int:
@@ -146,7 +146,7 @@ def gang_of(pod: Pod, membership: Membership, snapshot: Snapshot) -> Gang:
     known = snapshot.members.get(key, {})
     # Pods of another scheduler never reach Berth's filter, so the gang must not wait for them.
     waiting = {uid: member for uid, member in known.items() if member.scheduler == pod.scheduler} | {pod.uid: pod}
-    has_parts = any(one.membership is not None and one.membership.parts.constrain for one in waiting.values())
+    has_subgroups = any(one.membership is not None and one.membership.subgroups.constrain for one in waiting.values())
     return Gang(
         key,
         minimum,
@@ -155,8 +155,8 @@ def gang_of(pod: Pod, membership: Membership, snapshot: Snapshot) -> Gang:
         membership.topology,
         policy.topology_label if policy is not None else "",
         membership.timeout_seconds or (policy.timeout_seconds if policy is not None else 0.0),
-        has_parts,
-        tuple(bound_parts(key, snapshot)) if has_parts else (),
+        has_subgroups,
+        tuple(members_with_index(key, snapshot)) if has_subgroups else (),
     )
 
 
@@ -165,11 +165,11 @@ def disagreement(key: GroupKey, members: Sequence[Pod]) -> str:
 
     The fault of an invalid annotation, if a member has one.
     """
-    return _annotated_difference(key, members) or parts_disagreement(key.name, members)
+    return _annotated_difference(key, members) or subgroups_disagreement(key.name, members)
 
 
 def _annotated_difference(key: GroupKey, members: Sequence[Pod]) -> str:
-    """As `disagreement`, without what they say of the group's parts."""
+    """As `disagreement`, without what they say of the group's sub-groups."""
     for member in members:
         if member.membership is not None and member.membership.problem:
             return f"pod {member.key} of group {key.name}: {member.membership.problem}"

@@ -19,12 +19,12 @@ from extender.gangs.gang_search import MAX_STEPS, GangSearch, GaveUp, Steps, loc
 from extender.gangs.gang_units import Placed, UnitPlacement, equal_units, member_placements
 from extender.gangs.member_limits import NO_PREFERRED_AFFINITY
 from extender.gangs.node_rooms import GangMemory, GangTrial, NodeRooms
-from extender.gangs.part_filling import Assigned, PartFilling
 from extender.gangs.place_order import PlaceOrder, PreferredPlan
 from extender.gangs.spreading import spread
+from extender.gangs.subgroup_filling import Assigned, SubGroupFilling
 from extender.scheduling import DomainUses, EvaluationContext, Placement, RankingCache
-from extender.scheduling.gang_parts import GangPart, absent_members
 from extender.scheduling.shortlist import in_cliques
+from extender.scheduling.subgroup_tree import SubGroup, absent_members
 
 MAX_DIFFERENT = 64  # units of one gang that are not equal; each of them needs a ranking of all nodes
 
@@ -73,7 +73,7 @@ def _with_absent_members(problem: GangProblem) -> GangProblem:
 
     Such a member is like one of its slice that shares no claim.
     """
-    if not any(map(absent_members, problem.parts)):
+    if not any(map(absent_members, problem.subgroups)):
         return problem
     uses = Counter(claim.uid for member in problem.members for claim in member.requirements.pending_claims)
     alike = {
@@ -82,17 +82,17 @@ def _with_absent_members(problem: GangProblem) -> GangProblem:
         if all(uses[claim.uid] == 1 for claim in member.requirements.pending_claims)
     }
     added: list[GangMember] = []
-    parts = tuple(_with_absent(part, alike, added) for part in problem.parts)
-    return replace(problem, members=(*problem.members, *added), parts=parts) if added else problem
+    subgroups = tuple(_with_absent(one, alike, added) for one in problem.subgroups)
+    return replace(problem, members=(*problem.members, *added), subgroups=subgroups) if added else problem
 
 
-def _with_absent(part: GangPart, alike: Mapping[str, GangMember], added: list[GangMember]) -> GangPart:
+def _with_absent(subgroup: SubGroup, alike: Mapping[str, GangMember], added: list[GangMember]) -> SubGroup:
     before = len(added)
-    inner = tuple(_with_absent(one, alike, added) for one in part.parts)
-    example = next((alike[uid] for uid in part.members if uid in alike), None)
+    inner = tuple(_with_absent(one, alike, added) for one in subgroup.inner)
+    example = next((alike[uid] for uid in subgroup.members if uid in alike), None)
     if example is not None:
-        added += [_absent_member(example, len(added) + number) for number in range(part.absent)]
-    return replace(part, members=(*part.members, *(one.uid for one in added[before:])), parts=inner, absent=0)
+        added += [_absent_member(example, len(added) + number) for number in range(subgroup.absent)]
+    return replace(subgroup, members=(*subgroup.members, *(one.uid for one in added[before:])), inner=inner, absent=0)
 
 
 def _absent_member(example: GangMember, number: int) -> GangMember:
@@ -149,9 +149,11 @@ class _Planner:
         # Whether all units are equal, and none changes the room of another node by a limit.
         self._is_simple = len(rooms) == 1 and not rooms[0].spans_domains
         self._devices = sum(one.each * len(one.units) for one in rooms)
-        parts = problem.parts
-        self._parts = (
-            PartFilling(parts, rooms, snapshot, self._domains, self._order, self._fill, self._steps) if parts else None
+        subgroups = problem.subgroups
+        self._filling = (
+            SubGroupFilling(subgroups, rooms, snapshot, self._domains, self._order, self._fill, self._steps)
+            if subgroups
+            else None
         )
 
     def plan(self) -> GangPlan | GangShortage:
@@ -220,8 +222,8 @@ class _Planner:
     # -- where in it -----------------------------------------------------------------------------------------
 
     def _preferred(self, domain: Domain) -> Assigned | None:
-        if self._parts is not None:
-            return self._parts.preferred(domain)
+        if self._filling is not None:
+            return self._filling.preferred(domain)
         placed = self._filled(self._rooms, domain)
         if placed is not None and self._problem.preferred_affinity != NO_PREFERRED_AFFINITY:
             placed = PreferredPlan(self._problem, self._snapshot, self._domains, self._filled).plan(
@@ -250,8 +252,8 @@ class _Planner:
 
     def _searched(self, domain: Domain) -> Assigned | None:
         """The units in a domain, with other devices or alternatives than the preferred ones."""
-        if self._parts is not None:
-            return self._parts.searched(domain)
+        if self._filling is not None:
+            return self._filling.searched(domain)
         if self._is_simple and len(local_nodes(domain.nodes, self._snapshot)) == len(domain.nodes):
             found = pack(self._rooms[0], domain, self._snapshot, self._order, self._steps)
         else:
@@ -309,8 +311,8 @@ class _Planner:
         return GangShortage(len(self._problem.members), best, level, name, gave_up)
 
     def _room(self, domain: Domain) -> int:
-        if self._parts is not None:
-            return self._parts.room(domain)
+        if self._filling is not None:
+            return self._filling.room(domain)
         placed = fill(self._rooms, domain, self._order, whole=False) or []
         return sum(rooms.members_per_unit * len(units) for rooms, units in zip(self._rooms, placed, strict=False))
 

@@ -22,9 +22,9 @@ from extender.gangs.gang import Gang
 from extender.gangs.member_limits import NO_PREFERRED_AFFINITY, NodeLimit, PreferredAffinity, limits_between
 from extender.policy import Policy
 from extender.scheduling import NO_PREFERENCE, NodePreference, Placement, PodRequirements, requirements_of
-from extender.scheduling.gang_parts import GangPart
 from extender.scheduling.requirements import ErrorStatus, UnschedulableAndUnresolvable, needs_reservation
-from extender.scheduling.shortlist import part_domains, running_domain
+from extender.scheduling.shortlist import running_domain, subgroup_domains
+from extender.scheduling.subgroup_tree import SubGroup
 
 # Each bind of a minimum keeps a connection until the others have come, see serve/gangs/gang_admission.py.
 MAX_TOGETHER = 400
@@ -55,7 +55,9 @@ class GangProblem:
     placed: Mapping[str, int] = field(default_factory=dict)  # node to number of members that are bound there
     preferred_level: str = ""  # GroupTopology.preferred; need not be in `levels`, see Domains.levels
     preferred_affinity: PreferredAffinity = NO_PREFERRED_AFFINITY
-    parts: tuple[GangPart, ...] = ()  # each in one domain of its level; some of their members may not be in `members`
+    subgroups: tuple[
+        SubGroup, ...
+    ] = ()  # each in one domain of its level; some of their members may not be in `members`
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,10 +255,10 @@ def gang_problem(
         if (found := members.requirements.get(pod.uid)) is not None
     )
     levels = policy.group_levels
-    parts = gang.parts(levels, snapshot)
+    subgroups = gang.subgroups(levels, snapshot)
     topology = _with_affinity(gang.topology_in(levels), between.together, levels)
     return GangProblem(
-        wanted, levels, topology.nearness, topology.label, gang.placed, topology.preferred, between.preferred, parts
+        wanted, levels, topology.nearness, topology.label, gang.placed, topology.preferred, between.preferred, subgroups
     )
 
 
@@ -288,15 +290,15 @@ def incomplete(gang: Gang) -> Reason:
     return Reason(Code.GANG_INCOMPLETE, (gang.key.name, str(gang.minimum)))
 
 
-_MAX_NAMED = 3  # parts that a reason names
-_MAX_PLANNED = 8  # parts that are planned alone to name those without room; a plan takes some 30 ms
+_MAX_NAMED = 3  # sub-groups that a reason names
+_MAX_PLANNED = 8  # sub-groups that are planned alone to name those without room; a plan takes some 30 ms
 NO_ROOM = (Code.GANG_NO_ROOM, Code.GANG_DOMAIN_FULL)
 
 
-def _levels(parts: Iterable[GangPart]) -> Iterator[str]:
-    for part in parts:
-        yield part.level
-        yield from _levels(part.parts)
+def _levels(subgroups: Iterable[SubGroup]) -> Iterator[str]:
+    for one in subgroups:
+        yield one.level
+        yield from _levels(one.inner)
 
 
 def _some(names: Iterable[str]) -> str:
@@ -311,17 +313,17 @@ def no_room(gang: Gang, snapshot: Snapshot, policy: Policy, has_room: Callable[[
     `has_room` plans the members with these UIDs alone.
     """
     topology, node_infos = gang.topology_in(policy.group_levels), snapshot.node_infos
-    parts = gang.parts(policy.group_levels, snapshot)
-    for label in dict.fromkeys((topology.required_label(policy.group_levels), topology.label, *_levels(parts))):
+    subgroups = gang.subgroups(policy.group_levels, snapshot)
+    for label in dict.fromkeys((topology.required_label(policy.group_levels), topology.label, *_levels(subgroups))):
         labelled = (name for names in snapshot.domains((label,)).nodes.values() for name in names if name in node_infos)
         if label not in ("", ONE_NODE) and not any(_may_have_devices(node_infos[name]) for name in labelled):
             return Reason(Code.GANG_NO_DOMAIN, (gang.key.name, label))
-    returning = [(part, domain) for part, domain in part_domains(parts, snapshot, policy) if not part.parts]
-    if returning and sum(len(part.members) for part, _ in returning) == len(gang.waiting):
+    returning = [(one, domain) for one, domain in subgroup_domains(subgroups, snapshot, policy) if not one.inner]
+    if returning and sum(len(one.members) for one, _ in returning) == len(gang.waiting):
         if 1 < len(returning) <= _MAX_PLANNED:  # without one that lacks room alone, all of them lack room together
             returning = [one for one in returning if not has_room(one[0].members)] or returning
-        names, places = _some(part.name for part, _ in returning), _some(str(domain) for _, domain in returning)
-        return Reason(Code.GANG_DOMAIN_FULL, (f"{gang.key.name} ({names})", places))
+        names, domains = _some(one.name for one, _ in returning), _some(str(domain) for _, domain in returning)
+        return Reason(Code.GANG_DOMAIN_FULL, (f"{gang.key.name} ({names})", domains))
     domain = running_domain(topology, gang.placed, snapshot, policy)
     if domain is not None:
         return Reason(Code.GANG_DOMAIN_FULL, (gang.key.name, str(domain)))

@@ -98,8 +98,8 @@ def _least(rooms: Mapping[str, int], level: Level, wanted: int, of_used: Sequenc
 # -- one level: largest first, the last one best-fit ---------------------------------------------------------------
 
 
-class _Parts:
-    """Sub-domains or nodes by room. Only the parts of one room are sorted, because most parts are never looked at."""
+class _ByRoom:
+    """Sub-domains or nodes by room. Only those of one room are sorted, because most are never read."""
 
     def __init__(self, rooms: Iterable[tuple[str, int]], order: Order) -> None:
         self._order = order
@@ -124,7 +124,7 @@ class _Parts:
         del self._by_room[room]
 
     def pop(self, room: int) -> str:
-        """The first part with this room."""
+        """The first one with this room."""
         if room not in self._sorted:
             self._by_room[room] = self._order(self._by_room[room])[::-1]
             self._sorted.add(room)
@@ -136,32 +136,32 @@ class _Parts:
 
 
 def _fewest(rooms: Mapping[str, int], order: Order, wanted: int, used: Iterable[str]) -> dict[str, int]:
-    """The chosen parts with the number of units for each."""
+    """The chosen ones with the number of units for each."""
     first = rooms.keys() & set(used)
     own, others = list[tuple[str, int]](), rooms.items()
     if first:
         own = [entry for entry in others if entry[0] in first]
         others = {name: room for name, room in others if name not in first}.items()
-    groups = [_Parts(own, order), _Parts(others, order)]
+    groups = [_ByRoom(own, order), _ByRoom(others, order)]
     if sum(rooms[name] for name in first) >= wanted:
-        groups.pop()  # what the gang uses is enough, even if one other part alone would be
+        groups.pop()  # what the gang uses is enough, even if another one alone would be
     found: dict[str, int] = {}
     while wanted > 0:
-        for parts in groups:
-            room = parts.least(wanted)
+        for by_room in groups:
+            room = by_room.least(wanted)
             if room:
-                found[parts.pop(room)] = wanted
+                found[by_room.pop(room)] = wanted
                 return found
-        parts = groups[0] if groups[0].largest else groups[-1]
-        room = parts.largest
+        by_room = groups[0] if groups[0].largest else groups[-1]
+        room = by_room.largest
         if not room:
             return found
-        if wanted > room * len(parts.all_of(room)):
-            found.update(dict.fromkeys(parts.all_of(room), room))
-            wanted -= room * len(parts.all_of(room))
-            parts.remove(room)
+        if wanted > room * len(by_room.all_of(room)):
+            found.update(dict.fromkeys(by_room.all_of(room), room))
+            wanted -= room * len(by_room.all_of(room))
+            by_room.remove(room)
         else:
-            found[parts.pop(room)] = room
+            found[by_room.pop(room)] = room
             wanted -= room
     return found
 

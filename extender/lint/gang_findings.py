@@ -7,8 +7,15 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
+from extender.api.asked_subgroups import (
+    FOREIGN_SUBGROUPS,
+    OWN_SUBGROUPS,
+    SLICE_SIZE,
+    SUBGROUP,
+    SUBGROUP_MIN,
+    AskedSubGroups,
+)
 from extender.api.fields import Json, inner
-from extender.api.group_parts import FOREIGN_PARTS, OWN_PARTS, SLICE_SIZE, SUBGROUP, SUBGROUP_MIN, AskedParts
 from extender.api.group_topology import (
     FOREIGN_TOPOLOGY,
     ONE_NODE,
@@ -195,8 +202,8 @@ def _of_topology(member: _Member, policy: GroupPolicy | None) -> Iterator[LintFi
 def _overridden(members: list[_Member]) -> Iterator[LintFinding]:
     """The first annotation of another scheduler that one of Berth's replaces."""
     for one in members:
-        own = next((name for name in (*OWN_TOPOLOGY, *OWN_PARTS) if name in one.notes), None)
-        foreign = next((name for name in (*FOREIGN_TOPOLOGY, *FOREIGN_PARTS) if name in one.notes), None)
+        own = next((name for name in (*OWN_TOPOLOGY, *OWN_SUBGROUPS) if name in one.notes), None)
+        foreign = next((name for name in (*FOREIGN_TOPOLOGY, *FOREIGN_SUBGROUPS) if name in one.notes), None)
         if own is not None and foreign is not None:
             problem = f"{foreign} has no effect on Berth: {own} takes precedence"
             yield LintFinding("note", f"{one.location}, {one.field}", problem, "delete one of them")
@@ -207,21 +214,21 @@ def _of_parts(key: GroupKey, members: list[_Member], minimum: int, policy: Group
     """What is wrong with the slices and the sub-groups of a group."""
     subgroups: dict[str, list[_Member]] = {}
     for one in members:
-        subgroups.setdefault(one.membership.parts.subgroup, []).append(one)
+        subgroups.setdefault(one.membership.subgroups.name, []).append(one)
     for subgroup, own in subgroups.items():
-        member = max(own, key=lambda one: bool(one.membership.parts.slices))
+        member = max(own, key=lambda one: bool(one.membership.subgroups.slices))
         yield from _of_levels(member, policy)
         whom = f"sub-group {subgroup} of group {key}" if subgroup else f"group {key}"
         yield from _of_counts(own, whom, minimum if len(subgroups) == 1 else 0)
-    together = sum(own[0].membership.parts.minimum for own in subgroups.values())
+    together = sum(own[0].membership.subgroups.minimum for own in subgroups.values())
     if together > minimum:
         problem = f"the minimums of the sub-groups of group {key} are {together} pods together, its own is {minimum}"
         yield LintFinding("error", members[0].location, problem, f"set {MINIMUM} to {together}")
 
 
 def _of_levels(member: _Member, policy: GroupPolicy | None) -> Iterator[LintFinding]:
-    """What is wrong with the levels of the parts that a pod is in, with the levels of the default policy."""
-    asked, where, order = member.membership.parts, f"{member.location}, {member.field}", (ONE_NODE, *_LEVELS)
+    """What is wrong with the levels of the sub-groups that a pod is in, with the levels of the default policy."""
+    asked, where, order = member.membership.subgroups, f"{member.location}, {member.field}", (ONE_NODE, *_LEVELS)
     around = _required_level(member, policy)
     for level in filter(None, _levels_of(asked)):
         try:
@@ -235,8 +242,8 @@ def _of_levels(member: _Member, policy: GroupPolicy | None) -> Iterator[LintFind
         around = label
 
 
-def _levels_of(asked: AskedParts) -> Iterator[Level | None]:
-    """The levels of the parts that a pod is in, the outermost first."""
+def _levels_of(asked: AskedSubGroups) -> Iterator[Level | None]:
+    """The levels of the sub-groups that a pod is in, the outermost first."""
     yield from (one.level for one in asked.around)
     yield asked.required
     yield from (layer.level for layer in asked.slices)
@@ -250,14 +257,14 @@ def _required_level(member: _Member, policy: GroupPolicy | None) -> str:
 
 def _of_counts(members: list[_Member], whom: str, minimum: int) -> Iterator[LintFinding]:
     """What is wrong with the numbers of pods in a sub-group. `minimum` is the group's if these are all its pods."""
-    where, asked = f"{members[0].location}, {members[0].field}", members[0].membership.parts
+    where, asked = f"{members[0].location}, {members[0].field}", members[0].membership.subgroups
     are_all = members[0].membership.key.source in _OF_ONE_OBJECT and all(one.pods is not None for one in members)
-    count, sliced = sum(one.pods or 0 for one in members), [one for one in members if one.membership.parts.slices]
+    count, sliced = sum(one.pods or 0 for one in members), [one for one in members if one.membership.subgroups.slices]
     if are_all and asked.minimum > count:
         problem = f"{SUBGROUP_MIN}: {whom} needs {counted(asked.minimum, 'pod')}, and these files create {count}"
         yield LintFinding("error", where, problem, f"lower it to {count}, or create more pods")
     if sliced:
-        layer = sliced[0].membership.parts.slices[0]
+        layer = sliced[0].membership.subgroups.slices[0]
         cut = sum(one.pods or 0 for one in sliced) if are_all else minimum if len(sliced) == len(members) else 0
         if cut % layer.size:
             problem = f"{layer.annotation}: {layer.size} does not divide the {cut} pods of {whom}"

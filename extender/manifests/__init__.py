@@ -7,7 +7,7 @@ from extender.manifests.decoded_objects import (
     DecodedObjects,
     checked,
     decoded_objects,
-    objects_of_part,
+    objects_of_document,
     objects_or_faults,
 )
 from extender.manifests.hypothetical_pods import (
@@ -31,7 +31,7 @@ __all__ = [
     "hypothetical",
     "hypothetical_pods",
     "is_device_class",
-    "objects_of_part",
+    "objects_of_document",
     "objects_or_faults",
     "pod_templates",
 ]

@@ -1,6 +1,6 @@
 """Decodes the objects of files for the offline commands, and makes the claims of the templates that pods use.
 
-`objects_of_part` expands lists, and `checked` reads the fields that all kinds share; the decoders check all others.
+`objects_of_document` expands lists, and `checked` reads the fields that all kinds share; the decoders check all others.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from extender.api.device_classes import DeviceClass, decode_class
-from extender.api.documents import DocumentPart, values_of
+from extender.api.documents import Document, values_of
 from extender.api.fields import Json, get, inner, string, wrong
 from extender.api.nodes import decode_node
 from extender.api.object_meta import ObjectKey, decode_labels
@@ -23,28 +23,28 @@ from extender.topology.agent_slices import DRIVER as FABRIC_DRIVER
 _NAMES = {str: "text", bool: "a boolean", int: "a number", float: "a number", list: "a list"}
 
 
-def objects_of_part(part: DocumentPart) -> Iterator[Json]:
+def objects_of_document(document: Document) -> Iterator[Json]:
     """The objects of one document. Raises WireError, which names the document."""
-    for found in _found(part, checked):
+    for found in _found(document, checked):
         if isinstance(found, WireError):
             raise found
         yield found
 
 
-def objects_or_faults(part: DocumentPart) -> Iterator[Json | WireError]:
+def objects_or_faults(document: Document) -> Iterator[Json | WireError]:
     """The objects of one document, and one fault for each value that is no Kubernetes object.
 
     Labels and annotations are not checked. Raises WireError if the document cannot be read.
     """
-    return _found(part, _shaped)
+    return _found(document, _shaped)
 
 
-def _found(part: DocumentPart, check: Callable[[Any, str], Json]) -> Iterator[Json | WireError]:
-    for value in values_of(part):
+def _found(document: Document, check: Callable[[Any, str], Json]) -> Iterator[Json | WireError]:
+    for value in values_of(document):
         try:
             items = _items(value)
         except WireError as error:
-            yield _in_part(part, error)
+            yield _in_document(document, error)
             continue
         for item, path in items:
             try:
@@ -52,12 +52,12 @@ def _found(part: DocumentPart, check: Callable[[Any, str], Json]) -> Iterator[Js
                     _check_kind(item)
                 yield check(item, path)
             except WireError as error:
-                yield _in_part(part, error)
+                yield _in_document(document, error)
 
 
-def _in_part(part: DocumentPart, error: WireError) -> WireError:
+def _in_document(document: Document, error: WireError) -> WireError:
     separator = ": " if error.path else " "
-    return WireError(f"{part.where}{separator}{error.path}".rstrip(), error.problem)
+    return WireError(f"{document.where}{separator}{error.path}".rstrip(), error.problem)
 
 
 def _items(value: Any) -> list[tuple[Any, str]]:

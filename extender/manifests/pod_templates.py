@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from extender.api.asked_subgroups import REPLICATED_JOB
 from extender.api.fields import Json, get, many, string
-from extender.api.group_parts import REPLICATED_JOB
 from extender.api.pod_groups import GroupSource, leader_worker_set_marks
 
 _MAX_TEMPLATES = 1000  # of one object; a JobSet has a few

@@ -1,6 +1,7 @@
 """Replays jobs on a virtual cluster in virtual time, with the decisions of serve or with those of other placements.
 
-`run_replay` is the engine: a fleet, jobs by time, and a placement make an Outcome.
+`run_replay` is the engine: a fleet, jobs by time, and a placement make an Outcome. Three modules are faces of their
+own: `published_traces`, `emptied_nodes` (whose GPUs a device plugin offers) and `svg`.
 """
 
 from extender.replay.fleets import Fleet, cel_text, fleet_of, version_problem

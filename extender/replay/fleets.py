@@ -24,7 +24,7 @@ from extender.replay.jobs import (
     shared_classes,
 )
 from extender.replay.node_room import NodeRoom
-from extender.runtime.informers import object_appliers
+from extender.runtime.watched_kinds import object_appliers
 from extender.sandbox import DEVICE_CLASSES, MachineNode, machine_objects
 from extender.vendors import DRIVERS, GPU, NIC, amount_of_memory, driver_of
 
@@ -53,6 +53,10 @@ class Fleet:
                 raise WireError(f"{obj['kind']} {name}", problem)
             with naming(obj):
                 apply[obj["kind"]](obj)
+
+    def adapted(self, jobs: Sequence[Job]) -> Sequence[Job]:
+        """The jobs as they ask for the devices of this fleet."""
+        return [one.on_shared_gpus() for one in jobs] if self.has_shared_gpus else jobs
 
     @property
     def classes(self) -> frozenset[str]:

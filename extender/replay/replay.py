@@ -90,7 +90,7 @@ class Replay:
         large: LargeShape | None,
     ) -> None:
         self._fleet = fleet
-        self._jobs = [one.on_shared_gpus() for one in jobs] if fleet.has_shared_gpus else jobs
+        self._jobs = fleet.adapted(jobs)
         self._placement = placement
         self._seed = seed
         self._progress = progress

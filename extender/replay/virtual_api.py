@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import cast
 
+from extender.api.asked_subgroups import PodMark
 from extender.api.claim_specs import ClaimSpec
-from extender.api.group_parts import PodMark
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import GroupKey
 from extender.api.pods import Pod

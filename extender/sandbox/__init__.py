@@ -1,6 +1,7 @@
 """A cluster in one process: a subset of the API server, two controllers, a scheduler, and fleets of machine files.
 
-Production code has no branch for the sandbox: Berth talks to it over HTTP as to any cluster.
+Production code has no branch for the sandbox: Berth talks to it over HTTP as to any cluster. The module
+`examples` is a face of its own: the workloads of `berth run`.
 """
 
 from extender.sandbox.apiserver.status_errors import ApiError

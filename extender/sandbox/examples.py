@@ -13,7 +13,7 @@ from pathlib import Path
 
 from extender.allocation import Features, Snapshot
 from extender.allocation.what_if import with_own_pools_released
-from extender.api.documents import MAX_YAML, parts_of, text_of
+from extender.api.documents import MAX_YAML, documents_of, text_of
 from extender.api.fields import Json
 from extender.api.gpu_topology import Fabric, Graph
 from extender.api.nodes import decode_node
@@ -26,7 +26,7 @@ from extender.base.bits import members
 from extender.base.text_limits import shown
 from extender.explain import first_fit_devices
 from extender.files import must_exist, name_of, read_file
-from extender.manifests import objects_of_part
+from extender.manifests import objects_of_document
 from extender.sandbox.apiserver.validation import decode
 from extender.sandbox.apiserver.versioned_store import ObjectStore
 from extender.sandbox.machines import GPU_DRIVER
@@ -64,8 +64,8 @@ def load_examples(folder: Path) -> list[tuple[str, list[Json]]]:
     found = []
     for path in sorted(folder.glob("*.yaml")):
         where = name_of(path)
-        parts = parts_of(text_of(read_file(path, MAX_YAML), where), where)
-        found.append((path.name, [_decodable(obj, part.where) for part in parts for obj in objects_of_part(part)]))
+        documents = documents_of(text_of(read_file(path, MAX_YAML), where), where)
+        found.append((path.name, [_decodable(obj, one.where) for one in documents for obj in objects_of_document(one)]))
     if not found:
         raise WireError(name_of(folder), "holds no .yaml files")
     return found
@@ -246,7 +246,7 @@ def _mask(fabric: Fabric, gpus: Sequence[int]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class DomainPart:
+class DomainNodes:
     """The nodes of one domain in name order, and whether each has a pod of the gang."""
 
     name: str
@@ -258,7 +258,7 @@ class GangPlacement:
     """Where the pods of a gang are: the domains with pods, and words such as 'clique nvl72-1' or '2 cliques'."""
 
     words: str
-    domains: tuple[DomainPart, ...]
+    domains: tuple[DomainNodes, ...]
     is_in_one: bool  # all pods have a node, in one domain
 
 
@@ -309,7 +309,7 @@ class GangReport:
         domains = []
         for value in sorted(self._values(nodes, level) - {""}):
             names = sorted(name for name, labels in self._labels.items() if labels.get(level) == value)
-            domains.append(DomainPart(value, tuple(name in nodes for name in names)))
+            domains.append(DomainNodes(value, tuple(name in nodes for name in names)))
         return GangPlacement(self._words(nodes, level) + note, tuple(domains), self._is_in_one(nodes, level))
 
     def _values(self, nodes: list[str], level: str) -> set[str]:

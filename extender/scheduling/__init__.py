@@ -2,7 +2,8 @@
 
 Every decision depends only on a snapshot, a pod and a policy. This package has no I/O, clock or asyncio. evaluate.py
 tells the whole story. The room `requirements` has a face of its own: what a pod needs. So have the modules
-`gang_parts`, `shortlist` (the nodes for filter and prioritize) and `decision` (the annotation of a bound pod).
+`subgroup_tree` (the sub-groups of a gang), `shortlist` (the nodes for filter and prioritize) and `decision` (the
+annotation of a bound pod).
 """
 
 from extender.scheduling.deviceless import DevicelessScores

@@ -134,8 +134,8 @@ class ByState:
     def _reads_shared(self, node_info: NodeInfo, context: EvaluationContext) -> bool:
         """Whether the requirements may match a device of the node's shared pools, on any node."""
         shared = 0
-        for first, part in node_info.inventory.shared_parts:
-            shared |= ((1 << len(part.devices)) - 1) << first
+        for first, pool in node_info.inventory.shared_pools:
+            shared |= ((1 << len(pool.devices)) - 1) << first
         # Another node of the group may reach devices that this node does not reach.
         everywhere = replace(node_info, inventory=replace(node_info.inventory, reachable=-1))
         problem = replace(context, selections=None).problem(everywhere, self._requirements)

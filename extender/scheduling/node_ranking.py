@@ -453,6 +453,7 @@ class RankingCache:
         self._uses: DomainUses | None = None
 
     def __len__(self) -> int:
+        """berth_shapes: the number of rankings."""
         return len(self._rankings)
 
     def __iter__(self) -> Iterator[NodeRanking]:
@@ -497,7 +498,7 @@ class RankingCache:
 
     @property
     def statuses(self) -> int:
-        """The number of statuses in all rankings."""
+        """berth_verdicts: the number of statuses in all rankings."""
         return sum(ranking.statuses for ranking in self)
 
     def clear(self) -> None:

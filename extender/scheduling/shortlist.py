@@ -27,10 +27,10 @@ from extender.base.text_limits import counted
 from extender.policy import Policy
 from extender.scheduling.domain_uses import path_labels
 from extender.scheduling.evaluate import FilterStatus, Placement
-from extender.scheduling.gang_parts import GangPart, bound_parts, parts_of, rank_order
 from extender.scheduling.node_ranking import NodeRanking
 from extender.scheduling.node_selection import SelectedNodes
 from extender.scheduling.requirements.pod_requirements import PodRequirements
+from extender.scheduling.subgroup_tree import SubGroup, members_with_index, rank_order, subgroups_of
 from extender.topology.score_parts import GRADIENT_STEP, ScorePart, total
 from extender.vendors import CLIQUE_LABEL
 
@@ -392,7 +392,7 @@ def proximity_of(requirements: PodRequirements, snapshot: Snapshot) -> PodGroupP
 
 
 # -- the domain of a gang --------------------------------------------------------------------------------------
-# Such as one rack, in which a gang or a part of it runs and must stay: later and new pods go there.
+# Such as one rack, in which a gang or a sub-group runs and must stay: later and new pods go there.
 
 
 class RunningDomain(NamedTuple):
@@ -422,32 +422,32 @@ def running_domain(
     return domain
 
 
-def part_domains(
-    parts: Sequence[GangPart], snapshot: Snapshot, policy: Policy
-) -> Iterator[tuple[GangPart, RunningDomain]]:
-    """Each part that has bound members in a domain, also those in other parts, with that domain."""
-    for part in parts:
-        domain = _domain_of_most(part.level, part.placed, snapshot, policy)
+def subgroup_domains(
+    subgroups: Sequence[SubGroup], snapshot: Snapshot, policy: Policy
+) -> Iterator[tuple[SubGroup, RunningDomain]]:
+    """Each sub-group that has bound members in a domain, also those of its inner ones, with that domain."""
+    for one in subgroups:
+        domain = _domain_of_most(one.level, one.placed, snapshot, policy)
         if domain is not None:
-            yield part, domain
-        yield from part_domains(part.parts, snapshot, policy)
+            yield one, domain
+        yield from subgroup_domains(one.inner, snapshot, policy)
 
 
-def left_part(
-    parts: Iterable[GangPart], planned: Mapping[str, str], uids: Collection[str], snapshot: Snapshot, policy: Policy
+def left_subgroup(
+    subgroups: Iterable[SubGroup], planned: Mapping[str, str], uids: Collection[str], snapshot: Snapshot, policy: Policy
 ) -> str:
-    """Which planned node of these members is not in the domain of their part; '' if none is.
+    """Which planned node of these members is not in the domain of their sub-group; '' if none is.
 
     `planned` is UID to node of all members of the plan.
     """
-    for part in parts:
-        nodes = Counter(part.placed) + Counter(planned[uid] for uid in part.members if uid in planned)
-        domain = _domain_of_most(part.level, nodes, snapshot, policy)
-        for node in (planned[uid] for uid in part.members if uid in planned and uid in uids):
+    for one in subgroups:
+        nodes = Counter(one.placed) + Counter(planned[uid] for uid in one.members if uid in planned)
+        domain = _domain_of_most(one.level, nodes, snapshot, policy)
+        for node in (planned[uid] for uid in one.members if uid in planned and uid in uids):
             if domain is None or node not in domain.nodes:
-                where = str(domain) if domain is not None else f"in a domain of {part.level}"
-                return f"node {node} is not {where}, where the pods of {part.name} must be"
-        found = left_part(part.parts, planned, uids, snapshot, policy)
+                where = str(domain) if domain is not None else f"in a domain of {one.level}"
+                return f"node {node} is not {where}, where the pods of {one.name} must be"
+        found = left_subgroup(one.inner, planned, uids, snapshot, policy)
         if found:
             return found
     return ""
@@ -468,12 +468,12 @@ def _domain_of_most(level: str, placed: Mapping[str, int], snapshot: Snapshot, p
 def outside_domain(
     membership: Membership | None, nodes: Iterable[Node], snapshot: Snapshot, policy: Policy
 ) -> list[str]:
-    """The names of the nodes that a pod of a running gang must not use: the gang, or a part of it, runs elsewhere."""
+    """The names of the nodes that a pod of a running gang must not use: the gang, or its sub-group, runs elsewhere."""
     if membership is None or membership.problem:
         return []
     group = snapshot.group_policies.get(membership.policy_key)
     label = group.topology_label if group is not None else ""
-    if not label and membership.topology == NO_TOPOLOGY and not membership.parts.constrain:
+    if not label and membership.topology == NO_TOPOLOGY and not membership.subgroups.constrain:
         return []
     if not minimum_of(membership, group):
         return []
@@ -482,16 +482,17 @@ def outside_domain(
     placed = Counter(node for uid, node in users.items() if uid not in gone)
     domain = running_domain(group_topology(membership.topology, label, policy.group_levels), placed, snapshot, policy)
     inside = [domain.nodes] if domain is not None else []
-    if membership.parts.constrain:
-        inside += (domain.nodes for domain in _own_part_domains(membership, snapshot, policy))
+    if membership.subgroups.constrain:
+        inside += (domain.nodes for domain in _own_subgroup_domains(membership, snapshot, policy))
     return [node.name for node in nodes if not all(node.name in names for names in inside)] if inside else []
 
 
-def _own_part_domains(membership: Membership, snapshot: Snapshot, policy: Policy) -> Iterator[RunningDomain]:
-    """The domains of the parts of a waiting pod that run."""
+def _own_subgroup_domains(membership: Membership, snapshot: Snapshot, policy: Policy) -> Iterator[RunningDomain]:
+    """The domains of the sub-groups of a waiting pod that run."""
     pods = sorted(snapshot.members.get(membership.key, {}).values(), key=rank_order)
     uid = next((pod.uid for pod in pods if pod.membership == membership), "")
-    parts = parts_of(pods, tuple(bound_parts(membership.key, snapshot)), policy.group_levels, snapshot)
-    for part, domain in part_domains(parts, snapshot, policy):
-        if uid in part.members:
+    bound = tuple(members_with_index(membership.key, snapshot))
+    subgroups = subgroups_of(pods, bound, policy.group_levels, snapshot)
+    for one, domain in subgroup_domains(subgroups, snapshot, policy):
+        if uid in one.members:
             yield domain

@@ -336,8 +336,8 @@ class Binder:
     def _plan(self, cycle: BindingCycle, requirements: PodRequirements) -> _Plan:
         """Choose the devices on the newest snapshot. The caller assumes them without an await. Raises BindError."""
         node, snapshot = cycle.node, self._cache.snapshot()
-        evaluate = self._filter_service.evaluate_node
-        with self._filter_service.evaluation_for_bind(requirements, cycle.pod.uid) as deadline:
+        evaluate = self._filter_service.status_for_bind
+        with self._filter_service.deadline_of_bind(requirements, cycle.pod.uid) as deadline:
             status = evaluate(requirements, node, snapshot, deadline)
             if isinstance(status, Unschedulable):
                 # kube-scheduler chose this node for this pod, and may send the pods of the holds to other nodes.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 
-from extender.api.group_parts import PodMark
+from extender.api.asked_subgroups import PodMark
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
 from extender.api.resource_claims import Allocation, Claim, Consumer
@@ -43,8 +43,8 @@ class ClaimWrites:
         Returns all claims of the pod: as this bind wrote or read them, or as it knew them if it only added a consumer.
         """
         group, membership = requirements.group, requirements.membership
-        part = membership.part_on_claims if membership is not None else ""
-        mark = PodMark(group.on_claims if group is not None else "", part, cycle.pod.cpu)
+        group_part = membership.index_on_claims if membership is not None else ""
+        mark = PodMark(group.on_claims if group is not None else "", group_part, cycle.pod.cpu)
         claims = []
         for claim, allocation in planned:
             stamped = replace(allocation, timestamp=now_rfc3339(self._wall_clock))

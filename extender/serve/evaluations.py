@@ -73,11 +73,11 @@ class Evaluations:
 
     # -- calls -----------------------------------------------------------------------------------------------
 
-    def call(self, namespace: str) -> AbstractContextManager[Deadline]:
+    def deadline_of_call(self, namespace: str) -> AbstractContextManager[Deadline]:
         """The deadline of a call for a pod of this namespace: its other calls in this second leave it less."""
         return self._call(namespace, self._left(namespace))
 
-    def whole_call(self, namespace: str) -> AbstractContextManager[Deadline]:
+    def full_deadline(self, namespace: str) -> AbstractContextManager[Deadline]:
         """The deadline of a call that has all its time, whatever other calls have used: an earlier one allowed it."""
         return self._call(namespace, self.seconds)
 
@@ -114,11 +114,11 @@ class Evaluations:
             share = self.seconds * min(1.0, _MAX_CALLS_TOGETHER / max(self._sharing, len(self._used), 1))
         return min(max(share - self._used.get(namespace, 0.0), _FREE_SECONDS), self.seconds)
 
-    def one_step(self) -> Deadline:
+    def deadline_of_step(self) -> Deadline:
         """The deadline of a step of a search in the queue."""
         return Deadline(_STEP_SECONDS, self._clock, ends_one=True)
 
-    def one_plan(self) -> Deadline:
+    def deadline_of_plan(self) -> Deadline:
         """The deadline of a plan in the queue: a plan keeps no part of its result."""
         return Deadline(self.seconds, self._clock)
 
@@ -126,7 +126,7 @@ class Evaluations:
 
     @property
     def waiting(self) -> int:
-        """How many items calls wait for."""
+        """berth_unfinished_demands: how many items calls wait for."""
         return self._awaited.total()
 
     def __contains__(self, key: Hashable) -> bool:

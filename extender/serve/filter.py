@@ -7,6 +7,9 @@ again. Prioritize answers with the scores that filter found. If the evaluation d
 answer is an error, with which kube-scheduler tries the pod again, and the queue goes on (`Evaluations`). If no node
 fits, each node has its reason, and the pod is remembered until a change makes it fit (`serve/wake.py`).
 
+A status is what one node says to one pod's requirements: a Placement, or why it is Unschedulable. A deadline is the end
+of the time for finding statuses (`Evaluations` gives it), and a context is a deadline with what a snapshot adds.
+
 No function here awaits, so the cache cannot change while a request is answered.
 """
 
@@ -53,7 +56,7 @@ MAX_PODS = 4096  # in each memory that has an entry for each pod
 
 
 class UnschedulablePods:
-    """Pods that fitted no node in their last filter request, by equivalence class.
+    """Pods that fitted no node in their last filter request, by equivalence class; berth_waiting_pods counts them.
 
     The pods of a class fit on the same nodes, and belong to one namespace, which pays for their evaluations. At most
     MAX_PODS, see FairLRU: the namespace with the most loses the one that was rejected longest ago.
@@ -218,7 +221,7 @@ class FilterService:
         self._sink = sink or FilterSink()
         self.evaluator = evaluator
         self.rankings = RankingCache()
-        # Filter requests that no node passed, by the code of the most frequent reason.
+        # berth_refusals_total: filter requests that no node passed, by the code of the most frequent reason.
         self.unschedulable_reasons: Counter[str] = Counter()
         self.shortlist_scores = ShortlistScores()
         self.unschedulable = UnschedulablePods()
@@ -296,7 +299,7 @@ class FilterService:
         self.shortlist_scores.put(pod, listed)
         node, placement = next(iter(found.nodes.items()))
         if requirements.allocated_claims or requirements.promised_claims:
-            with self.evaluation(pod.key.namespace) as context, suppress(DeadlineExceeded):  # bind chooses again
+            with self.context_of_call(pod.key.namespace) as context, suppress(DeadlineExceeded):  # bind chooses again
                 placement = beside_own(placement, snapshot.node_infos[node], requirements, context)
         node_info, until = snapshot.node_infos[node], self._clock() + requirements.policy.hold_seconds
         claims = requirements.for_node(node_info.node).pending_claims
@@ -311,14 +314,14 @@ class FilterService:
 
     def update_ranking(self, pod: Pod, requirements: PodRequirements, ranking: NodeRanking, snapshot: Snapshot) -> bool:
         """Evaluate every node within this call. False if that takes longer: the queue does the rest."""
-        if _evaluation_of(requirements) in self.evaluations:
+        if _queue_key(requirements) in self.evaluations:
             return False
-        with self.evaluations.call(requirements.namespace) as deadline:
+        with self.evaluations.deadline_of_call(requirements.namespace) as deadline:
             done = self._update(requirements, ranking, snapshot, deadline)
         if not done:
-            self.evaluate_later(requirements, pod.uid)
+            self.queue_evaluation(requirements, pod.uid)
         elif ranking.stale:
-            self._refresh_later(requirements, pod.uid)
+            self._queue_refresh(requirements, pod.uid)
         return done
 
     def _update(
@@ -329,7 +332,7 @@ class FilterService:
             or self.evaluator.selected_nodes(requirements).compare(snapshot.node_infos, deadline)
         )
 
-    def evaluate_later(self, requirements: PodRequirements, uid: str = "") -> None:
+    def queue_evaluation(self, requirements: PodRequirements, uid: str = "") -> None:
         """Queue the evaluation of all nodes, for the pod `uid` and those that were rejected.
 
         It ends early if all of them are deleted or bound.
@@ -347,13 +350,13 @@ class FilterService:
             if waiting and ranking.best(None, 1, self.kept_from(requirements)):
                 self._sink.fits()
             if ranking.stale:
-                self._refresh_later(requirements, uid)
+                self._queue_refresh(requirements, uid)
             return True
 
-        key, size = _evaluation_of(requirements), requirements.counts_as
+        key, size = _queue_key(requirements), requirements.counts_as
         self.evaluations.queue(requirements.namespace, key, work, size)
 
-    def _refresh_later(self, requirements: PodRequirements, uid: str) -> None:
+    def _queue_refresh(self, requirements: PodRequirements, uid: str) -> None:
         """Queue the computation of scores that are out of date. No call waits for it."""
 
         def work(deadline: Deadline) -> bool:
@@ -378,7 +381,7 @@ class FilterService:
         if not requirements.allocated_claims or (len(names) == 1 and len(snapshot.node_infos) > 1):
             return
         allows_one = cache(partial(_allows_one, snapshot, names))  # claims with devices of one pool have equal pins
-        with self.evaluation(pod.key.namespace) as context, suppress(DeadlineExceeded):
+        with self.context_of_call(pod.key.namespace) as context, suppress(DeadlineExceeded):
             for claim in requirements.allocated_claims:
                 context.deadline.check_time()  # the selectors of 64 claims may take long
                 others = [consumer for consumer in claim.reserved_for if consumer.uid != pod.uid]
@@ -402,7 +405,7 @@ class FilterService:
             return self._deviceless.of(names, snapshot)
         return [(name, 0) for name in names]
 
-    def evaluate_node(
+    def status_for_bind(
         self, requirements: PodRequirements, node: str, snapshot: Snapshot, deadline: Deadline
     ) -> FilterStatus | None:
         """The status of one node on a snapshot, for bind. None if the node is unknown. Raises DeadlineExceeded."""
@@ -411,7 +414,7 @@ class FilterService:
             return None
         proximity = proximity_of(requirements, snapshot)
         context = self.evaluator.evaluation_context(snapshot, deadline)
-        status = self.status_of(requirements, node_info, context)
+        status = self.node_status(requirements, node_info, context)
         if isinstance(status, Placement):
             status = beside_own(status, node_info, requirements, context)
             status = with_cpu(status, node_info, requirements, snapshot)
@@ -419,31 +422,33 @@ class FilterService:
         return status
 
     @contextmanager
-    def evaluation(self, namespace: str) -> Iterator[EvaluationContext]:
+    def context_of_call(self, namespace: str) -> Iterator[EvaluationContext]:
         """An evaluation context for one call about a pod of this namespace."""
-        with self.evaluations.call(namespace) as deadline:
-            yield self.context(deadline)
+        with self.evaluations.deadline_of_call(namespace) as deadline:
+            yield self.evaluation_context(deadline)
 
     @contextmanager
-    def evaluation_for_bind(self, requirements: PodRequirements, uid: str) -> Iterator[Deadline]:
+    def deadline_of_bind(self, requirements: PodRequirements, uid: str) -> Iterator[Deadline]:
         """The deadline for a bind of the pod `uid`. After DeadlineExceeded the queue evaluates the requirements.
 
         A pod that filter accepted has the time of a whole call. But a tenant may replace its claims before the bind.
         """
         ranking, calls = self.rankings.peek(requirements), self.evaluations
-        call = calls.whole_call if ranking is not None and ranking.complete else calls.call
+        give = calls.full_deadline if ranking is not None and ranking.complete else calls.deadline_of_call
         try:
-            with call(requirements.namespace) as deadline:
+            with give(requirements.namespace) as deadline:
                 yield deadline
         except DeadlineExceeded:
-            self.evaluate_later(requirements, uid)
+            self.queue_evaluation(requirements, uid)
             raise
 
-    def context(self, deadline: Deadline) -> EvaluationContext:
+    def evaluation_context(self, deadline: Deadline) -> EvaluationContext:
         """The evaluation context of the newest snapshot."""
         return self.evaluator.evaluation_context(self._cache.snapshot(), deadline)
 
-    def status_of(self, requirements: PodRequirements, node_info: NodeInfo, context: EvaluationContext) -> FilterStatus:
+    def node_status(
+        self, requirements: PodRequirements, node_info: NodeInfo, context: EvaluationContext
+    ) -> FilterStatus:
         """The status of one node, from the ranking if there is one. Raises DeadlineExceeded."""
         ranking = self.rankings.peek(requirements)
         if ranking is not None:
@@ -483,7 +488,7 @@ def _allows_one(snapshot: Snapshot, names: Sequence[str], pin: NodeSelector) -> 
     return any(pin.matches(node.name, node.labels) for node in found)
 
 
-def _evaluation_of(requirements: PodRequirements) -> Hashable:
+def _queue_key(requirements: PodRequirements) -> Hashable:
     """The key of a queued evaluation. That of one namespace does not delay equal requirements of another."""
     return "evaluation", requirements.namespace, requirements.key
 

@@ -62,10 +62,10 @@ class OrphanCollector:
         # Claims of PodGroups that are in use: a check lists pods, which is costly, and waiting pods cause many checks.
         self._resting: TTLCache[ObjectKey, None] = TTLCache(_MAX_RESTING, min(_ROUND_SECONDS, grace_seconds), clock)
         self._log = structlog.get_logger("berth.collect")
-        self.unsuitable = 0  # deallocated claims whose pod could not use the allocation
-        self.without_consumer = 0  # deallocated claims that Berth had allocated, and that had no consumer
-        self.removed = 0  # deleted special claims of binds that did not complete
-        self.skipped = 0  # claims that changed or are in use, as a fresh read showed
+        self.unsuitable = 0  # berth_claims_deallocated_total: claims whose pod could not use the allocation
+        self.without_consumer = 0  # berth_claims_collected_total: Berth's allocations without a consumer
+        self.removed = 0  # berth_extended_claims_removed_total: special claims of binds that did not complete
+        self.skipped = 0  # berth_claims_kept_total: claims that changed or are in use, as a fresh read showed
 
     @property
     def busy(self) -> int:
@@ -238,8 +238,8 @@ class Releases:
             self._begin()
 
     def _begin(self) -> None:
-        while len(self._running) < _MAX_RUNNING and (turn := self._waiting.take_turn()) is not None:
-            key, _ = turn
+        while len(self._running) < _MAX_RUNNING and (found := self._waiting.pop_next()) is not None:
+            key, _ = found
             self._running.add(key)
             task = self._supervisor.spawn("release", self._operations.pop(key)())
             task.add_done_callback(partial(self._ended, key))

@@ -45,7 +45,7 @@ class Requeuer(CacheListener):
         self._supply_changed = False
         self._due: set[str] = set()  # namespaces to search, because of changes that no search has begun with
         self._touch_pending = False  # a rejected pod fits, and the DeviceClass is not updated yet
-        self.touches = 0
+        self.touches = 0  # berth_wakes_total
 
     def supply_changed(self) -> None:
         """Search soon for a rejected pod that fits now."""
@@ -134,7 +134,7 @@ class QueueingHints:
                         found = True
                         break
             except DeadlineExceeded:  # a status takes long: an item of the queue finds it slice by slice
-                self._filter_service.evaluate_later(requirements)
+                self._filter_service.queue_evaluation(requirements)
                 yield False
             except Exception as error:  # noqa: BLE001 - raised below
                 bug = bug or error
@@ -153,11 +153,11 @@ class QueueingHints:
         for name in names:
             node_info, context = (
                 self._cache.snapshot().node_infos.get(name),
-                service.context(service.evaluations.one_step()),
+                service.evaluation_context(service.evaluations.deadline_of_step()),
             )
             if node_info is None or name in kept or not selected.has(node_info.node, context.deadline):
                 continue
-            yield isinstance(service.status_of(requirements, node_info, context), Placement)
+            yield isinstance(service.node_status(requirements, node_info, context), Placement)
 
     def _has_waiting_pod(self, key: Hashable) -> bool:
         """Whether the cache has a pod of the equivalence class. Pods that the cache does not have are removed."""

@@ -63,9 +63,9 @@ class WriteBarrier:
         self._progress = progress
         self._watched_version = watched_version
         self._identity = identity
-        self.waits = 0  # completed waits
+        self.waits = 0  # completed waits, for berth_fence_wait_seconds
         self.seconds = 0.0  # sum of the completed waits
-        self.losses = 0  # binds that yielded to an earlier write
+        self.losses = 0  # berth_fence_losses_total: binds that yielded to an earlier write
 
     async def wait(self, claims: Iterable[Claim]) -> None:
         """Wait until the watch has shown these claims as written, or a later version of them.

@@ -71,8 +71,8 @@ class DeviceChoice:
     @property
     def drivers(self) -> set[str]:
         """The drivers of the chosen devices, and of those that the pod has already."""
-        parts, mask = self.node_info.inventory.parts, self.devices | self.own
-        return {part.key.driver for first, part in parts if mask >> first & (1 << len(part.devices)) - 1}
+        pools, mask = self.node_info.inventory.pool_devices, self.devices | self.own
+        return {pool.key.driver for first, pool in pools if mask >> first & (1 << len(pool.devices)) - 1}
 
     @property
     def has_nics(self) -> bool:

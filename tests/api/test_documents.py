@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.api.documents import MAX_DEPTH, Positions, json_value, one_value, parts_of, text_of, values_of
+from extender.api.documents import MAX_DEPTH, Positions, documents_of, json_value, one_value, text_of, values_of
 from extender.base.berth_errors import WireError
 from extender.files import read_file, read_mounted
 from extender.policy import PolicyError, load_policy
@@ -22,7 +22,7 @@ from tests.worlds.bad_values import FILES, bomb
 
 def values(content: bytes | str) -> list:
     content = content.encode() if isinstance(content, str) else content
-    return [value for part in parts_of(text_of(content, "f"), "f") for value in values_of(part)]
+    return [value for one in documents_of(text_of(content, "f"), "f") for value in values_of(one)]
 
 
 @pytest.mark.parametrize(

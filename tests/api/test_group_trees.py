@@ -12,7 +12,7 @@ import yaml
 
 from extender.api.pod_groups import GroupSource, Membership
 from extender.cache import ClusterCache
-from extender.runtime.informers import watched_resources
+from extender.runtime.watched_kinds import watched_resources
 from tests.worlds.group_trees import composite, pod_group
 from tests.worlds.running_berth import Json, pod
 
@@ -65,13 +65,13 @@ def test_the_gang_of_a_pod(title: str) -> None:
     )
     if found.problem or found.lacks:
         return
-    parts, is_alone = found.parts, case["gang"] == case["pod"]
+    asked, is_alone = found.subgroups, case["gang"] == case["pod"]
     assert found.key.source is (GroupSource.CORE if is_alone else GroupSource.COMPOSITE)
     assert found.minimum == (0 if is_alone else case["minimum"])
-    assert parts.subgroup == case.get("subgroup", "")
+    assert asked.name == case.get("subgroup", "")
     if "around" in case:
-        assert [[one.name, one.level.name if one.level is not None else None] for one in parts.around] == case["around"]
-    assert dict(parts.minimums) == case.get("minimums", {})
+        assert [[one.name, one.level.name if one.level is not None else None] for one in asked.around] == case["around"]
+    assert dict(asked.minimums) == case.get("minimums", {})
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -183,7 +183,7 @@ def asked(objects: list[Json]) -> tuple[Any, ...]:
         values = [node.name if label == "node" else node.labels.get(label, "") for node in nodes]
         return [values.index(one) for one in values] if label else []
 
-    topology, parts = membership.topology, membership.parts
+    topology, parts = membership.topology, membership.subgroups
     slices = [(one.size, divided(one.level)) for one in parts.slices]
     return topology.nearness, divided(topology.required), divided(topology.preferred), divided(parts.required), slices
 
@@ -199,7 +199,7 @@ def test_the_part_of_a_group_stays_on_claims() -> None:
     assert SECRET not in json.dumps(numbered)
     claim, group = decode_claim(numbered["ResourceClaim"]), numbered["Pod"]["spec"]["schedulingGroup"]["podGroupName"]
     assert claim.group == f"spec.schedulingGroup={group}"
-    assert claim.part == numbered["Pod"]["metadata"]["annotations"]["berth.dev/subgroup"] + "/3"
+    assert claim.group_part == numbered["Pod"]["metadata"]["annotations"]["berth.dev/subgroup"] + "/3"
 
 
 def minimums(objects: list[Json]) -> list[int]:

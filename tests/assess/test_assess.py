@@ -16,7 +16,7 @@ from extender.cli.output import Screen
 from extender.sandbox import Cluster, write_kubeconfig
 from tests.worlds.assessed_clusters import CASES, GPU_CLASS, RESULT, assessed, changed, objects_of, snapshot_file
 from tests.worlds.commands import berth, berth_beside
-from tests.worlds.vendor_worlds import AMD, GAUDI, INTEL, cpx, flex, gaudi, mi300x, node_and_slice
+from tests.worlds.vendor_worlds import AMD, GAUDI, INTEL, cpx, device, flex, gaudi, mi300x, node_and_slice
 
 pytestmark = pytest.mark.usefixtures("replays_in_turn")
 
@@ -189,8 +189,8 @@ def test_other_vendors(driver: str, devices: list[Json], links: str, joined: boo
     objects = [*node_and_slice("a", **{driver.replace(".", "_"): devices}), *objects_of({"nodes": {}})]
     pod, claim = pod_objects("p", 2, "a", (0, 1))
     claim["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = driver
-    for result, device in zip(claim["status"]["allocation"]["devices"]["results"], devices, strict=False):
-        result |= {"driver": driver, "device": device["name"]}
+    for result, one in zip(claim["status"]["allocation"]["devices"]["results"], devices, strict=False):
+        result |= {"driver": driver, "device": one["name"]}
     class_ = json.loads(json.dumps(GPU_CLASS).replace("gpu.nvidia.com", driver))
     path = snapshot_file(tmp_path, [*objects, class_, pod, claim])
     code, out, err = berth(["assess", str(path), "--output", "json"])
@@ -221,6 +221,26 @@ def test_parts_of_gpus_are_no_gpus(tmp_path: Path) -> None:
     _, out, _ = berth(["assess", str(path), "--no-replay"])
     assert "2 nodes, 8 GPUs and 8 parts of GPUs: 8 free, 0 of them of no use" in out
     assert "6 parts of GPUs free" in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    ("parents", "told", "cell"),
+    [
+        (["GPU-1", "GPU-1", "GPU-2"], "1 node, 0 GPUs and 2 GPUs in 3 MIG devices or partitions", "3 of 2 GPUs"),
+        (["GPU-1", "GPU-1", ""], "1 node, 0 GPUs and 3 parts of GPUs", "3"),
+    ],
+    ids=["all name their GPU", "one does not"],
+)
+def test_the_cards_of_mig_devices_are_counted(parents: list[str], told: str, cell: str, tmp_path: Path) -> None:
+    devices = [
+        device(f"gpu-{number}-mig", "9Gi", type="mig", productName="A100", uuid=f"MIG-{number}", parentUUID=parent)
+        for number, parent in enumerate(parents)
+    ]
+    objects = [*node_and_slice("a", gpu_nvidia_com=devices), *objects_of({"nodes": {}})]
+    _, out, _ = berth(["assess", str(snapshot_file(tmp_path, objects)), "--no-replay"])
+    assert told in " ".join(out.split())
+    row = next(line for line in out.splitlines() if line.startswith("A100 (parts)"))
+    assert re.split(" {2,}", row)[2] == cell
 
 
 def test_a_pod_with_gpus_that_nothing_tells_apart_is_left_out_by_name(tmp_path: Path) -> None:
@@ -262,17 +282,18 @@ def test_the_exit_code_is_for_ci(case: Json, least: float, code: int, tmp_path: 
 
 
 @pytest.mark.parametrize("labels", [{}, {"nvidia.com/gpu.replicas": "4"}], ids=["whole", "shared"])
-def test_ci_fails_if_a_pod_has_gpus_of_a_device_plugin(labels: Json, tmp_path: Path) -> None:
-    """Which ones only the kubelet knows, also of a pod with one GPU, and where the share of the others is good."""
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_ci_fails_if_a_pod_has_several_gpus_of_a_device_plugin(gpus: int, labels: Json, tmp_path: Path) -> None:
+    """Which ones only the kubelet knows, also where the share of the others is good. One GPU alone is no set."""
     nodes = {"dra": "hgx-h100-8", "plugin": {**PLUGIN_NODE, "labels": labels}}
     pods = [
         {"name": "p", "node": "dra", "gpus": [0, 1]},
-        {"name": "q", "node": "plugin", "plugin": {"nvidia.com/gpu": "1"}},
+        {"name": "q", "node": "plugin", "plugin": {"nvidia.com/gpu": str(gpus)}},
     ]
     path = snapshot_file(tmp_path, objects_of({"nodes": nodes, "pods": pods}))
     code, _, err = berth(["assess", str(path), "--no-replay", "--fail-below", "0.1"])
-    assert code == 1
-    assert "--fail-below: 1 pod has GPUs of a device plugin: which ones only the kubelet knows" in err
+    told = "--fail-below: 1 pod has several GPUs of a device plugin: which ones only the kubelet knows"
+    assert (code, told in err) == (int(gpus > 1), gpus > 1)
 
 
 @pytest.mark.parametrize("width", [80, 120])

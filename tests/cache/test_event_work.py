@@ -199,8 +199,8 @@ def test_a_write_of_one_slice_leaves_the_devices_of_the_others() -> None:
 
 def facts(inventory: Inventory) -> list[object]:
     parts = [
-        (first, part.gpus, part.identities, part.named, part.warned, dict(part.index))
-        for first, part in inventory.parts
+        (first, pool.gpus, pool.identities, pool.named, pool.warned, dict(pool.index))
+        for first, pool in inventory.pool_devices
     ]
     masks = inventory.reachable, inventory.simple, inventory.shared, inventory.unsupported
     return [[one.id for one in inventory.devices], [offset for _, offset in inventory.offsets], masks, parts]

@@ -16,7 +16,7 @@ import typer
 import yaml
 
 from extender.agent.slice_publisher import slice_body
-from extender.api.documents import MAX_YAML, DocumentPart, parts_of, values_of
+from extender.api.documents import MAX_YAML, Document, documents_of, values_of
 from extender.base.berth_errors import WireError
 from extender.cli.main import commands
 from extender.cluster import load_credentials
@@ -273,12 +273,12 @@ def test_a_token_file_that_cannot_be_named_is_told(tmp_path: Path) -> None:
 )
 def test_yaml_that_takes_long_is_refused_at_once(text: str) -> None:
     with pytest.raises(WireError, match=r"is larger than the 8 MiB that YAML may have: write it as JSON|is not JSON"):
-        [values_of(part) for part in parts_of(text, "f")]
+        [values_of(one) for one in documents_of(text, "f")]
 
 
 def test_json_may_be_longer() -> None:
     text = "[" + "1,\n" * (MAX_YAML // 3) + "1]"
-    assert len(values_of(DocumentPart("f", text))[0]) == MAX_YAML // 3 + 1
+    assert len(values_of(Document("f", text))[0]) == MAX_YAML // 3 + 1
 
 
 def test_standard_input_that_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:

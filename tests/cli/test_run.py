@@ -140,6 +140,15 @@ def test_jobs_arrive_run_and_end_on_a_fleet_of_ones_own(tmp_path: Path) -> None:
     assert re.search(r"After 2\d min of the jobs' time 3 of 3 jobs arrived: 0 wait, 1 run, 2 ended\.", out)
 
 
+@pytest.mark.parametrize("nodes", [(), ("--nodes", "1xhgx-h100-8")])
+def test_jobs_with_parts_of_gpus_and_with_memory_run_on_any_fleet(nodes: tuple[str, ...], tmp_path: Path) -> None:
+    jobs = tmp_path / "jobs.csv"
+    jobs.write_text("name,arrival,duration,gpus,memory,nics\na,0,60,0.5,,0.5\nb,1,60,1,40Gi,\n")
+    code, out, errors = berth_run_once(*nodes, "--jobs", str(jobs))
+    assert code == 0, errors
+    assert "2 of 2 jobs arrived: 0 wait" in out
+
+
 def test_a_job_that_does_not_start_fails_the_run_with_its_reason(tmp_path: Path) -> None:
     jobs, policy = tmp_path / "jobs.jsonl", tmp_path / "policy.yaml"
     jobs.write_text('{"name": "gang", "arrival": 0, "gpus": 4, "group_required": "rack", "parts": [{"gpus": 8}]}\n')

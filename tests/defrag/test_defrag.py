@@ -11,13 +11,14 @@ from unittest.mock import patch
 import pytest
 import yaml
 
-from extender.assess import anonymised, restart_advice
+from extender.assess import advise_restarts, anonymised, restart_advice
 from extender.assess.restart_advice import proved
 from extender.assess.wanted_pods import Shape
 from extender.base.deadline import Deadline
 from extender.cli import defrag_command
 from extender.cli.cluster_objects import Objects
 from extender.defrag import WAIT_COST, Verdict, advise, cheapest_restarts
+from extender.policy import Policy
 from extender.replay import Proof, prove
 from extender.sandbox import write_kubeconfig
 from tests.worlds.assessed_clusters import objects_of, snapshot_file
@@ -37,7 +38,7 @@ Json = dict[str, Any]
 UNHELPED = ("impossible", "not-known", "gave-up")
 CASES: list[Json] = yaml.safe_load((Path(__file__).parents[1] / "cases" / "defrag.yaml").read_text())
 
-WITH_FOREIGN_GANGS = [case for case in CASES if any("notes" in pod for pod in case["pods"])]
+WITH_FOREIGN_GANGS = [case for case in CASES if any("scheduler" in pod and "notes" in pod for pod in case["pods"])]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
@@ -384,6 +385,13 @@ def test_pods_of_a_device_plugin_are_no_question(tmp_path: Path) -> None:
     assert (code, out) == (2, "")
     told = "asks for nvidia.com/gpu, and no DeviceClass of the cluster has such an extended resource"
     assert err == f"berth: pod default/new: {told}"
+
+
+def test_more_seconds_are_named_only_if_the_time_was_over() -> None:
+    world = DefragWorld(*random_world(1))
+    found = advise_restarts(world.facts, world.wanted, world.movable, Policy(), Deadline(0.0, lambda: 0.0))
+    assert found.verdict == Verdict.GAVE_UP
+    assert found.sentence.endswith("before the search gave up: give berth defrag more --seconds, or ask for less")
 
 
 PODS_OF = "is no group of Berth: 2 waiting pods are of"

@@ -270,8 +270,8 @@ def test_binds_of_claims_that_became_costly_leave_the_time_to_others() -> None:
         assert fleet.filter_service.filter(honest, fleet.names).passed
         asked = requirements(fleet, fleet.hostile(500))
         start = fleet.clock.now
-        with suppress(DeadlineExceeded), fleet.filter_service.evaluation_for_bind(asked, "uid") as deadline:
-            fleet.filter_service.evaluate_node(asked, "n1", fleet.cache.snapshot(), deadline)
+        with suppress(DeadlineExceeded), fleet.filter_service.deadline_of_bind(asked, "uid") as deadline:
+            fleet.filter_service.status_for_bind(asked, "n1", fleet.cache.snapshot(), deadline)
         used += fleet.clock.now - start
         fleet.clock.now += 0.05
     assert used < 0.1 * (fleet.clock.now - began)
@@ -282,7 +282,7 @@ def test_a_bind_of_a_known_shape_has_the_time_of_a_whole_call_beside_costly_pods
     known = fleet.pod("team")
     assert fleet.filter_service.filter(known, fleet.names).passed
     fleet.filter_service.evaluations.queue("team", "costly", never)
-    with fleet.filter_service.evaluation_for_bind(requirements(fleet, known), known.uid) as deadline:
+    with fleet.filter_service.deadline_of_bind(requirements(fleet, known), known.uid) as deadline:
         assert deadline.check() > 0.5 * fleet.policy.evaluation_seconds
 
 
@@ -295,7 +295,7 @@ def test_namespaces_share_the_time_of_calls(namespaces: int) -> None:
     while clock.now < 20:
         for name in names:
             start = clock.now
-            with evaluations.call(name) as deadline, suppress(DeadlineExceeded):
+            with evaluations.deadline_of_call(name) as deadline, suppress(DeadlineExceeded):
                 while evaluations.has_time(name):
                     deadline.check()
             used += clock.now - start
@@ -362,7 +362,7 @@ def test_the_queue_leaves_most_of_the_time_to_calls(calls: bool, share: float) -
             asyncio.get_running_loop().call_soon(call)  # during the pause after the slice
 
     def call() -> None:
-        with evaluations.call("another"):
+        with evaluations.deadline_of_call("another"):
             pass
 
     def fail(_: str, bug: Exception) -> None:

@@ -153,7 +153,7 @@ def test_each_of_thousands_of_groups_has_a_status_and_counts_as_memory() -> None
 def _in_own_group(info: NodeInfo, name: str) -> NodeInfo:
     use = info.state.shared
     assert use is not None
-    own = SharedUse(PoolGroup(use.group.parts), use.pools, use.busy, use.held)
+    own = SharedUse(PoolGroup(use.group.pools), use.pools, use.busy, use.held)
     state = info.state.with_shared(own)
     state.names.append(name)
     return replace(info, node=replace(info.node, name=name), state=state)

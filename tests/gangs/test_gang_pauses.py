@@ -67,7 +67,7 @@ def test_a_change_of_a_gang_shortens_its_pause_to_a_second_and_ever_new_changes_
     assert found.retry_at == 16
     for tenth in range(10):
         now[0] = tenth / 10
-        waiting.changed(key())
+        waiting.retry_soon(key())
         assert found.retry_at == 1
 
 

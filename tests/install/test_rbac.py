@@ -12,16 +12,16 @@ from typing import Any
 import yaml
 
 from extender.agent import slice_publisher as agent_module
+from extender.api.asked_subgroups import PodMark
 from extender.api.claim_specs import ClaimSpec
 from extender.api.device_classes import MARKER_CLASS
-from extender.api.group_parts import PodMark
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
 from extender.api.resource_claims import Allocation, Claim, Consumer
 from extender.cache import ClusterCache
 from extender.cluster import Writer
 from extender.cluster.api_errors import Invalid
-from extender.runtime.informers import watched_resources
+from extender.runtime.watched_kinds import watched_resources
 from tests.worlds.answering import success
 from tests.worlds.manifests import MANIFESTS, rules, script, spec_of
 from tests.worlds.source_code import facts

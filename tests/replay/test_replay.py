@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -279,7 +280,7 @@ def test_parts_of_a_gpu_are_shared() -> None:
 @pytest.mark.parametrize("rule", ["berth", "first fit"])
 def test_jobs_with_memory_start_beside_parts_of_gpus(rule: Rule) -> None:
     """Also on the GPUs of a snapshot. A part of a GPU means the same on every product."""
-    amounts: Sequence[dict[str, int]] = ({"memory": 40 << 30}, {"memory": 90 << 30}, {"expected_memory": 60 << 30})
+    amounts: Sequence[dict[str, Any]] = ({"memory": 40 << 30}, {"memory": 90 << 30}, {"expected_memory": 60 << 30})
     wholes = [Job(f"whole-{i}", 9, gpus=1, **one) for i, one in enumerate(amounts)]
     jobs = [*(Job(f"part-{i}", i, gpus=0.5) for i in range(2)), *wholes]
     machine = MachineNode("n", carried_machines()["hgx-h100-8"], {})

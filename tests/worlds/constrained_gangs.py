@@ -55,7 +55,7 @@ def problem_of(
     assert waiting[0].membership is not None
     asked = waiting[0].membership.topology
     key = GroupKey("default", GroupSource.BERTH, "g")
-    gang = Gang(key, len(pods), tuple(waiting), Counter(placed or {}), asked, "", 0.0, has_parts=False)
+    gang = Gang(key, len(pods), tuple(waiting), Counter(placed or {}), asked, "", 0.0, has_subgroups=False)
     members = GangMembers(tuple(waiting), requirements)
     nodes = {pod.uid: offered for pod in waiting} if offered is not None else {}
     return gang_problem(gang, members, POLICY, world.cache.snapshot(), nodes, offered=offered)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from extender.api.asked_subgroups import PodMark
 from extender.api.claim_specs import ClaimSpec
-from extender.api.group_parts import PodMark
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
 from extender.api.resource_claims import FINALIZER, Allocation, Claim, Consumer

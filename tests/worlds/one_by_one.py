@@ -12,7 +12,7 @@ from extender.api.resource_slices import DeviceId
 from extender.base.deadline import NO_DEADLINE
 from extender.cache import ClusterCache
 from extender.policy import Policy
-from extender.runtime.informers import watched_resources
+from extender.runtime.watched_kinds import watched_resources
 from extender.sandbox import fabric_slice
 from extender.sandbox.machines import Machine, gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS
@@ -72,7 +72,7 @@ class Fleet:
         snapshot = self.cache.snapshot()
         requirements = requirements_of(pod, snapshot, self.filter_service.policy)
         assert isinstance(requirements, PodRequirements)
-        placement = self.filter_service.evaluate_node(requirements, passed[0], snapshot, NO_DEADLINE)
+        placement = self.filter_service.status_for_bind(requirements, passed[0], snapshot, NO_DEADLINE)
         assert isinstance(placement, Placement)
         (results,) = placement.results(snapshot.node_infos[passed[0]])
         self._allocate(f"c{number}", results)

@@ -1,7 +1,7 @@
 """What is known of nodes: their pools and devices, what is allocated there, and the states that nodes share.
 
 The cache builds it for its snapshots (slices -> pools -> inventory -> NodeInfo). NodeInfo and Snapshot are exported by
-`extender.allocation`.
+`extender.allocation`. The module `locality` is a face of its own: where the devices of a node are.
 """
 
 from extender.allocation.nodes.devices import (

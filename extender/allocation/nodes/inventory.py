@@ -17,18 +17,18 @@ from extender.vendors import GPU, driver_of
 class DeviceIndex:
     """The bit of each device in an inventory."""
 
-    __slots__ = ("_parts",)
+    __slots__ = ("_pools",)
 
-    def __init__(self, parts: tuple[tuple[int, PoolDevices], ...]) -> None:
-        """`parts` has the usable pools, each with the bit of its first device."""
-        self._parts = parts
+    def __init__(self, pools: tuple[tuple[int, PoolDevices], ...]) -> None:
+        """`pools` has the usable ones, each with the bit of its first device."""
+        self._pools = pools
 
     def get(self, device: DeviceId, default: int | None = None) -> int | None:
         """The bit of a device, or the default."""
         key = device.driver, device.pool
-        for first, part in self._parts:
-            if part.key == key:
-                bit = part.index.get(device.device)
+        for first, pool in self._pools:
+            if pool.key == key:
+                bit = pool.index.get(device.device)
                 return default if bit is None else first + bit
         return default
 
@@ -56,14 +56,14 @@ class Inventory:
     # Mask of the node's own devices of GPU drivers, or of all its own devices if there are none. A NIC in use says
     # nothing of how full a GPU node is.
     packed: int = 0
-    gpus: int = 0  # mask of all devices of GPU drivers: whole ones, parts and other forms
+    gpus: int = 0  # mask of all devices of GPU drivers: whole ones, partitions and other forms
     unsupported: tuple[tuple[str, int], ...] = ()  # (cause of problem.CAUSES, mask of devices)
-    parts: tuple[tuple[int, PoolDevices], ...] = ()  # of each usable pool, with the bit of its first device
+    pool_devices: tuple[tuple[int, PoolDevices], ...] = ()  # of each usable pool, with the bit of its first device
 
     @property
-    def shared_parts(self) -> list[tuple[int, PoolDevices]]:
+    def shared_pools(self) -> list[tuple[int, PoolDevices]]:
         """The pools whose use is the same for all nodes that see equal devices, see PoolDevices.shared."""
-        return [found for found in self.parts if found[1].shared is not None]
+        return [found for found in self.pool_devices if found[1].shared is not None]
 
     @property
     def whole_gpus(self) -> tuple[str, dict[str, int]]:
@@ -73,9 +73,9 @@ class Inventory:
         GPUs the agent reads. Of GPUs that a driver calls the same, the first. ('', {}) without any.
         """
         found: dict[str, dict[str, int]] = {}
-        for first, part in self.parts:
-            for bit, identity in zip(members(part.gpus), part.identities, strict=True):
-                found.setdefault(part.key.driver, {}).setdefault(identity, first + bit)
+        for first, pool in self.pool_devices:
+            for bit, identity in zip(members(pool.gpus), pool.identities, strict=True):
+                found.setdefault(pool.key.driver, {}).setdefault(identity, first + bit)
         if not found:
             return "", {}
         driver = max(found, key=lambda name: (len(found[name]), driver_of(name).agent))
@@ -83,35 +83,35 @@ class Inventory:
 
     def has_same_gpus(self, other: Inventory) -> bool:
         """Whether the whole GPUs of both inventories are the same objects. False if that is not known at low cost."""
-        ours, theirs = ([part for _, part in found.parts if part.gpus] for found in (self, other))
+        ours, theirs = ([pool for _, pool in found.pool_devices if pool.gpus] for found in (self, other))
         return len(ours) == len(theirs) and all(a is b for a, b in zip(ours, theirs, strict=True))
 
 
 def inventory(node: Node, pools: tuple[Pool, ...], known: KnownSlices | None = None) -> Inventory:
     """The inventory of a node: the devices of usable pools in the order pool, slice, device."""
     known = known if known is not None else KnownSlices()
-    parts = list[tuple[int, PoolDevices]]()
+    usable_pools = list[tuple[int, PoolDevices]]()
     first = reachable = simple = shared = gpus = own_gpus = 0
     unsupported: dict[str, int] = {}
     for position, pool in enumerate(pools):
         if not pool.usable:
             continue
-        part = _part(pool, position, known)
-        parts.append((first, part))
-        reachable |= part.reachable << first
-        for selection, mask in part.selections:
+        usable = _usable_pool(pool, position, known)
+        usable_pools.append((first, usable))
+        reachable |= usable.reachable << first
+        for selection, mask in usable.selections:
             reachable |= mask << first if reaches(selection, node) else 0
-        simple |= part.simple << first
-        shared |= ((1 << len(part.devices)) - 1 & ~part.named.get(node.name, 0)) << first
-        if driver_of(part.key.driver).kind == GPU:
-            gpus |= (1 << len(part.devices)) - 1 << first
-            own_gpus |= part.named.get(node.name, 0) << first
-        for cause, mask in part.unsupported:
+        simple |= usable.simple << first
+        shared |= ((1 << len(usable.devices)) - 1 & ~usable.named.get(node.name, 0)) << first
+        if driver_of(usable.key.driver).kind == GPU:
+            gpus |= (1 << len(usable.devices)) - 1 << first
+            own_gpus |= usable.named.get(node.name, 0) << first
+        for cause, mask in usable.unsupported:
             unsupported[cause] = unsupported.get(cause, 0) | mask << first
-        first += len(part.devices)
-    found = tuple(parts)
-    devices = tuple(chain.from_iterable(part.devices for _, part in found))
-    offsets = tuple((slice_, start + offset) for start, part in found for slice_, offset in part.offsets)
+        first += len(usable.devices)
+    found = tuple(usable_pools)
+    devices = tuple(chain.from_iterable(usable.devices for _, usable in found))
+    offsets = tuple((slice_, start + offset) for start, usable in found for slice_, offset in usable.offsets)
     return Inventory(
         pools,
         devices if len(found) > 1 or not found else found[0][1].devices,  # thousands of nodes have one pool
@@ -127,7 +127,7 @@ def inventory(node: Node, pools: tuple[Pool, ...], known: KnownSlices | None = N
     )
 
 
-def _part(pool: Pool, position: int, known: KnownSlices) -> PoolDevices:
+def _usable_pool(pool: Pool, position: int, known: KnownSlices) -> PoolDevices:
     found = next((part for part in pool.placed if part.position == position), None)
     if found is None:
         found = _pool_devices(pool, position, known)
@@ -203,7 +203,7 @@ def partitions_of(found: Inventory) -> Partitions | None:
     """The partitions of a node; None if no GPU names one, so that each set of GPUs can be joined."""
     sets: dict[tuple[int, object], int] = {}
     gpus = 0
-    for bit in (first + position for first, part in found.parts for position in members(part.gpus)):
+    for bit in (first + position for first, pool in found.pool_devices for position in members(pool.gpus)):
         gpus |= 1 << bit
         attributes = found.devices[bit].device.attributes
         for size, name in driver_of(found.devices[bit].driver).partitions:

@@ -73,15 +73,15 @@ class Locality:
 def locality_of(found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...]) -> Locality | None:
     """The locality of the node's own devices; None if no two drivers have devices of known locality."""
     own = found.reachable & ~found.shared
-    parts = [(first, part) for first, part in found.parts if part.shared is None]
-    if len({part.key.driver for _, part in parts}) < 2:  # noqa: PLR2004 - nearness is between devices of two drivers
+    pools = [(first, pool) for first, pool in found.pool_devices if pool.shared is None]
+    if len({pool.key.driver for _, pool in pools}) < 2:  # noqa: PLR2004 - nearness is between devices of two drivers
         return None
     by_uuid = _by_gpu(found, fabric, gpu_bits)
     numbers: dict[str, int] = {}
     roots, numa = [0] * len(found.devices), [()] * len(found.devices)  # type: list[int], list[tuple[int, ...]]
     kinds: dict[str, int] = {}
-    for first, part in parts:
-        for bit, one in enumerate(part.devices, first):
+    for first, pool in pools:
+        for bit, one in enumerate(pool.devices, first):
             if own >> bit & 1:
                 own_roots, numa[bit] = _of_device(one.device, one.driver, by_uuid)
                 roots[bit] = sum(1 << numbers.setdefault(root, len(numbers)) for root in dict.fromkeys(own_roots))

@@ -53,15 +53,15 @@ class PoolUse:
         """Whether the device has an exclusive or a shared allocation."""
         return device in self.taken or device in self.shares
 
-    def taken_of(self, part: PoolDevices) -> int:
+    def taken_of(self, pool: PoolDevices) -> int:
         """Mask of devices with an exclusive allocation, or with shares although the device no longer allows them.
 
         Bit 0 is the first device of the pool.
         """
-        found = part.mask(self.taken)
+        found = pool.mask(self.taken)
         for device in self.shares:
-            bit = part.index.get(device)
-            if bit is not None and not part.devices[bit].device.allow_multiple:
+            bit = pool.index.get(device)
+            if bit is not None and not pool.devices[bit].device.allow_multiple:
                 found |= 1 << bit
         return found
 
@@ -87,16 +87,16 @@ class AllocatedState:
     def taken(self, inventory: Inventory) -> int:
         """The devices of an inventory that `PoolUse.taken_of` gives, as a mask."""
         found = 0
-        for first, part in inventory.parts:
-            found |= self.pools.get(part.key, UNUSED).taken_of(part) << first
+        for first, pool in inventory.pool_devices:
+            found |= self.pools.get(pool.key, UNUSED).taken_of(pool) << first
         return found
 
     def held(self, inventory: Inventory) -> int:
         """The devices of an inventory that only holds keep in use, as a mask."""
         found = 0
-        for first, part in inventory.parts:
-            names = self.pools.get(part.key, UNUSED).held
-            found |= part.mask(names) << first if names else 0
+        for first, pool in inventory.pool_devices:
+            names = self.pools.get(pool.key, UNUSED).held
+            found |= pool.mask(names) << first if names else 0
         return found
 
     def left(self, pool: Pool) -> dict[CounterKey, int]:
@@ -157,14 +157,14 @@ _STEP_BYTES = 8 << 30  # overuse is rounded up to steps, so that similar nodes s
 
 
 class PoolGroup(Interned):
-    """The shared pools that a node sees (`Inventory.shared_parts`). Nodes that see equal pools have one group."""
+    """The shared pools that a node sees (`Inventory.shared_pools`). Nodes that see equal pools have one group."""
 
-    __slots__ = ("keys", "parts")
+    __slots__ = ("keys", "pools")
 
-    def __init__(self, parts: tuple[PoolDevices, ...]) -> None:
+    def __init__(self, pools: tuple[PoolDevices, ...]) -> None:
         super().__init__()
-        self.parts = parts
-        self.keys = frozenset(part.key for part in parts)
+        self.pools = pools
+        self.keys = frozenset(pool.key for pool in pools)
 
 
 class SharedUse(Interned):
@@ -413,8 +413,8 @@ class Snapshot:
 def troubled(found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...]) -> int:
     """Mask of the devices that have a taint with effect None or are unhealthy GPUs. Both only lower the score."""
     mask = 0
-    for first, part in found.parts:
-        mask |= part.warned << first
+    for first, pool in found.pool_devices:
+        mask |= pool.warned << first
     for state, bit in zip(fabric.gpus, gpu_bits, strict=True) if fabric is not None else ():
         if bit >= 0 and not state.healthy:
             mask |= 1 << bit

@@ -71,7 +71,7 @@ class ApiServer:
         method, path = scope["method"], scope["path"]
         try:
             content = await _read(receive)
-            await _met(self.intercept, method, path)
+            await _require_passed(self.intercept, method, path)
             await self._route(scope, content, send)
         except ApiError as error:
             await _respond(send, error.code, error.body())
@@ -99,7 +99,7 @@ class ApiServer:
             code, answer = 200, self._get(request) if request.name else self._list(request)
         else:
             code, answer = self._write(request, content, warnings)
-        await _met(self.intercept_reply, method, path)
+        await _require_passed(self.intercept_reply, method, path)
         await _respond(send, code, answer, warnings)
 
     def _get(self, request: Request) -> Json:
@@ -292,7 +292,7 @@ def _is_strategic(content_type: str) -> bool:
     return kind == _STRATEGIC
 
 
-async def _met(intercept: Intercept | None, method: str, path: str) -> None:
+async def _require_passed(intercept: Intercept | None, method: str, path: str) -> None:
     rejected = await intercept(method, path) if intercept is not None else None
     if rejected is not None:
         raise rejected

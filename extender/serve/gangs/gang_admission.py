@@ -488,7 +488,7 @@ class GangAdmission:
         self._timers.cancel((GangTimer.PAUSE_END, key))
         self._leave_positions(key, GangState.NONE)
 
-    def changed(self, key: GroupKey) -> bool:
+    def retry_soon(self, key: GroupKey) -> bool:
         """The gang has other members or another minimum: a pause ends soon, since a plan may succeed now.
 
         At the end of the pause kube-scheduler retries the gang, unless it waits for missing members. Returns whether
@@ -506,7 +506,7 @@ class GangAdmission:
     def completed(self, key: GroupKey) -> None:
         """Missing members or the PodGroup exist now: kube-scheduler retries the gang, after its pause if it has one."""
         gang = self._waiting.get(key)
-        if gang is not None and self.changed(key):
+        if gang is not None and self.retry_soon(key):
             self._end_pause_at(key, gang, gang.retry_at)
         else:
             self._requeue()

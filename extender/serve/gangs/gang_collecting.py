@@ -136,7 +136,7 @@ class GangCollecting:
                     return
 
     def _context(self) -> EvaluationContext:
-        return self._filter_service.context(self._evaluations.one_plan())
+        return self._filter_service.evaluation_context(self._evaluations.deadline_of_plan())
 
     def _problem(self, pod: Pod) -> GangProblem | None:
         """The problem of the gang's minimum. None if the gang does not wait for devices now."""
@@ -149,7 +149,7 @@ class GangCollecting:
             return None
         members = members.first(gang.missing)
         try:
-            usable = self._planning.usable_nodes(members, self._evaluations.one_plan())
+            usable = self._planning.usable_nodes(members, self._evaluations.deadline_of_plan())
         except DeadlineExceeded:
             return None
         problem = gang_problem(gang, members, policy, snapshot, usable)

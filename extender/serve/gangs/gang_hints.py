@@ -98,10 +98,10 @@ class GangHints:
 
     def _room(self, node_info: NodeInfo, requirements: PodRequirements) -> int:
         """For how many members a node has room, at most. Raises DeadlineExceeded."""
-        node, context = node_info.node, self._filter_service.context(self._evaluations.one_plan())
+        node, context = node_info.node, self._filter_service.evaluation_context(self._evaluations.deadline_of_plan())
         if not SelectedNodes(requirements.node_selectors).has(node, context.deadline):
             return 0
-        if not isinstance(self._filter_service.status_of(requirements, node_info, context), Placement):
+        if not isinstance(self._filter_service.node_status(requirements, node_info, context), Placement):
             return 0
         return max(most_units(node_info, requirements.for_node(node), context), 1)
 
@@ -110,7 +110,7 @@ class GangHints:
         if self._admission.get(key) is not waiting:
             return
         gang, version = self._planning.gang_of(member), self._cache.snapshot().version
-        found = self._planning.plan(gang, member, None, {}, None, self._evaluations.one_plan())
+        found = self._planning.plan(gang, member, None, {}, None, self._evaluations.deadline_of_plan())
         if isinstance(found, PlannedGang):
             waiting.version, waiting.retry_at = -1, -inf
             yield True
@@ -119,5 +119,5 @@ class GangHints:
         yield False
         # If nodes gained room meanwhile, that room counts twice: it causes one more plan, and no wrong one.
         if isinstance(found, Reason) and found.code in _PROVEN and self._admission.get(key) is waiting:
-            waiting.needs = self._planning.needs(self._planning.gang_of(member), self._evaluations.one_plan())
+            waiting.needs = self._planning.needs(self._planning.gang_of(member), self._evaluations.deadline_of_plan())
             yield False

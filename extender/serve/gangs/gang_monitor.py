@@ -77,7 +77,7 @@ class GangMonitor:
             waiting = self._admission.get(key)
             if waiting is None:
                 continue
-            self._admission.changed(key)
+            self._admission.retry_soon(key)
             if key not in changed and waiting.state is GangState.MISSING:
                 self._check_complete(key, waiting)
 

@@ -77,7 +77,7 @@ class GangPlanning:
         assert membership is not None, "the pod is a member of a group"
         if len(snapshot.members.get(membership.key, ())) <= MAX_TOGETHER:
             return gang_of(pod, membership, snapshot)
-        with self._filter_service.evaluation(membership.key.namespace):
+        with self._filter_service.context_of_call(membership.key.namespace):
             return gang_of(pod, membership, snapshot)
 
     def plan(
@@ -168,7 +168,7 @@ class GangPlanning:
 
         Those of a gang with bound members stay: its other members will use them.
         """
-        with self._filter_service.evaluation(gang.key.namespace):
+        with self._filter_service.context_of_call(gang.key.namespace):
             members = self._members(gang, self._cache.snapshot())
         if isinstance(members, Reason) or gang.placed:
             return []
@@ -262,7 +262,7 @@ class GangPlanning:
         without = frozenset(member.uid for member in members.pods) - members.requirements.keys()
         names = {member.uid: member.key for member in members.pods}
         keys = {uid: attempt.keys[uid] for uid in members.requirements}
-        return PlannedGang(found, members.requirements, keys, without, last_messages, names, problem.parts)
+        return PlannedGang(found, members.requirements, keys, without, last_messages, names, problem.subgroups)
 
     def _problem(self, gang: Gang, members: GangMembers, attempt: _Attempt) -> GangProblem:
         pod, names, before = attempt.pod, attempt.names, attempt.before

@@ -21,7 +21,7 @@ from extender.cache import ClusterCache
 from extender.gangs.gang import Gang, gang_minimum, placed_members
 from extender.gangs.gang_problem import NO_ROOM, incomplete
 from extender.scheduling.requirements import leftover_claims
-from extender.scheduling.shortlist import left_part, running_domain
+from extender.scheduling.shortlist import left_subgroup, running_domain
 from extender.serve.binding_cycle import BindError
 from extender.serve.filter import FilterResult, FilterService, FilterSink
 from extender.serve.gangs.bound_members import BoundMembers, Read
@@ -254,8 +254,8 @@ class GangScheduler:
         is_whole: bool = False,
     ) -> PlannedGang | WaitsForGang | Reason:
         """See GangPlanning.plan. `is_whole`: with the time of a whole call, whatever the namespace has left."""
-        call = self._evaluations.whole_call if is_whole else self._evaluations.call
-        with call(gang.key.namespace) as deadline:
+        give = self._evaluations.full_deadline if is_whole else self._evaluations.deadline_of_call
+        with give(gang.key.namespace) as deadline:
             return self._planning.plan(gang, pod, names, self.admission.occupied_for(gang.key), before, deadline)
 
     def _postponed(self, key: GroupKey, pod: Pod, names: Sequence[str]) -> FilterResult:
@@ -272,7 +272,7 @@ class GangScheduler:
         member = next(iter(self._cache.store.members.get(key, {}).values()), None)
         if member is None:
             return True
-        deadline = self._evaluations.one_plan()
+        deadline = self._evaluations.deadline_of_plan()
         try:
             self._planning.fits(self._planning.gang_of(member), member, deadline)
         except DeadlineExceeded:
@@ -357,7 +357,7 @@ class GangScheduler:
         raise BindError(f"group {membership.key.name} has no plan for pod {pod.key}{why}")
 
     def outside_domain(self, forming: FormingGang, membership: Membership, uids: Collection[str]) -> str:
-        """Which of these members' nodes is outside of the one domain that the gang, or its part, needs; '' if none is.
+        """Which of these members' nodes is not in the one domain that the gang, or its sub-group, needs; '' if none is.
 
         The planner chose nodes of one domain; then the labels of a node changed.
         """
@@ -374,7 +374,7 @@ class GangScheduler:
             if domain is None or node not in domain.nodes:
                 where = str(domain) if domain is not None else f"in a domain of {label}"
                 return f"node {node} is not {where}, where the pods of group {forming.key.name} must be"
-        return left_part(forming.planned.parts, planned, uids, snapshot, policy)
+        return left_subgroup(forming.planned.subgroups, planned, uids, snapshot, policy)
 
     def follow_kube_scheduler(self, forming: FormingGang) -> None:
         """The binds of the minimum came, some of them for other nodes than the planned ones: plan for these nodes.

@@ -42,7 +42,7 @@ from extender.base.timers import Timers
 from extender.gangs.gang_problem import GangPlan
 from extender.gangs.member_limits import NodeLimit
 from extender.scheduling import PodRequirements
-from extender.scheduling.gang_parts import GangPart
+from extender.scheduling.subgroup_tree import SubGroup
 
 MEMBER_SECONDS = 0.05  # that each member adds to each time limit of its plan
 # Seconds until the bind request of a further member. kube-scheduler retries a rejected pod after at most 10 s.
@@ -182,7 +182,7 @@ class PlannedGang:
     without_devices: frozenset[str]  # UIDs of the other members
     last_messages: Mapping[str, str]  # UID to kube-scheduler's last message about the pod before the plan
     names: Mapping[str, ObjectKey]  # UID to the member's name
-    parts: tuple[GangPart, ...] = ()  # GangProblem.parts
+    subgroups: tuple[SubGroup, ...] = ()  # GangProblem.subgroups
     members: frozenset[str] = field(init=False)  # UIDs of all members of the plan
 
     def __post_init__(self) -> None:
@@ -428,7 +428,7 @@ class GangCounts:
     """Counts of planned, bound and failed gangs since the start of the process, for the metrics."""
 
     plans: int = 0
-    no_plan: Counter[str] = field(default_factory=Counter)  # attempts to plan that failed, by the code of the reason
+    no_plan: Counter[str] = field(default_factory=Counter)  # berth_gangs_not_planned_total, by the code of the reason
     bound: int = 0
     failed: int = 0  # plans that ended before the minimum could be bound
     seconds: float = 0.0  # from the first filter request of a complete gang to its last Binding, over all bound gangs

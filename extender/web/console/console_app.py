@@ -20,7 +20,7 @@ from fastapi.responses import JSONResponse, Response
 
 from extender import __version__
 from extender.base.berth_errors import WireError
-from extender.console import Console, Turns
+from extender.console import Console, PacedLock
 from extender.files import read_mounted
 from extender.runtime.informers import NOT_READY
 from extender.web.asgi import (
@@ -141,7 +141,7 @@ class ConsoleApp:
         self._bodies = BodyReader(limits)
         self._rejections = rejections or RejectionLog()
         self._scrapes = Scrapes(METRICS, console)
-        self._turns = Turns(_MAX_WAITING, "requests wait for their answer")
+        self._lock = PacedLock(_MAX_WAITING, "requests wait for their answer")
         self._app: Any = routes(console)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -151,12 +151,12 @@ class ConsoleApp:
         if answer is not None:
             await answer.to(send)
         elif scope["path"].startswith(_LARGE):
-            async with self._turns.one():
+            async with self._lock.one():
                 began = time.monotonic()
                 try:
                     await self._app(scope, receive, send)
                 finally:
-                    self._turns.blocked = time.monotonic() - began
+                    self._lock.blocked = time.monotonic() - began
         else:
             await self._app(scope, receive, send)
 
@@ -175,8 +175,8 @@ class ConsoleApp:
         missing = self.console.informers.not_ready
         if missing and path.startswith(_OF_CLUSTER):
             return problem(503, f"{NOT_READY}{missing}")
-        if path.startswith(_LARGE) and self._turns.full:
-            return problem(429, self._turns.full)
+        if path.startswith(_LARGE) and self._lock.full:
+            return problem(429, self._lock.full)
         if path == "/v1/explain" and scope["method"] == "POST":
             return await explain_routes.explain_hypothetical(self.console, self._bodies, scope, receive)
         return None

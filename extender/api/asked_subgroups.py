@@ -1,4 +1,4 @@
-"""The parts of a group that must be near each other, as the annotations and labels of its pods name them.
+"""The sub-groups of a group whose pods must be near each other, as the annotations and labels of its pods name them.
 
 A group can have sub-groups, such as the replicated jobs of a JobSet, and the pods of a sub-group, or of a group without
 sub-groups, can be cut into slices of equal size, in order of their index, and these into smaller slices. Kueue's
@@ -28,7 +28,7 @@ from extender.base.text_limits import shown
 SLICE_SIZE = "berth.dev/group-slice-size"
 SUBGROUP = "berth.dev/subgroup"
 SUBGROUP_MIN = "berth.dev/subgroup-min"
-OWN_PARTS = (SLICE_SIZE, SLICE_LEVEL, SUBGROUP, SUBGROUP_REQUIRED, SUBGROUP_MIN)
+OWN_SUBGROUPS = (SLICE_SIZE, SLICE_LEVEL, SUBGROUP, SUBGROUP_REQUIRED, SUBGROUP_MIN)
 REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"  # a label
 _KUEUE_GROUP = "kueue.x-k8s.io/podset-group-name"
 _KUEUE_SIZE = "kueue.x-k8s.io/podset-slice-size"
@@ -36,14 +36,14 @@ _KUEUE_LEVEL = "kueue.x-k8s.io/podset-slice-required-topology"
 _KUEUE_LAYERS = "kueue.x-k8s.io/podset-slice-required-topology-constraints"
 _LWS_SUBGROUP = "leaderworkerset.sigs.k8s.io/subgroup-index"  # a label
 _LWS_LEVEL = "leaderworkerset.sigs.k8s.io/subgroup-exclusive-topology"
-NAMES_OF_PARTS = (SUBGROUP, _KUEUE_GROUP, REPLICATED_JOB, _LWS_SUBGROUP)
-FOREIGN_PARTS = (_KUEUE_GROUP, _KUEUE_SIZE, _KUEUE_LEVEL, _KUEUE_LAYERS, _LWS_LEVEL)
+SUBGROUP_NAMES = (SUBGROUP, _KUEUE_GROUP, REPLICATED_JOB, _LWS_SUBGROUP)
+FOREIGN_SUBGROUPS = (_KUEUE_GROUP, _KUEUE_SIZE, _KUEUE_LEVEL, _KUEUE_LAYERS, _LWS_LEVEL)
 _MAX_LAYERS = 3  # slices in slices; as in Kueue
 _MAX_PODS = 100_000
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 _RANK = re.compile(r"[0-9]{1,12}")
-_NO_INDEX = "-"  # in PART_ANNOTATION
+_NO_INDEX = "-"  # in GROUP_PART_ANNOTATION
 
 
 class SliceLayer(NamedTuple):
@@ -62,10 +62,10 @@ class GroupAround(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class AskedParts:
-    """The parts of its group to which a pod belongs."""
+class AskedSubGroups:
+    """The sub-groups of its group to which a pod belongs; slices are such, too."""
 
-    subgroup: str = ""  # '' for a group without sub-groups
+    name: str = ""  # of the innermost one; '' for a group without sub-groups
     required: Level | None = None  # of which all pods of the sub-group must have one domain
     minimum: int = 0  # pods of the sub-group without which the group must not run; 0 if the pod does not set it
     slices: tuple[SliceLayer, ...] = ()  # the largest first
@@ -75,47 +75,47 @@ class AskedParts:
 
     @property
     def constrain(self) -> bool:
-        """Whether the pod's part restricts a plan: a mere name does not."""
+        """Whether what the pod asks restricts a plan: a mere name does not."""
         return bool(self.required or self.minimum or self.slices or self.around)
 
 
-NO_PARTS = AskedParts()  # of most pods
+NO_SUBGROUPS = AskedSubGroups()  # of most pods
 
 
-def asked_parts(notes: Mapping[str, Any], labels: Mapping[str, Any], group: str) -> AskedParts:
-    """The parts of a pod of this group.
+def asked_subgroups(notes: Mapping[str, Any], labels: Mapping[str, Any], group: str) -> AskedSubGroups:
+    """The sub-groups of a pod of this group.
 
-    The annotations of others count only without one of Berth's about topology or parts.
+    The annotations of others count only without one of Berth's about topology or sub-groups.
 
     Raises ValueError that names annotation and value.
     """
     named = (labels.get(REPLICATED_JOB), labels.get(_LWS_SUBGROUP))
     default = next((one for one in named if type(one) is str), "")
-    if any(name in notes for name in (*OWN_TOPOLOGY, *OWN_PARTS)):
-        found = _own_parts(notes, default)
-        if found.subgroup == group and SUBGROUP in notes:
+    if any(name in notes for name in (*OWN_TOPOLOGY, *OWN_SUBGROUPS)):
+        found = _own_subgroups(notes, default)
+        if found.name == group and SUBGROUP in notes:
             raise ValueError(f"pod annotation {SUBGROUP}: {shown(group)} is the name of the group itself")
         return found
     subgroup = _name(notes, _KUEUE_GROUP) or default
     required = level_of(notes, KUEUE_TOPOLOGY.required) if subgroup else None  # without sub-groups it is the group's
     if required is None and _LWS_SUBGROUP in labels:
         required = level_of(notes, _LWS_LEVEL)
-    return AskedParts(subgroup, required, slices=_kueue_slices(notes))
+    return AskedSubGroups(subgroup, required, slices=_kueue_slices(notes))
 
 
 def notes_of_group(notes: Mapping[str, Any], labels: Mapping[str, Any]) -> Mapping[str, Any]:
     """The annotations of a pod that say how near its whole group should be.
 
-    Those of other schedulers do not count beside one of Berth's about parts. Kueue's are about a pod set: the pods of
-    one replicated job of a JobSet, or of one `podset-group-name`.
+    Those of other schedulers do not count beside one of Berth's about sub-groups. Kueue's are about a pod set: the pods
+    of one replicated job of a JobSet, or of one `podset-group-name`.
     """
-    if any(name in notes for name in OWN_PARTS):
+    if any(name in notes for name in OWN_SUBGROUPS):
         return {name: notes[name] for name in OWN_TOPOLOGY if name in notes}
     is_of_set = _KUEUE_GROUP in notes or (REPLICATED_JOB in labels and any(name in notes for name in KUEUE_TOPOLOGY))
     return {} if is_of_set and not any(name in notes for name in OWN_TOPOLOGY) else notes
 
 
-def _own_parts(notes: Mapping[str, Any], default: str) -> AskedParts:
+def _own_subgroups(notes: Mapping[str, Any], default: str) -> AskedSubGroups:
     subgroup = _name(notes, SUBGROUP) or default
     for annotation in (SUBGROUP_REQUIRED, SUBGROUP_MIN):
         if annotation in notes and not subgroup:
@@ -133,7 +133,7 @@ def _own_parts(notes: Mapping[str, Any], default: str) -> AskedParts:
     layers = [
         SliceLayer(SLICE_SIZE, size, level) for size, level in zip(sizes, asked, strict=True) if level is not None
     ]
-    return AskedParts(subgroup, level_of(notes, SUBGROUP_REQUIRED), minimum, _nested(layers))
+    return AskedSubGroups(subgroup, level_of(notes, SUBGROUP_REQUIRED), minimum, _nested(layers))
 
 
 def _kueue_slices(notes: Mapping[str, Any]) -> tuple[SliceLayer, ...]:
@@ -185,11 +185,11 @@ def _numbers(notes: Mapping[str, Any], annotation: str, most: int) -> list[int]:
     text = notes.get(annotation)
     if text is None:
         return []
-    parts = [part.strip() for part in text.split(",")] if type(text) is str else []
-    if not 1 <= len(parts) <= most or not all(_NUMBER.fullmatch(part) and int(part) <= _MAX_PODS for part in parts):
+    words = [word.strip() for word in text.split(",")] if type(text) is str else []
+    if not 1 <= len(words) <= most or not all(_NUMBER.fullmatch(word) and int(word) <= _MAX_PODS for word in words):
         numbers = "a number of pods" if most == 1 else f"1 to {most} numbers of pods with commas between them"
         raise ValueError(f"pod annotation {annotation}: {shown(text)} is not {numbers}, from 1 to {_MAX_PODS}")
-    return [int(part) for part in parts]
+    return [int(word) for word in words]
 
 
 def _name(notes: Mapping[str, Any], annotation: str) -> str:
@@ -202,42 +202,42 @@ def _name(notes: Mapping[str, Any], annotation: str) -> str:
     return text
 
 
-# -- on claims: which part a bound pod is in, because the cache does not keep bound pods ---------------------------
+# -- on claims: which sub-group a bound pod is in, because the cache does not keep bound pods ----------------------
 
-PART_ANNOTATION = "berth.dev/group-part"  # which part of the group that pod is in, if the group has parts
+GROUP_PART_ANNOTATION = "berth.dev/group-part"  # the SubGroupIndex of that pod, if the group has sub-groups
 
 
 CPU_ANNOTATION = "berth.dev/cpu"  # what that pod requests, such as 4000m; on one of the pod's claims
 
 
 class PodMark(NamedTuple):
-    """What Berth writes to a claim about the pod for which it allocates: '' for no group, and for no part of it."""
+    """What Berth writes to a claim about the pod for which it allocates: '' for no group, and for no sub-group."""
 
     group: str = ""  # as GroupKey.on_claims
-    part: str = ""  # as BoundPart
+    group_part: str = ""  # as SubGroupIndex
     cpu: int = 0  # in thousandths of a core; 0 on all but one of the pod's claims
 
 
-class BoundPart(NamedTuple):
+class SubGroupIndex(NamedTuple):
     """The sub-group of a pod, whether it is in a slice, and its index there; None if it is in no slice or has none."""
 
-    subgroup: str
+    name: str
     rank: int | None
     in_slice: bool
 
     def is_in(self, subgroup: str) -> bool:
-        """Whether the part is this sub-group, or in it."""
-        return self.subgroup == subgroup or self.subgroup.startswith(f"{subgroup}/")
+        """Whether the pod is in this sub-group, or in one of its inner ones."""
+        return self.name == subgroup or self.name.startswith(f"{subgroup}/")
 
     def __str__(self) -> str:
-        """As the annotation PART_ANNOTATION of the pod's claims."""
+        """As the annotation GROUP_PART_ANNOTATION of the pod's claims."""
         index = _NO_INDEX if self.rank is None else self.rank
-        return f"{self.subgroup}/{index if self.in_slice else ''}"
+        return f"{self.name}/{index if self.in_slice else ''}"
 
 
-def bound_part_of(text: str) -> BoundPart | None:
-    """The value of PART_ANNOTATION; None if it is not valid, because tenants can write it."""
+def subgroup_index_of(text: str) -> SubGroupIndex | None:
+    """The value of GROUP_PART_ANNOTATION; None if it is not valid, because tenants can write it."""
     subgroup, slash, rank = text.rpartition("/")
     if not slash or (rank not in ("", _NO_INDEX) and not _RANK.fullmatch(rank)):
         return None
-    return BoundPart(subgroup, int(rank) if _RANK.fullmatch(rank) else None, bool(rank))
+    return SubGroupIndex(subgroup, int(rank) if _RANK.fullmatch(rank) else None, bool(rank))

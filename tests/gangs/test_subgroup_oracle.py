@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.worlds.part_oracle import compare, has_equal_parts, placements, random_world
+from tests.worlds.subgroup_oracle import compare, has_equal_sub_groups, placements, random_world
 
 
 @pytest.mark.parametrize("block", range(4))
@@ -20,5 +20,5 @@ def test_the_random_clusters_have_every_kind_of_answer() -> None:
     worlds = [random_world(random.Random(seed)) for seed in range(200)]
     fits = [any(True for _ in placements(world)) for world in worlds]
     assert 50 < sum(fits) < 150
-    assert sum(has_equal_parts(world) for world, fit in zip(worlds, fits, strict=True) if fit) >= 15
+    assert sum(has_equal_sub_groups(world) for world, fit in zip(worlds, fits, strict=True) if fit) >= 15
     assert sum(bool(world.bound) for world in worlds) >= 30

@@ -1,7 +1,7 @@
-"""The parts of a gang: sub-groups and slices, each of which must be in one domain of a level.
+"""The tree of a gang: its sub-groups, each of which must be in one domain of a level.
 
-A gang is a tree. A sub-group is a part with the level that its pods ask for. A slice is a part of a number of pods with
-neighbouring indices, and has smaller slices as its parts. A member that is in no part is anywhere in the gang's domain.
+A sub-group is named by its pods, or it is a slice: a number of pods with neighbouring indices, as in Volcano's
+subGroupPolicy. Smaller ones are in it. A member that is in no sub-group is anywhere in the domain of the gang.
 
 A pod with an index has its slice, whichever other pods exist. Pods without an index are all alike: new ones take the
 free seats of the slices that run, then new slices.
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from extender.allocation import Snapshot
-from extender.api.group_parts import SUBGROUP_MIN, AskedParts, BoundPart, GroupAround, bound_part_of
+from extender.api.asked_subgroups import SUBGROUP_MIN, AskedSubGroups, GroupAround, SubGroupIndex, subgroup_index_of
 from extender.api.group_topology import ONE_NODE, Level, level_label
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import JOB_STRIDE, GroupKey
@@ -24,36 +24,36 @@ from extender.scheduling.domain_uses import path_labels
 
 
 @dataclass(frozen=True, slots=True)
-class GangPart:
+class SubGroup:
     """Members that must be in one domain."""
 
     name: str  # for texts, such as 'slice 3' or 'sub-group workers'
     level: str  # ONE_NODE or a label
-    members: tuple[str, ...]  # UIDs of those to place, in the order of their index, with those of its parts
+    members: tuple[str, ...]  # UIDs of those to place, in the order of their index, with those of `inner`
     placed: Mapping[str, int] = field(default_factory=dict)  # node to number of members that are bound there
-    parts: tuple[GangPart, ...] = ()
-    absent: int = 0  # members of a slice that do not exist, besides those absent in `parts`
+    inner: tuple[SubGroup, ...] = ()
+    absent: int = 0  # members of a slice that do not exist, besides those absent in `inner`
 
 
 class BoundMember(NamedTuple):
     """A bound member that has devices, as its claims show it."""
 
-    part: BoundPart
+    subgroup: SubGroupIndex
     node: str
 
 
-def bound_parts(key: GroupKey, snapshot: Snapshot) -> Iterator[BoundMember]:
-    """The bound members of a group whose claims say their part. A claim that pods share says it of none of them."""
+def members_with_index(key: GroupKey, snapshot: Snapshot) -> Iterator[BoundMember]:
+    """The bound members of a group whose claims say their sub-group. A claim that pods share says it of none."""
     waiting, known = snapshot.members.get(key, {}), snapshot.bound_members.get(key, {})
     seen = set[str]()
     for one, node in snapshot.claims_of_group(key).items():
         claim = snapshot.claims.get(one)
-        part = bound_part_of(claim.part) if claim is not None else None
+        index = subgroup_index_of(claim.group_part) if claim is not None else None
         users = [consumer.uid for consumer in claim.reserved_for] if claim is not None else []
         is_gone = any(uid in waiting or known.get(uid, node) == "" for uid in users)
-        if part is not None and len(users) == 1 and not is_gone and users[0] not in seen:
+        if index is not None and len(users) == 1 and not is_gone and users[0] not in seen:
             seen.add(users[0])
-            yield BoundMember(part, node)
+            yield BoundMember(index, node)
 
 
 class _Entry(NamedTuple):
@@ -74,79 +74,79 @@ def rank_order(pod: Pod) -> tuple[bool, int, ObjectKey]:
     return rank is None, rank or 0, pod.key
 
 
-def parts_of(
+def subgroups_of(
     pods: Sequence[Pod], bound: Sequence[BoundMember], levels: Sequence[str], snapshot: Snapshot
-) -> tuple[GangPart, ...]:
-    """The parts of a gang, by its waiting pods in rank order. The policy has `levels`.
+) -> tuple[SubGroup, ...]:
+    """The sub-groups of a gang, by its waiting pods in rank order. The policy has `levels`.
 
-    What has a `parts_problem` is left out.
+    What has a `subgroups_problem` is left out.
     """
-    return tuple(_parts_in(0, pods, bound, levels, snapshot))
+    return tuple(_subgroups_in(0, pods, bound, levels, snapshot))
 
 
-def _parts_in(
+def _subgroups_in(
     depth: int, pods: Sequence[Pod], bound: Sequence[BoundMember], levels: Sequence[str], snapshot: Snapshot
-) -> Iterator[GangPart]:
-    """The parts of the pods of one sub-group, which is in `depth` others."""
-    inner: dict[GroupAround, list[Pod]] = {}
+) -> Iterator[SubGroup]:
+    """Those of the pods of one sub-group, which is in `depth` others."""
+    outer: dict[GroupAround, list[Pod]] = {}
     for pod in pods:
-        for around in _parts(pod).around[depth : depth + 1]:
-            inner.setdefault(around, []).append(pod)
-    for around, members in inner.items():
-        own = [one for one in bound if one.part.is_in(around.name)]
-        parts = tuple(_parts_in(depth + 1, members, own, levels, snapshot))
-        yield from _subgroup(around.name, _label(around.level, levels), members, own, parts)
-    for subgroup, members in _by_subgroup([pod for pod in pods if len(_parts(pod).around) == depth]).items():
-        own = [one for one in bound if one.part.subgroup == subgroup]
+        for around in _asked_by(pod).around[depth : depth + 1]:
+            outer.setdefault(around, []).append(pod)
+    for around, members in outer.items():
+        own = [one for one in bound if one.subgroup.is_in(around.name)]
+        inner = tuple(_subgroups_in(depth + 1, members, own, levels, snapshot))
+        yield from _subgroup(around.name, _label(around.level, levels), members, own, inner)
+    for subgroup, members in _by_subgroup([pod for pod in pods if len(_asked_by(pod).around) == depth]).items():
+        own = [one for one in bound if one.subgroup.name == subgroup]
         asked = _asked(members)
         slices = tuple(_slices(asked, members, own, levels, snapshot))
         yield from _subgroup(subgroup, _label(asked.required, levels), members, own, slices)
 
 
 def _subgroup(
-    name: str, level: str, pods: Sequence[Pod], bound: Sequence[BoundMember], parts: tuple[GangPart, ...]
-) -> tuple[GangPart, ...]:
-    """A sub-group with its parts as a part; without a level these alone."""
+    name: str, level: str, pods: Sequence[Pod], bound: Sequence[BoundMember], inner: tuple[SubGroup, ...]
+) -> tuple[SubGroup, ...]:
+    """A sub-group with what is in it; without a level only that."""
     if not level:
-        return parts
+        return inner
     placed = Counter(one.node for one in bound)
-    return (GangPart(f"sub-group {name}", level, tuple(pod.uid for pod in pods), placed, parts),)
+    return (SubGroup(f"sub-group {name}", level, tuple(pod.uid for pod in pods), placed, inner),)
 
 
 def _by_subgroup(pods: Sequence[Pod]) -> dict[str, list[Pod]]:
     found: dict[str, list[Pod]] = {}
     for pod in pods:
         if pod.membership is not None:
-            found.setdefault(pod.membership.parts.subgroup, []).append(pod)
+            found.setdefault(pod.membership.subgroups.name, []).append(pod)
     return found
 
 
-def _parts(pod: Pod) -> AskedParts:
-    return pod.membership.parts if pod.membership is not None else AskedParts()
+def _asked_by(pod: Pod) -> AskedSubGroups:
+    return pod.membership.subgroups if pod.membership is not None else AskedSubGroups()
 
 
-def _asked(pods: Sequence[Pod]) -> AskedParts:
+def _asked(pods: Sequence[Pod]) -> AskedSubGroups:
     """What the pods of a sub-group ask for. Those without slices, such as a leader, are in none."""
-    return max(map(_parts, pods), key=lambda one: bool(one.slices))
+    return max(map(_asked_by, pods), key=lambda one: bool(one.slices))
 
 
 # -- slices --------------------------------------------------------------------------------------------------------
 
 
 def _slices(
-    asked: AskedParts, pods: Sequence[Pod], bound: Sequence[BoundMember], levels: Sequence[str], snapshot: Snapshot
-) -> Iterator[GangPart]:
+    asked: AskedSubGroups, pods: Sequence[Pod], bound: Sequence[BoundMember], levels: Sequence[str], snapshot: Snapshot
+) -> Iterator[SubGroup]:
     layers = [(layer.size, label) for layer in asked.slices if (label := _label(layer.level, levels))]
     if not layers:
         return
-    entries = [_Entry(_rank(pod), pod.uid) for pod in pods if _parts(pod).slices]
-    entries += [_Entry(one.part.rank, node=one.node) for one in bound if one.part.in_slice]
+    entries = [_Entry(_rank(pod), pod.uid) for pod in pods if _asked_by(pod).slices]
+    entries += [_Entry(one.subgroup.rank, node=one.node) for one in bound if one.subgroup.in_slice]
     positioned = _indexed([one for one in entries if one.rank is not None], asked.first, layers[0][0])
     names_of = [_names_of(level, levels, snapshot) for _, level in layers]
     loose = _seated([one for one in entries if one.rank is None], [size for size, _ in layers], names_of)
     start = max((position for position, _ in positioned), default=-1) // layers[0][0] + 1
     positioned += [(start * layers[0][0] + position, entry) for position, entry in loose]
-    yield from _cut(positioned, layers, "slice ", f" of sub-group {asked.subgroup}" if asked.subgroup else "")
+    yield from _cut(positioned, layers, "slice ", f" of sub-group {asked.name}" if asked.name else "")
 
 
 def _label(level: Level | None, levels: Sequence[str]) -> str:
@@ -215,8 +215,8 @@ def _filled(
 
 def _cut(
     positioned: Sequence[_Positioned], layers: Sequence[tuple[int, str]], prefix: str, suffix: str
-) -> Iterator[GangPart]:
-    """The slices of the first layer that have members to place, with those of the next layers as their parts."""
+) -> Iterator[SubGroup]:
+    """The slices of the first layer that have members to place, with those of the next layers in them."""
     if not layers:
         return
     size, level = layers[0]
@@ -229,12 +229,12 @@ def _cut(
             placed = Counter(entry.node for _, entry in own if entry.node)
             inner = tuple(_cut(own, layers[1:], f"{prefix}{number}.", suffix))
             absent = max(size - len(own) - sum(map(absent_members, inner)), 0)
-            yield GangPart(f"{prefix}{number}{suffix}", level, members, placed, inner, absent)
+            yield SubGroup(f"{prefix}{number}{suffix}", level, members, placed, inner, absent)
 
 
-def absent_members(part: GangPart) -> int:
-    """How many members of a part, with those of its parts, do not exist."""
-    return part.absent + sum(map(absent_members, part.parts))
+def absent_members(subgroup: SubGroup) -> int:
+    """How many members of a sub-group, with those of its inner ones, do not exist."""
+    return subgroup.absent + sum(map(absent_members, subgroup.inner))
 
 
 # -- sub-groups with a minimum of their own -------------------------------------------------------------------------
@@ -243,9 +243,9 @@ def absent_members(part: GangPart) -> int:
 def needed_members(pods: Sequence[Pod], bound: Sequence[BoundMember]) -> frozenset[str]:
     """UIDs of the first waiting pods, in rank order, that the minimum of each sub-group needs beside the bound ones."""
     found, inside = set[str](), dict[str, list[str]]()
-    have = Counter(name for one in bound for name in _names_around(one.part.subgroup))
+    have = Counter(name for one in bound for name in _names_around(one.subgroup.name))
     for pod in pods:
-        for name in _names_around(_parts(pod).subgroup):
+        for name in _names_around(_asked_by(pod).name):
             inside.setdefault(name, []).append(pod.uid)
     for name, minimum in _minimums(pods):
         own = sorted(inside.get(name, ()), key=lambda uid: uid not in found)  # stable: otherwise in rank order
@@ -258,7 +258,7 @@ def lacking_subgroup(pods: Sequence[Pod], bound: Sequence[BoundMember], unknown:
 
     `unknown` bound members, such as those without devices, may be in any sub-group.
     """
-    subgroups = (*(_parts(pod).subgroup for pod in pods), *(one.part.subgroup for one in bound))
+    subgroups = (*(_asked_by(pod).name for pod in pods), *(one.subgroup.name for one in bound))
     exist = Counter(name for subgroup in subgroups for name in _names_around(subgroup))
     for name, minimum in _minimums(pods):
         missing = minimum - exist[name]
@@ -276,7 +276,7 @@ def _names_around(subgroup: str) -> Iterator[str]:
 
 def _minimums(pods: Sequence[Pod]) -> list[tuple[str, int]]:
     """The sub-groups with a minimum, also those without pods; inner ones before those around them."""
-    of_tree = _parts(pods[0]).minimums if pods else ()
+    of_tree = _asked_by(pods[0]).minimums if pods else ()
     found = {subgroup: _asked_minimum(members) for subgroup, members in _by_subgroup(pods).items()}
     found |= {name: max(minimum, found.get(name, 0)) for name, minimum in of_tree}
     return sorted(((name, one) for name, one in found.items() if one), key=lambda entry: -entry[0].count("/"))
@@ -285,11 +285,11 @@ def _minimums(pods: Sequence[Pod]) -> list[tuple[str, int]]:
 # -- mistakes ------------------------------------------------------------------------------------------------------
 
 
-def parts_problem(
+def subgroups_problem(
     group: str, pods: Sequence[Pod], bound: Sequence[BoundMember], minimum: int, levels: Sequence[str]
 ) -> str:
-    """Why no plan can give the pods of a complete gang their parts, or what they disagree about; '' if all is well."""
-    different = parts_disagreement(group, pods)
+    """Why no plan can give the pods of a complete gang their sub-groups, or what they disagree about; '' if nothing."""
+    different = subgroups_disagreement(group, pods)
     if different:
         return different
     for subgroup, members in _by_subgroup(pods).items():
@@ -301,8 +301,8 @@ def parts_problem(
         except ValueError as error:
             return str(error)
         if asked.slices:
-            own = [pod for pod in members if _parts(pod).slices]
-            run = [one.part.rank for one in bound if one.part.subgroup == subgroup and one.part.in_slice]
+            own = [pod for pod in members if _asked_by(pod).slices]
+            run = [one.subgroup.rank for one in bound if one.subgroup.name == subgroup and one.subgroup.in_slice]
             needed = _needed(
                 len(own) + len(run), len(pods) + len(bound), minimum, asked.minimum or _minimum_around(asked)
             )
@@ -342,13 +342,13 @@ def _cut_problem(pods: Sequence[Pod], bound: Sequence[int | None], needed: int, 
     return ""
 
 
-def _minimum_around(asked: AskedParts) -> int:
+def _minimum_around(asked: AskedSubGroups) -> int:
     """The minimum of the PodGroup of a sub-group; 0 if it has none."""
     return dict(asked.minimums).get(asked.around[-1].name, 0) if asked.around else 0
 
 
 def _asked_minimum(pods: Sequence[Pod]) -> int:
-    return _parts(pods[0]).minimum
+    return _asked_by(pods[0]).minimum
 
 
 def _needed(sliced: int, pods: int, minimum: int, own_minimum: int) -> int:
@@ -361,11 +361,11 @@ def _needed(sliced: int, pods: int, minimum: int, own_minimum: int) -> int:
     return own_minimum or (minimum if sliced == pods else 0)
 
 
-def parts_disagreement(group: str, pods: Sequence[Pod]) -> str:
+def subgroups_disagreement(group: str, pods: Sequence[Pod]) -> str:
     """How two pods of a sub-group contradict each other; '' if none do. Pods without slices contradict nobody."""
     for subgroup, members in _by_subgroup(pods).items():
         whom = f"sub-group {subgroup} of group {group}" if subgroup else f"group {group}"
-        sliced = [pod for pod in members if _parts(pod).slices]
+        sliced = [pod for pod in members if _asked_by(pod).slices]
         for compared, words, values in (
             (members, "their required level", _required),
             (members, "their minimum (berth.dev/subgroup-min)", _minimum),
@@ -380,14 +380,14 @@ def parts_disagreement(group: str, pods: Sequence[Pod]) -> str:
 
 
 def _required(pod: Pod) -> Hashable:
-    asked = _parts(pod)
+    asked = _asked_by(pod)
     levels = (*(one.level for one in asked.around), asked.required)
     return ", ".join(level.name for level in levels if level is not None)
 
 
 def _minimum(pod: Pod) -> Hashable:
-    return _parts(pod).minimum
+    return _asked_by(pod).minimum
 
 
 def _layers(pod: Pod) -> Hashable:
-    return ", ".join(f"{layer.size} pods in one {layer.level.name}" for layer in _parts(pod).slices)
+    return ", ".join(f"{layer.size} pods in one {layer.level.name}" for layer in _asked_by(pod).slices)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from extender.explain.gang_part_rooms import ExplainedPart
+from extender.explain.subgroup_rooms import ExplainedSubGroup
 from tests.worlds.explained_gangs import explained, members
 from tests.worlds.gang_worlds import CLIQUE, RACK, GangWorld
 
@@ -27,7 +27,7 @@ def test_each_slice_has_its_domain() -> None:
     members(world, 4, **SLICES)
     found = explained(world)
     assert found.outcome == "fits"
-    assert found.parts == (ExplainedPart("slice 0", 2, RACK, "a", 2), ExplainedPart("slice 1", 2, RACK, "b", 2))
+    assert found.parts == (ExplainedSubGroup("slice 0", 2, RACK, "a", 2), ExplainedSubGroup("slice 1", 2, RACK, "b", 2))
 
 
 def test_a_slice_that_has_no_room_now_is_named() -> None:
@@ -36,7 +36,7 @@ def test_a_slice_that_has_no_room_now_is_named() -> None:
     found = explained(world)
     assert found.outcome == "refused"
     assert f"slice 0 needs 2 pods in one domain of {RACK}: now the most room is in a, for 1" in found.sentence
-    assert found.parts[0] == ExplainedPart("slice 0", 2, RACK, "a", 1)
+    assert found.parts[0] == ExplainedSubGroup("slice 0", 2, RACK, "a", 1)
 
 
 def test_a_slice_larger_than_its_level_ever_is() -> None:

@@ -1,8 +1,8 @@
-"""Places a gang with parts, see gang_parts, in a domain: each part in one domain of its level.
+"""Places a gang with sub-groups, see subgroup_tree, in a domain: each sub-group in one domain of its level.
 
-Equal parts, such as slices, are counted. The room of a domain is the number of parts that fit there, and equal parts
-spread over the fewest domains as units spread over nodes. For parts of equal units that is exact. Where it finds no
-place for parts that differ, all choices of domains for the parts are tried, up to a number of steps.
+Equal ones, such as slices, are counted. The room of a domain is the number of sub-groups that fit there, and equal ones
+spread over the fewest domains as units spread over nodes. For sub-groups of equal units that is exact. Where it finds
+no place for those that differ, all choices of domains for them are tried, up to a number of steps.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from extender.gangs.gang_units import Placed, Unit, UnitPlacement
 from extender.gangs.node_rooms import GangTrial, NodeRooms
 from extender.gangs.place_order import PlaceOrder
 from extender.gangs.spreading import spread
-from extender.scheduling.gang_parts import GangPart
+from extender.scheduling.subgroup_tree import SubGroup
 
-MAX_SEARCHED = 64  # parts whose choices of domains are all tried: a frame of Python's stack for each
+MAX_SEARCHED = 64  # sub-groups whose choices of domains are all tried: a frame of Python's stack for each
 
 Assigned = list[tuple[Unit, tuple[str, UnitPlacement]]]
 """Each unit with its node and its devices."""
@@ -33,12 +33,12 @@ Fill = Callable[[NodeRooms, GangTrial, Domain, int, int], Placed | None]
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What equal parts have in common."""
+    """What equal sub-groups have in common."""
 
     level: str
-    fixed: str  # the domain in which members of the part are bound; '' for none
+    fixed: str  # the domain in which members of the sub-group are bound; '' for none
     own: tuple[tuple[int, int], ...]  # (index of the rooms, number of units) of the members that are in none of `below`
-    below: tuple[tuple[_Shape, int], ...]  # with the number of such parts in it
+    below: tuple[tuple[_Shape, int], ...]  # with the number of such sub-groups in it
 
     @property
     def units(self) -> Counter[int]:
@@ -50,15 +50,15 @@ class _Shape:
         return found
 
     @property
-    def parts(self) -> int:
-        """The number of all parts below it."""
-        return sum(number * (1 + shape.parts) for shape, number in self.below)
+    def subgroups(self) -> int:
+        """The number of all sub-groups below it."""
+        return sum(number * (1 + shape.subgroups) for shape, number in self.below)
 
 
-class _Part(NamedTuple):
+class _SubGroup(NamedTuple):
     shape: _Shape
     own: Mapping[int, Sequence[Unit]]
-    below: Sequence[Sequence[_Part]]  # by the entries of `shape.below`
+    below: Sequence[Sequence[_SubGroup]]  # by the entries of `shape.below`
 
 
 class _Choice(NamedTuple):
@@ -69,12 +69,12 @@ class _Choice(NamedTuple):
     names: Sequence[str]
 
 
-class PartFilling:
+class SubGroupFilling:
     """Fills domains with all units of one gang. No plan depends on an earlier call."""
 
     def __init__(
         self,
-        parts: Sequence[GangPart],
+        subgroups: Sequence[SubGroup],
         rooms: Sequence[NodeRooms],
         snapshot: Snapshot,
         domains: Domains,
@@ -94,32 +94,32 @@ class PartFilling:
             for unit in one.units
             for member in unit.members
         }
-        leaves = dict(_leaves(parts))
-        # Whether members that share a claim, and so a node, are in different parts.
+        leaves = dict(_leaves(subgroups))
+        # Whether members that share a claim, and so a node, are in different sub-groups.
         self._is_torn = any(
             len({leaves.get(member.uid) for member in unit.members}) > 1 for one in rooms for unit in one.units
         )
-        self._is_apart = False  # members of one part are pinned to nodes of two domains
-        self._root = self._part("", "", [*units], parts, units)
+        self._is_apart = False  # members of one sub-group are pinned to nodes of two domains
+        self._root = self._subgroup("", "", [*units], subgroups, units)
         self._trial = GangTrial()
         self._assigned: Assigned = []
 
     # -- the tree --------------------------------------------------------------------------------------------
 
-    def _part(
+    def _subgroup(
         self,
         level: str,
         fixed: str,
         uids: Iterable[str],
-        parts: Sequence[GangPart],
+        subgroups: Sequence[SubGroup],
         units: Mapping[str, tuple[int, Unit]],
-    ) -> _Part:
+    ) -> _SubGroup:
         below = [
-            self._part(part.level, self._domain_of(part, units), part.members, part.parts, units) for part in parts
+            self._subgroup(one.level, self._domain_of(one, units), one.members, one.inner, units) for one in subgroups
         ]
-        below = sorted((part for part in below if part.shape.units), key=lambda part: self._order(part.shape))
-        groups = [list(group) for _, group in groupby(below, key=lambda part: part.shape)]
-        inner = {uid for part in parts for uid in part.members}
+        below = sorted((one for one in below if one.shape.units), key=lambda one: self._order(one.shape))
+        groups = [list(group) for _, group in groupby(below, key=lambda one: one.shape)]
+        inner = {uid for one in subgroups for uid in one.members}
         own: dict[int, dict[Unit, None]] = {}
         for uid in uids:
             if uid in inner or uid not in units:
@@ -133,16 +133,16 @@ class PartFilling:
             tuple((index, len(found)) for index, found in sorted(own.items())),
             tuple((group[0].shape, len(group)) for group in groups),
         )
-        return _Part(shape, {index: list(found) for index, found in own.items()}, groups)
+        return _SubGroup(shape, {index: list(found) for index, found in own.items()}, groups)
 
-    def _domain_of(self, part: GangPart, units: Mapping[str, tuple[int, Unit]]) -> str:
+    def _domain_of(self, subgroup: SubGroup, units: Mapping[str, tuple[int, Unit]]) -> str:
         """The domain of the members that are bound or pinned; '' for none."""
         found = Counter[str]()
-        for name, number in part.placed.items():
-            if (domain := self._name_of(part.level, name)) is not None:
+        for name, number in subgroup.placed.items():
+            if (domain := self._name_of(subgroup.level, name)) is not None:
                 found[domain] += number
-        own = [units[uid][1] for uid in part.members if uid in units]
-        pins = {self._name_of(part.level, unit.pin) for unit in own if unit.pin is not None}
+        own = [units[uid][1] for uid in subgroup.members if uid in units]
+        pins = {self._name_of(subgroup.level, unit.pin) for unit in own if unit.pin is not None}
         bound = min(found, key=lambda domain: (-found[domain], natural(domain)), default=None)
         self._is_apart |= len(pins | ({bound} if bound is not None else set())) > 1 or None in pins
         return bound or next((pin for pin in pins if pin is not None), "")
@@ -151,7 +151,7 @@ class PartFilling:
         return node if level == NODE else self._domains.of_level(level).name_of.get(node)
 
     def _order(self, shape: _Shape) -> tuple[bool, int, str]:
-        """Parts that can be in one domain only come first, then the largest ones. Equal shapes are neighbours."""
+        """Sub-groups that can be in one domain only come first, then the largest ones. Equal shapes are neighbours."""
         size = sum(self._rooms[index].size * number for index, number in shape.units.items())
         return not shape.fixed, -size, repr(shape)
 
@@ -165,7 +165,7 @@ class PartFilling:
         return self._assigned if self._inside([self._root], domain.nodes, domain.within, variant) else None
 
     def searched(self, domain: Domain) -> Assigned | None:
-        """All units in a domain, with any devices, and with any domains for the parts; None if they do not fit.
+        """All units in a domain, with any devices, and with any domains for the sub-groups; None if they do not fit.
 
         The steps may end first.
         """
@@ -176,19 +176,19 @@ class PartFilling:
             if found is not None:
                 return found
         try:
-            if self._is_torn or self._root.shape.parts > MAX_SEARCHED:
+            if self._is_torn or self._root.shape.subgroups > MAX_SEARCHED:
                 self._steps.spend(self._steps.left + 1)
             return next(self._plans(domain), None)
         except GaveUp:
             return None
 
     def room(self, domain: Domain) -> int:
-        """The number of members that fit into a domain, in whole parts."""
+        """The number of members that fit into a domain, in whole sub-groups."""
         self._begin()
         if self._is_torn or self._is_apart or not self._pinned(domain, 0):
             return 0
-        for parts in self._root.below:
-            self._place(parts, domain.nodes, domain.within, 0)
+        for subgroups in self._root.below:
+            self._place(subgroups, domain.nodes, domain.within, 0)
         found = sum(len(unit.members) for unit, _ in self._assigned)
         for index, units in self._root.own.items():
             room = self._rooms[index].rooms(self._trial, domain.nodes, len(units))
@@ -217,46 +217,48 @@ class PartFilling:
         """Give the nodes to the units in order."""
         self._assigned += zip(units, sorted(placed, key=lambda entry: self._domains.path(entry[0])), strict=True)
 
-    # -- counting equal parts --------------------------------------------------------------------------------
+    # -- counting equal sub-groups --------------------------------------------------------------------------------
 
-    def _place(self, parts: Sequence[_Part], names: Sequence[str], within: Sequence[str], variant: int) -> bool:
-        """Place equal parts; those that fit if not all do."""
-        shape = parts[0].shape
+    def _place(self, subgroups: Sequence[_SubGroup], names: Sequence[str], within: Sequence[str], variant: int) -> bool:
+        """Place equal sub-groups; those that fit if not all do."""
+        shape = subgroups[0].shape
         nodes = self._by_domain(shape, names)
-        room = self._room(parts, nodes, variant)
+        room = self._room(subgroups, nodes, variant)
         farther, nearer = self._levels_around(shape.level, nodes, within)
         nodes_in_use = self._domains.placed | self._trial.nodes
         used = {domain for name in nodes_in_use if (domain := self._name_of(shape.level, name)) is not None}
         names_of = [self._names_of(level, nodes) for level in farther]
         orders = self._place_order.of_levels([*farther, shape.level], self._rooms[0])
-        chosen = spread(room, names_of, orders, len(parts), frozenset(used))
+        chosen = spread(room, names_of, orders, len(subgroups), frozenset(used))
         done = 0
         for domain in sorted(chosen, key=lambda one: self._domains.path(min(nodes[one], key=natural))):
-            own = parts[done : done + chosen[domain]]
-            together = [own] if self._rooms_of(shape) is not None else [[part] for part in own]
+            own = subgroups[done : done + chosen[domain]]
+            together = [own] if self._rooms_of(shape) is not None else [[subgroup] for subgroup in own]
             if not all(self._whole(some, nodes[domain], nearer, variant) for some in together):
                 return False
             done += len(own)
-        return done == len(parts)
+        return done == len(subgroups)
 
-    def _whole(self, parts: Sequence[_Part], names: Sequence[str], within: Sequence[str], variant: int) -> bool:
-        """Place parts in one domain, or nothing of them."""
+    def _whole(self, subgroups: Sequence[_SubGroup], names: Sequence[str], within: Sequence[str], variant: int) -> bool:
+        """Place sub-groups in one domain, or nothing of them."""
         taken, assigned = len(self._trial), len(self._assigned)
-        if self._inside(parts, names, within, variant):
+        if self._inside(subgroups, names, within, variant):
             return True
         self._trial.undo_to(taken)
         del self._assigned[assigned:]
         return False
 
-    def _inside(self, parts: Sequence[_Part], names: Sequence[str], within: Sequence[str], variant: int) -> bool:
-        """Place what is in equal parts, all of it on these nodes."""
-        shape = parts[0].shape
+    def _inside(
+        self, subgroups: Sequence[_SubGroup], names: Sequence[str], within: Sequence[str], variant: int
+    ) -> bool:
+        """Place what is in equal sub-groups, all of it on these nodes."""
+        shape = subgroups[0].shape
         for position in range(len(shape.below)):
-            below = [one for part in parts for one in part.below[position]]
+            below = [one for subgroup in subgroups for one in subgroup.below[position]]
             if not self._place(below, names, within, variant):
                 return False
         for index, _ in shape.own:
-            units = [unit for part in parts for unit in part.own[index]]
+            units = [unit for subgroup in subgroups for unit in subgroup.own[index]]
             domain = Domain("", "", names, tuple(within))
             placed = self._fill(self._rooms[index], self._trial, domain, len(units), variant)
             if placed is None:
@@ -265,7 +267,7 @@ class PartFilling:
         return True
 
     def _by_domain(self, shape: _Shape, names: Sequence[str]) -> dict[str, list[str]]:
-        """The nodes by domain of the level of a part; only the domain in which members are bound, if there is one."""
+        """The nodes by domain of a sub-group's level; only the domain in which members are bound, if there is one."""
         found: dict[str, list[str]] = {}
         for name in names:
             domain = self._name_of(shape.level, name)
@@ -276,7 +278,7 @@ class PartFilling:
     def _levels_around(
         self, level: str, nodes: Mapping[str, Sequence[str]], within: Sequence[str]
     ) -> tuple[list[str], list[str]]:
-        """(the levels of which the domains of a level are parts, the other ones, which are nearer)."""
+        """(the levels of which the domains of a level are sub-groups, the other ones, which are nearer)."""
         around, nearer = list[str](), list[str]()
         for other in within:
             name_of = self._domains.of_level(other).name_of
@@ -290,19 +292,19 @@ class PartFilling:
         name_of = self._domains.of_level(level).name_of
         return {domain: name_of[own[0]] for domain, own in nodes.items() if own[0] in name_of}
 
-    def _room(self, parts: Sequence[_Part], nodes: Mapping[str, Sequence[str]], variant: int) -> dict[str, int]:
-        """The number of these parts that each domain has room for; domains without room are left out."""
-        shape, index = parts[0].shape, self._rooms_of(parts[0].shape)
+    def _room(self, subgroups: Sequence[_SubGroup], nodes: Mapping[str, Sequence[str]], variant: int) -> dict[str, int]:
+        """The number of these sub-groups that each domain has room for; domains without room are left out."""
+        shape, index = subgroups[0].shape, self._rooms_of(subgroups[0].shape)
         if index is not None:
             names = [name for own in nodes.values() for name in own]
-            known = self._rooms[index].rooms(self._trial, names, shape.units[index] * len(parts), variant)
+            known = self._rooms[index].rooms(self._trial, names, shape.units[index] * len(subgroups), variant)
             counted = {domain: self._counted(shape, own, known) for domain, own in nodes.items()}
         else:
-            counted = {domain: self._tried(parts, own, variant) for domain, own in nodes.items()}
-        return {domain: min(number, len(parts)) for domain, number in counted.items() if number}
+            counted = {domain: self._tried(subgroups, own, variant) for domain, own in nodes.items()}
+        return {domain: min(number, len(subgroups)) for domain, number in counted.items() if number}
 
     def _rooms_of(self, shape: _Shape) -> int | None:
-        """The index of the rooms of all units, if these can be counted: they are equal, no two kinds of parts compete.
+        """The index of the rooms of all units, if these can be counted: they are equal, no two kinds compete.
 
         None if not, also if a limit holds for nodes together.
         """
@@ -313,18 +315,18 @@ class PartFilling:
         return None if self._rooms[index].spans_domains else index
 
     def _counted(self, shape: _Shape, names: Sequence[str], known: Mapping[str, int]) -> int:
-        """The number of parts of one kind of equal units that fit on nodes with this room, exactly."""
+        """The number of sub-groups of one kind of equal units that fit on nodes with this room, exactly."""
         found = sum(known.get(name, 0) for name in names) // shape.units.total()
         for below, number in shape.below:
             inner = self._by_domain(below, names).values()
             found = min(found, sum(self._counted(below, own, known) for own in inner) // number)
         return found
 
-    def _tried(self, parts: Sequence[_Part], names: Sequence[str], variant: int) -> int:
-        """The number of parts that fit one after the other; the trial stays as it is."""
+    def _tried(self, subgroups: Sequence[_SubGroup], names: Sequence[str], variant: int) -> int:
+        """The number of sub-groups that fit one after the other; the trial stays as it is."""
         taken, assigned, found = len(self._trial), len(self._assigned), 0
-        for part in parts:
-            if not self._whole([part], names, (), variant):
+        for subgroup in subgroups:
+            if not self._whole([subgroup], names, (), variant):
                 break
             found += 1
         self._trial.undo_to(taken)
@@ -332,9 +334,9 @@ class PartFilling:
         return found
 
     def _cannot_fit(self, domain: Domain) -> bool:
-        """Whether counting proves that the parts do not fit, whatever devices and domains are chosen."""
+        """Whether counting proves that the sub-groups do not fit, whatever devices and domains are chosen."""
         shape = self._root.shape
-        if not all(self._may_place(part, number, domain.nodes) for part, number in _shapes(shape)):
+        if not all(self._may_place(subgroup, number, domain.nodes) for subgroup, number in _shapes(shape)):
             return True
         index = self._rooms_of(shape)
         if index is None:
@@ -344,7 +346,7 @@ class PartFilling:
         return self._counted(shape, domain.nodes, self._rooms[index].most) == 0
 
     def _may_place(self, shape: _Shape, number: int, names: Sequence[str]) -> bool:
-        """Whether so many parts may fit on these nodes if only their units' number counts, and no other part."""
+        """Whether so many sub-groups may fit on these nodes if only their units' number counts, and no other."""
         found = 0
         for own in self._by_domain(shape, names).values():
             found += min(self._bound(index, own) // units for index, units in shape.units.items())
@@ -375,32 +377,36 @@ class PartFilling:
                 yield self._assigned
 
     def _choices(
-        self, queue: Sequence[tuple[Sequence[_Part], Sequence[str], int]], done: int, first: int, load: Counter[object]
+        self,
+        queue: Sequence[tuple[Sequence[_SubGroup], Sequence[str], int]],
+        done: int,
+        first: int,
+        load: Counter[object],
     ) -> Iterator[list[_Choice]]:
-        """Every choice of a domain for each part of the groups in `queue`, each with its nodes and its depth.
+        """Every choice of a domain for each sub-group of the groups in `queue`, each with its nodes and its depth.
 
-        `done` parts of the first group have their domains. The next one, which is equal, comes to the domain at
-        position `first` or a later one. `load` has the units of parts of one depth, by domain and rooms.
+        `done` sub-groups of the first group have their domains. The next one, which is equal, comes to the domain at
+        position `first` or a later one. `load` has the units of sub-groups of one depth, by domain and rooms.
         """
         if not queue:
             yield []
             return
-        (parts, names, depth), *rest = queue
-        if done == len(parts):
+        (subgroups, names, depth), *rest = queue
+        if done == len(subgroups):
             yield from self._choices(rest, 0, 0, load)
             return
-        part = parts[done]
-        for position, (domain, own) in enumerate(self._by_domain(part.shape, names).items()):
+        subgroup = subgroups[done]
+        for position, (domain, own) in enumerate(self._by_domain(subgroup.shape, names).items()):
             if position < first:
                 continue
             self._steps.spend()
-            place = depth, part.shape.level, domain
-            more = load + Counter({(place, index): number for index, number in part.shape.units.items()})
-            if not all(self._bound(index, own) >= more[place, index] for index in part.shape.units):
+            place = depth, subgroup.shape.level, domain
+            more = load + Counter({(place, index): number for index, number in subgroup.shape.units.items()})
+            if not all(self._bound(index, own) >= more[place, index] for index in subgroup.shape.units):
                 continue
-            here = [_Choice(index, units, own) for index, units in part.own.items()]
-            below = [(group, own, depth + 1) for group in part.below]
-            for found in self._choices([(parts, names, depth), *rest, *below], done + 1, position, more):
+            here = [_Choice(index, units, own) for index, units in subgroup.own.items()]
+            below = [(group, own, depth + 1) for group in subgroup.below]
+            for found in self._choices([(subgroups, names, depth), *rest, *below], done + 1, position, more):
                 yield [*here, *found]
 
     def _bound(self, index: int, names: Iterable[str]) -> int:
@@ -409,15 +415,15 @@ class PartFilling:
 
 
 def _shapes(shape: _Shape, times: int = 1) -> Iterator[tuple[_Shape, int]]:
-    """The kinds of parts below a part, with the number of each."""
+    """The kinds of sub-groups below a sub-group, with the number of each."""
     for below, number in shape.below:
         yield below, number * times
         yield from _shapes(below, number * times)
 
 
-def _leaves(parts: Sequence[GangPart], path: tuple[int, ...] = ()) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """UID and the innermost part of each member, the latter as the positions on the way to it."""
-    for position, part in enumerate(parts):
+def _leaves(subgroups: Sequence[SubGroup], path: tuple[int, ...] = ()) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """UID and the innermost sub-group of each member, the latter as the positions on the way to it."""
+    for position, subgroup in enumerate(subgroups):
         own = (*path, position)
-        yield from ((uid, own) for uid in part.members)
-        yield from _leaves(part.parts, own)
+        yield from ((uid, own) for uid in subgroup.members)
+        yield from _leaves(subgroup.inner, own)

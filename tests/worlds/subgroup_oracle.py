@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from extender.gangs.gang_problem import GangPlan, GangShortage
-from extender.scheduling.gang_parts import GangPart
+from extender.scheduling.subgroup_tree import SubGroup
 from tests.worlds.gang_worlds import CLIQUE, RACK, SPINE, GangWorld
 
 LEVELS = ("clique", "rack", "spine")
@@ -22,16 +22,16 @@ DEVICES = 4  # of a node
 
 
 @dataclass
-class PartWorld:
+class SubGroupWorld:
     """nodes: dicts of clique, rack, spine and free. sizes: the devices of each member.
 
-    parts: (level, members), members by their position in `sizes`; a part may be inside another. `bound`: for some
-    parts, the node on which a member of them runs.
+    subgroups: (level, members), members by their position in `sizes`; one may be inside another. `bound`: for some
+    sub-groups, the node on which a member of them runs.
     """
 
     nodes: list[dict[str, object]]
     sizes: list[int]
-    parts: list[tuple[str, tuple[int, ...]]]
+    subgroups: list[tuple[str, tuple[int, ...]]]
     required: str = ""
     bound: dict[int, int] = field(default_factory=dict)
 
@@ -48,13 +48,13 @@ class PartWorld:
     @cached_property
     def groups(self) -> list[tuple[str, tuple[int, ...], object]]:
         """What has to be in one domain: level, members, and the domain of a bound member if one is known."""
-        groups = [(level, members, self.bound.get(number)) for number, (level, members) in enumerate(self.parts)]
+        groups = [(level, members, self.bound.get(number)) for number, (level, members) in enumerate(self.subgroups)]
         if self.required:
             groups.append((self.required, tuple(range(len(self.sizes))), next(iter(self.bound.values()), None)))
         return [(level, one, None if node is None else self.domains[level][node]) for level, one, node in groups]
 
 
-def random_world(rng: random.Random) -> PartWorld:
+def random_world(rng: random.Random) -> SubGroupWorld:
     nodes: list[dict[str, object]] = []
     spines, racks, cliques = rng.choice(["a", "ab"]), rng.choice(["x", "xy"]), rng.choice(["1", "12"])
     for _ in range(rng.randint(3, 6)):
@@ -69,27 +69,27 @@ def random_world(rng: random.Random) -> PartWorld:
     if kind == "nested":
         sizes = [1] * rng.choice([4, 8])
         outer, inner = rng.choice([("rack", "clique"), ("rack", "node"), ("spine", "rack"), ("clique", "node")])
-        parts = [*_slices(outer, 4, range(len(sizes))), *_slices(inner, 2, range(len(sizes)))]
+        subgroups = [*_slices(outer, 4, range(len(sizes))), *_slices(inner, 2, range(len(sizes)))]
     elif kind in ("slices", "leader"):
         number, size = rng.choice([(2, 2), (2, 3), (3, 2), (4, 2), (2, 4)])
         first = kind == "leader"
         sizes = [rng.choice([1, 2])] * first + [rng.choice([1, 1, 2])] * (number * size)
-        parts = _slices(_level(rng), size, range(first, len(sizes)))
+        subgroups = _slices(_level(rng), size, range(first, len(sizes)))
         if first and rng.random() < 0.5:
-            parts.append((rng.choice(["rack", "spine"]), tuple(range(len(sizes)))))
+            subgroups.append((rng.choice(["rack", "spine"]), tuple(range(len(sizes)))))
     else:
         counts = [rng.randint(1, 4) for _ in range(rng.randint(2, 3))]
         sizes = [each for count in counts for each in [rng.choice([1, 1, 2])] * count]
-        parts, start = [], 0
+        subgroups, start = [], 0
         for count in counts:
-            parts.append((_level(rng), tuple(range(start, start + count))))
+            subgroups.append((_level(rng), tuple(range(start, start + count))))
             start += count
         if kind == "mixed":
-            parts += _slices("clique", 2, range(counts[0] - counts[0] % 2))
-    world = PartWorld(nodes, sizes, parts, rng.choice(["", "", "rack", "spine"]))
+            subgroups += _slices("clique", 2, range(counts[0] - counts[0] % 2))
+    world = SubGroupWorld(nodes, sizes, subgroups, rng.choice(["", "", "rack", "spine"]))
     if rng.random() < 0.3:
-        part = rng.randrange(len(parts))
-        world.bound[part] = rng.randrange(len(nodes))
+        subgroup = rng.randrange(len(subgroups))
+        world.bound[subgroup] = rng.randrange(len(nodes))
     return world
 
 
@@ -104,12 +104,12 @@ def _slices(level: str, size: int, members: range) -> list[tuple[str, tuple[int,
 # -- the rules -----------------------------------------------------------------------------------------------------
 
 
-def obeys(world: PartWorld, chosen: Sequence[int]) -> bool:
+def obeys(world: SubGroupWorld, chosen: Sequence[int]) -> bool:
     """Whether the members may be on these nodes; the devices of the nodes do not count here."""
     return all(may_follow(world, chosen[:member], node) for member, node in enumerate(chosen))
 
 
-def may_follow(world: PartWorld, chosen: Sequence[int], node: int) -> bool:
+def may_follow(world: SubGroupWorld, chosen: Sequence[int], node: int) -> bool:
     """Whether the next member may be on a node: in the domain of those before it, in each group that it is in."""
     member = len(chosen)
     for level, members, bound in world.groups:
@@ -125,11 +125,11 @@ def may_follow(world: PartWorld, chosen: Sequence[int], node: int) -> bool:
     return True
 
 
-def placements(world: PartWorld) -> Iterator[tuple[int, ...]]:
-    """The node of each member, in every way that obeys the rules, but for equal members of one part in one order."""
+def placements(world: SubGroupWorld) -> Iterator[tuple[int, ...]]:
+    """The node of each member, in every way that obeys the rules, but for equal members of one in one order."""
     free = [int(str(node["free"])) for node in world.nodes]
     kinds = [
-        (size, [one for one, (_, members) in enumerate(world.parts) if member in members])
+        (size, [one for one, (_, members) in enumerate(world.subgroups) if member in members])
         for member, size in enumerate(world.sizes)
     ]
 
@@ -162,7 +162,7 @@ def compare(seed: int) -> str:
         used[node] += size
     if not obeys(world, nodes) or any(used[node] > int(str(world.nodes[node]["free"])) for node in used):
         return f"{seed}: {nodes} breaks a rule"
-    if not has_equal_parts(world):
+    if not has_equal_sub_groups(world):
         return ""
     level = {"": "", "node": "node"} | {label: name for name, label in LABELS.items()}
     names = level[found.level]
@@ -171,19 +171,19 @@ def compare(seed: int) -> str:
         for one in every
         if not names or {world.domains[names][node] for node in one} == {world.domains[names][nodes[0]]}
     ]
-    levels = ORDER[: ORDER.index(world.parts[0][0]) + 1]
+    levels = ORDER[: ORDER.index(world.subgroups[0][0]) + 1]
     best, own = min(numbers(world, one, levels) for one in inside), numbers(world, nodes, levels)
     return f"{seed}: {own} domains of {levels}, {best} are enough" if own != best else ""
 
 
-def has_equal_parts(world: PartWorld) -> bool:
-    """Whether the gang consists of equal parts, and no node lacks a label: then the plan has the fewest domains."""
-    kinds = {(level, len(members)) for level, members in world.parts}
+def has_equal_sub_groups(world: SubGroupWorld) -> bool:
+    """Whether the sub-groups are equal, and no node lacks a label: then the plan has the fewest domains."""
+    kinds = {(level, len(members)) for level, members in world.subgroups}
     labelled = all(node[level] is not None for node in world.nodes for level in LEVELS)
     return len(kinds) == 1 and len(set(world.sizes)) == 1 and not world.bound and labelled
 
 
-def numbers(world: PartWorld, nodes: Sequence[int], levels: Sequence[str]) -> tuple[int, ...]:
+def numbers(world: SubGroupWorld, nodes: Sequence[int], levels: Sequence[str]) -> tuple[int, ...]:
     """The number of domains of each level."""
     return tuple(len({world.domains[level][node] for node in nodes}) for level in levels)
 
@@ -191,7 +191,7 @@ def numbers(world: PartWorld, nodes: Sequence[int], levels: Sequence[str]) -> tu
 # -- as objects ----------------------------------------------------------------------------------------------------
 
 
-def planned(world: PartWorld) -> tuple[GangPlan | GangShortage, list[int]]:
+def planned(world: SubGroupWorld) -> tuple[GangPlan | GangShortage, list[int]]:
     """The plan, and the node of each member if there is one."""
     cluster = GangWorld()
     for position, node in enumerate(world.nodes):
@@ -201,26 +201,26 @@ def planned(world: PartWorld) -> tuple[GangPlan | GangShortage, list[int]]:
     ranked = [cluster.member(member.uid, rank) for rank, member in enumerate(members)]
     placed = {f"n{node}": 1 for node in world.bound.values()} if world.required else {}
     label = LABELS[world.required] if world.required else ""
-    found = cluster.plan(ranked, topology_label=label, parts=tuple(_tree(world)), placed=placed)
+    found = cluster.plan(ranked, topology_label=label, subgroups=tuple(_tree(world)), placed=placed)
     nodes = [int(found.placements[one.uid][0][1:]) for one in members] if isinstance(found, GangPlan) else []
     return found, nodes
 
 
-def _tree(world: PartWorld) -> list[GangPart]:
-    """The parts, each in the smallest one that contains it."""
-    order = sorted(range(len(world.parts)), key=lambda one: (-len(world.parts[one][1]), one))
+def _tree(world: SubGroupWorld) -> list[SubGroup]:
+    """The sub-groups, each in the smallest one that contains it."""
+    order = sorted(range(len(world.subgroups)), key=lambda one: (-len(world.subgroups[one][1]), one))
     below: dict[int, list[int]] = {one: [] for one in order}
     top = list[int]()
     for position, one in enumerate(order):
-        around = [other for other in order[:position] if set(world.parts[one][1]) <= set(world.parts[other][1])]
+        around = [other for other in order[:position] if set(world.subgroups[one][1]) <= set(world.subgroups[other][1])]
         (below[around[-1]] if around else top).append(one)
 
-    def part(one: int) -> GangPart:
-        level, members = world.parts[one]
+    def subgroup(one: int) -> SubGroup:
+        level, members = world.subgroups[one]
         placed = {f"n{world.bound[one]}": 1} if one in world.bound else {}
         uids = tuple(f"m{member}-0" for member in members)
-        return GangPart(
-            f"part {one}", LABELS.get(level, level), uids, placed, tuple(part(other) for other in below[one])
+        return SubGroup(
+            f"subgroup {one}", LABELS.get(level, level), uids, placed, tuple(subgroup(other) for other in below[one])
         )
 
-    return [part(one) for one in top]
+    return [subgroup(one) for one in top]

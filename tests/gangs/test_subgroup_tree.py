@@ -1,4 +1,4 @@
-"""The tree of parts of a gang, and what is wrong with it."""
+"""The tree of sub-groups of a gang, and what is wrong with it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from extender.api.group_parts import BoundPart
+from extender.api.asked_subgroups import SubGroupIndex
 from extender.api.pods import Pod, decode_pod
-from extender.scheduling.gang_parts import (
+from extender.scheduling.subgroup_tree import (
     BoundMember,
-    GangPart,
+    SubGroup,
     lacking_subgroup,
     needed_members,
-    parts_of,
-    parts_problem,
+    subgroups_of,
+    subgroups_problem,
 )
 from tests.worlds.gang_worlds import CLIQUE, RACK, SPINE, GangWorld
 
@@ -35,10 +35,10 @@ def pods(
     return found
 
 
-def tree(parts: Sequence[GangPart]) -> list[object]:
+def tree(subgroups: Sequence[SubGroup]) -> list[object]:
     """Name, level and members of each part, and the tree below it."""
     return [
-        [part.name, part.level, " ".join(part.members), *([tree(part.parts)] if part.parts else [])] for part in parts
+        [one.name, one.level, " ".join(one.members), *([tree(one.inner)] if one.inner else [])] for one in subgroups
     ]
 
 
@@ -47,7 +47,7 @@ def sliced(names: str, **notes: str) -> list[Pod]:
 
 
 def test_slices_have_neighbouring_indices() -> None:
-    assert tree(parts_of(sliced("w-0 w-1 w-2 w-3"), (), LEVELS, NO_NODES)) == [
+    assert tree(subgroups_of(sliced("w-0 w-1 w-2 w-3"), (), LEVELS, NO_NODES)) == [
         ["slice 0", RACK, "w-0 w-1"],
         ["slice 1", RACK, "w-2 w-3"],
     ]
@@ -55,14 +55,14 @@ def test_slices_have_neighbouring_indices() -> None:
 
 def test_slices_in_slices() -> None:
     every = pods("w-0 w-1 w-2 w-3 w-4 w-5 w-6 w-7", group_slice_size="4,2", group_slice_level="rack,node")
-    assert tree(parts_of(every, (), LEVELS, NO_NODES)) == [
+    assert tree(subgroups_of(every, (), LEVELS, NO_NODES)) == [
         ["slice 0", RACK, "w-0 w-1 w-2 w-3", [["slice 0.0", "node", "w-0 w-1"], ["slice 0.1", "node", "w-2 w-3"]]],
         ["slice 1", RACK, "w-4 w-5 w-6 w-7", [["slice 1.0", "node", "w-4 w-5"], ["slice 1.1", "node", "w-6 w-7"]]],
     ]
 
 
 def test_a_leader_without_slices_is_in_none() -> None:
-    found = parts_of([*pods("leader"), *sliced("w-0 w-1 w-2 w-3")], (), LEVELS, NO_NODES)
+    found = subgroups_of([*pods("leader"), *sliced("w-0 w-1 w-2 w-3")], (), LEVELS, NO_NODES)
     assert tree(found) == [["slice 0", RACK, "w-0 w-1"], ["slice 1", RACK, "w-2 w-3"]]
 
 
@@ -78,14 +78,17 @@ def lws(indices: Sequence[int], size: int) -> list[Pod]:
 
 def test_the_workers_of_a_leader_that_is_in_no_slice_count_from_one() -> None:
     """Whichever of them exist: 6 workers and the leader are 7 pods, which slices of 2 do not divide."""
-    assert [part.members for part in parts_of(lws([1, 2, 4], 7), (), LEVELS, NO_NODES)] == [("v-1", "v-2"), ("v-4",)]
-    (part,) = parts_of(lws([6], 7), bound(1, 3, 4, 5), LEVELS, NO_NODES)
+    assert [part.members for part in subgroups_of(lws([1, 2, 4], 7), (), LEVELS, NO_NODES)] == [
+        ("v-1", "v-2"),
+        ("v-4",),
+    ]
+    (part,) = subgroups_of(lws([6], 7), bound(1, 3, 4, 5), LEVELS, NO_NODES)
     assert dict(part.placed) == {"n5": 1}
-    assert parts_problem("job", lws([1, 2, 3, 4, 5, 6], 7), (), 7, LEVELS) == ""
+    assert subgroups_problem("job", lws([1, 2, 3, 4, 5, 6], 7), (), 7, LEVELS) == ""
 
 
 def test_the_leader_of_a_leader_worker_set_can_be_in_a_slice() -> None:
-    found = parts_of(lws([0, 1, 2, 3], 4), (), LEVELS, NO_NODES)
+    found = subgroups_of(lws([0, 1, 2, 3], 4), (), LEVELS, NO_NODES)
     assert [part.members for part in found] == [("v-0", "v-1"), ("v-2", "v-3")]
 
 
@@ -93,7 +96,7 @@ def test_sub_groups_with_slices_of_their_own() -> None:
     leader = pods("l-0", subgroup="leader", subgroup_required="node")
     workers = sliced("w-0 w-1 w-2 w-3", subgroup="workers", subgroup_required="spine")
     others = pods("x-0 x-1", subgroup="others")
-    assert tree(parts_of([*leader, *workers, *others], (), LEVELS, NO_NODES)) == [
+    assert tree(subgroups_of([*leader, *workers, *others], (), LEVELS, NO_NODES)) == [
         ["sub-group leader", "node", "l-0"],
         [
             "sub-group workers",
@@ -117,7 +120,7 @@ def test_the_jobs_of_a_replicated_job_are_cut_in_their_order() -> None:
             }
             every += pods(f"js-{job}-{index}-x", labels, group_slice_size="2", group_slice_level="rack")
     every.sort(key=lambda pod: pod.membership.rank or 0 if pod.membership else 0)
-    assert tree(parts_of(every, (), LEVELS, NO_NODES)) == [
+    assert tree(subgroups_of(every, (), LEVELS, NO_NODES)) == [
         ["slice 0 of sub-group workers", RACK, "js-1-0-x js-1-1-x"],
         ["slice 1 of sub-group workers", RACK, "js-2-0-x js-2-1-x"],
     ]
@@ -125,29 +128,29 @@ def test_the_jobs_of_a_replicated_job_are_cut_in_their_order() -> None:
 
 def bound(*ranks: int, subgroup: str = "") -> list[BoundMember]:
     """Bound members of these indices, each on a node of its own."""
-    return [BoundMember(BoundPart(subgroup, rank, True), f"n{rank}") for rank in ranks]
+    return [BoundMember(SubGroupIndex(subgroup, rank, True), f"n{rank}") for rank in ranks]
 
 
 def test_a_new_pod_returns_to_its_slice() -> None:
-    (part,) = parts_of(sliced("w-3"), bound(0, 1, 2), LEVELS, NO_NODES)
+    (part,) = subgroups_of(sliced("w-3"), bound(0, 1, 2), LEVELS, NO_NODES)
     assert (part.name, part.members, dict(part.placed)) == ("slice 1", ("w-3",), {"n2": 1})
 
 
 def test_a_pod_keeps_its_slice_while_another_one_does_not_exist() -> None:
     """Pod w-1 does not exist yet: by position, w-4 would be in the slice of w-2 and w-3."""
-    (part,) = parts_of(sliced("w-4"), bound(0, 2, 3, 5), LEVELS, NO_NODES)
+    (part,) = subgroups_of(sliced("w-4"), bound(0, 2, 3, 5), LEVELS, NO_NODES)
     assert (part.members, dict(part.placed)) == (("w-4",), {"n5": 1})
 
 
 def test_a_position_is_no_index() -> None:
     """As many pods exist as two slices have, but not those of two whole slices."""
-    found = parts_of(sliced("w-0 w-2 w-3 w-5"), (), LEVELS, NO_NODES)
+    found = subgroups_of(sliced("w-0 w-2 w-3 w-5"), (), LEVELS, NO_NODES)
     assert [part.members for part in found] == [("w-0",), ("w-2", "w-3"), ("w-5",)]
 
 
 def test_a_new_pod_beside_an_old_one_that_has_its_index() -> None:
     """A Job can create a new pod while the old one, n3, terminates."""
-    (part,) = parts_of(sliced("w-3"), bound(2, 3), LEVELS, NO_NODES)
+    (part,) = subgroups_of(sliced("w-3"), bound(2, 3), LEVELS, NO_NODES)
     assert dict(part.placed) == {"n2": 1, "n3": 1}
 
 
@@ -168,7 +171,7 @@ def jobs(*pods_of_job: int, size: int) -> list[Pod]:
 
 def test_no_job_is_split_over_slices_with_pods_of_other_jobs() -> None:
     def cut(*pods_of_job: int, size: int) -> list[str]:
-        return [" ".join(part.members) for part in parts_of(jobs(*pods_of_job, size=size), (), LEVELS, NO_NODES)]
+        return [" ".join(part.members) for part in subgroups_of(jobs(*pods_of_job, size=size), (), LEVELS, NO_NODES)]
 
     assert cut(4, 4, size=2) == ["w-0-0 w-0-1", "w-0-2 w-0-3", "w-1-0 w-1-1", "w-1-2 w-1-3"]
     assert cut(3, 2, size=2) == ["w-0-0 w-0-1", "w-0-2", "w-1-0 w-1-1"]
@@ -181,8 +184,8 @@ def test_pods_without_an_index_fill_the_slices_that_run() -> None:
     world = GangWorld()
     for name in ("a0", "a1", "a2", "b0", "c0", "c1"):
         world.add_node(name, labels={RACK: name[0]})
-    running = [BoundMember(BoundPart("", None, True), node) for node in ("a0", "b0", "c0", "a1", "a2", "c1")]
-    found = parts_of(sliced("job-x job-y job-z job-v"), running, LEVELS, world.cache.snapshot())
+    running = [BoundMember(SubGroupIndex("", None, True), node) for node in ("a0", "b0", "c0", "a1", "a2", "c1")]
+    found = subgroups_of(sliced("job-x job-y job-z job-v"), running, LEVELS, world.cache.snapshot())
     assert [(part.members, dict(part.placed)) for part in found] == [
         (("job-x",), {"a2": 1}),
         (("job-y",), {"b0": 1}),
@@ -195,12 +198,12 @@ def test_slices_in_slices_of_pods_without_an_index() -> None:
     world = GangWorld()
     for name in ("a0", "a1", "b0"):
         world.add_node(name, labels={RACK: name[0]})
-    running = [BoundMember(BoundPart("", None, True), node) for node in ("a0", "a1", "a1", "b0", "b0")]
+    running = [BoundMember(SubGroupIndex("", None, True), node) for node in ("a0", "a1", "a1", "b0", "b0")]
     new = pods("job-x job-y job-z", group_slice_size="4,2", group_slice_level="rack,node")
-    first, second = parts_of(new, running, LEVELS, world.cache.snapshot())
+    first, second = subgroups_of(new, running, LEVELS, world.cache.snapshot())
     assert (first.members, dict(first.placed)) == (("job-x",), {"a0": 1, "a1": 2})
-    assert [(part.members, dict(part.placed)) for part in first.parts] == [(("job-x",), {"a0": 1})]
-    assert [(part.members, dict(part.placed)) for part in second.parts] == [(("job-y", "job-z"), {})]
+    assert [(part.members, dict(part.placed)) for part in first.inner] == [(("job-x",), {"a0": 1})]
+    assert [(part.members, dict(part.placed)) for part in second.inner] == [(("job-y", "job-z"), {})]
 
 
 PROBLEMS = {
@@ -285,9 +288,9 @@ PROBLEMS = {
 
 
 @pytest.mark.parametrize("title", PROBLEMS)
-def test_what_is_wrong_with_parts(title: str) -> None:
+def test_what_is_wrong_with_sub_groups(title: str) -> None:
     members, minimum, problem = PROBLEMS[title]
-    assert parts_problem("job", members, (), minimum, LEVELS) == problem
+    assert subgroups_problem("job", members, (), minimum, LEVELS) == problem
 
 
 def test_the_minimum_of_each_sub_group() -> None:
@@ -300,10 +303,10 @@ def test_the_minimum_of_each_sub_group() -> None:
 
 
 def test_pods_that_run_without_an_index_are_counted() -> None:
-    running = [BoundMember(BoundPart("", None, True), node) for node in ("a0", "a1", "b0")]
-    assert parts_problem("job", sliced("job-x"), running, 4, LEVELS) == ""
+    running = [BoundMember(SubGroupIndex("", None, True), node) for node in ("a0", "a1", "b0")]
+    assert subgroups_problem("job", sliced("job-x"), running, 4, LEVELS) == ""
     problem = "pod annotation berth.dev/group-slice-size: 2 does not divide the 3 pods of group job"
-    assert parts_problem("job", sliced("job-x"), running[:2], 3, LEVELS) == problem
+    assert subgroups_problem("job", sliced("job-x"), running[:2], 3, LEVELS) == problem
 
 
 def test_digits_of_a_generated_name_are_no_index() -> None:

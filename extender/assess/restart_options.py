@@ -1,0 +1,209 @@
+"""What a user can do so that wanted pods find room: options of berth defrag, a smaller wish, a rollout.
+
+Each is named only if there is room then, should all pods end that may be restarted. If budgets forbid that, as many as
+they allow end.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Container, Iterator
+from dataclasses import replace
+from functools import cached_property
+
+from extender.allocation import Features, Snapshot, tolerates
+from extender.allocation.what_if import hypothetical_snapshot
+from extender.api.nodes import Node
+from extender.api.pod_annotations import MIN_BANDWIDTH_ANNOTATION, TOPOLOGY_ANNOTATION, intent_of
+from extender.api.pods import SCHEDULER, Pod
+from extender.assess.movable_pods import Movable, Terms, movable_pods
+from extender.assess.pod_facts import ClusterFacts
+from extender.assess.wanted_pods import CLASS, Shape, Wanted, wanted_shape
+from extender.base.deadline import Deadline
+from extender.defrag import RESERVED, Asked, Cluster, Restart
+from extender.policy import Policy
+from extender.scheduling import Evaluator
+from extender.topology.link_knowledge import needs_links
+
+_ALL_SCHEDULERS = "--all-schedulers"
+
+
+def helpful_options(
+    facts: ClusterFacts,
+    wanted: Wanted,
+    terms: Terms,
+    movable: Movable,
+    policy: Policy,
+    deadline: Deadline,
+    forbidden: Container[str],
+) -> str:
+    """Names the options that each make room possible; '' if none do. `movable`: under these terms.
+
+    `forbidden`: PodDisruptionBudgets that forbid room without options. Raises DeadlineExceeded.
+    """
+    options = _Options(facts, wanted, terms, movable, policy, deadline, keeps_budgets=bool(forbidden))
+    found = [*options.of_more_restarts(), *options.of_smaller_shapes()]
+    text = f"; berth defrag {' or '.join(found)} may find room" if found else ""
+    return text + options.without_links()
+
+
+class _Options:
+    def __init__(
+        self,
+        facts: ClusterFacts,
+        wanted: Wanted,
+        terms: Terms,
+        movable: Movable,
+        policy: Policy,
+        deadline: Deadline,
+        *,
+        keeps_budgets: bool,
+    ) -> None:
+        self._facts = facts
+        self._wanted = wanted
+        self._terms = terms
+        self._movable = movable
+        self._policy = policy
+        self._keeps_budgets = keeps_budgets
+        self._snapshot, _ = without_kept(facts.cache.snapshot(), wanted.asked)
+        self._context = Evaluator(Features()).evaluation_context(self._snapshot, deadline)
+
+    def _after_all(self, movable: Movable) -> Cluster:
+        """The cluster after all pods ended that may be restarted."""
+        cluster = Cluster.of(self._snapshot, movable.left, self._policy, self._context)
+        return cluster.without([*movable.ending, *(_allowed(movable) if self._keeps_budgets else movable.restarts)])
+
+    @cached_property
+    def _most_freed(self) -> Cluster:
+        """The cluster after all restarts without further options. It takes seconds in a large fleet."""
+        return self._after_all(self._movable)
+
+    def _has_room(self, terms: Terms) -> bool:
+        movable = movable_pods(self._facts, self._snapshot, terms)
+        return self._after_all(movable).place(self._wanted.asked) is not None
+
+    def of_more_restarts(self) -> list[str]:
+        """Those that each let so many more pods be restarted."""
+        terms, running = self._terms, [one for one in self._facts.pods.values() if one.pod.node_name]
+        hides_others = not terms.all_schedulers and any(one.pod.scheduler != SCHEDULER for one in running)
+        most = terms.priority
+        above = sorted({one.priority for one in running if most is not None and one.priority > most})
+
+        def least_priority(base: Terms) -> list[str]:
+            least = bisect_left(above, x=True, key=lambda priority: self._has_room(replace(base, priority=priority)))
+            return [f"--priority {above[least]}"] if least < len(above) else []
+
+        others = replace(terms, all_schedulers=True)
+        found = [_ALL_SCHEDULERS] if hides_others and self._has_room(others) else []
+        found += least_priority(terms)
+        if hides_others and not found:
+            found = [f"{_ALL_SCHEDULERS} {one}" for one in least_priority(others)]
+        return found
+
+    def of_smaller_shapes(self) -> Iterator[str]:
+        """Of fewer pods, and of fewer GPUs, the largest shape with room."""
+        shape = self._wanted.shape
+        if shape is None:
+            return
+        cluster = self._most_freed
+        for shapes in _smaller(shape):
+            number = bisect_left(shapes, x=True, key=lambda one: cluster.place(self._asked(one[1])) is not None)
+            if number < len(shapes):
+                yield shapes[number][0]
+
+    def _asked(self, shape: Shape) -> Asked:
+        return wanted_shape(shape, self._snapshot).asked
+
+    def without_links(self) -> str:
+        """Says that there is room for pods that prefer links and do not require them; '' if there is none."""
+        asked, default = self._wanted.asked, self._policy.defaults.topology
+        if not needs_links(intent_of(pod.annotations, default) for pod in asked.pods):
+            return ""
+        pods, cluster = tuple(map(_preferring, asked.pods)), self._most_freed
+        if (group := self._wanted.group) is not None:  # a gang that exists takes its pods from the snapshot
+            members = {**cluster.snapshot.members, group: {pod.uid: pod for pod in pods}}
+            cluster = replace(cluster, snapshot=replace(cluster.snapshot, members=members))
+        if cluster.place(replace(asked, pods=pods)) is None:
+            return ""
+        has_least = any(MIN_BANDWIDTH_ANNOTATION in pod.annotations for pod in asked.pods)
+        least = f" and without {MIN_BANDWIDTH_ANNOTATION}" * has_least
+        return f"; with the annotation {TOPOLOGY_ANNOTATION}: preferred{least} there may be room"
+
+
+def _allowed(movable: Movable) -> Iterator[Restart]:
+    """The restarts that the budgets allow together, the cheapest first."""
+    left = dict(movable.budgets)
+    for one in sorted(movable.restarts, key=lambda one: one.order):
+        if all(left[name] >= pods for name, pods in one.budgets.items()):
+            yield one
+            left |= {name: left[name] - pods for name, pods in one.budgets.items()}
+
+
+def _smaller(shape: Shape) -> Iterator[list[tuple[str, Shape]]]:
+    """Smaller shapes, the largest first, each with the options that ask for it."""
+    class_name = f" --class {shape.class_name}" if shape.class_name != CLASS else ""
+    of_product = f"{class_name} (of this product)" if shape.product else ""
+    pods = range(shape.pods - 1, 1 if shape.level else 0, -1)
+    yield [(f"--pods {number}", replace(shape, pods=number)) for number in pods]
+    yield [(f"--gpus {number}{of_product}", replace(shape, gpus=number)) for number in range(shape.gpus - 1, 0, -1)]
+
+
+def _preferring(pod: Pod) -> Pod:
+    left = {name: text for name, text in pod.annotations.items() if name != MIN_BANDWIDTH_ANNOTATION}
+    return replace(pod, annotations={**left, TOPOLOGY_ANNOTATION: "preferred"})
+
+
+def rollout(facts: ClusterFacts, wanted: Wanted, terms: Terms, policy: Policy, deadline: Deadline) -> str:
+    """Says that there is room after old pods of the wanted pods' own Deployment end; '' if there is none.
+
+    To delete them does not help: their ReplicaSet creates them again until the rollout has ended. Raises
+    DeadlineExceeded.
+    """
+    first = facts.pods.get(wanted.asked.pods[0].uid)
+    if first is None or not first.deployment:
+        return ""
+    old = {
+        uid
+        for uid, one in facts.pods.items()
+        if one.deployment == first.deployment
+        and one.pod.key.namespace == first.pod.key.namespace
+        and one.owner != first.owner
+    }
+    snapshot, _ = without_kept(facts.cache.snapshot(), wanted.asked)
+    every = Terms(terms.now, None, all_schedulers=True)  # a rollout asks neither priorities nor budgets
+    movable = movable_pods(replace(facts, budgets=[]), snapshot, every)
+    own = [one for one in movable.restarts if old.issuperset(pod.uid for pod in one.pods)]
+    context = Evaluator(Features()).evaluation_context(snapshot, deadline)
+    cluster = Cluster.of(snapshot, movable.left, policy, context).without([*movable.ending, *own])
+    if not own or cluster.place(wanted.asked) is None:
+        return ""
+    return (
+        f"; the rollout of Deployment {first.pod.key.namespace}/{first.deployment} makes room if its maxUnavailable "
+        "lets it end old pods before new ones run"
+    )
+
+
+# -- nodes that an earlier advice reserved --------------------------------------------------------------------------
+
+
+def without_kept(snapshot: Snapshot, asked: Asked) -> tuple[Snapshot, list[str]]:
+    """The snapshot without the nodes that an earlier advice reserved, which still have its taint, and these nodes.
+
+    Pods that tolerate the taint already may be those for which the nodes are reserved.
+    """
+    infos = snapshot.node_infos
+    kept = sorted(name for name, info in infos.items() if is_kept(info.node))
+    if not kept or any(map(tolerates_taint, asked.pods)):
+        return snapshot, []
+    left = {name: info for name, info in infos.items() if name not in kept}
+    return hypothetical_snapshot(snapshot, left, snapshot.version), kept
+
+
+def tolerates_taint(pod: Pod) -> bool:
+    """Whether a pod may use nodes that are reserved."""
+    return any(tolerates(one, RESERVED) for one in pod.tolerations)
+
+
+def is_kept(node: Node) -> bool:
+    """Whether an earlier advice may have reserved a node."""
+    return any(taint.key == RESERVED.key for taint in node.taints)
