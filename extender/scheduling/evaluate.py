@@ -236,7 +236,7 @@ class EvaluationContext:
             self.features,
             classes.get,
             partial(derived_value, self.masks, self.deadline),
-            node_info.partitions,
+            node_info.fabric_partitions,
         )
 
 
@@ -368,17 +368,17 @@ def _partition_reason(problem: Problem, policy: Policy, deadline: Deadline) -> R
 
     What the node lacks even when all devices are free comes first: no wait helps.
     """
-    if problem.partitions is None:
+    if problem.fabric_partitions is None:
         return None
-    known = {one.bit_count() for one in problem.partitions.sets}
+    known = {one.bit_count() for one in problem.fabric_partitions.sets}
     solve = partial(choose, preference=None, max_steps=policy.search_steps, deadline=deadline)
     try:
         idle = replace(problem, taken=0, allocated_state=AllocatedState({}))
-        sizes = _sizes(solve(replace(idle, partitions=None)), problem.partitions.gpus)
+        sizes = _sizes(solve(replace(idle, fabric_partitions=None)), problem.fabric_partitions.gpus)
         if not known.issuperset(sizes) and solve(idle) is None:
             code = Code.NO_PARTITION
         else:
-            sizes = _sizes(solve(replace(problem, partitions=None)), problem.partitions.gpus)
+            sizes = _sizes(solve(replace(problem, fabric_partitions=None)), problem.fabric_partitions.gpus)
             code = Code.PARTITION
     except OutOfSteps:  # that no solution exists is proven all the same
         return None
@@ -411,7 +411,7 @@ def _rejection(node_info: NodeInfo, solution: Solution, requirements: PodRequire
 def may_reject_sets(node_info: NodeInfo, requirements: PodRequirements) -> bool:
     """Whether `_rejection` or a partition may exclude some set of free devices. If not, only their number counts."""
     intent = requirements.intent
-    return intent.topology == "required" or bool(intent.min_gbps) or node_info.partitions is not None
+    return intent.topology == "required" or bool(intent.min_gbps) or node_info.fabric_partitions is not None
 
 
 @dataclass(slots=True)

@@ -59,7 +59,7 @@ class DeviceChoice:
         self.own = own
         self.devices = solution.taken  # mask of the chosen devices
         self.gpus = node_info.positions(self.devices)  # mask of the whole GPUs among them, by position in the fabric
-        self.part_use = node_info.in_part_use
+        self.part_use = node_info.partly_used
         self.before = left_over(node_info, self.part_use)  # the free thousandths of each GPU, by position
         self.after = _after(self, self.before)  # those that the choice leaves
 
@@ -348,7 +348,7 @@ def _after(choice: DeviceChoice, before: list[int]) -> list[int]:
 
 
 def left_over(node_info: NodeInfo, shared: int) -> list[int]:
-    """The free thousandths of each GPU, in the order of the fabric. `shared` is `node_info.in_part_use`."""
+    """The free thousandths of each GPU, in the order of the fabric. `shared` is `node_info.partly_used`."""
     used, found = node_info.busy, list[int]()
     for bit in node_info.gpu_bits:
         if bit < 0 or used >> bit & 1:

@@ -77,7 +77,7 @@ def kept_from(queue: GangAdmission, group: GroupKey) -> dict[GroupKey, frozenset
     return {other: nodes for other, nodes in queue.occupied_for(group).items() if other != FIRST}
 
 
-def test_the_gang_that_waits_for_longest_has_the_turn_until_kube_scheduler_does_not_ask_for_15_seconds() -> None:
+def test_the_gang_that_waits_for_longest_comes_first_until_kube_scheduler_does_not_ask_for_15_seconds() -> None:
     now = [0.0]
     queue = AdmissionAlone(lambda: now[0])
     queue.forming[FIRST] = plan(FIRST, 2)
