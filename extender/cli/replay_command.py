@@ -106,15 +106,15 @@ def replay_command(
 def _placers(paths: Sequence[Path]) -> list[Placer]:
     """Berth under each policy, or under the default one; then kube-scheduler without Berth.
 
-    One policy alone is compared with the default one. That gets its levels, which jobs may name.
+    One policy alone is compared with the default one. All domains are those of the first policy's levels.
     """
-    policies = [policy_of(path) for path in paths]
-    berth = [placer_of("berth", one, f"Berth, {name_of(path)}") for path, one in zip(paths, policies, strict=True)]
-    for one in policies if len(policies) == 1 else ():
-        default = Policy(group_levels=one.group_levels)
-        is_other = one.model_dump() != default.model_dump()
-        berth += [placer_of("berth", default, "Berth, default policy")] * is_other
-    return [*(berth or [placer_of("berth")]), placer_of("first fit"), placer_of("emptiest node")]
+    policies = [policy_of(path) for path in paths] or [Policy()]
+    default = Policy(group_levels=policies[0].group_levels)
+    names = [f"Berth, {name_of(path)}" for path in paths] or ["Berth"]
+    berth = [placer_of("berth", one, name) for name, one in zip(names, policies, strict=True)]
+    if len(paths) == 1 and policies[0].model_dump() != default.model_dump():
+        berth.append(placer_of("berth", default, "Berth, default policy"))
+    return [*berth, *(placer_of(rule, default) for rule in ("first fit", "emptiest node"))]
 
 
 def named_jobs(path: Path, columns: str) -> JobFile:
