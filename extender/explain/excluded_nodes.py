@@ -60,12 +60,13 @@ def _obstacles(pod: Pod, node: Node) -> Obstacles:
     )
 
 
-def counted_obstacles(excluded: Iterable[Obstacles]) -> list[str]:
-    """What excludes nodes, each with the number of its nodes, the most frequent first. One node may have several."""
-    found = Counter(name for obstacles in excluded for name in obstacles.names)
-    return [
-        f"{name}: {counted(count, 'node')}" for name, count in sorted(found.items(), key=lambda one: (-one[1], one))
-    ]
+def counted_kinds(excluded: Iterable[Obstacles]) -> str:
+    """How many nodes each kind of obstacle excludes. A node may count for several."""
+    found = Counter[str]()
+    for one in excluded:
+        cordoned = CORDONED in one.taints
+        found.update({"selector or affinity": one.selector, "taints": len(one.taints) > cordoned, "cordons": cordoned})
+    return ", ".join(f"{kind} {count:,}" for kind, count in found.items() if count)
 
 
 def kept_from(usable: Mapping[str, Obstacles]) -> str:
@@ -73,7 +74,7 @@ def kept_from(usable: Mapping[str, Obstacles]) -> str:
     obstacles, names = _ways(usable)[0]
     what = " and ".join(f"its {name}" if name == _SELECTOR else f"the {name}" for name in obstacles.names)
     verb = "keep" if len(obstacles.taints) + obstacles.selector > 1 else "keeps"
-    return f"{what} {verb} it from {_where(names)}, with free devices for it"
+    return f"{what} {verb} it from {_where(names)}, which {'have' if len(names) > 1 else 'has'} free devices for it"
 
 
 def remedies(usable: Mapping[str, Obstacles]) -> tuple[str, ...]:
