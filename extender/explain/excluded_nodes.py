@@ -14,10 +14,10 @@ from extender.allocation import NodeInfo, tolerates
 from extender.api.nodes import CORDONED, Node, Taint
 from extender.api.pods import Pod
 from extender.base.deadline import NO_DEADLINE, Deadline
-from extender.base.text_limits import counted, one_line
+from extender.base.text_limits import counted, first_few, one_line
 from extender.explain.fleet_rows import CONDITIONS
 
-_MAX_TOLD = 3  # ways to open nodes
+_MAX_TOLD = 3  # obstacles, or ways to open nodes
 _SELECTOR, _CORDON = "node selector or node affinity", "cordon"
 
 
@@ -60,13 +60,11 @@ def _obstacles(pod: Pod, node: Node) -> Obstacles:
     )
 
 
-def counted_kinds(excluded: Iterable[Obstacles]) -> str:
-    """How many nodes each kind of obstacle excludes. A node may count for several."""
-    found = Counter[str]()
-    for one in excluded:
-        cordoned = CORDONED in one.taints
-        found.update({"selector or affinity": one.selector, "taints": len(one.taints) > cordoned, "cordons": cordoned})
-    return ", ".join(f"{kind} {count:,}" for kind, count in found.items() if count)
+def counted_obstacles(excluded: Iterable[Obstacles]) -> str:
+    """What excludes nodes, and how many, the most first. One node may have several obstacles."""
+    found = Counter(name for obstacles in excluded for name in obstacles.names)
+    rows = sorted(found.items(), key=lambda one: (-one[1], one[0]))
+    return first_few([f"{name} {count:,}" for name, count in rows], _MAX_TOLD)
 
 
 def kept_from(usable: Mapping[str, Obstacles]) -> str:

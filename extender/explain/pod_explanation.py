@@ -31,7 +31,7 @@ from extender.base.berth_errors import InvalidClaim, WireError
 from extender.base.bits import members
 from extender.base.deadline import DeadlineExceeded
 from extender.base.text_limits import counted, one_line, shown
-from extender.explain.excluded_nodes import Obstacles, counted_kinds, excluded_nodes, kept_from, remedies
+from extender.explain.excluded_nodes import Obstacles, counted_obstacles, excluded_nodes, kept_from, remedies
 from extender.explain.fleet_rows import product
 from extender.explain.near_misses import EquivalentNodes, Found, Refusal, holders_of_usable, near_misses, options_of
 from extender.explain.selector_stats import NodeSample
@@ -216,7 +216,7 @@ def _explanation(question: _Question) -> Explanation:
     beginning = f"pod {name} {NOT_KNOWN}" if may_fit else f"pod {name} fits nowhere"
     nearest = misses[0] if misses and not cause else ""
     beginning += f": {cause};" if cause else ":"
-    sentence = _refused(beginning, reasons, nearest, unschedulable, counted_kinds(outside.values()))
+    sentence = _refused(beginning, reasons, nearest, unschedulable, counted_obstacles(outside.values()))
     if may_fit:
         sentence += f"; {unknown_links(may_fit)}: it may fit there"
     if misses and any(one.renamed is not None and one.sentence() == misses[0] for one in stats):
@@ -433,16 +433,20 @@ def _leaves(excluded: Mapping[Code, list[str]], nodes: int) -> str:
 
 
 def _refused(
-    beginning: str, reasons: tuple[UnschedulableNodes, ...], nearest: str, unschedulable: _AllUnschedulable, kinds: str
+    beginning: str,
+    reasons: tuple[UnschedulableNodes, ...],
+    nearest: str,
+    unschedulable: _AllUnschedulable,
+    obstacles: str,
 ) -> str:
     """What is true of the nodes that come nearest, the nearest miss, and the other nodes in short.
 
-    `kinds` says what excludes nodes, whatever devices they have.
+    `obstacles` says what excludes nodes, whatever devices they have.
     """
     if not reasons:
         return f"{beginning} the cluster has no node"
     first, *others = reasons
-    notes = {Code.NODE_CONSTRAINTS.name: f" ({kinds})"}
+    notes = {Code.NODE_CONSTRAINTS.name: f" ({obstacles})"}
     sentence = f"{beginning} {first.reason} on {unschedulable.where(first.reason)}{notes.get(first.code, '')}"
     sentence += f"; {nearest}" if nearest else ""
     if not others:

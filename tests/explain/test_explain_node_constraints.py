@@ -121,7 +121,7 @@ def test_what_alone_keeps_a_pod_from_nodes_with_free_devices_is_told_first(
 def test_the_nodes_that_selectors_taints_and_cordons_exclude_are_counted_apart() -> None:
     asked = asking({})
     asked[-1]["spec"]["nodeSelector"] = {"zone": "c"}
-    told = "excludes the node on 2 of 2 nodes (selector or affinity 2, taints 1, cordons 1)"
+    told = "on 2 of 2 nodes (node selector or node affinity 2, cordon 1, taint maintenance:NoSchedule 1)"
     assert told in explained(world({"spec": {"taints": [TAINT], "unschedulable": True}}), asked)["sentence"]
 
 
