@@ -48,12 +48,13 @@ def job_name(line: int) -> str:
 def shared_classes(jobs: Iterable[Job]) -> frozenset[str]:
     """The classes of whose devices jobs ask for shares.
 
-    Raises WireError if another job has a claim about the memory of GPUs, which a fleet with shared GPUs has no more.
+    Raises WireError if another job has a claim and asks for memory of GPUs, which a fleet with shared GPUs has no more.
     """
     found, about_memory = frozenset[str](), ""
     for job in jobs:
         found |= job.shared_classes
-        if any("memory" in json.dumps(one.claim) for one in job.templates if one.claim is not None):
+        claims = (one for one in job.templates if one.claim is not None)
+        if any(one.expected_memory or "memory" in json.dumps(one.claim) for one in claims):
             about_memory = about_memory or job.name
     if GPU_CLASS in found and about_memory:
         problem = "asks for memory, and another job for a share of a GPU: use `gpus` and `memory` in its place"

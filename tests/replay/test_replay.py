@@ -294,8 +294,10 @@ def test_a_claim_with_memory_is_not_replayed_beside_parts_of_gpus() -> None:
     expression = "device.capacity['gpu.nvidia.com'].memory.isGreaterThan(quantity('40Gi'))"
     exactly = {"deviceClassName": "gpu.nvidia.com", "selectors": [{"cel": {"expression": expression}}]}
     claim = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
-    with pytest.raises(WireError, match="job b: claim: asks for memory, and another job for a share of a GPU"):
-        fleet_of(parse_nodes("1xt4-4"), jobs=[Job("a", 0, gpus=0.5), Job("b", 1, claim=claim)])
+    plain = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]}}
+    for other in (Job("b", 1, claim=claim), Job("b", 1, claim=plain, expected_memory=60 << 30)):
+        with pytest.raises(WireError, match="job b: claim: asks for memory, and another job for a share of a GPU"):
+            fleet_of(parse_nodes("1xt4-4"), jobs=[Job("a", 0, gpus=0.5), other])
 
 
 @pytest.mark.parametrize("rule", ["berth", "first fit", "emptiest node"])
