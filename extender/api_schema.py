@@ -154,7 +154,7 @@ def claim_faults(obj: Json) -> Iterator[FieldFault]:
 
 
 def node_term_faults(affinity: Json, path: str) -> Iterator[FieldFault]:
-    """Yield the operators of a pod's affinity to nodes that kube-apiserver refuses. Raises WireError for a wrong type."""
+    """Yield the operators in a pod's affinity that kube-apiserver refuses. Raises WireError for a wrong type."""
     of_nodes, where = get(affinity, "nodeAffinity", dict, path, {}), f"{path}.nodeAffinity"
     required, preferred = (f"{one}DuringSchedulingIgnoredDuringExecution" for one in ("required", "preferred"))
     selector = get(of_nodes, required, dict, where, {})

@@ -135,6 +135,21 @@ def test_a_gang_is_in_one_clique_with_berth_and_half_placed_without() -> None:
     assert first_fit.held > 0
 
 
+def test_pods_of_a_gang_without_devices_are_in_no_domain() -> None:
+    """A launcher may be anywhere: the figures of gangs leave it out, and a gang of one pod with devices, too."""
+    field = {"key": "metadata.name", "operator": "In", "values": ["t4-4-00000"]}
+    terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    launcher = Job("", 0, cpu=1, spec={"affinity": affinity})
+    gang = Job("gang", 0, pods=2, gpus=4, group_required="clique", parts=(launcher,))
+    jobs = [gang, Job("one", 1, gpus=4, parts=(launcher,)), Job("none", 2, pods=3, cpu=1)]
+    found = replayed(jobs, "2xgb200-nvl72-tray/2,4xt4-4")
+    used = {pod.node for pod in found.started_jobs["gang"].pods}
+    assert found.started == 3
+    assert len(used) == 3
+    assert (found.gangs, found.in_one, found.domains) == (1, 1, 1)
+
+
 def test_the_parts_of_a_gang_are_placed_together_and_start_with_the_last_pod() -> None:
     """One tray is in use: with Berth both parts go to the clique that has room, first fit spreads them over both."""
     gang = Job("gang", 1, 100, gpus=4, parts=(Job("gang", 0, pods=2, gpus=2),))
