@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -331,6 +332,19 @@ def test_the_share_of_allocated_gpus_is_the_mean_over_time() -> None:
     assert len(found.samples) > 50
     assert found.samples[0].at == 0
     assert found.samples[-1].at == pytest.approx(200)
+
+
+def test_the_large_job_of_a_clique_has_the_gpus_of_its_own_boards(tmp_path: Path) -> None:
+    """A product may be on larger boards elsewhere, which are in no clique."""
+    small = tmp_path / "h100-4.yaml"
+    small.write_text(
+        "{name: h100-4, gpu_product: NVIDIA H100 80GB HBM3, gpus: 4, vram_bytes: 85520809984, nvswitch: true,"
+        ' nvlink_generation: "4", link_GBps_per_direction: 25, links_per_gpu: [18, 18, 18, 18]}'
+    )
+    jobs = [Job("a", 0, 10, gpus=1, product="A100"), Job("b", 10, 10, gpus=1, product="A100")]
+    fleet = f"1xhgx-h100-8,1xa100-pcie-8-bridged,{{}}x{small}/4"
+    assert replayed(jobs, fleet.format(4)).large == 16
+    assert replayed(jobs, fleet.format(2)).large == 8
 
 
 @pytest.mark.parametrize(
