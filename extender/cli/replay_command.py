@@ -140,6 +140,7 @@ def named_fleet(nodes: str, snapshot: Path | None, jobs: Sequence[Job], *, is_em
     objects, notes = documents(snapshot) if snapshot is not None else (), Counter[str]()
     found = fleet_of(machines, emptied(objects, notes) if is_emptied else objects, jobs=jobs)
     if snapshot is not None:
+        found.unread(notes)
         _say_notes(snapshot, notes)
     return found
 

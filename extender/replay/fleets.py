@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
 from extender.api.fields import Json, get, inner, many, naming, need
 from extender.api.pod_amounts import Amounts, allocatable_of, requests_of
+from extender.api.resource_slices import SliceDecoder
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import shown
 from extender.cache import ClusterCache
@@ -75,6 +77,16 @@ class Fleet:
     def has_nics(self) -> bool:
         """Whether it has slices of a driver of NICs."""
         return any(driver_of(one).kind == NIC for one in _drivers(self.objects))
+
+    def unread(self, notes: Counter[str]) -> None:
+        """Note the slices without a readable content, whose devices no node has. `apply` refuses other faults."""
+        decoder, found = SliceDecoder(), list[str]()
+        for obj in _of_kind("ResourceSlice", self.objects):
+            with suppress(WireError):
+                if problem := decoder.decode(obj).problem:
+                    found.append(f"{_name_of(obj)}: {problem}")
+        if found:
+            notes[f"ResourceSlices left out that cannot be read, the first is {found[0]}"] = len(found)
 
     def room(self) -> NodeRoom:
         """What each node has left. A node that does not say an amount has no limit."""

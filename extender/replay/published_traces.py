@@ -370,6 +370,7 @@ def read_nodes(path: Path) -> list[MachineNode]:
 
 
 def _nodes(rows: Iterator[Row], columns: Mapping[str, Column], where: str) -> Iterator[MachineNode]:
+    lines = dict[str, int]()  # of the nodes before, by name
     for line, row, problem in rows:
         if problem:
             raise WireError(f"{where}: line {line}", problem)
@@ -381,6 +382,9 @@ def _nodes(rows: Iterator[Row], columns: Mapping[str, Column], where: str) -> It
             raise WireError(f"{where}: line {line}", str(error)) from error
         offered = {"cpu": f"{cpu}m", **({"memory": str(ram)} if "ram" in columns else {})}
         name = plain_name(cells.text("name")) or f"node-{line}"
+        if name in lines:
+            raise WireError(f"{where}: line {line}", f"has the name {shown(name)}, as line {lines[name]} has")
+        lines[name] = line
         yield MachineNode(name, unlinked_machine(cells.text("product"), gpus, _GPU_BYTES), {}, offered)
 
 

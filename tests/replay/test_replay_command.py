@@ -209,10 +209,21 @@ def test_a_fault_in_a_process_is_one_sentence(version: str, words: str, tmp_path
     assert err.startswith(f"berth: ResourceSlice s: {words}")
 
 
+def test_slices_whose_devices_cannot_be_read_are_counted(tmp_path: Path) -> None:
+    spec = {"driver": "gpu.nvidia.com", "nodeName": "n", "pool": {"name": "n", "generation": 1}, "devices": "x"}
+    broken = {"kind": "ResourceSlice", "apiVersion": "resource.k8s.io/v1", "metadata": {"name": "s"}, "spec": spec}
+    path = tmp_path / "snapshot.json"
+    path.write_text(json.dumps(broken))
+    code, _, err = berth(["replay", EXAMPLE, "--nodes", "1xt4-4", "--snapshot", str(path)])
+    why = "ResourceSlices left out that cannot be read, the first is s: spec.devices: must be a list, is 'x': 1"
+    assert (code, err) == (0, f"berth: {path}: {why}\n")
+
+
 @pytest.mark.parametrize(
     ("kind", "fields", "words"),
     [
         ("Node", {"status": {"allocatable": {"cpu": "NaN"}}}, "Node n: cpu: 'NaN' is not a quantity"),
+        ("Node", {"status": {"allocatable": {"cpu": "-5"}}}, "Node n: cpu: must not be negative, is -5"),
         ("Pod", {"spec": {"nodeName": "n", "containers": 7}}, "Pod n: spec.containers: must be "),
     ],
 )
