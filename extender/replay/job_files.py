@@ -129,7 +129,7 @@ def _of_csv(
     if trace is not None:
         yield from _converted(_numbered(rows), partial(_job_of_row, trace), where, "line", notes, before)
         return
-    _check_columns(header, f"{where}: line 1")
+    _check_columns(header, f"{where}: line 1", traces)
     for number, row, problem in rows:
         place = f"{where}: line {number}"
         if problem:
@@ -164,8 +164,12 @@ def _few(header: Sequence[str]) -> str:
     return one_line(", ".join(header), 256)
 
 
-def _check_columns(header: Sequence[str], place: str) -> None:
+def _check_columns(header: Sequence[str], place: str, traces: Sequence[Trace]) -> None:
     known = f"the columns are {', '.join(_CSV_FIELDS)}; {_HOW}"
+    for trace in traces:
+        arrival = trace.columns["arrival"].name
+        if trace.lacking(header) == [arrival]:
+            raise WireError(place, f"has no column {arrival}, the arrival of a job of {trace.name}")
     for name in header:
         if name not in _CSV_FIELDS:
             raise WireError(place, f"has a column {shown(name)}; {known}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -269,16 +270,22 @@ class Replay:
     def _never_started(self) -> dict[str, str]:
         """The jobs that did not start, each with a reason of its first pod or an equal one, see likely_reason."""
         found, taints, waiting = dict[str, str](), dict[Hashable, str](), self._cluster.scheduler.waiting
-        by_shape = {one.shape: one.reasons for one in reversed(waiting) if one.reasons}
+        by_shape = {one.shape: one for one in reversed(waiting) if one.reasons}
         for one in waiting:
             job = self._run_of[one.pod.uid].job
             if job.name not in found:
-                reasons = one.reasons or by_shape.get(one.shape, {})
+                equal = one if one.reasons else by_shape.get(one.shape)
+                why = self._reason(equal) if equal is not None else "was not tried"
                 lacks_nics = any(one.nics for one in job.templates) and not self._fleet.has_nics
-                found[job.name] = _NO_NICS if lacks_nics else likely_reason(reasons) or "was not tried"
+                found[job.name] = _NO_NICS if lacks_nics else why
                 if found[job.name] == FORBIDDEN:
                     found[job.name] += self._taint_of(one.pod, taints)
         return found
+
+    def _reason(self, waiting: Waiting) -> str:
+        """The likely reason of a pod without the name of its gang: many gangs may have one reason."""
+        group = re.escape(self._run_of[waiting.pod.uid].job.name)
+        return re.sub(rf"\bgroup {group}(?![\w.-])", "its group", likely_reason(waiting.reasons))
 
     def _taint_of(self, pod: Pod, taints: dict[Hashable, str]) -> str:
         """The end of the reason of a pod whose nodes are excluded. `taints` has those of other shapes."""

@@ -190,6 +190,19 @@ def test_a_fleet_without_nics_is_the_reason_of_jobs_with_nics(tmp_path: Path) ->
     assert "Berth: job-2 never started: too few devices match request nic" in out
 
 
+def test_jobs_that_only_berth_leaves_waiting_are_told_with_one_reason(tmp_path: Path) -> None:
+    """No node has the label. The two rules do not know it, so their columns are of other jobs."""
+    jobs = tmp_path / "jobs.jsonl"
+    gang = '{"name": "%s", "arrival": 0, "pods": 2, "gpus": 1, "group_required": "rack", "duration": 9}\n'
+    jobs.write_text(gang % "a" + gang % "b1" + gang % "b")
+    code, out, _ = berth(["replay", str(jobs), "--nodes", "1xt4-4"])
+    assert code == 0
+    last = out.splitlines()[-2:]
+    assert last[0].endswith("so the columns are of different jobs; only Berth keeps group_required and its like")
+    why = "no node with devices has the label topology.kubernetes.io/rack that its group needs"
+    assert last[1] == f"Berth: a (line 1) and 2 more never started: {why}"
+
+
 def test_a_fleet_is_needed() -> None:
     code, _, err = berth(["replay", EXAMPLE])
     assert (code, err) == (2, "berth: --nodes: is missing: give --nodes, --snapshot, or both")
