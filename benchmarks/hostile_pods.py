@@ -41,7 +41,7 @@ ATTACKS = {
     "100 pods without room while nodes change": Attack(100, 1, selectors=1, length=1, requests=3),
     "100 pods that users ask about": Attack(100, 1, verb="console"),
 }
-MOST_KINDS = 64  # different claims in one gang: Berth rejects a gang with more at once
+MAX_KINDS = 64  # different claims in one gang: Berth rejects a gang with more at once
 
 
 def selector(attack: Attack, kind: str, number: int) -> str:
@@ -58,7 +58,7 @@ def hostile(attack: Attack, phase: int) -> Iterator[Json]:
             name = f"p{phase}-{gang}-{member}"
             notes = {"berth.dev/group": f"p{phase}-{gang}", "berth.dev/group-min": str(attack.members)}
             waiting = pod(name, *[name] * bool(attack.selectors), annotations=notes if attack.members > 1 else None)
-            kind = f"{phase}-{gang}-{member % MOST_KINDS}"
+            kind = f"{phase}-{gang}-{member % MAX_KINDS}"
             asked = costly_claim(attack, name, kind) if attack.verb != "bind" else claim(name)
             for one in (asked, waiting)[not attack.selectors :]:
                 number = gang % attack.namespaces

@@ -39,8 +39,8 @@ from benchmarks.replayed_traces import (
 from extender.api.gpu_topology import Graph
 from extender.api.resource_slices import SliceDecoder
 from extender.base.bits import members
-from extender.replay import Fleet, Job, LargeShape, Outcome, fleet_of, placement_of, run_replay
-from extender.replay.placements import Rule
+from extender.replay import Fleet, Job, LargeShape, Outcome, fleet_of, placer_of, run_replay
+from extender.replay.placers import Rule
 from extender.sandbox import carried_machines, fabric_slice, parse_nodes
 from extender.topology.agent_slices import fabric_of
 from extender.topology.sets import bandwidth, ranked
@@ -98,7 +98,7 @@ def predicted_against_measured() -> Rows:
 
 
 def replayed(fleet: Fleet, jobs: Sequence[Job], rule: Rule, seed: int, large: LargeShape | None = None) -> Outcome:
-    return run_replay(fleet, jobs, placement_of(rule), seed, large=large)
+    return run_replay(fleet, jobs, placer_of(rule), seed, large=large)
 
 
 # -- one crowded node ----------------------------------------------------------------------------------------------
@@ -321,7 +321,7 @@ def _gang_row(kind: Kind, rule: Rule, traces: Sequence[Sequence[Job]], outcomes:
 
 
 def _shown(rule: Rule) -> str:
-    return placement_of(rule).name
+    return placer_of(rule).name
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from extender.runtime.informers import CacheRefresh
 from extender.serve.evaluations import Evaluations
 from extender.serve.wake import Requeuer
 
-FEW = 4
+FEW_SHAPES = 4
 
 
 class _Writer:
@@ -84,7 +84,7 @@ def measure(nodes: int, shapes: int, pods: int, events: int, gap: float) -> dict
     fleet = Fleet("mixed")
     fleet.fill(nodes, 0.5)
     asked = [fleet.pod(f"asks-{shape}", shape, 1 + shape % 4) for shape in range(shapes)]
-    few = filter_us(fleet, asked[:FEW], 200)
+    few = filter_us(fleet, asked[:FEW_SHAPES], 200)
     many = filter_us(fleet, asked, 2)
     fresh = Fleet("mixed")
     fresh.fill(nodes, 0.5)
@@ -102,7 +102,7 @@ def measure(nodes: int, shapes: int, pods: int, events: int, gap: float) -> dict
 def show(found: dict[str, float], nodes: int, shapes: int, pods: int) -> None:
     print(
         f"\n{nodes} half-full nodes, {shapes} live shapes: a filter takes {found['many_us']:.0f} us, "
-        f"{found['many_us'] / found['few_us']:.2f} times that of {FEW} shapes; "
+        f"{found['many_us'] / found['few_us']:.2f} times that of {FEW_SHAPES} shapes; "
         f"rankings take {found['asked_mib']:.0f} MiB"
     )
     print(

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from benchmarks.fleet import Fleet
 
 TENTHS, SAMPLES = 10, 20  # samples of memory in each tenth
-MOST_GROWTH, MOST_SLOPE, MOST_MIB = 1.05, 1.02, 4.0
+MAX_GROWTH, MAX_SLOPE, MAX_MIB = 1.05, 1.02, 4.0
 NODES = {"mig": 10, "mixed": 100}  # a MIG node has 120 possible devices
 EVENTS_PER_FILTER = {"mig": 250, "mixed": 100}
 WARMING = 20  # times as many filters in the first tenth, until every cache is as full as it gets
@@ -126,8 +126,8 @@ class Soak:
 def grew(rows: list[Row]) -> bool:
     """Whether resident memory grew after the first tenth."""
     second, middle, last = rows[1].resident_mib, rows[len(rows) // 2].resident_mib, rows[-1].resident_mib
-    slope = last > middle * MOST_SLOPE + MOST_MIB / 2  # a slow but steady growth never ends
-    return slope or last > second * MOST_GROWTH + MOST_MIB
+    slope = last > middle * MAX_SLOPE + MAX_MIB / 2  # a slow but steady growth never ends
+    return slope or last > second * MAX_GROWTH + MAX_MIB
 
 
 SHOWN = (

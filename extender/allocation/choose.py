@@ -51,7 +51,8 @@ class FastPath(NamedTuple):
         for spec in problem.specs:
             if spec.constraints or (len(spec.requests) > 1 and _has_config(problem, spec)):
                 return None
-        plain = problem.inventory.simple & ~(problem.partitions.gpus if problem.partitions is not None else 0)
+        partitions = problem.fabric_partitions
+        plain = problem.inventory.simple & ~(partitions.gpus if partitions is not None else 0)
         found: list[Asked] = []
         for claim, spec in enumerate(problem.specs):
             devices = 0

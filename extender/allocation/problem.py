@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from extender.allocation.constraints import UNREADABLE, TypedSet
 from extender.allocation.device_rules import Features, published
-from extender.allocation.nodes import UNUSED, AllocatedState, Inventory, Partitions, PoolDevice
+from extender.allocation.nodes import UNUSED, AllocatedState, FabricPartitions, Inventory, PoolDevice
 from extender.api.claim_specs import ClaimSpec, Config, DeviceRequest
 from extender.api.device_classes import DeviceClass
 from extender.api.nodes import NodeSelector, Requirement, Term
@@ -85,7 +85,7 @@ class Problem:
     # The value of a CEL expression on a device, for an attribute that a request derives. Raises InvalidClaim.
     derive: Final[Callable[[str, PoolDevice], TypedSet]] = lambda *_: UNREADABLE
     # The sets of GPUs that a claim can have; None: all sets, as in the reference.
-    partitions: Final[Partitions | None] = None
+    fabric_partitions: Final[FabricPartitions | None] = None
 
     def usable(self, claim: str, request: DeviceRequest) -> int:
         """Mask of the devices that match a request and that it can have if no other request takes them.

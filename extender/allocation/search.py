@@ -17,7 +17,7 @@ from typing import NamedTuple
 from extender.allocation.constraints import TypedSet, build_constraints
 from extender.allocation.counters import Counters, ShortOfCounters, is_short, report_short
 from extender.allocation.device_rules import NOTHING, blocking_taint, consumption, fits, has_room, refusal, short_of
-from extender.allocation.nodes import SHARES, Partitions
+from extender.allocation.nodes import SHARES, FabricPartitions
 from extender.allocation.problem import (
     EVERY_DEVICE,
     NULL_OBSERVER,
@@ -88,10 +88,10 @@ class MatchingDevices:
                 )
         if depth > MAX_DEPTH:
             raise OutOfSteps
-        if (partitions := self._problem.partitions) is not None:
+        if (partitions := self._problem.fabric_partitions) is not None:
             self.partitions = [self._partitions(claim, partitions) for claim in range(len(self._problem.specs))]
 
-    def _partitions(self, claim: int, partitions: Partitions) -> _Partitions:
+    def _partitions(self, claim: int, partitions: FabricPartitions) -> _Partitions:
         """Without it, a search for 8 of 16 GPUs tries thousands of sets, and each set with all sets of NICs."""
         obtainable = least = most = end = 0
         for position, request in enumerate(self._problem.specs[claim].requests):
@@ -448,10 +448,10 @@ class Search:
 
     def _gpus_of(self, claim: int, more: int = 0) -> int:
         """The whole GPUs among the devices that a claim has so far, and among those of the mask `more`."""
-        assert self._problem.partitions is not None
+        assert self._problem.fabric_partitions is not None
         for pick in self._picks[claim]:
             more |= 1 << pick.bit
-        return more & self._problem.partitions.gpus
+        return more & self._problem.fabric_partitions.gpus
 
     def _consumption(self, request: DeviceRequest, bit: int) -> Mapping[str, Quantity] | None:
         """The capacities that the request consumes of a device. None after a report if the device cannot serve it."""

@@ -51,7 +51,7 @@ from extender.assess.known_texts import (
     may_name_a_piece,
 )
 from extender.policy import Policy
-from extender.replay.emptied_nodes import PARTS, SHARING_LABELS
+from extender.replay.emptied_nodes import PARTITION_SUFFIX, SHARING_LABELS
 from extender.vendors import CLIQUE_LABEL, CLIQUE_LABELS, PLUGIN_RESOURCES
 
 _DEFAULT_LEVELS = Policy().group_levels
@@ -276,7 +276,7 @@ class _Names:
 
     def _product(self, text: str) -> str:
         """A product, with the end that says of which part of its GPUs the plugin speaks."""
-        part = PARTS.search(text)
+        part = PARTITION_SUFFIX.search(text)
         return self._keep(self._spoken(text[: part.start()]) + part.group()) if part else self._spoken(text)
 
     def _spoken(self, text: str, kind: str = "value") -> str:

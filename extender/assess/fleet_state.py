@@ -25,7 +25,7 @@ from extender.explain.fleet_rows import (
 from extender.scheduling import path_labels
 from extender.topology.link_knowledge import Links, is_equal_for_all, links_of
 from extender.topology.ring import joined_sets
-from extender.vendors import PLUGIN_RESOURCES, driver_of, is_part, parent_of
+from extender.vendors import PLUGIN_RESOURCES, driver_of, is_partition, parent_of
 
 _MAX_BREAKERS = 20  # pods that are named
 _MAX_MOVED = 2  # more pods break a set together: to move them costs too much
@@ -168,7 +168,7 @@ def _products(reading: ClusterReading, snapshot: Snapshot, unread: Unread) -> li
 def _count(found: dict[str, ProductState], node_info: NodeInfo, *, is_known: bool) -> None:
     name, devices, seen, cards = product(node_info), node_info.inventory.devices, set[str](), dict[str, set[str]]()
     for bit, code in zip(shown_bits(node_info), letters(node_info), strict=True):
-        parts = is_part(devices[bit].device, devices[bit].id.driver)
+        parts = is_partition(devices[bit].device, devices[bit].id.driver)
         label = f"{name} (parts)" if parts else name
         one = found.setdefault(label, ProductState(label, parts=parts, cards=0 if parts else None))
         cards.setdefault(label, set()).add(parent_of(devices[bit].device, devices[bit].id.driver))
@@ -250,7 +250,7 @@ def _add_sets(
 ) -> None:
     """Count the joined sets of a node, and name the pods that break them."""
     assert node_info.fabric is not None
-    used, shut = node_info.positions(node_info.busy | node_info.in_part_use), node_info.positions(closed)
+    used, shut = node_info.positions(node_info.busy | node_info.partly_used), node_info.positions(closed)
     for gpus in joined_sets(node_info.fabric.graph.interconnect, node_info.positions(-1)):
         if gpus.bit_count() < 2:  # noqa: PLR2004 - one GPU is no set
             continue

@@ -133,23 +133,23 @@ def _text(words: str) -> str:
 
 def _node_picture(graph: Graph, gpus: int) -> str:
     """The GPUs of a node in a ring. Those of the mask are dark, and so are the links between them."""
-    places = [_place(i, graph.size) for i in range(graph.size)]
-    parts = [*_links(graph, gpus, places), *_dots(graph, gpus, places)]
+    points = [_point(i, graph.size) for i in range(graph.size)]
+    parts = [*_links(graph, gpus, points), *_dots(graph, gpus, points)]
     return f'<svg width="{_SIZE}" height="{_SIZE}" viewBox="0 0 {_SIZE} {_SIZE}" role="img">{"".join(parts)}</svg>'
 
 
-def _place(i: int, size: int) -> tuple[float, float]:
+def _point(i: int, size: int) -> tuple[float, float]:
     angle = 2 * math.pi * i / size - math.pi / 2
     return _MIDDLE + _RING * math.cos(angle), _MIDDLE + _RING * math.sin(angle)
 
 
-def _links(graph: Graph, gpus: int, places: Sequence[tuple[float, float]]) -> Iterator[str]:
+def _links(graph: Graph, gpus: int, points: Sequence[tuple[float, float]]) -> Iterator[str]:
     for a in range(graph.size):
         for b in range(a):
             if graph.links[a][b]:
-                yield _line(places[a], places[b], own=bool(gpus >> a & gpus >> b & 1))
+                yield _line(points[a], points[b], own=bool(gpus >> a & gpus >> b & 1))
         if graph.switch_links[a]:
-            yield _line(places[a], (_MIDDLE, _MIDDLE), own=bool(gpus >> a & 1))
+            yield _line(points[a], (_MIDDLE, _MIDDLE), own=bool(gpus >> a & 1))
     if any(graph.switch_links):
         yield f'<rect x="{_MIDDLE - 6}" y="{_MIDDLE - 6}" width="12" height="12" rx="2" fill="#64748b"/>'
 
@@ -160,8 +160,8 @@ def _line(one: tuple[float, float], other: tuple[float, float], *, own: bool) ->
     return f'<line {ends} stroke="{colour}" stroke-width="{width}"/>'
 
 
-def _dots(graph: Graph, gpus: int, places: Sequence[tuple[float, float]]) -> Iterator[str]:
-    for i, (x, y) in enumerate(places[: graph.size]):
+def _dots(graph: Graph, gpus: int, points: Sequence[tuple[float, float]]) -> Iterator[str]:
+    for i, (x, y) in enumerate(points[: graph.size]):
         colour, ink = (_USED, "white") if gpus >> i & 1 else ("#eef2f7", "#334155")
         yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{_DOT}" fill="{colour}" stroke="{_OTHER}"/>'
         yield f'<text x="{x:.1f}" y="{y + 3.5:.1f}" font-size="10" text-anchor="middle" fill="{ink}">{i}</text>'

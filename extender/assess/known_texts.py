@@ -137,7 +137,7 @@ _PARTS = re.compile(  # resources of device plugins
     r"nvidia\.com/(gpu\.shared|mig-[0-9]g\.[0-9]{1,4}gb(\.me)?)|amd\.com/[a-z]{2}x_nps[0-9]{1,2}"
 )
 _IS_BEFORE = re.compile(r"[.\['\"]+(\w+)['\"\]]*\s*(?:[!=]=|in\s*\[[^\]]*)\s*-?$")
-_NEAR = 1024  # characters before a number that are searched
+_NEAR_CHARACTERS = 1024  # characters before a number that are searched
 _IS_BEHIND = re.compile(r"\s*[!=]=\s*\w[^&|?:,()]*[.'\"](\w+)")
 
 
@@ -160,7 +160,7 @@ def is_resource(name: str) -> bool:
 def may_name_a_piece(number: re.Match[str]) -> bool:
     """Whether an expression asks whether an attribute is this number, and it may be one of a single piece."""
     text = number.string
-    found = _IS_BEFORE.search(text, max(number.start() - _NEAR, 0), number.start()) or _IS_BEHIND.match(
+    found = _IS_BEFORE.search(text, max(number.start() - _NEAR_CHARACTERS, 0), number.start()) or _IS_BEHIND.match(
         text, number.end()
     )
     return found is not None and found[1] not in NUMBERS

@@ -22,7 +22,7 @@ from extender.cache import ClusterCache
 SKEW = timedelta(minutes=6)  # of clocks: less than what GPU-hours are rounded to
 REPLICA_SET = "ReplicaSet"
 _TEMPLATE_HASH = "pod-template-hash"  # the label with which the name of a Deployment's ReplicaSet ends
-_NAMED = 3  # pods in a sentence
+_MAX_NAMED = 3  # pods in a sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ def future_starts(facts: ClusterFacts, now: datetime) -> str:
     """What is said of pods with devices that start later than now; '' without them."""
     running = (one for one in facts.pods.values() if one.pod.node_name)
     late = sorted(str(one.pod.key) for one in running if one.began is not None and one.began > now + SKEW)
-    one, named = len(late) == 1, ", ".join(late[:_NAMED]) + (", …" if len(late) > _NAMED else "")
+    one, named = len(late) == 1, ", ".join(late[:_MAX_NAMED]) + (", …" if len(late) > _MAX_NAMED else "")
     starts = f"the start of {counted(len(late), 'pod')} is in the future, {'its' if one else 'their'}"
     return f"{starts} GPU-hours count as 0: {named}" if late else ""
 

@@ -21,7 +21,7 @@ from extender.topology.device_pairs import device_pairs, possible_devices
 from extender.topology.link_knowledge import Links, links_of
 from extender.topology.score_parts import product_gbps
 from extender.topology.sets import bandwidth, best_gbps, is_joined
-from extender.vendors import GPU, driver_of, is_part
+from extender.vendors import GPU, driver_of, is_partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ def _measured(node_info: NodeInfo, pod: str, uid: str, results: Iterable[Result]
 def whole_gpus(node_info: NodeInfo) -> int:
     """The GPUs of a node that are no parts, as a mask of its devices: also those that nothing tells apart."""
     devices = ((bit, node_info.inventory.devices[bit]) for bit in shown_bits(node_info))
-    return union([1 << bit for bit, one in devices if not is_part(one.device, one.id.driver)])
+    return union([1 << bit for bit, one in devices if not is_partition(one.device, one.id.driver)])
 
 
 def says_locality(node_info: NodeInfo) -> bool:

@@ -21,7 +21,7 @@ from extender.assess.pod_jobs import by_age, by_gang, gang_job, gang_of, pod_job
 from extender.assess.pod_sets import PodSet
 from extender.base.berth_errors import BerthError
 from extender.policy import Policy
-from extender.replay import Job, Outcome, Task, fleet_of, placement_of, run_side_by_side
+from extender.replay import Job, Outcome, Task, fleet_of, placer_of, run_side_by_side
 from extender.replay.emptied_nodes import plugin_slices
 
 _MAX_NODES = 256  # that are replayed: the work grows with the product of nodes and pods
@@ -82,7 +82,7 @@ def replayed_pods(
             )
             return found
         fleet = fleet_of((), choice.fleet())
-        tasks = [Task(fleet, jobs, placement_of(one, policy), _SEED) for one in ("berth", "first fit", "emptiest node")]
+        tasks = [Task(fleet, jobs, placer_of(one, policy), _SEED) for one in ("berth", "first fit", "emptiest node")]
         outcomes = run_side_by_side(tasks)
     except (BerthError, RuntimeError, ValueError) as error:
         found.problem = str(error)

@@ -37,10 +37,10 @@ from extender.defrag import (
     TOLERATION,
     WAIT_COST,
     Advice,
+    AdviceKind,
     Asked,
     Cluster,
     Restart,
-    Verdict,
     advise,
     again,
     over_budget,
@@ -64,8 +64,8 @@ _SENTENCES = {
 _LATE = "give berth defrag more --seconds, or ask for less"
 _MANY_WAYS = "there are more ways than it tries, so more --seconds do not help: ask for less"
 _NOT_TOGETHER = "one of the pods alone has room, but not so many together"
-_SILENT = 50  # the level of log lines: none of the proof has it
-_NAMED = 3  # pods in a sentence
+_SILENT_LEVEL = 50  # the level of log lines: none of the proof has it
+_MAX_NAMED = 3  # pods in a sentence
 _POD = "pod "  # begins the names of pods among claims
 _PROOF_NODES = 256  # on which the pods are placed again: those of the advice, and the freest others
 
@@ -137,9 +137,9 @@ def advice_for(
         deadline = Deadline(seconds, time.monotonic)
         found = advise_restarts(facts, one, known[own], policy, deadline)
         with suppress(DeadlineExceeded):
-            if found.verdict in (Verdict.IMPOSSIBLE, NOT_KNOWN) or found.over_budget:
+            if found.verdict in (AdviceKind.IMPOSSIBLE, NOT_KNOWN) or found.over_budget:
                 found.sentence += helpful_options(facts, one, own, known[own], policy, deadline, found.over_budget)
-            if found.verdict != Verdict.FITS:
+            if found.verdict != AdviceKind.FITS:
                 found.sentence += rollout(facts, one, own, policy, deadline)
         yield found
 
@@ -163,8 +163,8 @@ def advise_restarts(
         return tried[-1].cost
 
     advice = advise(cluster, wanted.asked, movable.restarts, movable.budgets, prove_)
-    if ends and advice.verdict is Verdict.FITS:
-        advice = replace(advice, verdict=Verdict.ADVICE, reserved=frozenset(advice.nodes.values()))
+    if ends and advice.verdict is AdviceKind.FITS:
+        advice = replace(advice, verdict=AdviceKind.ADVICE, reserved=frozenset(advice.nodes.values()))
         prove_(advice)
     found = RestartAdvice(
         wanted.asked.text,
@@ -175,13 +175,13 @@ def advise_restarts(
         stays=_stays(movable, wanted.asked),
     )
     restarts: Sequence[Restart] = ()
-    if advice.verdict is Verdict.FITS:
+    if advice.verdict is AdviceKind.FITS:
         found.still_waits = _without_places(wanted.asked, advice.nodes)
-    elif advice.verdict in (Verdict.IMPOSSIBLE, Verdict.GAVE_UP):
-        found.reason = _why_gave_up(deadline) if advice.verdict is Verdict.GAVE_UP else ""
+    elif advice.verdict in (AdviceKind.IMPOSSIBLE, AdviceKind.GAVE_UP):
+        found.reason = _why_gave_up(deadline) if advice.verdict is AdviceKind.GAVE_UP else ""
         with suppress(DeadlineExceeded):
             _add_reason(found, cluster, wanted.asked, movable, policy)
-    elif advice.verdict is Verdict.ADVICE:
+    elif advice.verdict is AdviceKind.ADVICE:
         best = _on_all_freed(facts, cluster, wanted, min(tried, key=lambda one: one.cost), policy)
         restarts = best.advice.restarts
         found.moves = [_move(one, best.proof) for one in restarts]
@@ -200,7 +200,7 @@ def advise_restarts(
     if kept:
         is_one = "is" if len(kept) == 1 else "are"
         told = f"may be reserved by an earlier advice, so {is_one} not used: {_free(kept)} ends that"
-        found.sentence += f"; {first_few(kept, _NAMED)} {told}"
+        found.sentence += f"; {first_few(kept, _MAX_NAMED)} {told}"
     return found
 
 
@@ -228,7 +228,7 @@ def _plugin_pods(facts: ClusterFacts, nodes: Collection[str]) -> str:
     """Says which pods on these nodes have GPUs of a device plugin: which ones only the kubelet knows. '' for none."""
     pods = [one.pod for one in facts.pods.values() if one.pod.node_name in nodes and plugin_requests(one.pod)]
     names = sorted(f"{pod.key} on {pod.node_name}" for pod in pods)
-    named = ", ".join(names[:_NAMED]) + ", …" * (len(names) > _NAMED)
+    named = ", ".join(names[:_MAX_NAMED]) + ", …" * (len(names) > _MAX_NAMED)
     return f"; GPUs that seem free may be in use, as a device plugin serves {named}" if names else ""
 
 
@@ -256,7 +256,7 @@ def _add_reason(found: RestartAdvice, cluster: Cluster, asked: Asked, movable: M
     if over:
         found.over_budget = dict(over)
         found.reason = "; ".join(_too_many(name, movable.budgets[name], pods) for name, pods in sorted(over.items()))
-    elif found.verdict == Verdict.IMPOSSIBLE:
+    elif found.verdict == AdviceKind.IMPOSSIBLE:
         ended = cluster.without(movable.restarts)
         nodes = _if_joined(ended, asked, policy)
         found.verdict = NOT_KNOWN if nodes else found.verdict
@@ -287,7 +287,7 @@ def _if_joined(cluster: Cluster, asked: Asked, policy: Policy) -> list[str]:
 
 
 def _for_a_part(found: RestartAdvice, pods: int) -> str:
-    names = ", ".join(found.still_waits[:_NAMED]) + ", …" * (len(found.still_waits) > _NAMED)
+    names = ", ".join(found.still_waits[:_MAX_NAMED]) + ", …" * (len(found.still_waits) > _MAX_NAMED)
     return f"that is for {pods - len(found.still_waits)} of {counted(pods, 'pod')}: {names} would wait on"
 
 
@@ -321,7 +321,7 @@ def _in_one_line(found: RestartAdvice) -> str:
     if found.proof:
         return f"no advice, {restarts} seemed to make room: {found.proof}"
     where = f" on {', '.join(found.placed_on)}" if found.placed_on else ""
-    is_forbidden = found.verdict == Verdict.IMPOSSIBLE and found.over_budget
+    is_forbidden = found.verdict == AdviceKind.IMPOSSIBLE and found.over_budget
     said = _SENTENCES[_FORBIDDEN if is_forbidden else found.verdict]
     return f"{said}{where}" + (f": {found.reason}" if found.reason else "")
 
@@ -353,8 +353,8 @@ def _when_ended(ends: Sequence[str]) -> str:
     pods = [name.removeprefix(_POD) for name in ends if name.startswith(_POD)]
     claims = [name for name in ends if not name.startswith(_POD)]
     verb = "pod {} has ended" if len(pods) == 1 else "pods {} have ended"
-    said = [verb.format(first_few(pods, _NAMED))] * bool(pods)
-    said += [f"Kubernetes has freed {first_few(claims, _NAMED)}"] * bool(claims)
+    said = [verb.format(first_few(pods, _MAX_NAMED))] * bool(pods)
+    said += [f"Kubernetes has freed {first_few(claims, _MAX_NAMED)}"] * bool(claims)
     return f" when {' and '.join(said)}"
 
 
@@ -540,7 +540,7 @@ class ConsoleAdvisor:
 
     def advise(self, key: ObjectKey, policy: Policy, now: datetime, seconds: float, *, is_group: bool) -> Json:
         """See RestartAdvisor.advise."""
-        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(_SILENT))
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(_SILENT_LEVEL))
         snapshot = self._facts.cache.snapshot()
         wanted = (wanted_group if is_group else wanted_pod)(self._facts, snapshot, key)
         return next(advice_for(self._facts, [wanted], Terms(now, None), policy, seconds)).as_json()

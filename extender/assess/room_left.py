@@ -1,4 +1,4 @@
-"""What the pods of each node leave of it besides DRA devices: CPU, memory, places, and what device plugins offer."""
+"""What the pods of each node leave of it besides DRA devices: CPU, memory, pods, and what device plugins offer."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted
 from extender.vendors import GPU, driver_of
 
-_NAMED = 3  # of one kind
+_MAX_NAMED = 3  # of one kind
 
 
 @dataclass(slots=True)
@@ -118,6 +118,8 @@ def _is_elsewhere(pod: Pod, snapshot: Snapshot) -> bool:
 def _note(rows: Iterable[tuple[str, str, str]], one: str, many: str, what: str) -> str:
     """`rows` are (node, name, why)."""
     given = list(rows)
-    named = "; ".join(f"{name}{' on ' * bool(name)}{node}{': ' * bool(why)}{why}" for node, name, why in given[:_NAMED])
-    more = f"; and {len(given) - _NAMED} more" if len(given) > _NAMED else ""
+    named = "; ".join(
+        f"{name}{' on ' * bool(name)}{node}{': ' * bool(why)}{why}" for node, name, why in given[:_MAX_NAMED]
+    )
+    more = f"; and {len(given) - _MAX_NAMED} more" if len(given) > _MAX_NAMED else ""
     return f"{counted(len(given), one, many)} {what} ({named}{more})"

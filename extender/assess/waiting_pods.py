@@ -29,8 +29,8 @@ from extender.topology.link_knowledge import NOT_KNOWN
 
 NOT_LOOKED_AT = "pod affinity, spread constraints, host ports, volumes and quotas"
 _MAX_EXPLAINED = 20  # kinds of waiting pods
-_SECONDS = 2.0  # of work for each
-_NAMED = 3  # nodes of a gang
+_MAX_SECONDS = 2.0  # of work for each
+_MAX_NAMED = 3  # nodes of a gang
 
 
 @dataclass(slots=True)
@@ -126,7 +126,7 @@ class _Reasons:
 
     def _explain(self, one: WaitingPods, pod: Pod) -> None:
         """The explainer's reason. If it finds room, nodes that have too little of what is no device are left out."""
-        brief = self._explainer.brief(pod.uid, _SECONDS)
+        brief = self._explainer.brief(pod.uid, _MAX_SECONDS)
         if brief is None:
             return
         short, nodes = self._room.short(pod), len(self._snapshot.node_infos)
@@ -137,7 +137,7 @@ class _Reasons:
             one.fits, one.reason = self._gang_fits(pod, brief.sentence)
         elif len(short) == nodes:
             one.fits, one.reason = False, self._room.lacking(pod) or f"no node has enough {AMOUNTS} left"
-        elif short and (brief := self._explainer.brief(pod.uid, _SECONDS, WhatIf(Scenario(without_nodes=short)))):
+        elif short and (brief := self._explainer.brief(pod.uid, _MAX_SECONDS, WhatIf(Scenario(without_nodes=short)))):
             note = f"; {len(short):,} of {counted(nodes, 'node')} have too little {AMOUNTS} left"
             one.reason, one.nearest, one.fits = brief.sentence + note, brief.nearest, _fits(brief)
 
@@ -145,7 +145,7 @@ class _Reasons:
         """(whether the gang of a pod fits, why), if devices are free for it."""
         try:
             asked = wanted_pod(self._room.facts, self._snapshot, pod.key).asked
-            context = self._evaluator.evaluation_context(self._snapshot, Deadline(_SECONDS, time.monotonic))
+            context = self._evaluator.evaluation_context(self._snapshot, Deadline(_MAX_SECONDS, time.monotonic))
             short = [self._room.short(one) for one in asked.pods]
             cluster = Cluster.of(self._snapshot, self._room.left, self._policy, context)
             placed = cluster.place(asked, frozenset.intersection(*short))
@@ -156,7 +156,7 @@ class _Reasons:
         nodes = sorted(set(placed.nodes.values()))
         if full := [node for node in nodes if min(placed.cluster.left.get(node, NO_LIMIT)) < 0]:
             return None, f"{sentence}; whether {full[0]} has enough CPU and memory for its pods together is not known"
-        return True, sentence + (f"; by CPU and memory, too, on {first_few(nodes, _NAMED)}" if any(short) else "")
+        return True, sentence + (f"; by CPU and memory, too, on {first_few(nodes, _MAX_NAMED)}" if any(short) else "")
 
 
 def _fits(brief: Brief) -> bool | None:

@@ -34,7 +34,7 @@ from extender.topology.sets import largest_joined
 DEFAULT = "default-scheduler"  # of pods that name none
 CLASS = "gpu.nvidia.com"
 _NAME = "wanted"
-_NAMED = 3  # groups in a sentence
+_MAX_NAMED = 3  # groups in a sentence
 _PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
 
@@ -185,7 +185,7 @@ def _no_group(facts: ClusterFacts, key: ObjectKey, members: Iterable[Pod]) -> st
     if others:
         return f"has no waiting pod; one of this name waits in another namespace: give -n {others[0]}"
     names = sorted({one.name for one in groups if one.namespace == key.namespace and one.name})
-    return "has no waiting pod" + f"; groups that wait in this namespace: {first_few(names, _NAMED)}" * bool(names)
+    return "has no waiting pod" + f"; groups that wait in this namespace: {first_few(names, _MAX_NAMED)}" * bool(names)
 
 
 def _waiting(facts: ClusterFacts, pods: Sequence[Pod], text: str) -> Wanted:

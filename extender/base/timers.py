@@ -14,13 +14,14 @@ _MAX_OUTDATED = 64  # outdated entries that the heap of timers may always have
 
 
 class Timers(Generic[Timer]):
-    """At most one time for each timer. `on_set` is called with each time that is set.
+    """At most one time for each timer. `on_earlier` is called if one is set to a time before `wakes_at`.
 
     Times are in seconds of one clock. Of timers with equal times, the one that was set first is due first.
     """
 
     def __init__(self) -> None:
-        self.on_set: Callable[[float], None] = lambda _: None
+        self.wakes_at = inf  # when the task that waits for the timers wakes
+        self.on_earlier: Callable[[], None] = lambda: None
         self._times: dict[Timer, tuple[float, int]] = {}
         self._heap: list[tuple[float, int, Timer]] = []  # with outdated entries
         self._numbers = count()
@@ -38,7 +39,8 @@ class Timers(Generic[Timer]):
         if len(self._heap) > 2 * len(self._times) + _MAX_OUTDATED:
             self._heap = [(*when, one) for one, when in self._times.items()]
             heapify(self._heap)
-        self.on_set(time)
+        if time < self.wakes_at:
+            self.on_earlier()
 
     def cancel(self, timer: Timer) -> None:
         """Remove a timer, if it is set."""

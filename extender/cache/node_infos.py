@@ -27,21 +27,21 @@ from extender.allocation import Features, NodeInfo
 from extender.allocation.nodes import (
     AllocatedState,
     CounterKey,
+    FabricPartitions,
     Interned,
     Interns,
     Inventory,
     KnownPools,
     KnownSlices,
     NodeState,
-    Partitions,
     Pool,
     PoolGroup,
     PoolUse,
     SharedUse,
+    fabric_partitions_of,
     gather,
     inventory,
     live_use,
-    partitions_of,
     troubled,
     uses_of,
 )
@@ -69,7 +69,7 @@ class _Hardware:
     fabric: Fabric | None
     gpu_bits: tuple[int, ...]  # device bit of each GPU of the fabric, -1 for none
     uses: tuple[int, ...]
-    partitions: Partitions | None
+    fabric_partitions: FabricPartitions | None
     troubled: int
     own: int  # mask of the devices whose use the score reads from the node: unshared devices, and GPUs
     attribute_signature: Interned  # everything that selectors can read, except identities
@@ -160,7 +160,7 @@ class NodeInfoBuilder:
             drift,
             overuse or _NO_OVERUSE,
             agent_is_fresh,
-            hardware.partitions,
+            hardware.fabric_partitions,
             hardware.troubled,
             hardware.locality,
         )
@@ -275,7 +275,7 @@ class NodeInfoBuilder:
         if known is None or known.inventory is not found or known.live is not live or doubted:
             fabric, gpu_bits = self._fabric(node.name, live, found, known)
             is_same = known is not None and known.inventory is found
-            partitions = known.partitions if known is not None and is_same else partitions_of(found)
+            partitions = known.fabric_partitions if known is not None and is_same else fabric_partitions_of(found)
             locality = self._locality_of(found, fabric, gpu_bits)
             hardware_signature = self._hardware_signature(found, fabric, gpu_bits, partitions, locality)
             seen = hardware_signature, tuple(pool.attributes for _, pool in found.pool_devices)
@@ -344,7 +344,7 @@ class NodeInfoBuilder:
         found: Inventory,
         fabric: Fabric | None,
         gpu_bits: tuple[int, ...],
-        partitions: Partitions | None,
+        partitions: FabricPartitions | None,
         locality: Locality | None,
     ) -> Interned:
         devices = tuple(pool.hardware for _, pool in found.pool_devices)

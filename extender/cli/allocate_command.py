@@ -168,7 +168,7 @@ def _one_node(found: DecodedObjects, snapshot: Snapshot, node_info: NodeInfo, or
     preference = None
     if order != "in-tree":
         policy = Policy()
-        problem = replace(problem, partitions=node_info.partitions)
+        problem = replace(problem, fabric_partitions=node_info.fabric_partitions)
         preference = ByTopology(node_info, policy, intent_of({}, policy.defaults.topology))
     recorder = CauseRecorder()
     try:

@@ -50,7 +50,7 @@ from extender.cli.output import Screen, say, say_json, table_screen
 from extender.lint import one_sentence
 from extender.policy import Policy
 
-_NAMED = 3  # pods of a reason
+_MAX_NAMED = 3  # pods of a reason
 _CLAIM = "ResourceClaim"
 _NEEDED = {
     "ResourceSlice": "which devices there are",
@@ -58,7 +58,7 @@ _NEEDED = {
     _CLAIM: "which devices are in use",
 }
 _MAX_GPUS, _MAX_PODS = 32, 400
-_SECONDS = 10.0
+_SEARCH_SECONDS = 10.0
 Words = Annotated[
     list[str] | None,
     typer.Argument(metavar="[pod|group] [NAMESPACE/]NAME", help="A pod or a group that waits for devices."),
@@ -105,7 +105,7 @@ def defrag_command(
         Path | None, typer.Option(help="The policy of Berth. Default: that of the cluster's Berth, or every default.")
     ] = None,
     berth_namespace: BerthNamespace = NAMESPACE,
-    seconds: Seconds = _SECONDS,
+    seconds: Seconds = _SEARCH_SECONDS,
     kubeconfig: Kubeconfig = None,
     context: Context = "",
     output: Form = "table",
@@ -286,9 +286,9 @@ def _print(found: RestartAdvice) -> None:
     if found.other_schedulers:
         screen.print(found.other_schedulers)
     for why, pods in sorted(found.stays.items(), key=lambda item: (-len(item[1]), item[0])):
-        more = f" and {counted(len(pods) - _NAMED, 'other')}" if len(pods) > _NAMED else ""
+        more = f" and {counted(len(pods) - _MAX_NAMED, 'other')}" if len(pods) > _MAX_NAMED else ""
         kind = "claims that no restart frees" if pods[0].startswith(CLAIM) else "pods that are never restarted"
-        screen.print(f"{kind}, because {why}: {', '.join(sorted(pods)[:_NAMED])}{more}")
+        screen.print(f"{kind}, because {why}: {', '.join(sorted(pods)[:_MAX_NAMED])}{more}")
     for command in found.commands:
         screen.print(command)
 

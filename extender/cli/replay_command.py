@@ -28,12 +28,12 @@ from extender.replay import (
     JobFile,
     LargeShape,
     Outcome,
-    Placement,
+    Placer,
     Task,
     fleet_of,
     large_shape,
     picture,
-    placement_of,
+    placer_of,
     read_jobs,
     run_side_by_side,
 )
@@ -87,11 +87,11 @@ def replay_command(
     set_up_logging("error")  # each bind of each replay would write a line
     file = named_jobs(jobs, columns)
     read = file.jobs
-    placements = _placements(policy or [])
+    placers = _placers(policy or [])
     fleet = named_fleet(nodes, snapshot, read, is_emptied=is_emptied)
-    file.check(fleet.classes, [one.policy for one in placements if one.is_berth])
+    file.check(fleet.classes, [one.policy for one in placers if one.is_berth])
     shape = large_shape(large) if large else None
-    outcomes = _run([Task(fleet, read, one, seed, shape) for one in placements], len(read))
+    outcomes = _run([Task(fleet, read, one, seed, shape) for one in placers], len(read))
     if picture_file is not None:
         write_file(picture_file, picture(outcomes).encode())
     if output == "json":
@@ -103,18 +103,18 @@ def replay_command(
         say(f"{counted(endless, 'job has', 'jobs have')} no duration: what they get is never free again")
 
 
-def _placements(paths: Sequence[Path]) -> list[Placement]:
+def _placers(paths: Sequence[Path]) -> list[Placer]:
     """Berth under each policy, or under the default one; then kube-scheduler without Berth.
 
-    One policy alone is compared with the default one. That gets its levels, which jobs may name.
+    One policy alone is compared with the default one. All domains are those of the first policy's levels.
     """
-    policies = [policy_of(path) for path in paths]
-    berth = [placement_of("berth", one, f"Berth, {name_of(path)}") for path, one in zip(paths, policies, strict=True)]
-    for one in policies if len(policies) == 1 else ():
-        default = Policy(group_levels=one.group_levels)
-        is_other = one.model_dump() != default.model_dump()
-        berth += [placement_of("berth", default, "Berth, default policy")] * is_other
-    return [*(berth or [placement_of("berth")]), placement_of("first fit"), placement_of("emptiest node")]
+    policies = [policy_of(path) for path in paths] or [Policy()]
+    default = Policy(group_levels=policies[0].group_levels)
+    names = [f"Berth, {name_of(path)}" for path in paths] or ["Berth"]
+    berth = [placer_of("berth", one, name) for name, one in zip(names, policies, strict=True)]
+    if len(paths) == 1 and policies[0].model_dump() != default.model_dump():
+        berth.append(placer_of("berth", default, "Berth, default policy"))
+    return [*berth, *(placer_of(rule, default) for rule in ("first fit", "emptiest node"))]
 
 
 def named_jobs(path: Path, columns: str) -> JobFile:

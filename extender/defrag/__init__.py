@@ -3,7 +3,7 @@
 `advise` searches; clusters.py places pods on hypothetical snapshots with the code of filter and of the gang planner.
 """
 
-from extender.defrag.cheapest_restarts import Advice, Verdict, advise, over_budget
+from extender.defrag.cheapest_restarts import Advice, AdviceKind, advise, over_budget
 from extender.defrag.clusters import Cluster
 from extender.defrag.restarts import RESERVED, TOLERATION, WAIT_COST, Asked, Restart, again, gpus_of
 
@@ -12,10 +12,10 @@ __all__ = [
     "TOLERATION",
     "WAIT_COST",
     "Advice",
+    "AdviceKind",
     "Asked",
     "Cluster",
     "Restart",
-    "Verdict",
     "advise",
     "again",
     "gpus_of",

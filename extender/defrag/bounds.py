@@ -68,7 +68,7 @@ class Bounds:
         """The devices of a node that these pods could have now."""
         return (self._mask(node_info) & ~node_info.busy).bit_count()
 
-    def places(self, node_info: NodeInfo, restarts: Iterable[Restart]) -> list[Sequence[Restart]]:
+    def cheapest(self, node_info: NodeInfo, restarts: Iterable[Restart]) -> list[Sequence[Restart]]:
         """For one pod, two pods and so on, the cheapest restarts that free enough devices of a node.
 
         Empty if the number of devices says nothing.

@@ -2,8 +2,8 @@
 
 Domains are tried in the order of their lower bounds (bounds.py), until the bound of the next one is not below the cost
 of the best advice. In a domain with few restarts, all sets of them are tried, the cheapest first. In a larger one,
-the places of one pod each that cost least are made free until the pods fit, or else whole nodes; then every restart is
-taken back that they do not need, the dearest first. After that, the cheapest sets are tried, up to a number of them.
+the slots of one pod each that cost least are made free until the pods fit, or else whole nodes; then every restart is
+dropped that they do not need, the dearest first. After that, the cheapest sets are tried, up to a number of them.
 
 For each set, the wanted pods get their places first. Then the restarted pods get theirs on other nodes, the largest
 first, and at the end on the free rest of the same nodes: a taint reserves these meanwhile. Pods without a place cost
@@ -48,10 +48,10 @@ _MAX_STEP_NODES = 1 << 19  # steps times nodes of the cluster: a step takes long
 _PROOF_STEPS = 512  # a proof on few nodes takes as long as so many steps
 _FEW_NODES = 8  # of a cluster of which any may be reserved, and all sets are tried; in a larger one, fewer
 _MAX_LARGE = 8  # domains with many restarts
-_NEAR = 1.1  # of the least cost: as good
+_NEAR_FACTOR = 1.1  # of the least cost: as good
 
 
-class Verdict(StrEnum):
+class AdviceKind(StrEnum):
     """The answer. GAVE_UP: a limit ended the search before it had any advice; there may be one."""
 
     FITS = "fits"
@@ -64,7 +64,7 @@ class Verdict(StrEnum):
 class Advice:
     """Restarts in their order, and what comes of them."""
 
-    verdict: Verdict
+    verdict: AdviceKind
     restarts: tuple[Restart, ...] = ()
     nodes: Mapping[str, str] = field(default_factory=dict)  # of the wanted pods, by UID
     places: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by name of the restart: of its new pods
@@ -76,7 +76,7 @@ class Advice:
     @property
     def is_cheapest(self) -> bool:
         """False: a limit ended the search, and there may be an advice that is cheaper by more than a tenth."""
-        return self.verdict is not Verdict.GAVE_UP and self.cost <= _NEAR * self.least < inf
+        return self.verdict is not AdviceKind.GAVE_UP and self.cost <= _NEAR_FACTOR * self.least < inf
 
 
 Prove = Callable[[Advice], float]
@@ -94,12 +94,12 @@ def advise(
     try:
         now = cluster.place(asked)
         if now is not None:
-            return Advice(Verdict.FITS, nodes=now.nodes)
+            return Advice(AdviceKind.FITS, nodes=now.nodes)
         search.run()
     except DeadlineExceeded:
         search.leave_out(search.least)
     if search.best is None:
-        return Advice(Verdict.IMPOSSIBLE if search.left_out == inf else Verdict.GAVE_UP)
+        return Advice(AdviceKind.IMPOSSIBLE if search.left_out == inf else AdviceKind.GAVE_UP)
     return replace(search.best, least=min(search.left_out, search.best.cost))
 
 
@@ -205,7 +205,7 @@ class _Search:
                     self._try_sets(fit, domain)
             elif large == _MAX_LARGE:
                 self.leave_out(domain.bound + self._floor)
-            elif self._try_places(fit, domain):
+            elif self._try_slots(fit, domain):
                 large += 1
                 self._try_sets(fit, domain)
 
@@ -246,29 +246,29 @@ class _Search:
                 fitting.append(names)
                 self._try(fit.nodes(domain, chosen), chosen)
 
-    def _try_places(self, fit: Fit, domain: Domain) -> bool:
-        """Free places of a domain until the pods fit, and take back what they do not need.
+    def _try_slots(self, fit: Fit, domain: Domain) -> bool:
+        """Free slots of a domain until the pods fit, and drop what they do not need.
 
         False if they do not fit, or only with more disruptions than the budgets allow.
         """
         names = [name for name in domain.nodes if name in self._by_node]
         names.sort(key=lambda name: (cost_of(self._by_node[name]), natural(name)))
         whole_nodes = [self._by_node[name] for name in names]
-        for places in (fit.places(domain), whole_nodes):
-            for count in _growing(len(places)):
-                chosen = self._allowed(places[:count])
+        for slots in (fit.slots(domain), whole_nodes):
+            for count in _growing(len(slots)):
+                chosen = self._allowed(slots[:count])
                 if fit.may_fit(domain, chosen) and fit.fits(domain, chosen):
-                    chosen = _only_needed(fit, domain, chosen, places[:count])
+                    chosen = _only_needed(fit, domain, chosen, slots[:count])
                     self._try(fit.nodes(domain, chosen), chosen)
                     return True
         if len(self._allowed(whole_nodes)) < len(domain.restarts):
             self.leave_out(domain.bound + self._floor)
         return False
 
-    def _allowed(self, places: Sequence[Sequence[Restart]]) -> list[Restart]:
-        """The restarts of these places, as many as the budgets allow, the cheapest first."""
+    def _allowed(self, slots: Sequence[Sequence[Restart]]) -> list[Restart]:
+        """The restarts of these slots, as many as the budgets allow, the cheapest first."""
         found = list[Restart]()
-        for one in sorted({one.name: one for place in places for one in place}.values(), key=_by_order):
+        for one in sorted({one.name: one for slot in slots for one in slot}.values(), key=_by_order):
             if not one.budgets or within(self._budgets, [*found, one]):
                 found.append(one)
         return found
@@ -475,7 +475,7 @@ def _by_node(restarts: Iterable[Restart]) -> dict[str, list[Restart]]:
 
 def _advice(wanted: Placed, found: Refill, reserved: Nodes) -> Advice:
     cost = cost_of(found.order) + WAIT_COST * found.waiting_gpus
-    return Advice(Verdict.ADVICE, found.order, wanted.nodes, found.places, reserved, cost)
+    return Advice(AdviceKind.ADVICE, found.order, wanted.nodes, found.places, reserved, cost)
 
 
 def _cost(found: _Trial) -> float:
@@ -505,10 +505,10 @@ def _growing(most: int) -> Iterator[int]:
         yield most
 
 
-def _only_needed(fit: Fit, domain: Domain, chosen: list[Restart], places: Sequence[Sequence[Restart]]) -> list[Restart]:
-    """The restarts without those of whole places, and then without single ones, that the pods do not need."""
-    for place in reversed(places):
-        chosen = _without(fit, domain, chosen, place)
+def _only_needed(fit: Fit, domain: Domain, chosen: list[Restart], slots: Sequence[Sequence[Restart]]) -> list[Restart]:
+    """The restarts without those of whole slots, and then without single ones, that the pods do not need."""
+    for slot in reversed(slots):
+        chosen = _without(fit, domain, chosen, slot)
     for one in sorted(chosen, key=_by_order, reverse=True):
         chosen = _without(fit, domain, chosen, [one])
     return chosen

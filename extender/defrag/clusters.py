@@ -1,7 +1,7 @@
 """A cluster in which pods were restarted or placed that, in truth, were not: where would these pods go?
 
 It answers with the code of filter (NodeRanking) and of the gang planner (plan_gang). kube-scheduler's own part is
-modelled: node selectors, required node affinity, taints, and the CPU, memory and places of each node.
+modelled: node selectors, required node affinity, taints, and the CPU, memory and pods of each node.
 
 A search makes thousands of such clusters, so none costs more than what changed in it. Rankings follow the cluster as it
 is. A cluster has the names of its changed nodes, which are evaluated apart.
@@ -45,10 +45,10 @@ from extender.scheduling import (
 )
 from extender.scheduling.requirements import Skip
 
-_NAMED = 3  # claims of a node
+_MAX_NAMED = 3  # claims of a node
 _DEVICELESS = "pods without devices are never restarted"
 _NOT_OFFERED = "the pod may not use the node, or too little CPU, memory or room for pods is left"
-_LIKELY = 64  # nodes that may be the best for a member of a gang
+_MAX_LIKELY = 64  # nodes that may be the best for a member of a gang
 Nodes = frozenset[str]
 NO_NODES: Nodes = frozenset()
 
@@ -333,7 +333,7 @@ class Cluster:
             return text
         nodes = found[near, text]
         first = max(nodes, key=lambda info: (free_devices(info), info.node.name))
-        held = holders_of_usable(first, cluster.snapshot, requirements, self.memory.context)[:_NAMED]
+        held = holders_of_usable(first, cluster.snapshot, requirements, self.memory.context)[:_MAX_NAMED]
         held += (_DEVICELESS,) * (text == _NOT_OFFERED)
         others = f" and {counted(len(nodes) - 1, 'other node')}" if len(nodes) > 1 else ""
         return f"{text} on {first.node.name}{others}" + (f" ({'; '.join(held)})" if held else "")
@@ -437,7 +437,7 @@ def _likely_first(cluster: Cluster, asked: Asked, members: GangMembers, barred: 
         if requirements is not None and requirements.key not in kinds:
             kinds.add(requirements.key)
             offers = cluster.offers(asked, pod, barred, requirements)
-            names |= dict.fromkeys(name for name, _ in cluster.memory.ranking(requirements).best(offers, _LIKELY))
+            names |= dict.fromkeys(name for name, _ in cluster.memory.ranking(requirements).best(offers, _MAX_LIKELY))
     infos = cluster.snapshot.node_infos
     if len(names) < len(infos) // 2:
         yield list(names)

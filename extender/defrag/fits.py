@@ -24,7 +24,7 @@ from extender.gangs.gang import Gang
 from extender.gangs.gang_problem import GangMembers, GangPlan, GangShortage, gang_members
 from extender.scheduling import Placement, PodRequirements, Unschedulable, requirements_of
 
-_AROUND = 64  # nodes of a domain without restarts that a plan may use, besides those with; or twice as many as pods
+_MAX_AROUND = 64  # nodes of a domain without restarts that a plan may use, besides those with; or twice as many as pods
 _NOWHERE = GangShortage(0, 0, "", "")
 ByNode = Mapping[str, Sequence[Restart]]
 
@@ -43,7 +43,7 @@ class Fit(Protocol):
         ...
 
     def has_amounts(self, domain: Domain) -> bool:
-        """Whether the domain may have enough CPU, memory and places of pods after all its restarts."""
+        """Whether the domain may have enough CPU and memory, and room for more pods, after all its restarts."""
         ...
 
     def may_fit(self, domain: Domain, chosen: Sequence[Restart]) -> bool:
@@ -54,7 +54,7 @@ class Fit(Protocol):
         """Whether the pods fit after these restarts. Raises DeadlineExceeded."""
         ...
 
-    def places(self, domain: Domain) -> list[Sequence[Restart]]:
+    def slots(self, domain: Domain) -> list[Sequence[Restart]]:
         """For each number of pods that a node of the domain may have, the restarts that free devices; cheapest first.
 
         Empty if the number of devices says nothing.
@@ -131,8 +131,8 @@ class _PodFit:
         self.gave_up |= isinstance(found, Unschedulable) and found.reason.code is Code.OUT_OF_BUDGET
         return isinstance(found, Placement)
 
-    def places(self, _: Domain) -> list[Sequence[Restart]]:
-        return []  # of one node: no place is cheaper than another
+    def slots(self, _: Domain) -> list[Sequence[Restart]]:
+        return []  # of one node: no slot is cheaper than another
 
     def nodes(self, domain: Domain, _: Sequence[Restart]) -> Sequence[str]:
         return domain.nodes
@@ -145,7 +145,7 @@ def _by_gpus(members: GangMembers) -> Counter[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Places:
+class _FreeRoom:
     """A domain without restarts: for how many pods each node may have room, and all of them; the freest nodes first."""
 
     domain: Domain
@@ -164,7 +164,7 @@ class _GangFit:
         self._by_node = by_node
         kinds = list({one.key: one for one in self._members.requirements.values()}.values())
         self._bounds = Bounds(kinds, len(self._members.requirements), cluster.memory.context)
-        self._places: _Places | None = None
+        self._free_room: _FreeRoom | None = None
         self.pods = _by_gpus(self._members)
         self.gave_up = False
 
@@ -187,15 +187,15 @@ class _GangFit:
         return True  # the planner knows
 
     def may_fit(self, domain: Domain, chosen: Sequence[Restart]) -> bool:
-        places, by_node = self._places_of(domain), dict[str, list[Restart]]()
+        room, by_node = self._free_room_of(domain), dict[str, list[Restart]]()
         for one in chosen:
-            for name in one.nodes & places.free.keys():
+            for name in one.nodes & room.free.keys():
                 by_node.setdefault(name, []).append(one)
         infos = self._cluster.snapshot.node_infos
-        if places.devices + sum(len(one.results) for one in chosen) < self._bounds.devices:
+        if room.devices + sum(len(one.results) for one in chosen) < self._bounds.devices:
             return False
-        more = sum(len(self._bounds.slots(infos[name], own)) - places.free[name] for name, own in by_node.items())
-        return places.all_free + more >= len(self._members.requirements)
+        more = sum(len(self._bounds.slots(infos[name], own)) - room.free[name] for name, own in by_node.items())
+        return room.all_free + more >= len(self._members.requirements)
 
     def fits(self, domain: Domain, chosen: Sequence[Restart]) -> bool:
         nodes = self.nodes(domain, chosen)
@@ -205,27 +205,27 @@ class _GangFit:
 
     def nodes(self, domain: Domain, chosen: Sequence[Restart]) -> Sequence[str]:
         """All nodes of the domain; of many, those of the restarts and the freest others."""
-        most = max(_AROUND, 2 * len(self._members.pods))
+        most = max(_MAX_AROUND, 2 * len(self._members.pods))
         if len(domain.nodes) <= 2 * most:
             return domain.nodes
-        places = self._places_of(domain)
-        first = {name for one in chosen for name in one.nodes} & places.free.keys()
-        others = (name for name in places.freest if name not in first)
+        room = self._free_room_of(domain)
+        first = {name for one in chosen for name in one.nodes} & room.free.keys()
+        others = (name for name in room.freest if name not in first)
         return [*sorted(first), *islice(others, most)]
 
-    def places(self, domain: Domain) -> list[Sequence[Restart]]:
+    def slots(self, domain: Domain) -> list[Sequence[Restart]]:
         found, infos = list[tuple[float, object, Sequence[Restart]]](), self._cluster.snapshot.node_infos
         for name in domain.nodes:
-            own = self._bounds.places(infos[name], self._by_node.get(name, ()))
+            own = self._bounds.cheapest(infos[name], self._by_node.get(name, ()))
             found += [(cost_of(restarts), natural(name), restarts) for restarts in own]
         return [restarts for *_, restarts in sorted(found, key=lambda one: one[:2])]
 
-    def _places_of(self, domain: Domain) -> _Places:
+    def _free_room_of(self, domain: Domain) -> _FreeRoom:
         """What all sets of restarts in a domain share. One domain is tried after the other."""
-        if self._places is None or self._places.domain is not domain:
+        if self._free_room is None or self._free_room.domain is not domain:
             infos = self._cluster.snapshot.node_infos
             free = {name: len(self._bounds.slots(infos[name], ())) for name in domain.nodes}
             freest = sorted(domain.nodes, key=lambda name: (-free_devices(infos[name]), natural(name)))
             devices = sum(self._bounds.free(infos[name]) for name in domain.nodes)
-            self._places = _Places(domain, free, sum(free.values()), devices, freest)
-        return self._places
+            self._free_room = _FreeRoom(domain, free, sum(free.values()), devices, freest)
+        return self._free_room

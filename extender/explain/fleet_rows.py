@@ -38,7 +38,7 @@ from extender.vendors import (
     amount_of_memory,
     driver_of,
     gpu_identities,
-    is_part,
+    is_partition,
     product_of,
 )
 
@@ -75,12 +75,12 @@ def shown_bits(node_info: NodeInfo) -> list[int]:
         return shown
     whole = set().union(*(gpu_identities(found.devices[bit].device, found.devices[bit].id) for bit in shown))
     for _, device, id_ in others:
-        if not is_part(device, id_.driver):
+        if not is_partition(device, id_.driver):
             whole |= gpu_identities(device, id_)
     return shown + [
         bit
         for bit, device, id_ in others
-        if not is_part(device, id_.driver) or whole.isdisjoint(gpu_identities(device, id_))
+        if not is_partition(device, id_.driver) or whole.isdisjoint(gpu_identities(device, id_))
     ]
 
 
@@ -308,7 +308,7 @@ def _place_row(node_info: NodeInfo, bit: int) -> Json:
     state = None
     if node_info.fabric is not None and bit in node_info.gpu_bits:
         state = node_info.fabric.gpus[node_info.gpu_bits.index(bit)]
-    is_of_gpu = is_part(pool_device.device, pool_device.id.driver)
+    is_of_gpu = is_partition(pool_device.device, pool_device.id.driver)
     roots, roots_from = own_roots, _DRIVER
     if not roots and state is not None and state.pcie_root:
         roots, roots_from = (state.pcie_root,), _AGENT
@@ -547,7 +547,7 @@ def stranded_gpus(node_info: NodeInfo, baseline: FleetBaseline) -> float:
     unhealthy = sum(1 << bit for bit in node_info.gpu_bits if bit >= 0 and _note(node_info, bit))
     not_free = closed_devices(node_info) | node_info.drift | unhealthy
     usable = replace(node_info, busy=node_info.busy | not_free)
-    return stranded(left_over(usable, node_info.in_part_use), baseline) / WHOLE
+    return stranded(left_over(usable, node_info.partly_used), baseline) / WHOLE
 
 
 def _live_free(node_info: NodeInfo) -> int:

@@ -295,8 +295,9 @@ class _NodesByReason:
     def add(self, equivalent: EquivalentNodes) -> None:
         self.nodes += equivalent.nodes
         self.products[product(equivalent.node_info)] += equivalent.nodes
-        self.shown = min(self.shown, equivalent, key=lambda one: one.first[0])
-        self.examples = sorted([*self.examples, *equivalent.first])[:_MAX_EXAMPLES]
+        if len(self.examples) < _MAX_EXAMPLES or equivalent.first[0] < self.examples[-1]:
+            self.shown = min(self.shown, equivalent, key=lambda one: one.first[0])
+            self.examples = sorted([*self.examples, *equivalent.first])[:_MAX_EXAMPLES]
 
 
 @dataclass(slots=True)
@@ -315,7 +316,10 @@ class _AllUnschedulable:
             signature = equivalent.node_info.state.attribute_signature
             node_info, nodes = self.samples.get(signature, (equivalent.node_info, 0))
             self.samples[signature] = node_info, nodes + equivalent.nodes
-        self.reasons.setdefault(equivalent.status.text, _NodesByReason(equivalent)).add(equivalent)
+        text = equivalent.status.text
+        if text not in self.reasons:
+            self.reasons[text] = _NodesByReason(equivalent)
+        self.reasons[text].add(equivalent)
 
     def by_reason(self, question: _Question) -> tuple[UnschedulableNodes, ...]:
         """The nodes by reason: those first that could serve the pod, see _distance. Raises DeadlineExceeded."""

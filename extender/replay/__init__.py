@@ -1,6 +1,6 @@
 """Replays jobs on a virtual cluster in virtual time, with the decisions of serve or with those of other placements.
 
-`run_replay` is the engine: a fleet, jobs by time, and a placement make an Outcome. Three modules are faces of their
+`run_replay` is the engine: a fleet, jobs by time, and a placer make an Outcome. Three modules are faces of their
 own: `published_traces`, `emptied_nodes` (whose GPUs a device plugin offers) and `svg`.
 """
 
@@ -13,7 +13,7 @@ from extender.replay.node_room import NodeRoom
 from extender.replay.outcome import NO_GPU, SIZES, Outcome
 from extender.replay.parallel import Task, measured_side_by_side, run_side_by_side
 from extender.replay.picture import picture
-from extender.replay.placements import Placement, placement_of
+from extender.replay.placers import Placer, placer_of
 from extender.replay.replay import run_replay
 from extender.replay.restart_proof import Proof, prove
 
@@ -29,7 +29,7 @@ __all__ = [
     "LargeShape",
     "NodeRoom",
     "Outcome",
-    "Placement",
+    "Placer",
     "Proof",
     "Task",
     "cel_text",
@@ -37,7 +37,7 @@ __all__ = [
     "large_shape",
     "measured_side_by_side",
     "picture",
-    "placement_of",
+    "placer_of",
     "prove",
     "read_jobs",
     "run_replay",

@@ -29,7 +29,8 @@ _REPLICAS, _STRATEGY = "nvidia.com/gpu.replicas", "nvidia.com/gpu.sharing-strate
 _PARTITION = "amd.com/compute-memory-partition"  # of AMD's node labeller: spx_nps1 is a whole GPU
 _INTEL, _DEVICES, _DIGITS = "gpu.intel.com/", "gpu.intel.com/device.count", 9  # a label of Intel's NFD rules
 SHARING_LABELS = (_REPLICAS, _STRATEGY, _PARTITION, _DEVICES)
-PARTS = re.compile(r"-MIG-[0-9]g\.[0-9]{1,4}gb|-SHARED$")  # of the label of the product: MIG devices, or shared GPUs
+# Of the label of the product: MIG devices, or shared GPUs.
+PARTITION_SUFFIX = re.compile(r"-MIG-[0-9]g\.[0-9]{1,4}gb|-SHARED$")
 _MAX_GPUS = 16  # of a board; a plugin that offers more gives each GPU to several pods
 _ANY_MEMORY = 16 << 30  # of each GPU, if no label says it
 
@@ -76,7 +77,7 @@ def has_whole_gpus(resource: str, count: int, labels: Mapping[str, str]) -> bool
         is_shared = resource.startswith(_INTEL) and devices.isdecimal() and count > int(devices[:_DIGITS])
         return not is_shared and labels.get(_PARTITION, "spx").startswith("spx")
     is_shared = labels.get(_STRATEGY, "none") != "none" or labels.get(_REPLICAS, "1") not in ("0", "1")
-    return not is_shared and not PARTS.search(labels.get(PLUGIN_RESOURCES[WHOLE_PLUGIN], ""))
+    return not is_shared and not PARTITION_SUFFIX.search(labels.get(PLUGIN_RESOURCES[WHOLE_PLUGIN], ""))
 
 
 def may_ask_for(gpus: int) -> bool:

@@ -1,4 +1,4 @@
-"""The CPU, memory and places that the nodes of a replay have left, as NodeResourcesFit of kube-scheduler counts them.
+"""The CPU, memory and pods that the nodes of a replay have left, as NodeResourcesFit of kube-scheduler counts them.
 
 It filters, and scores by its strategy: LeastAllocated by default, MostAllocated in scheduler-config/. One point of an
 extender weighs 200 there, and this score is at most 100: so it decides between nodes with equal points of Berth.

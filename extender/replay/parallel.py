@@ -20,7 +20,7 @@ from extender.replay.fleets import Fleet
 from extender.replay.jobs import Job
 from extender.replay.large_shapes import LargeShape
 from extender.replay.outcome import Outcome
-from extender.replay.placements import Placement
+from extender.replay.placers import Placer
 from extender.replay.replay import run_replay
 
 _PROGRESS_STEPS = 200  # how often a replay tells its progress
@@ -33,7 +33,7 @@ class Task:
 
     fleet: Fleet
     jobs: Sequence[Job]
-    placement: Placement
+    placer: Placer
     seed: int
     large: LargeShape | None = None
 
@@ -70,7 +70,7 @@ def measured_side_by_side(
                 try:
                     found = ready.recv()
                 except EOFError:
-                    name = tasks[running[ready]].placement.name
+                    name = tasks[running[ready]].placer.name
                     raise BerthError(f"the process of the replay of {name} ended: was the memory enough?") from None
                 if isinstance(found, BaseException):
                     raise found
@@ -124,7 +124,7 @@ def _run(task: Task, measure: Callable[[Task, Outcome], object], pipe: Connectio
             told = arrived
 
     try:
-        outcome = run_replay(task.fleet, task.jobs, task.placement, task.seed, progress, task.large)
+        outcome = run_replay(task.fleet, task.jobs, task.placer, task.seed, progress, task.large)
         pipe.send(_Result(measure(task, outcome)))
     except KeyboardInterrupt:
         return

@@ -1,7 +1,7 @@
 """One replay: jobs arrive, wait, run and end on a virtual cluster, in virtual time.
 
 The cluster is the cache of serve and what fills it (`virtual_api`), kube-scheduler's queue (`virtual_scheduler`) and a
-placement. With Berth, the placement is `Decisions`: the filter, the gangs, the holds and the binds of serve. Time moves
+placer. With Berth, the placer is `Decisions`: the filter, the gangs, the holds and the binds of serve. Time moves
 from event to event (`virtual_time`). Equal input and seed give equal outcomes.
 """
 
@@ -24,7 +24,7 @@ from extender.replay.fleets import Fleet
 from extender.replay.jobs import Job
 from extender.replay.large_shapes import LargeShape
 from extender.replay.outcome import Meter, Outcome, PlacedPod, placed_pod
-from extender.replay.placements import Placement, placing_of
+from extender.replay.placers import Placer, placing_of
 from extender.replay.virtual_cluster import VirtualCluster
 from extender.replay.virtual_scheduler import FORBIDDEN, Waiting, excluding_taint, likely_reason
 from extender.replay.virtual_time import in_virtual_time
@@ -59,14 +59,14 @@ class _Run:
     runs: bool = False
 
     def of(self, template: Job, *, gangs: bool) -> Hashable:
-        """The class of pods of a template in the queue. `gangs`: whether the placement knows gangs."""
+        """The class of pods of a template in the queue. `gangs`: whether the placer knows gangs."""
         return (self.job.name, self.attempt) if gangs and self.job.is_gang else template.shape
 
 
 def run_replay(
     fleet: Fleet,
     jobs: Sequence[Job],
-    placement: Placement,
+    placer: Placer,
     seed: int = 1,
     progress: Callable[[int], None] = lambda _: None,
     large: LargeShape | None = None,
@@ -77,7 +77,7 @@ def run_replay(
 
     Raises WireError for an object of the fleet that cannot be read.
     """
-    return in_virtual_time(Replay(fleet, jobs, placement, seed, progress, large).run())
+    return in_virtual_time(Replay(fleet, jobs, placer, seed, progress, large).run())
 
 
 class Replay:
@@ -87,14 +87,14 @@ class Replay:
         self,
         fleet: Fleet,
         jobs: Sequence[Job],
-        placement: Placement,
+        placer: Placer,
         seed: int,
         progress: Callable[[int], None],
         large: LargeShape | None,
     ) -> None:
         self._fleet = fleet
         self._jobs = fleet.adapted(jobs)
-        self._placement = placement
+        self._placer = placer
         self._seed = seed
         self._progress = progress
         self._large = large
@@ -112,11 +112,11 @@ class Replay:
 
     async def run(self) -> Outcome:
         """Replay all jobs, and return what was found."""
-        self._cluster = VirtualCluster(self._placement.policy, self._bound)
+        self._cluster = VirtualCluster(self._placer.policy, self._bound)
         self.decisions = self._cluster.decisions
         self._fleet.apply(self.decisions.cache)
         room = self._fleet.room()
-        placing = placing_of(self._placement, self.decisions, self._cluster.api, len(room.names))
+        placing = placing_of(self._placer, self.decisions, self._cluster.api, len(room.names))
         durations = [one.duration for one in self._jobs if one.duration < math.inf]
         self._until = self._jobs[-1].arrival or max(durations, default=1.0)
         snapshot = self.decisions.cache.snapshot()
@@ -125,10 +125,10 @@ class Replay:
         self._unmeasured = self._fleet.unlinked | {
             name for name, one in snapshot.node_infos.items() if links_of(one) is Links.UNKNOWN
         }
-        self._meter = Meter(snapshot, self._placement.policy.group_levels, self._until, self._large, self._unmeasured)
+        self._meter = Meter(snapshot, self._placer.policy.group_levels, self._until, self._large, self._unmeasured)
         await self._cluster.run(placing, room, self._seed, self._replay)
         now = asyncio.get_running_loop().time()
-        return self._meter.outcome(self._placement.name, len(self._jobs), now, self._failures, self._never_started())
+        return self._meter.outcome(self._placer.name, len(self._jobs), now, self._failures, self._never_started())
 
     # -- events ----------------------------------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ class Replay:
             self._create(_Run(job))
             self._change()
             self._progress(arrived)
-        patience = _PAUSE_SECONDS if self._placement.is_berth else _RESTARTS_SECONDS
+        patience = _PAUSE_SECONDS if self._placer.is_berth else _RESTARTS_SECONDS
         while self._pending or (self._cluster.scheduler.has_work and loop.time() < self._changed + patience):
             if self._pending:
                 self._ended.clear()
@@ -159,7 +159,7 @@ class Replay:
 
     def _create(self, run: _Run) -> None:
         """The pods and the claims of a job, which then wait."""
-        job, berth = run.job, self._placement.is_berth
+        job, berth = run.job, self._placer.is_berth
         self._runs[job.name] = run
         self._waiting_gpus += job.all_gpus
         created, nodes, in_gang = list[Waiting](), dict[int, frozenset[str] | None](), berth and job.is_gang
@@ -205,7 +205,7 @@ class Replay:
             if run.job.duration < math.inf:
                 self._pending += 1
                 asyncio.get_running_loop().call_at(now + run.job.duration, self._over, run)
-        elif len(run.nodes) == 1 and not self._placement.is_berth:
+        elif len(run.nodes) == 1 and not self._placer.is_berth:
             asyncio.get_running_loop().call_at(now + PATIENCE_SECONDS, self._give_up, run)
 
     def _gpus_of(self, run: _Run, uid: str) -> float:
@@ -237,7 +237,7 @@ class Replay:
         """All pods of a job are deleted: it has ended, or gave up."""
         now, job = asyncio.get_running_loop().time(), run.job
         for uid, (pod, claim, template) in run.pods.items():
-            self._cluster.scheduler.remove(uid, run.of(template, gangs=self._placement.is_berth))
+            self._cluster.scheduler.remove(uid, run.of(template, gangs=self._placer.is_berth))
             self._cluster.api.delete(pod, claim.key if claim is not None else None)
             del self._run_of[uid]
         used = sum(run.gpus.values())

@@ -22,7 +22,7 @@ from extender.defrag import RESERVED, TOLERATION, Asked, Restart, again
 from extender.gangs.gang import gang_minimum
 from extender.policy import Policy
 from extender.replay.node_room import NodeRoom
-from extender.replay.placements import placement_of, placing_of
+from extender.replay.placers import placer_of, placing_of
 from extender.replay.virtual_api import VirtualApi
 from extender.replay.virtual_cluster import VirtualCluster
 from extender.replay.virtual_scheduler import Offer, Placing, Waiting, likely_reason
@@ -180,8 +180,8 @@ class _Selecting:
 
     def __init__(self, decisions: Decisions, api: VirtualApi, nodes: int, policy: Policy) -> None:
         self._cache = decisions.cache
-        self._own: Placing = placing_of(placement_of("berth", policy), decisions, api, nodes)
-        self._other: Placing = placing_of(placement_of("emptiest node"), decisions, api, nodes)
+        self._own: Placing = placing_of(placer_of("berth", policy), decisions, api, nodes)
+        self._other: Placing = placing_of(placer_of("emptiest node"), decisions, api, nodes)
 
     def _of(self, pod: Pod) -> Placing:
         return self._own if pod.scheduler == SCHEDULER else self._other

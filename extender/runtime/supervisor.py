@@ -63,19 +63,14 @@ class TimerWait:
     def __init__(self, timers: Timers[Any], clock: Callable[[], float]) -> None:
         self._timers = timers
         self._clock = clock
-        self._wakes_at = inf
         self._earlier = asyncio.Event()
-        timers.on_set = self._set
-
-    def _set(self, time: float) -> None:
-        if time < self._wakes_at:
-            self._earlier.set()
+        timers.on_earlier = self._earlier.set
 
     async def until_due(self) -> None:
         """Wait for the next time, or until an earlier one is set."""
         self._earlier.clear()
-        self._wakes_at = self._timers.next
-        seconds = self._wakes_at - self._clock()
+        self._timers.wakes_at = self._timers.next
+        seconds = self._timers.wakes_at - self._clock()
         with suppress(TimeoutError):
             async with asyncio.timeout(max(seconds, 0.0) if seconds < inf else None):
                 await self._earlier.wait()

@@ -48,7 +48,7 @@ class DevicelessScores:
 
 def _score(node_info: NodeInfo) -> int:
     """The share of the GPUs that is in use, in tenths, rounded down; all if the node has none."""
-    gpus, shared = node_info.inventory.gpus, node_info.in_part_use
+    gpus, shared = node_info.inventory.gpus, node_info.partly_used
     if not gpus:
         return MAX_SCORE
     parts = sum(milli for milli in left_over(node_info, shared) if milli < WHOLE)

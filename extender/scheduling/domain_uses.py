@@ -199,7 +199,7 @@ class DomainUses:
         self._version: int | None = None
         self._nodes: dict[str, _Known] = {}
         self._domains: dict[tuple[int, Path], _Domain] = {}  # by number of the level and path
-        self._places: dict[tuple[Path | None, ...], _LeafDomain] = {}
+        self._leaves: dict[tuple[Path | None, ...], _LeafDomain] = {}
         self._in_state: dict[int, dict[_LeafDomain, None]] = {}
         self._trees: dict[int, _Tree] = {}  # by number of the node state; only of those that `first` was asked for
         self._changed: list[_LeafDomain] = []  # the newest changes
@@ -225,7 +225,7 @@ class DomainUses:
     @property
     def size(self) -> int:
         """The number of sets of nodes that are in the same domains: memory grows with it."""
-        return len(self._places)
+        return len(self._leaves)
 
     def use(self, level: str, name: str) -> Use:
         """The use of the domain of a level around a node, or of the node itself for ONE_NODE."""
@@ -272,7 +272,7 @@ class DomainUses:
 
         The work does not grow with the number of nodes, but with that of `allowed` and `without`.
         """
-        if allowed is not None and len(allowed) < len(self._places):
+        if allowed is not None and len(allowed) < len(self._leaves):
             found = [name for name in allowed if name in self._nodes and self._nodes[name].state in states]
             key = {
                 name: (self.around(name), self._nodes[name].leaf.name, name) for name in found if name not in without
@@ -360,19 +360,19 @@ class DomainUses:
     def _note(self, leaf: _LeafDomain) -> None:
         self._changed.append(leaf)
         self._changes += 1
-        if len(self._changed) > 2 * max(len(self._places), _MIN_CHANGES):
+        if len(self._changed) > 2 * max(len(self._leaves), _MIN_CHANGES):
             del self._changed[: len(self._changed) // 2]
 
     def _leaf_of(self, node: Node) -> _LeafDomain:
         paths = tuple(path_of(node.labels, labels) for labels in self._labels)
-        found = self._places.get(paths)
+        found = self._leaves.get(paths)
         if found is None:
             domains = tuple(
                 self._domains.setdefault((level, path), _Domain()) if path is not None else None
                 for level, path in enumerate(paths)
             )
             name = tuple(path or () for path in paths)
-            found = self._places[paths] = _LeafDomain(paths, domains, name, domains[:0:-1])
+            found = self._leaves[paths] = _LeafDomain(paths, domains, name, domains[:0:-1])
             for domain in domains:
                 if domain is not None:
                     domain.leaves[found] = None
@@ -380,7 +380,7 @@ class DomainUses:
 
     def _remove(self, leaf: _LeafDomain) -> None:
         """Forget a leaf without nodes, and the domains that had no other."""
-        self._places.pop(leaf.paths, None)
+        self._leaves.pop(leaf.paths, None)
         for level, (path, domain) in enumerate(zip(leaf.paths, leaf.domains, strict=True)):
             if domain is not None and path is not None:
                 domain.leaves.pop(leaf, None)

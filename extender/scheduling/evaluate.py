@@ -190,7 +190,9 @@ class EvaluationContext:
                 found = found._replace(free=problem.select(problem.names[0], found.request).match)
             self.only_requests[signature] = found
         known = self.only_requests[signature]
-        return known._replace(free=known.free & ~node_info.busy) if known is not None else None
+        if known is None:
+            return None
+        return Asked(known.claim, known.request, known.free & ~node_info.busy, known.least_memory)
 
     def problem(self, node_info: NodeInfo, requirements: PodRequirements, forbidden: Forbidden = _NOTHING) -> Problem:
         """The allocation problem of the requirements on a node. Its `select` raises InvalidClaim and DeadlineExceeded.
@@ -234,7 +236,7 @@ class EvaluationContext:
             self.features,
             classes.get,
             partial(derived_value, self.masks, self.deadline),
-            node_info.partitions,
+            node_info.fabric_partitions,
         )
 
 
@@ -366,17 +368,17 @@ def _partition_reason(problem: Problem, policy: Policy, deadline: Deadline) -> R
 
     What the node lacks even when all devices are free comes first: no wait helps.
     """
-    if problem.partitions is None:
+    if problem.fabric_partitions is None:
         return None
-    known = {one.bit_count() for one in problem.partitions.sets}
+    known = {one.bit_count() for one in problem.fabric_partitions.sets}
     solve = partial(choose, preference=None, max_steps=policy.search_steps, deadline=deadline)
     try:
         idle = replace(problem, taken=0, allocated_state=AllocatedState({}))
-        sizes = _sizes(solve(replace(idle, partitions=None)), problem.partitions.gpus)
+        sizes = _sizes(solve(replace(idle, fabric_partitions=None)), problem.fabric_partitions.gpus)
         if not known.issuperset(sizes) and solve(idle) is None:
             code = Code.NO_PARTITION
         else:
-            sizes = _sizes(solve(replace(problem, partitions=None)), problem.partitions.gpus)
+            sizes = _sizes(solve(replace(problem, fabric_partitions=None)), problem.fabric_partitions.gpus)
             code = Code.PARTITION
     except OutOfSteps:  # that no solution exists is proven all the same
         return None
@@ -409,7 +411,7 @@ def _rejection(node_info: NodeInfo, solution: Solution, requirements: PodRequire
 def may_reject_sets(node_info: NodeInfo, requirements: PodRequirements) -> bool:
     """Whether `_rejection` or a partition may exclude some set of free devices. If not, only their number counts."""
     intent = requirements.intent
-    return intent.topology == "required" or bool(intent.min_gbps) or node_info.partitions is not None
+    return intent.topology == "required" or bool(intent.min_gbps) or node_info.fabric_partitions is not None
 
 
 @dataclass(slots=True)
@@ -480,7 +482,10 @@ class PlacementCache:
         if len(self._parts) > _MAX_PARTS:
             self._parts.clear()
         parts = tuple([self._parts.setdefault(part, part) for part in found.parts])
-        return replace(found.for_request(_NO_REQUEST), parts=parts, is_shared=True)
+        shared = found.for_request(_NO_REQUEST)
+        return Placement(
+            shared.solution, parts, found.score, found.ring_gbps, found.free_gpus, found.matching, found.each, True
+        )
 
 
 def placement_key(node_info: NodeInfo, requirements: PodRequirements, asked: Asked) -> tuple[object, ...]:

@@ -142,9 +142,9 @@ class ByTopology:
         node_info, count = self._node_info, sum(sizes)
         assert node_info.fabric is not None
         graph = node_info.fabric.graph
-        if node_info.partitions is None:
+        if node_info.fabric_partitions is None:
             return by_bandwidth(graph, free, count)
-        known = (node_info.positions(one) for one in node_info.partitions.sets)
+        known = (node_info.positions(one) for one in node_info.fabric_partitions.sets)
         partitions = [one for one in known if not one & ~free and one.bit_count() in sizes]
         if len(sizes) == 1:
             return in_groups(graph, free, [one for one in partitions if one.bit_count() == count])

@@ -127,7 +127,7 @@ def whole_sets(node_info: NodeInfo) -> list[int]:
     fabric = node_info.fabric
     if fabric is None:
         return []
-    used = node_info.positions(node_info.busy | node_info.in_part_use)
+    used = node_info.positions(node_info.busy | node_info.partly_used)
     joined = joined_sets(fabric.graph.interconnect, node_info.positions(-1))
     return [gpus for gpus in joined if not gpus & used and gpus.bit_count() > 1]
 

@@ -59,7 +59,7 @@ class DeviceChoice:
         self.own = own
         self.devices = solution.taken  # mask of the chosen devices
         self.gpus = node_info.positions(self.devices)  # mask of the whole GPUs among them, by position in the fabric
-        self.part_use = node_info.in_part_use
+        self.part_use = node_info.partly_used
         self.before = left_over(node_info, self.part_use)  # the free thousandths of each GPU, by position
         self.after = _after(self, self.before)  # those that the choice leaves
 
@@ -154,7 +154,7 @@ def product_gbps(node_info: NodeInfo, gpus: int) -> float:
 
 def _products(fabric: Fabric, gpus: int) -> list[str]:
     """The products of these GPUs, sorted."""
-    return sorted({fabric.product_at(position) for position in members(gpus)})
+    return sorted({fabric.product_at(position) for position in members(gpus)}) if fabric.products else [fabric.product]
 
 
 def _link(choice: DeviceChoice, baseline: FleetBaseline, intent: PodIntent) -> ScorePart | None:
@@ -335,13 +335,12 @@ def _left(node_info: NodeInfo, bit: int) -> int:
 
 def _after(choice: DeviceChoice, before: list[int]) -> list[int]:
     """`left_over` after the choice; `before` is its value before the choice."""
-    after = list(before)
-    positions = {bit: position for position, bit in enumerate(choice.node_info.gpu_bits)}
+    after, bits = list(before), choice.node_info.gpu_bits
     for claim in choice.solution.picks:
         for pick in claim:
-            position = positions.get(pick.bit)
-            if position is None or pick.request.admin_access:
+            if pick.bit not in bits or pick.request.admin_access:
                 continue
+            position = bits.index(pick.bit)
             total = choice.node_info.inventory.devices[pick.bit].memory_bytes
             part = WHOLE if pick.consumed is None or not total else WHOLE * _wanted_bytes(pick.consumed) // total
             after[position] = max(after[position] - part, 0)
@@ -349,7 +348,7 @@ def _after(choice: DeviceChoice, before: list[int]) -> list[int]:
 
 
 def left_over(node_info: NodeInfo, shared: int) -> list[int]:
-    """The free thousandths of each GPU, in the order of the fabric. `shared` is `node_info.in_part_use`."""
+    """The free thousandths of each GPU, in the order of the fabric. `shared` is `node_info.partly_used`."""
     used, found = node_info.busy, list[int]()
     for bit in node_info.gpu_bits:
         if bit < 0 or used >> bit & 1:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from extender.api.fields import Json
 from extender.base.berth_errors import WireError
 from extender.policy import Policy
-from extender.replay import Fleet, Job, Outcome, Task, measured_side_by_side, placement_of
+from extender.replay import Fleet, Job, Outcome, Task, measured_side_by_side, placer_of
 from extender.tune.aims import AIMS, Aim, Figures, Interval, change, decisions_of, figures_of, has_waits, interval
 from extender.tune.candidates import (
     Changes,
@@ -220,7 +220,7 @@ class _Runner:
             Task(
                 self._fleet,
                 jobs,
-                placement_of("berth", changed(self._policy, one), words_of(self._policy, one)),
+                placer_of("berth", changed(self._policy, one), words_of(self._policy, one)),
                 self._seed + number,
             )
             for one in candidates

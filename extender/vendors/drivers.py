@@ -128,12 +128,12 @@ def first_attribute(device: Device, names: tuple[str, ...], kind: type[Value]) -
     return None
 
 
-def is_part(device: Device, driver: str) -> bool:
+def is_partition(device: Device, driver: str) -> bool:
     """Whether a device is a part of a GPU that may be published as a whole, too, or another form of one."""
-    return _is_part(device, driver_of(driver))
+    return _is_partition(device, driver_of(driver))
 
 
-def _is_part(device: Device, about: Driver) -> bool:
+def _is_partition(device: Device, about: Driver) -> bool:
     for name, values in about.whole:
         value = device.attributes.get(name)
         if isinstance(value, str) and value not in values:
@@ -147,7 +147,7 @@ def whole_identity(device: Device, driver: str) -> str:
     '' for any other device, and for GPUs of a driver that is in no vendor file.
     """
     about = driver_of(driver)
-    if about.kind != GPU or about.vendor is None or _is_part(device, about):
+    if about.kind != GPU or about.vendor is None or _is_partition(device, about):
         return ""
     return first_attribute(device, about.identity, str) or ""
 
@@ -183,7 +183,7 @@ def memory_bytes(device: Device, driver: str) -> int:
     if capacity is not None and capacity.value.nanos > 0:
         return whole_units(capacity.value.nanos)
     about = driver_of(driver)
-    if about.kind != GPU or about.vendor is None or _is_part(device, about):
+    if about.kind != GPU or about.vendor is None or _is_partition(device, about):
         return 0
     product = about.vendor.product(product_of(device, driver))
     return int(product.memory_gib * _GIB) if product is not None and product.memory_gib is not None else 0

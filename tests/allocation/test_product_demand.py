@@ -90,7 +90,7 @@ async def test_a_cheap_product_is_kept_for_the_jobs_that_name_most_of_it(named: 
     async with berthing({T4: T4, A6000: A6000}) as b:
         await learn(b, BY_NAME.replace("L40S", "T4"), named, prefix="named")
         await learn(b, "", 40 - named)
-        for _ in range(2):  # each tries one new wish
+        for _ in range(2):  # each tries the selectors of one new request
             b.app.service.cache.snapshot()
         assert (await chosen(b, "p"))[0] == node
 

@@ -26,7 +26,7 @@ from extender.runtime.supervisor import Supervisor
 from extender.scheduling import Evaluator
 from extender.scheduling.decision import Decision, ScoredNode
 from extender.web.console.console_app import routes
-from tests.worlds.cache_worlds import MOST, NODES, CountingBuilder, many_nodes, shared_slice, slow_clock
+from tests.worlds.cache_worlds import MAX_BUILT, NODES, CountingBuilder, many_nodes, shared_slice, slow_clock
 from tests.worlds.running_berth import pod
 
 KEY = ObjectKey("default", "p")
@@ -170,4 +170,4 @@ async def test_the_event_loop_is_free_between_time_slices(
     (found,) = await asyncio.gather(task, return_exceptions=True)
     assert not isinstance(found, Exception) or isinstance(found, UnknownGroup)
     assert console.cache.backlog == 0, "it takes a snapshot"
-    assert 0 < most <= MOST
+    assert 0 < most <= MAX_BUILT

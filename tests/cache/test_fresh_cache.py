@@ -141,7 +141,8 @@ def shown(cache: ClusterCache, node: str) -> dict[str, object] | None:
             "pools": [(pool.key, pool.incomplete, pool.trouble) for pool in info.inventory.pools],
             "fabric": info.fabric,
             "bits": info.gpu_bits,
-            "masks": (info.held, info.busy, info.drift, info.troubled, info.inventory.reachable, info.partitions),
+            "masks": (info.held, info.busy, info.drift, info.troubled, info.inventory.reachable),
+            "partitions": info.fabric_partitions,
             "problems": problems,
         }
     )

@@ -43,7 +43,7 @@ def test_a_driver_that_changes_its_devices_again_and_again_has_its_node_built_ev
     """1,024 GPUs of ever new products, written 20 times a second, left pods with matchAttribute 13 % of their rate."""
     cache, freed = with_nodes("n1", "n2")
     built, deadlines = 0, list[float]()
-    cache.timers.on_set = deadlines.append
+    cache.timers.on_earlier = lambda: deadlines.append(cache.next_deadline)
     for number in range(200):
         before = cache.snapshot().node_infos["n1"]
         cache.apply_slice("s-n1", published(2 + number % 100, "s-n1"), 1 + number / 200)

@@ -12,7 +12,7 @@ from extender.api.fields import Json
 from extender.cluster import ApiClient, Unavailable, pages
 from extender.cluster.api_errors import TooLong
 
-KIB, MIB, MOST = 1 << 10, 1 << 20, 10 << 20
+KIB, MIB, MAX_BYTES = 1 << 10, 1 << 20, 10 << 20
 
 
 class Server:
@@ -23,7 +23,7 @@ class Server:
         self.asked: list[tuple[int, bool]] = []
         self.sent: list[Json] = []
 
-    async def get(self, path: str, params: Mapping[str, str], most_bytes: int = MOST) -> Json:
+    async def get(self, path: str, params: Mapping[str, str], most_bytes: int = MAX_BYTES) -> Json:
         assert not any(self.sent), "only one page is kept"
         limit, start = int(params["limit"]), int(params.get("continue", "0"))
         found = self.sizes[start : start + limit]
@@ -67,7 +67,7 @@ async def test_pages_of_large_objects_have_fewer(case: str) -> None:
 
 async def test_an_object_that_is_too_long_ends_the_list() -> None:
     with pytest.raises(TooLong):
-        await Server("ResourceClaimList", [MOST + 1]).list()
+        await Server("ResourceClaimList", [MAX_BYTES + 1]).list()
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ async def test_a_list_that_does_not_end_is_an_error(tokens: Iterator[str], probl
     class Endless(Server):
         asked_for = 0
 
-        async def get(self, path: str, params: Mapping[str, str], most_bytes: int = MOST) -> Any:
+        async def get(self, path: str, params: Mapping[str, str], most_bytes: int = MAX_BYTES) -> Any:
             self.asked_for += 1
             return {"kind": self.kind, "items": [], "metadata": {"resourceVersion": "1", "continue": next(tokens)}}
 

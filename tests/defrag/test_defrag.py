@@ -17,7 +17,7 @@ from extender.assess.wanted_pods import Shape
 from extender.base.deadline import Deadline
 from extender.cli import defrag_command
 from extender.cli.cluster_objects import Objects
-from extender.defrag import WAIT_COST, Verdict, advise, cheapest_restarts
+from extender.defrag import WAIT_COST, AdviceKind, advise, cheapest_restarts
 from extender.policy import Policy
 from extender.replay import Proof, prove
 from extender.sandbox import write_kubeconfig
@@ -134,7 +134,7 @@ def test_a_search_that_ends_early_says_so() -> None:
     shape, late = Shape(8), Deadline(0.0, lambda: 0.0)
     cluster, wanted, movable = world_of(objects, shape, late)
     found = advise(cluster, wanted.asked, movable.restarts, movable.budgets, lambda advice: advice.cost)
-    assert (found.verdict, found.is_cheapest) == (Verdict.GAVE_UP, False)
+    assert (found.verdict, found.is_cheapest) == (AdviceKind.GAVE_UP, False)
 
 
 @pytest.mark.parametrize("seed", [6, 9, 18])
@@ -390,7 +390,7 @@ def test_pods_of_a_device_plugin_are_no_question(tmp_path: Path) -> None:
 def test_more_seconds_are_named_only_if_the_time_was_over() -> None:
     world = DefragWorld(*random_world(1))
     found = advise_restarts(world.facts, world.wanted, world.movable, Policy(), Deadline(0.0, lambda: 0.0))
-    assert found.verdict == Verdict.GAVE_UP
+    assert found.verdict == AdviceKind.GAVE_UP
     assert found.sentence.endswith("before the search gave up: give berth defrag more --seconds, or ask for less")
 
 

@@ -225,7 +225,7 @@ def test_lines_are_short() -> None:
     assert not [(page, line) for page, line in lines if not line.lstrip().startswith("|")], "wrap at 120 characters"
 
 
-MOST_WORDS = 35
+MAX_WORDS = 35
 
 
 def sentences(text: str) -> list[str]:
@@ -239,5 +239,5 @@ def sentences(text: str) -> list[str]:
 
 def test_sentences_are_short() -> None:
     found = ((page.name, sentence) for page in ALL_PAGES for sentence in sentences(page.read_text()))
-    long = [(name, sentence) for name, sentence in found if len(re.findall(r"\S*\w\S*", sentence)) > MOST_WORDS]
-    assert not long, f"split these sentences: each may have {MOST_WORDS} words"
+    long = [(name, sentence) for name, sentence in found if len(re.findall(r"\S*\w\S*", sentence)) > MAX_WORDS]
+    assert not long, f"split these sentences: each may have {MAX_WORDS} words"

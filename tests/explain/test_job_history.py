@@ -16,7 +16,7 @@ from extender.api.object_meta import ObjectKey
 from extender.api.pods import decode_pod
 from extender.api.resource_claims import decode_claim
 from extender.console.job_history import JobHistory
-from extender.replay import Job, fleet_of, placement_of, read_jobs, run_replay
+from extender.replay import Job, fleet_of, placer_of, read_jobs, run_replay
 from extender.replay.published_traces import TRACES
 from extender.sandbox import parse_nodes
 from tests.worlds.cache_worlds import many_nodes
@@ -53,7 +53,7 @@ async def test_jobs_that_end_are_a_file_for_a_replay(tmp_path: Path) -> None:
         reply = await eventually(ended, "two jobs have ended")
         assert reply.headers["content-disposition"] == 'attachment; filename="jobs.jsonl"'
         jobs = await asyncio.to_thread(saved, tmp_path / "jobs.jsonl", reply.content)
-        outcome = await asyncio.to_thread(run_replay, fleet_of(parse_nodes("1xt4-4")), jobs, placement_of("berth"))
+        outcome = await asyncio.to_thread(run_replay, fleet_of(parse_nodes("1xt4-4")), jobs, placer_of("berth"))
         assert (outcome.started, sorted(job.all_gpus for job in jobs)) == (2, [1, 2])
 
 

@@ -7,16 +7,16 @@ import pytest
 from tests.worlds.chaos_gangs import KINDS, SIZE, gang_ended_at_writes, gang_ended_while_released, two_gangs_and_kills
 
 CLAIMS = KINDS["claims"].writes
-FEW = (("after", 2), ("before", CLAIMS - 3), ("after", CLAIMS - 3), ("before", CLAIMS - 1))
+FEW_POINTS = (("after", 2), ("before", CLAIMS - 3), ("after", CLAIMS - 3), ("before", CLAIMS - 1))
 
 
 async def test_a_gang_killed_between_its_claims_and_between_its_bindings() -> None:
-    assert len(await gang_ended_at_writes(seed=7, points=FEW)) == len(FEW)
+    assert len(await gang_ended_at_writes(seed=7, points=FEW_POINTS)) == len(FEW_POINTS)
 
 
 @pytest.mark.parametrize("process", ["scheduler", "both"])
 async def test_a_gang_whose_scheduler_ends(process: str) -> None:
-    assert len(await gang_ended_at_writes(seed=8, process=process, points=FEW[1:3])) == 2
+    assert len(await gang_ended_at_writes(seed=8, process=process, points=FEW_POINTS[1:3])) == 2
 
 
 async def test_a_gang_that_shares_the_claim_of_its_pod_group() -> None:

@@ -31,7 +31,7 @@ from tests.worlds.running_berth import Berthing, Json, berthing, claim, pod
 
 pytestmark = pytest.mark.loopback
 
-MANY = 5000
+MANY_PODS = 5000
 
 
 async def test_a_gang_with_too_few_pods_waits_and_the_reason_names_a_minimum_above_the_fleet() -> None:
@@ -228,7 +228,7 @@ async def test_a_minimum_of_five_thousand_is_rejected_at_once() -> None:
 
 async def test_five_thousand_members_of_a_small_minimum_are_planned_in_part() -> None:
     async with berthing(NODES, Policy(evaluation_seconds=2)) as b:  # the plan also has time on a busy machine
-        for i in range(MANY):
+        for i in range(MANY_PODS):
             member(b, f"p{i}", minimum=25, gpus=1)
         await b.settled()
         gangs, first = b.app.service.gangs, await reasons(b, "p0")

@@ -62,7 +62,7 @@ async def test_kube_scheduler_binds_in_any_domain_that_it_has_tried(chosen: str)
         assert not b.app.service.cache.reservations.holds
 
 
-async def test_a_gang_that_tries_another_domain_leaves_the_nodes_of_the_gang_that_has_the_turn() -> None:
+async def test_a_gang_that_tries_another_domain_leaves_the_nodes_of_the_gang_that_comes_first() -> None:
     async with racks(gpus=1) as b:
         for group, size, count in (("first", 2, 1), ("large", 3, 6)):
             await create_gang(b, size, group, gpus=count, prefix=f"{group}-")
@@ -92,11 +92,11 @@ async def test_a_gang_is_bound_in_a_domain_that_was_tried_before_an_older_gang_g
         (left,) = set(RACKS["b"]) - set(tried_first.values())
         assert (await b.filter("first-0", [left]))["NodeNames"] == [left]
 
-        async def has_the_turn() -> bool:
+        async def comes_first() -> bool:
             await b.filter("large-0", RACKS["b"])
             return b.app.service.gangs.admission.comes_first is not None
 
-        await eventually(has_the_turn, "the large gang has the turn")
+        await eventually(comes_first, "the large gang comes first")
         assert await bind_all(b, tried_first) == ["", "", ""]
 
 
@@ -105,7 +105,8 @@ async def test_a_gang_is_bound_where_kube_scheduler_chose_although_its_namespace
     async with racks() as b:
         nodes = {rack: await tried(b, names) for rack, names in RACKS.items()}
         service = b.app.service.filter_service
-        service.evaluations.queue("default", "costly", lambda _: False)
+        with service.evaluations.deadline_of_call("another"):
+            service.evaluations.queue("default", "costly", lambda _: False)
         assert not service.evaluations.has_time("default")
         assert await bind_all(b, nodes["a"]) == ["", "", ""]
 

@@ -36,7 +36,7 @@ def pods(
 
 
 def tree(subgroups: Sequence[SubGroup]) -> list[object]:
-    """Name, level and members of each part, and the tree below it."""
+    """Name, level and members of each sub-group, and the tree below it."""
     return [
         [one.name, one.level, " ".join(one.members), *([tree(one.inner)] if one.inner else [])] for one in subgroups
     ]
@@ -78,18 +78,18 @@ def lws(indices: Sequence[int], size: int) -> list[Pod]:
 
 def test_the_workers_of_a_leader_that_is_in_no_slice_count_from_one() -> None:
     """Whichever of them exist: 6 workers and the leader are 7 pods, which slices of 2 do not divide."""
-    assert [part.members for part in subgroups_of(lws([1, 2, 4], 7), (), LEVELS, NO_NODES)] == [
+    assert [one.members for one in subgroups_of(lws([1, 2, 4], 7), (), LEVELS, NO_NODES)] == [
         ("v-1", "v-2"),
         ("v-4",),
     ]
-    (part,) = subgroups_of(lws([6], 7), bound(1, 3, 4, 5), LEVELS, NO_NODES)
-    assert dict(part.placed) == {"n5": 1}
+    (one,) = subgroups_of(lws([6], 7), bound(1, 3, 4, 5), LEVELS, NO_NODES)
+    assert dict(one.placed) == {"n5": 1}
     assert subgroups_problem("job", lws([1, 2, 3, 4, 5, 6], 7), (), 7, LEVELS) == ""
 
 
 def test_the_leader_of_a_leader_worker_set_can_be_in_a_slice() -> None:
     found = subgroups_of(lws([0, 1, 2, 3], 4), (), LEVELS, NO_NODES)
-    assert [part.members for part in found] == [("v-0", "v-1"), ("v-2", "v-3")]
+    assert [one.members for one in found] == [("v-0", "v-1"), ("v-2", "v-3")]
 
 
 def test_sub_groups_with_slices_of_their_own() -> None:
@@ -132,26 +132,26 @@ def bound(*ranks: int, subgroup: str = "") -> list[BoundMember]:
 
 
 def test_a_new_pod_returns_to_its_slice() -> None:
-    (part,) = subgroups_of(sliced("w-3"), bound(0, 1, 2), LEVELS, NO_NODES)
-    assert (part.name, part.members, dict(part.placed)) == ("slice 1", ("w-3",), {"n2": 1})
+    (one,) = subgroups_of(sliced("w-3"), bound(0, 1, 2), LEVELS, NO_NODES)
+    assert (one.name, one.members, dict(one.placed)) == ("slice 1", ("w-3",), {"n2": 1})
 
 
 def test_a_pod_keeps_its_slice_while_another_one_does_not_exist() -> None:
     """Pod w-1 does not exist yet: by position, w-4 would be in the slice of w-2 and w-3."""
-    (part,) = subgroups_of(sliced("w-4"), bound(0, 2, 3, 5), LEVELS, NO_NODES)
-    assert (part.members, dict(part.placed)) == (("w-4",), {"n5": 1})
+    (one,) = subgroups_of(sliced("w-4"), bound(0, 2, 3, 5), LEVELS, NO_NODES)
+    assert (one.members, dict(one.placed)) == (("w-4",), {"n5": 1})
 
 
 def test_a_position_is_no_index() -> None:
     """As many pods exist as two slices have, but not those of two whole slices."""
     found = subgroups_of(sliced("w-0 w-2 w-3 w-5"), (), LEVELS, NO_NODES)
-    assert [part.members for part in found] == [("w-0",), ("w-2", "w-3"), ("w-5",)]
+    assert [one.members for one in found] == [("w-0",), ("w-2", "w-3"), ("w-5",)]
 
 
 def test_a_new_pod_beside_an_old_one_that_has_its_index() -> None:
     """A Job can create a new pod while the old one, n3, terminates."""
-    (part,) = subgroups_of(sliced("w-3"), bound(2, 3), LEVELS, NO_NODES)
-    assert dict(part.placed) == {"n2": 1, "n3": 1}
+    (one,) = subgroups_of(sliced("w-3"), bound(2, 3), LEVELS, NO_NODES)
+    assert dict(one.placed) == {"n2": 1, "n3": 1}
 
 
 def jobs(*pods_of_job: int, size: int) -> list[Pod]:
@@ -171,7 +171,7 @@ def jobs(*pods_of_job: int, size: int) -> list[Pod]:
 
 def test_no_job_is_split_over_slices_with_pods_of_other_jobs() -> None:
     def cut(*pods_of_job: int, size: int) -> list[str]:
-        return [" ".join(part.members) for part in subgroups_of(jobs(*pods_of_job, size=size), (), LEVELS, NO_NODES)]
+        return [" ".join(one.members) for one in subgroups_of(jobs(*pods_of_job, size=size), (), LEVELS, NO_NODES)]
 
     assert cut(4, 4, size=2) == ["w-0-0 w-0-1", "w-0-2 w-0-3", "w-1-0 w-1-1", "w-1-2 w-1-3"]
     assert cut(3, 2, size=2) == ["w-0-0 w-0-1", "w-0-2", "w-1-0 w-1-1"]
@@ -186,7 +186,7 @@ def test_pods_without_an_index_fill_the_slices_that_run() -> None:
         world.add_node(name, labels={RACK: name[0]})
     running = [BoundMember(SubGroupIndex("", None, True), node) for node in ("a0", "b0", "c0", "a1", "a2", "c1")]
     found = subgroups_of(sliced("job-x job-y job-z job-v"), running, LEVELS, world.cache.snapshot())
-    assert [(part.members, dict(part.placed)) for part in found] == [
+    assert [(one.members, dict(one.placed)) for one in found] == [
         (("job-x",), {"a2": 1}),
         (("job-y",), {"b0": 1}),
         (("job-z", "job-v"), {}),
@@ -202,8 +202,8 @@ def test_slices_in_slices_of_pods_without_an_index() -> None:
     new = pods("job-x job-y job-z", group_slice_size="4,2", group_slice_level="rack,node")
     first, second = subgroups_of(new, running, LEVELS, world.cache.snapshot())
     assert (first.members, dict(first.placed)) == (("job-x",), {"a0": 1, "a1": 2})
-    assert [(part.members, dict(part.placed)) for part in first.inner] == [(("job-x",), {"a0": 1})]
-    assert [(part.members, dict(part.placed)) for part in second.inner] == [(("job-y", "job-z"), {})]
+    assert [(one.members, dict(one.placed)) for one in first.inner] == [(("job-x",), {"a0": 1})]
+    assert [(one.members, dict(one.placed)) for one in second.inner] == [(("job-y", "job-z"), {})]
 
 
 PROBLEMS = {

@@ -29,7 +29,7 @@ from tests.worlds.running_berth import Berthing, berthing, claim
 
 QUESTIONS = [(verb, name) for name, one in BODIES.items() for verb in one["verbs"]]
 SHARE = 1 if IS_LONG else 2  # every so many texts in place of each field, others for the next field
-MOST_TOLD = 1000  # bytes of an error
+MAX_TOLD_BYTES = 1000  # bytes of an error
 
 
 class World:
@@ -81,7 +81,7 @@ class World:
         problem = orjson.loads(answer)["error"]
         assert problem, problem
         assert problem.isprintable(), problem
-        assert len(problem.encode()) <= MOST_TOLD, problem
+        assert len(problem.encode()) <= MAX_TOLD_BYTES, problem
 
     def nothing_is_held(self) -> None:
         """Assert that no hold is left after all deadlines."""

@@ -13,7 +13,7 @@ import yaml
 
 from extender.base.berth_errors import WireError
 from extender.policy import Policy
-from extender.replay import MAX_JOBS, Job, fleet_of, placement_of, read_jobs, run_replay
+from extender.replay import MAX_JOBS, Job, fleet_of, placer_of, read_jobs, run_replay
 from extender.replay.published_traces import TRACES, columns_of, read_nodes
 from extender.sandbox import parse_nodes
 from tests.worlds.process_starter import ROOT
@@ -142,7 +142,7 @@ def test_the_machine_file_of_the_docs_is_one(tmp_path: Path) -> None:
     (tmp_path / "hgx-a100.yaml").write_text(machine_of_the_docs())
     nodes = parse_nodes(f"2x{tmp_path}/hgx-a100.yaml")
     jobs = [Job(f"j{i}", i, gpus=8, topology="required") for i in range(3)]
-    found = run_replay(fleet_of(nodes), jobs, placement_of("berth"))
+    found = run_replay(fleet_of(nodes), jobs, placer_of("berth"))
     assert (found.started, found.joined, found.unknown_links) == (2, 1.0, 0)
 
 
@@ -155,7 +155,7 @@ def test_a_published_list_of_nodes_is_a_fleet(tmp_path: Path) -> None:
         Job("more", 2, cpu=1),
         Job("other", 3, gpus=1, product="V100"),
     ]
-    found = run_replay(fleet_of(read_nodes(path)), jobs, placement_of("berth"))
+    found = run_replay(fleet_of(read_nodes(path)), jobs, placer_of("berth"))
     assert {name: job.pods[0].node for name, job in found.started_jobs.items()} == {"gpu": "n-1", "cores": "n-2"}
     assert found.never["more"] == "Insufficient cpu, memory or pods"
     path.write_text('gpu_model,gpu_capacity_num,cpu_num,node_name\nA10,2,16,0\n"A10",1,32,1\n')  # the list of 2026

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from extender.base.berth_errors import BerthError
-from extender.replay import Job, Task, fleet_of, placement_of, run_side_by_side
+from extender.replay import Job, Task, fleet_of, placer_of, run_side_by_side
 from extender.sandbox import parse_nodes
 
 JOBS = [Job(f"job-{number}", number, 10, gpus=1) for number in range(9)]
@@ -18,7 +18,7 @@ FLEET = fleet_of(parse_nodes("1xt4-4"))
 
 def test_outcomes_come_in_the_order_of_the_tasks_and_all_jobs_are_told() -> None:
     told = list[int]()
-    tasks = [Task(FLEET, JOBS, placement_of(rule), 1) for rule in ("emptiest node", "berth", "first fit")]
+    tasks = [Task(FLEET, JOBS, placer_of(rule), 1) for rule in ("emptiest node", "berth", "first fit")]
     found = run_side_by_side(tasks, told.append)
     assert [one.placement for one in found] == ["emptiest node", "Berth", "first fit"]
     assert sum(told) == 3 * len(JOBS)
@@ -32,7 +32,7 @@ def test_a_process_that_is_killed_is_one_sentence() -> None:
         patch("extender.replay.parallel.run_replay", killed),
         pytest.raises(BerthError, match="the process of the replay of Berth ended: was the memory enough"),
     ):
-        run_side_by_side([Task(FLEET, JOBS, placement_of("berth"), 1)])
+        run_side_by_side([Task(FLEET, JOBS, placer_of("berth"), 1)])
 
 
 def test_a_fault_keeps_its_name() -> None:
@@ -40,4 +40,4 @@ def test_a_fault_keeps_its_name() -> None:
         raise KeyError("x")
 
     with patch("extender.replay.parallel.run_replay", faulty), pytest.raises(RuntimeError, match="KeyError: 'x'"):
-        run_side_by_side([Task(FLEET, JOBS, placement_of("berth"), 1)])
+        run_side_by_side([Task(FLEET, JOBS, placer_of("berth"), 1)])

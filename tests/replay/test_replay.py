@@ -15,9 +15,9 @@ from unittest.mock import patch
 import pytest
 
 from extender.base.berth_errors import WireError
-from extender.replay import Job, fleet_of, large_shape, placement_of, run_replay
+from extender.replay import Job, fleet_of, large_shape, placer_of, run_replay
 from extender.replay.jobs import MAX_SECONDS
-from extender.replay.placements import BerthPlacing, Rule
+from extender.replay.placers import BerthPlacing, Rule
 from extender.sandbox import DEVICE_CLASSES, MachineNode, carried_machines, machine_objects, parse_nodes
 from tests.worlds.replay_worlds import placed, placed_in_sandbox, replayed
 from tests.worlds.vendor_worlds import cpx, mi300x, node_and_slice
@@ -217,7 +217,7 @@ def test_pods_go_only_to_nodes_that_their_spec_admits() -> None:
         Job("nowhere", 5, gpus=1, spec={"nodeSelector": {"of": "n1"}}),
     ]
     for rule in ("berth", "first fit", "emptiest node"):
-        found = run_replay(fleet_of([], [*objects, *DEVICE_CLASSES]), jobs, placement_of(rule))
+        found = run_replay(fleet_of([], [*objects, *DEVICE_CLASSES]), jobs, placer_of(rule))
         nodes = {name: {pod.node for pod in job.pods} for name, job in found.started_jobs.items()}
         assert nodes.pop("plain") <= {"n2", "n3"}, rule
         assert nodes == {"tolerant": {"n1"}, "affine": {"n3"}, "cores": {"n3"}, "gang": {"n3"}}, rule
@@ -240,7 +240,7 @@ def test_gpus_of_nodes_with_the_usual_taint_are_for_jobs_with_gpus() -> None:
     ]
     why = f"{EXCLUDED}: taint nvidia.com/gpu:NoSchedule is not tolerated"
     for rule in ("berth", "first fit"):
-        found = run_replay(fleet_of([], [*objects, *DEVICE_CLASSES]), jobs, placement_of(rule))
+        found = run_replay(fleet_of([], [*objects, *DEVICE_CLASSES]), jobs, placer_of(rule))
         assert found.never == {"cores": why, "strict": why, "elsewhere": EXCLUDED}, rule
 
 
@@ -301,7 +301,7 @@ def test_jobs_with_memory_start_beside_parts_of_gpus(rule: Rule) -> None:
     jobs = [*(Job(f"part-{i}", i, gpus=0.5) for i in range(2)), *wholes]
     machine = MachineNode("n", carried_machines()["hgx-h100-8"], {})
     for fleet in (fleet_of([machine], jobs=jobs), fleet_of([], machine_objects(machine), jobs=jobs)):
-        found = run_replay(fleet, jobs, placement_of(rule)).started_jobs
+        found = run_replay(fleet, jobs, placer_of(rule)).started_jobs
         assert found.keys() == {"part-0", "part-1", "whole-0", "whole-2"}, "no GPU has 90 GiB"
         assert len({found[name].pods[0].devices for name in found if name.startswith("part")}) == 1
 
@@ -366,7 +366,7 @@ def test_a_large_job_finds_a_place_while_others_leave_one(nodes: str, gpus: int,
     """One job takes GPUs for half of the time."""
     jobs = [Job("half", 0, 50, gpus=gpus), Job("end", 100, cpu=1)]
     fleet = fleet_of(parse_nodes(nodes))
-    found = run_replay(fleet, jobs, placement_of("berth"), large=large_shape(shape))
+    found = run_replay(fleet, jobs, placer_of("berth"), large=large_shape(shape))
     assert found.large_place == pytest.approx(share, abs=0.05)
     assert math.isnan(replayed(jobs, nodes).large_place)
 
@@ -397,7 +397,7 @@ def test_a_snapshot_keeps_what_runs() -> None:
     pod = {"kind": "Pod", "metadata": {"name": "p"}, "spec": {"nodeName": node, "containers": [requests]}}
     fleet = fleet_of([], [*machine_objects(MachineNode(node, machine, {})), *DEVICE_CLASSES, claim, pod])
     jobs = [Job("two", 0, 10, gpus=2), Job("more", 20, 10, gpus=3), Job("cores", 40, 10, gpus=1, cpu=30_000)]
-    found = run_replay(fleet, jobs, placement_of("berth"))
+    found = run_replay(fleet, jobs, placer_of("berth"))
     assert set(found.started_jobs) == {"two"}
     assert found.started_jobs["two"].pods[0].devices == tuple(f"gpu.nvidia.com/n/gpu-{i}" for i in (2, 3))
 
@@ -409,7 +409,7 @@ def test_gpus_and_nics_of_a_job_may_be_of_any_vendor() -> None:
     wishes = Job("both", 0, gpus=2, nics=1, product="MI325X|MI300X", memory=100 << 30)
     jobs = [wishes, Job("third", 1, gpus=1), Job("nic", 2, nics=1)]
     for rule in ("berth", "first fit"):
-        found = run_replay(fleet_of([], objects), jobs, placement_of(rule))
+        found = run_replay(fleet_of([], objects), jobs, placer_of(rule))
         assert set(found.started_jobs) == {"both"}
         drivers = {device.partition("/")[0] for device in found.started_jobs["both"].pods[0].devices}
         assert drivers == {"gpu.amd.com", "gce.dra.net"}
@@ -436,7 +436,7 @@ def test_a_nic_is_no_ethernet_adapter() -> None:
     adapters = [{"name": f"net-{number}", "attributes": one} for number, one in enumerate(said)]
     fleet = fleet_of([], node_and_slice("a", dra_net=adapters))
     for rule in ("berth", "first fit"):
-        found = run_replay(fleet, [Job("all", 0, nics=3), Job("two", 1, nics=2)], placement_of(rule))
+        found = run_replay(fleet, [Job("all", 0, nics=3), Job("two", 1, nics=2)], placer_of(rule))
         assert found.started_jobs["two"].pods[0].devices == ("dra.net/a/net-1", "dra.net/a/net-2")
         assert "all" not in found.started_jobs
 
@@ -461,7 +461,7 @@ def test_a_product_is_whole_words(product: str, fits: bool) -> None:
 def test_a_machine_fleet_and_a_snapshot_are_one_fleet() -> None:
     machine = carried_machines()["t4-4"]
     fleet = fleet_of([MachineNode("own", machine, {})], machine_objects(MachineNode("given", machine, {})))
-    found = run_replay(fleet, [Job("a", 0, gpus=4), Job("b", 0, gpus=4)], placement_of("first fit"))
+    found = run_replay(fleet, [Job("a", 0, gpus=4), Job("b", 0, gpus=4)], placer_of("first fit"))
     assert {job.pods[0].node for job in found.started_jobs.values()} == {"own", "given"}
 
 
@@ -470,7 +470,7 @@ import itertools, sys, time
 ticks, reads = itertools.count(step=JUMP), []
 for name in ("monotonic", "perf_counter", "time", "process_time", "thread_time"):  # before anything binds them
     setattr(time, name, lambda name=name: reads.append(name) or next(ticks))
-from extender.replay import Job, fleet_of, placement_of, run_replay
+from extender.replay import Job, fleet_of, placer_of, run_replay
 from extender.sandbox import parse_nodes
 products = ("", "A100", "H100|A100", "L40S", "T4|L40S", "")
 def job(i):
@@ -482,7 +482,7 @@ jobs = [job(i) for i in range(24)]
 fleet = "6xa100-pcie-8-bridged,4xhgx-h100-8,6xl40s-8-pix,6xt4-4,4xgb200-nvl72-tray/2"
 for rule in ("berth", "emptiest node"):
     reads.clear()
-    found = run_replay(fleet_of(parse_nodes(fleet), jobs=jobs), jobs, placement_of(rule), 5)
+    found = run_replay(fleet_of(parse_nodes(fleet), jobs=jobs), jobs, placer_of(rule), 5)
     print(len(reads), sorted(found.started_jobs.items()), found)
 """
 

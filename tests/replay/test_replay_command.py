@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from extender.sandbox import MachineNode, carried_machines, machine_objects
 from tests.worlds.commands import berth
 from tests.worlds.process_starter import ROOT
 
@@ -69,6 +70,20 @@ def test_one_policy_is_compared_with_the_default_one(text: str, default: list[st
     assert code == 0
     names = [one["placement"] for one in json.loads(out)["outcomes"]]
     assert names == [f"Berth, {policy}", *default, "first fit", "emptiest node"]
+
+
+def test_all_placements_are_measured_by_the_levels_of_the_policy(tmp_path: Path) -> None:
+    """First fit, too: two nodes of one block are one domain, whoever chose them."""
+    snapshot, policy = tmp_path / "snapshot.json", tmp_path / "policy.yaml"
+    nodes = (MachineNode(name, carried_machines()["t4-4"], {"example.com/block": "b"}) for name in "xy")
+    items = [one for node in nodes for one in machine_objects(node)]
+    snapshot.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    policy.write_text("group_levels: [example.com/block]\n")
+    path = jobs_file(tmp_path, {"gpus": 4, "pods": 2, "duration": 9})
+    words = ["--snapshot", str(snapshot), "--policy", str(policy), "--output", "json"]
+    code, out, err = berth(["replay", path, *words])
+    assert code == 0, err
+    assert [one["domains"] for one in json.loads(out)["outcomes"]] == [1, 1, 1]
 
 
 def test_jobs_that_never_start_are_said(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from extender.policy import Policy, Weights
-from extender.replay import Job, Outcome, fleet_of, placement_of, run_replay
+from extender.replay import Job, Outcome, fleet_of, placer_of, run_replay
 from extender.sandbox import parse_nodes
 from extender.tune import AIMS, MAX_DRAWS, Tuning, interval
 from extender.tune.aims import Figures, decisions_of, figures_of, frontier
@@ -42,7 +42,7 @@ def test_the_frontier_has_the_points_that_none_beats() -> None:
 
 
 def _outcome(jobs: list[Job]) -> Outcome:
-    return run_replay(fleet_of(parse_nodes("1xt4-4")), jobs, placement_of("berth"))
+    return run_replay(fleet_of(parse_nodes("1xt4-4")), jobs, placer_of("berth"))
 
 
 def test_a_large_job_that_never_starts_has_waited_to_the_end() -> None:

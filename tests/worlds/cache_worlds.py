@@ -15,7 +15,7 @@ from extender.sandbox.machines import gpu_slice, node_object
 from tests.worlds.filled_caches import device_slice, put
 
 NODES = 40
-MOST = 12  # nodes or slices that CacheRefresh builds in one stretch with the clock of `slow_clock`
+MAX_BUILT = 12  # nodes or slices that CacheRefresh builds in one time slice with the clock of `slow_clock`
 
 
 def slow_clock() -> Callable[[], float]:

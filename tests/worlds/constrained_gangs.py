@@ -205,9 +205,12 @@ def compare_preference(seed: int) -> str:
     free = {name: rng.choice([1, 2, 3, 4]) for name in nodes}
     size = rng.randint(5, 10)  # more than one node has room for
     key, kind = rng.choice([(HOSTNAME, "apart"), ("zone", "apart"), ("zone", "together")])
-    wishes = {"apart": preferred("podAntiAffinity", term(key, {})), "together": preferred("podAffinity", term(key, {}))}
+    preferences = {
+        "apart": preferred("podAntiAffinity", term(key, {})),
+        "together": preferred("podAffinity", term(key, {})),
+    }
     world = world_of(nodes, free)
-    found = world.plan_problem(problem_of(world, [{"spec": wishes[kind]}] * size))
+    found = world.plan_problem(problem_of(world, [{"spec": preferences[kind]}] * size))
 
     def most(counts: Mapping[str, int]) -> int:
         """The most members in one domain."""
@@ -225,12 +228,12 @@ def compare_preference(seed: int) -> str:
         return f"seed {seed}: no plan" if every else ""
     own = Counter(node for node, _ in found.placements.values())
     plain = world_of(nodes, free)
-    unwished = plain.plan_problem(problem_of(plain, [{}] * size))
-    assert isinstance(unwished, GangPlan)
+    without = plain.plan_problem(problem_of(plain, [{}] * size))
+    assert isinstance(without, GangPlan)
     tight = [most(counts) for counts in every if len(counts) == min(map(len, every))]
     # A domain that cannot have all members counts for nothing.
     best = min(tight) if kind == "apart" else size if size in tight else most(own)
     if (kind, key) == ("apart", "zone"):
-        best = min(most(own), most(Counter(node for node, _ in unwished.placements.values())))
+        best = min(most(own), most(Counter(node for node, _ in without.placements.values())))
     is_best = (len(own), most(own)) == (min(map(len, every)), best)
     return "" if is_best else f"seed {seed}: {kind} {key}, best {best}: {dict(own)} of {free} in {nodes}"

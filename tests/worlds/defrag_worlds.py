@@ -28,7 +28,7 @@ from extender.assess import (
 from extender.assess.restart_advice import proved
 from extender.assess.wanted_pods import Shape, Wanted, wanted_objects
 from extender.base.deadline import NO_DEADLINE, Deadline
-from extender.defrag import WAIT_COST, Advice, Cluster, Restart, Verdict, gpus_of
+from extender.defrag import WAIT_COST, Advice, AdviceKind, Cluster, Restart, gpus_of
 from extender.defrag.restarts import cost_of, within
 from extender.policy import Policy
 from extender.scheduling import Evaluator
@@ -207,7 +207,7 @@ class DefragWorld:
             reserved = [one for one in map(frozenset, _subsets(names)) if one & changed and len(one) < len(names)]
             ways = list(product(permutations(chosen), reserved)) if within(self.movable.budgets, chosen) else []
             for order, nodes in rng.sample(ways, min(len(ways), int(min(proofs, len(ways))))):
-                advice = Advice(Verdict.ADVICE, order, reserved=nodes)
+                advice = Advice(AdviceKind.ADVICE, order, reserved=nodes)
                 found = proved(self.facts, cluster, self.wanted, advice, Policy())
                 proofs -= 1
                 if all(uid in found.proof.nodes for uid in needed):

@@ -24,7 +24,7 @@ CLAIMS = RESOURCES["resource.k8s.io", "resourceclaims"]
 # Seconds until a Binding is stored, and any write whose connection was cut (docs/limits.md).
 _TIMEOUT = 15.0  # of a request
 _RISK = 3  # times as many faults of the most delicate request
-_LANDING = 0.45 * IN_FLIGHT_GRACE_SECONDS
+_MAX_IN_FLIGHT_SECONDS = 0.45 * IN_FLIGHT_GRACE_SECONDS
 
 
 @dataclass(slots=True)
@@ -146,11 +146,11 @@ class FaultyApi:
         is_binding = path.endswith("/binding")
         shares = (faults.lost, faults.cut, faults.refused, faults.conflicts)
         lost, cut, refused, conflicts = (rng.random() < share * (_RISK if is_binding else 1) for share in shares)
-        before, rejection = self._seconds(rng, _LANDING if cut else 60.0), None
+        before, rejection = self._seconds(rng, _MAX_IN_FLIGHT_SECONDS if cut else 60.0), None
         if refused:
             rejection = Reply(rng.choice((429, 503)), b'{"message": "not now"}')
         if is_binding:
-            before = rng.uniform(0.0, _LANDING) if faults.slow else min(before, _LANDING)
+            before = rng.uniform(0.0, _MAX_IN_FLIGHT_SECONDS) if faults.slow else min(before, _MAX_IN_FLIGHT_SECONDS)
             rejection = Reply(403, b'{"message": "denied"}') if rng.random() < faults.denied else rejection
         scope, after = _scope(method, path, params or {}, content_type), self._seconds(rng)
         served = self._serve(self._answer(scope, body, before, rejection, conflicts=conflicts))

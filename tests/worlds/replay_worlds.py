@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from extender.replay import Job, Outcome, Task, fleet_of, placement_of, run_replay
-from extender.replay.placements import Rule
+from extender.replay import Job, Outcome, Task, fleet_of, placer_of, run_replay
+from extender.replay.placers import Rule
 from extender.sandbox import Cluster, MachineNode, parse_nodes
 from extender.sandbox.apiserver.versioned_store import ObjectStore
 from tests.worlds.eventually import eventually
@@ -19,7 +19,7 @@ Placed = Mapping[str, tuple[str, tuple[str, ...]]]
 
 def replayed(jobs: Sequence[Job], nodes: str, rule: Rule = "berth", seed: int = 1) -> Outcome:
     """The outcome of a replay on nodes of machine files."""
-    return run_replay(fleet_of(parse_nodes(nodes), jobs=jobs), jobs, placement_of(rule), seed)
+    return run_replay(fleet_of(parse_nodes(nodes), jobs=jobs), jobs, placer_of(rule), seed)
 
 
 def in_turn(tasks: Sequence[Task], measure: Callable[[Task, Outcome], T], progress: Callable[[int], None]) -> list[T]:
@@ -32,7 +32,7 @@ def in_turn(tasks: Sequence[Task], measure: Callable[[Task, Outcome], T], progre
             progress(arrived - told[-1])
             told.append(arrived)
 
-        outcome = run_replay(task.fleet, task.jobs, task.placement, task.seed, tell, task.large)
+        outcome = run_replay(task.fleet, task.jobs, task.placer, task.seed, tell, task.large)
         found.append(measure(task, outcome))
     return found
 

@@ -10,7 +10,7 @@ from extender.allocation.nodes.devices import (
     KnownSlices,
     PoolDevice,
 )
-from extender.allocation.nodes.inventory import Inventory, Partitions, inventory, partitions_of
+from extender.allocation.nodes.inventory import FabricPartitions, Inventory, fabric_partitions_of, inventory
 from extender.allocation.nodes.node_info import (
     SHARES,
     UNUSED,
@@ -34,24 +34,24 @@ __all__ = [
     "AllocatedState",
     "ChangeLog",
     "CounterKey",
+    "FabricPartitions",
     "Interned",
     "Interns",
     "Inventory",
     "KnownPools",
     "KnownSlices",
     "NodeState",
-    "Partitions",
     "Pool",
     "PoolDevice",
     "PoolGroup",
     "PoolUse",
     "SharedUse",
     "WholePool",
+    "fabric_partitions_of",
     "gather",
     "inventory",
     "live_use",
     "overdrawn_counters",
-    "partitions_of",
     "troubled",
     "uses_of",
 ]

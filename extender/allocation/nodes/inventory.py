@@ -188,7 +188,7 @@ def _unsupported(placed: list[tuple[int, SliceDevices]]) -> tuple[tuple[str, int
 # is in no partition.
 
 
-class Partitions(NamedTuple):
+class FabricPartitions(NamedTuple):
     """Masks of devices: all whole GPUs of the node, and those of each partition."""
 
     gpus: int
@@ -199,7 +199,7 @@ class Partitions(NamedTuple):
         return tuple(one for one in self.sets if not one & ~devices and least <= one.bit_count() <= most)
 
 
-def partitions_of(found: Inventory) -> Partitions | None:
+def fabric_partitions_of(found: Inventory) -> FabricPartitions | None:
     """The partitions of a node; None if no GPU names one, so that each set of GPUs can be joined."""
     sets: dict[tuple[int, object], int] = {}
     gpus = 0
@@ -212,4 +212,4 @@ def partitions_of(found: Inventory) -> Partitions | None:
                 sets[size, number] = sets.get((size, number), 0) | 1 << bit
     # A partition with a GPU that the node lacks cannot be had.
     whole = (mask for (size, _), mask in sets.items() if mask.bit_count() == size)
-    return Partitions(gpus, tuple(sorted(whole))) if sets else None
+    return FabricPartitions(gpus, tuple(sorted(whole))) if sets else None

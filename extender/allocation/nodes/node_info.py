@@ -17,7 +17,7 @@ from itertools import islice, takewhile
 from typing import Final
 
 from extender.allocation.nodes.devices import NUMBERS, Interned, PoolDevices
-from extender.allocation.nodes.inventory import Inventory, Partitions
+from extender.allocation.nodes.inventory import FabricPartitions, Inventory
 from extender.allocation.nodes.locality import Locality, Nearness
 from extender.allocation.nodes.pools import Pool, grouped
 from extender.api.device_classes import DeviceClass
@@ -194,12 +194,12 @@ class SharedUse(Interned):
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class NodeState:
-    """An equivalence class of nodes.
+    """An equivalence class of nodes. Of nodes with one signature, each gets what was found for the others:
 
-    Nodes with the same `allocation_signature` get equal statuses if selectors and constraints give equal results for
-    their devices. Selectors that read no identifying attribute give equal results if `attribute_signature` is the same.
-    The search and the score read no more from an idle node than `hardware_signature`, and no more from a node than
-    `own_signature`, besides the use of the devices that the node shares with others.
+    * `attribute_signature`: what selectors match that read no identifying attribute;
+    * `hardware_signature`: what search and score find on an idle node;
+    * `own_signature`: what they find beside the use of the devices that the node does not share with others;
+    * `allocation_signature`: the status, if selectors and constraints give equal results for the devices.
     """
 
     attribute_signature: Interned | None = None  # None: no other node has equal attributes
@@ -237,7 +237,7 @@ class NodeInfo:
     drift: Final[int] = 0  # mask of devices in use that no claim holds
     overuse: Final[Mapping[int, int]] = field(default_factory=dict)  # bit to bytes beyond the claims, in coarse steps
     agent_is_fresh: Final[bool] = True  # whether the agent's last report is recent
-    partitions: Final[Partitions | None] = None  # the sets of GPUs that a claim can have; None: all sets
+    fabric_partitions: Final[FabricPartitions | None] = None  # the sets of GPUs that a claim can have; None: all sets
     troubled: Final[int] = 0  # mask of devices with a taint of effect None, and of unhealthy GPUs
     locality: Final[Locality | None] = None  # where the devices are; None: no two drivers have devices here
 
@@ -263,7 +263,7 @@ class NodeInfo:
         return (self.busy & self.inventory.packed).bit_count()
 
     @property
-    def in_part_use(self) -> int:
+    def partly_used(self) -> int:
         """Mask of the GPUs (device bits) of which a claim has a share."""
         found, pools = 0, self.allocated_state.pools
         if not any(use.shares for use in pools.values()):

@@ -1,4 +1,4 @@
-"""The placements that a replay compares: Berth as serve runs it, and two rules of kube-scheduler without Berth."""
+"""The placers that a replay compares: Berth as serve runs it, and two rules of kube-scheduler without Berth."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from extender.gangs.gang_problem import NO_ROOM
 from extender.policy import Policy
 from extender.replay.virtual_api import VirtualApi
 from extender.replay.virtual_scheduler import Offer, tally
-from extender.scheduling import Placement as Devices
-from extender.scheduling import PodRequirements, requirements_of
+from extender.scheduling import Placement, PodRequirements, requirements_of
 from extender.scheduling.requirements import ErrorStatus, Skip, UnschedulableAndUnresolvable
 from extender.serve import Decisions
 
@@ -26,7 +25,7 @@ Rule = Literal["berth", "first fit", "emptiest node"]
 
 
 @dataclass(frozen=True)
-class Placement:
+class Placer:
     """Who chooses nodes and devices. `policy` is Berth's; `name` is what the tables call it."""
 
     name: str
@@ -38,9 +37,9 @@ class Placement:
         return self.rule == "berth"
 
 
-def placement_of(rule: Rule, policy: Policy | None = None, name: str = "") -> Placement:
-    """A placement under its own name, or that of its rule."""
-    return Placement(name or ("Berth" if rule == "berth" else rule), rule, policy or Policy())
+def placer_of(rule: Rule, policy: Policy | None = None, name: str = "") -> Placer:
+    """A placer under its own name, or that of its rule."""
+    return Placer(name or ("Berth" if rule == "berth" else rule), rule, policy or Policy())
 
 
 class BerthPlacing:
@@ -59,17 +58,18 @@ class BerthPlacing:
             return Offer(error=answer.error)
         passed = list(names) if answer.passed is None else answer.passed
         if not passed:
-            return Offer(reasons=tally(answer.failed, names, self._nodes), lasting=self._is_lasting(pod))
+            code = self._gang_code(pod)
+            lasting = pod.membership is None or code in (*NO_ROOM, Code.GANG_NO_DOMAIN)
+            final = code is Code.GANG_NO_DOMAIN
+            return Offer(reasons=tally(answer.failed, names, self._nodes), lasting=lasting, is_final=final)
         if len(passed) == 1:
             return Offer({passed[0]: 0})
         return Offer(dict(self._decisions.prioritize(pod, passed)), most_allocated=True)  # as in scheduler-config/
 
-    def _is_lasting(self, pod: Pod) -> bool:
-        """Whether only free devices help. A gang may also wait for its turn, or for the end of a pause."""
-        if pod.membership is None:
-            return True
-        waiting = self._decisions.gangs.admission.get(pod.membership.key)
-        return waiting is not None and waiting.reason.code in (*NO_ROOM, Code.GANG_NO_DOMAIN)
+    def _gang_code(self, pod: Pod) -> Code | None:
+        """Why the gang of a pod waits: it may also wait for its turn, or for the end of a pause."""
+        waiting = self._decisions.gangs.admission.get(pod.membership.key) if pod.membership is not None else None
+        return waiting.reason.code if waiting is not None else None
 
     async def bind(self, pod: Pod, node: str) -> None:
         """See Placing.bind."""
@@ -129,7 +129,7 @@ class InTreePlacing:
             if solution is None:
                 raise NoDevices(f"node {node} has no devices for pod {pod.key}")
             shares = _shares(pod.key)
-            planned = Devices(solution, (), 0.0, 0.0).allocations(
+            planned = Placement(solution, (), 0.0, 0.0).allocations(
                 node_info, requirements, context, lambda: next(shares)
             )
             for claim, allocation in planned:
@@ -167,8 +167,8 @@ def _shares(key: ObjectKey) -> Iterator[str]:
         yield f"{key}/{number}"
 
 
-def placing_of(placement: Placement, decisions: Decisions, api: VirtualApi, nodes: int) -> BerthPlacing | InTreePlacing:
-    """What carries a placement out."""
-    if placement.is_berth:
+def placing_of(placer: Placer, decisions: Decisions, api: VirtualApi, nodes: int) -> BerthPlacing | InTreePlacing:
+    """What carries a placer out."""
+    if placer.is_berth:
         return BerthPlacing(decisions, nodes)
-    return InTreePlacing(decisions, api, placement.rule, nodes)
+    return InTreePlacing(decisions, api, placer.rule, nodes)

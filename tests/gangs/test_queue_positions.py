@@ -46,7 +46,7 @@ async def test_new_gangs_do_not_form_on_the_nodes_of_a_gang_that_waits(is_asked:
         assert await reasons(b, "second-0") == waits_for("large")
         if not is_asked:
             touches, now[0] = requeuer.touches, now[0] + 15.0
-            gangs.timers.on_set(0.0)
+            gangs.timers.on_earlier()
             await eventually(lambda: requeuer.touches > touches, "the large gang has lost its turn")
             assert await bind_all(b, await planned(b, "second-0", "second-1")) == ["", ""]
             return
@@ -77,7 +77,7 @@ def kept_from(queue: GangAdmission, group: GroupKey) -> dict[GroupKey, frozenset
     return {other: nodes for other, nodes in queue.occupied_for(group).items() if other != FIRST}
 
 
-def test_the_gang_that_waits_for_longest_has_the_turn_until_kube_scheduler_does_not_ask_for_15_seconds() -> None:
+def test_the_gang_that_waits_for_longest_comes_first_until_kube_scheduler_does_not_ask_for_15_seconds() -> None:
     now = [0.0]
     queue = AdmissionAlone(lambda: now[0])
     queue.forming[FIRST] = plan(FIRST, 2)
