@@ -35,9 +35,9 @@ _FREEABLE = tuple(code.text.partition("{")[0] for code in FREEABLE_CODES)
 class Offer:
     """The answer about a pod: scores by node, or the number of nodes for each reason; or an error.
 
-    `lasting`: it would be the same for any pod, or gang, of this shape until devices become free. `is_final`: also then,
-    as no node has the label that a gang needs. `most_allocated`: of nodes with equal scores kube-scheduler takes the
-    fullest.
+    `lasting`: it would be the same for any pod, or gang, of this shape until devices become free. `is_final`: also
+    then, as no node has the label that a gang needs. `most_allocated`: of nodes with equal scores kube-scheduler takes
+    the fullest.
     """
 
     scores: Mapping[str, int] = field(default_factory=dict)

@@ -8,8 +8,8 @@ import pytest
 
 from extender.base.berth_errors import WireError
 from extender.policy import Policy
-from extender.replay import Job, fleet_of, placement_of, run_replay
-from extender.replay.placements import Rule
+from extender.replay import Job, fleet_of, placer_of, run_replay
+from extender.replay.placers import Rule
 from extender.sandbox import DEVICE_CLASSES, MachineNode, carried_machines, machine_objects
 from extender.tune import AIMS, tune
 from tests.worlds.replay_worlds import replayed
@@ -56,7 +56,7 @@ def test_gpus_of_a_class_of_the_cluster_count_as_those_of_the_driver() -> None:
     asked = claim(exactly={**EIGHT, "deviceClassName": "team-gpus"})
     jobs = [Job(f"j{number}", number, 100, claim=asked) for number in range(3)]
     fleet = fleet_with_own_class(jobs)
-    found = run_replay(fleet, [*jobs, Job("end", 300, 1, cpu=1)], placement_of("berth"))
+    found = run_replay(fleet, [*jobs, Job("end", 300, 1, cpu=1)], placer_of("berth"))
     assert (round(found.allocated, 2), {size: count for size, (count, *_) in found.waits.items()}) == (
         1,
         {"no GPU": 1, "5-8": 3},
@@ -85,7 +85,7 @@ def test_parts_and_nics_and_devices_with_admin_access_are_no_gpus() -> None:
     jobs = [Job(name, 0, claim=claim(exactly=request)) for name, request in requests.items()]
     fleet = fleet_of([], [*objects, *classes])
     assert {one.name: one.pod_gpus for one in fleet.counted(jobs)} == {"whole": 1, "part": 0, "nic": 0, "admin": 0}
-    found = run_replay(fleet, [*jobs, Job("end", 100, 1, cpu=1)], placement_of("first fit"))
+    found = run_replay(fleet, [*jobs, Job("end", 100, 1, cpu=1)], placer_of("first fit"))
     assert found.allocated == pytest.approx(1 / 2)
     assert set(found.never) == {"admin"}, "the namespace of jobs does not allow it"
 
