@@ -58,18 +58,17 @@ class BerthPlacing:
             return Offer(error=answer.error)
         passed = list(names) if answer.passed is None else answer.passed
         if not passed:
-            code = self._gang_code(pod)
-            lasting = pod.membership is None or code in (*NO_ROOM, Code.GANG_NO_DOMAIN)
-            final = code is Code.GANG_NO_DOMAIN
-            return Offer(reasons=tally(answer.failed, names, self._nodes), lasting=lasting, is_final=final)
+            return Offer(reasons=tally(answer.failed, names, self._nodes), lasting=self._is_lasting(pod))
         if len(passed) == 1:
             return Offer({passed[0]: 0})
         return Offer(dict(self._decisions.prioritize(pod, passed)), most_allocated=True)  # as in scheduler-config/
 
-    def _gang_code(self, pod: Pod) -> Code | None:
-        """Why the gang of a pod waits: it may also wait for its turn, or for the end of a pause."""
-        waiting = self._decisions.gangs.admission.get(pod.membership.key) if pod.membership is not None else None
-        return waiting.reason.code if waiting is not None else None
+    def _is_lasting(self, pod: Pod) -> bool:
+        """Whether only free devices help. A gang may also wait for its turn, or for the end of a pause."""
+        if pod.membership is None:
+            return True
+        waiting = self._decisions.gangs.admission.get(pod.membership.key)
+        return waiting is not None and waiting.reason.code in (*NO_ROOM, Code.GANG_NO_DOMAIN)
 
     async def bind(self, pod: Pod, node: str) -> None:
         """See Placing.bind."""

@@ -35,16 +35,14 @@ _FREEABLE = tuple(code.text.partition("{")[0] for code in FREEABLE_CODES)
 class Offer:
     """The answer about a pod: scores by node, or the number of nodes for each reason; or an error.
 
-    `lasting`: it would be the same for any pod, or gang, of this shape until devices become free. `is_final`: also
-    then, as no node has the label that a gang needs. `most_allocated`: of nodes with equal scores kube-scheduler takes
-    the fullest.
+    `lasting`: it would be the same for any pod, or gang, of this shape until devices become free. `most_allocated`: of
+    nodes with equal scores kube-scheduler takes the fullest.
     """
 
     scores: Mapping[str, int] = field(default_factory=dict)
     reasons: Mapping[str, int] = field(default_factory=dict)
     error: str = ""
     lasting: bool = True
-    is_final: bool = False
     most_allocated: bool = False
 
 
@@ -91,7 +89,6 @@ class VirtualScheduler:
         self._due: list[tuple[tuple[int, int], Hashable]] = []  # classes, each with the place of its first pod
         self._is_due: set[Hashable] = set()
         self._refused: set[Hashable] = set()  # shapes that were rejected since devices became free
-        self._never: set[Hashable] = set()  # those that no free devices help
         self._wake = asyncio.Event()
         self._in_flight = 0  # binds
         self._node_of: dict[str, tuple[str, Amounts]] = {}  # UID of a pod that is or is being bound
@@ -122,9 +119,8 @@ class VirtualScheduler:
     def requeue(self) -> None:
         """Try all waiting pods: devices may have become free."""
         self._refused.clear()
-        for of, equals in self._classes.items():
-            if next(iter(equals.values())).shape not in self._never:
-                self._make_due(of)
+        for of in self._classes:
+            self._make_due(of)
 
     async def run(self) -> None:
         """Schedule pods until cancelled."""
@@ -191,8 +187,6 @@ class VirtualScheduler:
             waiting.reasons = {reason: count for reason, count in found.items() if count > 0}
         if offer.lasting:
             self._refused.add(waiting.shape)
-        if offer.is_final:
-            self._never.add(waiting.shape)
         if waiting.in_gang:
             counts = ", ".join(sorted(f"{number} {reason}" for reason, number in waiting.reasons.items()))
             text = f"0/{len(self._room.names)} nodes are available: {counts}."

@@ -157,6 +157,7 @@ def test_a_job_that_does_not_start_fails_the_run_with_its_reason(tmp_path: Path)
     assert berth_run_once(*words)[0] == 0
     code, out, _ = berth_run_once(*words, "--policy", str(policy))
     assert code == 1
+    assert "1 job arrives within 0 s;" in out
     assert "1 wait, 0 run, 0 ended" in out
     assert re.search("^gang waits: .*example.com/rack", out, re.MULTILINE)
 
