@@ -43,7 +43,7 @@ from extender.vendors import (
 )
 
 STATES = {"f": "free", "c": "closed", "h": "held", "u": "allocated", "s": "shared", "d": "drifting", "x": "unhealthy"}
-_CONDITIONS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")  # of taints; a cordon has one, too
+CONDITIONS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")  # of taints; a cordon has one, too
 _GROUPS = (
     ("zone", "topology.kubernetes.io/zone"),
     ("rack", "topology.kubernetes.io/rack"),
@@ -86,7 +86,7 @@ def shown_bits(node_info: NodeInfo) -> list[int]:
 
 def takes_no_pods(node: Node) -> bool:
     """Whether a node is cordoned, or not well."""
-    return any(taint.key.startswith(_CONDITIONS) for taint in node.taints)
+    return any(taint.key.startswith(CONDITIONS) for taint in node.taints)
 
 
 def closed_devices(node_info: NodeInfo) -> int:

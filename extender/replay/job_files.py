@@ -247,6 +247,18 @@ def _check_number(number: int, place: str) -> None:
         raise WireError(place, f"a replay takes at most {MAX_JOBS} jobs: cut the file, or take every n-th line")
 
 
+def job_problem(line: Json, classes: Container[str] | None, levels: Sequence[str]) -> str:
+    """Why a replay refuses a file with this line; '' if it does not.
+
+    `classes` are those of the fleet, None if they are not known, and `levels` those of the policy.
+    """
+    try:
+        job = _job(line, 1, "", JOB_FIELDS)
+    except WireError as error:
+        return error.problem
+    return (_unknown_class(job, classes) if classes is not None else "") or _unknown_level(job, [levels])
+
+
 # -- one job -------------------------------------------------------------------------------------------------------
 
 

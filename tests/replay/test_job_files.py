@@ -13,7 +13,8 @@ import yaml
 
 from extender.base.berth_errors import WireError
 from extender.policy import Policy
-from extender.replay import MAX_JOBS, Job, fleet_of, placer_of, read_jobs, run_replay
+from extender.replay import Job, fleet_of, placer_of, read_jobs, run_replay
+from extender.replay.job_files import MAX_JOBS
 from extender.replay.published_traces import TRACES, columns_of, read_nodes
 from extender.sandbox import parse_nodes
 from tests.worlds.process_starter import ROOT
