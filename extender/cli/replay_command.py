@@ -140,6 +140,7 @@ def named_fleet(nodes: str, snapshot: Path | None, jobs: Sequence[Job], *, is_em
     objects, notes = documents(snapshot) if snapshot is not None else (), Counter[str]()
     found = fleet_of(machines, emptied(objects, notes) if is_emptied else objects, jobs=jobs)
     if snapshot is not None:
+        found.unread(notes)
         _say_notes(snapshot, notes)
     return found
 
@@ -194,9 +195,19 @@ def _print(outcomes: Sequence[Outcome], large: LargeShape | None, file: JobFile)
     table_screen().print(table)
     if unknown := outcomes[0].unknown_links:
         say(f"{counted(unknown, 'node')}: what joins the GPUs is not known, so the rows of links leave out their pods")
+    if len({frozenset(one.started_jobs) for one in outcomes}) > 1:
+        only = "; only Berth keeps group_required and its like" if any(map(_has_demands, file.jobs)) else ""
+        say(f"not every job started in every column, so the columns are of different jobs{only}")
     for one in outcomes:
         for line in _never(one, file):
             say(f"{one.placement}: {line}")
+
+
+def _has_demands(job: Job) -> bool:
+    """Whether a job has annotations of Berth without which more nodes would do."""
+    near = job.group_required or job.group_topology == "required"
+    links = (one.topology == "required" or one.min_bandwidth_gbps or one.expected_memory for one in job.templates)
+    return bool(near or any(links))
 
 
 def _never(one: Outcome, file: JobFile) -> Iterator[str]:
