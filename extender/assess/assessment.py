@@ -23,6 +23,7 @@ from extender.base.text_limits import counted
 from extender.console import to_json
 from extender.policy import Policy
 from extender.topology.link_knowledge import Links
+from extender.vendors.level_labels import FoundLevels, found_levels
 
 _OF_NODES = ("free", "closed", "stranded", "largest_set")
 _OF_CLAIMS = (*_OF_NODES, "allocated", "shared")
@@ -58,6 +59,7 @@ class Assessment:
     policy: str = ""  # where the policy is from; '': the default
     cluster: str = ""  # that was read; '': files were
     verdict: Verdict = _NO_VERDICT
+    found_levels: FoundLevels | None = None  # of the nodes, in place of the levels of the policy
 
     @property
     def knows_claims(self) -> bool:
@@ -78,6 +80,7 @@ class Assessment:
         for one in found["fleet"]["products"]:
             one.update({} if one["counted"] else dict.fromkeys(hidden))
         found["bandwidth"]["share"] = self.bandwidth.share
+        found["found_levels"] = self.found_levels._asdict() if self.found_levels is not None else None
         found["sets"] = [
             {**to_json(one), "gpus": members(one.gpus), **({} if one.is_measured else dict.fromkeys(_OF_LINKS))}
             for one in self.sets
@@ -91,9 +94,12 @@ def assess(
 ) -> Assessment:
     """Assess a cluster under a policy. `source` says where that is from, unless it is the default one.
 
-    `cluster` names the cluster, unless files were read.
+    `cluster` names the cluster, unless files were read. If the policy names none of the levels that nodes have, the
+    assessment is that of a policy that does.
     """
     snapshot = reading.cache.snapshot()
+    if (levels_of_nodes := _found_levels(reading, snapshot, policy)) is not None:
+        policy = policy.model_copy(update={"group_levels": levels_of_nodes.levels})
     unread = unread_of(reading, snapshot)
     sets = pod_sets(reading, snapshot)
     halves = {group_of(pod) for pod in reading.pods if pod.uid in unread.pods}
@@ -130,12 +136,19 @@ def assess(
         frozenset(reading.unread),
         source,
         cluster,
+        found_levels=levels_of_nodes,
     )
     if replays:
         found.replay = replayed_pods(reading, snapshot, sets, gangs, policy, unread.nodes)
     found.verdict = verdict_of(found.replay, found.bandwidth, found.plugin_several, found.waiting)
     found.unknown = list(_unknown(found, reading, snapshot))
     return found
+
+
+def _found_levels(reading: ClusterReading, snapshot: Snapshot, policy: Policy) -> FoundLevels | None:
+    infos = snapshot.node_infos
+    labels = (one.node.labels for name, one in infos.items() if one.fabric is not None or name in reading.offered)
+    return found_levels(labels, policy.group_levels)
 
 
 def _worst_first(one: PodSet) -> tuple[bool, float, str]:

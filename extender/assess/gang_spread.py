@@ -34,6 +34,11 @@ class GangSpread:
     fewest: int  # domains of this level that have so many GPUs of the product, if all were free
     uids: frozenset[str]
 
+    @property
+    def may_be_near(self) -> bool:
+        """Whether it is not known how near its nodes are: no label says it."""
+        return self.level == NODE and self.nodes > 1
+
 
 class _Share(NamedTuple):
     """GPUs of one product that a pod has on its node."""

@@ -53,6 +53,7 @@ class Replayed:
     jobs: int = 0
     left_out: int = 0  # pods on these nodes that cannot be replayed
     wide_gangs: int = 0  # gangs over more domains than they need that are not replayed: some pods are on other nodes
+    unlevelled_gangs: int = 0  # gangs on several nodes of which no label says how near they are
     rows: list[Figures] = field(default_factory=list)
     problem: str = ""
     of_plugin: bool = False  # the pods are those of a device plugin
@@ -90,6 +91,7 @@ def replayed_pods(
     chosen = choice.chosen
     today = [one for one in sets if one.uid in chosen and one.is_measured]
     inside = [one for one in gangs if one.uids <= chosen]
+    found.unlevelled_gangs = sum(one.may_be_near for one in gangs)
     found.wide_gangs = sum(one.domains > one.fewest and not one.uids <= chosen for one in gangs)
     pairs = [(one.near, one.pairs) for one in sets if one.uid in chosen and one.pairs]
     nics = sum(near for near, _ in pairs) / sum(count for _, count in pairs) if pairs else None

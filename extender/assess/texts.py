@@ -60,8 +60,19 @@ def headline(found: Assessment) -> Iterator[str]:
     spread = [one for one in found.gangs if one.domains > one.fewest]
     if found.gangs:
         yield f"Gangs that spread over more domains than they need: {len(spread)} of {len(found.gangs)}."
+    if unlevelled := sum(one.may_be_near for one in found.gangs):
+        yield (
+            f"It is not known how near to each other the nodes of {counted(unlevelled, 'gang')} are: they have no "
+            "label of group_levels. Label nodes with their racks, and name the labels in group_levels of the policy."
+        )
     if found.policy:
         yield f"Berth's decisions are those of the policy of {found.policy}."
+    if found.found_levels is not None:
+        yield (
+            f"Nodes have labels of {found.found_levels.setter} that say how near they are, and group_levels of the "
+            "policy names none of these. This is what Berth would do with this line in its policy:"
+        )
+        yield found.found_levels.line
 
 
 def _in_parts(parts: Sequence[ProductState]) -> str:

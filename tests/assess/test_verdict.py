@@ -157,7 +157,7 @@ TODAY, FIRST_FIT = figures("today", 20, 5, 0.5, 2.0), figures("first fit", 20, 4
     ids=["better and worse", "worse", "a difference that is not shown"],
 )
 def test_what_is_worse_with_berth_is_told(berths: Figures, helps: bool, text: str) -> None:
-    replay = Replayed(4, 8, 30, 20, 2, 0, [TODAY, berths, FIRST_FIT])
+    replay = Replayed(4, 8, 30, 20, 2, rows=[TODAY, berths, FIRST_FIT])
     found = verdict_of(replay, Bandwidth(10, 10, 5, 900.0, 1000.0), 0, ())
     assert (found.helps, text in found.sentences[0]) == (helps, True), found.sentences
 
