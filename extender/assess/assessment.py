@@ -8,10 +8,11 @@ from itertools import chain
 
 from extender.allocation import Snapshot
 from extender.api.fields import Json
+from extender.api.foreign_gangs import FOREIGN_GANGS
 from extender.api.gpu_topology import Graph
 from extender.assess.cluster_reading import ClusterReading
 from extender.assess.fleet_state import FleetState, NodeFacts, fleet_state, plugin_requests
-from extender.assess.gang_spread import GangSpread, gang_spreads, group_of
+from extender.assess.gang_spread import GangSpread, gang_key, gang_spreads
 from extender.assess.pod_jobs import has_admin_access
 from extender.assess.pod_sets import Bandwidth, PodSet, bandwidth_of, pod_sets, users_by_node
 from extender.assess.replayed_pods import Replayed, replayed_pods
@@ -102,8 +103,8 @@ def assess(
         policy = policy.model_copy(update={"group_levels": levels_of_nodes.levels})
     unread = unread_of(reading, snapshot)
     sets = pod_sets(reading, snapshot)
-    halves = {group_of(pod) for pod in reading.pods if pod.uid in unread.pods}
-    complete = (pod for pod in reading.pods if group_of(pod) not in halves)
+    halves = {gang_key(pod, reading) for pod in reading.pods if pod.uid in unread.pods}
+    complete = (pod for pod in reading.pods if gang_key(pod, reading) not in halves)
     levels = policy.group_levels
     gangs = gang_spreads(complete, sets, reading, snapshot, levels) if "Node" not in reading.unread else []
     spread = frozenset(chain.from_iterable(one.uids for one in gangs if one.nodes > 1))
@@ -191,11 +192,15 @@ def _unknown(found: Assessment, reading: ClusterReading, snapshot: Snapshot) -> 
         yield f"{counted(shared, 'claim is', 'claims are')} shared by several pods, which are not replayed."
     if admin := sum(map(has_admin_access, reading.cache.store.claims.values())):
         yield f"{counted(admin, 'claim has', 'claims have')} admin access: pods that watch devices are not replayed."
-    of_jobs = {pod.uid for pod in reading.pods if pod.jobs}
+    as_groups = "here, in the replay and in --jobs their running pods are a gang, as if they had berth.dev/group"
+    if others := [one.source for one in found.gangs if one.source in FOREIGN_GANGS]:
+        named = counted(len(others), "gang is named by", "gangs are named by")
+        yield f"{named} {', '.join(sorted(set(others)))} alone, which Berth does not read: {as_groups}."
+    of_jobs = {pod.uid for pod in reading.pods if pod.jobs and pod.uid not in reading.foreign_gangs}
     if jobs := sum(not one.uids.isdisjoint(of_jobs) for one in found.gangs):
         yield (
             f"{counted(jobs, 'gang is a Job, JobSet or the like', 'gangs are Jobs, JobSets or the like')} without a "
-            "group: here, in the replay and in --jobs their running pods are a gang, as if they had berth.dev/group."
+            f"group: {as_groups}."
         )
     if any(one.fits for one in found.waiting):
         yield f"Whether waiting pods fit is said without regard to {NOT_LOOKED_AT}."

@@ -11,6 +11,7 @@ from itertools import islice
 
 from extender.allocation import Features
 from extender.api.fields import Json, get, inner, need, string_map
+from extender.api.foreign_gangs import ForeignGang, foreign_gang
 from extender.api.nodes import resource_units
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import GROUP_OBJECTS, group_policy_of, minimum_of
@@ -60,6 +61,7 @@ class ClusterReading:
     kinds: set[str] = field(default_factory=set)
     unread: set[str] = field(default_factory=set)  # kinds of which it is not known what the cluster has
     is_live: bool = False  # whether an object that is not there does not exist
+    foreign_gangs: dict[str, ForeignGang] = field(default_factory=dict)  # by UID of the pods with devices
     unread_on: set[str] = field(default_factory=set)  # nodes with a pod that cannot be read
     alone_on: list[str] = field(default_factory=list)  # nodes that slices name, and that were not read
     shared_on: set[str] = field(default_factory=set)  # nodes whose device plugin offers no whole GPUs
@@ -240,6 +242,8 @@ class _Reader:
         if pod.concerns_berth:
             found.requests[pod.uid] = obj
             (found.ended if pod.ended else found.pods).append(pod)
+            if gang := foreign_gang(inner(obj, "metadata", "")):
+                found.foreign_gangs[pod.uid] = gang
 
     def finish(self) -> None:
         """Without any Node object, the nodes are those that slices name."""

@@ -184,19 +184,21 @@ class _Choice:
         """A job for each pod that is in no gang, and for each gang, by age."""
         pods = list[tuple[Pod, Job]]()
         groups_elsewhere = {
-            gang_of(pod) for pod in self._reading.pods if pod.node_name and pod.node_name not in self._nodes
+            gang_of(pod, self._reading)
+            for pod in self._reading.pods
+            if pod.node_name and pod.node_name not in self._nodes
         }
         for pod in by_age(self._reading.pods):
             if pod.node_name not in self._nodes or pod.deleting:
                 continue
-            group = gang_of(pod)
+            group = gang_of(pod, self._reading)
             job = self._job(pod) if group is None or group not in groups_elsewhere else None
             if job is None:
                 self.left_out += 1
                 continue
             pods.append((pod, job))
         self.chosen = {pod.uid for pod, _ in pods}
-        jobs = (gang_job(job for _, job in members) for members in by_gang(pods))
+        jobs = (gang_job(job for _, job in members) for members in by_gang(pods, self._reading))
         return [replace(job, name=f"job-{number}", arrival=float(number)) for number, job in enumerate(jobs)]
 
     def _job(self, pod: Pod) -> Job | None:
