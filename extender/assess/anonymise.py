@@ -41,6 +41,7 @@ from extender.assess.known_texts import (
     DEVICES,
     DOMAINS,
     EXPRESSION,
+    GATES,
     GRAPHS,
     NUMBERS,
     SPOKEN,
@@ -557,7 +558,7 @@ _POD = {
         "nodeName": _NODE,
         "schedulerName": _Names.scheduler,
         "schedulingGroup": {"podGroupName": _GROUP},
-        "schedulingGates": [lambda _, __: {"name": "gate"}],
+        "schedulingGates": [{"name": lambda _, name: name if name in GATES else "gate"}],
     },
     "status": {
         **_kept("phase", "startTime"),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
 from extender.allocation import Snapshot
-from extender.api.fields import Json
+from extender.api.fields import Json, inner
 from extender.api.foreign_gangs import FOREIGN_GANGS
 from extender.api.gpu_topology import Graph
 from extender.assess.cluster_reading import ClusterReading
@@ -60,6 +61,7 @@ class Assessment:
     policy: str = ""  # where the policy is from; '': the default
     cluster: str = ""  # that was read; '': files were
     verdict: Verdict = _NO_VERDICT
+    gated: dict[str, int] = field(default_factory=dict)  # pods by their scheduling gates
     found_levels: FoundLevels | None = None  # of the nodes, in place of the levels of the policy
 
     @property
@@ -137,6 +139,7 @@ def assess(
         frozenset(reading.unread),
         source,
         cluster,
+        gated=_gated(reading),
         found_levels=levels_of_nodes,
     )
     if replays:
@@ -150,6 +153,16 @@ def _found_levels(reading: ClusterReading, snapshot: Snapshot, policy: Policy) -
     infos = snapshot.node_infos
     labels = (one.node.labels for name, one in infos.items() if one.fabric is not None or name in reading.offered)
     return found_levels(labels, policy.group_levels)
+
+
+def _gated(reading: ClusterReading) -> dict[str, int]:
+    """How many pods with devices have which scheduling gates. No scheduler looks at these pods."""
+    found = Counter[str]()
+    for pod in reading.pods:
+        if pod.gated and pod.may_need_devices and not pod.deleting:
+            gates = inner(reading.requests[pod.uid], "spec", "")["schedulingGates"]
+            found[", ".join(str(one.get("name")) for one in gates if isinstance(one, dict))] += 1
+    return dict(found.most_common())
 
 
 def _worst_first(one: PodSet) -> tuple[bool, float, str]:

@@ -35,7 +35,7 @@ NEEDED = {
 }
 """The six kinds, each with what its lack means."""
 BUDGET = "PodDisruptionBudget"  # of which berth defrag asks
-_MEANS = {BUDGET: NO_BUDGETS}
+_MEANS = {BUDGET: NO_BUDGETS, "Namespace": "which pods may have admin access is not known"}
 _OF_GROUPS = "what it says of waiting groups is not known"
 _OPTIONAL_IN_FILES = ("DeviceTaintRule", "ResourceClaim")  # a cluster may well have none
 _REPLAYED = ("Node", "ResourceSlice", "DeviceClass", "DeviceTaintRule")
@@ -92,13 +92,13 @@ def reading_of(
         problems = "; ".join(one_line(text, 256) for text in (*refused.values(), *found.unreadable[:1]))
         why = f": {problems}" if problems else ": `berth assess --save FILE` makes such a file"
         raise WireError(where, f"has no Node and no ResourceSlice{why}")
-    for kind in (*NEEDED, *(kind for kind in refused if kind not in NEEDED)):
+    found.unread.update(refused)
+    for kind in (*NEEDED, *(kind for kind in refused if kind not in NEEDED and _is_needed(kind, found))):
         meaning = NEEDED.get(kind) or _MEANS.get(kind, _OF_GROUPS)
         if kind in refused:
             found.lacking.append(f"{several(kind)} could not be listed ({one_line(refused[kind], 256)}): {meaning}")
         elif kind not in found.kinds and kind not in _OPTIONAL_IN_FILES:
             found.lacking.append(f"there is no {kind}: {meaning}")
-    found.unread.update(refused)
     if not is_live:
         _add_unread(found)
     return found
@@ -122,6 +122,16 @@ def unread_group(pod: Pod, reading: ClusterReading) -> str:
         return ""
     kind = next((one.kind for one in GROUP_OBJECTS if one.source is of.key.source), "")
     return "" if reading.is_live and kind not in reading.unread else kind
+
+
+def _is_needed(kind: str, found: ClusterReading) -> bool:
+    """Whether anything that was read depends on a kind that is not one of the six."""
+    store = found.cache.store
+    if kind == "Namespace":
+        specs = (claim.spec.requests for claim in store.claims.values())
+        return any(option.admin_access for requests in specs for one in requests for option in one.alternatives)
+    is_parent = kind == "CompositePodGroup" and any(one.parent for one in store.group_policies.values())
+    return kind == BUDGET or is_parent or any(unread_group(pod, found) == kind for pod in found.pods)
 
 
 def _add_unread(found: ClusterReading) -> None:

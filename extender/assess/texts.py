@@ -21,6 +21,9 @@ HEADS = {
 }
 
 
+_MAX_GATES = 3  # that are named
+
+
 def headline(found: Assessment) -> Iterator[str]:
     """The answer in a few sentences."""
     if found.cluster:
@@ -65,6 +68,9 @@ def headline(found: Assessment) -> Iterator[str]:
             f"It is not known how near to each other the nodes of {counted(unlevelled, 'gang')} are: they have no "
             "label of group_levels. Label nodes with their racks, and name the labels in group_levels of the policy."
         )
+    for gates, pods in list(found.gated.items())[:_MAX_GATES]:
+        which = counted(pods, "more pod waits", "more pods wait")
+        yield f"{which} behind a scheduling gate ({gates}): no scheduler looks at them until it is removed."
     if found.policy:
         yield f"Berth's decisions are those of the policy of {found.policy}."
     if found.found_levels is not None:

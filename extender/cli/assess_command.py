@@ -86,6 +86,7 @@ def assess_command(
         _write_jobs(jobs_file, reading_of(saved, refused, where, is_live=is_live) if anonymise else reading)
     with Screen(stderr=True).status("assessing"):
         found = assess(reading, used.policy, used.source, where if is_live else "", replays=replay)
+    found.unknown += [used.unread] if used.unread else []
     if html is not None:
         write_file(html, html_page(found).encode())
     _print(found, output, every_row=every_row)
