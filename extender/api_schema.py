@@ -38,6 +38,7 @@ _TEXT_MAPS = ("labels", "annotations", "nodeSelector", "matchLabels")
 _IDENTIFIER = re.compile(r"(?=.{1,32}\Z)[A-Za-z_]\w*", re.ASCII)
 _MODES = ("All", "ExactCount")
 _OPERATORS, _EFFECTS = ("Equal", "Exists"), ("NoExecute", "NoSchedule", "None")
+_OF_NODES = ("DoesNotExist", "Exists", "Gt", "In", "Lt", "NotIn")
 _NODES = ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
 # The most items of a list.
 _MAX_ITEMS = {
@@ -150,6 +151,20 @@ def claim_faults(obj: Json) -> Iterator[FieldFault]:
     for config, where in objects(devices, "config", path):
         yield from _of_config(config, where)
         yield from _of_references(config, known, where)
+
+
+def node_term_faults(affinity: Json, path: str) -> Iterator[FieldFault]:
+    """Yield the operators in a pod's affinity that kube-apiserver refuses. Raises WireError for a wrong type."""
+    of_nodes, where = get(affinity, "nodeAffinity", dict, path, {}), f"{path}.nodeAffinity"
+    required, preferred = (f"{one}DuringSchedulingIgnoredDuringExecution" for one in ("required", "preferred"))
+    selector = get(of_nodes, required, dict, where, {})
+    terms = list(objects(selector, "nodeSelectorTerms", f"{where}.{required}"))
+    for one, at in objects(of_nodes, preferred, where):
+        terms.append((get(one, "preference", dict, at, {}), f"{at}.preference"))
+    for term, at in terms:
+        for field in ("matchExpressions", "matchFields"):
+            for requirement, place in objects(term, field, at):
+                yield from _one_of(requirement.get("operator"), _OF_NODES, f"{place}.operator")
 
 
 def rule_faults(obj: Json) -> Iterator[FieldFault]:

@@ -138,8 +138,8 @@ class Policy(_Strict):
         0.1,
         ge=0.005,
         le=2,
-        description="seconds that a call, and the calls of a namespace in a second, may evaluate claims; "
-        "the rest is queued",
+        description="seconds that a call, and beside others the calls of a namespace in a second, may evaluate "
+        "claims; the rest is queued",
     )
     drift: Drift = Field(
         "penalise",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from extender.api.fields import Json, inner, many, quantity, string
+from extender.api.fields import Json, amount, inner, many, string
 from extender.api.quantity import NANO
 from extender.base.berth_errors import WireError
 
@@ -58,9 +58,9 @@ def _of_containers(name: str, init: Iterable[tuple[Json, bool]], containers: Ite
     """
     most = sidecars = 0
     for asked, is_sidecar in init:
-        amount = _amount_of(asked, name)
-        most = max(most, sidecars + amount)
-        sidecars += amount if is_sidecar else 0
+        own = _amount_of(asked, name)
+        most = max(most, sidecars + own)
+        sidecars += own if is_sidecar else 0
     return max(most, sidecars + sum(_amount_of(asked, name) for asked in containers))
 
 
@@ -88,7 +88,7 @@ def readable_cpu(amounts_of: Callable[[Json], Amounts], obj: Json) -> int:
 
 
 def _amount(value: object, name: str) -> int:
-    return quantity(value, name).nanos * _FACTORS[name] // NANO
+    return amount(value, name).nanos * _FACTORS[name] // NANO
 
 
 def _amount_of(amounts: Json, name: str) -> int:

@@ -34,6 +34,7 @@ from extender.api.pod_groups import (
     name_on_claims,
 )
 from extender.api.resource_claims import EXTENDED_CLAIM_ANNOTATION
+from extender.assess.fleet_state import GKE_PRODUCT
 from extender.assess.known_texts import (
     AMOUNTS,
     ATTRIBUTES,
@@ -65,7 +66,8 @@ _TOPOLOGY = {
     "topology.kubernetes.io/region",
 }
 _KINDS = {"accelerator.topograph.run/domain": "accelerator"}  # of names, where the end of the label is another kind
-_PRODUCTS = set(PLUGIN_RESOURCES.values()) - {""}
+_PRODUCTS = {*PLUGIN_RESOURCES.values(), GKE_PRODUCT} - {""}
+_OF_GKE = re.compile("nvidia(-(tesla|mega|rtx|pro|[a-z]{1,2}[0-9]{1,4}|[0-9]{1,4}(gb)?))+")  # its names of products
 _GROUPS = {LWS_NAME, *(source.value for source in GroupSource), *SUBGROUP_NAMES, *FOREIGN_GANGS}
 _LEVELS = {
     *OWN_TOPOLOGY,
@@ -290,6 +292,8 @@ class _Names:
 
     def _product(self, text: str) -> str:
         """A product, with the end that says of which part of its GPUs the plugin speaks."""
+        if _OF_GKE.fullmatch(text):
+            return self._keep(text)
         part = PARTITION_SUFFIX.search(text)
         return self._keep(self._spoken(text[: part.start()]) + part.group()) if part else self._spoken(text)
 

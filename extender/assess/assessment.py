@@ -165,9 +165,14 @@ def _gated(reading: ClusterReading) -> dict[str, int]:
     return dict(found.most_common())
 
 
-def _worst_first(one: PodSet) -> tuple[bool, float, str]:
-    """Those with the smallest share of the best bandwidth first, those that are not known last."""
-    return not one.is_measured, one.gbps / one.best_gbps if one.best_gbps else 1.0, one.pod
+def _worst_first(one: PodSet) -> tuple[bool, float, float, str]:
+    """Those that have the smallest share of what they could have first: of bandwidth, or of near NICs.
+
+    Those of which neither is known are last.
+    """
+    gbps = one.gbps / one.best_gbps if one.is_measured and one.best_gbps else 1.0
+    near = one.near / one.pairs if one.pairs else 1.0
+    return not (one.is_measured or one.pairs), min(gbps, near), max(gbps, near), one.pod
 
 
 def _graphs(sets: Sequence[PodSet], snapshot: Snapshot) -> dict[str, Graph]:

@@ -210,11 +210,15 @@ def _counted(reading: ClusterReading, snapshot: Snapshot) -> list[ProductState]:
     return [found[name] for name in sorted(found)]
 
 
+GKE_PRODUCT = "cloud.google.com/gke-accelerator"  # a label of nodes on which gpu-feature-discovery may not run
+
+
 def plugin_product(resource: str, node: str, snapshot: Snapshot) -> str:
     """The product of the GPUs that a node offers as a resource of a device plugin."""
     node_info = snapshot.node_infos.get(node)
     labels = node_info.node.labels if node_info is not None else {}
-    return f"{labels.get(PLUGIN_RESOURCES[resource], resource)} (device plugin)"
+    label = next((one for one in (PLUGIN_RESOURCES[resource], GKE_PRODUCT) if labels.get(one)), "")
+    return f"{labels.get(label, resource)} (device plugin)"
 
 
 def plugin_requests(pod: Pod) -> Counter[str]:

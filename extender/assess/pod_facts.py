@@ -16,7 +16,7 @@ from extender.api.pod_amounts import Amounts, allocatable_of, requests_of
 from extender.api.pod_groups import JOB_KINDS
 from extender.api.pods import Pod, decode_pod
 from extender.assess.cluster_reading import BUDGET, ClusterReading
-from extender.base.text_limits import counted
+from extender.base.text_limits import counted, shown
 from extender.cache import ClusterCache
 
 SKEW = timedelta(minutes=6)  # of clocks: less than what GPU-hours are rounded to
@@ -145,6 +145,35 @@ def future_starts(facts: ClusterFacts, now: datetime) -> str:
     one, named = len(late) == 1, ", ".join(late[:_MAX_NAMED]) + (", …" if len(late) > _MAX_NAMED else "")
     starts = f"the start of {counted(len(late), 'pod')} is in the future, {'its' if one else 'their'}"
     return f"{starts} GPU-hours count as 0: {named}" if late else ""
+
+
+def clock_faults(reading: ClusterReading, now: datetime) -> str:
+    """What is said of times of pods with devices that cannot be right; '' without any."""
+    found = []
+    for obj in reading.requests.values():
+        metadata, start = inner(obj, "metadata", ""), inner(obj, "status", "").get("startTime")
+        if fault := _clock_fault(metadata.get("creationTimestamp"), start, now):
+            found.append((f"{metadata.get('namespace')}/{metadata.get('name')}", fault))
+    if not found:
+        return ""
+    name, fault = min(found)
+    more = f", and those of {counted(len(found) - 1, 'other pod')} cannot, either" if len(found) > 1 else ""
+    return f"the times of pod {name} cannot be right: {fault}{more}: how old pods are may be wrong"
+
+
+def _clock_fault(created: object, started: object, now: datetime) -> str:
+    """The first field of these two that cannot be right, and why; '' if both can."""
+    times = {"metadata.creationTimestamp": created, "status.startTime": started}
+    read = {name: time_of(text) for name, text in times.items()}
+    for name, text in times.items():
+        found = read[name]
+        if text and found is None:
+            return f"{name} is no time: {shown(text)}"
+        if found is not None and found > now + SKEW:
+            return f"{name} is in the future: {text}"
+    first, second = read.values()
+    is_reversed = first is not None and second is not None and second < first - SKEW
+    return f"status.startTime is before the creation: {started}" if is_reversed else ""
 
 
 def _times(reading: ClusterReading) -> Iterator[datetime]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,7 +26,7 @@ from extender.assess.cluster_reading import ClusterReading, claims_of
 from extender.assess.fleet_state import plugin_requests
 from extender.assess.gang_spread import gang_key
 from extender.assess.pod_facts import SKEW, time_of
-from extender.replay import SPEC_FIELDS, Job, cel_text
+from extender.replay import SPEC_FIELDS, Job, cel_text, job_problem
 from extender.replay.emptied_nodes import DRIVER_OF_PLUGIN, WHOLE_PLUGIN, may_ask_for
 from extender.replay.published_traces import plain_name
 from extender.vendors import GPU, PLUGIN_RESOURCES, driver_of
@@ -171,6 +171,9 @@ def _changes(pod: Pod, obj: Json, snapshot: Snapshot, now: datetime.datetime) ->
         yield "no creation time that can be read, so the job arrives with the first one"
     if created is not None and created > now + SKEW:
         yield "a creation in the future, which counts as now"
+    started = time_of(inner(obj, "status", "").get("startTime"))
+    if created is not None and started is not None and started < created - SKEW:
+        yield "a start before the creation, with which the job arrives"
     if pod.ended and _ran_seconds(obj) is None:
         yield "no end after the start, so the job counts as 1 s"
     for resource in _other_resources(pod, obj):
@@ -239,11 +242,12 @@ class JobLines:
 
     lines: list[Json]
     left_out: int = 0  # pods that cannot be jobs
-    lost: Counter[str] = field(default_factory=Counter)  # what of pods is not as in the cluster, to their number
+    refused: Counter[str] = field(default_factory=Counter)  # why a replay refuses jobs, to the number of their pods
+    lost: dict[str, list[str]] = field(default_factory=dict)  # what is not as in the cluster, to the names of its pods
 
 
-def job_lines(reading: ClusterReading, snapshot: Snapshot, now: datetime.datetime) -> JobLines:
-    """The pods with devices as lines of a file of jobs.
+def job_lines(reading: ClusterReading, snapshot: Snapshot, now: datetime.datetime, levels: Sequence[str]) -> JobLines:
+    """The pods with devices as lines of a file of jobs, for replays with these group levels.
 
     A job arrives when its first pod was created, at the latest now. It has an end if all of its pods have ended.
     """
@@ -256,7 +260,7 @@ def job_lines(reading: ClusterReading, snapshot: Snapshot, now: datetime.datetim
             found.left_out += 1
             continue
         pods.append((pod, job))
-        found.lost.update(_changes(pod, reading.requests[pod.uid], snapshot, now))
+    known = {*snapshot.classes, *DRIVER_OF_PLUGIN.values()} if "DeviceClass" not in reading.unread else None
     times = {pod.uid: _times(reading.requests[pod.uid], now.timestamp()) for pod, _ in pods}
     first = min((arrival for arrival, _ in times.values() if arrival is not None), default=0.0)
     for number, members in enumerate(by_gang(pods, reading), 1):
@@ -264,7 +268,14 @@ def job_lines(reading: ClusterReading, snapshot: Snapshot, now: datetime.datetim
         arrival = min((at for one, _ in members if (at := times[one.uid][0]) is not None), default=first)
         seconds = max(times[one.uid][1] for one, _ in members)
         name = f"{plain_name(f'{key.namespace}-{key.name}')}-{number}"
-        found.lines.append(replace(job, name=name, arrival=arrival - first, duration=seconds).line())
+        line = replace(job, name=name, arrival=arrival - first, duration=seconds).line()
+        if problem := job_problem(line, known, levels):
+            found.refused[problem] += len(members)
+            continue
+        found.lines.append(line)
+        for pod, _ in members:
+            for what in _changes(pod, reading.requests[pod.uid], snapshot, now):
+                found.lost.setdefault(what, []).append(str(pod.key))
     found.lines.sort(key=lambda line: line["arrival"])
     return found
 

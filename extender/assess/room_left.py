@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 
 from extender.allocation import Snapshot
@@ -16,6 +16,7 @@ from extender.assess.fleet_state import extended_requests
 from extender.assess.pod_facts import ClusterFacts, facts_of
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted
+from extender.explain.excluded_nodes import excluded_nodes, kept_from
 from extender.explain.fleet_rows import takes_no_pods
 from extender.replay.emptied_nodes import WHOLE_PLUGIN
 from extender.scheduling import may_run
@@ -57,6 +58,10 @@ class RoomLeft:
             or any(self._extended[node][name] < asked[name] for name in needed | (asked.keys() & info.node.allocatable))
         )
 
+    def usable(self, pod: Pod, names: Iterable[str]) -> list[str]:
+        """Those of the nodes that a pod may use by node selector, affinity, taints and cordons."""
+        return [name for name in sorted(names) if may_run(pod, self._infos[name].node)]
+
     def reason(self, pod: Pod) -> tuple[bool, str]:
         """(whether it fits, why it waits) for a pod of device plugins alone."""
         asked = extended_requests(pod)
@@ -68,22 +73,28 @@ class RoomLeft:
         if not names:
             return False, self.lacking(pod) or "no node has enough left of all that it requests"
         enough = f"{counted(len(names), 'node has', 'nodes have')} enough GPUs left"
-        usable = [one for one in names if may_run(pod, self._infos[one].node)]
+        usable, wants = self.usable(pod, names), amounts_of(pod, self._reading)
         if not usable:
-            return False, f"{enough}: its node selector or affinity, taints or cordons keep it from there"
-        wants = amounts_of(pod, self._reading)
+            best = [one for one in names if self._has(one, wants)] or names
+            return False, f"{enough}: {kept_from(excluded_nodes(pod, {one: self._infos[one] for one in best}))}"
         free = [one for one in usable if self._has(one, wants)]
         if not free:
             return False, f"{enough}, but those that it may use have too little CPU, memory or room for pods left"
         return True, f"by GPUs, CPU, memory, selectors and taints it fits on {free[0]}"
 
-    def lacking(self, pod: Pod) -> str:
-        """Of what no node has enough for a pod; '' if some node has enough of each thing."""
-        names = [name for name, info in self._infos.items() if not takes_no_pods(info.node)] or list(self._infos)
+    def lacking(self, pod: Pod, among: Collection[str] = ()) -> str:
+        """Of what no node has enough for a pod; '' if some node has enough of each thing.
+
+        With `among`, only these nodes count.
+        """
+        names = list(among) or [name for name, info in self._infos.items() if not takes_no_pods(info.node)]
+        names = names or list(self._infos)
         wants, left = amounts_of(pod, self._reading), [(self.left.get(name, NO_LIMIT), name) for name in names]
         parts = list[str]()
         for name, amount in extended_requests(pod).items():
-            parts += self._lacking(name, amount, names) if not self._is_provided(name) else ()
+            is_of_plugin = all(name in self._infos[node].node.allocatable for node in among) if among else False
+            if is_of_plugin or not self._is_provided(name):
+                parts += self._lacking(name, amount, names, "of them" if among else "nodes")
         for asked, unit, rows in (
             (wants.cpu / 1000, "CPUs", [(one.cpu / 1000, name) for one, name in left]),
             (wants.ram / 2**30, "GiB of memory", [(one.ram / 2**30, name) for one, name in left]),
@@ -93,7 +104,7 @@ class RoomLeft:
                 parts.append(f"it requests {asked:.4g} {unit}; {node} has the most left, {max(most, 0):.4g}")
         return "; ".join(parts)
 
-    def _lacking(self, resource: str, amount: int, names: Iterable[str]) -> Iterator[str]:
+    def _lacking(self, resource: str, amount: int, names: Iterable[str], of: str) -> Iterator[str]:
         left = [(self._extended[node][resource], node) for node in names if self._offers(node, resource)]
         most, node = max(left, default=(0, ""))
         if not left:
@@ -101,7 +112,7 @@ class RoomLeft:
             yield f"no node offers {resource}{whole}"
         elif most < amount:
             total = sum(max(free, 0) for free, _ in left)
-            yield f"it requests {amount} {resource}; {node} has the most left, {max(most, 0)}, all nodes {total}"
+            yield f"it requests {amount} {resource}; {node} has the most left, {max(most, 0)}, all {of} {total}"
 
     def _has(self, node: str, wants: Amounts) -> bool:
         return self.left.get(node, NO_LIMIT).has(wants)

@@ -46,6 +46,9 @@ def unread_of(reading: ClusterReading, snapshot: Snapshot) -> Unread:
         )
     if "ResourceClaim" not in reading.unread:
         _add_claims(found, reading, snapshot)
+    if "Pod" not in reading.unread and not reading.is_live and (gone := _absent_pods(reading, snapshot)):
+        what = "claims and were not read: here, gangs, the replay and --jobs lack them"
+        found.notes.append(_note(gone, "pod has", "pods have", what))
     if "Node" in reading.unread:  # taints and cordons close GPUs
         found.nodes |= snapshot.node_infos.keys()
     return found
@@ -71,6 +74,18 @@ def _add_claims(found: Unread, reading: ClusterReading, snapshot: Snapshot) -> N
         found.pods |= {pod.uid for pod in elsewhere}
         rows = [(pod.node_name, str(pod.key), "") for pod in elsewhere]
         found.notes.append(_note(rows, "running pod has", "running pods have", "GPUs that no pool offers"))
+
+
+def _absent_pods(reading: ClusterReading, snapshot: Snapshot) -> list[tuple[str, str, str]]:
+    """The pods for which claims are reserved and that files lack, as rows of `_note`."""
+    known = reading.requests.keys()
+    users = {
+        one.uid: f"{key.namespace}/{one.name}"
+        for key, claim in snapshot.claims.items()
+        for one in claim.reserved_for
+        if one.resource == "pods" and one.uid not in known
+    }
+    return [("", name, "") for name in sorted(users.values())]
 
 
 def _unusable_pools(snapshot: Snapshot) -> Iterator[tuple[str, str, str]]:
@@ -119,7 +134,7 @@ def _note(rows: Iterable[tuple[str, str, str]], one: str, many: str, what: str) 
     """`rows` are (node, name, why)."""
     given = list(rows)
     named = "; ".join(
-        f"{name}{' on ' * bool(name)}{node}{': ' * bool(why)}{why}" for node, name, why in given[:_MAX_NAMED]
+        f"{name}{' on ' * bool(name and node)}{node}{': ' * bool(why)}{why}" for node, name, why in given[:_MAX_NAMED]
     )
     more = f"; and {len(given) - _MAX_NAMED} more" if len(given) > _MAX_NAMED else ""
     return f"{counted(len(given), one, many)} {what} ({named}{more})"

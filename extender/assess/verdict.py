@@ -132,7 +132,9 @@ def _extent(replay: Replayed) -> str:
 def _of_waiting(waiting: Sequence[WaitingPods]) -> Iterator[str]:
     if not waiting:
         return
-    pods, fit = sum(one.pods for one in waiting), sum(one.pods for one in waiting if one.fits)
+    pods, fit = sum(one.pods for one in waiting), sum(one.pods for one in waiting if one.fits and not one.other_reason)
+    others = sum(one.pods for one in waiting if one.fits and one.other_reason)
     unknown = sum(one.pods for one in waiting if one.fits is None)
-    more = f"; of {unknown:,} it is not known" if unknown else ""
+    more = f"; by their devices {others:,} more, for which their scheduler has another reason" if others else ""
+    more += f"; of {unknown:,} it is not known" if unknown else ""
     yield f"Waiting pods that would fit now, each alone or with its gang: {fit:,} of {pods:,}{more}."

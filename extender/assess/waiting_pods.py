@@ -5,6 +5,7 @@ kube-scheduler asks Berth only about nodes with enough CPU and memory. So a pod 
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from extender.allocation import Features, Snapshot
 from extender.api.pod_amounts import NO_LIMIT
 from extender.api.pods import Pod
+from extender.api.reasons import Code
 from extender.assess.cluster_reading import ClusterReading, several, unread_group
 from extender.assess.fleet_state import extended_requests, plugin_requests
 from extender.assess.room_left import AMOUNTS, RoomLeft, amounts_of
@@ -28,9 +30,21 @@ from extender.scheduling.requirements import Skip, unprovided_resource
 from extender.topology.link_knowledge import NOT_KNOWN
 
 NOT_LOOKED_AT = "pod affinity, spread constraints, host ports, volumes and quotas"
+_HEAD = re.compile(r"[0-9]+/[0-9]+ nodes (are )?available(: )?")
+_NEXT, _COUNT = re.compile(r", (?=[0-9]+ )"), re.compile(r"[0-9]+ ")
+_LOOKED_AT = (  # texts of kube-scheduler, and those of Berth that do not begin with a name
+    "Insufficient ",
+    "Too many pods",
+    "cannot allocate all claims",
+    "node(s) had untolerated taint",
+    "node(s) didn't match Pod's node affinity",
+    "node(s) were unschedulable",
+    *(code.text.partition("{")[0] for code in Code if not code.text.startswith("{")),
+)
 _MAX_EXPLAINED = 20  # kinds of waiting pods
 _MAX_SECONDS = 2.0  # of work for each
 _MAX_NAMED = 3  # nodes of a gang
+_LITTLE = f"have too little {AMOUNTS} left"
 
 
 @dataclass(slots=True)
@@ -43,6 +57,7 @@ class WaitingPods:
     scheduler: str = ""
     nearest: str = ""  # the cheapest change that would help
     fits: bool | None = None  # now, alone or with its gang; None: not known
+    other_reason: str = ""  # of their scheduler: something that is not looked at here
 
 
 def waiting_pods(reading: ClusterReading, snapshot: Snapshot, policy: Policy, *, knows_free: bool) -> list[WaitingPods]:
@@ -57,10 +72,12 @@ def waiting_pods(reading: ClusterReading, snapshot: Snapshot, policy: Policy, *,
     reasons, found = _Reasons(reading, snapshot, policy, knows_free=knows_free) if kinds else None, []
     for pods in sorted(kinds.values(), key=len, reverse=True):
         assert reasons is not None
-        told = error_line(pods[0].unschedulable or pods[0].scheduler_error)
-        one = WaitingPods(str(pods[0].key), len(pods), "", told)
+        told = error_line(_told(pods[0]))
+        one = WaitingPods(str(pods[0].key), len(pods), "", told, other_reason=error_line(other_reason(_told(pods[0]))))
         reasons.add_to(one, pods[0])
-        if one.fits is not False and told not in one.reason:  # '' is in every text
+        if one.fits and one.other_reason:
+            one.reason = f"its scheduler says: {told.rstrip('.')}; by its devices, {one.reason}"
+        elif told not in one.reason:  # '' is in every text
             one.reason += f"; its scheduler says: {told}"
         found.append(one)
     return found
@@ -75,7 +92,24 @@ def _kind(pod: Pod, reading: ClusterReading, snapshot: Snapshot, policy: Policy)
     needs: Hashable = found.key if isinstance(found, PodRequirements) else str(found)
     asked = amounts_of(pod, reading), *(one.requests for one in pod.containers)
     group = pod.membership.key if pod.membership is not None else None
-    return needs, asked, pod.key.namespace, group, pod.node_selectors, pod.tolerations, pod.scheduler
+    others = bool(other_reason(_told(pod)))
+    return needs, asked, pod.key.namespace, group, pod.node_selectors, pod.tolerations, pod.scheduler, others
+
+
+def _told(pod: Pod) -> str:
+    """What its scheduler says of a pod; '' if it has not tried it."""
+    return pod.unschedulable or pod.scheduler_error
+
+
+def other_reason(told: str) -> str:
+    """The part of a scheduler's sentence that is about no node's room, devices, labels or taints; '' without one.
+
+    kube-scheduler writes "0/9 nodes are available: 6 Insufficient cpu, 3 node(s) didn't match pod anti-affinity rules.
+    preemption: ...".
+    """
+    reasons = _HEAD.sub("", told.partition(" preemption: ")[0]).rstrip(".")
+    parts = (_COUNT.sub("", part) for part in _NEXT.split(reasons))
+    return ", ".join(part for part in parts if part and not part.startswith(_LOOKED_AT))
 
 
 class _Reasons:
@@ -138,8 +172,19 @@ class _Reasons:
         elif len(short) == nodes:
             one.fits, one.reason = False, self._room.lacking(pod) or f"no node has enough {AMOUNTS} left"
         elif short and (brief := self._explainer.brief(pod.uid, _MAX_SECONDS, WhatIf(Scenario(without_nodes=short)))):
-            note = f"; {len(short):,} of {counted(nodes, 'node')} have too little {AMOUNTS} left"
-            one.reason, one.nearest, one.fits = brief.sentence + note, brief.nearest, _fits(brief)
+            one.reason, one.nearest, one.fits = self._without(short, pod, brief.sentence), brief.nearest, _fits(brief)
+
+    def _without(self, short: frozenset[str], pod: Pod, sentence: str) -> str:
+        """The explainer's sentence on the other nodes, with what is true of those that have too little.
+
+        They come first if no other fits: they have the devices.
+        """
+        usable, beginning = self._room.usable(pod, short), f"pod {pod.key} fits nowhere: "
+        lacking = self._room.lacking(pod, usable) if usable and sentence.startswith(beginning) else ""
+        if not lacking:
+            return f"{sentence}; {len(short):,} of {counted(len(self._snapshot.node_infos), 'node')} {_LITTLE}"
+        nodes = counted(len(usable), "node that it may use has", "nodes that it may use have")
+        return f"{beginning}{nodes} too little left: {lacking}; on the others, {sentence.removeprefix(beginning)}"
 
     def _gang_fits(self, pod: Pod, sentence: str) -> tuple[bool | None, str]:
         """(whether the gang of a pod fits, why), if devices are free for it."""

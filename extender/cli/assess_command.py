@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -12,24 +13,30 @@ import typer
 
 from extender.api.fields import Json
 from extender.assess import (
+    BUDGET,
     Assessment,
     ClusterReading,
     anonymised,
     anonymous_levels,
     assess,
+    clock_faults,
     html_page,
     job_lines,
     newest_time,
     reading_of,
 )
+from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted
+from extender.cache import ClusterCache
 from extender.cli.assess_screen import AssessmentScreen
-from extender.cli.cluster_objects import from_cluster, from_files, used_policy
+from extender.cli.cluster_objects import UsedPolicy, from_cluster, from_files, used_policy
 from extender.cli.console_client import NAMESPACE, BerthNamespace
 from extender.cli.logs import set_up_logging
 from extender.cli.options import Context, Kubeconfig, Output, require_option
 from extender.cli.output import Screen, say, say_json, table_screen
+from extender.cli.snapshot_command import reduced
 from extender.files import name_of, write_file
+from extender.runtime.watched_kinds import watched_resources
 
 
 def assess_command(
@@ -77,20 +84,27 @@ def assess_command(
     require_option(save, "--save", ("--anonymise", anonymise))
     objects, refused, where, is_live, of_files = from_files(files) if files else from_cluster(kubeconfig, context)
     used = used_policy(policy, kubeconfig, context, berth_namespace, is_live=is_live)
-    saved = list(anonymised(objects, used.policy.group_levels)) if anonymise else objects
+    saved = list(anonymised(objects, used.policy.group_levels) if anonymise else _without_secrets(objects))
     if save is not None:
         _save(save, saved, used.policy.group_levels, anonymise=anonymise)
     reading = reading_of(objects, refused, where, is_live=is_live, files=of_files)
-    reading.lacking += [used.problem] if used.problem else []
+    reading.lacking += filter(None, (used.problem, clock_faults(reading, _now(reading))))
     if jobs_file is not None:
-        _write_jobs(jobs_file, reading_of(saved, refused, where, is_live=is_live) if anonymise else reading)
-    with Screen(stderr=True).status("assessing"):
-        found = assess(reading, used.policy, used.source, where if is_live else "", replays=replay)
-    found.unknown += [used.unread] if used.unread else []
+        levels = used.policy.group_levels
+        read = reading_of(saved, refused, where, is_live=is_live) if anonymise else reading
+        _write_jobs(jobs_file, read, anonymous_levels(levels) if anonymise else levels)
+    found = _assessed(reading, used, where if is_live else "", replays=replay)
     if html is not None:
         write_file(html, html_page(found).encode())
     _print(found, output, every_row=every_row)
     _judge(found, fail_below)
+
+
+def _assessed(reading: ClusterReading, used: UsedPolicy, cluster: str, *, replays: bool) -> Assessment:
+    with Screen(stderr=True).status("assessing"):
+        found = assess(reading, used.policy, used.source, cluster, replays=replays)
+    found.unknown += [used.unread] if used.unread else []  # of no matter in most clusters, so it is the last
+    return found
 
 
 def _print(found: Assessment, output: Output, *, every_row: bool) -> None:
@@ -118,9 +132,9 @@ def _failure(found: Assessment, least: float) -> str:
     if unknown := found.plugin_several + found.shared_several:  # one GPU alone has no set
         which = counted(unknown, "pod has", "pods have")
         return f"{which} several GPUs of a device plugin: which ones only the kubelet knows"
-    share, pods = found.bandwidth.share, found.bandwidth.pods
-    if pods and share is None:
-        return f"the links of none of {counted(pods, 'pod')} with several GPUs are known"
+    share, unmeasured = found.bandwidth.share, found.bandwidth.pods - found.bandwidth.measured
+    if unmeasured:
+        return f"the links of {unmeasured:,} of {counted(found.bandwidth.pods, 'pod')} with several GPUs are not known"
     if share is not None and share < least:
         return f"the share of the best bandwidth is {share:.3f}, below {least:g}"
     return ""
@@ -129,19 +143,39 @@ def _failure(found: Assessment, least: float) -> str:
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
+def _without_secrets(objects: Iterable[Json]) -> Iterator[Json]:
+    """The objects as `berth snapshot` has them. Malformed ones and those that Berth does not read are left out."""
+    kinds = {one.list_kind.removesuffix("List") for one in watched_resources(ClusterCache())} | {BUDGET}
+    for obj in objects:
+        with suppress(AttributeError, KeyError, TypeError, WireError):
+            kept = reduced(obj) if obj.get("kind") in kinds else None
+            if kept is not None:
+                yield kept
+
+
 def _save(path: Path, items: Sequence[Json], levels: Sequence[str], *, anonymise: bool) -> None:
     write_file(path, orjson.dumps({"apiVersion": "v1", "kind": "List", "items": items}, option=orjson.OPT_INDENT_2))
     if anonymise and (named := anonymous_levels(levels)) != list(levels):
         say(f"berth: to assess {name_of(path)}, write into the policy: group_levels: [{', '.join(named)}]", err=True)
 
 
-def _write_jobs(path: Path, reading: ClusterReading) -> None:
+def _now(reading: ClusterReading) -> datetime:
     clock = datetime.now(UTC)
-    found = job_lines(reading, reading.cache.snapshot(), clock if reading.is_live else newest_time(reading, clock))
+    return clock if reading.is_live else newest_time(reading, clock)
+
+
+def _write_jobs(path: Path, reading: ClusterReading, levels: Sequence[str]) -> None:
+    found = job_lines(reading, reading.cache.snapshot(), _now(reading), levels)
     write_file(path, b"".join(orjson.dumps(line) + b"\n" for line in found.lines))
     if found.left_out:
         known = "claims nor 1 to 32 whole GPUs of a device plugin and known product"
         why = f"shared or unknown claims, admin access, or neither {known}"
         say(f"berth: {counted(found.left_out, 'pod is', 'pods are')} not in {name_of(path)}: {why}", err=True)
-    for what, pods in found.lost.most_common():
-        say(f"berth: {name_of(path)}: {counted(pods, 'pod has', 'pods have')} {what}", err=True)
+    if refused := found.refused.most_common():
+        more = f"; and {len(refused) - 1} more reasons" if len(refused) > 1 else ""
+        which = counted(found.refused.total(), "pod is", "pods are")
+        why = f"a replay would refuse the file: {refused[0][0]}{more}"
+        say(f"berth: {which} not in {name_of(path)}: {why}", err=True)
+    for what, names in sorted(found.lost.items(), key=lambda one: -len(one[1])):
+        which = f"{counted(len(names), 'pod has', 'pods have')} {what} (such as {names[0]})"
+        say(f"berth: {name_of(path)}: {which}", err=True)

@@ -15,7 +15,8 @@ from extender.cli.output import Screen
 T = TypeVar("T")
 _ROWS = 3  # of each table, but for _MORE_ROWS: all of it is one screen, 50 lines of 100 columns
 _MORE_ROWS = 5  # products, and what is not known
-_TEXTS = frozenset({"node", "GPUs", "of", "reason"})  # columns that may be cut
+_SENTENCE = "reason"
+_TEXTS = frozenset({"node", "GPUs", "of", _SENTENCE})  # columns that may be cut
 _LEAST_WIDTH, _GAP = 8, 2  # characters of a column, and between two
 
 
@@ -81,10 +82,11 @@ class AssessmentScreen:
         if not found:
             return
         heads, shown = [f"{title}{self._part(found, most)}", *heads[1:]], self._shown(found, most)
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for head, width in zip(heads, self._widths(heads, shown), strict=True):
+        table, columns = Table(box=None, pad_edge=False, header_style="bold"), list[Sequence[str]]()
+        for head, width, cells in zip(heads, self._widths(heads, shown), zip(*shown, strict=True), strict=True):
             table.add_column(head, no_wrap=not self._every_row, overflow=self._overflow, width=width)
-        for row in shown:
+            columns.append(cells if width is None or head == _SENTENCE else told_apart(cells, width))
+        for row in zip(*columns, strict=True):
             table.add_row(*row)
         self._screen.print()
         self._screen.print(table)
@@ -110,6 +112,18 @@ class AssessmentScreen:
     def _part(self, rows: Sequence[object], most: int) -> str:
         shown = len(self._shown(rows, most))
         return f" ({shown} of {len(rows):,})" if shown < len(rows) else ""
+
+
+def told_apart(cells: Sequence[str], width: int) -> list[str]:
+    """The cells, cut to this width where most of them still differ: at the end, or else near the middle."""
+    middle = width // 2
+    places = sorted(range(width), key=lambda place: (place != width - 1, abs(place - middle)))
+    return max(([_cut(cell, place, width) for cell in cells] for place in places), key=lambda found: len({*found}))
+
+
+def _cut(text: str, place: int, width: int) -> str:
+    """The text with an ellipsis at this place, if it is wider."""
+    return text if len(text) <= width else f"{text[:place]}…{text[len(text) - (width - 1 - place) :]}"
 
 
 _BY_SMALL_PODS = "broken by small pods"

@@ -106,15 +106,15 @@ def replay_command(
 def _placers(paths: Sequence[Path]) -> list[Placer]:
     """Berth under each policy, or under the default one; then kube-scheduler without Berth.
 
-    One policy alone is compared with the default one. That gets its levels, which jobs may name.
+    One policy alone is compared with the default one. All domains are those of the first policy's levels.
     """
-    policies = [policy_of(path) for path in paths]
-    berth = [placer_of("berth", one, f"Berth, {name_of(path)}") for path, one in zip(paths, policies, strict=True)]
-    for one in policies if len(policies) == 1 else ():
-        default = Policy(group_levels=one.group_levels)
-        is_other = one.model_dump() != default.model_dump()
-        berth += [placer_of("berth", default, "Berth, default policy")] * is_other
-    return [*(berth or [placer_of("berth")]), placer_of("first fit"), placer_of("emptiest node")]
+    policies = [policy_of(path) for path in paths] or [Policy()]
+    default = Policy(group_levels=policies[0].group_levels)
+    names = [f"Berth, {name_of(path)}" for path in paths] or ["Berth"]
+    berth = [placer_of("berth", one, name) for name, one in zip(names, policies, strict=True)]
+    if len(paths) == 1 and policies[0].model_dump() != default.model_dump():
+        berth.append(placer_of("berth", default, "Berth, default policy"))
+    return [*berth, *(placer_of(rule, default) for rule in ("first fit", "emptiest node"))]
 
 
 def named_jobs(path: Path, columns: str) -> JobFile:
@@ -140,6 +140,7 @@ def named_fleet(nodes: str, snapshot: Path | None, jobs: Sequence[Job], *, is_em
     objects, notes = documents(snapshot) if snapshot is not None else (), Counter[str]()
     found = fleet_of(machines, emptied(objects, notes) if is_emptied else objects, jobs=jobs)
     if snapshot is not None:
+        found.unread(notes)
         _say_notes(snapshot, notes)
     return found
 
@@ -194,9 +195,19 @@ def _print(outcomes: Sequence[Outcome], large: LargeShape | None, file: JobFile)
     table_screen().print(table)
     if unknown := outcomes[0].unknown_links:
         say(f"{counted(unknown, 'node')}: what joins the GPUs is not known, so the rows of links leave out their pods")
+    if len({frozenset(one.started_jobs) for one in outcomes}) > 1:
+        only = "; only Berth keeps group_required and its like" if any(map(_has_demands, file.jobs)) else ""
+        say(f"not every job started in every column, so the columns are of different jobs{only}")
     for one in outcomes:
         for line in _never(one, file):
             say(f"{one.placement}: {line}")
+
+
+def _has_demands(job: Job) -> bool:
+    """Whether a job has annotations of Berth without which more nodes would do."""
+    near = job.group_required or job.group_topology == "required"
+    links = (one.topology == "required" or one.min_bandwidth_gbps or one.expected_memory for one in job.templates)
+    return bool(near or any(links))
 
 
 def _never(one: Outcome, file: JobFile) -> Iterator[str]:

@@ -219,9 +219,9 @@ async def _play(running: _Running, world: _World, *, once: bool) -> int:
     """Play the jobs, and return the exit code: 1 if a job did not start."""
     cluster, _, scheduler, console, api_url, page = running
     last = world.jobs[-1].arrival
+    arrive = counted(len(world.jobs), "job arrives", "jobs arrive")
     console.print(
-        f"{counted(len(world.jobs), 'job')} arrive within {time_text(last)}; at --speed {world.speed:.10g} this takes "
-        f"{time_text(last / world.speed)}.",
+        f"{arrive} within {time_text(last)}; at --speed {world.speed:.10g} this takes {time_text(last / world.speed)}.",
         highlight=False,
     )
     player = JobPlayer(cluster, world.jobs, world.speed)

@@ -24,7 +24,7 @@ from extender.runtime.gc_policy import collect_seldom
 from extender.runtime.watched_kinds import object_appliers, watched_resources
 
 _PAGE_OBJECTS = 500
-_POD_SPEC = (  # the fields that decode_pod reads, besides containers
+_POD_SPEC = (  # the fields that decode_pod and requests_of read, besides containers
     "nodeName",
     "schedulerName",
     "resourceClaims",
@@ -34,6 +34,8 @@ _POD_SPEC = (  # the fields that decode_pod reads, besides containers
     "affinity",
     "tolerations",
     "priority",
+    "resources",
+    "overhead",
 )
 _CONTAINER = ("name", "resources", "restartPolicy")
 _OF_SNAPSHOT = ("DeviceClass", "ResourceSlice", "Node", "DeviceTaintRule", "Namespace", "ResourceClaim")
@@ -166,7 +168,7 @@ async def list_kind(client: ApiClient, kind: WatchedResource) -> list[Json]:
 
 
 async def _list_at(client: ApiClient, path: str, kind: str) -> list[Json]:
-    return [_reduced(item) for item in await list_items(client, path, kind)]
+    return [reduced(item) for item in await list_items(client, path, kind)]
 
 
 async def list_items(client: ApiClient, path: str, kind: str, params: Mapping[str, str] | None = None) -> list[Json]:
@@ -186,7 +188,11 @@ def _named(item: Json, path: str) -> Json:
     return item
 
 
-def _reduced(obj: Json) -> Json:
+def reduced(obj: Json) -> Json:
+    """An object as a snapshot has it: of a pod only the fields that Berth reads, so no environments.
+
+    Raises WireError, or the errors of values of another type, for an object of another form.
+    """
     metadata = {k: v for k, v in obj["metadata"].items() if k != "managedFields"}
     if obj["kind"] == "LeaderWorkerSet":
         return _reduced_set({**obj, "metadata": metadata})

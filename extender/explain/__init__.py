@@ -2,7 +2,8 @@
 
 All functions depend only on a snapshot and a policy, and return plain values. They may take 100 ms, so `berth serve`
 without a console does not import this package. This package has no I/O, clock or asyncio.
-Two modules are faces of their own: `fleet_rows` (the rows and figures of the fleet) and `scenario` (what-if changes).
+Three modules are faces of their own: `fleet_rows` (the rows and figures of the fleet), `scenario` (what-if changes) and
+`excluded_nodes` (what keeps pods from nodes).
 """
 
 from extender.explain.compared_sets import ComparedSets, compare_sets, first_fit_devices

@@ -43,7 +43,7 @@ from extender.vendors import (
 )
 
 STATES = {"f": "free", "c": "closed", "h": "held", "u": "allocated", "s": "shared", "d": "drifting", "x": "unhealthy"}
-_CONDITIONS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")  # of taints; a cordon has one, too
+CONDITIONS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")  # of taints; a cordon has one, too
 _GROUPS = (
     ("zone", "topology.kubernetes.io/zone"),
     ("rack", "topology.kubernetes.io/rack"),
@@ -86,7 +86,7 @@ def shown_bits(node_info: NodeInfo) -> list[int]:
 
 def takes_no_pods(node: Node) -> bool:
     """Whether a node is cordoned, or not well."""
-    return any(taint.key.startswith(_CONDITIONS) for taint in node.taints)
+    return any(taint.key.startswith(CONDITIONS) for taint in node.taints)
 
 
 def closed_devices(node_info: NodeInfo) -> int:
@@ -459,7 +459,8 @@ class FleetStats:
     unhealthy: int = 0
     largest_set: int = 0  # largest set of free GPUs that links join on one node
     largest_nodes: int = 0  # nodes with such a set
-    clique_nodes: int = 0  # the most nodes of one NVLink clique whose GPUs are all free
+    clique_gpus: int = 0  # the most joined GPUs of one NVLink clique on nodes whose GPUs are all free
+    clique_nodes: int = 0  # these nodes
     unclaimed_bytes: int = 0
     live_free_bytes: int = 0  # sum over GPUs with fresh agent data
     stranded: float = 0.0  # free GPUs or parts of GPUs that the expected request mix cannot use
@@ -483,7 +484,7 @@ def fleet_stats(snapshot: Snapshot) -> dict[str, FleetStats]:
     """The statistics by product. Nodes of one allocation signature and the same GPUs share one computation."""
     found: dict[str, FleetStats] = {}
     by_signature: dict[tuple[object, ...], FleetStats] = {}
-    cliques: Counter[tuple[str, str]] = Counter()  # nodes whose GPUs are all free, by product and clique
+    cliques: dict[tuple[str, str], list[int]] = {}  # the sets of nodes whose GPUs are all free, by product and clique
     for node_info in snapshot.node_infos.values():
         bits = tuple(shown_bits(node_info))
         if bits:
@@ -497,9 +498,10 @@ def fleet_stats(snapshot: Snapshot) -> dict[str, FleetStats]:
             labels = node_info.node.labels
             clique = next((labels[label] for name, label in _GROUPS if name == "clique" and label in labels), "")
             if clique and stats.free == stats.gpus:
-                cliques[product(node_info), clique] += 1
-    for (name, _), nodes in cliques.items():
-        found[name].clique_nodes = max(found[name].clique_nodes, nodes)
+                cliques.setdefault((product(node_info), clique), []).append(stats.largest_set)
+    for (name, _), sets in cliques.items():
+        most = max((found[name].clique_gpus, found[name].clique_nodes), (sum(sets), len(sets)))
+        found[name].clique_gpus, found[name].clique_nodes = most
     return found
 
 
@@ -514,9 +516,9 @@ def large_jobs(stats: Mapping[str, FleetStats]) -> list[LargeJob]:
     """What the next large job still finds, the largest first: on one node, or on whole nodes of one clique."""
     found = []
     for name, one in stats.items():
-        if one.clique_nodes > 1:
+        if one.clique_nodes > 1 and one.clique_gpus > one.largest_set:
             where = f"{name} on {one.clique_nodes} nodes of one clique"
-            found.append(LargeJob(one.clique_nodes * one.largest_set, where))
+            found.append(LargeJob(one.clique_gpus, where))
         elif one.largest_set > 1:
             nodes = "one node" if one.largest_nodes == 1 else f"each of {one.largest_nodes} nodes"
             found.append(LargeJob(one.largest_set, f"{name} on {nodes}"))

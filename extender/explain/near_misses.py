@@ -367,6 +367,8 @@ def _by_release(node_info: NodeInfo, claims: list[Claim], usable: frozenset[Devi
 
 def _by_locality(refusal: Refusal) -> Iterator[NearMiss]:
     """Near misses by constraints on a PCIe root or a NUMA node that no node meets. Raises DeadlineExceeded."""
+    if not any(spec.constraints for spec in refusal.requirements.specs):
+        return
     samples = [node_info for node_info, _ in refusal.samples]
     nodes = [one.node_info for one in nsmallest(_MAX_NODES, refusal.classes, key=lambda one: one.first[0])]
     for sentence in locality_misses(refusal.requirements, samples, nodes, refusal.context):

@@ -29,8 +29,9 @@ from extender.api.quantity import parse_quantity
 from extender.api.reasons import FREEABLE_CODES, Code, Reason
 from extender.base.berth_errors import InvalidClaim, WireError
 from extender.base.bits import members
-from extender.base.deadline import Deadline, DeadlineExceeded
+from extender.base.deadline import DeadlineExceeded
 from extender.base.text_limits import counted, one_line, shown
+from extender.explain.excluded_nodes import Obstacles, counted_obstacles, excluded_nodes, kept_from, remedies
 from extender.explain.fleet_rows import product
 from extender.explain.near_misses import EquivalentNodes, Found, Refusal, holders_of_usable, near_misses, options_of
 from extender.explain.selector_stats import NodeSample
@@ -46,7 +47,6 @@ from extender.scheduling import (
     Unschedulable,
     beside_own,
     evaluate,
-    may_run,
     requirements_of,
 )
 from extender.scheduling.decision import ScoredNode, crowded_text
@@ -169,7 +169,8 @@ def _narration(node: str, question: _Question) -> tuple[str, ...]:
 def _explanation(question: _Question) -> Explanation:
     """Raises DeadlineExceeded."""
     snapshot, context, ranking, name = question.snapshot, question.context, question.ranking, str(question.pod.key)
-    excluded = _excluded(question)
+    outside = _outside(question)
+    excluded = _excluded(question, outside)
     if not (ranking.update(snapshot, context) and ranking.refresh(snapshot, context)):
         raise DeadlineExceeded
     allowed = set(snapshot.node_infos).difference(*excluded.values()) if excluded else None
@@ -184,7 +185,7 @@ def _explanation(question: _Question) -> Explanation:
         if isinstance(one.status, Unschedulable):
             node_info = question.node_info(one.first[0])
             unschedulable.add(EquivalentNodes(one.status, one.nodes, one.first, node_info))
-    reasons = unschedulable.by_reason(question)
+    reasons = unschedulable.by_reason(question, outside)
     fitting = nodes - unschedulable.nodes
     if fitting:
         ranked = ranking, question.requirements, snapshot, snapshot.node_infos.keys() if allowed is None else allowed
@@ -205,9 +206,16 @@ def _explanation(question: _Question) -> Explanation:
     if kept:
         reasons = tuple(sorted(reasons, key=lambda one: one.code != Code.CLIQUE.name))
         misses = (*clique_misses(kept, question.requirements, snapshot), *misses)
+    kept_out, cause = _usable(outside, question), ""
+    if kept_out:
+        is_near = any(_rank(one.code) < _FAR for one in reasons)
+        is_selected = all(one.selector for one in kept_out.values())  # the nodes that it selects say more
+        cause = kept_from(kept_out) if not (is_near and is_selected) else ""
+        misses = (*remedies(kept_out), *misses) if cause else (*misses, *remedies(kept_out))
     may_fit = [node for one in unschedulable.classes for node in _may_be_joined(one)]
     beginning = f"pod {name} {NOT_KNOWN}" if may_fit else f"pod {name} fits nowhere"
-    sentence = _refused(beginning, reasons, misses, unschedulable)
+    nearest = misses[0] if misses and not cause else ""
+    sentence = _refused(f"{beginning}: {cause};" if cause else f"{beginning}:", reasons, nearest, unschedulable)
     if may_fit:
         sentence += f"; {unknown_links(may_fit)}: it may fit there"
     if misses and any(one.renamed is not None and one.sentence() == misses[0] for one in stats):
@@ -230,11 +238,17 @@ def _scored(question: _Question, node: str, placement: Placement) -> ScoredNode:
 # -- statuses ------------------------------------------------------------------------------------------------------
 
 
-def _excluded(question: _Question) -> Mapping[Code, list[str]]:
+def _outside(question: _Question) -> dict[str, Obstacles]:
+    """The nodes on which the pod may not run. Raises DeadlineExceeded."""
+    if not question.pod.constraints_are_known:
+        return {}
+    return excluded_nodes(question.pod, question.snapshot.node_infos, question.context.deadline)
+
+
+def _excluded(question: _Question, outside: Mapping[str, Obstacles]) -> Mapping[Code, list[str]]:
     """The nodes that the pod may not use, whatever devices they have, by the reason. Raises DeadlineExceeded."""
-    pod, node_infos, deadline = question.pod, question.snapshot.node_infos, question.context.deadline
-    outside = _outside(pod, node_infos, deadline) if pod.constraints_are_known else []
-    found = {Code.NODE_CONSTRAINTS: outside} if outside else {}
+    node_infos, deadline = question.snapshot.node_infos, question.context.deadline
+    found = {Code.NODE_CONSTRAINTS: list(outside)} if outside else {}
     hidden = set(outside)
     if question.requirements.membership is not None:
         nodes = (one.node for name, one in node_infos.items() if name not in hidden)
@@ -247,15 +261,19 @@ def _excluded(question: _Question) -> Mapping[Code, list[str]]:
     return found
 
 
-def _outside(pod: Pod, node_infos: NodeInfos, deadline: Deadline) -> list[str]:
-    """The nodes on which the pod may not run. Without node selectors only nodes with taints are compared."""
-    found = []
-    for name, node_info in node_infos.items():
-        if pod.node_selectors or node_info.node.taints:
-            deadline.check_time()  # an affinity may have thousands of conditions
-            if not may_run(pod, node_info.node):
-                found.append(name)
-    return found
+def _usable(outside: Mapping[str, Obstacles], question: _Question) -> dict[str, Obstacles]:
+    """The nodes on which the pod may not run and would else fit. Raises DeadlineExceeded."""
+    infos, requirements = question.snapshot.node_infos, question.requirements
+    found = dict[str, Obstacles]()
+    for name, obstacles in outside.items():
+        status = question.ranking.status(infos[name])
+        # Without a device for the pod, it is a device plugin that offers some there.
+        if isinstance(status, Placement) and (status.solution.mask or requirements.allocated_claims):
+            found[name] = obstacles
+    nodes = [infos[name].node for name in found]
+    away = {*outside_domain(requirements.membership, nodes, question.snapshot, question.policy)}
+    away.update(*requirements.mismatches(nodes, question.snapshot, deadline=question.context.deadline).values())
+    return {name: one for name, one in found.items() if name not in away}
 
 
 def _nodes_by_status(
@@ -295,8 +313,9 @@ class _NodesByReason:
     def add(self, equivalent: EquivalentNodes) -> None:
         self.nodes += equivalent.nodes
         self.products[product(equivalent.node_info)] += equivalent.nodes
-        self.shown = min(self.shown, equivalent, key=lambda one: one.first[0])
-        self.examples = sorted([*self.examples, *equivalent.first])[:_MAX_EXAMPLES]
+        if len(self.examples) < _MAX_EXAMPLES or equivalent.first[0] < self.examples[-1]:
+            self.shown = min(self.shown, equivalent, key=lambda one: one.first[0])
+            self.examples = sorted([*self.examples, *equivalent.first])[:_MAX_EXAMPLES]
 
 
 @dataclass(slots=True)
@@ -315,12 +334,15 @@ class _AllUnschedulable:
             signature = equivalent.node_info.state.attribute_signature
             node_info, nodes = self.samples.get(signature, (equivalent.node_info, 0))
             self.samples[signature] = node_info, nodes + equivalent.nodes
-        self.reasons.setdefault(equivalent.status.text, _NodesByReason(equivalent)).add(equivalent)
+        text = equivalent.status.text
+        if text not in self.reasons:
+            self.reasons[text] = _NodesByReason(equivalent)
+        self.reasons[text].add(equivalent)
 
-    def by_reason(self, question: _Question) -> tuple[UnschedulableNodes, ...]:
+    def by_reason(self, question: _Question, outside: Mapping[str, Obstacles]) -> tuple[UnschedulableNodes, ...]:
         """The nodes by reason: those first that could serve the pod, see _distance. Raises DeadlineExceeded."""
         ordered = sorted(self.reasons.values(), key=_distance)
-        return tuple(_with_causes(one, question) for one in ordered)
+        return tuple(_with_causes(one, question, outside) for one in ordered)
 
     def where(self, text: str) -> str:
         """The nodes of a reason in words, with their product if it is one, such as 'both Tesla T4 nodes'."""
@@ -341,15 +363,21 @@ _EXCLUDED = (Code.NODE_CONSTRAINTS, Code.GROUP_DOMAIN, Code.ELSEWHERE, Code.COMP
 _MISMATCH = (*_EXCLUDED, Code.NO_DEVICES, Code.NO_MATCH, Code.TOO_SMALL)
 
 
+_NEAR = frozenset(code.name for code in (*FREEABLE_CODES, Code.INVALID, Code.OUT_OF_BUDGET, Code.DRIFT))
+_FAR = 2  # the rank of nodes that do not match
+
+
+def _rank(code: str) -> int:
+    """The first part of `_distance`, of the name of a code."""
+    return 0 if code in _NEAR else _FAR if Code[code] in _MISMATCH else 1
+
+
 def _distance(one: _NodesByReason) -> tuple[int, int, int, str]:
     """Sorts reasons: what the end of pods can change, what else is true of matching devices, then other nodes.
 
     Of the last, those with the largest devices come first. A mistake in the claims counts as the first.
     """
-    code = one.reason.code
-    is_near = code in FREEABLE_CODES or code in (Code.INVALID, Code.OUT_OF_BUDGET, Code.DRIFT)
-    rank = 0 if is_near else 2 if code in _MISMATCH else 1
-    return rank, -_largest_device(one), -one.nodes, one.shown.status.text
+    return _rank(one.reason.code.name), -_largest_device(one), -one.nodes, one.shown.status.text
 
 
 def _largest_device(one: _NodesByReason) -> int:
@@ -357,9 +385,12 @@ def _largest_device(one: _NodesByReason) -> int:
     return parse_quantity(one.reason.params[1]).nanos if one.reason.code is Code.TOO_SMALL else 0
 
 
-def _with_causes(one: _NodesByReason, question: _Question) -> UnschedulableNodes:
+def _with_causes(one: _NodesByReason, question: _Question, outside: Mapping[str, Obstacles]) -> UnschedulableNodes:
     node_info, status = one.shown.node_info, one.shown.status
     held: tuple[str, ...] = ()
+    if status.reason.code is Code.NODE_CONSTRAINTS:
+        found = _shortened(counted_obstacles(outside.values()))
+        return UnschedulableNodes(status.reason.code.name, status.text, one.nodes, tuple(one.examples), found)
     if status.reason.code in FREEABLE_CODES:
         held = holders_of_usable(node_info, question.snapshot, question.requirements, question.context)
     why = causes(trace(node_info, question.requirements, question.context), held)
@@ -401,14 +432,13 @@ def _leaves(excluded: Mapping[Code, list[str]], nodes: int) -> str:
 
 
 def _refused(
-    beginning: str, reasons: tuple[UnschedulableNodes, ...], misses: tuple[str, ...], unschedulable: _AllUnschedulable
+    beginning: str, reasons: tuple[UnschedulableNodes, ...], nearest: str, unschedulable: _AllUnschedulable
 ) -> str:
     """What is true of the nodes that come nearest, the nearest miss, and the other nodes in short."""
     if not reasons:
-        return f"{beginning}: the cluster has no node"
+        return f"{beginning} the cluster has no node"
     first, *others = reasons
-    nearest = f"; {misses[0]}" if misses else ""
-    sentence = f"{beginning}: {first.reason} on {unschedulable.where(first.reason)}{nearest}"
+    sentence = f"{beginning} {first.reason} on {unschedulable.where(first.reason)}{'; ' * bool(nearest)}{nearest}"
     if not others:
         return sentence
     most, left = max(others, key=lambda one: one.nodes), sum(one.nodes for one in others)
@@ -460,7 +490,11 @@ def causes(found: SearchTrace, more: Iterable[str] = ()) -> tuple[str, ...]:
     for (_, bit), why in sorted(found.recorder.causes.items()):
         devices.setdefault(why, set()).add(_device(found.node_info, bit))
     sentences = [f"{', '.join(sorted(names))}: {_why(cause, detail)}" for (cause, detail), names in devices.items()]
-    sentences = [one_line(sentence, _MAX_CAUSE_BYTES) for sentence in (*sentences, *more)]
+    return _shortened([one_line(sentence, _MAX_CAUSE_BYTES) for sentence in (*sentences, *more)])
+
+
+def _shortened(sentences: Sequence[str]) -> tuple[str, ...]:
+    """At most 4 of these, then 'and n more'."""
     left = len(sentences) - _MAX_CAUSES
     return (*sentences[:_MAX_CAUSES], f"and {left} more") if left > 0 else tuple(sentences)
 

@@ -42,7 +42,7 @@ class Renamed:
     @property
     def remedy(self) -> tuple[str, int] | None:
         """A term that matches devices, and how many."""
-        return _copied((self.term.term, self.term.passed)) if self.term.passed else self.term.remedy
+        return _copied((self.term.term, self.term.passed)) if self.term.suffices else self.term.remedy
 
     def sentence(self, asked: int) -> str:
         """What was meant, with an expression to copy, or else with the values that the devices have."""
@@ -52,6 +52,26 @@ class Renamed:
             return f"{found}: `{self.remedy[0]}` matches {self.remedy[1]}"
         values = self.term.values()
         return f"{found}: {values}" if values else found
+
+
+@dataclass(slots=True)
+class Needs:
+    """How many devices a request needs on one node: a term that matches fewer is no remedy."""
+
+    slices: Sequence[Slice]
+    count: int = 1
+    _places: dict[int, object] = field(default_factory=dict)  # the node of each device, or its pool
+
+    def are_met_by(self, devices: Devices) -> bool:
+        """Whether so many of the devices are on one node."""
+        found = list(chain.from_iterable(devices.values()))
+        if self.count <= 1 or len(found) < self.count:
+            return len(found) >= self.count
+        if not self._places:
+            self._places = {
+                id(device): one.selection.node_name or one.pool for one in self.slices for device in one.devices
+            }
+        return max(Counter(self._places[id(device)] for device in found).values()) >= self.count
 
 
 @dataclass(slots=True)
@@ -74,6 +94,8 @@ class TermStats:
     renamed: Renamed | None = None
     lacking: tuple[str, str] | None = None  # the first device on which the term fails, and the path that it lacks
     defaults: dict[str, str] = field(default_factory=dict)  # path to a neutral value of the type that devices have
+    needs: Needs = field(default_factory=lambda: Needs(()))
+    suffices: bool = False  # whether some node has as many devices that pass as the request needs
 
     def sentence(self) -> str:
         """The result as a sentence for users."""
@@ -154,11 +176,12 @@ def selector_stats(
     It is None if the requirements read an identity; then all nodes are evaluated. Raises DeadlineExceeded.
     """
     devices: Devices = {}
-    for slice_, weight in _slices(snapshot, samples):
+    slices = list(_slices(snapshot, samples))
+    for slice_, weight in slices:
         devices.setdefault((slice_.pool.driver, weight), []).extend(slice_.devices)
     findings: list[TermStats] = []
-    for source, expressions in _sources(requirements):
-        remaining = devices
+    for source, expressions, count in _sources(requirements):
+        remaining, needs = devices, Needs([slice_ for slice_, _ in slices], count)
         for expression in expressions:
             if not any(remaining.values()):
                 break
@@ -167,7 +190,7 @@ def selector_stats(
                 findings.append(TermStats(source, expression, problem=str(selector)))
                 break
             for term in selector.terms:
-                findings.append(TermStats(source, term))
+                findings.append(TermStats(source, term, needs=needs))
                 if any(remaining.values()):
                     remaining = _passing(findings[-1], remaining, context)
     return findings
@@ -202,6 +225,7 @@ def _passing(finding: TermStats, devices: Devices, context: EvaluationContext) -
 def _measured(finding: TermStats, selector: Selector, devices: Devices, context: EvaluationContext) -> Devices:
     """Count the devices that pass the term, which are returned; if none does, find a term that some do."""
     left = _Term(finding, selector, _reads(selector), context).count_all(devices)
+    finding.suffices = finding.needs.are_met_by(left)
     if not finding.passed:
         finding.wanted = constants_of(finding.term)
         finding.remedy = _remedy(finding, devices, context)
@@ -221,8 +245,10 @@ def _remedy(finding: TermStats, devices: Devices, context: EvaluationContext) ->
         if isinstance(selector, CompileError):
             continue
         found = TermStats("", term)
-        _Term(found, selector, _reads(selector), context, observes=False).count_all(devices)
-        return _copied((term, found.passed))
+        if finding.needs.are_met_by(
+            _Term(found, selector, _reads(selector), context, observes=False).count_all(devices)
+        ):
+            return _copied((term, found.passed))
     return None
 
 
@@ -254,7 +280,7 @@ def _meant(finding: TermStats, path: str, devices: Devices, context: EvaluationC
         changed, count = re.subn(read, rf"\g<1>\g<2>{of}\g<2>\g<3>{other}", finding.term)
         selector = context.masks.selector(changed, context.deadline) if count else None
         if isinstance(selector, Selector):
-            term = TermStats(finding.source, changed)
+            term = TermStats(finding.source, changed, needs=finding.needs)
             _measured(term, selector, devices, context)
             terms.append(Renamed(_KINDS[kind], *((short, other) if of == domain else (name, full)), term))
     terms.sort(key=lambda one: one.remedy is None)
@@ -351,18 +377,17 @@ def _distance(wanted: Sequence[str], value: str) -> tuple[bool, float]:
     return False, min((abs(own - amount) for amount in amounts), default=0) if own is not None else 0
 
 
-def _sources(requirements: PodRequirements) -> Iterator[tuple[str, list[str]]]:
-    """The expressions of each distinct request, in the order of their evaluation."""
-    seen: set[tuple[str, ...]] = set()
+def _sources(requirements: PodRequirements) -> Iterator[tuple[str, list[str], int]]:
+    """The expressions of each distinct request, in the order of their evaluation, and the devices that it needs."""
+    found: dict[tuple[str, ...], tuple[str, int]] = {}
     for spec in requirements.specs:
         for request in spec.requests:
             for option in request.alternatives:
                 class_ = requirements.classes.get(option.class_name)
                 texts = (*(class_.selectors if class_ else ()), *option.selectors)
-                if texts in seen:
-                    continue
-                seen.add(texts)
-                yield f"request {option.name} (class {option.class_name})", list(texts)
+                source, least = found.get(texts, (f"request {option.name} (class {option.class_name})", option.count))
+                found[texts] = source, min(least, option.count)
+    yield from ((source, list(texts), max(count, 1)) for texts, (source, count) in found.items())
 
 
 def _slices(snapshot: Snapshot, samples: Collection[NodeSample] | None) -> Iterator[tuple[Slice, int]]:

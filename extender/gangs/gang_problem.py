@@ -306,18 +306,27 @@ def _some(names: Iterable[str]) -> str:
     return first_few(list(dict.fromkeys(names)), _MAX_NAMED)
 
 
+def lacking_label(gang: Gang, snapshot: Snapshot, group_levels: Sequence[str]) -> str:
+    """A label that the gang needs for its domains, and that no node with devices has; '' for none."""
+    topology, node_infos = gang.topology_in(group_levels), snapshot.node_infos
+    levels = _levels(gang.subgroups(group_levels, snapshot))
+    for label in dict.fromkeys((topology.required_label(group_levels), topology.label, *levels)):
+        labelled = (name for names in snapshot.domains((label,)).nodes.values() for name in names if name in node_infos)
+        if label not in ("", ONE_NODE) and not any(_may_have_devices(node_infos[name]) for name in labelled):
+            return label
+    return ""
+
+
 def no_room(gang: Gang, snapshot: Snapshot, policy: Policy, has_room: Callable[[Collection[str]], bool]) -> Reason:
     """Why the planner found no plan without giving up.
 
     No domain has room, or that of the members that run has none, or no node with devices has the label of a domain.
     `has_room` plans the members with these UIDs alone.
     """
-    topology, node_infos = gang.topology_in(policy.group_levels), snapshot.node_infos
-    subgroups = gang.subgroups(policy.group_levels, snapshot)
-    for label in dict.fromkeys((topology.required_label(policy.group_levels), topology.label, *_levels(subgroups))):
-        labelled = (name for names in snapshot.domains((label,)).nodes.values() for name in names if name in node_infos)
-        if label not in ("", ONE_NODE) and not any(_may_have_devices(node_infos[name]) for name in labelled):
-            return Reason(Code.GANG_NO_DOMAIN, (gang.key.name, label))
+    label = lacking_label(gang, snapshot, policy.group_levels)
+    if label:
+        return Reason(Code.GANG_NO_DOMAIN, (gang.key.name, label))
+    topology, subgroups = gang.topology_in(policy.group_levels), gang.subgroups(policy.group_levels, snapshot)
     returning = [(one, domain) for one, domain in subgroup_domains(subgroups, snapshot, policy) if not one.inner]
     if returning and sum(len(one.members) for one, _ in returning) == len(gang.waiting):
         if 1 < len(returning) <= _MAX_PLANNED:  # without one that lacks room alone, all of them lack room together

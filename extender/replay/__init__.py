@@ -5,7 +5,7 @@ own: `published_traces`, `emptied_nodes` (whose GPUs a device plugin offers) and
 """
 
 from extender.replay.fleets import Fleet, cel_text, fleet_of, version_problem
-from extender.replay.job_files import MAX_JOBS, JobFile, read_jobs
+from extender.replay.job_files import JobFile, job_problem, read_jobs
 from extender.replay.job_player import JobPlayer
 from extender.replay.jobs import SPEC_FIELDS, Job
 from extender.replay.large_shapes import LargeShape, large_shape
@@ -18,7 +18,6 @@ from extender.replay.replay import run_replay
 from extender.replay.restart_proof import Proof, prove
 
 __all__ = [
-    "MAX_JOBS",
     "NO_GPU",
     "SIZES",
     "SPEC_FIELDS",
@@ -34,6 +33,7 @@ __all__ = [
     "Task",
     "cel_text",
     "fleet_of",
+    "job_problem",
     "large_shape",
     "measured_side_by_side",
     "picture",

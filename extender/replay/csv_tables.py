@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from extender.base.berth_errors import WireError
 
-_SEPARATORS = ",;\t"  # tables of Excel have the others, too
+_SEPARATORS = ",;\t|"  # Excel writes the second and the third one, sacct --parsable2 the last one
 
 
 class Row(NamedTuple):

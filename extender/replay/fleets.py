@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
 from extender.api.fields import Json, get, inner, many, naming, need
 from extender.api.pod_amounts import Amounts, allocatable_of, requests_of
+from extender.api.resource_slices import SliceDecoder
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import shown
 from extender.cache import ClusterCache
+from extender.replay.claim_gpus import with_claim_gpus
 from extender.replay.jobs import (
     GPU_CLASS,
     NIC_CAPACITY,
@@ -49,8 +52,7 @@ class Fleet:
         apply = object_appliers(cache, lambda: float("inf"))  # agents never age
         for obj in self.objects:
             if problem := version_problem(obj):
-                name = need(get(obj, "metadata", dict, "", {}), "name", ".metadata")
-                raise WireError(f"{obj['kind']} {name}", problem)
+                raise WireError(f"{obj['kind']} {_name_of(obj)}", problem)
             with naming(obj):
                 apply[obj["kind"]](obj)
 
@@ -58,26 +60,42 @@ class Fleet:
         """The jobs as they ask for the devices of this fleet."""
         return [one.on_shared_gpus() for one in jobs] if self.has_shared_gpus else jobs
 
+    def counted(self, jobs: Sequence[Job]) -> Sequence[Job]:
+        """The jobs with the GPUs that their claims would get. Raises WireError, see apply."""
+        if not any(template.claim is not None for one in jobs for template in one.templates):
+            return jobs
+        cache = ClusterCache()
+        self.apply(cache)
+        return with_claim_gpus(jobs, cache.snapshot())
+
     @property
     def classes(self) -> frozenset[str]:
         """The names of the DeviceClasses."""
-        return frozenset(obj["metadata"]["name"] for obj in self.objects if obj["kind"] == "DeviceClass")
+        return frozenset(map(_name_of, _of_kind("DeviceClass", self.objects)))
 
     @cached_property
     def has_nics(self) -> bool:
         """Whether it has slices of a driver of NICs."""
-        slices = (inner(obj, "spec", "") for obj in self.objects if obj["kind"] == "ResourceSlice")
-        return any(driver_of(str(spec.get("driver"))).kind == NIC for spec in slices)
+        return any(driver_of(one).kind == NIC for one in _drivers(self.objects))
+
+    def unread(self, notes: Counter[str]) -> None:
+        """Note the slices without a readable content, whose devices no node has. `apply` refuses other faults."""
+        decoder, found = SliceDecoder(), list[str]()
+        for obj in _of_kind("ResourceSlice", self.objects):
+            with suppress(WireError):
+                if problem := decoder.decode(obj).problem:
+                    found.append(f"{_name_of(obj)}: {problem}")
+        if found:
+            notes[f"ResourceSlices left out that cannot be read, the first is {found[0]}"] = len(found)
 
     def room(self) -> NodeRoom:
         """What each node has left. A node that does not say an amount has no limit."""
         total, left = dict[str, Amounts](), dict[str, Amounts]()
-        for obj in self.objects:
-            if obj["kind"] == "Node":
-                name = obj["metadata"]["name"]
-                with naming(obj):
-                    total[name] = allocatable_of(obj)
-                left[name] = total[name].minus(self.used.get(name, Amounts()))
+        for obj in _of_kind("Node", self.objects):
+            name = obj["metadata"]["name"]
+            with naming(obj):
+                total[name] = allocatable_of(obj)
+            left[name] = total[name].minus(self.used.get(name, Amounts()))
         return NodeRoom(total, left)
 
 
@@ -96,7 +114,7 @@ def fleet_of(machines: Sequence[MachineNode], snapshot: Iterable[Json] = (), *, 
         elif obj.get("kind") == "Pod" and (node := inner(obj, "spec", "").get("nodeName")) and not _ended(obj):
             with naming(obj):
                 used[node] = used.get(node, Amounts()).plus(requests_of(obj))
-    classes = {obj["metadata"]["name"] for obj in given if obj["kind"] == "DeviceClass"}
+    classes = set(map(_name_of, _of_kind("DeviceClass", given)))
     objects = list[Json]()
     for node in machines:
         objects += machine_objects(node)
@@ -110,13 +128,27 @@ def fleet_of(machines: Sequence[MachineNode], snapshot: Iterable[Json] = (), *, 
         if not kinds[kind]:
             how = "give --nodes, or a snapshot that `berth snapshot` made; --emptied adds the GPUs of device plugins"
             raise WireError("the fleet", f"has no {kind}: {how}")
-    slices = (obj for obj in objects if obj["kind"] == "ResourceSlice")
-    drivers = {str(inner(obj, "spec", "").get("driver")) for obj in slices}
+    drivers = _drivers(objects)
     objects += [_of_drivers(one, drivers) for one in DEVICE_CLASSES if one["metadata"]["name"] not in classes]
     others = sorted(drivers & DRIVERS.keys() - classes - {GPU_CLASS})
     objects += [_class_of(driver) for driver in others if DRIVERS[driver].kind == GPU]
     unlinked = frozenset(node.name for node in machines if not node.machine.knows_links)
     return Fleet(objects, used, unlinked, GPU_CLASS in shared)
+
+
+def _of_kind(kind: str, objects: Iterable[Json]) -> Iterator[Json]:
+    return (obj for obj in objects if obj["kind"] == kind)
+
+
+def _name_of(obj: Json) -> str:
+    """The name of an object of a file. Raises WireError if it has none."""
+    with naming(obj):
+        return need(inner(obj, "metadata", ""), "name", ".metadata")
+
+
+def _drivers(objects: Iterable[Json]) -> set[str]:
+    """The drivers of the slices."""
+    return {str(inner(obj, "spec", "").get("driver")) for obj in _of_kind("ResourceSlice", objects)}
 
 
 def _of_drivers(class_: Json, drivers: Iterable[str]) -> Json:

@@ -6,6 +6,7 @@ Every fault is one sentence that names the line.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,11 +18,12 @@ import orjson
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError
 
 from extender.api.claim_specs import DeviceRequest
-from extender.api.fields import Json
+from extender.api.fields import Json, get
 from extender.api.group_topology import NEARNESS, asked_topology, group_topology
 from extender.api.pods import decode_pod
 from extender.api.quantity import NANO, parse_quantity
 from extender.api.resource_claims import Claim, decode_claim
+from extender.api_schema import claim_faults, faults_of_value, node_term_faults
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import one_line, shown
 from extender.cel import CompileError
@@ -40,6 +42,7 @@ _CSV_FIELDS = tuple(name for name in JOB_FIELDS if name not in ("claim", "spec",
 _PART_FIELDS = tuple(name for name in JOB_FIELDS if name not in ("name", "arrival", "duration", "parts", *NEARNESS))
 _MAX_PARTS = 256
 _MAX_GBPS = 10**12
+_PRIORITIES = -(2**31), 2_000_001_000  # an int32; that of the class system-node-critical, the highest one
 _HOW = (
     f"published traces that are read as they are: {', '.join(one.name for one in TRACES)}, Philly; for any other CSV "
     "file give --columns arrival=COLUMN,duration=COLUMN,gpus=COLUMN"
@@ -126,7 +129,7 @@ def _of_csv(
     if trace is not None:
         yield from _converted(_numbered(rows), partial(_job_of_row, trace), where, "line", notes, before)
         return
-    _check_columns(header, f"{where}: line 1")
+    _check_columns(header, f"{where}: line 1", traces)
     for number, row, problem in rows:
         place = f"{where}: line {number}"
         if problem:
@@ -161,8 +164,12 @@ def _few(header: Sequence[str]) -> str:
     return one_line(", ".join(header), 256)
 
 
-def _check_columns(header: Sequence[str], place: str) -> None:
+def _check_columns(header: Sequence[str], place: str, traces: Sequence[Trace]) -> None:
     known = f"the columns are {', '.join(_CSV_FIELDS)}; {_HOW}"
+    for trace in traces:
+        arrival = trace.columns["arrival"].name
+        if trace.lacking(header) == [arrival]:
+            raise WireError(place, f"has no column {arrival}, the arrival of a job of {trace.name}")
     for name in header:
         if name not in _CSV_FIELDS:
             raise WireError(place, f"has a column {shown(name)}; {known}")
@@ -240,6 +247,18 @@ def _check_number(number: int, place: str) -> None:
         raise WireError(place, f"a replay takes at most {MAX_JOBS} jobs: cut the file, or take every n-th line")
 
 
+def job_problem(line: Json, classes: Container[str] | None, levels: Sequence[str]) -> str:
+    """Why a replay refuses a file with this line; '' if it does not.
+
+    `classes` are those of the fleet, None if they are not known, and `levels` those of the policy.
+    """
+    try:
+        job = _job(line, 1, "", JOB_FIELDS)
+    except WireError as error:
+        return error.problem
+    return (_unknown_class(job, classes) if classes is not None else "") or _unknown_level(job, [levels])
+
+
 # -- one job -------------------------------------------------------------------------------------------------------
 
 
@@ -284,15 +303,39 @@ def _problem(job: Job) -> str:
             decode_pod(job.pod(job.name, job, plain=True))
         except WireError as error:
             return str(error)
+        if problem := _refused("V1PodSpec", orjson.dumps(job.spec)):
+            return problem
     if job.claim is not None:
         if job.gpus or job.nics or job.memory or job.product:
             return "has a claim and also gpus, nics, memory or product"
+        if problem := _refused("V1ResourceClaimSpec", orjson.dumps(job.claim)):
+            return problem
         claim = decode_claim(job.claim_object(job.name))
+        if not claim.problem and not claim.spec.requests:
+            return "claim has no requests: it asks for nothing"
         return claim.problem or _wrong_selector(claim)
     if not (job.gpus or job.nics or job.cpu or job.ram):
         return "asks for nothing: give gpus, nics, claim, cpu or ram"
     if 0 < job.gpus < 1 and job.memory:
         return "has memory and a share of a GPU: a share counts no bytes"
+    return ""
+
+
+@lru_cache
+def _refused(kind: str, text: bytes) -> str:
+    """Why the API server refuses the claim or the spec of a job, as JSON; '' if it takes it. See _compile_error."""
+    spec, field = orjson.loads(text), "spec" if kind == "V1PodSpec" else "claim"
+    found = list(faults_of_value(spec, kind, field))
+    try:
+        if not found and field == "spec":
+            found = list(node_term_faults(get(spec, "affinity", dict, field, {}), f"{field}.affinity"))
+        elif not found:
+            found = list(claim_faults({"spec": spec}))
+    except WireError as error:
+        return str(error)
+    for path, problem, correction, *_ in found:
+        where = re.sub("^spec", field, path)
+        return f"{where}: {problem}{f' ({correction})' if correction else ''}"
     return ""
 
 
@@ -376,8 +419,8 @@ def _only_nodes(spec: Json) -> Json:
     affinity, priority = spec.get("affinity") or {}, spec.get("priority") or 0
     if not (spec.keys() <= set(SPEC_FIELDS) and isinstance(affinity, dict) and affinity.keys() <= {"nodeAffinity"}):
         raise ValueError("has other fields")
-    if type(priority) is not int:
-        raise ValueError("has a priority that is no integer")
+    if type(priority) is not int or not _PRIORITIES[0] <= priority <= _PRIORITIES[1]:
+        raise ValueError("has a priority that no pod can have")
     return spec
 
 
@@ -425,5 +468,6 @@ _WANTED = {
     "group_preferred": "a level, such as rack or clique, or a node label",
     "claim": "an object: the spec of a ResourceClaim",
     "parts": f"a list of up to {_MAX_PARTS} objects with pods, and what each of these asks for",
-    "spec": "an object with nodeSelector, affinity.nodeAffinity, tolerations or priority, of the spec of a Pod",
+    "spec": "an object with nodeSelector, affinity.nodeAffinity, tolerations or priority, of the spec of a Pod; "
+    f"its priority is a whole number up to {_PRIORITIES[1]}",
 }

@@ -20,12 +20,11 @@ from extender.api.pod_annotations import WISHES
 from extender.api.pod_groups import MINIMUM, GroupSource
 from extender.api.pods import SCHEDULER
 from extender.base.berth_errors import WireError
-from extender.vendors import DRIVERS, GPU, PLUGIN_RESOURCES
+from extender.vendors import PLUGIN_RESOURCES
 
 NAMESPACE = "default"
 SPEC_FIELDS = ("nodeSelector", "affinity", "tolerations", "priority")
 GPU_CLASS, NIC_CLASS = "gpu.nvidia.com", "dranet.net"
-_GPU_CLASSES = frozenset(name for name, entry in DRIVERS.items() if entry.kind == GPU)  # each driver installs its own
 # Clouds taint GPU nodes with the names of these resources, and the plugin ExtendedResourceToleration of the API server
 # tolerates them for the pods that ask for the resource.
 _GPU_TOLERATIONS = [{"key": one, "operator": "Exists", "effect": "NoSchedule"} for one in PLUGIN_RESOURCES]
@@ -48,12 +47,13 @@ def job_name(line: int) -> str:
 def shared_classes(jobs: Iterable[Job]) -> frozenset[str]:
     """The classes of whose devices jobs ask for shares.
 
-    Raises WireError if another job has a claim about the memory of GPUs, which a fleet with shared GPUs has no more.
+    Raises WireError if another job has a claim and asks for memory of GPUs, which a fleet with shared GPUs has no more.
     """
     found, about_memory = frozenset[str](), ""
     for job in jobs:
         found |= job.shared_classes
-        if any("memory" in json.dumps(one.claim) for one in job.templates if one.claim is not None):
+        claims = (one for one in job.templates if one.claim is not None)
+        if any(one.expected_memory or "memory" in json.dumps(one.claim) for one in claims):
             about_memory = about_memory or job.name
     if GPU_CLASS in found and about_memory:
         problem = "asks for memory, and another job for a share of a GPU: use `gpus` and `memory` in its place"
@@ -90,6 +90,7 @@ class Job:
     claim: Json | None = field(default=None, compare=False)  # the spec of each pod's claim, in place of GPUs and NICs
     spec: Json | None = field(default=None, compare=False)  # SPEC_FIELDS of each pod: the nodes that it may use
     parts: tuple[Job, ...] = ()  # other pods of the gang: of a part count `pods` and what each of its pods asks for
+    claim_gpus: float = field(default=0.0, compare=False)  # those of the claim of each pod, which only a fleet can tell
     memory_capacity: ClassVar = "memory"  # the capacity of the fleet's GPUs that `memory` is about
 
     @property
@@ -108,16 +109,13 @@ class Job:
 
     @property
     def all_gpus(self) -> float:
-        """The GPUs of all pods. Of a claim, those of its requests for a fixed count of a class of GPUs."""
+        """The GPUs of all pods."""
         return sum(one.pods * one.pod_gpus for one in self.templates)
 
-    @cached_property
+    @property
     def pod_gpus(self) -> float:
         """The GPUs of one pod that is of no part."""
-        if self.claim is None:
-            return self.gpus
-        exact = [one.get("exactly") or {} for one in (self.claim.get("devices") or {}).get("requests") or ()]
-        return float(sum(one.get("count") or 1 for one in exact if one.get("deviceClassName") in _GPU_CLASSES))
+        return self.gpus if self.claim is None else self.claim_gpus
 
     @property
     def shared_classes(self) -> frozenset[str]:
@@ -263,5 +261,5 @@ class _JobOnSharedGpus(Job):
     memory_capacity: ClassVar = REAL_MEMORY
 
 
-JOB_FIELDS = tuple(one.name for one in fields(Job))
+JOB_FIELDS = tuple(one.name for one in fields(Job) if one.name != "claim_gpus")
 """What a file says of a job."""

@@ -165,14 +165,15 @@ class Meter:
         self._in_use = self.gpus - sum(one.free for one in stats) + 0.0
         self._held = self._last = self._area = self._held_area = 0.0
 
-    def started(self, job: Job, now: float, pods: Sequence[PlacedPod], snapshot: Snapshot) -> None:
-        """All pods of a job have a node."""
+    def started(self, job: Job, now: float, gpus: float, pods: Sequence[PlacedPod], snapshot: Snapshot) -> None:
+        """All pods of a job have a node, and so many GPUs together."""
         wait = max(now - job.arrival, 0.0)  # times are sums of fractions
         self._jobs[job.name] = StartedJob(now, wait, tuple(pods))
-        self._waits.setdefault(size_of(job), []).append(wait)
+        self._waits.setdefault(size_of(gpus), []).append(wait)
         self._pods += [pod for pod in pods if pod.gpus > 1 or pod.pairs]
-        if job.is_gang:
-            self._gangs.append(len({self._domain(pod.node, snapshot) for pod in pods}))
+        nodes = [pod.node for pod in pods if pod.devices]  # the other pods of a gang may be anywhere
+        if len(nodes) > 1:
+            self._gangs.append(len({self._domain(node, snapshot) for node in nodes}))
 
     def use(self, gpus: float, held: float, now: float) -> None:
         """So many GPUs more, or less, are allocated from now on; and so many by pods of jobs that do not run yet."""
@@ -254,11 +255,9 @@ def _has_several(node_info: NodeInfo) -> bool:
     return node_info.fabric is not None and node_info.fabric.graph.size > 1
 
 
-def size_of(job: Job) -> str:
+def size_of(gpus: float) -> str:
     """The class of sizes of a job, by the GPUs of all its pods."""
-    if not job.all_gpus:
-        return NO_GPU
-    return next(name for most, name in SIZES if job.all_gpus <= most)
+    return next(name for most, name in SIZES if gpus <= most) if gpus else NO_GPU
 
 
 def _share(values: Sequence[bool]) -> float:

@@ -38,6 +38,7 @@ _MORE_GPUS = "jobs with more GPUs than in the trace, since all pods of a job get
 LEFT_OUT = "rows left out because they have no time, or ask for nothing"
 _MISSING = {"", "nan", "none", "null", "na", "n/a", r"\n"}
 _NO_LIMIT = {*_MISSING, "-1"}
+_SLURM = re.compile(r"(?:(\d{1,6})-)?(\d{1,6}):([0-5]\d):([0-5]\d(?:\.\d{1,9})?)")  # sacct's Elapsed
 
 
 class Column(NamedTuple):
@@ -247,7 +248,7 @@ def _times(cells: _Cells, *, is_cut: bool) -> tuple[float, float]:
     """(arrival, duration) in seconds; an arrival below 0 if the job never ran."""
     arrival = cells.time("arrival") if cells.has("arrival") else 0.0 if is_cut else -1.0
     if cells.has("duration"):
-        duration = cells.number("duration", MAX_SECONDS)
+        duration = cells.duration
     elif cells.has("end"):
         end = cells.time("end")
         if end < arrival:
@@ -323,6 +324,19 @@ class _Cells:
             raise ValueError(f"{self.column('share')} must be above 0 and at most {1 / unit:g}, is {text}")
         return found
 
+    @property
+    def duration(self) -> float:
+        """Seconds, also of a time as Slurm writes it, whatever the unit of the column."""
+        text = self.text("duration")
+        if found := _SLURM.fullmatch(text):
+            days, hours, minutes, seconds = (float(one or 0) for one in found.groups())
+            return days * 86400 + hours * 3600 + minutes * 60 + seconds
+        try:
+            return self.number("duration", MAX_SECONDS)
+        except ValueError:
+            wanted = "a number of at least 0, or HH:MM:SS, or D-HH:MM:SS"
+            raise ValueError(f"{self.column('duration')} must be {wanted}, is {shown(text)}") from None
+
     def has(self, field: str) -> bool:
         return bool(self.text(field))
 
@@ -370,6 +384,7 @@ def read_nodes(path: Path) -> list[MachineNode]:
 
 
 def _nodes(rows: Iterator[Row], columns: Mapping[str, Column], where: str) -> Iterator[MachineNode]:
+    lines = dict[str, int]()  # of the nodes before, by name
     for line, row, problem in rows:
         if problem:
             raise WireError(f"{where}: line {line}", problem)
@@ -381,6 +396,9 @@ def _nodes(rows: Iterator[Row], columns: Mapping[str, Column], where: str) -> It
             raise WireError(f"{where}: line {line}", str(error)) from error
         offered = {"cpu": f"{cpu}m", **({"memory": str(ram)} if "ram" in columns else {})}
         name = plain_name(cells.text("name")) or f"node-{line}"
+        if name in lines:
+            raise WireError(f"{where}: line {line}", f"has the name {shown(name)}, as line {lines[name]} has")
+        lines[name] = line
         yield MachineNode(name, unlinked_machine(cells.text("product"), gpus, _GPU_BYTES), {}, offered)
 
 

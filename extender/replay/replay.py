@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -16,8 +17,9 @@ from typing import NamedTuple
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_amounts import Amounts
 from extender.api.pods import Pod, decode_pod, with_constraints
-from extender.api.resource_claims import Claim, decode_claim
+from extender.api.resource_claims import Claim, Result, decode_claim
 from extender.cel.dra import Masks
+from extender.replay.claim_gpus import allocated_gpus, with_claim_gpus
 from extender.replay.fleets import Fleet
 from extender.replay.jobs import Job
 from extender.replay.large_shapes import LargeShape
@@ -53,6 +55,7 @@ class _Run:
     attempt: int = 0
     pods: dict[str, _Pod] = field(default_factory=dict)  # by UID
     nodes: dict[str, str] = field(default_factory=dict)
+    gpus: dict[str, float] = field(default_factory=dict)  # that its bound pods have got, by UID
     runs: bool = False
 
     def of(self, template: Job, *, gangs: bool) -> Hashable:
@@ -117,6 +120,7 @@ class Replay:
         durations = [one.duration for one in self._jobs if one.duration < math.inf]
         self._until = self._jobs[-1].arrival or max(durations, default=1.0)
         snapshot = self.decisions.cache.snapshot()
+        self._jobs = with_claim_gpus(self._jobs, snapshot)
         self._nodes = {name: node_info.node for name, node_info in snapshot.node_infos.items()}
         self._unmeasured = self._fleet.unlinked | {
             name for name, one in snapshot.node_infos.items() if links_of(one) is Links.UNKNOWN
@@ -187,15 +191,16 @@ class Replay:
         """A pod has a node. With its last pod, a job starts."""
         run, now = self._run_of[uid], asyncio.get_running_loop().time()
         run.nodes[uid] = node
-        gpus = run.pods[uid].template.pod_gpus
-        self._waiting_gpus -= gpus
+        gpus = run.gpus[uid] = self._gpus_of(run, uid)
+        self._waiting_gpus -= run.pods[uid].template.pod_gpus
         self._meter.use(gpus, gpus, now)
         if len(run.nodes) == len(run.pods):
             run.runs = True
-            self._meter.use(0, -run.job.all_gpus, now)
+            used = sum(run.gpus.values())
+            self._meter.use(0, -used, now)
             snapshot = self.decisions.cache.snapshot()
             pods = [self._measured(run, one) for one in run.pods]
-            self._meter.started(run.job, now, pods, snapshot)
+            self._meter.started(run.job, now, used, pods, snapshot)
             self._change()
             if run.job.duration < math.inf:
                 self._pending += 1
@@ -203,12 +208,21 @@ class Replay:
         elif len(run.nodes) == 1 and not self._placer.is_berth:
             asyncio.get_running_loop().call_at(now + PATIENCE_SECONDS, self._give_up, run)
 
+    def _gpus_of(self, run: _Run, uid: str) -> float:
+        """The GPUs that a bound pod has got."""
+        pod = run.pods[uid]
+        if pod.template.claim is None:
+            return pod.template.gpus
+        return allocated_gpus(self.decisions.cache.snapshot().node_infos[run.nodes[uid]], self._results(pod.claim))
+
+    def _results(self, claim: Claim | None) -> Sequence[Result]:
+        """The devices of a pod."""
+        stored = self.decisions.cache.store.claims[claim.key] if claim is not None else None
+        return stored.allocation.results if stored is not None and stored.allocation is not None else ()
+
     def _measured(self, run: _Run, uid: str) -> PlacedPod:
-        claim = run.pods[uid].claim
-        cache, node = self.decisions.cache, run.nodes[uid]
-        stored, snapshot = cache.store.claims[claim.key] if claim is not None else None, cache.snapshot()
-        results = stored.allocation.results if stored is not None and stored.allocation is not None else ()
-        specs, node_info = [stored.spec] if stored is not None else [], snapshot.node_infos[node]
+        claim, node, snapshot = run.pods[uid].claim, run.nodes[uid], self.decisions.cache.snapshot()
+        results, specs, node_info = self._results(claim), [claim.spec] if claim else [], snapshot.node_infos[node]
         possible = possible_devices(node_info, results, specs, snapshot.classes.get, self._masks)
         return placed_pod(node_info, results, possible, knows_links=node not in self._unmeasured)
 
@@ -226,9 +240,9 @@ class Replay:
             self._cluster.scheduler.remove(uid, run.of(template, gangs=self._placer.is_berth))
             self._cluster.api.delete(pod, claim.key if claim is not None else None)
             del self._run_of[uid]
-        used = sum(run.pods[uid].template.pod_gpus for uid in run.nodes)
+        used = sum(run.gpus.values())
         self._meter.use(-used, 0 if run.runs else -used, now)
-        self._waiting_gpus -= job.all_gpus - used
+        self._waiting_gpus -= job.all_gpus - sum(run.pods[uid].template.pod_gpus for uid in run.nodes)
         del self._runs[job.name]
         self._cluster.scheduler.requeue()
 
@@ -256,16 +270,22 @@ class Replay:
     def _never_started(self) -> dict[str, str]:
         """The jobs that did not start, each with a reason of its first pod or an equal one, see likely_reason."""
         found, taints, waiting = dict[str, str](), dict[Hashable, str](), self._cluster.scheduler.waiting
-        by_shape = {one.shape: one.reasons for one in reversed(waiting) if one.reasons}
+        by_shape = {one.shape: one for one in reversed(waiting) if one.reasons}
         for one in waiting:
             job = self._run_of[one.pod.uid].job
             if job.name not in found:
-                reasons = one.reasons or by_shape.get(one.shape, {})
+                equal = one if one.reasons else by_shape.get(one.shape)
+                why = self._reason(equal) if equal is not None else "was not tried"
                 lacks_nics = any(one.nics for one in job.templates) and not self._fleet.has_nics
-                found[job.name] = _NO_NICS if lacks_nics else likely_reason(reasons) or "was not tried"
+                found[job.name] = _NO_NICS if lacks_nics else why
                 if found[job.name] == FORBIDDEN:
                     found[job.name] += self._taint_of(one.pod, taints)
         return found
+
+    def _reason(self, waiting: Waiting) -> str:
+        """The likely reason of a pod without the name of its gang: many gangs may have one reason."""
+        group = re.escape(self._run_of[waiting.pod.uid].job.name)
+        return re.sub(rf"\bgroup {group}(?![\w.-])", "its group", likely_reason(waiting.reasons))
 
     def _taint_of(self, pod: Pod, taints: dict[Hashable, str]) -> str:
         """The end of the reason of a pod whose nodes are excluded. `taints` has those of other shapes."""

@@ -190,7 +190,9 @@ class EvaluationContext:
                 found = found._replace(free=problem.select(problem.names[0], found.request).match)
             self.only_requests[signature] = found
         known = self.only_requests[signature]
-        return known._replace(free=known.free & ~node_info.busy) if known is not None else None
+        if known is None:
+            return None
+        return Asked(known.claim, known.request, known.free & ~node_info.busy, known.least_memory)
 
     def problem(self, node_info: NodeInfo, requirements: PodRequirements, forbidden: Forbidden = _NOTHING) -> Problem:
         """The allocation problem of the requirements on a node. Its `select` raises InvalidClaim and DeadlineExceeded.
@@ -480,7 +482,10 @@ class PlacementCache:
         if len(self._parts) > _MAX_PARTS:
             self._parts.clear()
         parts = tuple([self._parts.setdefault(part, part) for part in found.parts])
-        return replace(found.for_request(_NO_REQUEST), parts=parts, is_shared=True)
+        shared = found.for_request(_NO_REQUEST)
+        return Placement(
+            shared.solution, parts, found.score, found.ring_gbps, found.free_gpus, found.matching, found.each, True
+        )
 
 
 def placement_key(node_info: NodeInfo, requirements: PodRequirements, asked: Asked) -> tuple[object, ...]:

@@ -225,14 +225,14 @@ def keeping_domains(
     The levels are `group_levels`, see DomainUses. Nodes that are not among `best` count too, if they are `allowed`
     (None: all). The work does not grow with the fleet.
     """
+    highest = best[0][1].score if best else 0.0
+    if not best or (len(best) > 1 and best[1][1].score != highest):
+        return best
     uses = ranking.uses
     uses.update(snapshot)
-    if not best or uses.size == 1:  # all nodes are in the same domains
+    if uses.size == 1:  # all nodes are in the same domains
         return best
-    highest = best[0][1].score
     equal = [name for name, placement in best if placement.score == highest]
-    if len(equal) == 1 < len(best):
-        return best
     first: str | None = None
     if len(equal) == len(best):  # there may be more
         first = uses.first(ranking.states_with(highest), allowed, without)

@@ -5,8 +5,9 @@ rules keep it from stopping others. (1) A call evaluates for at most 0.1 s (`eva
 of one namespace in a second; the namespaces that do so share twice that. The first millisecond of a call always is
 free, and pods of a known shape need less; their binds have a whole call, whatever the others have used. (2) What does
 not end in time is queued, and calls say that it is not finished until the queue has ended it; kube-scheduler retries. A
-namespace with queued work has only that one millisecond for anything else in a call. (3) The queue takes the namespaces
-in turn, with a tenth of the time, or with half of it while no call evaluates.
+namespace with queued work has only that one millisecond for anything else in a call. While no other namespace calls,
+neither rule limits the calls of a namespace together, up to half of each second. (3) The queue takes the namespaces in
+turn, with a tenth of the time, or with half of it while no call evaluates.
 
 Items of the queue are evaluations of a pod's requirements, scores that are out of date, plans of gangs, searches for
 rejected pods that fit after a change, and the search for the domain in which a gang collects devices. Statuses and
@@ -22,12 +23,14 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from math import inf
 from operator import attrgetter
 
 from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.base.fair_lru import FairLRU
 
 _FREE_SECONDS = 0.001  # of a call; about what the rest of a filter request takes
+_SECONDS_ALONE = 0.5  # of a namespace in a second, if no other one has called for a second
 _MAX_CALLS_TOGETHER = 2.0  # calls: the time of all namespaces in a second, beside the free one
 _SLICE_SECONDS = 0.002  # of an item at a time
 _STEP_SECONDS = 0.01  # of a step of a search, which evaluates one node
@@ -63,6 +66,8 @@ class Evaluations:
         self._used: dict[str, float] = {}  # seconds of calls in this second, by namespace
         self._second_ends = 0.0
         self._calls = 0
+        self._caller, self._called_at = "", -inf  # the namespace of the last call, and its time
+        self._other_called_at = -inf  # of the last call for any other namespace
         self._sharing = 1  # namespaces that evaluated in calls in the last second
         self._added = asyncio.Event()
 
@@ -80,6 +85,9 @@ class Evaluations:
     def _call(self, namespace: str, seconds: float) -> Iterator[Deadline]:
         began = self._clock()
         self._calls += 1
+        if namespace != self._caller:
+            self._caller, self._other_called_at = namespace, self._called_at
+        self._called_at = began
         try:
             yield Deadline(seconds, self._clock)
         finally:
@@ -97,10 +105,14 @@ class Evaluations:
             self._sharing = len(self._used) if now < self._second_ends + 1.0 else 1
             self._used.clear()
             self._second_ends = now + 1.0
-        if self._awaited[namespace]:
+        others_called_at = self._other_called_at if namespace == self._caller else self._called_at
+        if now >= others_called_at + 1.0:
+            share = _SECONDS_ALONE
+        elif self._awaited[namespace]:
             return _FREE_SECONDS
-        share = self.seconds * min(1.0, _MAX_CALLS_TOGETHER / max(self._sharing, len(self._used), 1))
-        return max(share - self._used.get(namespace, 0.0), _FREE_SECONDS)
+        else:
+            share = self.seconds * min(1.0, _MAX_CALLS_TOGETHER / max(self._sharing, len(self._used), 1))
+        return min(max(share - self._used.get(namespace, 0.0), _FREE_SECONDS), self.seconds)
 
     def deadline_of_step(self) -> Deadline:
         """The deadline of a step of a search in the queue."""

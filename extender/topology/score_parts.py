@@ -154,7 +154,7 @@ def product_gbps(node_info: NodeInfo, gpus: int) -> float:
 
 def _products(fabric: Fabric, gpus: int) -> list[str]:
     """The products of these GPUs, sorted."""
-    return sorted({fabric.product_at(position) for position in members(gpus)})
+    return sorted({fabric.product_at(position) for position in members(gpus)}) if fabric.products else [fabric.product]
 
 
 def _link(choice: DeviceChoice, baseline: FleetBaseline, intent: PodIntent) -> ScorePart | None:
@@ -335,13 +335,12 @@ def _left(node_info: NodeInfo, bit: int) -> int:
 
 def _after(choice: DeviceChoice, before: list[int]) -> list[int]:
     """`left_over` after the choice; `before` is its value before the choice."""
-    after = list(before)
-    positions = {bit: position for position, bit in enumerate(choice.node_info.gpu_bits)}
+    after, bits = list(before), choice.node_info.gpu_bits
     for claim in choice.solution.picks:
         for pick in claim:
-            position = positions.get(pick.bit)
-            if position is None or pick.request.admin_access:
+            if pick.bit not in bits or pick.request.admin_access:
                 continue
+            position = bits.index(pick.bit)
             total = choice.node_info.inventory.devices[pick.bit].memory_bytes
             part = WHOLE if pick.consumed is None or not total else WHOLE * _wanted_bytes(pick.consumed) // total
             after[position] = max(after[position] - part, 0)

@@ -137,6 +137,7 @@ def tune(
 
     Raises WireError if there is nothing that the aim measures.
     """
+    jobs = fleet.counted(jobs)
     if not any(map(aim.needs, jobs)):
         raise WireError(f"--aim {aim.name}", aim.lacks)
     singles = single_changes(policy.weights, weights_that_matter(jobs))

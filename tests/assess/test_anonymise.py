@@ -515,6 +515,7 @@ def test_that_gpus_are_shared_or_parts_stays() -> None:
         {"nvidia.com/gpu.product": f"{SECRET}-MIG-1g.10gb"},
         {"nvidia.com/gpu.replicas": "4", strategy: "time-slicing"},
         {"nvidia.com/gpu.replicas": SECRET, strategy: SECRET},
+        {"cloud.google.com/gke-accelerator": SECRET},
     ]
     nodes = {f"n{number}": {"machine": "hgx-h100-8", "labels": labels} for number, labels in enumerate(given)}
     found = [one["metadata"]["labels"] for one in anonymised(objects_of({"nodes": nodes})) if one["kind"] == "Node"]
@@ -522,4 +523,4 @@ def test_that_gpus_are_shared_or_parts_stays() -> None:
     assert kept[0] == given[0]
     assert kept[1]["nvidia.com/gpu.product"].endswith("-MIG-1g.10gb")
     assert kept[2] == given[2]
-    assert SECRET not in str(kept)
+    assert SECRET not in str(found)

@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.assess import pod as pod_objects
 from extender.cli import assess_command
+from extender.cli.assess_screen import told_apart
 from extender.cli.output import Screen
 from extender.sandbox import Cluster, write_kubeconfig
 from tests.worlds.assessed_clusters import CASES, GPU_CLASS, RESULT, assessed, changed, objects_of, snapshot_file
@@ -63,14 +64,17 @@ def test_a_pod_has_the_nic_beside_its_gpu_or_not(tmp_path: Path) -> None:
     names = [one["name"] for one in nics["spec"]["devices"]]
     pods = [
         {"name": "near", "node": "a", "gpus": [0, 1], "nics": names[:2]},
-        {"name": "far", "node": "a", "gpus": [2, 3], "nics": names[6:8]},
+        {"name": "remote", "node": "a", "gpus": [2, 3], "nics": names[6:8]},
     ]
     found = assessed(snapshot_file(tmp_path, objects_of({**case, "pods": pods})))
     assert {row["pod"]: (row["near"], row["pairs"]) for row in found["sets"]} == {
         "default/near": (2, 2),
-        "default/far": (0, 2),
+        "default/remote": (0, 2),
     }
     assert (found["near"], found["pairs"]) == (2, 4)
+    assert [row["pod"] for row in found["sets"]] == ["default/remote", "default/near"], (
+        "the worst first, by its NICs, too"
+    )
 
 
 def test_a_nic_that_the_claim_cannot_have_sets_no_standard(tmp_path: Path) -> None:
@@ -279,16 +283,23 @@ def test_links_that_no_agent_can_read_are_not_promised(tmp_path: Path) -> None:
     assert "Berth's agent cannot read it for this driver" in told
 
 
+HALF_KNOWN: Json = {  # a switch joins all GPUs of one node; of the other one nobody has read the links
+    "nodes": {"h": "hgx-h100-8", "v": "dgx1-v100"},
+    "pods": [{"name": name, "node": name, "gpus": [0, 1]} for name in "hv"],
+}
+
+
 @pytest.mark.parametrize(
     ("case", "least", "code"),
     [
+        (HALF_KNOWN, 0.1, 1),
         (NOT_JOINED, 0.1, 0),
         (NOT_JOINED, 0.2, 1),
         (next(case for case in CASES if case["name"] == "bridged cards without the agent"), 0.0, 1),
         (next(case for case in CASES if case["name"] == "pods of a device plugin"), 0.0, 1),
         (next(case for case in CASES if case["name"].startswith("a small pod")), 1.0, 0),
     ],
-    ids=["above", "below", "not known", "a device plugin", "no such pods"],
+    ids=["one of two not known", "above", "below", "not known", "a device plugin", "no such pods"],
 )
 def test_the_exit_code_is_for_ci(case: Json, least: float, code: int, tmp_path: Path) -> None:
     path = snapshot_file(tmp_path, objects_of(case))
@@ -331,6 +342,23 @@ def test_a_large_bad_cluster_is_one_screen(width: int, tmp_path: Path) -> None:
     assert len(shown) == 3
     assert all(re.search(r" (yes|no) +\d+ +\d+ +\d+ ", line) for line in shown)
     assert len(set(re.findall(r"large-\d+", every))) == 42
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB (parts)", "Tesla T4"],
+        ["ip-192-168-151-11.ec2.internal", "ip-192-168-152-12.ec2.internal"],
+        ["ml/experiments-of-the-whole-department-3", "ml/experiments-of-the-whole-department-4"],
+    ],
+)
+@pytest.mark.parametrize("width", [18, 25])
+def test_names_are_cut_where_they_still_differ(names: list[str], width: int) -> None:
+    """At 80 columns three rows were 'NVIDIA A100-SXM4-…'."""
+    cut = told_apart(names, width)
+    assert len(set(cut)) == len(names)
+    assert max(map(len, cut)) <= width
+    assert [one for one in cut if one in names] == [one for one in names if len(one) <= width]
 
 
 def test_the_page_is_one_file_with_pictures_and_without_markup_of_users(tmp_path: Path) -> None:

@@ -481,3 +481,53 @@ async def test_a_cluster_is_read_and_saved(tmp_path: Path) -> None:
         assert (code, "other" in err) == (2, True)
     assert assessed(tmp_path / "saved.json")["nodes"] == 1
     assert '"n1"' not in (tmp_path / "saved.json").read_text()
+
+
+def test_pods_that_files_lack_are_named_by_the_claims_that_are_reserved_for_them(tmp_path: Path) -> None:
+    """Every second pod was missing in a snapshot, and only the replay had fewer pods."""
+    pods = [{"name": name, "node": "a", "gpus": [number]} for number, name in enumerate("pqrst")]
+    objects = objects_of({"nodes": {"a": "hgx-h100-8"}, "pods": pods})
+    assert not [one for one in assessed(snapshot_file(tmp_path, objects))["lacking"] if "pod" in one]
+    left = [one for one in objects if one["kind"] != "Pod" or one["metadata"]["name"] == "p"]
+    found = assessed(snapshot_file(tmp_path, left))
+    names = "default/q; default/r; default/s; and 1 more"
+    what = "4 pods have claims and were not read: here, gangs, the replay and --jobs lack them"
+    assert f"{what} ({names})" in found["lacking"]
+
+
+TIMES = {  # creation and start of the first of two pods, and what is told of them
+    "no time": ("yesterday", None, "metadata.creationTimestamp is no time: 'yesterday'"),
+    "future": ("9000-01-01T00:00:00Z", None, "metadata.creationTimestamp is in the future: 9000-01-01T00:00:00Z"),
+    "reversed": ("2026-01-01T00:00:00Z", "2019-01-01T00:00:00Z", "status.startTime is before the creation: 2019"),
+}
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_times_of_pods_that_cannot_be_right_are_told(name: str, tmp_path: Path) -> None:
+    created, started, told = TIMES[name]
+    pods = [{"name": pod, "node": "a", "gpus": [number]} for number, pod in enumerate("pqr")]
+    objects = objects_of({"nodes": {"a": "hgx-h100-8"}, "pods": pods})
+    for pod in (one for one in objects if one["kind"] == "Pod"):
+        is_right = pod["metadata"]["name"] == "r"
+        pod["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z" if is_right else created
+        pod["status"]["startTime"] = "2026-01-01T00:00:00Z" if is_right else started
+    _, out, err = berth(["assess", str(snapshot_file(tmp_path, objects)), "--no-replay", "--output", "json"])
+    (line,) = [one for one in json.loads(out)["lacking"] if "cannot be right" in one]
+    assert line.startswith(f"the times of pod default/p cannot be right: {told}"), err
+    assert "those of 1 other pod cannot" in line
+
+
+def test_a_saved_file_has_no_environments_and_gives_the_same_assessment(tmp_path: Path) -> None:
+    """As `berth snapshot` does, also of files: lists of kubectl have environments, and may have Secrets."""
+    pods = [{"name": "p", "node": "a", "gpus": [0, 1]}, {"name": "w", "count": 6}]
+    objects = objects_of({"nodes": {"a": "hgx-h100-8"}, "pods": pods})
+    for pod in (one for one in objects if one["kind"] == "Pod"):
+        pod["spec"]["containers"][0]["env"] = [{"name": "TOKEN", "value": "hunter2"}]
+        pod["metadata"]["annotations"] = {"last-applied": "hunter2"}
+        pod["spec"] |= {"overhead": {"cpu": "40"}, "resources": {"requests": {"cpu": "70"}}}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"token": "hunter2"}}
+    saved = tmp_path / "saved.json"
+    found = assessed(snapshot_file(tmp_path, [*objects, secret]), "--save", str(saved))
+    assert "hunter2" not in saved.read_text()
+    assert assessed(saved) == found
+    assert "it requests 110 CPUs" in found["waiting"][0]["reason"]

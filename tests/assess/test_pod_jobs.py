@@ -198,7 +198,9 @@ def test_a_pod_of_the_future_arrives_now(tmp_path: Path) -> None:
         pod["metadata"]["creationTimestamp"] = time
     lines, err = jobs_of(tmp_path, objects)
     assert [line["arrival"] for line in lines] == [0, 3600, 3600]
-    assert err.strip().endswith("jobs.jsonl: 1 pod has a creation in the future, which counts as now")
+    assert err.strip().endswith(
+        "jobs.jsonl: 1 pod has a creation in the future, which counts as now (such as default/future)"
+    )
 
 
 def test_a_creation_time_that_cannot_be_read_is_told(tmp_path: Path) -> None:
@@ -264,8 +266,8 @@ def test_resources_that_a_job_cannot_have_are_named(tmp_path: Path) -> None:
     assert len(lines) == 4
     why = "which is left out: a replay finds a place for the job more easily"
     assert [line.partition("jobs.jsonl: ")[2] for line in err.splitlines()] == [
-        f"2 pods have {rdma}, {why}",
-        f"1 pod has example.com/nic, {why}",
+        f"2 pods have {rdma}, {why} (such as default/p0)",
+        f"1 pod has example.com/nic, {why} (such as default/claim)",
     ]
     del of["extended"]["status"]["extendedResourceClaimStatus"]["requestMappings"]  # as anonymised files
     assert jobs_of(tmp_path, objects)[1] == err
@@ -400,6 +402,20 @@ def test_a_pod_that_shares_its_claim_is_no_job_and_is_told(tmp_path: Path) -> No
     lines, err = jobs_of(tmp_path, objects)
     assert lines == []
     assert err.startswith(f"berth: 1 pod is not in {tmp_path / 'jobs.jsonl'}: shared or unknown claims")
+
+
+def test_a_pod_that_a_replay_would_refuse_is_no_job_and_is_told(tmp_path: Path) -> None:
+    """One pod that waits for a class that nobody made was a line for which berth replay refused the whole file."""
+    pods = [{"name": "p", "node": "a", "gpus": [0]}, *({"name": f"w{i}", "count": 1} for i in range(2))]
+    objects = objects_of({"nodes": {"a": "hgx-h100-8"}, "pods": pods})
+    for name in ("w0", "w1"):
+        (request,) = of_kind(objects, "ResourceClaim")[name]["spec"]["devices"]["requests"]
+        request["exactly"]["deviceClassName"] = "gpu.nope.com"
+    lines, err = jobs_of(tmp_path, objects)
+    assert [line["name"] for line in lines] == ["default-p-1"]
+    why = "a replay would refuse the file: claim, request 'gpu': the fleet has no DeviceClass 'gpu.nope.com'"
+    assert f"berth: 2 pods are not in {tmp_path / 'jobs.jsonl'}: {why}\n" in err
+    assert replayed(tmp_path, "--snapshot", str(tmp_path / "snapshot.json"), "--emptied")["started"] == 1
 
 
 def test_a_replay_keeps_pods_from_nodes_that_their_spec_forbids(tmp_path: Path) -> None:

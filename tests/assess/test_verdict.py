@@ -13,6 +13,7 @@ from extender.assess import replayed_pods
 from extender.assess.pod_sets import Bandwidth
 from extender.assess.replayed_pods import Figures, Replayed
 from extender.assess.verdict import verdict_of
+from extender.assess.waiting_pods import other_reason
 from tests.worlds.assessed_clusters import objects_of, snapshot_file
 from tests.worlds.commands import berth
 
@@ -192,3 +193,23 @@ def test_gangs_that_only_a_larger_replay_would_have_are_no_reason_for_a_no(tmp_p
     found = json.loads(out)["verdict"]
     assert found["helps"] is None
     assert "Not compared: 1 gang over more domains than needed, without a replay of all pods." in found["sentences"][0]
+
+
+@pytest.mark.parametrize(
+    ("told", "other"),
+    [
+        ("0/9 nodes are available: 9 Insufficient nvidia.com/gpu, 1 Too many pods. preemption: 0/9 are.", ""),
+        ("0/3 nodes are available: 1 cannot allocate all claims, 2 node(s) had untolerated taint {a: b}.", ""),
+        ("0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector.", ""),
+        ("0/2 nodes are available: 2 node selector, node affinity, a taint or a cordon excludes the node.", ""),
+        ("0/290 nodes available", ""),
+        ("", ""),
+        ("0/9 nodes are available: 9 node(s) didn't match pod anti-affinity rules.", "anti-affinity"),
+        ("0/9 nodes are available: 1 Insufficient cpu, 8 node(s) didn't have free ports for the pod ports.", "ports"),
+        ("0/9 nodes are available: pod has unbound immediate PersistentVolumeClaims.", "unbound"),
+        ("pod group is not ready", "not ready"),
+    ],
+)
+def test_a_reason_of_the_scheduler_that_is_not_looked_at_is_found(told: str, other: str) -> None:
+    found = other_reason(told)
+    assert (bool(found), other in found, "Insufficient" in found) == (bool(other), True, False)

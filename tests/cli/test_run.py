@@ -157,6 +157,7 @@ def test_a_job_that_does_not_start_fails_the_run_with_its_reason(tmp_path: Path)
     assert berth_run_once(*words)[0] == 0
     code, out, _ = berth_run_once(*words, "--policy", str(policy))
     assert code == 1
+    assert "1 job arrives within 0 s;" in out
     assert "1 wait, 0 run, 0 ended" in out
     assert re.search("^gang waits: .*example.com/rack", out, re.MULTILINE)
 
@@ -188,14 +189,13 @@ def test_unusable_options_are_one_sentence(options: tuple[str, ...], message: st
     assert "\n" not in errors
 
 
-def test_a_claim_that_no_api_server_takes_names_its_job(tmp_path: Path) -> None:
+def test_a_claim_that_no_api_server_takes_names_its_line(tmp_path: Path) -> None:
     request = '{"name": "GPU_0", "exactly": {"deviceClassName": "gpu.nvidia.com"}}'
     jobs = tmp_path / "jobs.jsonl"
     jobs.write_text(f'{{"arrival": 0, "claim": {{"devices": {{"requests": [{request}]}}}}}}\n')
     code, _, errors = berth_run_once("--nodes", "1xt4-4", "--jobs", str(jobs))
     assert code == 2
-    assert errors.startswith("berth: job job-1: ")
-    assert "Invalid value: 'GPU_0'" in errors
+    assert errors.startswith(f"berth: {jobs}: line 1: claim.devices.requests[0].name: Invalid value: 'GPU_0': a ")
 
 
 async def test_the_scheduler_of_a_run_is_supervised() -> None:

@@ -77,3 +77,56 @@ def test_a_waiting_pod_that_fits_names_the_last_answer_of_kube_scheduler() -> No
 
 def test_a_pod_with_scheduling_gates_says_so() -> None:
     assert "its scheduling gates" in waiting(spec={"schedulingGates": [{"name": "quota"}]})
+
+
+@pytest.mark.parametrize(
+    ("node", "spec", "cause", "remedy"),
+    [
+        (
+            {"spec": {"taints": [TAINT | {"value": "disk"}]}},
+            {},
+            "the taint maintenance=disk:NoSchedule keeps it from n1",
+            "it tolerated the taint maintenance=disk:NoSchedule",
+        ),
+        ({"spec": {"unschedulable": True}}, {}, "the cordon keeps it from n1", "the cordon ended"),
+        (
+            {},
+            {"nodeSelector": {"zone": "c"}},
+            "its node selector or node affinity keeps it from n1",
+            "its node selector or node affinity admitted the node",
+        ),
+        (
+            {"spec": {"taints": [{"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}]}},
+            {},
+            "the taint node.kubernetes.io/not-ready:NoExecute keeps it from n1",
+            "the taint node.kubernetes.io/not-ready:NoExecute ended",
+        ),
+    ],
+    ids=["taint", "cordon", "selector", "not ready"],
+)
+def test_what_alone_keeps_a_pod_from_nodes_with_free_devices_is_told_first(
+    node: Json, spec: Json, cause: str, remedy: str
+) -> None:
+    """That other nodes have other GPUs came first, and the taint of the right ones had no name."""
+    objects, asked = world(node), asking({})
+    objects = [one for one in objects if one["kind"] != "ResourceSlice" or one["metadata"]["name"][:2] != "n2"]
+    asked[-1]["spec"] |= spec
+    found = explained(objects, asked)
+    assert found["sentence"].startswith(f"pod default/want fits nowhere: {cause}, with free devices for it; ")
+    assert found["misses"][0] == f"fits on n1 if {remedy}"
+    (excluded,) = [one for one in found["unschedulable"] if one["code"] == "NODE_CONSTRAINTS"]
+    assert excluded["causes"][0].endswith(f": {excluded['nodes']} node{'s' * (excluded['nodes'] > 1)}")
+
+
+def test_a_node_that_lacks_devices_behind_its_taint_is_no_remedy() -> None:
+    found = explained(world({"spec": {"taints": [TAINT]}}, {"a": ["g0"]}), asking({"count": 2}))
+    assert not [one for one in found["misses"] if "tolerated" in one]
+
+
+def test_other_nodes_than_the_selected_ones_are_told_last_if_those_are_in_use() -> None:
+    asked = asking({})
+    asked[-1]["spec"]["nodeSelector"] = {"zone": "a"}
+    found = explained(world({}, {"a": ["g0"]}), asked)
+    assert "fits nowhere: matching devices are in use for request " in found["sentence"]
+    assert found["misses"][0].startswith("fits on n1 if g0, held by pod default/a")
+    assert found["misses"][-1] == "fits on n2 if its node selector or node affinity admitted the node"

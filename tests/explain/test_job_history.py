@@ -59,7 +59,7 @@ async def test_jobs_that_end_are_a_file_for_a_replay(tmp_path: Path) -> None:
 
 def saved(path: Path, content: bytes) -> list[Job]:
     path.write_bytes(content)
-    return list(read_jobs(path, TRACES, "", Counter()).jobs)
+    return list(fleet_of(parse_nodes("1xt4-4")).counted(read_jobs(path, TRACES, "", Counter()).jobs))
 
 
 class Seen:

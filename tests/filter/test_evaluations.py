@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 
@@ -71,9 +72,28 @@ def test_known_shapes_of_a_namespace_pass_beside_its_costly_pods_and_new_ones_ha
     assert fleet.filter_service.filter(new, fleet.names).passed
 
 
+def new_shape(fleet: Fleet, namespace: str, number: int) -> Pod:
+    """A pod with selectors that no pod had before. They take a part of a call."""
+    return fleet.pod(namespace, *(f'{GPU}.uuid != "{number}-{one}"' for one in range(4)))
+
+
+def test_different_jobs_that_one_namespace_creates_at_once_are_answered_at_once_if_no_other_calls() -> None:
+    """On an idle machine most of ten jobs waited for kube-scheduler's retry, and for the costliest one."""
+    fleet = Fleet(nodes=20)
+    known = fleet.pod("other")
+    assert fleet.filter_service.filter(known, fleet.names).passed
+    fleet.clock.now += 1.0
+    fleet.filter_service.evaluations.queue("team", "costly", never)
+    assert not any(fleet.error(new_shape(fleet, "team", number)) for number in range(6))
+    fleet.clock.now += 1.0
+    assert fleet.filter_service.filter(known, fleet.names).passed
+    assert fleet.error(new_shape(fleet, "team", 10)), "the other namespace comes first"
+
+
 def test_an_equal_pod_of_another_namespace_is_not_held_back() -> None:
     fleet = Fleet(nodes=20)
     texts = [f'{GPU}.uuid != "{number}"' for number in range(4)]
+    assert fleet.filter_service.filter(fleet.pod("honest"), fleet.names).passed
     fleet.filter_service.evaluations.queue("hostile", "costly", never)
     assert fleet.error(fleet.pod("hostile", *texts))
     assert fleet.filter_service.filter(fleet.pod("honest", *texts), fleet.names).passed
@@ -234,14 +254,10 @@ def test_pods_that_take_longer_than_a_call_leave_the_time_to_others(namespaces: 
 def test_new_shapes_that_end_just_in_time_leave_the_time_to_others(namespaces: int) -> None:
     """Every pod has selectors that no pod had before, and its evaluation ends within a call."""
     fleet = Fleet(nodes=20)
-
-    def new(namespace: str, number: int) -> Pod:
-        return fleet.pod(namespace, *(f'{GPU}.uuid != "{number}-{one}"' for one in range(4)))
-
     start = fleet.clock.now
-    assert not fleet.error(new("first", -1))
+    assert not fleet.error(new_shape(fleet, "first", -1))
     assert 0.02 < fleet.clock.now - start < fleet.policy.evaluation_seconds, "it ends within a call"
-    hostile = Hostile(fleet, in_namespaces(fleet, 1000, new, namespaces))
+    hostile = Hostile(fleet, in_namespaces(fleet, 1000, partial(new_shape, fleet), namespaces))
     assert hostile.run(5.0) < 0.45
     assert hostile.placed > 250
 
@@ -249,8 +265,9 @@ def test_new_shapes_that_end_just_in_time_leave_the_time_to_others(namespaces: i
 def test_binds_of_claims_that_became_costly_leave_the_time_to_others() -> None:
     """A tenant replaces the cheap claim that filter has seen by a costly one before the bind, for each pod."""
     fleet = Fleet(nodes=12)
-    used, began = 0.0, fleet.clock.now
+    used, began, honest = 0.0, fleet.clock.now, fleet.pod("honest")
     for _ in range(200):
+        assert fleet.filter_service.filter(honest, fleet.names).passed
         asked = requirements(fleet, fleet.hostile(500))
         start = fleet.clock.now
         with suppress(DeadlineExceeded), fleet.filter_service.deadline_of_bind(asked, "uid") as deadline:

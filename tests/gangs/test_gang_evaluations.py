@@ -45,10 +45,17 @@ def test_a_gang_of_a_namespace_with_queued_work_has_its_turn_in_the_queue() -> N
     fleet = Gangs(nodes=12)
     fleet.filter_service.evaluations.queue("busy", "costly", never)
     members = fleet.joined("g", [fleet.pod("busy") for _ in range(3)])
+    call_of_another(fleet)
     assert set(fleet.reasons(members)) == {unfinished("g")}
     for _ in range(3):
         fleet.filter_service.evaluations.work()
     assert all(fleet.gangs.filter(one, fleet.names).passed for one in members)
+
+
+def call_of_another(fleet: Gangs) -> None:
+    """Another namespace calls: while none does, one has half of the time."""
+    with fleet.filter_service.evaluations.deadline_of_call("another"):
+        pass
 
 
 def never(deadline: Deadline) -> bool:
@@ -97,6 +104,7 @@ def test_plans_that_fail_leave_the_time_to_others() -> None:
     other = fleet.too_large("other", "job")
     began, used, told = fleet.clock.now, 0.0, set[str]()
     for members in gangs:
+        call_of_another(fleet)
         start = fleet.clock.now
         told.update(fleet.reasons(members[:1]))
         used += fleet.clock.now - start
@@ -168,6 +176,7 @@ def share_of_time(fleet: Gangs, seconds: float, pause: float, call: Callable[[in
     """The share of the time that the calls of one namespace take, with so many seconds between two of them."""
     began, used, number = fleet.clock.now, 0.0, 0
     while fleet.clock.now < began + seconds:
+        call_of_another(fleet)
         start = fleet.clock.now
         call(number)
         used += fleet.clock.now - start

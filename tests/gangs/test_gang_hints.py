@@ -11,7 +11,7 @@ from itertools import chain, cycle, islice, pairwise
 import pytest
 
 from extender.api.device_classes import decode_class
-from extender.api.group_topology import AskedTopology
+from extender.api.group_topology import AskedTopology, Level
 from extender.api.nodes import Taint, Toleration, decode_node
 from extender.api.pod_groups import GroupKey, GroupSource, Membership
 from extender.api.pods import Pod
@@ -30,6 +30,7 @@ from tests.worlds.gang_fleet import CountedPlanning, Gangs
 from tests.worlds.gang_worlds import CLIQUE
 
 GPU = "gpu.nvidia.com"
+RACK = "topology.kubernetes.io/rack"
 SMALL, LARGE = "n0", "n1"  # with 4 GPUs and with 8
 
 
@@ -123,6 +124,26 @@ def test_a_node_that_gained_room_for_a_member_has_its_gang_planned_once() -> Non
     fleet.take("other", LARGE, [0])
     assert not fleet.finds()
     assert CountedPlanning.plans == len(gangs)
+
+
+def test_a_gang_whose_label_no_node_has_is_planned_when_one_has_it() -> None:
+    """Free devices do not help it, however often they change."""
+    fleet = Waiting(nodes=12)
+    pods = fleet.joined("rack", [fleet.pod("tenant", count=5) for _ in range(2)])
+    topology = AskedTopology(required=Level("berth.dev/group-required", RACK))
+    members = [replace(pod, membership=replace(pod.membership, topology=topology)) for pod in pods if pod.membership]
+    for pod in members:
+        fleet.cache.apply_pod(pod.uid, pod)
+    fleet.reject([members])
+    CountedPlanning.plans = 0
+    for change in range(10):
+        fleet.take("other", LARGE, [change % 8] * (change % 2))
+        assert not fleet.finds()
+    assert not CountedPlanning.plans
+    for node in ("n1", "n2"):
+        machine = MACHINES[int(node[1:]) % fleet.kinds]
+        fleet.cache.apply_node(node, decode_node(node_object(node, machine, {RACK: "r"})))
+    assert fleet.finds()
 
 
 def test_a_gang_is_planned_after_as_many_nodes_gained_room_as_members_lack_it() -> None:

@@ -105,7 +105,8 @@ async def test_a_gang_is_bound_where_kube_scheduler_chose_although_its_namespace
     async with racks() as b:
         nodes = {rack: await tried(b, names) for rack, names in RACKS.items()}
         service = b.app.service.filter_service
-        service.evaluations.queue("default", "costly", lambda _: False)
+        with service.evaluations.deadline_of_call("another"):
+            service.evaluations.queue("default", "costly", lambda _: False)
         assert not service.evaluations.has_time("default")
         assert await bind_all(b, nodes["a"]) == ["", "", ""]
 

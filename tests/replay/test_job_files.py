@@ -13,7 +13,8 @@ import yaml
 
 from extender.base.berth_errors import WireError
 from extender.policy import Policy
-from extender.replay import MAX_JOBS, Job, fleet_of, placer_of, read_jobs, run_replay
+from extender.replay import Job, fleet_of, placer_of, read_jobs, run_replay
+from extender.replay.job_files import MAX_JOBS
 from extender.replay.published_traces import TRACES, columns_of, read_nodes
 from extender.sandbox import parse_nodes
 from tests.worlds.process_starter import ROOT
@@ -166,4 +167,7 @@ def test_a_published_list_of_nodes_is_a_fleet(tmp_path: Path) -> None:
         read_nodes(path)
     path.write_text("sn,cpu_milli,memory_mib,gpu,model\nn-1,many,262144,2,P100\n")
     with pytest.raises(WireError, match="line 2: cpu_milli must be a number of at least 0, is 'many'"):
+        read_nodes(path)
+    path.write_text("sn,cpu_milli,memory_mib,gpu,model\nn-1,1,1,2,P100\nn-2,1,1,2,P100\nN_1,1,1,2,P100\n")
+    with pytest.raises(WireError, match="line 4: has the name 'n-1', as line 2 has"):
         read_nodes(path)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -133,6 +134,21 @@ def test_a_gang_is_in_one_clique_with_berth_and_half_placed_without() -> None:
     assert first_fit.failures > 0
     assert berth.held == 0
     assert first_fit.held > 0
+
+
+def test_pods_of_a_gang_without_devices_are_in_no_domain() -> None:
+    """A launcher may be anywhere: the figures of gangs leave it out, and a gang of one pod with devices, too."""
+    field = {"key": "metadata.name", "operator": "In", "values": ["t4-4-00000"]}
+    terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    launcher = Job("", 0, cpu=1, spec={"affinity": affinity})
+    gang = Job("gang", 0, pods=2, gpus=4, group_required="clique", parts=(launcher,))
+    jobs = [gang, Job("one", 1, gpus=4, parts=(launcher,)), Job("none", 2, pods=3, cpu=1)]
+    found = replayed(jobs, "2xgb200-nvl72-tray/2,4xt4-4")
+    used = {pod.node for pod in found.started_jobs["gang"].pods}
+    assert found.started == 3
+    assert len(used) == 3
+    assert (found.gangs, found.in_one, found.domains) == (1, 1, 1)
 
 
 def test_the_parts_of_a_gang_are_placed_together_and_start_with_the_last_pod() -> None:
@@ -294,8 +310,10 @@ def test_a_claim_with_memory_is_not_replayed_beside_parts_of_gpus() -> None:
     expression = "device.capacity['gpu.nvidia.com'].memory.isGreaterThan(quantity('40Gi'))"
     exactly = {"deviceClassName": "gpu.nvidia.com", "selectors": [{"cel": {"expression": expression}}]}
     claim = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
-    with pytest.raises(WireError, match="job b: claim: asks for memory, and another job for a share of a GPU"):
-        fleet_of(parse_nodes("1xt4-4"), jobs=[Job("a", 0, gpus=0.5), Job("b", 1, claim=claim)])
+    plain = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]}}
+    for other in (Job("b", 1, claim=claim), Job("b", 1, claim=plain, expected_memory=60 << 30)):
+        with pytest.raises(WireError, match="job b: claim: asks for memory, and another job for a share of a GPU"):
+            fleet_of(parse_nodes("1xt4-4"), jobs=[Job("a", 0, gpus=0.5), other])
 
 
 @pytest.mark.parametrize("rule", ["berth", "first fit", "emptiest node"])
@@ -314,6 +332,19 @@ def test_the_share_of_allocated_gpus_is_the_mean_over_time() -> None:
     assert len(found.samples) > 50
     assert found.samples[0].at == 0
     assert found.samples[-1].at == pytest.approx(200)
+
+
+def test_the_large_job_of_a_clique_has_the_gpus_of_its_own_boards(tmp_path: Path) -> None:
+    """A product may be on larger boards elsewhere, which are in no clique."""
+    small = tmp_path / "h100-4.yaml"
+    small.write_text(
+        "{name: h100-4, gpu_product: NVIDIA H100 80GB HBM3, gpus: 4, vram_bytes: 85520809984, nvswitch: true,"
+        ' nvlink_generation: "4", link_GBps_per_direction: 25, links_per_gpu: [18, 18, 18, 18]}'
+    )
+    jobs = [Job("a", 0, 10, gpus=1, product="A100"), Job("b", 10, 10, gpus=1, product="A100")]
+    fleet = f"1xhgx-h100-8,1xa100-pcie-8-bridged,{{}}x{small}/4"
+    assert replayed(jobs, fleet.format(4)).large == 16
+    assert replayed(jobs, fleet.format(2)).large == 8
 
 
 @pytest.mark.parametrize(

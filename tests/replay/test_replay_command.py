@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from extender.sandbox import MachineNode, carried_machines, machine_objects
 from tests.worlds.commands import berth
 from tests.worlds.process_starter import ROOT
 
@@ -69,6 +70,20 @@ def test_one_policy_is_compared_with_the_default_one(text: str, default: list[st
     assert code == 0
     names = [one["placement"] for one in json.loads(out)["outcomes"]]
     assert names == [f"Berth, {policy}", *default, "first fit", "emptiest node"]
+
+
+def test_all_placements_are_measured_by_the_levels_of_the_policy(tmp_path: Path) -> None:
+    """First fit, too: two nodes of one block are one domain, whoever chose them."""
+    snapshot, policy = tmp_path / "snapshot.json", tmp_path / "policy.yaml"
+    nodes = (MachineNode(name, carried_machines()["t4-4"], {"example.com/block": "b"}) for name in "xy")
+    items = [one for node in nodes for one in machine_objects(node)]
+    snapshot.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    policy.write_text("group_levels: [example.com/block]\n")
+    path = jobs_file(tmp_path, {"gpus": 4, "pods": 2, "duration": 9})
+    words = ["--snapshot", str(snapshot), "--policy", str(policy), "--output", "json"]
+    code, out, err = berth(["replay", path, *words])
+    assert code == 0, err
+    assert [one["domains"] for one in json.loads(out)["outcomes"]] == [1, 1, 1]
 
 
 def test_jobs_that_never_start_are_said(tmp_path: Path) -> None:
@@ -190,6 +205,19 @@ def test_a_fleet_without_nics_is_the_reason_of_jobs_with_nics(tmp_path: Path) ->
     assert "Berth: job-2 never started: too few devices match request nic" in out
 
 
+def test_jobs_that_only_berth_leaves_waiting_are_told_with_one_reason(tmp_path: Path) -> None:
+    """No node has the label. The two rules do not know it, so their columns are of other jobs."""
+    jobs = tmp_path / "jobs.jsonl"
+    gang = '{"name": "%s", "arrival": 0, "pods": 2, "gpus": 1, "group_required": "rack", "duration": 9}\n'
+    jobs.write_text(gang % "a" + gang % "b1" + gang % "b")
+    code, out, _ = berth(["replay", str(jobs), "--nodes", "1xt4-4"])
+    assert code == 0
+    last = out.splitlines()[-2:]
+    assert last[0].endswith("so the columns are of different jobs; only Berth keeps group_required and its like")
+    why = "no node with devices has the label topology.kubernetes.io/rack that its group needs"
+    assert last[1] == f"Berth: a (line 1) and 2 more never started: {why}"
+
+
 def test_a_fleet_is_needed() -> None:
     code, _, err = berth(["replay", EXAMPLE])
     assert (code, err) == (2, "berth: --nodes: is missing: give --nodes, --snapshot, or both")
@@ -209,10 +237,21 @@ def test_a_fault_in_a_process_is_one_sentence(version: str, words: str, tmp_path
     assert err.startswith(f"berth: ResourceSlice s: {words}")
 
 
+def test_slices_whose_devices_cannot_be_read_are_counted(tmp_path: Path) -> None:
+    spec = {"driver": "gpu.nvidia.com", "nodeName": "n", "pool": {"name": "n", "generation": 1}, "devices": "x"}
+    broken = {"kind": "ResourceSlice", "apiVersion": "resource.k8s.io/v1", "metadata": {"name": "s"}, "spec": spec}
+    path = tmp_path / "snapshot.json"
+    path.write_text(json.dumps(broken))
+    code, _, err = berth(["replay", EXAMPLE, "--nodes", "1xt4-4", "--snapshot", str(path)])
+    why = "ResourceSlices left out that cannot be read, the first is s: spec.devices: must be a list, is 'x': 1"
+    assert (code, err) == (0, f"berth: {path}: {why}\n")
+
+
 @pytest.mark.parametrize(
     ("kind", "fields", "words"),
     [
         ("Node", {"status": {"allocatable": {"cpu": "NaN"}}}, "Node n: cpu: 'NaN' is not a quantity"),
+        ("Node", {"status": {"allocatable": {"cpu": "-5"}}}, "Node n: cpu: must not be negative, is -5"),
         ("Pod", {"spec": {"nodeName": "n", "containers": 7}}, "Pod n: spec.containers: must be "),
     ],
 )

@@ -71,6 +71,8 @@ def _pod(described: Json) -> list[Json]:
         claim["status"]["allocation"]["devices"]["results"] += nics
     pod["spec"]["containers"][0]["resources"]["requests"] |= described.get("requests", {})
     pod["metadata"]["labels"] |= described.get("labels", {})
+    if "selector" in described:
+        pod["spec"]["nodeSelector"] = described["selector"]
     if "told" in described:
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
         pod["status"]["conditions"] = [{**condition, "message": described["told"]}]

@@ -81,6 +81,8 @@ class GangHints:
 
     def _makes_room(self, member: Pod, waiting: WaitingGang) -> Iterator[bool]:
         """Whether a changed node may make room for the gang, after each step. Raises DeadlineExceeded."""
+        if waiting.reason.code is Code.GANG_NO_DOMAIN and self._planning.lacks_label(member):
+            return
         snapshot, needs = self._cache.snapshot(), waiting.needs
         gained = snapshot.gained_since(waiting.version)
         if needs is None or gained is None or not self._planning.still_needs(member, needs):
