@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import NamedTuple
 
 from extender.allocation import Snapshot
@@ -93,12 +92,14 @@ def gang_key(pod: Pod, reading: ClusterReading) -> GroupKey | ForeignGang | None
 
 Sizes = Counter[tuple[str, int]]
 """GPUs of one product, to the number of pods that need so many, or of nodes that have so many."""
+Room = frozenset[tuple[tuple[str, int], int]]
+"""The Sizes of the nodes of a domain."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Domains:
     of: Mapping[str, str]  # node to domain
-    nodes: Mapping[str, Sizes]  # by domain
+    alike: Mapping[Room, int]  # how many domains have these nodes
 
 
 def _domains(reading: ClusterReading, snapshot: Snapshot, level: str, levels: Sequence[str]) -> _Domains:
@@ -114,7 +115,7 @@ def _domains(reading: ClusterReading, snapshot: Snapshot, level: str, levels: Se
         sizes[product(infos[name]), whole_gpus(infos[name]).bit_count()] += 1
         for resource, amount in reading.offered.get(name, {}).items():
             sizes[plugin_product(resource, name, snapshot), amount] += 1
-    return _Domains(of, nodes)
+    return _Domains(of, Counter(frozenset(sizes.items()) for sizes in nodes.values()))
 
 
 def _spread(key: GroupKey | ForeignGang, members: Sequence[_Share], domains: Mapping[str, _Domains]) -> GangSpread:
@@ -122,7 +123,7 @@ def _spread(key: GroupKey | ForeignGang, members: Sequence[_Share], domains: Map
     level = next(level for level, one in domains.items() if all(node in one.of for node in nodes))
     one, gpus = domains[level], sum(member.gpus for member in members)
     now = len({one.of[node] for node in nodes})
-    fewest = fewest_domains(Counter((member.product, member.gpus) for member in members), one.nodes.values())
+    fewest = fewest_domains(Counter((member.product, member.gpus) for member in members), one.alike)
     return GangSpread(
         str(key),
         key.key if isinstance(key, ForeignGang) else key.source.value,
@@ -136,15 +137,16 @@ def _spread(key: GroupKey | ForeignGang, members: Sequence[_Share], domains: Map
     )
 
 
-def fewest_domains(pods: Sizes, domains: Iterable[Sizes]) -> int:
-    """How few of these domains hold the pods, each on one node: the fewest for pods of one size, else few of them.
+def fewest_domains(pods: Sizes, domains: Mapping[Room, int]) -> int:
+    """How few of so many domains hold the pods, each on one node: the fewest for pods of one size, else few of them.
 
     If all together do not hold them, those that hold some.
     """
     total, left, found = _gpus(pods), pods, 0
-    held = cache(lambda nodes: total - _gpus(_beside(pods, nodes)))  # most domains are alike
-    for nodes in sorted((frozenset(one.items()) for one in domains), key=held, reverse=True):
-        if left and (rest := _beside(left, nodes)) != left:
+    for room in sorted(domains, key=lambda room: total - _gpus(_beside(pods, room)), reverse=True):
+        for _ in range(domains[room]):
+            if not left or (rest := _beside(left, room)) == left:
+                break
             left, found = rest, found + 1
     return found
 
@@ -153,9 +155,9 @@ def _gpus(pods: Sizes) -> int:
     return sum(size * count for (_, size), count in pods.items())
 
 
-def _beside(pods: Sizes, nodes: Iterable[tuple[tuple[str, int], int]]) -> Sizes:
+def _beside(pods: Sizes, room: Room) -> Sizes:
     """The pods that find no place on these nodes. The largest ones go first, each to the smallest node with room."""
-    free, left = Counter(dict(nodes)), Sizes()
+    free, left = Counter(dict(room)), Sizes()
     for (name, size), count in sorted(pods.items(), key=lambda one: -one[0][1]):
         waiting = count
         for gpus in sorted(gpus for of, gpus in free if of == name and gpus >= size):

@@ -69,14 +69,14 @@ def headline(found: Assessment) -> Iterator[str]:
             "label of group_levels. Label nodes with their racks, and name the labels in group_levels of the policy."
         )
     for gates, pods in list(found.gated.items())[:_MAX_GATES]:
-        which = counted(pods, "more pod waits", "more pods wait")
-        yield f"{which} behind a scheduling gate ({gates}): no scheduler looks at them until it is removed."
+        which = counted(pods, "more pod has", "more pods have")
+        yield f"{which} a scheduling gate ({gates}): no scheduler tries such pods."
     if found.policy:
         yield f"Berth's decisions are those of the policy of {found.policy}."
     if found.found_levels is not None:
         yield (
-            f"Nodes have labels of {found.found_levels.setter} that say how near they are, and group_levels of the "
-            "policy names none of these. This is what Berth would do with this line in its policy:"
+            f"Nodes have labels of {found.found_levels.setter} that say how near they are, but the policy does not "
+            "name these. All that is said here is of a Berth with this line in its policy:"
         )
         yield found.found_levels.line
 

@@ -140,7 +140,7 @@ def test_pods_with_scheduling_gates_are_counted_by_their_gates(tmp_path: Path) -
         changed(objects, "Pod", name, "spec.schedulingGates", [{"name": gate} for gate in gates])
     path, saved = snapshot_file(tmp_path, objects), tmp_path / "saved.json"
     assert assessed(path, "--save", str(saved), "--anonymise")["gated"] == {kueue: 2, "own/a, b": 1}
-    told = f"2 more pods wait behind a scheduling gate ({kueue}): no scheduler looks at them until it is removed."
+    told = f"2 more pods have a scheduling gate ({kueue}): no scheduler tries such pods."
     for file in (path, saved):
         code, out, err = berth(["assess", str(file), "--no-replay"])
         assert code == 0, err
