@@ -131,7 +131,8 @@ def _is_needed(kind: str, found: ClusterReading) -> bool:
         specs = (claim.spec.requests for claim in store.claims.values())
         return any(option.admin_access for requests in specs for one in requests for option in one.alternatives)
     is_parent = kind == "CompositePodGroup" and any(one.parent for one in store.group_policies.values())
-    return kind == BUDGET or is_parent or any(unread_group(pod, found) == kind for pod in found.pods)
+    waiting = (pod for pod in found.pods if pod.is_waiting)
+    return kind == BUDGET or is_parent or any(unread_group(pod, found) == kind for pod in waiting)
 
 
 def _add_unread(found: ClusterReading) -> None:

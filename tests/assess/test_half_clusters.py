@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.assess import pod as pod_objects
+from extender.api.pod_groups import LWS_NAME, GroupSource
 from extender.assess import assess, reading_of, unread_of
 from extender.cli import cluster_objects
 from extender.cli.snapshot_command import list_kind
@@ -428,6 +429,9 @@ async def test_with_the_six_rights_only_what_matters_is_not_known(
     async with berthing({"n1": "dgx1-v100"}) as b:
         pod, claim = pod_objects("w", 1, "", ())
         b.cluster.store.put("resourceclaims", ("default", "w"), claim)
+        labels = {LWS_NAME: "lws", GroupSource.LEADER_WORKER_SET.value: "lws-0"}
+        worker = {"metadata": {**pod["metadata"], "name": "r", "uid": "r", "labels": labels}, "status": {}}
+        b.cluster.store.put("pods", ("default", "r"), {**pod, **worker, "spec": {**pod["spec"], "nodeName": "n1"}})
         b.cluster.store.put("pods", ("default", "w"), {**pod, "spec": {**pod["spec"], **(group or {})}})
         await b.settled()
         write_kubeconfig(tmp_path, b.api)
