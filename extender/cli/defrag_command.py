@@ -128,7 +128,7 @@ def defrag_command(
     if unread.claims:
         raise WireError(objects.where, f"{unread.claims}, so it is not known which devices are in use")
     decided_by = used_policy(policy, kubeconfig, context, berth_namespace, is_live=objects.is_live)
-    reading.lacking += filter(None, [*unread.notes, decided_by.problem])
+    reading.lacking += filter(None, [*unread.notes, decided_by.problem, decided_by.unread])
     if level:
         _check_level(level, reading, decided_by.policy)
     clock = datetime.now(UTC)
