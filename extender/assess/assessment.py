@@ -220,7 +220,12 @@ def _unknown(found: Assessment, reading: ClusterReading, snapshot: Snapshot) -> 
             f"{counted(jobs, 'gang is a Job, JobSet or the like', 'gangs are Jobs, JobSets or the like')} without a "
             f"group: {as_groups}."
         )
-    if any(one.fits for one in found.waiting):
+    if alone := sum(one.pods for one in found.waiting if one.fits_alone):
+        yield (
+            f"{counted(alone, 'waiting pod fits', 'waiting pods fit')} alone. Whether the whole groups fit is not "
+            "known: only groups with claims and with a minimum that Berth reads are placed as a whole."
+        )
+    if any(one.fits or one.fits_alone for one in found.waiting):
         yield f"Whether waiting pods fit is said without regard to {NOT_LOOKED_AT}."
     if found.replay.rows:
         yield (

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ from extender.base.text_limits import counted, error_line, first_few
 from extender.console import Brief, Explainer, WhatIf
 from extender.defrag import Cluster
 from extender.explain.scenario import Scenario
+from extender.gangs.gang import gang_minimum
 from extender.policy import Policy
 from extender.scheduling import Evaluator, PodRequirements, requirements_of
 from extender.scheduling.requirements import Skip, unprovided_resource
@@ -58,6 +60,7 @@ class WaitingPods:
     nearest: str = ""  # the cheapest change that would help
     fits: bool | None = None  # now, alone or with its gang; None: not known
     other_reason: str = ""  # of their scheduler: something that is not looked at here
+    fits_alone: bool = False  # it is not known whether their whole group fits
 
 
 def waiting_pods(reading: ClusterReading, snapshot: Snapshot, policy: Policy, *, knows_free: bool) -> list[WaitingPods]:
@@ -75,6 +78,9 @@ def waiting_pods(reading: ClusterReading, snapshot: Snapshot, policy: Policy, *,
         told = error_line(_told(pods[0]))
         one = WaitingPods(str(pods[0].key), len(pods), "", told, other_reason=error_line(other_reason(_told(pods[0]))))
         reasons.add_to(one, pods[0])
+        if one.fits and reasons.is_of_unplanned_group(pods[0]):
+            one.fits, one.fits_alone = None, True
+            one.reason = f"{one.reason}; this is for it alone: whether its whole group fits is not known"
         if one.fits and one.other_reason:
             one.reason = f"its scheduler says: {told.rstrip('.')}; by its devices, {one.reason}"
         elif told not in one.reason:  # '' is in every text
@@ -91,7 +97,7 @@ def _kind(pod: Pod, reading: ClusterReading, snapshot: Snapshot, policy: Policy)
     found = requirements_of(pod, snapshot, policy)
     needs: Hashable = found.key if isinstance(found, PodRequirements) else str(found)
     asked = amounts_of(pod, reading), *(one.requests for one in pod.containers)
-    group = pod.membership.key if pod.membership is not None else None
+    group = pod.membership.key if pod.membership is not None else pod.uid in reading.foreign_gangs
     others = bool(other_reason(_told(pod)))
     return needs, asked, pod.key.namespace, group, pod.node_selectors, pod.tolerations, pod.scheduler, others
 
@@ -124,6 +130,21 @@ class _Reasons:
         self._explainer = Explainer(reading.cache, self._evaluator, policy)
         self._room = RoomLeft(reading, snapshot)
         self._explained = 0
+        self._planned = set[str]()  # UIDs of pods whose gang was placed as a whole
+        self._running = Counter(
+            pod.membership.key
+            for pod in reading.pods
+            if pod.membership is not None and pod.node_name and not pod.deleting
+        )
+
+    def is_of_unplanned_group(self, pod: Pod) -> bool:
+        """Whether a pod needs others of its group, which were not placed with it: of a device plugin, or of KAI."""
+        if pod.uid in self._planned:
+            return False
+        of = pod.membership
+        if of is not None and (minimum := gang_minimum(of, self._snapshot)):
+            return minimum - self._running[of.key] > 1
+        return pod.uid in self._reading.foreign_gangs
 
     def add_to(self, one: WaitingPods, pod: Pod) -> None:
         """Set the reason, and whether the pod fits."""
@@ -168,6 +189,7 @@ class _Reasons:
         if not one.fits:
             return
         if brief.group is not None:
+            self._planned.add(pod.uid)
             one.fits, one.reason = self._gang_fits(pod, brief.sentence)
         elif len(short) == nodes:
             one.fits, one.reason = False, self._room.lacking(pod) or f"no node has enough {AMOUNTS} left"

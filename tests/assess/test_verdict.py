@@ -195,6 +195,37 @@ def test_gangs_that_only_a_larger_replay_would_have_are_no_reason_for_a_no(tmp_p
     assert "Not compared: 1 gang over more domains than needed, without a replay of all pods." in found["sentences"][0]
 
 
+KUEUE = {
+    "labels": {"kueue.x-k8s.io/pod-group-name": "g"},
+    "annotations": {"kueue.x-k8s.io/pod-group-total-count": "3"},
+}
+OF_PLUGIN: Json = {"plugin": {"nvidia.com/gpu": "6"}, **KUEUE}
+
+
+@pytest.mark.parametrize(
+    ("plugin", "pods", "fit"),
+    [
+        (True, [{"name": f"w{n}", **OF_PLUGIN} for n in range(3)], 0),
+        (True, [{"name": "w", **OF_PLUGIN}], 0),
+        (False, [{"name": f"w{n}", "count": 6, "annotations": {"pod-group-name": "g"}} for n in range(3)], 0),
+        (False, [{"name": "w", "count": 6, "labels": {"scheduling.k8s.io/group-name": "g"}}], 0),
+        (True, [{"name": "w", **OF_PLUGIN}, *({"name": f"r{n}", "node": "b", **OF_PLUGIN} for n in range(2))], 1),
+    ],
+    ids=["device plugin", "its only pod", "KAI", "Volcano", "the others of the group run"],
+)
+def test_a_waiting_pod_of_a_group_that_was_not_planned_is_not_said_to_fit(
+    plugin: bool, pods: list[Json], fit: int, tmp_path: Path
+) -> None:
+    nodes = dict.fromkeys("ab", BOARD if plugin else "hgx-h100-8")
+    path = str(snapshot_file(tmp_path, objects_of({"nodes": nodes, "pods": pods})))
+    out = berth(["assess", path, "--no-replay", "--all"])[1]
+    waiting = sum("node" not in one for one in pods)
+    assert f"each alone or with its gang: {fit} of {waiting}" in out
+    words = " ".join(out.split())
+    assert ("whether its whole group fits is not known" in words) == (not fit)
+    assert (f"{waiting} waiting pod{'s fit' if waiting > 1 else ' fits'} alone. Whether" in words) == (not fit)
+
+
 @pytest.mark.parametrize(
     ("told", "other"),
     [
