@@ -34,6 +34,7 @@ from extender.topology.link_knowledge import NOT_KNOWN
 NOT_LOOKED_AT = "pod affinity, spread constraints, host ports, volumes and quotas"
 _HEAD = re.compile(r"[0-9]+/[0-9]+ nodes (are )?available(: )?")
 _NEXT, _COUNT = re.compile(r", (?=[0-9]+ )"), re.compile(r"[0-9]+ ")
+_OF_ONE_POD = re.compile(r'"[^"]*"|[0-9]+')  # names and numbers that pods with one reason do not share
 _LOOKED_AT = (  # texts of kube-scheduler, and those of Berth that do not begin with a name
     "Insufficient ",
     "Too many pods",
@@ -98,7 +99,7 @@ def _kind(pod: Pod, reading: ClusterReading, snapshot: Snapshot, policy: Policy)
     needs: Hashable = found.key if isinstance(found, PodRequirements) else str(found)
     asked = amounts_of(pod, reading), *(one.requests for one in pod.containers)
     group = pod.membership.key if pod.membership is not None else pod.uid in reading.foreign_gangs
-    others = bool(other_reason(_told(pod)))
+    others = frozenset(_OF_ONE_POD.sub("", part) for part in _other_parts(_told(pod)))
     return needs, asked, pod.key.namespace, group, pod.node_selectors, pod.tolerations, pod.scheduler, others
 
 
@@ -113,9 +114,13 @@ def other_reason(told: str) -> str:
     kube-scheduler writes "0/9 nodes are available: 6 Insufficient cpu, 3 node(s) didn't match pod anti-affinity rules.
     preemption: ...".
     """
+    return ", ".join(_other_parts(told))
+
+
+def _other_parts(told: str) -> list[str]:
     reasons = _HEAD.sub("", told.partition(" preemption: ")[0]).rstrip(".")
     parts = (_COUNT.sub("", part) for part in _NEXT.split(reasons))
-    return ", ".join(part for part in parts if part and not part.startswith(_LOOKED_AT))
+    return [part for part in parts if part and not part.startswith(_LOOKED_AT)]
 
 
 class _Reasons:

@@ -14,7 +14,7 @@ from extender.assess.pod_sets import Bandwidth
 from extender.assess.replayed_pods import Figures, Replayed
 from extender.assess.verdict import verdict_of
 from extender.assess.waiting_pods import other_reason
-from tests.worlds.assessed_clusters import objects_of, snapshot_file
+from tests.worlds.assessed_clusters import assessed, objects_of, snapshot_file
 from tests.worlds.commands import berth
 
 pytestmark = pytest.mark.usefixtures("replays_in_turn")
@@ -244,3 +244,21 @@ def test_a_waiting_pod_of_a_group_that_was_not_planned_is_not_said_to_fit(
 def test_a_reason_of_the_scheduler_that_is_not_looked_at_is_found(told: str, other: str) -> None:
     found = other_reason(told)
     assert (bool(found), other in found, "Insufficient" in found) == (bool(other), True, False)
+
+
+def test_pods_for_which_their_scheduler_has_different_reasons_are_different_rows(tmp_path: Path) -> None:
+    """Its counts, and the names of volumes, make no difference."""
+    volume = '0/2 nodes are available: persistentvolumeclaim "data-{}" not found.'
+    told = [
+        volume.format(0),
+        volume.format(1),
+        "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) didn't have free ports for the requested pod ports.",
+        "0/2 nodes are available: 2 node(s) didn't have free ports for the requested pod ports.",
+        "0/2 nodes are available: 2 Insufficient cpu.",
+        "",
+    ]
+    pods = [{"name": f"w{n}", "count": 1, "told": text} for n, text in enumerate(told)]
+    found = assessed(snapshot_file(tmp_path, objects_of({"nodes": {"a": "hgx-h100-8"}, "pods": pods})))["waiting"]
+    assert [(row["first"], row["pods"]) for row in found] == [(f"default/w{n}", 2) for n in (0, 2, 4)]
+    assert ["data-" in row["reason"] for row in found] == [True, False, False]
+    assert ["free ports" in row["reason"] for row in found] == [False, True, False]
