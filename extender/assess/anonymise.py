@@ -21,6 +21,7 @@ from extender.api.asked_subgroups import (
     SUBGROUP_NAMES,
     subgroup_index_of,
 )
+from extender.api.device_classes import IMPLICIT_RESOURCE_PREFIX
 from extender.api.fields import Json
 from extender.api.foreign_gangs import FOREIGN_GANGS, VOLCANO_MADE
 from extender.api.group_topology import FOREIGN_TOPOLOGY, ONE_NODE, OWN_TOPOLOGY, REQUIRED, Level, level_label
@@ -45,6 +46,7 @@ from extender.assess.known_texts import (
     GATES,
     GRAPHS,
     NUMBERS,
+    PLUGIN_DOMAINS,
     SPOKEN,
     TAINTS,
     is_of_vendor,
@@ -52,6 +54,7 @@ from extender.assess.known_texts import (
     is_resource,
     may_name_a_piece,
 )
+from extender.assess.scheduler_texts import without_names
 from extender.policy import Policy
 from extender.replay.emptied_nodes import PARTITION_SUFFIX, SHARING_LABELS
 from extender.vendors import CLIQUE_LABEL, CLIQUE_LABELS, PLUGIN_RESOURCES
@@ -82,6 +85,7 @@ _PLAIN = re.compile(  # values without a name
     r"[0-9.]{1,12}[A-Za-z]{0,2}|[0-9]{1,9}(, ?[0-9]{1,9}){1,2}|required|preferred|product|none|true|false"
     r"|time-slicing|mps|[a-z]{2}x_nps[0-9]{1,2}"
 )
+_SAID = ("PodScheduled", "True", "False", "Unschedulable", "SchedulerError", "SchedulingGated")  # in conditions of pods
 _OWNERS = ("ReplicaSet", "StatefulSet", "Job", "DaemonSet", "Node")
 _KINDS_OF_DRIVERS = ("gpu", "net", "nic", "cpu")  # words that say it, see driver_of
 _NUMBER, _VERSION = re.compile(r"-?[0-9]{1,18}"), re.compile(r"[0-9]{1,5}(\.[0-9]{1,5}){2}")
@@ -220,10 +224,8 @@ class _Names:
         self._counts: dict[str, int] = {}
         self._sorted: dict[tuple[str, str], str] = {}  # as `_known`, once all names are
         self._made: set[str] = set()
+        self._of_vendors: set[str] = set()  # texts that say what a device is, in small letters
         self.namespace = ""  # of the object that is built
-        self._resources = {
-            str(_of(obj, "spec").get("extendedResourceName")) for obj in objects if obj.get("kind") == "DeviceClass"
-        }
         for level in levels:
             if level not in _TOPOLOGY:
                 self.of("label", level)  # the first numbers, as anonymous_levels has them
@@ -299,7 +301,10 @@ class _Names:
 
     def _spoken(self, text: str, kind: str = "value") -> str:
         """A text that says what a device is, if vendors use it; else a number."""
-        return self._keep(text) if is_of_vendor(text) else self.of(kind, text)
+        if not is_of_vendor(text):
+            return self.of(kind, text)
+        self._of_vendors.add(text.lower())
+        return self._keep(text)
 
     def _selected_label(self, label: str, value: str) -> tuple[str, str]:
         """A label of a node, or one that a pod selects."""
@@ -364,12 +369,9 @@ class _Names:
         selected = (one for one in given.items() if one[0] in self._selected)
         return self.labels(given) | dict(self._selected_label(*one) for one in selected)
 
-    def offered(self, given: Json) -> Json:
-        return _picked(given, filter(is_resource, given))
-
-    def requested(self, given: Json) -> Json:
-        own = {self.resource(name): amount for name, amount in given.items() if name in self._resources}
-        return self.offered(given) | own
+    def amounts_of_resources(self, given: Json) -> Json:
+        """Requests, or what a node offers. Resources with a domain are of device plugins or DeviceClasses."""
+        return {self.resource(name): amount for name, amount in given.items() if is_resource(name) or "/" in name}
 
     def request_name(self, name: object) -> str:
         """The name of a request; `request/alternative` has two parts."""
@@ -449,6 +451,8 @@ class _Names:
             return token
         if text in self._made or (("value", text) not in self._known and is_of_vendor(text)):
             return token
+        if text == text.lower() and any(text in one for one in self._of_vendors):
+            return token  # as in productName.lowerAscii().contains("h100")
         return f'"{self.domain(text) if ("domain", text) in self._known else self._of_value(text)}"'
 
     def _of_value(self, text: str) -> str:
@@ -483,8 +487,22 @@ class _Names:
         return self._keep(name) if name in CLASSES else self.of("class", name)
 
     def resource(self, name: str) -> str:
-        """An extended resource of a DeviceClass."""
-        return self._keep(name if name in PLUGIN_RESOURCES else f"example.com/{self.of('resource', name)}")
+        """The name of a resource. An unknown one keeps a domain that says what it is."""
+        domain, _, last = name.rpartition("/")
+        if name.startswith(IMPLICIT_RESOURCE_PREFIX):
+            return self._keep(f"{domain}/{self.class_(last)}")
+        if is_resource(name):
+            return self._keep(name)
+        return self._keep(f"{domain if domain in PLUGIN_DOMAINS else 'example.com'}/{self.of('resource', name)}")
+
+    def conditions(self, given: Sequence[Json]) -> list[Json]:
+        """What its scheduler says of a pod."""
+        found = list[Json]()
+        for one in given:
+            if one.get("type") == "PodScheduled":
+                said = {name: self._keep(one[name]) for name in ("type", "status", "reason") if one.get(name) in _SAID}
+                found.append({**said, "message": self._keep(without_names(one.get("message") or "", self.resource))})
+        return found
 
     def attribute_name(self, name: str) -> str:
         return self._qualified(name, self._attribute_name)
@@ -539,7 +557,7 @@ _ENTRY = {
 _CONTAINER = {
     "name": _of_cluster("container"),
     "resources": {
-        "requests": _Names.requested,
+        "requests": _Names.amounts_of_resources,
         "claims": [{"name": _of_cluster("entry"), "request": _Names.request_name}],
     },
     "restartPolicy": _same,
@@ -553,8 +571,8 @@ _POD = {
         "resourceClaims": [_ENTRY],
         "containers": [_CONTAINER],
         "initContainers": [_CONTAINER],
-        "resources": {"requests": _Names.requested},
-        "overhead": _Names.requested,
+        "resources": {"requests": _Names.amounts_of_resources},
+        "overhead": _Names.amounts_of_resources,
         "priority": _same,
         "nodeSelector": _Names.selector,
         "affinity": {"nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": [_TERM]}}},
@@ -566,6 +584,7 @@ _POD = {
     },
     "status": {
         **_kept("phase", "startTime"),
+        "conditions": _Names.conditions,
         "containerStatuses": [{"state": {"terminated": _kept("finishedAt")}}],
         "resourceClaimStatuses": [{"name": _of_cluster("entry"), "resourceClaimName": _of_namespace("claim")}],
         "extendedResourceClaimStatus": {"resourceClaimName": _of_namespace("claim")},
@@ -635,7 +654,7 @@ _FIELDS: Mapping[str, Json] = {
     "Node": {
         "metadata": _metadata(_NODE, labels=_Names.labels_of_node),
         "spec": {"unschedulable": _same, "taints": [_TAINT]},
-        "status": {"allocatable": _Names.offered, "conditions": [_kept("lastHeartbeatTime")]},
+        "status": {"allocatable": _Names.amounts_of_resources, "conditions": [_kept("lastHeartbeatTime")]},
     },
     "Pod": _POD,
     "ResourceSlice": _SLICE,

@@ -137,6 +137,12 @@ EXPRESSION = frozenset(
 _PARTS = re.compile(  # resources of device plugins
     r"nvidia\.com/(gpu\.shared|mig-[0-9]g\.[0-9]{1,4}gb(\.me)?)|amd\.com/[a-z]{2}x_nps[0-9]{1,2}"
 )
+_OF_KUBERNETES = ("cpu", "memory", "pods", "ephemeral-storage")
+PLUGIN_DOMAINS = frozenset({*(name.partition("/")[0] for name in PLUGIN_RESOURCES), "rdma", "vpc.amazonaws.com"})
+_BESIDE_GPUS = re.compile(  # resources of the usual device plugins for networks and other accelerators
+    r"vpc\.amazonaws\.com/(efa|pod-eni|PrivateIPv4Address)|rdma/(ib|hca|hca_shared_devices_[a-z]|rdma_shared_device_[a-z])"
+    r"|networking\.gke\.io\.networks/rdma-[0-9](\.IP)?|aws\.amazon\.com/neuron(core|device)?|google\.com/tpu"
+)
 _IS_BEFORE = re.compile(r"[.\['\"]+(\w+)['\"\]]*\s*(?:[!=]=|in\s*\[[^\]]*)\s*-?$")
 _NEAR_CHARACTERS = 1024  # characters before a number that are searched
 _IS_BEHIND = re.compile(r"\s*[!=]=\s*\w[^&|?:,()]*[.'\"](\w+)")
@@ -154,8 +160,9 @@ def is_of_vendor(text: str) -> bool:
 
 
 def is_resource(name: str) -> bool:
-    """Whether pods request CPU, memory, GPUs or parts of GPUs under this name."""
-    return name in ("cpu", "memory", "pods", *PLUGIN_RESOURCES) or _PARTS.fullmatch(name) is not None
+    """Whether Kubernetes or a usual device plugin gave a resource this name."""
+    found = _PARTS.fullmatch(name) or _BESIDE_GPUS.fullmatch(name)
+    return name in (*_OF_KUBERNETES, *PLUGIN_RESOURCES) or found is not None
 
 
 def may_name_a_piece(number: re.Match[str]) -> bool:

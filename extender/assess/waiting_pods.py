@@ -5,7 +5,6 @@ kube-scheduler asks Berth only about nodes with enough CPU and memory. So a pod 
 
 from __future__ import annotations
 
-import re
 import time
 from collections import Counter
 from collections.abc import Hashable
@@ -14,10 +13,10 @@ from dataclasses import dataclass
 from extender.allocation import Features, Snapshot
 from extender.api.pod_amounts import NO_LIMIT
 from extender.api.pods import Pod
-from extender.api.reasons import Code
 from extender.assess.cluster_reading import ClusterReading, several, unread_group
 from extender.assess.fleet_state import extended_requests, plugin_requests
 from extender.assess.room_left import AMOUNTS, RoomLeft, amounts_of
+from extender.assess.scheduler_texts import key_of_others, other_reason
 from extender.assess.wanted_pods import wanted_pod
 from extender.base.berth_errors import WireError
 from extender.base.deadline import Deadline, DeadlineExceeded
@@ -32,19 +31,7 @@ from extender.scheduling.requirements import Skip, unprovided_resource
 from extender.topology.link_knowledge import NOT_KNOWN
 
 NOT_LOOKED_AT = "pod affinity, spread constraints, host ports, volumes and quotas"
-_HEAD = re.compile(r"[0-9]+/[0-9]+ nodes (are )?available(: )?")
-_NEXT, _COUNT = re.compile(r", (?=[0-9]+ )"), re.compile(r"[0-9]+ ")
-_OF_ONE_POD = re.compile(r'"[^"]*"|[0-9]+')  # names and numbers that pods with one reason do not share
-_LOOKED_AT = (  # texts of kube-scheduler, and those of Berth that do not begin with a name
-    "Insufficient ",
-    "Too many pods",
-    "cannot allocate all claims",
-    "node(s) had untolerated taint",
-    "node(s) didn't match Pod's node affinity",
-    "node(s) were unschedulable",
-    *(code.text.partition("{")[0] for code in Code if not code.text.startswith("{")),
-)
-_MAX_EXPLAINED = 20  # kinds of waiting pods
+_MAX_EXPLAINED = 32  # kinds of waiting pods
 _MAX_SECONDS = 2.0  # of work for each
 _MAX_NAMED = 3  # nodes of a gang
 _LITTLE = f"have too little {AMOUNTS} left"
@@ -99,28 +86,13 @@ def _kind(pod: Pod, reading: ClusterReading, snapshot: Snapshot, policy: Policy)
     needs: Hashable = found.key if isinstance(found, PodRequirements) else str(found)
     asked = amounts_of(pod, reading), *(one.requests for one in pod.containers)
     group = pod.membership.key if pod.membership is not None else pod.uid in reading.foreign_gangs
-    others = frozenset(_OF_ONE_POD.sub("", part) for part in _other_parts(_told(pod)))
+    others = key_of_others(_told(pod))
     return needs, asked, pod.key.namespace, group, pod.node_selectors, pod.tolerations, pod.scheduler, others
 
 
 def _told(pod: Pod) -> str:
     """What its scheduler says of a pod; '' if it has not tried it."""
     return pod.unschedulable or pod.scheduler_error
-
-
-def other_reason(told: str) -> str:
-    """The part of a scheduler's sentence that is about no node's room, devices, labels or taints; '' without one.
-
-    kube-scheduler writes "0/9 nodes are available: 6 Insufficient cpu, 3 node(s) didn't match pod anti-affinity rules.
-    preemption: ...".
-    """
-    return ", ".join(_other_parts(told))
-
-
-def _other_parts(told: str) -> list[str]:
-    reasons = _HEAD.sub("", told.partition(" preemption: ")[0]).rstrip(".")
-    parts = (_COUNT.sub("", part) for part in _NEXT.split(reasons))
-    return [part for part in parts if part and not part.startswith(_LOOKED_AT)]
 
 
 class _Reasons:

@@ -524,3 +524,47 @@ def test_that_gpus_are_shared_or_parts_stays() -> None:
     assert kept[1]["nvidia.com/gpu.product"].endswith("-MIG-1g.10gb")
     assert kept[2] == given[2]
     assert SECRET not in str(found)
+
+
+def test_what_schedulers_say_and_requests_of_device_plugins_stay_without_names(tmp_path: Path) -> None:
+    """Which waiting pods fit is the same in the file without names."""
+    nodes, gpu = "0/1 nodes are available: 1", {"nvidia.com/gpu": "1"}
+    told = {
+        "vpc.amazonaws.com/efa": f"{nodes} Insufficient vpc.amazonaws.com/efa.",
+        "acme.com/dpu": f"{nodes} Insufficient acme.com/dpu.",
+        "ports": f"{nodes} node(s) didn't have free ports for the requested pod ports.",
+        "volume": '0/1 nodes are available: persistentvolumeclaim "acme" not found.',
+        "queue": "queue acme has no quota left",
+        "taint": f"{nodes} node(s) had untolerated taint {{acme.com/team: acme}}. preemption: acme",
+    }
+    pods: list[Json] = [
+        {"name": f"w{number}", "plugin": gpu | ({name: "1"} if "/" in name else {}), "told": text}
+        for number, (name, text) in enumerate(told.items())
+    ]
+    offered = {"nvidia.com/gpu": "8", "acme.com/dpu": "2"}
+    objects = objects_of({"nodes": {"a": {"machine": "hgx-h100-8", "plugin": offered}}, "pods": pods})
+    numbered = list(anonymised(objects))
+    text = json.dumps(numbered)
+    assert SECRET not in text
+    for kept in (
+        f"{nodes} Insufficient vpc.amazonaws.com/efa",
+        f"{nodes} Insufficient example.com/resource-1",
+        f"{nodes} node(s) didn't have free ports",
+        f"{nodes} node(s) had untolerated taint",
+        "0/1 nodes are available: persistentvolumeclaim",
+    ):
+        assert kept in text
+    named, unnamed = (assessed(snapshot_file(tmp_path, one)) for one in (objects, numbered))
+    assert named["verdict"] == unnamed["verdict"]
+    assert "fit now, each alone or with its gang: 2 of 6; by their devices 3 more" in str(named["verdict"])
+    assert "no node offers vpc.amazonaws.com/efa" in str(unnamed["waiting"])
+
+
+def test_a_part_of_a_product_in_small_letters_stays_in_expressions() -> None:
+    """A text that is in no product becomes a number."""
+    product = "device.attributes['gpu.nvidia.com'].productName.lowerAscii().contains"
+    selectors = [{"cel": {"expression": f"{product}('h100') || {product}('acme')"}}]
+    objects = objects_of({"nodes": {"a": "hgx-h100-8"}, "class": {"selectors": selectors}})
+    (found,) = (one["spec"] for one in anonymised(objects) if one["kind"] == "DeviceClass")
+    expression = found["selectors"][0]["cel"]["expression"]
+    assert ("('h100')" in expression, "acme" in expression) == (True, False)

@@ -12,8 +12,8 @@ import pytest
 from extender.assess import replayed_pods
 from extender.assess.pod_sets import Bandwidth
 from extender.assess.replayed_pods import Figures, Replayed
+from extender.assess.scheduler_texts import other_reason
 from extender.assess.verdict import verdict_of
-from extender.assess.waiting_pods import other_reason
 from tests.worlds.assessed_clusters import assessed, objects_of, snapshot_file
 from tests.worlds.commands import berth
 
