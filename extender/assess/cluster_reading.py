@@ -14,6 +14,7 @@ from extender.api.fields import Json, get, inner, need, string_map
 from extender.api.foreign_gangs import ForeignGang, foreign_gang
 from extender.api.nodes import resource_units
 from extender.api.object_meta import ObjectKey
+from extender.api.pod_amounts import requests_of
 from extender.api.pod_groups import GROUP_OBJECTS, group_policy_of, minimum_of
 from extender.api.pods import SCHEDULER, Pod, decode_pod
 from extender.base.berth_errors import WireError
@@ -211,6 +212,10 @@ class _Reader:
         name, namespace = need(metadata, "name", ".metadata"), metadata.get("namespace")
         if kind == "Pod":
             self._add_pod(obj)
+            try:
+                requests_of(obj)
+            except WireError as error:  # its devices count
+                self._note(f"{place}: {error}")
             return
         self._appliers[kind](obj)
         if kind == "ResourceClaim":

@@ -38,7 +38,7 @@ def html_page(found: Assessment) -> str:
         *_broken(found),
         *_section("Waiting pods", HEADS["waiting"], ((one.first, str(one.pods), one.reason) for one in found.waiting)),
         *_replay(found),
-        *_list("What is not known", [*found.lacking, *found.unknown, *found.unreadable]),
+        *_list("What is not known", [*found.lacking, *found.unreadable, *found.unknown]),
         "</html>\n",
     ]
     return "\n".join(parts)

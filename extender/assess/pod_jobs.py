@@ -13,7 +13,7 @@ from typing import Any
 from extender.allocation import NodeInfo, Snapshot, tolerates
 from extender.allocation.nodes import PoolDevice
 from extender.api.claim_specs import merged_specs
-from extender.api.fields import Json, inner, many, string
+from extender.api.fields import Json, inner, many, naming, string
 from extender.api.foreign_gangs import ForeignGang
 from extender.api.group_topology import fields_of_job
 from extender.api.nodes import Node, Toleration, encode_toleration
@@ -26,6 +26,7 @@ from extender.assess.cluster_reading import ClusterReading, claims_of
 from extender.assess.fleet_state import plugin_requests
 from extender.assess.gang_spread import gang_key
 from extender.assess.pod_facts import SKEW, time_of
+from extender.base.berth_errors import WireError
 from extender.replay import SPEC_FIELDS, Job, cel_text, job_problem
 from extender.replay.emptied_nodes import DRIVER_OF_PLUGIN, WHOLE_PLUGIN, may_ask_for
 from extender.replay.published_traces import plain_name
@@ -69,10 +70,12 @@ def pod_job(pod: Pod, reading: ClusterReading, snapshot: Snapshot) -> Job | None
     """One pod as a job, which arrives at 0 s; None if it shares a claim, or the spec of one is not known.
 
     None, too, with admin access: such a pod watches the devices of others, and its namespace needs a label for it.
+    Raises WireError that names the pod.
     The job asks for the product that a running pod has. GPUs of a device plugin become GPUs of a DRA driver.
     """
     obj, node_info = reading.requests.get(pod.uid, {}), snapshot.node_infos.get(pod.node_name)
-    cpu, ram, _ = requests_of(obj)
+    with naming(obj):
+        cpu, ram, _ = requests_of(obj)
     spec = _spec(pod, inner(obj, "spec", ""), node_info.node if node_info is not None else None)
     keys, plain = claims_of(pod), Job(pod.key.name, 0.0, cpu=cpu, ram=ram, spec=spec, **_nearness(pod, snapshot))
     if not keys:
@@ -255,7 +258,11 @@ def job_lines(reading: ClusterReading, snapshot: Snapshot, now: datetime.datetim
     for pod in by_age((*reading.pods, *reading.ended)):
         if pod.deleting or not pod.may_need_devices:
             continue
-        job = pod_job(pod, reading, snapshot)
+        try:
+            job = pod_job(pod, reading, snapshot)
+        except WireError as error:
+            found.refused[str(error)] += 1
+            continue
         if job is None:
             found.left_out += 1
             continue

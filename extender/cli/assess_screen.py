@@ -38,7 +38,7 @@ class AssessmentScreen:
         self._sets(found)
         self._waiting(found)
         self._replay(found)
-        self._not_known([*found.lacking, *found.unknown, *found.unreadable])
+        self._not_known([*found.lacking, *found.unreadable, *found.unknown])
         if not self._every_row:
             self._screen.print("\n--all prints every row with whole sentences, --html draws them.")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -317,8 +318,23 @@ def test_an_amount_that_cannot_be_read_ends_only_the_replay(tmp_path: Path) -> N
     code, out, err = berth(["assess", str(snapshot_file(tmp_path, objects)), "--output", "json"])
     assert code == 0, err
     found = json.loads(out)
-    assert "odd" in found["replay"]["problem"]
+    assert found["replay"]["problem"].startswith("Pod p: cpu: 'odd' is not a quantity")
     assert len(found["sets"]) == 1
+
+
+def test_an_amount_that_cannot_be_read_is_told_with_its_file_and_its_pod(tmp_path: Path) -> None:
+    """Its pod is not in the file of jobs, the others are. Pods without devices need CPU, too."""
+    other: Json = {"name": "cpu", "node": "a", "plugin": {}}
+    objects = objects_of({**NOT_JOINED, "pods": [*NOT_JOINED["pods"], {"name": "q", "count": 1}, other]})
+    for name in ("q", "cpu"):
+        changed(objects, "Pod", name, "spec.containers.0.resources.requests.cpu", "odd")
+    path, jobs = snapshot_file(tmp_path, objects), tmp_path / "jobs.jsonl"
+    code, out, err = berth(["assess", str(path), "--no-replay", "--all", "--jobs", str(jobs)])
+    assert code == 0, err
+    for name in ("q", "cpu"):
+        assert re.search(rf"snapshot.json, object [0-9]+, Pod {name}: cpu: 'odd' is not a quantity", out)
+    assert "jobs.jsonl: a replay would refuse the file: Pod q: cpu: 'odd' is not a quantity" in err
+    assert len(jobs.read_text().splitlines()) == len(NOT_JOINED["pods"])
 
 
 def test_a_claim_that_cannot_be_read_is_named_and_the_others_are_replayed(tmp_path: Path) -> None:
