@@ -12,7 +12,7 @@ from extender.api.fields import Json, inner
 from extender.api.foreign_gangs import FOREIGN_GANGS
 from extender.api.gpu_topology import Graph
 from extender.assess.cluster_reading import ClusterReading
-from extender.assess.fleet_state import FleetState, NodeFacts, fleet_state, plugin_requests
+from extender.assess.fleet_state import FleetState, NodeFacts, fleet_state, plugin_requests, with_parted_gpus_in_use
 from extender.assess.gang_spread import GangSpread, gang_key, gang_spreads
 from extender.assess.pod_jobs import has_admin_access
 from extender.assess.pod_sets import Bandwidth, PodSet, bandwidth_of, pod_sets, users_by_node
@@ -103,14 +103,14 @@ def assess(
     snapshot = reading.cache.snapshot()
     if (levels_of_nodes := _found_levels(reading, snapshot, policy)) is not None:
         policy = policy.model_copy(update={"group_levels": levels_of_nodes.levels})
-    unread = unread_of(reading, snapshot)
-    sets = pod_sets(reading, snapshot)
+    unread, seen = unread_of(reading, snapshot), with_parted_gpus_in_use(snapshot)
+    sets = pod_sets(reading, seen)
     halves = {gang_key(pod, reading) for pod in reading.pods if pod.uid in unread.pods}
     complete = (pod for pod in reading.pods if gang_key(pod, reading) not in halves)
     levels = policy.group_levels
     gangs = gang_spreads(complete, sets, reading, snapshot, levels) if "Node" not in reading.unread else []
     spread = frozenset(chain.from_iterable(one.uids for one in gangs if one.nodes > 1))
-    fleet = fleet_state(reading, snapshot, users_by_node(sets), spread, levels, unread)
+    fleet = fleet_state(reading, seen, users_by_node(sets), spread, levels, unread)
     several = sorted((one for one in sets if one.is_several), key=_worst_first)
     asked = [(sum(plugin_requests(pod).values()), pod.node_name) for pod in reading.pods if pod.node_name]
     whole = [amount for amount, node in asked if node not in reading.shared_on]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.api.label_domains import label_domains
 from extender.api.pods import Pod
 from extender.assess.cluster_reading import ClusterReading
-from extender.assess.pod_sets import PodSet, says_locality
+from extender.assess.pod_sets import PodSet, says_locality, whole_gpus
 from extender.assess.unread import Unread
+from extender.base.bits import members
 from extender.explain.fleet_rows import (
     STATES,
     closed_devices,
@@ -112,6 +113,27 @@ class FleetState:
     breakers: list[Breaker] = field(default_factory=list)
     domains: list[BrokenDomains] = field(default_factory=list)
     facts: list[NodeFacts] = field(default_factory=list)
+
+
+def with_parted_gpus_in_use(snapshot: Snapshot) -> Snapshot:
+    """The snapshot in which a GPU is in use if claims have partitions of it: nobody can have it whole."""
+    parted = {name: _parted(node_info) for name, node_info in snapshot.node_infos.items()}
+    infos = {
+        name: replace(node_info, busy=node_info.busy | parted[name]) if parted[name] else node_info
+        for name, node_info in snapshot.node_infos.items()
+    }
+    return replace(snapshot, node_infos=infos)
+
+
+def _parted(node_info: NodeInfo) -> int:
+    """Mask of the whole GPUs for which allocated devices leave too little of the counters."""
+    found, inventory = 0, node_info.inventory
+    for bit in members(whole_gpus(node_info)) if any(pool.counter_sets for pool in inventory.pools) else ():
+        left = node_info.allocated_state.left(inventory.pools[inventory.devices[bit].pool])
+        uses = inventory.devices[bit].device.consumes
+        if any(left.get((use.counter_set, name), amount) < amount for use in uses for name, amount in use.counters):
+            found |= 1 << bit
+    return found
 
 
 def fleet_state(

@@ -389,6 +389,28 @@ BLOCKS: Json = {
 }
 
 
+def test_a_gpu_of_which_a_pod_has_a_partition_is_in_use(tmp_path: Path) -> None:
+    """The driver offers it as a whole, too, and nobody can have it whole."""
+    objects = objects_of({"nodes": {"a": "hgx-h100-8"}, "pods": [{"name": "p", "node": "a", "gpus": [0]}]})
+    changed(objects, "ResourceClaim", "p", f"{RESULT}.device", "gpu-0-mig")
+    gpus = next(one for one in objects if one["kind"] == "ResourceSlice" and one["spec"]["driver"] == "gpu.nvidia.com")
+    whole = gpus["spec"]["devices"][0]
+    uuid = whole["attributes"]["uuid"]
+    part = {"name": "gpu-0-mig", "attributes": {**whole["attributes"], "type": {"string": "mig"}, "parentUUID": uuid}}
+    part["attributes"]["uuid"] = {"string": "MIG-0"}
+    for one, slices in ((whole, "7"), (part, "1")):
+        one["consumesCounters"] = [{"counterSet": "c", "counters": {"slices": {"value": slices}}}]
+    gpus["spec"]["devices"].append(part)
+    gpus["spec"]["pool"]["resourceSliceCount"] = 2
+    counters = {"name": "c", "counters": {"slices": {"value": "7"}}}
+    names = {name: gpus["spec"][name] for name in ("driver", "nodeName", "pool")}
+    objects.append({**gpus, "metadata": {"name": "counters"}, "spec": {**names, "sharedCounters": [counters]}})
+    found = assessed(snapshot_file(tmp_path, objects))["fleet"]
+    (row,) = found["products"]
+    assert (row["gpus"], row["free"], row["allocated"], row["largest_set"]) == (8, 7, 1, 7)
+    assert [one["whole"] for one in found["sets"]] == [0]
+
+
 def test_the_policy_says_which_labels_are_levels(tmp_path: Path) -> None:
     path, policy = snapshot_file(tmp_path, objects_of(BLOCKS)), tmp_path / "policy.yaml"
     policy.write_text(f"group_levels: [{LEVEL}]")
