@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -34,7 +35,6 @@ from extender.api.pod_groups import (
     name_on_claims,
 )
 from extender.api.resource_claims import EXTENDED_CLAIM_ANNOTATION
-from extender.assess.fleet_state import GKE_PRODUCT
 from extender.assess.known_texts import (
     AMOUNTS,
     ATTRIBUTES,
@@ -53,9 +53,9 @@ from extender.assess.known_texts import (
     may_name_a_piece,
 )
 from extender.policy import Policy
-from extender.replay.emptied_nodes import PARTITION_SUFFIX, SHARING_LABELS
-from extender.vendors import CLIQUE_LABEL, CLIQUE_LABELS, PLUGIN_RESOURCES
+from extender.vendors import CLIQUE_LABEL, CLIQUE_LABELS
 from extender.vendors.level_labels import FAMILY_LABELS
+from extender.vendors.plugin_labels import PARTITION_SUFFIX, PLUGIN_RESOURCES, SHARING_LABELS
 
 _DEFAULT_LEVELS = Policy().group_levels
 _TOPOLOGY = {
@@ -66,7 +66,7 @@ _TOPOLOGY = {
     "topology.kubernetes.io/region",
 }
 _KINDS = {"accelerator.topograph.run/domain": "accelerator"}  # of names, where the end of the label is another kind
-_PRODUCTS = {*PLUGIN_RESOURCES.values(), GKE_PRODUCT} - {""}
+_PRODUCTS = frozenset(chain.from_iterable(PLUGIN_RESOURCES.values()))
 _OF_GKE = re.compile("nvidia(-(tesla|mega|rtx|pro|[a-z]{1,2}[0-9]{1,4}|[0-9]{1,4}(gb)?))+")  # its names of products
 _GROUPS = {LWS_NAME, *(source.value for source in GroupSource), *SUBGROUP_NAMES, *FOREIGN_GANGS}
 _LEVELS = {

@@ -18,10 +18,9 @@ from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted
 from extender.explain.excluded_nodes import excluded_nodes, kept_from
 from extender.explain.fleet_rows import takes_no_pods
-from extender.replay.emptied_nodes import WHOLE_PLUGIN
 from extender.scheduling import may_run
 from extender.scheduling.requirements import class_of_resource
-from extender.vendors import PLUGIN_RESOURCES
+from extender.vendors.plugin_labels import PLUGIN_RESOURCES, WHOLE_PLUGIN
 
 AMOUNTS = "CPU, memory, room for pods or devices of a plugin"
 
