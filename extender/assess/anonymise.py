@@ -80,7 +80,7 @@ _HOSTNAME = "kubernetes.io/hostname"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PLAIN = re.compile(  # values without a name
     r"[0-9.]{1,12}[A-Za-z]{0,2}|[0-9]{1,9}(, ?[0-9]{1,9}){1,2}|required|preferred|product|none|true|false"
-    r"|time-slicing|mps|[a-z]{2}x_nps[0-9]{1,2}"
+    r"|time-slicing|time-sharing|mps|[0-9]g\.[0-9]{1,4}gb|[a-z]{2}x_nps[0-9]{1,2}"
 )
 _OWNERS = ("ReplicaSet", "StatefulSet", "Job", "DaemonSet", "Node")
 _KINDS_OF_DRIVERS = ("gpu", "net", "nic", "cpu")  # words that say it, see driver_of

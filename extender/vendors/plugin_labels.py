@@ -21,10 +21,13 @@ PLUGIN_RESOURCES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     }
 )
 WHOLE_PLUGIN = "nvidia.com/gpu"  # its GPUs may be of any product; those of other vendors need a label with theirs
-_REPLICAS, _STRATEGY = "nvidia.com/gpu.replicas", "nvidia.com/gpu.sharing-strategy"  # of gpu-feature-discovery
+_GKE = "cloud.google.com/gke-"
+_STRATEGIES = ("nvidia.com/gpu.sharing-strategy", f"{_GKE}gpu-sharing-strategy")  # the first: gpu-feature-discovery
+_REPLICAS = ("nvidia.com/gpu.replicas", f"{_GKE}max-shared-clients-per-gpu")  # pods that each GPU serves
+_MIG = f"{_GKE}gpu-partition-size"  # such as 1g.10gb
 _PARTITION = "amd.com/compute-memory-partition"  # of AMD's node labeller: spx_nps1 is a whole GPU
 _INTEL, _DEVICES, _DIGITS = "gpu.intel.com/", "gpu.intel.com/device.count", 9  # a label of Intel's NFD rules
-SHARING_LABELS = (_REPLICAS, _STRATEGY, _PARTITION, _DEVICES)
+SHARING_LABELS = (*_REPLICAS, *_STRATEGIES, _MIG, _PARTITION, _DEVICES)
 # Of the label of the product: MIG devices, or shared GPUs.
 PARTITION_SUFFIX = re.compile(r"-MIG-[0-9]g\.[0-9]{1,4}gb|-SHARED$")
 _OF_CLOUDS: Final = {
@@ -52,5 +55,7 @@ def has_whole_gpus(resource: str, count: int, labels: Mapping[str, str]) -> bool
         devices = labels.get(_DEVICES, "")
         is_shared = resource.startswith(_INTEL) and devices.isdecimal() and count > int(devices[:_DIGITS])
         return not is_shared and labels.get(_PARTITION, "spx").startswith("spx")
-    is_shared = labels.get(_STRATEGY, "none") != "none" or labels.get(_REPLICAS, "1") not in ("0", "1")
+    if any(labels.get(one, "none") != "none" for one in _STRATEGIES) or labels.get(_MIG):
+        return False
+    is_shared = any(labels.get(one, "1") not in ("0", "1") for one in _REPLICAS)
     return not is_shared and not PARTITION_SUFFIX.search(plugin_product(resource, labels))

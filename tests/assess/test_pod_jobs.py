@@ -370,6 +370,10 @@ def test_the_recipe_of_the_docs_replays_pods_of_a_device_plugin(
         {"nvidia.com/gpu.sharing-strategy": "mps"},
         {"nvidia.com/gpu.replicas": "8"},
         {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB-SHARED"},
+        {"cloud.google.com/gke-gpu-sharing-strategy": "time-sharing"},
+        {"cloud.google.com/gke-gpu-sharing-strategy": "mps"},
+        {"cloud.google.com/gke-max-shared-clients-per-gpu": "4"},
+        {"cloud.google.com/gke-gpu-partition-size": "1g.10gb"},
     ],
 )
 def test_gpus_that_a_device_plugin_shares_are_no_whole_gpus(labels: dict[str, str], tmp_path: Path) -> None:
