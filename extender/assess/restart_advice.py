@@ -493,21 +493,24 @@ def _commands(
     fresh = [name for name in reserved if not is_kept(snapshot.node_infos[name].node)]
     if fresh:
         yield f"kubectl taint nodes {' '.join(map(quote, fresh))} {RESERVED.key}=:{RESERVED.effect}"
-    if not wanted.is_new:
-        yield from (_tolerate(pod) for pod in wanted.pods if not tolerates_taint(pod))
     pods = chain.from_iterable(one.pods for one in advice.restarts)
-    # If nodes where pods end are not reserved, the pods should end together, as in the proof: no command waits.
-    option = "" if _freed(advice, snapshot) <= frozenset(reserved) else " --wait=false"
-    for _, together in groupby(pods, key=lambda pod: pod.key.namespace):
-        yield _of_pods(list(together), "delete pod") + option
+    by_namespace = [list(together) for _, together in groupby(pods, key=lambda pod: pod.key.namespace)]
+    # If nodes where pods end are not reserved, the pods should end together, as in the proof: only the last one waits.
+    is_reserved = _freed(advice, snapshot) <= frozenset(reserved)
+    for together in by_namespace:
+        option = "" if is_reserved or together is by_namespace[-1] else " --wait=false"
+        yield _of_pods(together, "delete pod") + option
     ending = [pod for one in advice.ends for pod in one.pods if f"{_POD}{pod.key}" in awaited]
-    for _, together in groupby(sorted(ending, key=lambda pod: pod.key), key=lambda pod: pod.key.namespace):
-        yield _of_pods(list(together), "wait --for=delete --timeout=10m pod")
+    for _, others in groupby(sorted(ending, key=lambda pod: pod.key), key=lambda pod: pod.key.namespace):
+        yield _of_pods(list(others), "wait --for=delete --timeout=10m pod")
     free = _free(reserved)
     if wanted.is_new:
         yield f"# create the pods with this toleration: {json.dumps(_TOLERATION)}"
         yield f"# when they have nodes: {free}"
     else:
+        # Not before the pods are gone: a wanted pod goes to the first node with room, which may not be that of the
+        # proof while others still end. Then a restarted pod may lack its place.
+        yield from (_tolerate(pod) for pod in wanted.pods if not tolerates_taint(pod))
         placed = [pod for pod in wanted.pods if pod.uid in advice.nodes]
         yield _of_pods(placed, "wait --for=condition=PodScheduled --timeout=10m pod")
         yield free

@@ -130,18 +130,15 @@ class _Restarts:
     async def _restart(self) -> None:
         """Reserve the nodes, create all pods, free the nodes, and wait until no pod can be placed any more.
 
-        Wanted pods that do not exist yet come last, as the commands of an advice say.
+        The wanted pods come last: with the commands of an advice, they may not use the nodes before the others ended.
         """
         free = {name: _without_taint(self._cache.store.nodes[name]) for name in sorted(self._reserved)}
         for name, node in free.items():
             self._cache.apply_node(name, replace(node, taints=(*node.taints, RESERVED)))
-        if not self._wanted.is_new:
-            self._create(self._wanted)
         for asked in self._restarted:
             self._create(asked)
-        if self._wanted.is_new:
-            await self._rounds(lambda: not self._cluster.scheduler.has_work)
-            self._create(self._wanted)
+        await self._rounds(lambda: not self._cluster.scheduler.has_work)
+        self._create(self._wanted)
         await self._rounds(lambda: all(pod.uid in self._nodes for pod in self._wanted.pods))
         for name, node in free.items():
             self._cache.apply_node(name, node)
