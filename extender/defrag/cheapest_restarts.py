@@ -248,7 +248,8 @@ class _Search:
             if fit.fits(domain, chosen):
                 fitting.append(names)
                 self._try(fit.nodes(domain, chosen), chosen)
-            elif len(domain.nodes) == 1 and asked < _MAX_ASKED:  # for a gang, each question takes a plan
+            elif len(domain.nodes) == 1 and len(names) < len(domain.restarts) and asked < _MAX_ASKED:
+                # For a gang, each question would take a plan.
                 needed.append(_needed(fit, domain, names))
                 asked += len(domain.restarts) - len(names)
 
@@ -524,17 +525,21 @@ def _only_needed(fit: Fit, domain: Domain, chosen: list[Restart], slots: Sequenc
 def _needed(fit: Fit, domain: Domain, names: frozenset[str]) -> frozenset[str]:
     """The names of restarts of which a set needs one at least, as those with these names do not make room.
 
-    All others together do not make room either, so no set without one of these has to be tried.
+    All others together do not make room either, so no set without one of these has to be tried. As few as possible:
+    of two halves, each keeps what it needs besides the other one (QuickXplain).
     """
-    most, needed = [one for one in domain.restarts if one.name in names], set[str]()
-    for one in reversed(domain.restarts):
-        if one.name in names:
-            continue
-        if fit.fits(domain, [*most, one]):
-            needed.add(one.name)
-        else:
-            most.append(one)
-    return frozenset(needed)
+
+    def few_of(some: Sequence[str], besides: Sequence[str], *, is_new: bool) -> Sequence[str]:
+        left_out = {*besides}
+        if is_new and not fit.fits(domain, [one for one in domain.restarts if one.name not in left_out]):
+            return []
+        if len(some) == 1:
+            return some
+        first, second = some[: len(some) // 2], some[len(some) // 2 :]
+        of_second = few_of(second, [*besides, *first], is_new=True)
+        return [*few_of(first, [*besides, *of_second], is_new=bool(of_second)), *of_second]
+
+    return frozenset(few_of([one.name for one in domain.restarts if one.name not in names], (), is_new=False))
 
 
 def _without(fit: Fit, domain: Domain, chosen: list[Restart], dropped: Sequence[Restart]) -> list[Restart]:
