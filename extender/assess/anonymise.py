@@ -42,6 +42,7 @@ from extender.assess.known_texts import (
     DEVICES,
     DOMAINS,
     EXPRESSION,
+    GATES,
     GRAPHS,
     NUMBERS,
     SPOKEN,
@@ -54,9 +55,17 @@ from extender.assess.known_texts import (
 from extender.policy import Policy
 from extender.replay.emptied_nodes import PARTITION_SUFFIX, SHARING_LABELS
 from extender.vendors import CLIQUE_LABEL, CLIQUE_LABELS, PLUGIN_RESOURCES
+from extender.vendors.level_labels import FAMILY_LABELS
 
 _DEFAULT_LEVELS = Policy().group_levels
-_TOPOLOGY = {*_DEFAULT_LEVELS, *CLIQUE_LABELS, "topology.kubernetes.io/zone", "topology.kubernetes.io/region"}
+_TOPOLOGY = {
+    *_DEFAULT_LEVELS,
+    *CLIQUE_LABELS,
+    *FAMILY_LABELS,
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+}
+_KINDS = {"accelerator.topograph.run/domain": "accelerator"}  # of names, where the end of the label is another kind
 _PRODUCTS = {*PLUGIN_RESOURCES.values(), GKE_PRODUCT} - {""}
 _OF_GKE = re.compile("nvidia(-(tesla|mega|rtx|pro|[a-z]{1,2}[0-9]{1,4}|[0-9]{1,4}(gb)?))+")  # its names of products
 _GROUPS = {LWS_NAME, *(source.value for source in GroupSource), *SUBGROUP_NAMES, *FOREIGN_GANGS}
@@ -193,6 +202,11 @@ def _last(name: str) -> str:
     return name.rpartition("/")[2]
 
 
+def _kind(label: str) -> str:
+    """The kind of the values of a label of _TOPOLOGY."""
+    return _KINDS.get(label, _last(label))
+
+
 class _Names:
     """The numbers of names, by kind of name."""
 
@@ -265,7 +279,7 @@ class _Names:
         found = {}
         for label, value in given.items():
             if label in _TOPOLOGY:
-                found[label] = self.of(_last(label), value)
+                found[label] = self.of(_kind(label), value)
             elif label in _GROUPS:
                 found[label] = self.of("group", value)
             elif label in _PRODUCTS:
@@ -292,7 +306,7 @@ class _Names:
         if label in _PRODUCTS:
             return self._keep(label), self._product(value)
         if label in _TOPOLOGY:
-            return self._keep(label), self.of(_last(label), value)
+            return self._keep(label), self.of(_kind(label), value)
         if label == _HOSTNAME:
             return self._keep(label), self.of("node", value)
         rank = self._ranks.get(label, {}).get(value)
@@ -548,7 +562,7 @@ _POD = {
         "nodeName": _NODE,
         "schedulerName": _Names.scheduler,
         "schedulingGroup": {"podGroupName": _GROUP},
-        "schedulingGates": [lambda _, __: {"name": "gate"}],
+        "schedulingGates": [{"name": lambda _, name: name if name in GATES else "gate"}],
     },
     "status": {
         **_kept("phase", "startTime"),

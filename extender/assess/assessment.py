@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
 from extender.allocation import Snapshot
-from extender.api.fields import Json
+from extender.api.fields import Json, inner
+from extender.api.foreign_gangs import FOREIGN_GANGS
 from extender.api.gpu_topology import Graph
 from extender.assess.cluster_reading import ClusterReading
 from extender.assess.fleet_state import FleetState, NodeFacts, fleet_state, plugin_requests
-from extender.assess.gang_spread import GangSpread, gang_spreads, group_of
+from extender.assess.gang_spread import GangSpread, gang_key, gang_spreads
 from extender.assess.pod_jobs import has_admin_access
 from extender.assess.pod_sets import Bandwidth, PodSet, bandwidth_of, pod_sets, users_by_node
 from extender.assess.replayed_pods import Replayed, replayed_pods
@@ -23,6 +25,7 @@ from extender.base.text_limits import counted
 from extender.console import to_json
 from extender.policy import Policy
 from extender.topology.link_knowledge import Links
+from extender.vendors.level_labels import FoundLevels, found_levels
 
 _OF_NODES = ("free", "closed", "stranded", "largest_set")
 _OF_CLAIMS = (*_OF_NODES, "allocated", "shared")
@@ -58,6 +61,8 @@ class Assessment:
     policy: str = ""  # where the policy is from; '': the default
     cluster: str = ""  # that was read; '': files were
     verdict: Verdict = _NO_VERDICT
+    gated: dict[str, int] = field(default_factory=dict)  # pods by their scheduling gates
+    found_levels: FoundLevels | None = None  # of the nodes, in place of the levels of the policy
 
     @property
     def knows_claims(self) -> bool:
@@ -78,6 +83,7 @@ class Assessment:
         for one in found["fleet"]["products"]:
             one.update({} if one["counted"] else dict.fromkeys(hidden))
         found["bandwidth"]["share"] = self.bandwidth.share
+        found["found_levels"] = self.found_levels._asdict() if self.found_levels is not None else None
         found["sets"] = [
             {**to_json(one), "gpus": members(one.gpus), **({} if one.is_measured else dict.fromkeys(_OF_LINKS))}
             for one in self.sets
@@ -91,13 +97,16 @@ def assess(
 ) -> Assessment:
     """Assess a cluster under a policy. `source` says where that is from, unless it is the default one.
 
-    `cluster` names the cluster, unless files were read.
+    `cluster` names the cluster, unless files were read. If the policy names none of the levels that nodes have, the
+    assessment is that of a policy that does.
     """
     snapshot = reading.cache.snapshot()
+    if (levels_of_nodes := _found_levels(reading, snapshot, policy)) is not None:
+        policy = policy.model_copy(update={"group_levels": levels_of_nodes.levels})
     unread = unread_of(reading, snapshot)
     sets = pod_sets(reading, snapshot)
-    halves = {group_of(pod) for pod in reading.pods if pod.uid in unread.pods}
-    complete = (pod for pod in reading.pods if group_of(pod) not in halves)
+    halves = {gang_key(pod, reading) for pod in reading.pods if pod.uid in unread.pods}
+    complete = (pod for pod in reading.pods if gang_key(pod, reading) not in halves)
     levels = policy.group_levels
     gangs = gang_spreads(complete, sets, reading, snapshot, levels) if "Node" not in reading.unread else []
     spread = frozenset(chain.from_iterable(one.uids for one in gangs if one.nodes > 1))
@@ -130,12 +139,30 @@ def assess(
         frozenset(reading.unread),
         source,
         cluster,
+        gated=_gated(reading),
+        found_levels=levels_of_nodes,
     )
     if replays:
         found.replay = replayed_pods(reading, snapshot, sets, gangs, policy, unread.nodes)
     found.verdict = verdict_of(found.replay, found.bandwidth, found.plugin_several, found.waiting)
     found.unknown = list(_unknown(found, reading, snapshot))
     return found
+
+
+def _found_levels(reading: ClusterReading, snapshot: Snapshot, policy: Policy) -> FoundLevels | None:
+    infos = snapshot.node_infos
+    labels = (one.node.labels for name, one in infos.items() if one.fabric is not None or name in reading.offered)
+    return found_levels(labels, policy.group_levels)
+
+
+def _gated(reading: ClusterReading) -> dict[str, int]:
+    """How many pods with devices have which scheduling gates. No scheduler looks at these pods."""
+    found = Counter[str]()
+    for pod in reading.pods:
+        if pod.gated and pod.may_need_devices and not pod.deleting:
+            gates = inner(reading.requests[pod.uid], "spec", "")["schedulingGates"]
+            found[", ".join(str(one.get("name")) for one in gates if isinstance(one, dict))] += 1
+    return dict(found.most_common())
 
 
 def _worst_first(one: PodSet) -> tuple[bool, float, float, str]:
@@ -183,11 +210,15 @@ def _unknown(found: Assessment, reading: ClusterReading, snapshot: Snapshot) -> 
         yield f"{counted(shared, 'claim is', 'claims are')} shared by several pods, which are not replayed."
     if admin := sum(map(has_admin_access, reading.cache.store.claims.values())):
         yield f"{counted(admin, 'claim has', 'claims have')} admin access: pods that watch devices are not replayed."
-    of_jobs = {pod.uid for pod in reading.pods if pod.jobs}
+    as_groups = "here, in the replay and in --jobs their running pods are a gang, as if they had berth.dev/group"
+    if others := [one.source for one in found.gangs if one.source in FOREIGN_GANGS]:
+        named = counted(len(others), "gang is named by", "gangs are named by")
+        yield f"{named} {', '.join(sorted(set(others)))} alone, which Berth does not read: {as_groups}."
+    of_jobs = {pod.uid for pod in reading.pods if pod.jobs and pod.uid not in reading.foreign_gangs}
     if jobs := sum(not one.uids.isdisjoint(of_jobs) for one in found.gangs):
         yield (
             f"{counted(jobs, 'gang is a Job, JobSet or the like', 'gangs are Jobs, JobSets or the like')} without a "
-            "group: here, in the replay and in --jobs their running pods are a gang, as if they had berth.dev/group."
+            f"group: {as_groups}."
         )
     if any(one.fits for one in found.waiting):
         yield f"Whether waiting pods fit is said without regard to {NOT_LOOKED_AT}."

@@ -11,6 +11,7 @@ from itertools import islice
 
 from extender.allocation import Features
 from extender.api.fields import Json, get, inner, need, string_map
+from extender.api.foreign_gangs import ForeignGang, foreign_gang
 from extender.api.nodes import resource_units
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import GROUP_OBJECTS, group_policy_of, minimum_of
@@ -35,7 +36,7 @@ NEEDED = {
 }
 """The six kinds, each with what its lack means."""
 BUDGET = "PodDisruptionBudget"  # of which berth defrag asks
-_MEANS = {BUDGET: NO_BUDGETS}
+_MEANS = {BUDGET: NO_BUDGETS, "Namespace": "which pods may have admin access is not known"}
 _OF_GROUPS = "what it says of waiting groups is not known"
 _OPTIONAL_IN_FILES = ("DeviceTaintRule", "ResourceClaim")  # a cluster may well have none
 _REPLAYED = ("Node", "ResourceSlice", "DeviceClass", "DeviceTaintRule")
@@ -62,6 +63,7 @@ class ClusterReading:
     kinds: set[str] = field(default_factory=set)
     unread: set[str] = field(default_factory=set)  # kinds of which it is not known what the cluster has
     is_live: bool = False  # whether an object that is not there does not exist
+    foreign_gangs: dict[str, ForeignGang] = field(default_factory=dict)  # by UID of the pods with devices
     unread_on: set[str] = field(default_factory=set)  # nodes with a pod that cannot be read
     alone_on: list[str] = field(default_factory=list)  # nodes that slices name, and that were not read
     shared_on: set[str] = field(default_factory=set)  # nodes whose device plugin offers no whole GPUs
@@ -92,13 +94,13 @@ def reading_of(
         problems = "; ".join(one_line(text, 256) for text in (*refused.values(), *found.unreadable[:1]))
         why = f": {problems}" if problems else ": `berth assess --save FILE` makes such a file"
         raise WireError(where, f"has no Node and no ResourceSlice{why}")
-    for kind in (*NEEDED, *(kind for kind in refused if kind not in NEEDED)):
+    found.unread.update(refused)
+    for kind in (*NEEDED, *(kind for kind in refused if kind not in NEEDED and _is_needed(kind, found))):
         meaning = NEEDED.get(kind) or _MEANS.get(kind, _OF_GROUPS)
         if kind in refused:
             found.lacking.append(f"{several(kind)} could not be listed ({one_line(refused[kind], 256)}): {meaning}")
         elif kind not in found.kinds and kind not in _OPTIONAL_IN_FILES:
             found.lacking.append(f"there is no {kind}: {meaning}")
-    found.unread.update(refused)
     if not is_live:
         _add_unread(found)
     return found
@@ -122,6 +124,17 @@ def unread_group(pod: Pod, reading: ClusterReading) -> str:
         return ""
     kind = next((one.kind for one in GROUP_OBJECTS if one.source is of.key.source), "")
     return "" if reading.is_live and kind not in reading.unread else kind
+
+
+def _is_needed(kind: str, found: ClusterReading) -> bool:
+    """Whether anything that was read depends on a kind that is not one of the six."""
+    store = found.cache.store
+    if kind == "Namespace":
+        specs = (claim.spec.requests for claim in store.claims.values())
+        return any(option.admin_access for requests in specs for one in requests for option in one.alternatives)
+    is_parent = kind == "CompositePodGroup" and any(one.parent for one in store.group_policies.values())
+    waiting = (pod for pod in found.pods if pod.is_waiting)
+    return kind == BUDGET or is_parent or any(unread_group(pod, found) == kind for pod in waiting)
 
 
 def _add_unread(found: ClusterReading) -> None:
@@ -244,6 +257,8 @@ class _Reader:
         if pod.concerns_berth:
             found.requests[pod.uid] = obj
             (found.ended if pod.ended else found.pods).append(pod)
+            if gang := foreign_gang(inner(obj, "metadata", "")):
+                found.foreign_gangs[pod.uid] = gang
 
     def finish(self) -> None:
         """Without any Node object, the nodes are those that slices name."""

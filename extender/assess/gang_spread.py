@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from extender.allocation import Snapshot
+from extender.api.foreign_gangs import ForeignGang
 from extender.api.label_domains import label_domains
 from extender.api.pod_groups import GroupKey
 from extender.api.pods import Pod
@@ -31,8 +32,13 @@ class GangSpread:
     nodes: int
     level: str
     domains: int
-    fewest: int  # domains of this level that have so many GPUs of the product, if all were free
+    fewest: int  # domains of this level whose nodes hold the pods, if all GPUs were free
     uids: frozenset[str]
+
+    @property
+    def may_be_near(self) -> bool:
+        """Whether it is not known how near its nodes are: no label says it."""
+        return self.level == NODE and self.nodes > 1
 
 
 class _Share(NamedTuple):
@@ -51,8 +57,8 @@ def gang_spreads(
 
     Pods of a job without a group (see JOB_KINDS) count as one, too: `source` says so.
     """
-    found: dict[GroupKey, list[_Share]] = {}
-    grouped = {pod.uid: (key, pod) for pod in pods if pod.node_name and (key := group_of(pod)) is not None}
+    found: dict[GroupKey | ForeignGang, list[_Share]] = {}
+    grouped = {pod.uid: (key, pod) for pod in pods if pod.node_name and (key := gang_key(pod, reading)) is not None}
     shares = [_Share(one.uid, one.node, one.product, one.count) for one in sets]
     shares += [
         _Share(uid, pod.node_name, plugin_product(name, pod.node_name, snapshot), amount)
@@ -78,10 +84,22 @@ def group_of(pod: Pod) -> GroupKey | None:
     return pod.jobs[0] if pod.jobs else None
 
 
+def gang_key(pod: Pod, reading: ClusterReading) -> GroupKey | ForeignGang | None:
+    """The group of a pod, its gang of another scheduler, or the job that it is of; None if it has none."""
+    group = group_of(pod)
+    return group if group is not None and pod.membership is not None else reading.foreign_gangs.get(pod.uid, group)
+
+
+Sizes = Counter[tuple[str, int]]
+"""GPUs of one product, to the number of pods that need so many, or of nodes that have so many."""
+Room = frozenset[tuple[tuple[str, int], int]]
+"""The Sizes of the nodes of a domain."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Domains:
     of: Mapping[str, str]  # node to domain
-    gpus: Mapping[str, Counter[str]]  # by product: GPUs of each domain
+    alike: Mapping[Room, int]  # how many domains have these nodes
 
 
 def _domains(reading: ClusterReading, snapshot: Snapshot, level: str, levels: Sequence[str]) -> _Domains:
@@ -91,34 +109,65 @@ def _domains(reading: ClusterReading, snapshot: Snapshot, level: str, levels: Se
     else:
         labels = ((name, info.node.labels) for name, info in infos.items())
         of = dict(label_domains(labels, path_labels(level, levels)).name_of)
-    gpus = dict[str, Counter[str]]()
+    nodes = dict[str, Sizes]()
     for name, domain in of.items():
-        gpus.setdefault(product(infos[name]), Counter())[domain] += whole_gpus(infos[name]).bit_count()
+        sizes = nodes.setdefault(domain, Counter())
+        sizes[product(infos[name]), whole_gpus(infos[name]).bit_count()] += 1
         for resource, amount in reading.offered.get(name, {}).items():
-            gpus.setdefault(plugin_product(resource, name, snapshot), Counter())[domain] += amount
-    return _Domains(of, gpus)
+            sizes[plugin_product(resource, name, snapshot), amount] += 1
+    return _Domains(of, Counter(frozenset(sizes.items()) for sizes in nodes.values()))
 
 
-def _spread(key: GroupKey, members: Sequence[_Share], domains: Mapping[str, _Domains]) -> GangSpread:
+def _spread(key: GroupKey | ForeignGang, members: Sequence[_Share], domains: Mapping[str, _Domains]) -> GangSpread:
     nodes = {one.node for one in members}
     level = next(level for level, one in domains.items() if all(node in one.of for node in nodes))
     one, gpus = domains[level], sum(member.gpus for member in members)
-    sizes, left, fewest = Counter[str](), gpus, 0
-    for name in {member.product for member in members}:
-        sizes.update(one.gpus[name])
-    for _, size in sizes.most_common():
-        if left <= 0:
-            break
-        left -= size
-        fewest += 1
+    now = len({one.of[node] for node in nodes})
+    fewest = fewest_domains(Counter((member.product, member.gpus) for member in members), one.alike)
     return GangSpread(
         str(key),
-        key.source.value,
+        key.key if isinstance(key, ForeignGang) else key.source.value,
         len({member.uid for member in members}),
         gpus,
         len(nodes),
         level,
-        len({one.of[node] for node in nodes}),
-        fewest,
+        now,
+        min(fewest, now),  # for pods of several sizes it is only a good choice
         frozenset(member.uid for member in members),
     )
+
+
+def fewest_domains(pods: Sizes, domains: Mapping[Room, int]) -> int:
+    """How few of so many domains hold the pods, each on one node: the fewest for pods of one size, else few of them.
+
+    If all together do not hold them, those that hold some.
+    """
+    total, left, found = _gpus(pods), pods, 0
+    for room in sorted(domains, key=lambda room: total - _gpus(_beside(pods, room)), reverse=True):
+        for _ in range(domains[room]):
+            if not left or (rest := _beside(left, room)) == left:
+                break
+            left, found = rest, found + 1
+    return found
+
+
+def _gpus(pods: Sizes) -> int:
+    return sum(size * count for (_, size), count in pods.items())
+
+
+def _beside(pods: Sizes, room: Room) -> Sizes:
+    """The pods that find no place on these nodes. The largest ones go first, each to the smallest node with room."""
+    free, left = Counter(dict(room)), Sizes()
+    for (name, size), count in sorted(pods.items(), key=lambda one: -one[0][1]):
+        waiting = count
+        for gpus in sorted(gpus for of, gpus in free if of == name and gpus >= size):
+            each = gpus // size
+            placed = min(waiting, free[name, gpus] * each)
+            full, rest = divmod(placed, each)
+            free[name, gpus] -= full + bool(rest)
+            free[name, gpus - size * each] += full
+            free[name, gpus - size * rest] += bool(rest)
+            waiting -= placed
+        if waiting:
+            left[name, size] = waiting
+    return left

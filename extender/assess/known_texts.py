@@ -70,10 +70,11 @@ TAINTS = frozenset(
         "gpu.amd.com/memory-partition-conflict", f"{AGENT}/informational", "berth.dev/defrag",
     }
 )  # fmt: skip
+GATES = frozenset({"kueue.x-k8s.io/admission", "kueue.x-k8s.io/topology"})  # scheduling gates
 _VERSIONS = {f"{one.api}/{version}" for one in GROUP_OBJECTS for version in one.versions}
 _FIELDS = frozenset(
     {
-        *_VERSIONS, "v1", "resource.k8s.io/v1", "resource.k8s.io/v1beta2", "resource.k8s.io/v1alpha3",
+        *_VERSIONS, *GATES, "v1", "resource.k8s.io/v1", "resource.k8s.io/v1beta2", "resource.k8s.io/v1alpha3",
         "resource.k8s.io/v1beta1", "scheduling.k8s.io",
         "Node", "Pod", "ResourceSlice", "ResourceClaim", "DeviceClass", "DeviceTaintRule", "Namespace", "PodGroup",
         "CompositePodGroup", "LeaderWorkerSet", "ReplicaSet", "StatefulSet", "Job", "DaemonSet", "Owner",

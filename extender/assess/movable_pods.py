@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from extender.allocation import Snapshot, tolerates
+from extender.api.foreign_gangs import ForeignGang
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_amounts import Amounts
 from extender.api.pod_groups import JOB_KINDS, GroupKey, GroupSource
@@ -230,11 +231,10 @@ def _has_devices(claim: Claim) -> bool:
     return claim.allocation is not None and any(not one.admin_access for one in claim.allocation.results)
 
 
-def _name(group: GroupKey | None, gang: tuple[str, str, str] | None, pods: list[Pod]) -> str:
+def _name(group: GroupKey | None, gang: ForeignGang | None, pods: list[Pod]) -> str:
     if group is not None:
         kind = JOB_KINDS.get(group.source)
         return f"{kind} {group}" if kind else f"group {group} ({group.source.value})"
     if gang is not None:
-        namespace, source, name = gang
-        return f"group {namespace}/{name} ({source})"
+        return f"group {gang} ({gang.key})"
     return f"pod {pods[0].key}" + (f" and {len(pods) - 1} that share its claim" if len(pods) > 1 else "")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from extender.api.fields import Json, inner, integer, many, naming, need, string, string_map
-from extender.api.foreign_gangs import foreign_gang
+from extender.api.foreign_gangs import ForeignGang, foreign_gang
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_affinity import LabelSelector, label_selector
 from extender.api.pod_amounts import Amounts, allocatable_of, requests_of
@@ -37,7 +37,7 @@ class PodFacts:
     owner: tuple[str, str]  # kind and name of the controller; ('', '') if there is none
     labels: Mapping[str, str]
     started: datetime | None = None
-    gang: tuple[str, str, str] | None = None  # namespace, annotation and name of a gang of another scheduler
+    gang: ForeignGang | None = None
 
     @property
     def deployment(self) -> str:
@@ -60,7 +60,7 @@ class PodFacts:
         yield self.owner
         yield "Deployment", self.deployment
         if self.gang is not None:
-            yield self.gang[1:]
+            yield self.gang.key, self.gang.name
         yield from ((JOB_KINDS[job.source], job.name) for job in reversed(self.pod.jobs))
 
     @property
@@ -213,7 +213,6 @@ def time_of(text: object) -> datetime | None:
 
 
 def _facts(obj: Json, pod: Pod) -> PodFacts:
-    gang = foreign_gang(inner(obj, "metadata", ""))
     return PodFacts(
         pod,
         requests_of(obj),
@@ -221,7 +220,7 @@ def _facts(obj: Json, pod: Pod) -> PodFacts:
         _owner(obj),
         string_map(inner(obj, "metadata", ""), "labels", "metadata"),
         time_of(inner(obj, "status", "").get("startTime")),
-        (pod.key.namespace, *gang) if gang is not None else None,
+        foreign_gang(inner(obj, "metadata", "")),
     )
 
 

@@ -14,6 +14,7 @@ from extender.allocation import NodeInfo, Snapshot, tolerates
 from extender.allocation.nodes import PoolDevice
 from extender.api.claim_specs import merged_specs
 from extender.api.fields import Json, inner, many, string
+from extender.api.foreign_gangs import ForeignGang
 from extender.api.group_topology import fields_of_job
 from extender.api.nodes import Node, Toleration, encode_toleration
 from extender.api.pod_amounts import requests_of
@@ -23,7 +24,7 @@ from extender.api.pods import Pod
 from extender.api.resource_claims import Claim, Result
 from extender.assess.cluster_reading import ClusterReading, claims_of
 from extender.assess.fleet_state import plugin_requests
-from extender.assess.gang_spread import group_of
+from extender.assess.gang_spread import gang_key
 from extender.assess.pod_facts import SKEW, time_of
 from extender.replay import SPEC_FIELDS, Job, cel_text, job_problem
 from extender.replay.emptied_nodes import DRIVER_OF_PLUGIN, WHOLE_PLUGIN, may_ask_for
@@ -36,21 +37,22 @@ def by_age(pods: Iterable[Pod]) -> list[Pod]:
     return sorted(pods, key=lambda pod: (pod.created, pod.key))
 
 
-def gang_of(pod: Pod) -> GroupKey | None:
+def gang_of(pod: Pod, reading: ClusterReading) -> GroupKey | ForeignGang | None:
     """The group with whose other pods a pod is one job; None if it is a job alone.
 
     Of a Job or JobSet without a group, those that run now are a gang. Others may come one after the other.
     """
-    group = group_of(pod)
-    may_be_queue = group is not None and not pod.membership and group.source in (GroupSource.JOB_SET, GroupSource.JOB)
+    group = gang_key(pod, reading)
+    is_job = isinstance(group, GroupKey) and group.source in (GroupSource.JOB_SET, GroupSource.JOB)
+    may_be_queue = is_job and not pod.membership
     return group if not may_be_queue or (pod.node_name and not pod.ended) else None
 
 
-def by_gang(pods: Iterable[tuple[Pod, Job]]) -> list[list[tuple[Pod, Job]]]:
+def by_gang(pods: Iterable[tuple[Pod, Job]], reading: ClusterReading) -> list[list[tuple[Pod, Job]]]:
     """The pods that are one job each, in the order of their first ones."""
     found: dict[Hashable, list[tuple[Pod, Job]]] = {}
     for pod, job in pods:
-        found.setdefault(gang_of(pod) or pod.uid, []).append((pod, job))
+        found.setdefault(gang_of(pod, reading) or pod.uid, []).append((pod, job))
     return list(found.values())
 
 
@@ -261,7 +263,7 @@ def job_lines(reading: ClusterReading, snapshot: Snapshot, now: datetime.datetim
     known = {*snapshot.classes, *DRIVER_OF_PLUGIN.values()} if "DeviceClass" not in reading.unread else None
     times = {pod.uid: _times(reading.requests[pod.uid], now.timestamp()) for pod, _ in pods}
     first = min((arrival for arrival, _ in times.values() if arrival is not None), default=0.0)
-    for number, members in enumerate(by_gang(pods), 1):
+    for number, members in enumerate(by_gang(pods, reading), 1):
         key, job = members[0][0].key, gang_job(one for _, one in members)
         arrival = min((at for one, _ in members if (at := times[one.uid][0]) is not None), default=first)
         seconds = max(times[one.uid][1] for one, _ in members)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from extender.allocation import Snapshot
 from extender.api.fields import Json
+from extender.api.label_domains import LabelDomains, label_domains
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
 from extender.assess.cluster_reading import ClusterReading, claims_of, several
@@ -23,8 +24,9 @@ from extender.base.berth_errors import BerthError
 from extender.policy import Policy
 from extender.replay import Job, Outcome, Task, fleet_of, placer_of, run_side_by_side
 from extender.replay.emptied_nodes import plugin_slices
+from extender.scheduling import path_labels
 
-_MAX_NODES = 256  # that are replayed: the work grows with the product of nodes and pods
+_MAX_NODES = 768  # that are replayed: the work grows with the product of nodes and pods
 _SEED = 1
 
 
@@ -53,6 +55,7 @@ class Replayed:
     jobs: int = 0
     left_out: int = 0  # pods on these nodes that cannot be replayed
     wide_gangs: int = 0  # gangs over more domains than they need that are not replayed: some pods are on other nodes
+    unlevelled_gangs: int = 0  # gangs on several nodes of which no label says how near they are
     rows: list[Figures] = field(default_factory=list)
     problem: str = ""
     of_plugin: bool = False  # the pods are those of a device plugin
@@ -66,13 +69,18 @@ def replayed_pods(
     policy: Policy,
     unknown: Container[str],
 ) -> Replayed:
-    """Replay the pods of the fleet, or of a part of it that has whole domains, without the `unknown` nodes."""
+    """Replay the pods of the fleet, or of a part of it around its gangs, without the `unknown` nodes."""
     found = Replayed(0, len(snapshot.node_infos), problem=_unread(reading))
     if found.problem:
         return found
     try:
         plugin = {} if _has_claims(reading) else _of_plugins(reading)
-        nodes = _sample(snapshot, policy.group_levels, unknown, plugin)
+        known = {
+            name: info.node.labels
+            for name, info in snapshot.node_infos.items()
+            if (info.fabric is not None or name in plugin) and name not in unknown
+        }
+        nodes = _sample(known, _nodes_of(gangs, reading), policy.group_levels)
         choice = _Choice(reading, snapshot, nodes, plugin)
         jobs, found.nodes, found.of_plugin = choice.jobs(), len(nodes), bool(plugin)
         found.pods, found.jobs, found.left_out = len(choice.chosen), len(jobs), choice.left_out
@@ -90,6 +98,7 @@ def replayed_pods(
     chosen = choice.chosen
     today = [one for one in sets if one.uid in chosen and one.is_measured]
     inside = [one for one in gangs if one.uids <= chosen]
+    found.unlevelled_gangs = sum(one.may_be_near for one in gangs)
     found.wide_gangs = sum(one.domains > one.fewest and not one.uids <= chosen for one in gangs)
     pairs = [(one.near, one.pairs) for one in sets if one.uid in chosen and one.pairs]
     nics = sum(near for near, _ in pairs) / sum(count for _, count in pairs) if pairs else None
@@ -145,23 +154,39 @@ def _of_plugins(reading: ClusterReading) -> Mapping[str, Json]:
     return {one["spec"]["nodeName"]: one for one in plugin_slices(reading.fleet, Counter())}
 
 
+def _nodes_of(gangs: Iterable[GangSpread], reading: ClusterReading) -> Iterator[frozenset[str]]:
+    """The nodes of each gang, those first that are over the most domains more than they need."""
+    node_of = {pod.uid: pod.node_name for pod in reading.pods}
+    for gang in sorted(gangs, key=lambda one: (one.fewest - one.domains, -one.gpus, one.gang)):
+        yield frozenset(node_of[uid] for uid in gang.uids if uid in node_of)
+
+
 def _sample(
-    snapshot: Snapshot, levels: Sequence[str], unknown: Container[str], plugin: Container[str]
+    known: Mapping[str, Mapping[str, str]], gangs: Iterable[frozenset[str]], levels: Sequence[str]
 ) -> frozenset[str]:
-    """At most _MAX_NODES known nodes with GPUs: every so many-th domain, so that the mix of nodes stays."""
-    domains: dict[tuple[str, str], list[str]] = {}
-    for name, info in sorted(snapshot.node_infos.items()):
-        if (info.fabric is not None or name in plugin) and name not in unknown:
-            labels = info.node.labels
-            domain = next(((level, labels[level]) for level in reversed(levels) if level in labels), ("", name))
-            domains.setdefault(domain, []).append(name)
-    nodes = sum(map(len, domains.values()))
-    every = max(math.ceil(nodes / _MAX_NODES), 1)
-    found = list[str]()
-    for names in list(domains.values())[::every]:
-        if len(found) + len(names) <= _MAX_NODES or not found:
-            found += names
+    """At most _MAX_NODES of the known nodes, which have these labels.
+
+    First the nearest domains of the nodes of each gang, whole: a gang with one pod elsewhere is not replayed, and the
+    widest would always be out. Then every so many-th other domain, so that the mix of nodes stays, and what fits.
+    """
+    domains = [label_domains(known.items(), path_labels(level, levels)) for level in levels]
+    found = set[str]()
+    for nodes in gangs:
+        around = {other for name in nodes for other in _domain(name, domains)}
+        if known.keys() >= around and len(found | around) <= _MAX_NODES:
+            found |= around
+    others = list(dict.fromkeys(_domain(name, domains[::-1]) for name in sorted(known.keys() - found)))
+    every = max(math.ceil((len(known) - len(found)) / max(_MAX_NODES - len(found), 1)), 1)
+    for names in (*others[::every], *others):
+        if len(found | names) <= _MAX_NODES:
+            found |= names
     return frozenset(found)
+
+
+def _domain(name: str, domains: Iterable[LabelDomains]) -> frozenset[str]:
+    """The nodes of the first domain of a node that is not too large; it alone without one."""
+    own = (one.nodes[one.name_of[name]] for one in domains if name in one.name_of)
+    return next((nodes for nodes in own if len(nodes) <= _MAX_NODES), frozenset([name]))
 
 
 class _Choice:
@@ -182,19 +207,21 @@ class _Choice:
         """A job for each pod that is in no gang, and for each gang, by age."""
         pods = list[tuple[Pod, Job]]()
         groups_elsewhere = {
-            gang_of(pod) for pod in self._reading.pods if pod.node_name and pod.node_name not in self._nodes
+            gang_of(pod, self._reading)
+            for pod in self._reading.pods
+            if pod.node_name and pod.node_name not in self._nodes
         }
         for pod in by_age(self._reading.pods):
             if pod.node_name not in self._nodes or pod.deleting:
                 continue
-            group = gang_of(pod)
+            group = gang_of(pod, self._reading)
             job = self._job(pod) if group is None or group not in groups_elsewhere else None
             if job is None:
                 self.left_out += 1
                 continue
             pods.append((pod, job))
         self.chosen = {pod.uid for pod, _ in pods}
-        jobs = (gang_job(job for _, job in members) for members in by_gang(pods))
+        jobs = (gang_job(job for _, job in members) for members in by_gang(pods, self._reading))
         return [replace(job, name=f"job-{number}", arrival=float(number)) for number, job in enumerate(jobs)]
 
     def _job(self, pod: Pod) -> Job | None:

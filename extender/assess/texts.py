@@ -21,6 +21,9 @@ HEADS = {
 }
 
 
+_MAX_GATES = 3  # that are named
+
+
 def headline(found: Assessment) -> Iterator[str]:
     """The answer in a few sentences."""
     if found.cluster:
@@ -60,8 +63,22 @@ def headline(found: Assessment) -> Iterator[str]:
     spread = [one for one in found.gangs if one.domains > one.fewest]
     if found.gangs:
         yield f"Gangs that spread over more domains than they need: {len(spread)} of {len(found.gangs)}."
+    if unlevelled := sum(one.may_be_near for one in found.gangs):
+        yield (
+            f"It is not known how near to each other the nodes of {counted(unlevelled, 'gang')} are: they have no "
+            "label of group_levels. Label nodes with their racks, and name the labels in group_levels of the policy."
+        )
+    for gates, pods in list(found.gated.items())[:_MAX_GATES]:
+        which = counted(pods, "more pod has", "more pods have")
+        yield f"{which} a scheduling gate ({gates}): no scheduler tries such pods."
     if found.policy:
         yield f"Berth's decisions are those of the policy of {found.policy}."
+    if found.found_levels is not None:
+        yield (
+            f"Nodes have labels of {found.found_levels.setter} that say how near they are, but the policy does not "
+            "name these. All that is said here is of a Berth with this line in its policy:"
+        )
+        yield found.found_levels.line
 
 
 def _in_parts(parts: Sequence[ProductState]) -> str:

@@ -75,6 +75,8 @@ def _left_out(replay: Replayed, bandwidth: Bandwidth, plugin_several: int) -> It
         yield f"{counted(unmeasured, 'pod')} with several GPUs, whose links no agent of Berth has read"
     if plugin_several and not replay.of_plugin:
         yield f"{counted(plugin_several, 'pod')} with several GPUs of a device plugin"
+    if replay.unlevelled_gangs:
+        yield f"how near the nodes of {counted(replay.unlevelled_gangs, 'gang')} are, which no label says"
     if replay.wide_gangs:
         yield f"{counted(replay.wide_gangs, 'gang')} over more domains than needed, without a replay of all pods"
 

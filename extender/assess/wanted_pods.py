@@ -153,7 +153,7 @@ def wanted_group(facts: ClusterFacts, snapshot: Snapshot, key: ObjectKey) -> Wan
     """The group of this name of which pods wait. Other schedulers may have another name for it. Raises WireError."""
     named = {pod.uid: pod for pods in groups_named(snapshot, key.namespace, key.name).values() for pod in pods}
     for uid, one in facts.pods.items():
-        if one.gang is not None and (one.gang[0], one.gang[2]) == key and one.pod.membership is not None:
+        if one.gang is not None and (one.gang.namespace, one.gang.name) == key and one.pod.membership is not None:
             named[uid] = one.pod
     waiting = [pod for pod in named.values() if pod.is_waiting]
     if not waiting:

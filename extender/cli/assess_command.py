@@ -29,7 +29,7 @@ from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted
 from extender.cache import ClusterCache
 from extender.cli.assess_screen import AssessmentScreen
-from extender.cli.cluster_objects import from_cluster, from_files, used_policy
+from extender.cli.cluster_objects import UsedPolicy, from_cluster, from_files, used_policy
 from extender.cli.console_client import NAMESPACE, BerthNamespace
 from extender.cli.logs import set_up_logging
 from extender.cli.options import Context, Kubeconfig, Output, require_option
@@ -93,12 +93,18 @@ def assess_command(
         levels = used.policy.group_levels
         read = reading_of(saved, refused, where, is_live=is_live) if anonymise else reading
         _write_jobs(jobs_file, read, anonymous_levels(levels) if anonymise else levels)
-    with Screen(stderr=True).status("assessing"):
-        found = assess(reading, used.policy, used.source, where if is_live else "", replays=replay)
+    found = _assessed(reading, used, where if is_live else "", replays=replay)
     if html is not None:
         write_file(html, html_page(found).encode())
     _print(found, output, every_row=every_row)
     _judge(found, fail_below)
+
+
+def _assessed(reading: ClusterReading, used: UsedPolicy, cluster: str, *, replays: bool) -> Assessment:
+    with Screen(stderr=True).status("assessing"):
+        found = assess(reading, used.policy, used.source, cluster, replays=replays)
+    found.unknown += [used.unread] if used.unread else []  # of no matter in most clusters, so it is the last
+    return found
 
 
 def _print(found: Assessment, output: Output, *, every_row: bool) -> None:

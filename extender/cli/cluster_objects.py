@@ -35,11 +35,15 @@ class Objects(NamedTuple):
 
 
 class UsedPolicy(NamedTuple):
-    """A policy. `source` is '' for the default one; `problem` says why it is not known whether that is right."""
+    """A policy. `source` is '' for the default one.
+
+    `problem` says why the policy of the cluster cannot be used, `unread` why it is not known whether there is one.
+    """
 
     policy: Policy
     source: str = ""
     problem: str = ""
+    unread: str = ""
 
 
 def from_files(files: Sequence[Path]) -> Objects:
@@ -101,7 +105,9 @@ def _policy_of_cluster(kubeconfig: Path | None, context: str, namespace: str) ->
         policy = load_policy(string(inner(found, "data", where), "policy.yaml", where) or "{}")
     except NotFound:
         return UsedPolicy(Policy())
-    except (ClusterError, PolicyError, WireError) as error:
+    except ClusterError as error:
+        return UsedPolicy(Policy(), unread=f"{where}: {error}: the default policy decides here")
+    except (PolicyError, WireError) as error:
         return UsedPolicy(Policy(), problem=f"{where}: {error}: the default policy decides here")
     return UsedPolicy(policy, where if policy.digest != Policy().digest else "")
 

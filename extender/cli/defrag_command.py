@@ -130,7 +130,7 @@ def defrag_command(
     if unread.claims:
         raise WireError(objects.where, f"{unread.claims}, so it is not known which devices are in use")
     decided_by = used_policy(policy, kubeconfig, context, berth_namespace, is_live=objects.is_live)
-    reading.lacking += filter(None, [*unread.notes, decided_by.problem])
+    reading.lacking += filter(None, [*unread.notes, decided_by.problem, decided_by.unread])
     if shape and shape.class_name not in reading.cache.snapshot().classes:
         raise WireError("--class", f"device class {shape.class_name} does not exist")
     if level:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -35,6 +35,7 @@ from extender.files import name_of, read_file
 from extender.policy import Policy, PolicyError, load_policy
 from extender.topology.agent_slices import DRIVER
 from extender.vendors import driver_of, parent_of, whole_identity
+from extender.vendors.level_labels import found_levels
 
 _OLDEST, _NEWEST = (1, 34), (1, 37)
 _HOOKS = {
@@ -154,7 +155,8 @@ async def _examine(
         problem = f"no scheduler configuration was found: {where} is not in namespace {one_line(namespace)}"
         remedy = "berth doctor --berth-namespace NAMESPACE, or --scheduler-config FILE"
         found.append(_warning(problem, "doctor cannot check it for common mistakes", remedy))
-    return found + list(cluster_findings(dump_of(objects), int(time.time() // 60))) + list(waiting(pods))
+    of_cluster = cluster_findings(dump_of(objects), int(time.time() // 60), policy.group_levels)
+    return [*found, *of_cluster, *waiting(pods)]
 
 
 async def _items(client: ApiClient, path: str, kind: str) -> list[Json]:
@@ -403,8 +405,13 @@ def _seconds(text: object) -> float:
 # -- the objects in the cache: slices, agents, classes and allocations ----------------------------------------
 
 
-def cluster_findings(cache: ClusterCache, minute: int = 0) -> Iterator[DoctorFinding]:
-    """Yield the findings about slices, agents, classes and allocations. `minute` is Unix time / 60; 0 is unknown."""
+def cluster_findings(
+    cache: ClusterCache, minute: int = 0, levels: Sequence[str] = _DEFAULT.group_levels
+) -> Iterator[DoctorFinding]:
+    """Yield the findings about slices, agents, classes and allocations, and levels that the policy does not name.
+
+    `minute` is Unix time / 60; 0 is unknown.
+    """
     snapshot = cache.snapshot()
     if MARKER_CLASS not in snapshot.classes:
         yield _error(
@@ -424,6 +431,7 @@ def cluster_findings(cache: ClusterCache, minute: int = 0) -> Iterator[DoctorFin
             "Berth takes their links from a product table and does not know their live memory",
             "kubectl -n berth-system get pods -l app=berth-agent -o wide",
         )
+    yield from _unnamed_levels(gpus.values(), levels)
     yield from _lonely_agents(cache, snapshot.node_infos, minute)
     astray = sorted(name for name, node_info in gpus.items() if _disagree(node_info))
     if astray:
@@ -488,6 +496,16 @@ def _left_out(node_infos: Iterable[NodeInfo]) -> Iterator[DoctorFinding]:
             f"devices with {field} on {counted(len(names), 'node')}: {_some(sorted(names))}",
             "Berth does not support the field yet and never allocates these devices",
             "turn the feature off in their driver, or give them a DeviceClass for pods of the default scheduler",
+        )
+
+
+def _unnamed_levels(gpus: Iterable[NodeInfo], levels: Sequence[str]) -> Iterator[DoctorFinding]:
+    """Yield a finding if nodes with GPUs have labels of a cloud that say how near they are, and `levels` has none."""
+    if (better := found_levels((one.node.labels for one in gpus), levels)) is not None:
+        yield _warning(
+            f"group_levels of the policy names none of the labels of {better.setter} that nodes with GPUs have",
+            "Berth does not know which nodes are near each other, and spreads gangs over more domains than they need",
+            f"write into the policy: {better.line}",
         )
 
 

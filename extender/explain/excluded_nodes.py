@@ -14,10 +14,10 @@ from extender.allocation import NodeInfo, tolerates
 from extender.api.nodes import CORDONED, Node, Taint
 from extender.api.pods import Pod
 from extender.base.deadline import NO_DEADLINE, Deadline
-from extender.base.text_limits import counted, one_line
+from extender.base.text_limits import counted, first_few, one_line
 from extender.explain.fleet_rows import CONDITIONS
 
-_MAX_TOLD = 3  # ways to open nodes
+_MAX_TOLD = 3  # obstacles, or ways to open nodes
 _SELECTOR, _CORDON = "node selector or node affinity", "cordon"
 
 
@@ -60,12 +60,11 @@ def _obstacles(pod: Pod, node: Node) -> Obstacles:
     )
 
 
-def counted_obstacles(excluded: Iterable[Obstacles]) -> list[str]:
-    """What excludes nodes, each with the number of its nodes, the most frequent first. One node may have several."""
+def counted_obstacles(excluded: Iterable[Obstacles]) -> str:
+    """What excludes nodes, and how many, the most first. One node may have several obstacles."""
     found = Counter(name for obstacles in excluded for name in obstacles.names)
-    return [
-        f"{name}: {counted(count, 'node')}" for name, count in sorted(found.items(), key=lambda one: (-one[1], one))
-    ]
+    rows = sorted(found.items(), key=lambda one: (-one[1], one[0]))
+    return first_few([f"{name} {count:,}" for name, count in rows], _MAX_TOLD)
 
 
 def kept_from(usable: Mapping[str, Obstacles]) -> str:
@@ -73,7 +72,7 @@ def kept_from(usable: Mapping[str, Obstacles]) -> str:
     obstacles, names = _ways(usable)[0]
     what = " and ".join(f"its {name}" if name == _SELECTOR else f"the {name}" for name in obstacles.names)
     verb = "keep" if len(obstacles.taints) + obstacles.selector > 1 else "keeps"
-    return f"{what} {verb} it from {_where(names)}, with free devices for it"
+    return f"{what} {verb} it from {_where(names)}, which {'have' if len(names) > 1 else 'has'} free devices for it"
 
 
 def remedies(usable: Mapping[str, Obstacles]) -> tuple[str, ...]:

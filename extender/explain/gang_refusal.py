@@ -9,11 +9,14 @@ from dataclasses import dataclass, replace
 from extender.allocation import NodeInfo, Snapshot
 from extender.allocation.nodes import NodeState, inventory
 from extender.allocation.what_if import hypothetical_snapshot
+from extender.api.pods import Pod
 from extender.api.reasons import Code, Reason
 from extender.base.berth_errors import InvalidClaim
 from extender.base.bits import members
 from extender.base.deadline import DeadlineExceeded
 from extender.base.text_limits import counted
+from extender.explain.excluded_nodes import counted_obstacles, excluded_nodes
+from extender.explain.fleet_rows import CONDITIONS
 from extender.explain.gang_near_misses import GangNearMisses, less_constrained
 from extender.explain.gang_question import (
     GangExplanation,
@@ -50,7 +53,6 @@ from extender.topology.link_knowledge import NOT_KNOWN, as_if_joined, needs_link
 _MAX_HOLDERS = 12  # in one explanation
 # Reasons of nodes that are told even if the pod fits on others: these nodes may get room again.
 _TOLD = (Code.POOL_UPDATING, Code.POOL_INVALID, Code.TAINTED)
-_FAULTS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")  # taints that Kubernetes sets while they last
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,10 +206,10 @@ def _without_node_faults(question: GangQuestion, problem: GangProblem) -> GangPr
     """
     size, snapshot = question.gang.missing, question.snapshot
     taints = (taint for node_info in snapshot.node_infos.values() for taint in node_info.node.taints)
-    if not any(taint.key.startswith(_FAULTS) for taint in taints):
+    if not any(taint.key.startswith(CONDITIONS) for taint in taints):
         return problem
     nodes = {
-        name: replace(node, taints=tuple(taint for taint in node.taints if not taint.key.startswith(_FAULTS)))
+        name: replace(node, taints=tuple(taint for taint in node.taints if not taint.key.startswith(CONDITIONS)))
         for name, node in ((name, node_info.node) for name, node_info in snapshot.node_infos.items())
     }
     chosen = question.members.first(size)
@@ -304,7 +306,17 @@ def _allowed(question: GangQuestion) -> Iterator[str]:
     pod = min((pod for pod in pods if pod.uid in usable), key=lambda pod: len(usable[pod.uid]), default=None)
     if pod is not None:
         nodes = f"{len(usable[pod.uid])} of {counted(len(question.snapshot.node_infos), 'node')}"
-        yield f"node selector, node affinity, taints and cordons leave {nodes} to pod {pod.key}"
+        named = f"pod {pod.key}{_kept_by(pod, question)}"
+        yield f"node selector, node affinity, taints and cordons leave {nodes} to {named}"
+
+
+def _kept_by(pod: Pod, question: GangQuestion) -> str:
+    """What keeps a member from the other nodes, in words; '' after the deadline."""
+    try:
+        found = excluded_nodes(pod, question.snapshot.node_infos, question.context.deadline)
+    except DeadlineExceeded:
+        return ""
+    return f" ({counted_obstacles(found.values())})" if found else ""
 
 
 def _without_label(question: GangQuestion, fleet: EmptiedFleet) -> Iterator[str]:

@@ -215,7 +215,8 @@ def _explanation(question: _Question) -> Explanation:
     may_fit = [node for one in unschedulable.classes for node in _may_be_joined(one)]
     beginning = f"pod {name} {NOT_KNOWN}" if may_fit else f"pod {name} fits nowhere"
     nearest = misses[0] if misses and not cause else ""
-    sentence = _refused(f"{beginning}: {cause};" if cause else f"{beginning}:", reasons, nearest, unschedulable)
+    beginning += f": {cause};" if cause else ":"
+    sentence = _refused(beginning, reasons, nearest, unschedulable, counted_obstacles(outside.values()))
     if may_fit:
         sentence += f"; {unknown_links(may_fit)}: it may fit there"
     if misses and any(one.renamed is not None and one.sentence() == misses[0] for one in stats):
@@ -389,7 +390,7 @@ def _with_causes(one: _NodesByReason, question: _Question, outside: Mapping[str,
     node_info, status = one.shown.node_info, one.shown.status
     held: tuple[str, ...] = ()
     if status.reason.code is Code.NODE_CONSTRAINTS:
-        found = _shortened(counted_obstacles(outside.values()))
+        found = tuple(outside[one.examples[0]].names)
         return UnschedulableNodes(status.reason.code.name, status.text, one.nodes, tuple(one.examples), found)
     if status.reason.code in FREEABLE_CODES:
         held = holders_of_usable(node_info, question.snapshot, question.requirements, question.context)
@@ -432,18 +433,27 @@ def _leaves(excluded: Mapping[Code, list[str]], nodes: int) -> str:
 
 
 def _refused(
-    beginning: str, reasons: tuple[UnschedulableNodes, ...], nearest: str, unschedulable: _AllUnschedulable
+    beginning: str,
+    reasons: tuple[UnschedulableNodes, ...],
+    nearest: str,
+    unschedulable: _AllUnschedulable,
+    obstacles: str,
 ) -> str:
-    """What is true of the nodes that come nearest, the nearest miss, and the other nodes in short."""
+    """What is true of the nodes that come nearest, the nearest miss, and the other nodes in short.
+
+    `obstacles` says what excludes nodes, whatever devices they have.
+    """
     if not reasons:
         return f"{beginning} the cluster has no node"
     first, *others = reasons
-    sentence = f"{beginning} {first.reason} on {unschedulable.where(first.reason)}{'; ' * bool(nearest)}{nearest}"
+    notes = {Code.NODE_CONSTRAINTS.name: f" ({obstacles})"}
+    sentence = f"{beginning} {first.reason} on {unschedulable.where(first.reason)}{notes.get(first.code, '')}"
+    sentence += f"; {nearest}" if nearest else ""
     if not others:
         return sentence
     most, left = max(others, key=lambda one: one.nodes), sum(one.nodes for one in others)
     where = f"{counted(left, 'other')}" if most.nodes == left else f"{most.nodes} of {left} others"
-    return f"{sentence}; {most.reason} on {where}"
+    return f"{sentence}; {most.reason} on {where}{notes.get(most.code, '')}"
 
 
 # -- the recorded search on one node -------------------------------------------------------------------------------
@@ -490,11 +500,7 @@ def causes(found: SearchTrace, more: Iterable[str] = ()) -> tuple[str, ...]:
     for (_, bit), why in sorted(found.recorder.causes.items()):
         devices.setdefault(why, set()).add(_device(found.node_info, bit))
     sentences = [f"{', '.join(sorted(names))}: {_why(cause, detail)}" for (cause, detail), names in devices.items()]
-    return _shortened([one_line(sentence, _MAX_CAUSE_BYTES) for sentence in (*sentences, *more)])
-
-
-def _shortened(sentences: Sequence[str]) -> tuple[str, ...]:
-    """At most 4 of these, then 'and n more'."""
+    sentences = [one_line(sentence, _MAX_CAUSE_BYTES) for sentence in (*sentences, *more)]
     left = len(sentences) - _MAX_CAUSES
     return (*sentences[:_MAX_CAUSES], f"and {left} more") if left > 0 else tuple(sentences)
 

@@ -245,9 +245,8 @@ def _remedy(finding: TermStats, devices: Devices, context: EvaluationContext) ->
         if isinstance(selector, CompileError):
             continue
         found = TermStats("", term)
-        if finding.needs.are_met_by(
-            _Term(found, selector, _reads(selector), context, observes=False).count_all(devices)
-        ):
+        matched = _Term(found, selector, _reads(selector), context, observes=False).count_all(devices)
+        if finding.needs.are_met_by(matched):
             return _copied((term, found.passed))
     return None
 

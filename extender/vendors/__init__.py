@@ -1,4 +1,7 @@
-"""What Berth knows of vendors and their DRA drivers: one YAML file each, and the functions that read devices by it."""
+"""What Berth knows of vendors and their DRA drivers: one YAML file each, and the functions that read devices by it.
+
+`level_labels` is a face of its own: labels of nodes that clouds set.
+"""
 
 from extender.vendors.drivers import (
     CLIQUE_LABEL,

@@ -84,6 +84,7 @@ REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "Taint": lambda i: (f"berth.dev/{i}",),
     "nearest": lambda i: (Locality((), (i,), ((),)),),
     "natural": lambda i: (f"n{i}",),
+    "_refused": lambda i: ("V1PodSpec", b'{"priority": %d}' % i),
     "_usual_value": lambda i: (
         Interconnect(((0,),), (0,), float(i), 1.0),
         1,

@@ -133,6 +133,22 @@ def test_the_same_pods_once_more_are_better_with_berth(tmp_path: Path) -> None:
     assert {row["started"] for row in rows.values()} == {6}
 
 
+def test_pods_with_scheduling_gates_are_counted_by_their_gates(tmp_path: Path) -> None:
+    objects = objects_of({"nodes": {"a": "t4-4"}, "pods": [{"name": f"p{i}", "count": 1} for i in range(4)]})
+    kueue = "kueue.x-k8s.io/admission"
+    for name, gates in (("p0", [kueue]), ("p1", [kueue]), ("p2", ["own/a", "b"])):
+        changed(objects, "Pod", name, "spec.schedulingGates", [{"name": gate} for gate in gates])
+    path, saved = snapshot_file(tmp_path, objects), tmp_path / "saved.json"
+    assert assessed(path, "--save", str(saved), "--anonymise")["gated"] == {kueue: 2, "own/a, b": 1}
+    told = f"2 more pods have a scheduling gate ({kueue}): no scheduler tries such pods."
+    for file in (path, saved):
+        code, out, err = berth(["assess", str(file), "--no-replay"])
+        assert code == 0, err
+        assert told in out
+        assert "Waiting pods that would fit now, each alone or with its gang: 1 of 1." in out
+    assert "own/a" not in saved.read_text()
+
+
 def test_a_pod_that_watches_devices_with_admin_access_is_not_replayed(tmp_path: Path) -> None:
     """Its namespace has the label that admin access needs, that of the jobs of a replay has not."""
     pods = [{"name": "p", "node": "a", "gpus": [0, 1]}, {"name": "watch", "node": "a", "gpus": [0]}]

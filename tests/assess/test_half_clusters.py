@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.assess import pod as pod_objects
+from extender.api.pod_groups import LWS_NAME, GroupSource
 from extender.assess import assess, reading_of, unread_of
 from extender.cli import cluster_objects
 from extender.cli.snapshot_command import list_kind
@@ -405,6 +407,40 @@ async def test_a_kind_that_may_not_be_listed_is_named(
     assert says in out
     assert "DeviceTaintRules could not be listed" in out
     assert "8 GPUs" in out
+
+
+SIX = {"nodes", "pods", "resourceslices", "resourceclaims", "deviceclasses", "devicetaintrules"}
+
+
+@pytest.mark.parametrize("group", [None, {"schedulingGroup": {"podGroupName": "g"}}], ids=["no group", "a PodGroup"])
+async def test_with_the_six_rights_only_what_matters_is_not_known(
+    group: Json | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def listed(client: ApiClient, kind: WatchedResource) -> list[Json]:
+        if kind.name not in SIX:
+            raise Forbidden(f"list {kind.name}: 403 Forbidden")
+        return await list_kind(client, kind)
+
+    async def refused(*_: object) -> Json:
+        raise Forbidden("get configmaps: 403 Forbidden")
+
+    monkeypatch.setattr(cluster_objects, "list_kind", listed)
+    monkeypatch.setattr(cluster_objects, "_got", refused)
+    async with berthing({"n1": "dgx1-v100"}) as b:
+        pod, claim = pod_objects("w", 1, "", ())
+        b.cluster.store.put("resourceclaims", ("default", "w"), claim)
+        labels = {LWS_NAME: "lws", GroupSource.LEADER_WORKER_SET.value: "lws-0"}
+        worker = {"metadata": {**pod["metadata"], "name": "r", "uid": "r", "labels": labels}, "status": {}}
+        b.cluster.store.put("pods", ("default", "r"), {**pod, **worker, "spec": {**pod["spec"], "nodeName": "n1"}})
+        b.cluster.store.put("pods", ("default", "w"), {**pod, "spec": {**pod["spec"], **(group or {})}})
+        await b.settled()
+        write_kubeconfig(tmp_path, b.api)
+        words = ["assess", "--kubeconfig", str(tmp_path / "kubeconfig"), "--output", "json"]
+        code, out, err = await berth_beside(words)
+    assert code == 0, err
+    found = json.loads(out)
+    assert [line.partition(" could")[0] for line in found["lacking"]] == (["PodGroups"] if group else [])
+    assert found["unknown"][-1].startswith("ConfigMap berth-system/berth-policy: get configmaps: 403 Forbidden: ")
 
 
 @pytest.mark.parametrize("is_up", [True, False], ids=["a bad token", "down"])

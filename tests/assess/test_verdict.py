@@ -158,9 +158,28 @@ TODAY, FIRST_FIT = figures("today", 20, 5, 0.5, 2.0), figures("first fit", 20, 4
     ids=["better and worse", "worse", "a difference that is not shown"],
 )
 def test_what_is_worse_with_berth_is_told(berths: Figures, helps: bool, text: str) -> None:
-    replay = Replayed(4, 8, 30, 20, 2, 0, [TODAY, berths, FIRST_FIT])
+    replay = Replayed(4, 8, 30, 20, 2, rows=[TODAY, berths, FIRST_FIT])
     found = verdict_of(replay, Bandwidth(10, 10, 5, 900.0, 1000.0), 0, ())
     assert (found.helps, text in found.sentences[0]) == (helps, True), found.sentences
+
+
+def test_a_large_cluster_is_replayed_around_its_gangs(tmp_path: Path) -> None:
+    """Every second rack of four would have one pod of the gang."""
+    places = {f"n{i}": f"r{i // 2}" for i in range(8)}
+    nodes = {
+        name: {"machine": "hgx-h100-8", "labels": {"topology.kubernetes.io/rack": rack}}
+        for name, rack in places.items()
+    }
+    pods = [{"name": name, "node": name, "gpus": list(range(8)), "group": "g"} for name in ("n2", "n4")]
+    pods += [{"name": f"p{i}", "node": f"n{i}", "gpus": [0, 1]} for i in (0, 6)]
+    path = snapshot_file(tmp_path, objects_of({"nodes": nodes, "pods": pods}))
+    for most, replayed in ((4, 2), (6, 3), (8, 4)):
+        with patch.object(replayed_pods, "_MAX_NODES", most):
+            _, out, _ = berth(["assess", str(path), "--output", "json"])
+        found = json.loads(out)
+        assert (found["replay"]["nodes"], found["replay"]["pods"]) == (most, replayed)
+        assert [row["domains"] for row in found["replay"]["rows"][:2]] == [2.0, 1.0]
+        assert "without a replay of all pods" not in found["verdict"]["sentences"][0]
 
 
 def test_gangs_that_only_a_larger_replay_would_have_are_no_reason_for_a_no(tmp_path: Path) -> None:

@@ -247,6 +247,14 @@ def test_devices_that_are_never_offered() -> None:
     assert found == ["devices with nodeAllocatableResources on 1 node: n1"]
 
 
+def test_labels_of_a_cloud_that_the_policy_does_not_name() -> None:
+    level = "topology.k8s.aws/network-node-layer-3"
+    cluster = dump_of([node_object("n1", T4, {level: "nn-1"}), gpu_slice("n1", T4), fabric_slice("n1", T4)])
+    found = [one.remedy for one in cluster_findings(cluster) if "group_levels" in one.problem]
+    assert found == [f"write into the policy: group_levels: [{level}]"]
+    assert not [one for one in cluster_findings(cluster, levels=[level]) if "group_levels" in one.problem]
+
+
 async def test_a_cluster_with_troubles(tmp_path: Path) -> None:
     cluster = Cluster()
     cluster.add_node("n1", T4)

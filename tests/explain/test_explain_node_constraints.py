@@ -112,10 +112,17 @@ def test_what_alone_keeps_a_pod_from_nodes_with_free_devices_is_told_first(
     objects = [one for one in objects if one["kind"] != "ResourceSlice" or one["metadata"]["name"][:2] != "n2"]
     asked[-1]["spec"] |= spec
     found = explained(objects, asked)
-    assert found["sentence"].startswith(f"pod default/want fits nowhere: {cause}, with free devices for it; ")
+    assert found["sentence"].startswith(f"pod default/want fits nowhere: {cause}, which has free devices for it; ")
     assert found["misses"][0] == f"fits on n1 if {remedy}"
     (excluded,) = [one for one in found["unschedulable"] if one["code"] == "NODE_CONSTRAINTS"]
-    assert excluded["causes"][0].endswith(f": {excluded['nodes']} node{'s' * (excluded['nodes'] > 1)}")
+    assert excluded["causes"][0] in cause
+
+
+def test_the_nodes_that_selectors_taints_and_cordons_exclude_are_counted_apart() -> None:
+    asked = asking({})
+    asked[-1]["spec"]["nodeSelector"] = {"zone": "c"}
+    told = "on 2 of 2 nodes (node selector or node affinity 2, cordon 1, taint maintenance:NoSchedule 1)"
+    assert told in explained(world({"spec": {"taints": [TAINT], "unschedulable": True}}), asked)["sentence"]
 
 
 def test_a_node_that_lacks_devices_behind_its_taint_is_no_remedy() -> None:
