@@ -182,6 +182,20 @@ def test_a_way_that_the_proof_refutes_does_not_hide_a_dearer_one() -> None:
     assert ([one.restart for one in found.moves], found.is_proved) == (["pod default/four"], True), found.proof
 
 
+def test_pods_of_several_namespaces_end_together(tmp_path: Path) -> None:
+    """As in the proof: only the last command waits, if a node where pods end is not reserved."""
+    case = next(one for one in CASES if one["name"].startswith("a further restart gives a place to pods of one claim"))
+    objects = objects_of_case(case)
+    for obj in objects:
+        if obj["metadata"]["name"] == "r":
+            obj["metadata"]["namespace"] = "other"
+    path = str(snapshot_file(tmp_path, objects))
+    _, out, _ = berth(["defrag", *case["ask"], "--snapshot", path, "--output", "commands"])
+    deletes = [line for line in out.splitlines() if " delete pod " in line]
+    assert deletes == ["kubectl -n default delete pod p q --wait=false", "kubectl -n other delete pod r"]
+    assert out.index(" delete pod r") < out.index(" patch pod w") < out.index("--for=condition=PodScheduled")
+
+
 def test_pods_that_share_a_claim_go_together(tmp_path: Path) -> None:
     objects = objects_of_case({"nodes": {"a": "hgx-h100-8"}, "pods": [{"name": "p", "node": "a", "gpus": [0]}]})
     second = sharing(objects[-2], objects[-1], "q")
