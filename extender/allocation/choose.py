@@ -1,4 +1,4 @@
-"""The preferred solution of a problem: by the search, or on the fast path without one.
+"""The preferred solution of a problem. The search finds it, or a fast path without a search.
 
 A preference never turns a solvable problem into an unsolvable one. The first search uses the reference's order: it
 proves that the claims fit, and it fixes the `firstAvailable` alternatives, because the user's order has priority. The

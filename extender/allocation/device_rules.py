@@ -1,4 +1,4 @@
-"""What one device may serve, by features of the API server, taints and consumable capacity.
+"""Which requests one device may serve, by features of the API server, taints and consumable capacity.
 
 Amounts are nanos (10^-9). Sources: KEP-5055 for taints; KEP-5075 and k8s.io/dynamic-resource-allocation for capacity.
 """

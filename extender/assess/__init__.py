@@ -1,6 +1,7 @@
 """What Berth would do on a cluster that it does not schedule: figures and replays from objects that were only read.
 
-Two modules are faces of their own: `wanted_pods` (what defrag is asked for) and `texts` (those of command and page).
+Two modules are faces of their own: `wanted_pods` (the pods that defrag makes room for) and `texts` (the texts of the
+command and the page).
 """
 
 from extender.assess.anonymise import anonymised, anonymous_levels

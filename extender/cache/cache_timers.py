@@ -1,4 +1,4 @@
-"""What the cache does later, without an event: one list of timers, and the two things that wait in it beside holds.
+"""What the cache does at a later time, without a watch event: one list of timers, for holds and for two other uses.
 
 * A `Cooldown` limits how often a driver or an agent can have nodes built again. A change beyond its limit is not lost:
   the cache uses the newest objects when the timer of the key is due.

@@ -1,4 +1,4 @@
-"""The cluster cache: it applies watch events, keeps reservations and creates snapshots. The package tells the story.
+"""The cluster cache: it applies watch events, keeps reservations and creates snapshots, as `extender.cache` explains.
 
 Only one thread may use it, and no method blocks.
 """

@@ -1,4 +1,4 @@
-"""What the scores compare with: the facts about all nodes, and the expected request mix.
+"""The baseline of scores: facts about all nodes, and the mix of requests that Berth expects.
 
 The mix is learned from the cluster's recent allocated claims. Claims that no pod uses are easy to create, so they do
 not count. If there are too many, those of the namespace with the most go first. Shares are rounded, and the mix

@@ -1,4 +1,4 @@
-"""Builds the NodeInfo of each marked node, and keeps all others (NodeInfos), with the states that their nodes are in.
+"""Builds the NodeInfo of each dirty node. NodeInfos keeps the NodeInfo of every node, and the state of the node.
 
 A build has three steps, and each keeps what did not change:
 

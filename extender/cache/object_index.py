@@ -1,4 +1,4 @@
-"""The objects of the watches except slices, with the indexes that snapshots need.
+"""All watched objects except ResourceSlices, with the indexes that snapshots need.
 
 Each kind has one `put` method. It takes the new object, or None for a deletion, from a watch or from a list.
 """

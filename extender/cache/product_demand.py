@@ -1,7 +1,7 @@
-"""Which products the jobs need that cannot use every GPU of the fleet, so that other jobs leave these products to them.
+"""The demand for each product by the jobs that cannot use every GPU. All other jobs leave these products to them.
 
 A job names products if its selectors, with those of its device class, match some of a driver's products and not all: by
-the name, the memory, or anything else. Whether they match a product is tried on one of its GPUs, once. An update
+the name, the memory, or anything else. Berth evaluates the selectors once, on one GPU of each product. An update
 tries selectors of one request, as costly ones take some 30 ms, and the demand changes when all are known.
 
 Only allocated claims count, as in the request mix: anybody can create pods that wait.

@@ -1,4 +1,4 @@
-"""ResourceSlices: as published, with the taints of rules, and by all that a node asks for.
+"""The ResourceSlices with the taints that rules add, and indexes by pool, node and label for the build of a node.
 
 A node must not read the slices of all other nodes, and each change of a node costs time that grows with its devices.
 So slices are indexed by pool (`PoolSlices`), by the node that they name (`NodeSlices`, which also limits a node's

@@ -1,4 +1,4 @@
-"""What the planner gets and what it returns: the members of one plan with the nodes that each may use, and the plan.
+"""The planner's input and output: the members of one plan with the nodes that each may use, and the plan.
 
 A plan has a node and devices for every member, in the tightest domain that has room for all of them.
 """

@@ -1,9 +1,9 @@
-"""What a plan under way has taken (GangTrial), and how many equal units each node has room for besides it (NodeRooms).
+"""The devices that an unfinished plan has taken (GangTrial), and how many more equal units fit on a node (NodeRooms).
 
-GangTrial has the devices on top of those that the snapshot shows in use. NodeRooms places units one after the other. A
-bound comes first, from the devices that match each request: it is exact for one request for whole devices without a
-topology constraint, and costs no evaluation. The planner evaluates only the nodes of domains that these bounds do not
-rule out.
+GangTrial has the devices that the plan takes besides those that the snapshot shows in use. NodeRooms places units one
+after the other. First it computes a bound from the devices that match each request, without an evaluation: the bound is
+exact for one request for whole devices without a topology constraint. The planner evaluates only the nodes of domains
+that these bounds do not rule out.
 
 GangMemory keeps the evaluations by the equivalence class of the node. A call whose time ends leaves them there: the
 next call repeats the plan from the start, finds them, and so gets further. The memory changes how long a plan takes,

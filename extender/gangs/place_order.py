@@ -1,8 +1,8 @@
-"""Which of equal domains, sub-domains and nodes a gang takes, and which member gets which of its nodes.
+"""Which of several equal domains, sub-domains and nodes a gang takes, and which of its nodes each member gets.
 
-Of equal room, what the members prefer comes first, then partly used ones, level by level, then the smaller ones, and
-then score and name. So whole racks and cliques stay whole, whatever their names. The planner compares domains, and
-`spreading` compares sub-domains and nodes.
+Among places with equal room, those that the members prefer come first, then partly used ones, level by level, then the
+smaller ones. Score and name decide last. So whole racks and cliques stay whole, whatever their names. The planner
+compares domains, and `spreading` compares sub-domains and nodes.
 """
 
 from __future__ import annotations

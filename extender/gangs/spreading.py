@@ -1,4 +1,4 @@
-"""How equal units spread over the sub-domains and nodes of a domain: over the fewest.
+"""Spreads equal units over the fewest sub-domains and nodes of a domain.
 
 Of the farthest level the fewest sub-domains, then the fewest of the next level in all of these together, and so on down
 to the nodes. What the gang uses already comes first, and does not count. Of equally large ones, the caller's order.

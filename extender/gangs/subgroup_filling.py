@@ -1,4 +1,4 @@
-"""Places a gang with sub-groups, see subgroup_tree, in a domain: each sub-group in one domain of its level.
+"""Places a gang with sub-groups (subgroup_tree.py) in a domain: each sub-group in one domain of its level.
 
 Equal ones, such as slices, are counted. The room of a domain is the number of sub-groups that fit there, and equal ones
 spread over the fewest domains as units spread over nodes. For sub-groups of equal units that is exact. Where it finds

@@ -1,7 +1,7 @@
 """The scheduling decision: a pod's requirements, the nodes that satisfy them, their order, and the planned allocation.
 
 Every decision depends only on a snapshot, a pod and a policy. This package has no I/O, clock or asyncio. evaluate.py
-tells the whole story. The room `requirements` has a face of its own: what a pod needs. So have the modules
+tells the whole story. The package `requirements` has a face of its own: what a pod needs. So have the modules
 `subgroup_tree` (the sub-groups of a gang), `shortlist` (the nodes for filter and prioritize) and `decision` (the
 annotation of a bound pod).
 """

@@ -1,4 +1,4 @@
-"""The decision about a bound pod, and its text in the pod's annotation: serve writes it, the console reads it."""
+"""The decision about a bound pod, and its text in the pod's annotation: serve writes the text, the console reads it."""
 
 from __future__ import annotations
 

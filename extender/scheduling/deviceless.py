@@ -1,4 +1,4 @@
-"""The scores of nodes for pods that need no devices: the fewer GPUs others can still get there, the better.
+"""The scores of nodes for pods that need no devices: a node with fewer free GPUs for other pods gets a higher score.
 
 Such a pod takes CPU and memory only. If it takes them on a node with free GPUs, a later pod may find the GPUs there,
 but not the CPU that it asks for beside them. On Alibaba's openb trace, NodeResourcesFit alone spreads these pods so

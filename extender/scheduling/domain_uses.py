@@ -1,10 +1,10 @@
-"""How much of each domain is in use, so that whole racks and cliques stay whole.
+"""How much of each domain is in use. Placements prefer partly used domains, so that whole racks stay whole.
 
-Of choices that are equal otherwise, one in a partly used domain comes first, and of partly used domains, one in the
-domain with the fewest free GPUs: on the nearest level, then on the next one. Of whole domains the size counts after
-all that: the larger one is in a partly used rack, the smaller one in a whole rack that would be broken. The counts
-follow the snapshots: an update costs as much as the changed nodes, and so does the order of the leaves with nodes in
-one state.
+Among choices that are equal otherwise, a choice in a partly used domain comes first. Among partly used domains, the
+domain with the fewest free GPUs comes first. This holds on the nearest level, then on the next one. The size of whole
+domains counts after all that: the larger domain may be in a partly used rack, the smaller one in a whole rack that
+would be broken. The counts follow the snapshots: the cost of an update grows with the number of changed nodes, and so
+does the cost of the order of the leaves with nodes in one state.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Equivalence classes: the nodes that get the same status for a pod's requirements. A ranking evaluates one of each.
+"""Equivalence classes: nodes that get the same status for a pod's requirements. A ranking evaluates one node of each.
 
 Most requirements read no identity of a device, such as its UUID. Then the NodeStates of the snapshot, which list their
 nodes, are the equivalence classes (ByState), and nothing is stored per node. Other requirements have classes of their

@@ -1,4 +1,4 @@
-"""The ranking of all nodes for one PodRequirements, shared by all pods with that requirements key, and the rankings.
+"""The ranking of all nodes for one PodRequirements, and the table of rankings. Pods with equal keys share a ranking.
 
 Nodes of one equivalence class share one status, see equivalence.py. A ranking follows the snapshots of one cache, and
 evaluates only equivalence classes without a status. After a change of the FleetBaseline it computes every placement

@@ -1,6 +1,6 @@
 """`berth serve` without HTTP: it keeps the cache, answers filter and prioritize, and carries out binds.
 
-`decisions` puts the rooms together: `filter` (with `evaluations`, which gives calls their time); `wake`, which makes
+`decisions` connects the other modules: `filter` (with `evaluations`, which gives calls their time); `wake`, which makes
 kube-scheduler try rejected pods again; `bind` (with `binding_cycle`, `claims`, `write_barrier` and `undo`); `gangs`,
 the life of a gang; `orphans`, which releases what no pod uses; `telemetry`. `service` adds the watches and writes of a
 cluster. HTTP, the JSON of the extender protocol and the search for devices do not belong here.

@@ -1,4 +1,4 @@
-"""One bind of one pod to one node: what it wrote, and the errors that it ends with.
+"""One bind of one pod to one node: what the bind has written, and the errors that can end it.
 
 The class of the error tells what the undo must do. After BindPending and BindOutcomeUnknown all writes stay: the next
 call continues, or the API server may have stored the Binding. After any other BerthError each write is undone. After

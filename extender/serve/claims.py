@@ -1,4 +1,4 @@
-"""Writes of a bind to its claims: allocate, reserve, and check that what was stored still holds.
+"""What a bind writes to its claims: it allocates, reserves, and checks that the stored claim is still right.
 
 Each write is guarded by the resourceVersion, is repeated after a conflict on a fresh read, and notes its step for the
 undo (`undo.Undo`). Binds of pods that share a claim add their consumers together (`SharedClaims`).

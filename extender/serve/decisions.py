@@ -1,6 +1,6 @@
 """What serve decides, without HTTP: it answers the verbs from a cache, keeps holds and gangs, binds and requeues pods.
 
-`Service` gives it the watches and the writes of a cluster, `berth replay` those of a virtual one.
+`Service` connects the decisions to the watches and writes of a cluster, `berth replay` to those of a virtual cluster.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""When the claims of tenants are evaluated: in the call that asks, or later in a queue.
+"""Decides when Berth evaluates the claims of tenants: in the call that asks, or later in a queue.
 
 An evaluation runs selectors and searches that any tenant may write, in the one thread that answers all calls. Three
 rules keep it from stopping others. (1) A call evaluates for at most 0.1 s (`evaluation_seconds`), and so do all calls
-of one namespace in a second; the namespaces that do so share twice that. The first millisecond of a call always is
-free, and pods of a known shape need less; their binds have a whole call, whatever the others have used. (2) What does
-not end in time is queued, and calls say that it is not finished until the queue has ended it; kube-scheduler retries. A
-namespace with queued work has only that one millisecond for anything else in a call. While no other namespace calls,
-neither rule limits the calls of a namespace together, up to half of each second. (3) The queue takes the namespaces in
-turn, with a tenth of the time, or with half of it while no call evaluates.
+of one namespace in a second; all namespaces that evaluate share twice this time. The first millisecond of a call always
+is free, and pods of a known shape need less; their binds have a whole call, whatever other calls have used. (2) An
+evaluation that does not end in time goes into the queue. Until the queue has ended it, calls return the error that it
+is not finished, and kube-scheduler retries. A namespace with queued work has only that one millisecond for anything
+else in a call. While no other namespace calls, neither rule limits the calls of a namespace together, up to half of
+each second. (3) The queue takes the namespaces in turn, with a tenth of the time, or with half of it while no call
+evaluates.
 
 Items of the queue are evaluations of a pod's requirements, scores that are out of date, plans of gangs, searches for
 rejected pods that fit after a change, and the search for the domain in which a gang collects devices. Statuses and

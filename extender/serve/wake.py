@@ -1,4 +1,4 @@
-"""Wakes pods that Berth rejected.
+"""Makes kube-scheduler retry the pods that Berth rejected, when one of them fits.
 
 kube-scheduler does not try a pod again when slices change, if an extender rejected the pod. So after each change that
 may make devices available, the requeuer queues a search for each namespace with rejected pods or gangs (`Evaluations`).

@@ -1,4 +1,4 @@
-"""Weights of a policy that serve an aim best, found by replays of one's own jobs. It prints and writes nothing."""
+"""Finds the weights of a policy that serve an aim best, by replays of the user's jobs. It prints and writes nothing."""
 
 from extender.tune.aims import AIMS, MAX_DRAWS, Aim, Interval, interval
 from extender.tune.frontier_picture import frontier_picture

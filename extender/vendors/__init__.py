@@ -1,4 +1,4 @@
-"""What Berth knows of vendors and their DRA drivers: one YAML file each, and the functions that read devices by it.
+"""What Berth knows of vendors and their DRA drivers: one YAML file for each vendor, and the functions that use it.
 
 `level_labels` is a face of its own: labels of nodes that clouds set.
 """

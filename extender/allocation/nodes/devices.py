@@ -1,4 +1,4 @@
-"""The devices of a slice and of a pool, as parts of inventories.
+"""The devices of a slice and of a pool. The inventory of a node consists of them.
 
 A write of a slice leaves the objects for the devices of the pool's other slices. Everything that search and
 scoring may read from devices is interned: nodes with equal tokens share their statuses.

@@ -1,4 +1,4 @@
-"""Where the devices of a node are: their PCIe roots and NUMA nodes, and how near two devices are by them.
+"""Where the devices of a node are: their PCIe roots and NUMA nodes, and so how near two devices are.
 
 Sources, the first one counts: for the PCIe root the standard attribute, then the agent; for the NUMA node the standard
 attribute, then the driver's own name for it, then the agent, then a device on the same PCIe root. A part of a GPU that

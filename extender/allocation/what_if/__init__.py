@@ -1,4 +1,4 @@
-"""What if: nodes with other devices in use than the cluster shows, and problems of claims without a pod."""
+"""For what-if questions: nodes with other devices in use than in the cluster, and problems of claims without a pod."""
 
 from extender.allocation.what_if.hypothetical import (
     claims_problem,

@@ -1,4 +1,4 @@
-"""Makes the plan of a gang from the cache: the requirements of its members, the nodes it must avoid."""
+"""Makes the plan of a gang from the cache, with the requirements of its members and the nodes that it must avoid."""
 
 from __future__ import annotations
 
