@@ -204,7 +204,8 @@ class _GangFit:
         if isinstance(found, GangShortage):
             self.gave_up |= found.gave_up or len(nodes) < len(domain.nodes)
             return False
-        return after.with_plan(self._asked, self._members, found) is not None
+        have_all_devices = len(self._members.requirements) == len(self._members.pods)
+        return have_all_devices or after.with_plan(self._asked, self._members, found) is not None
 
     def nodes(self, domain: Domain, chosen: Sequence[Restart]) -> Sequence[str]:
         """All nodes of the domain; of many, those of the restarts and the freest others."""
