@@ -27,7 +27,7 @@ from extender.assess.fleet_state import plugin_requests
 from extender.assess.job_failures import job_failures
 from extender.assess.movable_pods import CLAIM, Movable, Terms, movable_pods
 from extender.assess.pod_facts import ClusterFacts
-from extender.assess.restart_options import helpful_options, is_kept, rollout, tolerates_taint, without_kept
+from extender.assess.restart_options import HelpfulOptions, is_kept, rollout, tolerates_taint, without_kept
 from extender.assess.wanted_pods import DEFAULT, Wanted, check_wanted, wanted_group, wanted_pod
 from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.base.text_limits import counted, first_few
@@ -140,7 +140,8 @@ def advice_for(
         found = advise_restarts(facts, one, known[own], policy, deadline)
         with suppress(DeadlineExceeded):
             if found.verdict in (AdviceKind.IMPOSSIBLE, NOT_KNOWN) or found.over_budget:
-                found.sentence += helpful_options(facts, one, own, known[own], policy, deadline, found.over_budget)
+                forbidden = bool(found.over_budget)
+                found.sentence += HelpfulOptions(facts, one, own, known[own], policy, deadline, forbidden).in_words()
             if found.verdict != AdviceKind.FITS:
                 found.sentence += rollout(facts, one, own, policy, deadline)
         yield found

@@ -241,8 +241,8 @@ def likely_reason(reasons: Mapping[str, int]) -> str:
     A pod waits for the nodes that could serve it, even if most nodes never can. What the nodes lack that it may use
     comes before what keeps it from others.
     """
-    best = {text: count for text, count in reasons.items() if text.startswith(_FREEABLE)}
-    best = best or {text: count for text, count in reasons.items() if text != FORBIDDEN} or reasons
+    freeable = {text: count for text, count in reasons.items() if text.startswith(_FREEABLE)}
+    best = freeable or {text: count for text, count in reasons.items() if text != FORBIDDEN} or reasons
     return max(best, key=lambda text: (best[text], text), default="")
 
 
