@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -35,7 +36,6 @@ from extender.api.pod_groups import (
     name_on_claims,
 )
 from extender.api.resource_claims import EXTENDED_CLAIM_ANNOTATION
-from extender.assess.fleet_state import GKE_PRODUCT
 from extender.assess.known_texts import (
     AMOUNTS,
     ATTRIBUTES,
@@ -56,9 +56,9 @@ from extender.assess.known_texts import (
 )
 from extender.assess.scheduler_texts import without_names
 from extender.policy import Policy
-from extender.replay.emptied_nodes import PARTITION_SUFFIX, SHARING_LABELS
-from extender.vendors import CLIQUE_LABEL, CLIQUE_LABELS, PLUGIN_RESOURCES
+from extender.vendors import CLIQUE_LABEL, CLIQUE_LABELS
 from extender.vendors.level_labels import FAMILY_LABELS
+from extender.vendors.plugin_labels import PARTITION_SUFFIX, PLUGIN_RESOURCES, SHARING_LABELS
 
 _DEFAULT_LEVELS = Policy().group_levels
 _TOPOLOGY = {
@@ -69,7 +69,7 @@ _TOPOLOGY = {
     "topology.kubernetes.io/region",
 }
 _KINDS = {"accelerator.topograph.run/domain": "accelerator"}  # of names, where the end of the label is another kind
-_PRODUCTS = {*PLUGIN_RESOURCES.values(), GKE_PRODUCT} - {""}
+_PRODUCTS = frozenset(chain.from_iterable(PLUGIN_RESOURCES.values()))
 _OF_GKE = re.compile("nvidia(-(tesla|mega|rtx|pro|[a-z]{1,2}[0-9]{1,4}|[0-9]{1,4}(gb)?))+")  # its names of products
 _GROUPS = {LWS_NAME, *(source.value for source in GroupSource), *SUBGROUP_NAMES, *FOREIGN_GANGS}
 _LEVELS = {
@@ -83,7 +83,7 @@ _HOSTNAME = "kubernetes.io/hostname"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PLAIN = re.compile(  # values without a name
     r"[0-9.]{1,12}[A-Za-z]{0,2}|[0-9]{1,9}(, ?[0-9]{1,9}){1,2}|required|preferred|product|none|true|false"
-    r"|time-slicing|mps|[a-z]{2}x_nps[0-9]{1,2}"
+    r"|time-slicing|time-sharing|mps|[0-9]g\.[0-9]{1,4}gb|[a-z]{2}x_nps[0-9]{1,2}"
 )
 _SAID = ("PodScheduled", "True", "False", "Unschedulable", "SchedulerError", "SchedulingGated")  # in conditions of pods
 _OWNERS = ("ReplicaSet", "StatefulSet", "Job", "DaemonSet", "Node")

@@ -17,14 +17,14 @@ from extender.api.object_meta import ObjectKey
 from extender.api.pod_amounts import requests_of
 from extender.api.pod_groups import GROUP_OBJECTS, group_policy_of, minimum_of
 from extender.api.pods import SCHEDULER, Pod, decode_pod
+from extender.assess.job_failures import JOB
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted, one_line
 from extender.cache import ClusterCache
 from extender.console import NO_BUDGETS
 from extender.replay import version_problem
-from extender.replay.emptied_nodes import has_whole_gpus
 from extender.runtime.watched_kinds import object_appliers
-from extender.vendors import PLUGIN_RESOURCES
+from extender.vendors.plugin_labels import PLUGIN_RESOURCES, has_whole_gpus
 
 NEEDED = {
     "Node": "their labels, such as racks, and the GPUs of device plugins are not known",
@@ -57,6 +57,7 @@ class ClusterReading:
     requests: dict[str, Json] = field(default_factory=dict)  # by UID: the pods with devices, as they were read
     ended: list[Pod] = field(default_factory=list)  # those that may have had devices
     budgets: list[Json] = field(default_factory=list)  # PodDisruptionBudgets
+    jobs: list[Json] = field(default_factory=list)  # as far as there are some: no command lists them
     lacking: list[str] = field(default_factory=list)  # a sentence for each kind that lacks
     unreadable: list[str] = field(default_factory=list)
     kinds: set[str] = field(default_factory=set)
@@ -190,6 +191,8 @@ class _Reader:
             if kind == BUDGET:
                 self._found.budgets.append(obj)
                 self._found.kinds.add(kind)
+            elif kind == JOB and str(obj.get("apiVersion")).startswith("batch/"):
+                self._found.jobs.append(obj)
             elif kind in self._appliers:
                 self._apply(named, kind, obj)
                 self._found.kinds.add(kind)

@@ -26,7 +26,8 @@ from extender.explain.fleet_rows import (
 from extender.scheduling import path_labels
 from extender.topology.link_knowledge import Links, is_equal_for_all, links_of
 from extender.topology.ring import joined_sets
-from extender.vendors import PLUGIN_RESOURCES, driver_of, is_partition, parent_of
+from extender.vendors import driver_of, is_partition, parent_of
+from extender.vendors.plugin_labels import PLUGIN_RESOURCES, plugin_product
 
 _MAX_BREAKERS = 20  # pods that are named
 _MAX_MOVED = 2  # more pods break a set together: to move them costs too much
@@ -217,7 +218,7 @@ def _counted(reading: ClusterReading, snapshot: Snapshot) -> list[ProductState]:
     for node, offered in reading.offered.items():
         node_info = snapshot.node_infos.get(node)
         for name, amount in offered.items():
-            label = plugin_product(name, node, snapshot)
+            label = plugin_row(name, node, snapshot)
             one = found.setdefault(label, ProductState(label, counted=True))
             used = min(asked[node, name], amount)
             one.nodes += 1
@@ -232,15 +233,11 @@ def _counted(reading: ClusterReading, snapshot: Snapshot) -> list[ProductState]:
     return [found[name] for name in sorted(found)]
 
 
-GKE_PRODUCT = "cloud.google.com/gke-accelerator"  # a label of nodes on which gpu-feature-discovery may not run
-
-
-def plugin_product(resource: str, node: str, snapshot: Snapshot) -> str:
-    """The product of the GPUs that a node offers as a resource of a device plugin."""
+def plugin_row(resource: str, node: str, snapshot: Snapshot) -> str:
+    """What a row calls the GPUs that a node offers as a resource of a device plugin."""
     node_info = snapshot.node_infos.get(node)
     labels = node_info.node.labels if node_info is not None else {}
-    label = next((one for one in (PLUGIN_RESOURCES[resource], GKE_PRODUCT) if labels.get(one)), "")
-    return f"{labels.get(label, resource)} (device plugin)"
+    return f"{plugin_product(resource, labels) or resource} (device plugin)"
 
 
 def plugin_requests(pod: Pod) -> Counter[str]:

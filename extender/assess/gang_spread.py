@@ -13,7 +13,7 @@ from extender.api.label_domains import label_domains
 from extender.api.pod_groups import GroupKey
 from extender.api.pods import Pod
 from extender.assess.cluster_reading import ClusterReading
-from extender.assess.fleet_state import plugin_product, plugin_requests
+from extender.assess.fleet_state import plugin_requests, plugin_row
 from extender.assess.pod_sets import PodSet, whole_gpus
 from extender.explain.fleet_rows import product
 from extender.scheduling import path_labels
@@ -61,7 +61,7 @@ def gang_spreads(
     grouped = {pod.uid: (key, pod) for pod in pods if pod.node_name and (key := gang_key(pod, reading)) is not None}
     shares = [_Share(one.uid, one.node, one.product, one.count) for one in sets]
     shares += [
-        _Share(uid, pod.node_name, plugin_product(name, pod.node_name, snapshot), amount)
+        _Share(uid, pod.node_name, plugin_row(name, pod.node_name, snapshot), amount)
         for uid, (_, pod) in grouped.items()
         for name, amount in plugin_requests(pod).items()
         if name in reading.offered.get(pod.node_name, ())
@@ -114,7 +114,7 @@ def _domains(reading: ClusterReading, snapshot: Snapshot, level: str, levels: Se
         sizes = nodes.setdefault(domain, Counter())
         sizes[product(infos[name]), whole_gpus(infos[name]).bit_count()] += 1
         for resource, amount in reading.offered.get(name, {}).items():
-            sizes[plugin_product(resource, name, snapshot), amount] += 1
+            sizes[plugin_row(resource, name, snapshot), amount] += 1
     return _Domains(of, Counter(frozenset(sizes.items()) for sizes in nodes.values()))
 
 

@@ -5,17 +5,19 @@ Objects are added one after the other, and none of them is kept: a cluster may h
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from extender.api.fields import Json, inner, integer, many, naming, need, string, string_map
 from extender.api.foreign_gangs import ForeignGang, foreign_gang
+from extender.api.object_meta import ObjectKey
 from extender.api.pod_affinity import LabelSelector, label_selector
 from extender.api.pod_amounts import Amounts, allocatable_of, requests_of
 from extender.api.pod_groups import JOB_KINDS
 from extender.api.pods import Pod, decode_pod
 from extender.assess.cluster_reading import BUDGET, ClusterReading
+from extender.assess.job_failures import JOB, JobLimit, job_limit
 from extender.base.text_limits import counted, shown
 from extender.cache import ClusterCache
 
@@ -89,15 +91,18 @@ class ClusterFacts:
     allocatable: dict[str, Amounts] = field(default_factory=dict)  # by node
     used: dict[str, Amounts] = field(default_factory=dict)  # by node: what pods without devices request
     budgets: list[Budget] = field(default_factory=list)
+    jobs: dict[ObjectKey, JobLimit] = field(default_factory=dict)  # as far as they were read
 
     def add(self, obj: Json) -> None:
-        """Add a Node, a Pod or a PodDisruptionBudget. Raises WireError that names the object."""
+        """Add a Node, a Pod, a PodDisruptionBudget or a Job. Raises WireError that names the object."""
         with naming(obj):
             match obj.get("kind"):
                 case "Node":
                     self.allocatable[need(inner(obj, "metadata", ""), "name", "metadata")] = allocatable_of(obj)
                 case kind if kind == BUDGET:
                     self.budgets.append(_budget(obj))
+                case kind if kind == JOB:
+                    self.jobs.update([job_limit(obj)])
                 case "Pod":
                     self.add_pod(obj, decode_pod(obj))
 
@@ -112,6 +117,13 @@ class ClusterFacts:
             if pod.deleting or pod.jobs or foreign_gang(inner(obj, "metadata", "")):
                 self.others[pod.uid] = _facts(obj, pod)
 
+    def jobs_of(self, pods: Iterable[Pod]) -> Iterator[ObjectKey]:
+        """The Job of each of these pods that has one."""
+        for pod in pods:
+            known = self.pods.get(pod.uid) or self.others.get(pod.uid)
+            if known is not None and known.owner[0] == JOB:
+                yield ObjectKey(pod.key.namespace, known.owner[1])
+
     def left(self) -> dict[str, Amounts]:
         """What the pods of each node leave of it."""
         used = dict(self.used)
@@ -124,7 +136,7 @@ class ClusterFacts:
 def facts_of(reading: ClusterReading) -> ClusterFacts:
     """What the advice needs of a reading. Raises WireError that names an object."""
     found, decoded = ClusterFacts(reading.cache), {pod.uid: pod for pod in (*reading.pods, *reading.ended)}
-    for obj in (*reading.fleet, *reading.others, *reading.budgets):
+    for obj in (*reading.fleet, *reading.others, *reading.budgets, *reading.jobs):
         found.add(obj)
     for uid, pod in decoded.items():
         with naming(reading.requests[uid]):
@@ -138,13 +150,19 @@ def newest_time(reading: ClusterReading, clock: datetime) -> datetime:
     return max(past, default=datetime.fromisoformat("1970-01-01T00:00:00+00:00"))
 
 
-def future_starts(facts: ClusterFacts, now: datetime) -> str:
-    """What is said of pods with devices that start later than now; '' without them."""
-    running = (one for one in facts.pods.values() if one.pod.node_name)
-    late = sorted(str(one.pod.key) for one in running if one.began is not None and one.began > now + SKEW)
-    one, named = len(late) == 1, ", ".join(late[:_MAX_NAMED]) + (", …" if len(late) > _MAX_NAMED else "")
-    starts = f"the start of {counted(len(late), 'pod')} is in the future, {'its' if one else 'their'}"
-    return f"{starts} GPU-hours count as 0: {named}" if late else ""
+def wrong_starts(facts: ClusterFacts, now: datetime) -> Iterator[str]:
+    """What is said of running pods with devices that start later than now, and of those whose start is not known."""
+    late, unknown = list[str](), list[str]()
+    for one in facts.pods.values():
+        if one.pod.node_name and one.began is None:
+            unknown.append(str(one.pod.key))
+        elif one.pod.node_name and one.began is not None and one.began > now + SKEW:
+            late.append(str(one.pod.key))
+    for names, what in ((sorted(late), "is in the future"), (sorted(unknown), "cannot be read")):
+        named = ", ".join(names[:_MAX_NAMED]) + (", …" if len(names) > _MAX_NAMED else "")
+        starts = f"the start of {counted(len(names), 'pod')} {what}, {'its' if len(names) == 1 else 'their'}"
+        if names:
+            yield f"{starts} GPU-hours count as 0: {named}"
 
 
 def clock_faults(reading: ClusterReading, now: datetime) -> str:
@@ -195,11 +213,10 @@ def time_of(text: object) -> datetime | None:
 
 
 def _facts(obj: Json, pod: Pod) -> PodFacts:
-    priority = inner(obj, "spec", "").get("priority")
     return PodFacts(
         pod,
         requests_of(obj),
-        priority if isinstance(priority, int) else 0,
+        integer(inner(obj, "spec", ""), "priority", "spec"),
         _owner(obj),
         string_map(inner(obj, "metadata", ""), "labels", "metadata"),
         time_of(inner(obj, "status", "").get("startTime")),

@@ -28,9 +28,10 @@ from extender.assess.gang_spread import gang_key
 from extender.assess.pod_facts import SKEW, time_of
 from extender.base.berth_errors import WireError
 from extender.replay import SPEC_FIELDS, Job, cel_text, job_problem
-from extender.replay.emptied_nodes import DRIVER_OF_PLUGIN, WHOLE_PLUGIN, may_ask_for
+from extender.replay.emptied_nodes import DRIVER_OF_PLUGIN, may_ask_for
 from extender.replay.published_traces import plain_name
-from extender.vendors import GPU, PLUGIN_RESOURCES, driver_of
+from extender.vendors import GPU, driver_of
+from extender.vendors.plugin_labels import WHOLE_PLUGIN, driver_product
 
 
 def by_age(pods: Iterable[Pod]) -> list[Pod]:
@@ -96,7 +97,7 @@ def pod_job(pod: Pod, reading: ClusterReading, snapshot: Snapshot) -> Job | None
 def _plugin_job(pod: Pod, reading: ClusterReading, plain: Job, labels: Mapping[str, str]) -> Job | None:
     """The job of a pod of a device plugin, on a node with these labels. Other vendors than NVIDIA have a class."""
     resource = _plugin_resource(pod)
-    gpus, product = plugin_requests(pod)[resource], labels.get(PLUGIN_RESOURCES[resource], "")
+    gpus, product = plugin_requests(pod)[resource], driver_product(resource, labels)
     if not may_ask_for(gpus) or _has_shared(pod, reading, resource):
         return None
     if resource == WHOLE_PLUGIN:

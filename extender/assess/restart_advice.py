@@ -24,9 +24,10 @@ from extender.api.pod_annotations import intent_of
 from extender.api.pods import SCHEDULER, Pod
 from extender.api.resource_slices import PoolKey
 from extender.assess.fleet_state import plugin_requests
+from extender.assess.job_failures import job_failures
 from extender.assess.movable_pods import CLAIM, Movable, Terms, movable_pods
 from extender.assess.pod_facts import ClusterFacts
-from extender.assess.restart_options import helpful_options, is_kept, rollout, tolerates_taint, without_kept
+from extender.assess.restart_options import HelpfulOptions, is_kept, rollout, tolerates_taint, without_kept
 from extender.assess.wanted_pods import DEFAULT, Wanted, check_wanted, wanted_group, wanted_pod
 from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.base.text_limits import counted, first_few
@@ -112,6 +113,7 @@ class RestartAdvice:
     over_budget: dict[str, int] = field(default_factory=dict)  # budget to the disruptions that room needs of it
     candidates: int = 0  # restarts that may be proposed
     stays: dict[str, list[str]] = field(default_factory=dict)  # reason to the pods that are never restarted
+    jobs: str = ""  # a sentence, if pods of Jobs are restarted
     other_schedulers: str = ""  # a sentence, if some of the places are not for Berth to choose
 
     def as_json(self) -> Json:
@@ -138,7 +140,8 @@ def advice_for(
         found = advise_restarts(facts, one, known[own], policy, deadline)
         with suppress(DeadlineExceeded):
             if found.verdict in (AdviceKind.IMPOSSIBLE, NOT_KNOWN) or found.over_budget:
-                found.sentence += helpful_options(facts, one, own, known[own], policy, deadline, found.over_budget)
+                forbidden = bool(found.over_budget)
+                found.sentence += HelpfulOptions(facts, one, own, known[own], policy, deadline, forbidden).in_words()
             if found.verdict != AdviceKind.FITS:
                 found.sentence += rollout(facts, one, own, policy, deadline)
         yield found
@@ -164,13 +167,13 @@ def advise_restarts(
 
     advice = advise(cluster, wanted.asked, movable.restarts, movable.budgets, prove_)
     if ends and advice.verdict is AdviceKind.FITS:
-        advice = replace(advice, verdict=AdviceKind.ADVICE, reserved=frozenset(advice.nodes.values()))
+        advice = replace(advice, verdict=AdviceKind.ADVICE, reserved=wanted.asked.holding(advice.nodes))
         prove_(advice)
     found = RestartAdvice(
         wanted.asked.text,
         advice.verdict.value,
         is_cheapest=advice.is_cheapest,
-        placed_on=sorted(set(advice.nodes.values())),
+        placed_on=sorted(wanted.asked.holding(advice.nodes)),
         candidates=len(movable.restarts),
         stays=_stays(movable, wanted.asked),
     )
@@ -190,6 +193,7 @@ def advise_restarts(
         found.waiting_cost = WAIT_COST * found.waiting_gpus
         found.cost = round(sum(one.cost for one in restarts) + found.waiting_cost, 1)
         found.ends = _awaited(best, as_it_is, wanted.asked)
+        found.jobs = job_failures(facts.jobs_of(pod for one in restarts for pod in one.pods), facts.jobs)
         _add_proof(found, wanted, best, snapshot)
     if found.placed_on:
         found.other_schedulers = _other_schedulers(wanted, restarts)
@@ -373,15 +377,16 @@ class Proved(NamedTuple):
 def proved(facts: ClusterFacts, cluster: Cluster, wanted: Wanted, advice: Advice, policy: Policy) -> Proved:
     """Prove an advice. `cluster` is the cluster as it is.
 
-    If filter prefers other nodes for the wanted pods than those of the advice, these are to be reserved: otherwise
+    If filter prefers other nodes for the wanted pods than those of the advice, these are to be reserved, too: otherwise
     restarted pods may take them first.
     """
-    found = _proved_as_it_is(facts, cluster, wanted, advice, policy)
-    reserved = _placed_on(wanted, found.proof)
-    if reserved <= advice.reserved:
-        return found
-    reserved |= advice.reserved.difference(advice.nodes.values())
-    return _proved_as_it_is(facts, cluster, wanted, replace(advice, reserved=reserved), policy)
+    reserved = advice.reserved
+    while True:
+        found = _proved_as_it_is(facts, cluster, wanted, replace(advice, reserved=reserved), policy)
+        nodes = wanted.asked.holding(found.proof.nodes)
+        if nodes <= reserved:
+            return found
+        reserved |= nodes
 
 
 def _on_all_freed(facts: ClusterFacts, cluster: Cluster, wanted: Wanted, best: Proved, policy: Policy) -> Proved:
@@ -410,13 +415,11 @@ def _proved_as_it_is(facts: ClusterFacts, cluster: Cluster, wanted: Wanted, advi
     cost = sum(one.cost + WAIT_COST * one.waiting_gpus(_waiting(one, proof)) for one in advice.restarts)
     placed = sum(pod.uid in proof.nodes for pod in wanted.asked.pods)
     is_proved = (
-        not proof.problem and placed >= max(len(advice.nodes), 1) and _placed_on(wanted, proof) <= advice.reserved
+        not proof.problem
+        and placed >= max(len(advice.nodes), 1)
+        and wanted.asked.holding(proof.nodes) <= advice.reserved
     )
     return Proved(advice, proof, len(nodes), cost if is_proved else inf)
-
-
-def _placed_on(wanted: Wanted, proof: Proof) -> frozenset[str]:
-    return frozenset(proof.nodes[pod.uid] for pod in wanted.asked.pods if pod.uid in proof.nodes)
 
 
 def _is_of(pod: Pod, wanted: Wanted) -> bool:
@@ -434,7 +437,7 @@ def _proof_nodes(advice: Advice, snapshot: Snapshot) -> frozenset[str]:
 def _add_proof(found: RestartAdvice, wanted: Wanted, best: Proved, snapshot: Snapshot) -> None:
     """Say what the proof found, on so many of all nodes. Only a proved advice has commands."""
     proof, needed, nodes = best.proof, [pod.uid for pod in wanted.asked.pods], len(snapshot.node_infos)
-    placed = sorted(_placed_on(wanted, proof))
+    placed = sorted(wanted.asked.holding(proof.nodes))
     part = "" if best.nodes == nodes else f"{best.nodes:,} of "
     on = f"the filter and the binds of berth serve, on {part}{counted(nodes, 'node')},"
     if proof.problem:
@@ -493,21 +496,24 @@ def _commands(
     fresh = [name for name in reserved if not is_kept(snapshot.node_infos[name].node)]
     if fresh:
         yield f"kubectl taint nodes {' '.join(map(quote, fresh))} {RESERVED.key}=:{RESERVED.effect}"
-    if not wanted.is_new:
-        yield from (_tolerate(pod) for pod in wanted.pods if not tolerates_taint(pod))
     pods = chain.from_iterable(one.pods for one in advice.restarts)
-    # If nodes where pods end are not reserved, the pods should end together, as in the proof: no command waits.
-    option = "" if _freed(advice, snapshot) <= frozenset(reserved) else " --wait=false"
-    for _, together in groupby(pods, key=lambda pod: pod.key.namespace):
-        yield _of_pods(list(together), "delete pod") + option
+    by_namespace = [list(together) for _, together in groupby(pods, key=lambda pod: pod.key.namespace)]
+    # If nodes where pods end are not reserved, the pods should end together, as in the proof: only the last one waits.
+    is_reserved = _freed(advice, snapshot) <= frozenset(reserved)
+    for together in by_namespace:
+        option = "" if is_reserved or together is by_namespace[-1] else " --wait=false"
+        yield _of_pods(together, "delete pod") + option
     ending = [pod for one in advice.ends for pod in one.pods if f"{_POD}{pod.key}" in awaited]
-    for _, together in groupby(sorted(ending, key=lambda pod: pod.key), key=lambda pod: pod.key.namespace):
-        yield _of_pods(list(together), "wait --for=delete --timeout=10m pod")
+    for _, others in groupby(sorted(ending, key=lambda pod: pod.key), key=lambda pod: pod.key.namespace):
+        yield _of_pods(list(others), "wait --for=delete --timeout=10m pod")
     free = _free(reserved)
     if wanted.is_new:
         yield f"# create the pods with this toleration: {json.dumps(_TOLERATION)}"
         yield f"# when they have nodes: {free}"
     else:
+        # Not before the pods are gone: a wanted pod goes to the first node with room, which may not be that of the
+        # proof while others still end. Then a restarted pod may lack its place.
+        yield from (_tolerate(pod) for pod in wanted.pods if not tolerates_taint(pod))
         placed = [pod for pod in wanted.pods if pod.uid in advice.nodes]
         yield _of_pods(placed, "wait --for=condition=PodScheduled --timeout=10m pod")
         yield free

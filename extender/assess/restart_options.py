@@ -7,8 +7,8 @@ they allow end.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Container, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from extender.allocation import Features, Snapshot, tolerates
@@ -22,69 +22,58 @@ from extender.assess.wanted_pods import CLASS, Shape, Wanted, wanted_shape
 from extender.base.deadline import Deadline
 from extender.defrag import RESERVED, Asked, Cluster, Restart
 from extender.policy import Policy
-from extender.scheduling import Evaluator
+from extender.scheduling import EvaluationContext, Evaluator
 from extender.topology.link_knowledge import needs_links
 
 _ALL_SCHEDULERS = "--all-schedulers"
 
 
-def helpful_options(
-    facts: ClusterFacts,
-    wanted: Wanted,
-    terms: Terms,
-    movable: Movable,
-    policy: Policy,
-    deadline: Deadline,
-    forbidden: Container[str],
-) -> str:
-    """Names the options that each make room possible; '' if none do. `movable`: under these terms.
+@dataclass(frozen=True)
+class HelpfulOptions:
+    """Names the options that each make room possible. `movable`: what may be restarted under `terms`.
 
-    `forbidden`: PodDisruptionBudgets that forbid room without options. Raises DeadlineExceeded.
+    `keeps_budgets`: PodDisruptionBudgets forbid room without options.
     """
-    options = _Options(facts, wanted, terms, movable, policy, deadline, keeps_budgets=bool(forbidden))
-    found = [*options.of_more_restarts(), *options.of_smaller_shapes()]
-    text = f"; berth defrag {' or '.join(found)} may find room" if found else ""
-    return text + options.without_links()
 
+    facts: ClusterFacts
+    wanted: Wanted
+    terms: Terms
+    movable: Movable
+    policy: Policy
+    deadline: Deadline
+    keeps_budgets: bool
 
-class _Options:
-    def __init__(
-        self,
-        facts: ClusterFacts,
-        wanted: Wanted,
-        terms: Terms,
-        movable: Movable,
-        policy: Policy,
-        deadline: Deadline,
-        *,
-        keeps_budgets: bool,
-    ) -> None:
-        self._facts = facts
-        self._wanted = wanted
-        self._terms = terms
-        self._movable = movable
-        self._policy = policy
-        self._keeps_budgets = keeps_budgets
-        self._snapshot, _ = without_kept(facts.cache.snapshot(), wanted.asked)
-        self._context = Evaluator(Features()).evaluation_context(self._snapshot, deadline)
+    def in_words(self) -> str:
+        """The end of a sentence; '' if none help. Raises DeadlineExceeded."""
+        found = [*self.of_more_restarts(), *self.of_smaller_shapes()]
+        text = f"; berth defrag {' or '.join(found)} may find room" if found else ""
+        return text + self.without_links()
+
+    @cached_property
+    def _snapshot(self) -> Snapshot:
+        return without_kept(self.facts.cache.snapshot(), self.wanted.asked)[0]
+
+    @cached_property
+    def _context(self) -> EvaluationContext:
+        return Evaluator(Features()).evaluation_context(self._snapshot, self.deadline)
 
     def _after_all(self, movable: Movable) -> Cluster:
         """The cluster after all pods ended that may be restarted."""
-        cluster = Cluster.of(self._snapshot, movable.left, self._policy, self._context)
-        return cluster.without([*movable.ending, *(_allowed(movable) if self._keeps_budgets else movable.restarts)])
+        cluster = Cluster.of(self._snapshot, movable.left, self.policy, self._context)
+        return cluster.without([*movable.ending, *(_allowed(movable) if self.keeps_budgets else movable.restarts)])
 
     @cached_property
     def _most_freed(self) -> Cluster:
         """The cluster after all restarts without further options. It takes seconds in a large fleet."""
-        return self._after_all(self._movable)
+        return self._after_all(self.movable)
 
     def _has_room(self, terms: Terms) -> bool:
-        movable = movable_pods(self._facts, self._snapshot, terms)
-        return self._after_all(movable).place(self._wanted.asked) is not None
+        movable = movable_pods(self.facts, self._snapshot, terms)
+        return self._after_all(movable).place(self.wanted.asked) is not None
 
     def of_more_restarts(self) -> list[str]:
         """Those that each let so many more pods be restarted."""
-        terms, running = self._terms, [one for one in self._facts.pods.values() if one.pod.node_name]
+        terms, running = self.terms, [one for one in self.facts.pods.values() if one.pod.node_name]
         hides_others = not terms.all_schedulers and any(one.pod.scheduler != SCHEDULER for one in running)
         most = terms.priority
         above = sorted({one.priority for one in running if most is not None and one.priority > most})
@@ -102,7 +91,7 @@ class _Options:
 
     def of_smaller_shapes(self) -> Iterator[str]:
         """Of fewer pods, and of fewer GPUs, the largest shape with room."""
-        shape = self._wanted.shape
+        shape = self.wanted.shape
         if shape is None:
             return
         cluster = self._most_freed
@@ -116,11 +105,11 @@ class _Options:
 
     def without_links(self) -> str:
         """Says that there is room for pods that prefer links and do not require them; '' if there is none."""
-        asked, default = self._wanted.asked, self._policy.defaults.topology
+        asked, default = self.wanted.asked, self.policy.defaults.topology
         if not needs_links(intent_of(pod.annotations, default) for pod in asked.pods):
             return ""
         pods, cluster = tuple(map(_preferring, asked.pods)), self._most_freed
-        if (group := self._wanted.group) is not None:  # a gang that exists takes its pods from the snapshot
+        if (group := self.wanted.group) is not None:  # a gang that exists takes its pods from the snapshot
             members = {**cluster.snapshot.members, group: {pod.uid: pod for pod in pods}}
             cluster = replace(cluster, snapshot=replace(cluster.snapshot, members=members))
         if cluster.place(replace(asked, pods=pods)) is None:

@@ -16,12 +16,11 @@ from extender.assess.fleet_state import extended_requests
 from extender.assess.pod_facts import ClusterFacts, facts_of
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted
-from extender.explain.excluded_nodes import excluded_nodes, kept_from
+from extender.explain.excluded_nodes import counted_obstacles, excluded_nodes, kept_from
 from extender.explain.fleet_rows import takes_no_pods
-from extender.replay.emptied_nodes import WHOLE_PLUGIN
 from extender.scheduling import may_run
 from extender.scheduling.requirements import class_of_resource
-from extender.vendors import PLUGIN_RESOURCES
+from extender.vendors.plugin_labels import PLUGIN_RESOURCES, WHOLE_PLUGIN
 
 AMOUNTS = "CPU, memory, room for pods or devices of a plugin"
 
@@ -65,36 +64,40 @@ class RoomLeft:
     def reason(self, pod: Pod) -> tuple[bool, str]:
         """(whether it fits, why it waits) for a pod of device plugins alone."""
         asked = extended_requests(pod)
-        names = [
-            node
-            for node in self._infos
-            if all(self._offers(node, name) and self._extended[node][name] >= asked[name] for name in asked)
-        ]
+        offering = [node for node in self._infos if all(self._offers(node, name) for name in asked)]
+        names = [node for node in offering if all(self._extended[node][name] >= asked[name] for name in asked)]
         if not names:
+            excluded = excluded_nodes(pod, self._infos)
+            if len(excluded) == len(self._infos):
+                return False, f"it may use no node: {counted_obstacles(excluded.values())}"
             return False, self.lacking(pod) or "no node has enough left of all that it requests"
         enough = f"{counted(len(names), 'node has', 'nodes have')} enough GPUs left"
         usable, wants = self.usable(pod, names), amounts_of(pod, self._reading)
         if not usable:
             best = [one for one in names if self._has(one, wants)] or names
-            return False, f"{enough}: {kept_from(excluded_nodes(pod, {one: self._infos[one] for one in best}))}"
+            kept = f"{enough}: {kept_from(excluded_nodes(pod, {one: self._infos[one] for one in best}))}"
+            lacking = self.lacking(pod) if self.usable(pod, offering) else ""
+            return False, f"{lacking}; {kept}" if lacking else kept
         free = [one for one in usable if self._has(one, wants)]
         if not free:
             return False, f"{enough}, but those that it may use have too little CPU, memory or room for pods left"
         return True, f"by GPUs, CPU, memory, selectors and taints it fits on {free[0]}"
 
     def lacking(self, pod: Pod, among: Collection[str] = ()) -> str:
-        """Of what no node has enough for a pod; '' if some node has enough of each thing.
+        """Of what no node that a pod may use has enough for it; '' if some node has enough of each thing.
 
         With `among`, only these nodes count.
         """
-        names = list(among) or [name for name, info in self._infos.items() if not takes_no_pods(info.node)]
-        names = names or list(self._infos)
+        opened = [name for name, info in self._infos.items() if not takes_no_pods(info.node)]
+        names = list(among) or self.usable(pod, opened) or opened or list(self._infos)
+        others = () if among else set(opened).difference(names)
         wants, left = amounts_of(pod, self._reading), [(self.left.get(name, NO_LIMIT), name) for name in names]
         parts = list[str]()
         for name, amount in extended_requests(pod).items():
             is_of_plugin = all(name in self._infos[node].node.allocatable for node in among) if among else False
             if is_of_plugin or not self._is_provided(name):
-                parts += self._lacking(name, amount, names, "of them" if among else "nodes")
+                may_use = " that it may use" if any(self._offers(node, name) for node in others) else ""
+                parts += self._lacking(name, amount, names, "of them" if among else f"nodes{may_use}", may_use)
         for asked, unit, rows in (
             (wants.cpu / 1000, "CPUs", [(one.cpu / 1000, name) for one, name in left]),
             (wants.ram / 2**30, "GiB of memory", [(one.ram / 2**30, name) for one, name in left]),
@@ -104,12 +107,12 @@ class RoomLeft:
                 parts.append(f"it requests {asked:.4g} {unit}; {node} has the most left, {max(most, 0):.4g}")
         return "; ".join(parts)
 
-    def _lacking(self, resource: str, amount: int, names: Iterable[str], of: str) -> Iterator[str]:
+    def _lacking(self, resource: str, amount: int, names: Iterable[str], of: str, may_use: str) -> Iterator[str]:
         left = [(self._extended[node][resource], node) for node in names if self._offers(node, resource)]
         most, node = max(left, default=(0, ""))
         if not left:
             whole = " of whole GPUs" if resource == WHOLE_PLUGIN and self._reading.shared_on else ""
-            yield f"no node offers {resource}{whole}"
+            yield f"no node{may_use} offers {resource}{whole}"
         elif most < amount:
             total = sum(max(free, 0) for free, _ in left)
             yield f"it requests {amount} {resource}; {node} has the most left, {max(most, 0)}, all {of} {total}"

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from extender.allocation import Snapshot
-from extender.api.fields import Json, inner, integer, naming, string
+from extender.api.fields import Json, inner, integer, many, naming, string
 from extender.api.group_topology import KUEUE_TOPOLOGY
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_amounts import Amounts, requests_of
@@ -24,7 +24,7 @@ from extender.explain.fleet_rows import product
 from extender.explain.scenario import with_new_group
 from extender.gangs.gang import gang_minimum, gang_of
 from extender.gangs.gang_problem import MAX_TOGETHER
-from extender.manifests import HypotheticalGroup, HypotheticalPod, hypothetical, pod_templates
+from extender.manifests import HypotheticalGroup, HypotheticalPod, hypothetical, is_volcano_job, pod_templates
 from extender.policy import Policy
 from extender.scheduling import requirements_of
 from extender.scheduling.requirements import ErrorStatus, Skip, UnschedulableAndUnresolvable
@@ -189,6 +189,8 @@ def _no_group(facts: ClusterFacts, key: ObjectKey, members: Iterable[Pod]) -> st
 
 
 def _waiting(facts: ClusterFacts, pods: Sequence[Pod], text: str) -> Wanted:
+    if not any(pod.concerns_berth for pod in pods):
+        raise WireError(text, _no_devices(pods[0]))
     known = {pod.uid: one for pod in pods if (one := facts.pods.get(pod.uid)) is not None}
     if len(known) < len(pods):
         raise WireError(text, "was created while the cluster was read: ask again")
@@ -210,6 +212,7 @@ def wanted_shape(shape: Shape, snapshot: Snapshot) -> Wanted:
 
 def wanted_objects(objects: Sequence[Json], snapshot: Snapshot, text: str = "") -> Wanted:
     """The pod, or the gang, that manifests would create. Raises WireError, also if they create others, too."""
+    objects = [_with_minimum(obj) if is_volcano_job(obj) else obj for obj in objects]
     given = hypothetical(objects, snapshot.group_policies)
     pods, group = list(given.pods), next(iter(given.groups), None)
     members = _members_of_gang(group, snapshot) if group is not None else []
@@ -222,6 +225,19 @@ def wanted_objects(objects: Sequence[Json], snapshot: Snapshot, text: str = "") 
     (made,) = (one.pods for obj in objects for one in pod_templates(obj))
     alike = made and made * (group.alike if group is not None else 1)
     return _new(pods, objects, text or _one_of(alike, f"pod {pods[0].pod.key}"), {})
+
+
+def _with_minimum(job: Json) -> Json:
+    """A Volcano Job whose pods say the minimum of their gang, which Volcano knows from the Job alone."""
+    spec = inner(job, "spec", "")
+    tasks = many(spec, "tasks", "spec", lambda one, path: (one, inner(one, "template", path)))
+    pods = sum(integer(one, "replicas", "spec.tasks") if "replicas" in one else 1 for one, _ in tasks)
+    least, made = integer(spec, "minAvailable", "spec") or pods, list[Json]()
+    for one, template in tasks:
+        metadata = inner(template, "metadata", "spec.tasks.template")
+        notes = {MINIMUM: str(least), **inner(metadata, "annotations", "spec.tasks.template.metadata")}
+        made.append({**one, "template": {**template, "metadata": {**metadata, "annotations": notes}}})
+    return {**job, "spec": {**spec, "tasks": made}}
 
 
 def _one_of(alike: int | None, text: str) -> str:
@@ -274,6 +290,7 @@ def check_wanted(wanted: Wanted, snapshot: Snapshot, policy: Policy) -> None:
     """Raises WireError if no place could help the pods: a claim or a class does not exist, or an object is invalid."""
     cluster = wanted.asked
     known = replace(snapshot, claims={**snapshot.claims, **{claim.key: claim for claim in cluster.claims}})
+    deviceless = list[Pod]()
     for pod in cluster.pods:
         match requirements_of(pod, known, policy):
             case ErrorStatus(message):
@@ -281,7 +298,10 @@ def check_wanted(wanted: Wanted, snapshot: Snapshot, policy: Policy) -> None:
             case UnschedulableAndUnresolvable(reason):
                 raise WireError(f"pod {pod.key}", str(reason))
             case Skip():
-                raise WireError(f"pod {pod.key}", _no_devices(pod))
+                deviceless.append(pod)
+    if len(deviceless) == len(cluster.pods):
+        first = max(deviceless, key=lambda pod: pod.may_need_devices)
+        raise WireError(f"pod {first.key}", _no_devices(first))
     first = cluster.pods[0]
     if (membership := first.membership) is None or not membership.key.name:
         return

@@ -155,7 +155,7 @@ def _requested(claim: Claim) -> _Requested | None:
 
 def _memory(option: DeviceRequest) -> int:
     """The requested bytes of memory; 0 without a memory request."""
-    amount = amount_of_memory(option.capacity or {})
+    amount = amount_of_memory(option.capacity) if option.capacity else None
     return amount.ceil() if amount is not None else 0
 
 

@@ -21,10 +21,10 @@ from extender.assess import (
     Terms,
     advice_for,
     facts_of,
-    future_starts,
     newest_time,
     reading_of,
     unread_of,
+    wrong_starts,
 )
 from extender.assess.wanted_pods import (
     Shape,
@@ -67,7 +67,9 @@ Files = Annotated[
     list[Path] | None,
     typer.Option("-f", "--file", help="A pod or a workload that does not exist yet, with its claim templates."),
 ]
-Gpus = Annotated[int, typer.Option(min=0, max=_MAX_GPUS, help="Room for a pod with so many GPUs that links join.")]
+Gpus = Annotated[
+    int | None, typer.Option(min=1, max=_MAX_GPUS, help="Room for a pod with so many GPUs that links join.")
+]
 Pods = Annotated[int, typer.Option(min=1, max=_MAX_PODS, help="So many pods with --gpus each, as a gang.")]
 Level = Annotated[
     str, typer.Option("--in", metavar="LABEL", help="All --pods on nodes with one value of this node label.")
@@ -92,7 +94,7 @@ def defrag_command(
     words: Words = None,
     *,
     file: Files = None,
-    gpus: Gpus = 0,
+    gpus: Gpus = None,
     pods: Pods = 1,
     level: Level = "",
     selector: Cel = "",
@@ -129,6 +131,8 @@ def defrag_command(
         raise WireError(objects.where, f"{unread.claims}, so it is not known which devices are in use")
     decided_by = used_policy(policy, kubeconfig, context, berth_namespace, is_live=objects.is_live)
     reading.lacking += filter(None, [*unread.notes, decided_by.problem, decided_by.unread])
+    if shape and shape.class_name not in reading.cache.snapshot().classes:
+        raise WireError("--class", f"device class {shape.class_name} does not exist")
     if level:
         _check_level(level, reading, decided_by.policy)
     clock = datetime.now(UTC)
@@ -136,7 +140,7 @@ def defrag_command(
     terms = Terms(now, priority, all_schedulers=all_schedulers)
     with Screen(stderr=True).status("searching"):
         facts = facts_of(reading)
-        reading.lacking += filter(None, [future_starts(facts, now)])
+        reading.lacking += wrong_starts(facts, now)
         wanted = map(partial(_check_class, terms), _wanted(facts, words, file, shape, namespace))
         found = list(advice_for(facts, wanted, terms, decided_by.policy, seconds))
     if not (words or file or shape):
@@ -261,7 +265,7 @@ def _show(found: Sequence[RestartAdvice], reading: ClusterReading, output: str, 
 
 def _say_commands(found: RestartAdvice, *, is_one_of_several: bool) -> None:
     comments = [found.wanted] * is_one_of_several
-    comments += [found.other_schedulers] * bool(found.commands and found.other_schedulers)
+    comments += filter(None, (found.jobs, found.other_schedulers) if found.commands else ())
     for line in (*(f"# {one}" for one in comments), *found.commands):
         say(line)
     if not found.commands:
@@ -283,8 +287,8 @@ def _print(found: RestartAdvice) -> None:
         if found.moves:
             screen.print(table)
         screen.print(found.proof, style="green")
-    if found.other_schedulers:
-        screen.print(found.other_schedulers)
+    for line in filter(None, (found.jobs, found.other_schedulers)):
+        screen.print(line)
     for why, pods in sorted(found.stays.items(), key=lambda item: (-len(item[1]), item[0])):
         more = f" and {counted(len(pods) - _MAX_NAMED, 'other')}" if len(pods) > _MAX_NAMED else ""
         kind = "claims that no restart frees" if pods[0].startswith(CLAIM) else "pods that are never restarted"

@@ -40,6 +40,7 @@ from extender.gangs.domains import natural
 
 _MAX_EXHAUSTIVE = 12  # restarts of a domain of which all sets are tried
 _MAX_SETS = 1 << _MAX_EXHAUSTIVE  # of a domain with more restarts; the cheapest
+_MAX_ASKED = 64  # further such questions of one domain, that tell which restarts are needed
 _MAX_TRIES = 512  # sets of one domain that the filter or the planner is asked about
 _MAX_ADDED = 256  # sets of further restarts of an advice; of more, single ones and those that the waiting pods need
 _MAX_TRIALS = 2048  # sets for which all restarted pods are placed
@@ -224,7 +225,7 @@ class _Search:
 
         None is tried if the bound says that the best advice is not dearer.
         """
-        fitting, tries = list[frozenset[str]](), 0
+        fitting, needed, tries, asked = list[frozenset[str]](), list[frozenset[str]](), 0, 0
         if domain.bound + self._floor >= self._limit:
             return
         for number, chosen in enumerate(_cheapest_first(domain.restarts)):
@@ -234,7 +235,9 @@ class _Search:
                 self.leave_out(cost_of(chosen) + self._floor)
                 return
             names = frozenset(one.name for one in chosen)
-            if any(one <= names for one in fitting) or not within(self._budgets, chosen):
+            if any(one <= names for one in fitting) or any(map(names.isdisjoint, needed)):
+                continue
+            if not within(self._budgets, chosen):
                 continue
             if not fit.may_fit(domain, chosen):
                 continue
@@ -245,6 +248,10 @@ class _Search:
             if fit.fits(domain, chosen):
                 fitting.append(names)
                 self._try(fit.nodes(domain, chosen), chosen)
+            elif len(domain.nodes) == 1 and len(names) < len(domain.restarts) and asked < _MAX_ASKED:
+                # For a gang, each question would take a plan.
+                needed.append(_needed(fit, domain, names))
+                asked += len(domain.restarts) - len(names)
 
     def _try_slots(self, fit: Fit, domain: Domain) -> bool:
         """Free slots of a domain until the pods fit, and drop what they do not need.
@@ -294,8 +301,9 @@ class _Search:
         wanted = self._cluster.without(chosen).place(self._asked, among=nodes)
         if wanted is None:
             return None
-        found = refill(wanted.cluster, deletion_order(chosen), frozenset(wanted.nodes.values()))
-        self._unsettled.append(_Trial(_advice(wanted, found, frozenset(wanted.nodes.values())), found, nodes))
+        reserved = self._asked.holding(wanted.nodes)
+        found = refill(wanted.cluster, deletion_order(chosen), reserved)
+        self._unsettled.append(_Trial(_advice(wanted, found, reserved), found, nodes))
         return self._unsettled[-1]
 
     def settle(self) -> None:
@@ -440,7 +448,7 @@ class _Search:
             names |= {name for name, info in infos.items() if free_devices(info)}
         for more in range(len(names)):
             for wanted in found:
-                own = frozenset(wanted.nodes.values())
+                own = self._asked.holding(wanted.nodes)
                 for further in combinations(sorted(names - own), more):
                     steps.left -= 1
                     yield wanted, own.union(further)
@@ -453,14 +461,14 @@ class _Search:
         if usual is None:
             return
         yield usual
-        seen = {frozenset(usual.nodes.values())}
+        seen = {self._asked.holding(usual.nodes)}
         for size in range(1, len(self._asked.pods) + 1):
             for names in combinations(nodes, size):
                 if steps.left <= 0:
                     return
                 steps.left -= 1
                 placed = after.place(self._asked, among=names)
-                if placed is not None and (own := frozenset(placed.nodes.values())) not in seen:
+                if placed is not None and (own := self._asked.holding(placed.nodes)) not in seen:
                     seen.add(own)
                     yield placed
 
@@ -512,6 +520,26 @@ def _only_needed(fit: Fit, domain: Domain, chosen: list[Restart], slots: Sequenc
     for one in sorted(chosen, key=_by_order, reverse=True):
         chosen = _without(fit, domain, chosen, [one])
     return chosen
+
+
+def _needed(fit: Fit, domain: Domain, names: frozenset[str]) -> frozenset[str]:
+    """The names of restarts of which a set needs one at least, as those with these names do not make room.
+
+    All others together do not make room either, so no set without one of these has to be tried. As few as possible:
+    of two halves, each keeps what it needs besides the other one (QuickXplain).
+    """
+
+    def few_of(some: Sequence[str], besides: Sequence[str], *, is_new: bool) -> Sequence[str]:
+        left_out = {*besides}
+        if is_new and not fit.fits(domain, [one for one in domain.restarts if one.name not in left_out]):
+            return []
+        if len(some) == 1:
+            return some
+        first, second = some[: len(some) // 2], some[len(some) // 2 :]
+        of_second = few_of(second, [*besides, *first], is_new=True)
+        return [*few_of(first, [*besides, *of_second], is_new=bool(of_second)), *of_second]
+
+    return frozenset(few_of([one.name for one in domain.restarts if one.name not in names], (), is_new=False))
 
 
 def _without(fit: Fit, domain: Domain, chosen: list[Restart], dropped: Sequence[Restart]) -> list[Restart]:

@@ -47,7 +47,8 @@ from extender.scheduling.requirements import Skip
 
 _MAX_NAMED = 3  # claims of a node
 _DEVICELESS = "pods without devices are never restarted"
-_NOT_OFFERED = "the pod may not use the node, or too little CPU, memory or room for pods is left"
+_NOT_ALLOWED = "a node selector, node affinity or taint keeps the pod from the node"
+_TOO_LITTLE = "too little CPU, memory or room for pods is left"
 _MAX_LIKELY = 64  # nodes that may be the best for a member of a gang
 Nodes = frozenset[str]
 NO_NODES: Nodes = frozenset()
@@ -274,6 +275,18 @@ class Cluster:
             snapshot = replace(snapshot, claims=claims)
         return Placed(self._with(snapshot, left, nodes.values()), nodes)
 
+    def with_plan(self, asked: Asked, members: GangMembers, plan: GangPlan, barred: Nodes = NO_NODES) -> Placed | None:
+        """The cluster after a plan, with places for the members without devices; None if one finds none.
+
+        Berth plans no node for these, but the gang needs them to run.
+        """
+        placed = self.with_placements(asked, plan.placements, members.requirements)
+        others = [pod for pod in members.pods if pod.uid not in members.requirements]
+        found = _placed_without_devices(placed.cluster, asked, others, barred) if others else None
+        if found is not None:
+            return Placed(found.cluster, {**placed.nodes, **found.nodes})
+        return None if others else placed
+
     def knowing(self, asked: Asked) -> Cluster:
         """The cluster with the claims of these pods, and with their group."""
         claims = {claim.key: claim for claim in asked.claims}
@@ -307,12 +320,13 @@ class Cluster:
         return Offers(self, self.runnable(pod), barred, asked.amounts(pod), requirements)
 
     def refusal(self, asked: Asked) -> str:
-        """Why the first of these pods alone fits on no node: of the nodes with matching devices, if there are some.
+        """Why the first of these pods that needs devices fits alone on no node; '' if it fits on one.
 
-        The node with the most free devices is named, with who holds the others; '' if it fits on one. Raises
-        DeadlineExceeded.
+        Of the nodes with matching devices, if there are some. The one with the most free devices is named, with who
+        holds the others. Raises DeadlineExceeded.
         """
-        cluster, pod = self.knowing(asked), asked.pods[0]
+        cluster = self.knowing(asked)
+        pod = next((one for one in asked.pods if one.may_need_devices), asked.pods[0])
         requirements = requirements_of(pod, cluster.snapshot, self.memory.policy)
         if not isinstance(requirements, PodRequirements):
             return ""
@@ -322,7 +336,7 @@ class Cluster:
             if isinstance(status, Placement):
                 if name in offers:
                     return ""
-                near, text = 2, _NOT_OFFERED
+                near, text = 2, _TOO_LITTLE if offers.allows(name) else _NOT_ALLOWED
             else:
                 near, text = int(status.reason.code in FREEABLE_CODES), status.text
             found.setdefault((near, text), []).append(info)
@@ -332,11 +346,29 @@ class Cluster:
         if not near:
             return text
         nodes = found[near, text]
+        if near == 1 and (even_empty := self._refusal_of_empty(nodes, requirements)):
+            return f"no node can have these devices, even if it is empty: {even_empty}"
         first = max(nodes, key=lambda info: (free_devices(info), info.node.name))
         held = holders_of_usable(first, cluster.snapshot, requirements, self.memory.context)[:_MAX_NAMED]
-        held += (_DEVICELESS,) * (text == _NOT_OFFERED)
+        held += (_DEVICELESS,) * (text == _TOO_LITTLE)
         others = f" and {counted(len(nodes) - 1, 'other node')}" if len(nodes) > 1 else ""
         return f"{text} on {first.node.name}{others}" + (f" ({'; '.join(held)})" if held else "")
+
+    def _refusal_of_empty(self, nodes: Iterable[NodeInfo], requirements: PodRequirements) -> str:
+        """Why the first of these nodes has no room if nothing is in use there; '' if one would have room then."""
+        base, memory, text, seen = self.memory.base, self.memory, "", set[object]()
+        for info in nodes:
+            alike = info.state.attribute_signature or info.node.name
+            if alike in seen:
+                continue
+            seen.add(alike)
+            claims = {claim.key: claim for pool in info.inventory.pools for claim in base.claims_on(pool.key)}
+            used = [one for claim in claims.values() if claim.allocation for one in claim.allocation.results]
+            status = memory.status(with_devices_released(base.node_infos[info.node.name], used), requirements)
+            if isinstance(status, Placement):
+                return ""
+            text = text or status.text
+        return text
 
     def plan(
         self, asked: Asked, gang: Gang, members: GangMembers, names: Sequence[str], barred: Nodes = NO_NODES
@@ -368,12 +400,16 @@ class Offers:
         self._requirements = requirements if requirements is not None and requirements.node_selectors else None
 
     def __contains__(self, name: object) -> bool:
-        cluster = self._cluster
         if name not in self._runnable or name in self._barred or not isinstance(name, str):
             return False
-        if not cluster.left.get(name, NO_LIMIT).has(self._amounts):
-            return False
-        snapshot = cluster.snapshot
+        return self._cluster.left.get(name, NO_LIMIT).has(self._amounts) and self._matches(name)
+
+    def allows(self, name: str) -> bool:
+        """Whether the pod may use a node that is not barred, whatever is left there."""
+        return name in self._runnable and self._matches(name)
+
+    def _matches(self, name: str) -> bool:
+        snapshot = self._cluster.snapshot
         return (
             self._requirements is None or self._requirements.mismatch(snapshot.node_infos[name].node, snapshot) is None
         )
@@ -390,9 +426,7 @@ class Placed:
 def _place_pod(cluster: Cluster, asked: Asked, pod: Pod, barred: Nodes, among: Sequence[str] | None) -> Placed | None:
     requirements, memory = requirements_of(pod, cluster.snapshot, cluster.memory.policy), cluster.memory
     if isinstance(requirements, Skip):
-        offers = cluster.offers(asked, pod, barred)
-        usable = min((name for name in among or cluster.runnable(pod) if name in offers), default="")
-        return Placed(cluster, {pod.uid: usable}) if usable else None
+        return _placed_without_devices(cluster, asked, [pod], barred)
     if not isinstance(requirements, PodRequirements):
         return None
     offers = cluster.offers(asked, pod, barred, requirements)
@@ -413,6 +447,19 @@ def _place_pod(cluster: Cluster, asked: Asked, pod: Pod, barred: Nodes, among: S
     return cluster.with_placements(asked, {pod.uid: best[1:]}, {pod.uid: requirements})
 
 
+def _placed_without_devices(cluster: Cluster, asked: Asked, pods: Iterable[Pod], barred: Nodes) -> Placed | None:
+    """Pods without devices, each on the first node with room for it; None if one finds none."""
+    nodes, left = dict[str, str](), dict(cluster.left)
+    for pod in pods:
+        offers = replace(cluster, left=left).offers(asked, pod, barred)
+        name = min((name for name in cluster.runnable(pod) if name in offers), default="")
+        if not name:
+            return None
+        nodes[pod.uid] = name
+        left[name] = left.get(name, NO_LIMIT).minus(asked.amounts(pod))
+    return Placed(replace(cluster, left=left), nodes)
+
+
 def _place_gang(
     cluster: Cluster, asked: Asked, gang: Gang, barred: Nodes, among: Sequence[str] | None
 ) -> Placed | None:
@@ -425,7 +472,9 @@ def _place_gang(
         for names in (among,) if among is not None else _likely_first(cluster, asked, own, barred):
             found = cluster.plan(asked, gang, own, names, barred)
             if isinstance(found, GangPlan):
-                return cluster.with_placements(asked, found.placements, members.requirements)
+                placed = cluster.with_plan(asked, own, found, barred)
+                if placed is not None:
+                    return placed
     return None
 
 

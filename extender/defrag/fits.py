@@ -21,7 +21,7 @@ from extender.defrag.restarts import Asked, Restart, cost_of
 from extender.explain import GangQuestion, PlannerCaches, free_devices, widest_domains
 from extender.gangs.domains import natural
 from extender.gangs.gang import Gang
-from extender.gangs.gang_problem import GangMembers, GangPlan, GangShortage, gang_members
+from extender.gangs.gang_problem import GangMembers, GangShortage, gang_members
 from extender.scheduling import Placement, PodRequirements, Unschedulable, requirements_of
 
 _MAX_AROUND = 64  # nodes of a domain without restarts that a plan may use, besides those with; or twice as many as pods
@@ -199,9 +199,13 @@ class _GangFit:
 
     def fits(self, domain: Domain, chosen: Sequence[Restart]) -> bool:
         nodes = self.nodes(domain, chosen)
-        found = self._cluster.without(chosen).plan(self._asked, self._gang, self._members, nodes)
-        self.gave_up |= isinstance(found, GangShortage) and (found.gave_up or len(nodes) < len(domain.nodes))
-        return isinstance(found, GangPlan)
+        after = self._cluster.without(chosen)
+        found = after.plan(self._asked, self._gang, self._members, nodes)
+        if isinstance(found, GangShortage):
+            self.gave_up |= found.gave_up or len(nodes) < len(domain.nodes)
+            return False
+        have_all_devices = len(self._members.requirements) == len(self._members.pods)
+        return have_all_devices or after.with_plan(self._asked, self._members, found) is not None
 
     def nodes(self, domain: Domain, chosen: Sequence[Restart]) -> Sequence[str]:
         """All nodes of the domain; of many, those of the restarts and the freest others."""

@@ -90,6 +90,10 @@ class Asked:
         """What a pod asks of a node besides devices."""
         return self.requests.get(pod.uid, Amounts(pods=1))
 
+    def holding(self, nodes: Mapping[str, str]) -> frozenset[str]:
+        """Of these nodes, by UID, those of pods that may have devices there: others need no node that becomes free."""
+        return frozenset(nodes[pod.uid] for pod in self.pods if pod.uid in nodes and pod.may_need_devices)
+
     def after(self, placed: Container[str]) -> Asked | None:
         """Those that still want places, after those with these UIDs got theirs; None if all of them did.
 

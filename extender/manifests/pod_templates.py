@@ -31,6 +31,9 @@ def pod_templates(obj: Json) -> list[PodTemplate]:
         return [PodTemplate(obj, "")]
     spec = get(obj, "spec", dict, "", {})
     name = str((obj.get("metadata") or {}).get("name") or "")
+    if is_volcano_job(obj):
+        by = string(spec, "schedulerName", "spec") or "volcano"
+        return list(many(spec, "tasks", "spec", lambda one, path: _volcano_task(one, path, name, by)))
     if kind in ("Deployment", "ReplicaSet", "StatefulSet", "ReplicationController"):
         return _one(spec, "spec", {}, get(spec, "replicas", int, "spec", 1))
     if kind == "DaemonSet":
@@ -46,6 +49,11 @@ def pod_templates(obj: Json) -> list[PodTemplate]:
         return _leader_worker_set(spec, name)
     group = str(obj.get("apiVersion") or "").rpartition("/")[0]
     return _found(obj) if "." in group and group != "resource.k8s.io" else []
+
+
+def is_volcano_job(obj: Json) -> bool:
+    """Whether the object is a Job of Volcano, not of Kubernetes."""
+    return obj.get("kind") == "Job" and str(obj.get("apiVersion")).startswith("batch.volcano.sh/")
 
 
 def _one(spec: Json, path: str, labels: Json, pods: int | None) -> list[PodTemplate]:
@@ -82,6 +90,14 @@ def _replicated_job(obj: Json, path: str, name: str) -> PodTemplate:
     pods = get(obj, "replicas", int, path, 1) * _pods_of_job(job, where)
     labels = {**_job_labels(f"{name}-{role}-0"), GroupSource.JOB_SET.value: name, REPLICATED_JOB: role}
     return _template(get(job, "template", dict, where, {}), f"{where}.template", labels, role=role, pods=pods)
+
+
+def _volcano_task(obj: Json, path: str, name: str, scheduler: str) -> PodTemplate:
+    labels, pods = {GroupSource.VOLCANO.value: name}, get(obj, "replicas", int, path, 1)
+    template = get(obj, "template", dict, path, {})
+    spec = {"schedulerName": scheduler, **get(template, "spec", dict, f"{path}.template", {})}
+    template = {**template, "spec": spec}
+    return _template(template, f"{path}.template", labels, role=string(obj, "name", path), pods=pods)
 
 
 def _leader_worker_set(spec: Json, name: str) -> list[PodTemplate]:

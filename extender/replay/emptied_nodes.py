@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from extender.api.fields import Json, inner, naming, need, string_map
 from extender.api.nodes import resource_units
 from extender.api.pods import may_need_devices
 from extender.replay.jobs import GPU_CLASS, MAX_GPUS
 from extender.sandbox import MachineNode, machine_objects, unlinked_machine
-from extender.vendors import DRIVERS, GPU, PLUGIN_RESOURCES, VENDORS, driver_of
+from extender.vendors import DRIVERS, GPU, VENDORS, driver_of
+from extender.vendors.plugin_labels import PLUGIN_RESOURCES, WHOLE_PLUGIN, driver_product, has_whole_gpus
 
-WHOLE_PLUGIN = "nvidia.com/gpu"  # its GPUs may be of any product; those of other vendors need a label with theirs
 # Resources of device plugins whose whole GPUs a replay takes, to the DRA driver of the same GPUs.
 DRIVER_OF_PLUGIN = {
     name: next(driver for driver, entry in vendor.drivers.items() if entry.kind == GPU)
@@ -25,12 +25,6 @@ DRIVER_OF_PLUGIN = {
     if label
 }
 _MEMORY = "nvidia.com/gpu.memory"  # the label of gpu-feature-discovery, in MiB
-_REPLICAS, _STRATEGY = "nvidia.com/gpu.replicas", "nvidia.com/gpu.sharing-strategy"  # its labels of shared GPUs
-_PARTITION = "amd.com/compute-memory-partition"  # of AMD's node labeller: spx_nps1 is a whole GPU
-_INTEL, _DEVICES, _DIGITS = "gpu.intel.com/", "gpu.intel.com/device.count", 9  # a label of Intel's NFD rules
-SHARING_LABELS = (_REPLICAS, _STRATEGY, _PARTITION, _DEVICES)
-# Of the label of the product: MIG devices, or shared GPUs.
-PARTITION_SUFFIX = re.compile(r"-MIG-[0-9]g\.[0-9]{1,4}gb|-SHARED$")
 _MAX_GPUS = 16  # of a board; a plugin that offers more gives each GPU to several pods
 _ANY_MEMORY = 16 << 30  # of each GPU, if no label says it
 
@@ -67,19 +61,6 @@ def plugin_slices(objects: Sequence[Json], notes: Counter[str]) -> Iterator[Json
             yield found
 
 
-def has_whole_gpus(resource: str, count: int, labels: Mapping[str, str]) -> bool:
-    """Whether the GPUs that a device plugin offers as this resource on a node of these labels are whole ones.
-
-    They are not if the plugin gives each to several pods, or if they are MIG devices or partitions.
-    """
-    if resource != WHOLE_PLUGIN:
-        devices = labels.get(_DEVICES, "")
-        is_shared = resource.startswith(_INTEL) and devices.isdecimal() and count > int(devices[:_DIGITS])
-        return not is_shared and labels.get(_PARTITION, "spx").startswith("spx")
-    is_shared = labels.get(_STRATEGY, "none") != "none" or labels.get(_REPLICAS, "1") not in ("0", "1")
-    return not is_shared and not PARTITION_SUFFIX.search(labels.get(PLUGIN_RESOURCES[WHOLE_PLUGIN], ""))
-
-
 def may_ask_for(gpus: int) -> bool:
     """Whether a pod of a job may ask for so many GPUs of a device plugin."""
     return 0 < gpus <= MAX_GPUS
@@ -102,7 +83,7 @@ def _plugin_slice(node: Json, resource: str, count: int) -> Json | str:
         metadata = inner(node, "metadata", "")
         labels = string_map(metadata, "labels", "metadata")
         name = need(metadata, "name", ".metadata")
-    product, mib = labels.get(PLUGIN_RESOURCES[resource], ""), labels.get(_MEMORY, "")
+    product, mib = driver_product(resource, labels), labels.get(_MEMORY, "")
     if count > _MAX_GPUS or not has_whole_gpus(resource, count, labels):
         return "they are shared or parts"
     if resource != WHOLE_PLUGIN:

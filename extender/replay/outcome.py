@@ -162,7 +162,7 @@ class Meter:
         self._gangs: list[int] = []
         self._waits: dict[str, list[float]] = {}
         self._samples: list[Sample] = []
-        self._in_use = self.gpus - sum(one.free for one in stats) + 0.0
+        self._in_use = self.gpus - sum(one.free + one.closed for one in stats) + 0.0
         self._held = self._last = self._area = self._held_area = 0.0
 
     def started(self, job: Job, now: float, gpus: float, pods: Sequence[PlacedPod], snapshot: Snapshot) -> None:

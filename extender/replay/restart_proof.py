@@ -82,14 +82,14 @@ class _Restarts:
     ) -> None:
         self._known = cluster
         self._room = room
-        tolerant = tuple(replace(pod, tolerations=(*pod.tolerations, TOLERATION)) for pod in wanted.pods)
-        self._wanted = replace(wanted, pods=tolerant)
+        self._wanted = wanted
         self._restarted = [again(one) for one in restarts]
         self._freed = {claim.key for one in (*restarts, *ended) for claim in one.claims}
         self._reserved = reserved
         self._policy = policy
         self._bound_before = bound
         self._nodes: dict[str, str] = {}
+        self._classes: dict[str, Hashable] = {}  # of the queue, by UID
 
     async def run(self) -> Proof:
         """Place all pods."""
@@ -130,18 +130,19 @@ class _Restarts:
     async def _restart(self) -> None:
         """Reserve the nodes, create all pods, free the nodes, and wait until no pod can be placed any more.
 
-        Wanted pods that do not exist yet come last, as the commands of an advice say.
+        As the commands of an advice say, the wanted pods tolerate the taint only when the others have ended. Before,
+        those that exist may take any other node that became free, which is then to be reserved, too.
         """
         free = {name: _without_taint(self._cache.store.nodes[name]) for name in sorted(self._reserved)}
         for name, node in free.items():
             self._cache.apply_node(name, replace(node, taints=(*node.taints, RESERVED)))
         if not self._wanted.is_new:
             self._create(self._wanted)
+            await asyncio.sleep(_ROUND_SECONDS)
         for asked in self._restarted:
             self._create(asked)
-        if self._wanted.is_new:
-            await self._rounds(lambda: not self._cluster.scheduler.has_work)
-            self._create(self._wanted)
+        await self._rounds(lambda: not self._cluster.scheduler.has_work)
+        self._create_tolerant()
         await self._rounds(lambda: all(pod.uid in self._nodes for pod in self._wanted.pods))
         for name, node in free.items():
             self._cache.apply_node(name, node)
@@ -155,6 +156,15 @@ class _Restarts:
             if is_done():
                 return
 
+    def _create_tolerant(self) -> None:
+        """Create the wanted pods with the toleration, or add it to those that wait."""
+        left = [pod for pod in self._wanted.pods if pod.uid not in self._nodes]
+        for pod in left:
+            if pod.uid in self._classes:
+                self._cluster.scheduler.remove(pod.uid, self._classes[pod.uid])
+        tolerant = tuple(replace(pod, tolerations=(*pod.tolerations, TOLERATION)) for pod in left)
+        self._create(replace(self._wanted, pods=tolerant))
+
     def _create(self, asked: Asked) -> None:
         for pod in asked.pods:
             own = pod.claim_keys
@@ -163,6 +173,7 @@ class _Restarts:
         for pod in asked.pods:
             in_gang = pod.membership is not None and gang_minimum(pod.membership, snapshot) > 0
             of: Hashable = pod.membership.key if in_gang and pod.membership is not None else pod.uid
+            self._classes[pod.uid] = of
             usable = frozenset(name for name in self._room.names if may_run(pod, self._known.store.nodes[name]))
             self._cluster.scheduler.add(Waiting(pod, of, of, asked.amounts(pod), in_gang, nodes=usable))
 

@@ -238,9 +238,11 @@ def tally(reasons: Mapping[str, str], names: Sequence[str], of: int) -> Counter[
 def likely_reason(reasons: Mapping[str, int]) -> str:
     """The most frequent of the reasons that the end of other pods can remove, or else of all; '' without any.
 
-    A pod waits for the nodes that could serve it, even if most nodes never can.
+    A pod waits for the nodes that could serve it, even if most nodes never can. What the nodes lack that it may use
+    comes before what keeps it from others.
     """
-    best = {text: count for text, count in reasons.items() if text.startswith(_FREEABLE)} or reasons
+    freeable = {text: count for text, count in reasons.items() if text.startswith(_FREEABLE)}
+    best = freeable or {text: count for text, count in reasons.items() if text != FORBIDDEN} or reasons
     return max(best, key=lambda text: (best[text], text), default="")
 
 

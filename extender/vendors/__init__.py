@@ -1,6 +1,7 @@
 """What Berth knows of vendors and their DRA drivers: one YAML file for each vendor, and the functions that use it.
 
-`level_labels` is a face of its own: labels of nodes that clouds set.
+Labels of nodes have faces of their own: `level_labels` those that say how near nodes are, `plugin_labels` those about
+the GPUs of device plugins.
 """
 
 from extender.vendors.drivers import (
@@ -9,7 +10,6 @@ from extender.vendors.drivers import (
     COMPUTE_DOMAIN_DRIVER,
     COMPUTE_DOMAIN_LABEL,
     DRIVERS,
-    PLUGIN_RESOURCES,
     amount_of_memory,
     compute_domain,
     driver_of,
@@ -34,7 +34,6 @@ __all__ = [
     "GPU",
     "NIC",
     "OTHER",
-    "PLUGIN_RESOURCES",
     "VENDORS",
     "Product",
     "Vendor",

@@ -34,11 +34,6 @@ CLIQUE_LABEL, COMPUTE_DOMAIN_DRIVER, COMPUTE_DOMAIN_LABEL = next(
     ("", "", ""),
 )
 
-# Extended resources of device plugins that count whole GPUs, to the node label with the product, or ''.
-PLUGIN_RESOURCES: Final[Mapping[str, str]] = MappingProxyType(
-    {name: label for vendor in VENDORS for name, label in vendor.plugin_resources.items()}
-)
-
 
 def _qualified(name: str, driver: str) -> str:
     return name if "/" in name else f"{driver}/{name}"

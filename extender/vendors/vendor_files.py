@@ -147,6 +147,11 @@ class Vendor(_Part):
         description="extended resources by which a device plugin counts whole GPUs, to the node label with the "
         "product; '' without such a label",
     )
+    cloud_products: Mapping[_Text, Mapping[_Text, _Text]] = Field(
+        {},
+        description="node label by which a cloud names the product, too, to its values, each with the driver's name of "
+        "that product",
+    )
     products: tuple[Product, ...] = ()
     boards: tuple[Board, ...] = ()
     unjoined: _Texts = Field(

@@ -247,6 +247,12 @@ def test_every_board_of_the_files_has_rings_and_a_product() -> None:
             assert 0 < best <= limits_of(name, next(iter(vendor.drivers))).link_gbps + 1e-9, name
 
 
+def test_each_product_that_a_cloud_names_is_known() -> None:
+    for vendor in VENDORS:
+        for products in vendor.cloud_products.values():
+            assert [name for name in products.values() if vendor.product(name) is None] == []
+
+
 def test_words_of_one_vendor_do_not_match_products_of_another() -> None:
     assert limits_of("A100", AMD) == limits_of("unknown", AMD)
     assert usual_graph("H200", 8, AMD) is None

@@ -509,13 +509,16 @@ def test_jobs_beside_an_anonymous_snapshot_have_its_names(tmp_path: Path) -> Non
 
 
 def test_that_gpus_are_shared_or_parts_stays() -> None:
-    strategy = "nvidia.com/gpu.sharing-strategy"
+    strategy, gke = "nvidia.com/gpu.sharing-strategy", "cloud.google.com/gke-"
+    of_gke = f"{gke}gpu-sharing-strategy", f"{gke}max-shared-clients-per-gpu", f"{gke}gpu-partition-size"
     given = [
         {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB-SHARED"},
         {"nvidia.com/gpu.product": f"{SECRET}-MIG-1g.10gb"},
         {"nvidia.com/gpu.replicas": "4", strategy: "time-slicing"},
         {"nvidia.com/gpu.replicas": SECRET, strategy: SECRET},
-        {"cloud.google.com/gke-accelerator": SECRET},
+        {f"{gke}accelerator": SECRET},
+        dict(zip(of_gke, ("time-sharing", "4", "1g.10gb"), strict=True)),
+        dict.fromkeys(of_gke, SECRET),
     ]
     nodes = {f"n{number}": {"machine": "hgx-h100-8", "labels": labels} for number, labels in enumerate(given)}
     found = [one["metadata"]["labels"] for one in anonymised(objects_of({"nodes": nodes})) if one["kind"] == "Node"]
@@ -523,6 +526,7 @@ def test_that_gpus_are_shared_or_parts_stays() -> None:
     assert kept[0] == given[0]
     assert kept[1]["nvidia.com/gpu.product"].endswith("-MIG-1g.10gb")
     assert kept[2] == given[2]
+    assert found[5].items() >= given[5].items()
     assert SECRET not in str(found)
 
 

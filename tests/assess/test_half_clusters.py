@@ -193,6 +193,30 @@ def test_the_pods_of_a_device_plugin_are_replayed_where_none_has_claims(tmp_path
     assert json.loads(out)["replay"]["jobs"] == 1
 
 
+def test_gangs_of_a_device_plugin_of_gke_keep_their_product(tmp_path: Path) -> None:
+    """Its L4s are in one rack, and free. The gang's H100s are in two."""
+    products = {"a": "nvidia-h100-mega-80gb", "b": "nvidia-h100-mega-80gb", "c": "nvidia-l4", "d": "nvidia-l4"}
+    racks = {"a": "1", "b": "2", "c": "3", "d": "3"}
+    nodes = {
+        name: {
+            "machine": "hgx-h100-8",
+            "labels": {"cloud.google.com/gke-accelerator": product, "topology.kubernetes.io/rack": racks[name]},
+            "plugin": {"nvidia.com/gpu": "8"},
+        }
+        for name, product in products.items()
+    }
+    pods = [{"name": f"p-{node}", "node": node, "plugin": {"nvidia.com/gpu": "8"}, "group": "g"} for node in "ab"]
+    path = snapshot_file(tmp_path, objects_of({"nodes": nodes, "pods": pods}))
+    code, out, err = berth(["assess", str(path), "--output", "json"])
+    assert code == 0, err
+    rows = json.loads(out)["replay"]["rows"]
+    assert {row["placement"]: (row["joined"], row["domains"]) for row in rows if row["placement"] != "today"} == {
+        "Berth": (1.0, 2.0),
+        "first fit": (1.0, 2.0),
+        "emptiest node": (1.0, 2.0),
+    }
+
+
 def two_nodes() -> list[Json]:
     """Two pods on a, one on b, each with two GPUs that a switch joins."""
     nodes = {"a": "hgx-h100-8", "b": "hgx-h100-8"}

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.usefixtures("replays_in_turn")
 Json = dict[str, Any]
 CONSTRAINED: list[Json] = yaml.safe_load((Path(__file__).parents[1] / "cases" / "job_constraints.yaml").read_text())
 LABEL = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+GKE = {"cloud.google.com/gke-accelerator": "nvidia-h100-mega-80gb"}
 
 
 def of_kind(objects: list[Json], kind: str) -> dict[str, Json]:
@@ -273,12 +274,17 @@ def test_resources_that_a_job_cannot_have_are_named(tmp_path: Path) -> None:
     assert jobs_of(tmp_path, objects)[1] == err
 
 
-def test_pods_of_a_device_plugin_become_jobs_for_any_fleet(tmp_path: Path) -> None:
-    """The label has dashes where the driver's name of the product has spaces."""
-    node = {"machine": "hgx-h100-8", "labels": LABEL, "plugin": {"nvidia.com/gpu": "8"}}
+@pytest.mark.parametrize(
+    ("labels", "product"), [(LABEL, LABEL["nvidia.com/gpu.product"]), (GKE, "NVIDIA H100 80GB HBM3")]
+)
+def test_pods_of_a_device_plugin_become_jobs_for_any_fleet(
+    labels: dict[str, str], product: str, tmp_path: Path
+) -> None:
+    """The label has dashes where the driver's name of the product has spaces. GKE has names of its own."""
+    node = {"machine": "hgx-h100-8", "labels": labels, "plugin": {"nvidia.com/gpu": "8"}}
     pods = [{"name": "p", "node": "a", "count": 4, "plugin": {"nvidia.com/gpu": "4"}}]
     lines, _ = jobs_of(tmp_path, objects_of({"nodes": {"a": node}, "pods": pods}))
-    assert [(line["gpus"], line["product"]) for line in lines] == [(4, LABEL["nvidia.com/gpu.product"])]
+    assert [(line["gpus"], line["product"]) for line in lines] == [(4, product)]
     assert replayed(tmp_path, "--nodes", "1xa100-pcie-8-bridged,1xhgx-h100-8")["started"] == 1
     assert replayed(tmp_path, "--nodes", "1xa100-pcie-8-bridged")["started"] == 0
 
@@ -331,11 +337,12 @@ def test_pods_of_other_device_plugins_are_replayed_if_a_label_has_their_product(
     )
 
 
+@pytest.mark.parametrize("labels", [LABEL, GKE], ids=["gpu-feature-discovery", "GKE"])
 def test_the_recipe_of_the_docs_replays_pods_of_a_device_plugin(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    labels: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As docs/replay.md prints it, for a cluster without any slice. Shared GPUs are left out, and told."""
-    node = {"machine": "hgx-h100-8", "labels": LABEL, "plugin": {"nvidia.com/gpu": "8"}}
+    node = {"machine": "hgx-h100-8", "labels": labels, "plugin": {"nvidia.com/gpu": "8"}}
     shared = {**node, "labels": {"nvidia.com/gpu.product": "Tesla-T4-SHARED"}}
     pods = [
         {"name": "p", "node": "a", "plugin": {"nvidia.com/gpu": "8"}},
@@ -363,6 +370,10 @@ def test_the_recipe_of_the_docs_replays_pods_of_a_device_plugin(
         {"nvidia.com/gpu.sharing-strategy": "mps"},
         {"nvidia.com/gpu.replicas": "8"},
         {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB-SHARED"},
+        {"cloud.google.com/gke-gpu-sharing-strategy": "time-sharing"},
+        {"cloud.google.com/gke-gpu-sharing-strategy": "mps"},
+        {"cloud.google.com/gke-max-shared-clients-per-gpu": "4"},
+        {"cloud.google.com/gke-gpu-partition-size": "1g.10gb"},
     ],
 )
 def test_gpus_that_a_device_plugin_shares_are_no_whole_gpus(labels: dict[str, str], tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_case(case: Json, tmp_path: Path) -> None:
     assert [text for text in case.get("says", ()) if text not in out] == []
     assert [text for text in case.get("says_not", ()) if text in out] == []
     _, out, _ = berth([*words, "--output", "commands"])
-    told = [one[key] for one in found for key in ("wanted", "other_schedulers") if one[key]]
+    told = [one[key] for one in found for key in ("wanted", "jobs", "other_schedulers") if one[key]]
     comments = ("# not known: ", "# each of these answers", *(f"# {text}" for text in told))
     lines = [line for line in out.splitlines() if not line.startswith(comments)]
     assert lines == [command for one in found for command in one["commands"]]
@@ -182,6 +182,20 @@ def test_a_way_that_the_proof_refutes_does_not_hide_a_dearer_one() -> None:
     assert ([one.restart for one in found.moves], found.is_proved) == (["pod default/four"], True), found.proof
 
 
+def test_pods_of_several_namespaces_end_together(tmp_path: Path) -> None:
+    """As in the proof: only the last command waits, if a node where pods end is not reserved."""
+    case = next(one for one in CASES if one["name"].startswith("a further restart gives a place to pods of one claim"))
+    objects = objects_of_case(case)
+    for obj in objects:
+        if obj["metadata"]["name"] == "r":
+            obj["metadata"]["namespace"] = "other"
+    path = str(snapshot_file(tmp_path, objects))
+    _, out, _ = berth(["defrag", *case["ask"], "--snapshot", path, "--output", "commands"])
+    deletes = [line for line in out.splitlines() if " delete pod " in line]
+    assert deletes == ["kubectl -n default delete pod p q --wait=false", "kubectl -n other delete pod r"]
+    assert out.index(" delete pod r") < out.index(" patch pod w") < out.index("--for=condition=PodScheduled")
+
+
 def test_pods_that_share_a_claim_go_together(tmp_path: Path) -> None:
     objects = objects_of_case({"nodes": {"a": "hgx-h100-8"}, "pods": [{"name": "p", "node": "a", "gpus": [0]}]})
     second = sharing(objects[-2], objects[-1], "q")
@@ -203,17 +217,20 @@ def test_a_pod_waits_for_the_nodes_that_it_may_use() -> None:
     assert [move.waits for move in found.moves] == ["matching devices are in use for request gpu"]
 
 
-def test_a_start_in_the_future_counts_as_now_and_is_told(tmp_path: Path) -> None:
-    """Else all other pods would have run for years, and the search would compare these."""
+@pytest.mark.parametrize(
+    ("start", "what"), [("2936-02-28T22:00:00Z", "is in the future"), ("yesterday", "cannot be read")]
+)
+def test_a_start_that_cannot_be_right_counts_as_now_and_is_told(start: str, what: str, tmp_path: Path) -> None:
+    """With one in the future as now, all other pods would have run for years, and the search would compare these."""
     objects = objects_of_case(CASES[0])
     for obj in objects:
         if obj["kind"] == "Pod" and obj["metadata"]["name"] == "large":
-            obj["status"]["startTime"] = "2936-02-28T22:00:00Z"
+            obj["status"]["startTime"] = obj["metadata"]["creationTimestamp"] = start
     words = ["defrag", "--gpus", "8", "--snapshot", str(snapshot_file(tmp_path, objects))]
     _, out, _ = berth([*words, "--output", "json"])
     found = json.loads(out)
     assert [(move["restart"], move["gpu_hours"]) for move in found["advice"][0]["moves"]] == [("pod default/large", 0)]
-    told = "the start of 1 pod is in the future, its GPU-hours count as 0: default/large"
+    told = f"the start of 1 pod {what}, its GPU-hours count as 0: default/large"
     assert told in found["not_known"]
     assert told in berth(words)[1]
 
@@ -387,6 +404,52 @@ def test_pods_of_a_device_plugin_are_no_question(tmp_path: Path) -> None:
     assert err == f"berth: pod default/new: {told}"
 
 
+VOLCANO = """
+apiVersion: batch.volcano.sh/v1alpha1
+kind: Job
+metadata: {name: tf}
+spec:
+  minAvailable: MINIMUM
+  schedulerName: volcano
+  tasks:
+  - {replicas: 1, name: ps, template: {spec: {containers: [{name: main}]}}}
+  - {replicas: 2, name: worker, template: {spec: SPEC}}
+"""
+
+
+def test_the_minimum_of_a_volcano_job_is_that_of_its_gang(tmp_path: Path) -> None:
+    """It is of the kind Job, too, but has tasks."""
+    template, pod = yaml.safe_load_all(MANIFEST.replace("CLASS", "gpu.nvidia.com"))
+    job = VOLCANO.replace("MINIMUM", "3").replace("SPEC", json.dumps(pod["spec"] | {"schedulerName": "volcano"}))
+    (tmp_path / "job.yaml").write_text(f"{json.dumps(template)}\n---\n{job}")
+    path = str(snapshot_file(tmp_path, objects_of_case(CASES[0])))
+    code, out, err = berth(["defrag", "-f", str(tmp_path / "job.yaml"), "--snapshot", path])
+    assert (code, err) == (0, "")
+    assert out.startswith("group default/tf: there is room after 2 restarts")
+    assert "volcano places group default/tf: it may choose other nodes than Berth" in out
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        (None, "as failed: Job default/young-owner may fail, look at backoffLimit"),
+        ({"backoffLimit": 0}, "as failed: Job default/young-owner (backoffLimit 0, 0 pods failed before) fails then"),
+        ({}, "and counts them as failed\n"),
+        ({"podFailurePolicy": {}}, "as failed: Job default/young-owner may fail, look at backoffLimit"),
+    ],
+)
+@pytest.mark.parametrize("output", ["table", "commands"])
+def test_what_a_restart_does_to_a_job_is_told(output: str, fields: Json | None, told: str, tmp_path: Path) -> None:
+    """Its controller gives up after so many failed pods. Files may have the Jobs; no command lists them."""
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"namespace": "default", "name": "young-owner"}}
+    objects = objects_of_case(CASES[0]) + ([{**job, "spec": fields, "status": {}}] if fields is not None else [])
+    path = str(snapshot_file(tmp_path, objects))
+    code, out, err = berth(["defrag", "--gpus", "8", "--snapshot", path, "--output", output])
+    assert (code, err) == (0, "")
+    assert "a Job creates deleted pods again some seconds later, when others may have their places" in out
+    assert told in out
+
+
 def test_more_seconds_are_named_only_if_the_time_was_over() -> None:
     world = DefragWorld(*random_world(1))
     found = advise_restarts(world.facts, world.wanted, world.movable, Policy(), Deadline(0.0, lambda: 0.0))
@@ -470,15 +533,18 @@ def test_a_gang_with_a_wrong_level_is_no_question(tmp_path: Path) -> None:
         (["--pods", "2"], "--pods: goes with --gpus"),
         (["--gpus", "8", "--in", "rack"], "--in: is for several pods: give --pods, too\n"),
         (["--gpus", "8", "--pods", "2", "--in", "nosuch.label"], "--in: no node has the label nosuch.label"),
+        (["pod", "plain"], "pod default/plain: asks for no devices"),
+        (["--gpus", "0"], "Invalid value for '--gpus': must be at least 1 (is '0')"),
         (["--gpus", "33"], "Invalid value for '--gpus': must be at most 32 (is '33')"),
-        (["--gpus", "8", "--class", "none"], "device class none does not exist"),
+        (["--gpus", "8", "--class", "none"], "--class: device class none does not exist"),
         (["--gpus", "8", "--selector", "device.("], "--selector: "),
         (["-f", "FILE"], "device class none does not exist"),
         (["--snapshot", "missing.json"], "missing.json"),
     ],
 )
 def test_a_question_that_is_none(words: list[str], message: str, tmp_path: Path) -> None:
-    path, manifest = snapshot_file(tmp_path, objects_of_case(CASES[0])), tmp_path / "pod.yaml"
+    objects = objects_of_case({**CASES[0], "pods": [*CASES[0]["pods"], {"name": "plain"}]})
+    path, manifest = snapshot_file(tmp_path, objects), tmp_path / "pod.yaml"
     manifest.write_text(MANIFEST.replace("CLASS", "none"))
     given = [str(manifest) if word == "FILE" else word for word in words]
     code, out, err = berth(["defrag", *given, "--snapshot", str(path)])
@@ -492,6 +558,7 @@ def test_a_question_that_is_none(words: list[str], message: str, tmp_path: Path)
     [
         ("guard", ("spec", "selector"), 5, "PodDisruptionBudget guard: spec.selector: must be an object, is 5"),
         ("guard", ("status", "disruptionsAllowed"), "x", "status.disruptionsAllowed: must be an integer, is 'x'"),
+        ("bare", ("spec", "priority"), "high", "Pod bare: spec.priority: must be an integer, is 'high'"),
         ("bare", ("spec", "containers"), [{"resources": {"requests": {"cpu": "many"}}}], "Pod bare: cpu: "),
     ],
 )

@@ -241,6 +241,7 @@ SUBJECTS = {
     "extender.scheduling.shortlist": "the nodes for filter and prioritize, after the ranking",
     "extender.scheduling.subgroup_tree": "only gangs have sub-groups",
     "extender.vendors.level_labels": "labels of nodes that clouds set, not of devices",
+    "extender.vendors.plugin_labels": "the GPUs of device plugins, which no DRA driver describes",
 }
 # And packages within packages.
 ROOMS = {module(path) for path in FILES if path.name == "__init__.py"} | SUBJECTS.keys()

@@ -402,6 +402,20 @@ def test_a_snapshot_keeps_what_runs() -> None:
     assert found.started_jobs["two"].pods[0].devices == tuple(f"gpu.nvidia.com/n/gpu-{i}" for i in (2, 3))
 
 
+@pytest.mark.parametrize("rule", ["berth", "first fit"])
+def test_gpus_of_a_cordoned_node_are_not_allocated_and_not_to_blame(rule: Rule) -> None:
+    machines = [MachineNode(name, carried_machines()["t4-4"], {}) for name in "xy"]
+    objects = [one for machine in machines for one in machine_objects(machine)]
+    next(one for one in objects if one["kind"] == "Node")["spec"] = {"unschedulable": True}
+    jobs = [Job("runs", 0, 600, gpus=2), Job("large", 1, gpus=8), Job("cores", 1, gpus=1, cpu=500_000)]
+    found = run_replay(fleet_of([], objects), jobs, placer_of(rule))
+    assert found.samples[1].allocated == 2
+    assert found.never == {
+        "large": "too few devices match request gpu",
+        "cores": "Insufficient cpu, memory or pods",
+    }
+
+
 def test_gpus_and_nics_of_a_job_may_be_of_any_vendor() -> None:
     """A snapshot of another vendor's cluster, whose classes have other names. Parts of GPUs are no GPUs."""
     nic = {"name": "nic-0", "attributes": {"resource.kubernetes.io/pcieRoot": {"string": "pci0000:00"}}}

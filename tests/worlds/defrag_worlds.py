@@ -280,13 +280,19 @@ def _described(described: Json) -> list[Json]:
     name, node, gpus = described.pop("name"), described.pop("node", ""), described.pop("gpus", ())
     started = f"2026-02-{28 - hours // 24:02}T{23 - hours % 24:02}:00:00Z"
     notes = described.pop("notes", {})
+    second, selects = described.pop("second", 0), described.pop("selects", {})
     phase, terminates = described.pop("phase", ""), described.pop("terminates", False)
     pod, claim = running(name, node, gpus, started=started, **described)
     pod["metadata"].setdefault("annotations", {}).update(notes)
     pod["status"] |= {"phase": phase} if phase else {}
     pod["metadata"] |= {"deletionTimestamp": "2026-02-28T23:00:00Z"} if terminates else {}
     pod["spec"]["containers"][0]["resources"]["requests"] = {"cpu": cpu}
+    pod["spec"]["nodeSelector"] = selects
     if not claim["spec"]["devices"]["requests"][0]["exactly"]["count"]:
         del pod["spec"]["resourceClaims"]
         return [pod]
+    if second:  # GPUs of another claim
+        more = pod_objects(f"{name}-more", second)
+        pod["spec"]["resourceClaims"].append({"name": "more", "resourceClaimName": f"{name}-more"})
+        return [pod, claim, list(more)[1]]
     return [pod, *(sharing(pod, claim, other) for other in others), claim]

@@ -135,7 +135,7 @@ function adviceParts({ advice: [advice], not_known: notes }) {
   const stays = Object.entries(advice.stays).map(([why, pods]) =>
     `never restarted, because ${why}: ${counted(pods.length, pods[0].startsWith("claim ") ? "claim" : "pod")}`);
   const unknown = notes.map((note) => `not known: ${note}`);
-  const others = advice.other_schedulers ? [advice.other_schedulers] : [];
+  const others = [advice.jobs, advice.other_schedulers].filter(Boolean);
   return [...parts, ...[...others, ...stays, ...unknown].map((line) => quiet(line))];
 }
 
