@@ -141,7 +141,8 @@ _PARTS = re.compile(  # resources of device plugins
 _OF_KUBERNETES = ("cpu", "memory", "pods", "ephemeral-storage")
 PLUGIN_DOMAINS = frozenset({*(name.partition("/")[0] for name in PLUGIN_RESOURCES), "rdma", "vpc.amazonaws.com"})
 _BESIDE_GPUS = re.compile(  # resources of the usual device plugins for networks and other accelerators
-    r"vpc\.amazonaws\.com/(efa|pod-eni|PrivateIPv4Address)|rdma/(ib|hca|hca_shared_devices_[a-z]|rdma_shared_device_[a-z])"
+    r"vpc\.amazonaws\.com/(efa|pod-eni|PrivateIPv4Address)"
+    r"|rdma/(ib|hca|hca_shared_devices_[a-z]|rdma_shared_device_[a-z])"
     r"|networking\.gke\.io\.networks/rdma-[0-9](\.IP)?|aws\.amazon\.com/neuron(core|device)?|google\.com/tpu"
 )
 _IS_BEFORE = re.compile(r"[.\['\"]+(\w+)['\"\]]*\s*(?:[!=]=|in\s*\[[^\]]*)\s*-?$")
