@@ -132,7 +132,7 @@ def anonymous_levels(levels: Sequence[str]) -> list[str]:
 
 
 def _selected_labels(objects: Iterable[Json]) -> tuple[set[str], dict[str, set[str]]]:
-    """(labels by which pods and groups select nodes, the values of those that are compared as numbers).
+    """(labels by which pods, groups and claims select nodes, the values of those that are compared as numbers).
 
     Malformed objects select none.
     """
@@ -141,8 +141,10 @@ def _selected_labels(objects: Iterable[Json]) -> tuple[set[str], dict[str, set[s
         with suppress(AttributeError, KeyError, TypeError):
             spec = _of(obj, "spec")
             found |= {one["key"] for one in _of(spec, "schedulingConstraints").get("topology") or ()}
-            if obj.get("kind") == "Pod":
-                terms = _of(spec, "affinity", "nodeAffinity", _REQUIRED).get("nodeSelectorTerms") or ()
+            if (kind := obj.get("kind")) in ("Pod", "ResourceClaim"):
+                affinity = _of(spec, "affinity", "nodeAffinity", _REQUIRED)
+                selector = affinity if kind == "Pod" else _of(obj, "status", "allocation", "nodeSelector")
+                terms = selector.get("nodeSelectorTerms") or ()
                 conditions = [one for term in terms for one in term.get("matchExpressions") or ()]
                 found |= {*_of(spec, "nodeSelector"), *(one["key"] for one in conditions)}
                 for one in conditions:
@@ -638,7 +640,10 @@ _RESULT = {
 _CLAIM = {
     "metadata": _metadata(_of_namespace("claim"), annotations=_Names.marks, ownerReferences=_Names.owners_of_claim),
     "spec": {"devices": {"requests": [_REQUEST], "constraints": [_CONSTRAINT]}},
-    "status": {"allocation": {"devices": {"results": [_RESULT]}}, "reservedFor": [_Names.consumer]},
+    "status": {
+        "allocation": {"devices": {"results": [_RESULT]}, "nodeSelector": {"nodeSelectorTerms": [_TERM]}},
+        "reservedFor": [_Names.consumer],
+    },
 }
 _POD_GROUP = {
     "metadata": _metadata(_GROUP),

@@ -18,7 +18,7 @@ from extender.assess import anonymised
 from extender.cli.snapshot_command import dump_of
 from extender.gangs.gang import gang_minimum
 from extender.scheduling import may_run
-from tests.worlds.assessed_clusters import CASES, GPU_CLASS, assessed, objects_of, snapshot_file
+from tests.worlds.assessed_clusters import CASES, GPU_CLASS, assessed, changed, objects_of, snapshot_file
 from tests.worlds.commands import berth
 from tests.worlds.group_trees import composite, pod_group
 from tests.worlds.running_berth import pod
@@ -572,3 +572,19 @@ def test_a_part_of_a_product_in_small_letters_stays_in_expressions() -> None:
     (found,) = (one["spec"] for one in anonymised(objects) if one["kind"] == "DeviceClass")
     expression = found["selectors"][0]["cel"]["expression"]
     assert ("('h100')" in expression, "acme" in expression) == (True, False)
+
+
+def test_a_claim_that_is_allocated_keeps_its_nodes(tmp_path: Path) -> None:
+    """A second pod that waits for it can go to these alone."""
+    nodes = {name: {"machine": "t4-4", "labels": {f"{SECRET}/pool": name}} for name in "ab"}
+    objects = objects_of({"nodes": nodes, "pods": [{"name": "p", "node": "a", "gpus": [0]}, {"name": "w", "count": 1}]})
+    changed(objects, "Pod", "w", "spec.resourceClaims.0.resourceClaimName", "p")
+    fields = [{"key": "metadata.name", "operator": "In", "values": ["a"]}]
+    labels = [{"key": f"{SECRET}/pool", "operator": "In", "values": ["a"]}]
+    for term in ({"matchFields": fields}, {"matchExpressions": labels}):
+        changed(objects, "ResourceClaim", "p", "status.allocation.nodeSelector", {"nodeSelectorTerms": [term]})
+        numbered = list(anonymised(objects))
+        assert SECRET not in json.dumps(numbered)
+        for one in (objects, numbered):
+            (row,) = assessed(snapshot_file(tmp_path, one))["waiting"]
+            assert "fits on 1 of 2 nodes" in row["reason"]

@@ -396,7 +396,10 @@ def test_a_gpu_of_which_a_pod_has_a_partition_is_in_use(tmp_path: Path) -> None:
     gpus = next(one for one in objects if one["kind"] == "ResourceSlice" and one["spec"]["driver"] == "gpu.nvidia.com")
     whole = gpus["spec"]["devices"][0]
     uuid = whole["attributes"]["uuid"]
-    part = {"name": "gpu-0-mig", "attributes": {**whole["attributes"], "type": {"string": "mig"}, "parentUUID": uuid}}
+    part: Json = {
+        "name": "gpu-0-mig",
+        "attributes": {**whole["attributes"], "type": {"string": "mig"}, "parentUUID": uuid},
+    }
     part["attributes"]["uuid"] = {"string": "MIG-0"}
     for one, slices in ((whole, "7"), (part, "1")):
         one["consumesCounters"] = [{"counterSet": "c", "counters": {"slices": {"value": slices}}}]
