@@ -19,7 +19,7 @@ CLIQUE, RACK = "nvidia.com/gpu.clique", "topology.kubernetes.io/rack"
 GKE_LINE = f"group_levels: [{SUBBLOCK}, {BLOCK}]"
 
 
-def cluster(**labels: Json) -> Path | Any:
+def cluster(**labels: Json) -> list[Json]:
     """Nodes with these labels, and a gang on the first two of them."""
     nodes = {name: {"machine": "hgx-h100-8", "labels": own} for name, own in labels.items()}
     gang = [{"name": f"g{i}", "node": node, "gpus": list(range(8)), "group": "g"} for i, node in enumerate("ab")]
@@ -29,8 +29,7 @@ def cluster(**labels: Json) -> Path | Any:
 def spread_over(near: str, far: str) -> list[Json]:
     """A gang on two domains of the nearer level, of which the second has room for all of it."""
     places = {"a": ("x1", "y1"), "b": ("x2", "y1"), "c": ("x2", "y1")}
-    found: list[Json] = cluster(**{name: {near: x, far: y} for name, (x, y) in places.items()})
-    return found
+    return cluster(**{name: {near: x, far: y} for name, (x, y) in places.items()})
 
 
 def test_on_gke_berth_places_a_gang_better_and_the_first_screen_has_the_line_for_the_policy(tmp_path: Path) -> None:
