@@ -230,7 +230,8 @@ def _unknown(found: Assessment, reading: ClusterReading, snapshot: Snapshot) -> 
     if found.replay.rows:
         yield (
             "The replay creates the running pods in the order of their age, none of which ends, each with the "
-            "product that it has now, on nodes that its node selector, node affinity and tolerations admit. It asks "
+            "product that it has now (with firstAvailable it may get another one), on nodes that its node selector, "
+            "node affinity and tolerations admit. It asks "
             "for links (berth.dev/topology: preferred) for several GPUs."
         )
     if found.replay.rows and found.replay.of_plugin:

@@ -405,7 +405,7 @@ class Offers:
         return self._cluster.left.get(name, NO_LIMIT).has(self._amounts) and self._matches(name)
 
     def allows(self, name: str) -> bool:
-        """Whether the pod may use a node that is not barred, whatever is left there."""
+        """Whether the constraints of the pod admit a node. Neither what is left there nor `_barred` counts."""
         return name in self._runnable and self._matches(name)
 
     def _matches(self, name: str) -> bool:

@@ -84,7 +84,7 @@ def remedies(usable: Mapping[str, Obstacles]) -> tuple[str, ...]:
 
 
 def _ways(usable: Mapping[str, Obstacles]) -> list[tuple[Obstacles, list[str]]]:
-    """Nodes by their obstacles. A selector counts most: whoever wrote it wants other nodes. So does a cordon."""
+    """Nodes by their obstacles: first those without a selector, then those without a cordon, then the fewest taints."""
     found: dict[Obstacles, list[str]] = {}
     for name in sorted(usable):
         found.setdefault(usable[name], []).append(name)

@@ -283,7 +283,7 @@ def test_links_that_no_agent_can_read_are_not_promised(tmp_path: Path) -> None:
     assert "Berth's agent cannot read it for this driver" in told
 
 
-HALF_KNOWN: Json = {  # a switch joins all GPUs of one node; of the other one nobody has read the links
+HALF_KNOWN: Json = {  # a switch joins the GPUs of one node; no agent has read the links of the other one
     "nodes": {"h": "hgx-h100-8", "v": "dgx1-v100"},
     "pods": [{"name": name, "node": name, "gpus": [0, 1]} for name in "hv"],
 }
@@ -390,7 +390,7 @@ BLOCKS: Json = {
 
 
 def test_a_gpu_of_which_a_pod_has_a_partition_is_in_use(tmp_path: Path) -> None:
-    """The driver offers it as a whole, too, and nobody can have it whole."""
+    """The driver offers the whole GPU, too. No claim can get it while another one has a partition."""
     objects = objects_of({"nodes": {"a": "hgx-h100-8"}, "pods": [{"name": "p", "node": "a", "gpus": [0]}]})
     changed(objects, "ResourceClaim", "p", f"{RESULT}.device", "gpu-0-mig")
     gpus = next(one for one in objects if one["kind"] == "ResourceSlice" and one["spec"]["driver"] == "gpu.nvidia.com")

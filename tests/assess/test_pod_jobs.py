@@ -416,7 +416,7 @@ def test_a_pod_that_shares_its_claim_is_no_job_and_is_told(tmp_path: Path) -> No
 
 
 def test_a_pod_that_a_replay_would_refuse_is_no_job_and_is_told(tmp_path: Path) -> None:
-    """One pod that waits for a class that nobody made was a line for which berth replay refused the whole file."""
+    """A pod waits for a class that does not exist. berth replay refused the whole file because of its line."""
     pods = [{"name": "p", "node": "a", "gpus": [0]}, *({"name": f"w{i}", "count": 1} for i in range(2))]
     objects = objects_of({"nodes": {"a": "hgx-h100-8"}, "pods": pods})
     for name in ("w0", "w1"):

@@ -230,7 +230,7 @@ SUBJECTS = {
     "extender.allocation.nodes.locality": "topology alone compares where devices are",
     "extender.assess.texts": "the command prints in the words of the page",
     "extender.assess.wanted_pods": "the command reads what defrag is asked for",
-    "extender.explain.excluded_nodes": "what keeps a pod from nodes, whoever chooses its devices",
+    "extender.explain.excluded_nodes": "what keeps a pod from nodes, with claims or a device plugin",
     "extender.explain.fleet_rows": "the rows and figures of the fleet, not of one question",
     "extender.explain.scenario": "what-if changes of a snapshot, before any question",
     "extender.replay.emptied_nodes": "nodes whose GPUs a device plugin offers",
