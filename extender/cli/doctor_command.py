@@ -30,7 +30,7 @@ from extender.cli.options import Context, Kubeconfig, Output
 from extender.cli.output import Screen, say, say_json
 from extender.cli.snapshot_command import dump_of, list_items, take_objects
 from extender.cluster import ApiClient, ClusterError, Credentials, Forbidden, NotFound, NotServed, load_credentials
-from extender.explain import Finding, check_consistency
+from extender.console import Finding, check_consistency
 from extender.files import name_of, read_file
 from extender.policy import Policy, PolicyError, load_policy
 from extender.topology.agent_slices import DRIVER

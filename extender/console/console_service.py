@@ -99,7 +99,7 @@ class Console:
         self.auditor = Auditor(self.cache, client, writer)
         self.set_comparer = SetComparer(self.cache, evaluator, self.history, self.refreshed, clock)
         self.decision_reader = DecisionReader(
-            self.cache, self.history, writer.read_pod, self.refreshed, self.set_comparer.bound, bound=self.jobs.bound
+            self.cache, self.history, self.jobs, self.set_comparer, writer.read_pod, self.refreshed
         )
         self.cache.listeners.append(self.jobs)
         self.cache.listeners.append(self.decision_reader)
