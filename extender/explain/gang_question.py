@@ -159,18 +159,11 @@ class GangQuestion:
             found = self.usable_by_size[size] = self.constraints.of(pods, nodes, version, self.context.deadline)
         return found
 
-    def without(self, uses: Sequence[DeviceUse]) -> GangQuestion | None:
-        """The question as if the pods of these uses had ended, also for members that share their claims.
-
-        None if a member has no requirements then.
-        """
-        if not uses:
+    def without(self, claims: Sequence[Claim]) -> GangQuestion | None:
+        """The question as if these claims had no devices; None if a member has no requirements then."""
+        if not claims:
             return self
-        ended = Scenario(
-            released=tuple(result for use in uses if not use.claims for result in use.results),
-            deallocated=tuple(claim for use in uses for claim in use.claims),
-        )
-        snapshot = apply_scenario(self.snapshot, (), ended)
+        snapshot = apply_scenario(self.snapshot, (), Scenario(deallocated=tuple(claims)))
         members = gang_members(self.gang, snapshot, self.policy)
         if isinstance(members, UnreadyMember):
             return None

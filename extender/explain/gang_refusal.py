@@ -81,7 +81,7 @@ def gang_refusal(found: GangExplanation, question: GangQuestion, shortage: GangS
     near = GangNearMisses(shortage)
     near.try_own_changes(question)
     pins = uses_of_shared_claims(question)
-    loose = question.without(pins) or question
+    loose = question.without([claim for pin in pins for claim in pin.claims]) or question
     unknown = _if_joined_now(loose, question.gang.missing)
     empty = _empty(loose, unknown)
     if empty.mistake:
@@ -90,8 +90,7 @@ def gang_refusal(found: GangExplanation, question: GangQuestion, shortage: GangS
     if empty.fleet is not None:
         question = replace(question, usable=empty.fleet.usable)
     if empty.shortage is None:
-        near.try_ends(question)
-        near.try_pins(question, pins)
+        near.try_ends(question, pins)
     is_never = empty.shortage is not None and not empty.passes
     misses, parts = near.cheapest(), _rooms_of_subgroups(empty.fleet.question if empty.fleet and is_never else loose)
     sentence = "; ".join(_parts(loose, shortage, misses, empty, parts, unknown))
