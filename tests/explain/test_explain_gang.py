@@ -423,15 +423,6 @@ def test_a_part_of_the_members_that_share_a_claim_has_room(
     assert found.sentence.startswith(f"group default/job {sentence}")
 
 
-def test_small_members_fit_in_place_of_a_large_one() -> None:
-    world = GangWorld()
-    _node(world, "a1")
-    _devices(world, "a1", 4)
-    members(world, 3, gpus=2)
-    world.add_claim(claim("p1", 4))
-    assert (explained(world).room, explained(world).domain) == (2, "a1")
-
-
 def test_two_groups_of_one_name() -> None:
     world = GangWorld()
     members(world, 2)
