@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.allocation.nodes import NodeState, inventory
 from extender.allocation.what_if import hypothetical_snapshot
 from extender.api.pods import Pod
 from extender.api.reasons import Code, Reason
-from extender.base.berth_errors import InvalidClaim
-from extender.base.bits import members
 from extender.base.deadline import DeadlineExceeded
 from extender.base.text_limits import counted
 from extender.explain.excluded_nodes import counted_obstacles, excluded_nodes
@@ -30,7 +27,6 @@ from extender.explain.gang_question import (
     where,
     widest_domains,
 )
-from extender.explain.near_misses import options_of
 from extender.explain.subgroup_rooms import ExplainedSubGroup, lacking_subgroups, rooms_of_subgroups
 from extender.gangs.empty_domains import EmptyNodes, own_devices
 from extender.gangs.gang import own_claims
@@ -47,7 +43,7 @@ from extender.gangs.gang_problem import (
 )
 from extender.gangs.gang_units import equal_units
 from extender.gangs.node_rooms import NodeRooms
-from extender.scheduling import EvaluationContext, NodeRanking, PodRequirements, Unschedulable, UsableNodes
+from extender.scheduling import EvaluationContext, NodeRanking, Unschedulable, UsableNodes
 from extender.topology.link_knowledge import NOT_KNOWN, as_if_joined, needs_links, unknown_links, unread
 
 _MAX_HOLDERS = 12  # in one explanation
@@ -236,8 +232,7 @@ def _parts(
         yield f"group {key} fits nowhere: {reason}"
     elif never is not None and not empty.passes:
         place = "where it runs" if reason.code is Code.GANG_DOMAIN_FULL else "in this fleet"
-        room = _room(never, fleet.question if fleet is not None else None)
-        yield f"group {key} does not fit {place}: even if all other pods ended, {room}"
+        yield f"group {key} does not fit {place}: even if all other pods ended, {_room(never)}"
     elif unknown:
         members = counted(shortage.members, "pod")
         yield f"group {key} {NOT_KNOWN}: no domain is known to have room for {members} together"
@@ -251,17 +246,14 @@ def _parts(
         most = "the most room is now" if shortage.most else "the most room that was found is now"
         yield f"{most} {where(shortage.level, shortage.domain)}, for {shortage.room}"
     elif not shortage.room and _if_joined_now(question, 1):
-        yield "now no node is known to have room even for one of them"
-    elif not shortage.room and (never is not None or not shortage.gave_up):
-        if not _has_room_outside(question):
-            yield "now no node has room even for one of them"
-        elif not lacks_domain:
-            yield "now no node of its domain has room even for one of them"
+        yield "now no node that it may use is known to have room even for one of them"
+    elif not shortage.room and not lacks_domain and (never is not None or not shortage.gave_up):
+        yield "now no node that it may use has room even for one of them"
     yield from empty.causes
     if unknown:
         yield f"{unknown_links(unknown)}: it may fit there"
     if empty.untainted is not None:
-        yield f"even without taints and other pods, {_room(empty.untainted, None)}"
+        yield f"even without taints and other pods, {_room(empty.untainted)}"
     if fleet is not None and not lacks_domain:
         yield from _without_label(question, fleet)
     if misses:
@@ -278,22 +270,10 @@ def _rooms_of_subgroups(question: GangQuestion) -> tuple[ExplainedSubGroup, ...]
         return ()
 
 
-def _has_room_outside(question: GangQuestion) -> bool:
-    """Whether a node that is in no domain of the gang has room for a member. False after the deadline."""
-    problem = question.problem(question.gang.missing)
-    anywhere = replace(problem, topology="none", topology_label="", subgroups=(), placed={})
-    try:
-        found = question.plan(anywhere) if anywhere != problem else None
-    except DeadlineExceeded:
-        return False
-    return isinstance(found, GangPlan) or (found is not None and found.room > 0)
-
-
-def _room(shortage: GangShortage, empty: GangQuestion | None) -> str:
-    """The room with all other pods gone. `empty` asks there; None if other changes were made, too."""
+def _room(shortage: GangShortage) -> str:
+    """The room with all other pods gone."""
     if not shortage.room:
-        node = "node of its domain" if empty is not None and _has_room_outside(empty) else "node"
-        return f"no {node} would have room for one of its pods"
+        return "no node that it may use would have room for one of its pods"
     place = where(shortage.level, shortage.domain)
     most = "the most room" if shortage.most else "the most room that was found"
     return f"{most} would be {place}, for {shortage.room} of {counted(shortage.members, 'pod')}"
@@ -390,12 +370,7 @@ class EmptiedFleet:
     @property
     def has_taints(self) -> bool:
         """Whether a device has a taint."""
-        found = (node_info.inventory for node_info in self._node_infos.values())
-        return any(
-            one.devices[bit].device.taints
-            for one in found
-            for bit in members((1 << len(one.devices)) - 1 & ~one.simple)
-        )
+        return any(one.device.taints for info in self._node_infos.values() for one in info.inventory.devices)
 
     def plan_without_taints(self, problem: GangProblem, on: Snapshot | None = None) -> GangPlan | GangShortage:
         """Plan on the empty nodes, or on a snapshot, as if no device had a taint. Raises DeadlineExceeded."""
@@ -448,42 +423,7 @@ class EmptiedFleet:
         }
 
     def updating(self) -> int:
-        """The number of nodes that may get more devices for a member, because a pool there is being updated.
-
-        A pool counts if its driver has devices of a class that a member asks for, or if no device of the driver is
-        known. Raises DeadlineExceeded.
-        """
+        """The number of nodes for the members of which a pool is being updated: they may get more devices."""
         allowed = set[str]().union(*map(self._allowed, self._problem.members))
-        updated = {
-            name: {pool.key.driver for pool in self._node_infos[name].inventory.pools if pool.incomplete}
-            for name in allowed
-        }
-        if not any(updated.values()):
-            return 0
-        known, wanted = set[str](), set[str]()
-        kinds = {member.requirements.key: member.requirements for member in self._problem.members}.values()
-        for node_info in map(_with_known_slices, self._node_infos.values()):
-            self.question.context.deadline.check()
-            known |= {one.id.driver for one in node_info.inventory.devices}
-            wanted |= set(self._drivers(node_info, kinds))
-        return sum(bool(drivers & wanted or drivers - known) for drivers in updated.values())
-
-    def _drivers(self, node_info: NodeInfo, kinds: Iterable[PodRequirements]) -> Iterator[str]:
-        """The drivers of the node's devices that are of a class which the pods ask for."""
-        for requirements in kinds:
-            problem = self.question.context.problem(node_info, requirements.for_node(node_info.node))
-            for _, name, option in options_of(problem):
-                try:
-                    match = problem.select(name, replace(option, selectors=())).match
-                except InvalidClaim:
-                    continue
-                yield from (node_info.inventory.devices[bit].id.driver for bit in members(match))
-
-
-def _with_known_slices(node_info: NodeInfo) -> NodeInfo:
-    """The node as if the known slices of its pools were all."""
-    pools = node_info.inventory.pools
-    if not any(pool.incomplete for pool in pools):
-        return node_info
-    known = (replace(one, incomplete=False, slices=one.origin, placed=[]) if one.incomplete else one for one in pools)
-    return replace(node_info, inventory=inventory(node_info.node, tuple(known)), state=NodeState())
+        pools = (self._node_infos[name].inventory.pools for name in allowed)
+        return sum(any(pool.incomplete for pool in some) for some in pools)
