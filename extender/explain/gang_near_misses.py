@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from heapq import nsmallest
 from itertools import chain
@@ -178,12 +179,32 @@ class _Releases:
         names = sorted(uses, key=lambda name: (stopped_pods(uses[name]), _devices_of(uses[name]), natural(name)))
         if len(names) > _MAX_NODES:
             self.cut_short = _LIMITS
-        ended = self._first_few(domain, {name: uses[name] for name in names[:_MAX_NODES]})
-        found = self._plan(ended) if ended else None
-        if not isinstance(found, GangPlan):
+        near, ordered = self._around(domain, names[:_MAX_NODES]), self._in_order(uses, names[:_MAX_NODES])
+        plan = self._plan(ordered, near) if ordered else None
+        if not isinstance(plan, GangPlan):
+            self._gave_up |= plan is not None and plan.gave_up
+            self.cut_short = _LIMITS if plan is not None and len(near) < len(domain.nodes) else self.cut_short
             return None
-        found, needed, is_least = self._without_unneeded(domain, found, ended)
-        return _ends(self._question, needed, found, "" if is_least else _MAYBE_FEWER)
+
+        def fits(count: int) -> bool:
+            nonlocal plan
+            found = self._plan(ordered[:count], near)
+            plan = found if isinstance(found, GangPlan) else plan
+            return found is plan
+
+        ended = ordered[: bisect_left(range(len(ordered)), True, 1, key=fits)]
+        plan, needed, is_least = self._without_unneeded(plan, ended, near)
+        with suppress(DeadlineExceeded):
+            found = self._plan(needed)  # with all nodes, the domain may be another one
+            plan = found if isinstance(found, GangPlan) else plan
+        return _ends(self._question, needed, plan, "" if is_least else _MAYBE_FEWER)
+
+    def _in_order(self, uses: Uses, names: Iterable[str]) -> list[DeviceUse]:
+        """The uses on these nodes whose end is tried, those first that keep the gang from every domain."""
+        others = [use for name in names for use in uses[name]]
+        known = {claim.uid for use in others for claim in use.claims}
+        pins = [pin for pin in self._pins if any(claim.uid not in known for claim in pin.claims)]
+        return [*pins, *sorted(others, key=lambda use: (use.stopped, -use.holder.devices))]
 
     def _plan(self, ended: Sequence[DeviceUse], names: Collection[str] | None = None) -> GangPlan | GangShortage:
         """Plan without these uses: on the nodes with these names, or on all."""
@@ -202,29 +223,8 @@ class _Releases:
         changed = apply_scenario(snapshot, (), Scenario(released=released))
         return plan_gang(problem, changed, self._question.context)
 
-    def _first_few(self, domain: Domain, uses: Uses) -> Sequence[DeviceUse]:
-        """The first few uses without which there is a plan; none if there is no plan without all of them.
-
-        Those come first that keep the gang from every domain.
-        """
-        names = self._around(domain, uses)
-        others = list(chain.from_iterable(uses.values()))
-        known = {claim.uid for use in others for claim in use.claims}
-        pins = [pin for pin in self._pins if any(claim.uid not in known for claim in pin.claims)]
-        ordered = [*pins, *sorted(others, key=lambda use: (use.stopped, -use.holder.devices))]
-        found = self._plan(ordered, names)
-        if isinstance(found, GangShortage):
-            self._gave_up |= found.gave_up
-            self.cut_short = self.cut_short if names is None else _LIMITS
-            return ()
-
-        def fits(count: int) -> bool:
-            return isinstance(self._plan(ordered[:count], names), GangPlan)
-
-        return ordered[: bisect_left(range(len(ordered)), True, 1, key=fits)]
-
     def _without_unneeded(
-        self, domain: Domain, plan: GangPlan, ended: Sequence[DeviceUse]
+        self, plan: GangPlan, ended: Sequence[DeviceUse], near: Collection[str]
     ) -> tuple[GangPlan, Sequence[DeviceUse], bool]:
         """The plan, and the uses that it needs the end of: without any of them, there is no plan.
 
@@ -233,7 +233,6 @@ class _Releases:
         needed, is_least = list(ended), True
         dearest_first = sorted(ended, key=lambda use: (-use.stopped, -use.holder.devices))
         try:
-            names = self._around(domain, {*(use.holder.node for use in ended), *plan.nodes})
             for dropped in (self._untouched(plan, ended), *([use] for use in dearest_first)):
                 left = [use for use in needed if not any(use is other for other in dropped)]
                 if not left or len(left) == len(needed):
@@ -241,25 +240,21 @@ class _Releases:
                 if len(dropped) == 1 and len(needed) > _MAX_LEFT_OUT:
                     is_least = False
                     break
-                found = self._plan(left, names)
+                found = self._plan(left, near)
                 if isinstance(found, GangPlan):
                     plan, needed = found, left
                 else:
                     is_least &= not found.gave_up
-            if len(needed) < len(ended) and names is not None:  # the domain may be another one
-                found = self._plan(needed)
-                plan = found if isinstance(found, GangPlan) else plan
         except DeadlineExceeded:
             is_least = False
         return plan, needed, is_least
 
-    def _around(self, domain: Domain, names: Collection[str]) -> Collection[str] | None:
-        """These nodes, and those others of the domain with the most free devices; None: all nodes, as they are few."""
+    def _around(self, domain: Domain, names: Sequence[str]) -> Collection[str]:
+        """These nodes, those where members run, and the others of the domain with the most free devices."""
         node_infos = self._question.snapshot.node_infos
-        if len(node_infos) <= 2 * _MAX_NODES:
-            return None
-        free = {name: free_devices(node_infos[name]) for name in domain.nodes if name not in names}
-        return [*sorted(names), *nsmallest(_MAX_NODES, free, key=lambda name: (-free[name], natural(name)))]
+        known = {*names, *(name for name in self._question.gang.placed if name in node_infos)}
+        free = {name: free_devices(node_infos[name]) for name in domain.nodes if name not in known}
+        return [*sorted(known), *nsmallest(_MAX_NODES, free, key=lambda name: (-free[name], natural(name)))]
 
     def _untouched(self, plan: GangPlan, uses: Sequence[DeviceUse]) -> Sequence[DeviceUse]:
         """The uses of devices that the plan does not take. Some may keep it from others, such as by counters."""
