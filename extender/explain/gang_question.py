@@ -17,7 +17,6 @@ from extender.api.resource_slices import PoolKey
 from extender.base.deadline import DeadlineExceeded
 from extender.explain.near_misses import devices_for
 from extender.explain.scenario import Scenario, apply_scenario
-from extender.explain.subgroup_rooms import ExplainedSubGroup
 from extender.gangs.domains import NODE, Domain, Domains, natural
 from extender.gangs.gang import Gang, own_claims
 from extender.gangs.gang_planner import plan_gang
@@ -85,6 +84,21 @@ class PlannedMember:
     pod: str
     node: str
     devices: tuple[str, ...]  # driver/pool/device
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedSubGroup:
+    """A slice or a sub-group: `pods` must be in one domain of `level`.
+
+    `domain` is where it is planned. Without a plan it is the one with the most room for it alone, for `room`
+    pods.
+    """
+
+    part: str
+    pods: int
+    level: str
+    domain: str
+    room: int
 
 
 @dataclass(frozen=True, slots=True)
