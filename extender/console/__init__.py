@@ -8,8 +8,14 @@ from extender.console.console_service import Console, ConsoleCluster
 from extender.console.decision_history import ComparedSets, DecisionHistory, first_fit_devices
 from extender.console.explainer import Brief, Explainer, UnknownGroup, UnknownPod, WhatIf, to_json
 from extender.console.forked_call import ForkedCallFailed
-from extender.console.questions import PacedLock, Questions, TooManyQuestions
-from extender.console.restart_questions import BUDGETS_PATH, NO_BUDGETS, RestartAdvisor
+from extender.console.questions import (
+    BUDGETS_PATH,
+    NO_BUDGETS,
+    PacedLock,
+    Questions,
+    RestartAdvisor,
+    TooManyQuestions,
+)
 
 __all__ = [
     "BUDGETS_PATH",

@@ -23,8 +23,7 @@ from extender.console.event_recorder import EventRecorder
 from extender.console.explainer import Explainer
 from extender.console.fleet_overview import FleetOverview, FleetSampler
 from extender.console.job_history import JobHistory
-from extender.console.questions import Questions
-from extender.console.restart_questions import RestartQuestions
+from extender.console.questions import Questions, RestartQuestions
 from extender.policy import Policy
 from extender.runtime.informers import CacheRefresh, Informers
 from extender.runtime.supervisor import Supervisor

@@ -24,7 +24,7 @@ from extender.policy import Policy
 from extender.runtime.informers import CacheRefresh, Informers
 from extender.runtime.supervisor import Supervisor
 from extender.scheduling import Evaluator
-from extender.web.console.console_app import routes
+from extender.web.console.console_routes import routes
 from tests.worlds.cache_worlds import MAX_BUILT, NODES, CountingBuilder, many_nodes, shared_slice, slow_clock
 from tests.worlds.running_berth import pod
 
