@@ -73,6 +73,11 @@ class _Empty:
     untainted: GangShortage | None = None
     mistake: str = ""
 
+    @property
+    def is_never(self) -> bool:
+        """Whether no end of pods helps."""
+        return self.shortage is not None and not self.passes
+
 
 def gang_refusal(found: GangExplanation, question: GangQuestion, shortage: GangShortage) -> GangExplanation:
     """The explanation with why the gang has no plan. `shortage` is the result of the question's plan for its minimum.
@@ -92,8 +97,8 @@ def gang_refusal(found: GangExplanation, question: GangQuestion, shortage: GangS
         question = replace(question, usable=empty.fleet.usable)
     if empty.shortage is None:
         near.try_ends(question, pins)
-    is_never = empty.shortage is not None and not empty.passes
-    misses, parts = near.cheapest(), _rooms_of_subgroups(empty.fleet.question if empty.fleet and is_never else loose)
+    emptied = empty.fleet.question if empty.fleet is not None and empty.is_never else loose
+    misses, parts = near.cheapest(), _rooms_of_subgroups(emptied)
     sentence = "; ".join(_parts(loose, shortage, misses, empty, parts, unknown))
     found = replace(
         found,
@@ -157,44 +162,28 @@ def _empty(question: GangQuestion, unknown: Sequence[str]) -> _Empty:
             return found
         if mistake := fleet.mistake():
             return _Empty(fleet, planned, planned.room, mistake=mistake)
-        reasons = list(_reasons(question, fleet))
+        reasons = list(fleet.reasons())
         codes = {reason.code for _, by_number in reasons for reason in by_number}
         texts = [
             f"{pod}: " + ", ".join(f"{reason} on {number} of {nodes}" for reason, number in by_number.items())
             for pod, by_number in reasons
         ]
         causes = (*texts, *(general if Code.POOL_UPDATING not in codes else ()))
-        once: GangPlan | GangShortage = planned
         faultless = _without_node_faults(question, problem)
-        if fleet.has_taints:
-            once = fleet.plan_without_taints(problem)
+        has_taints = fleet.has_taints or faultless is not problem
+        once = fleet.plan_without_taints(faultless) if has_taints else planned
         if isinstance(once, GangPlan):
-            now = isinstance(fleet.plan_without_taints(problem, question.snapshot), GangPlan)
-            causes += ("without taints of devices it would fit" + ("" if now else ", but only after other pods end"),)
-        elif faultless is not problem:
-            once = fleet.plan_without_taints(faultless)
+            now = isinstance(fleet.plan_without_taints(faultless, question.snapshot), GangPlan)
+            causes += ("without taints and cordons it would fit" + ("" if now else ", but only after other pods end"),)
         joined = _if_joined(fleet.question, problem) if not unknown else []
         causes += (f"{unknown_links(joined)}: it may fit there, but only after other pods end",) if joined else ()
-        may_fit = bool(updating) or bool(joined or unknown) or isinstance(once, GangPlan) or once.gave_up
+        may_fit = bool(updating or joined or unknown) or isinstance(once, GangPlan) or once.gave_up
         untainted = None
         if isinstance(once, GangShortage) and not may_fit and Code.TAINTED in codes:
             untainted = most_room(faultless, once, fleet.plan_without_taints)
         return _Empty(fleet, planned, planned.room, causes, may_fit or untainted is not None, untainted)
     except DeadlineExceeded:
         return found
-
-
-def _reasons(question: GangQuestion, fleet: EmptiedFleet) -> Iterator[tuple[str, dict[Reason, int]]]:
-    """A pod of each kind that lacks nodes, and why, with the number of nodes: each reason once.
-
-    Raises DeadlineExceeded.
-    """
-    names, told = {pod.uid: pod.key for pod in question.members.pods}, set[Reason]()
-    for kind in equal_members(question.problem(question.gang.missing).members):
-        found = {reason: number for reason, number in fleet.reasons(kind[0]).items() if reason not in told}
-        told |= found.keys()
-        if found:
-            yield f"pod {names[kind[0].uid]}", found
 
 
 def _without_node_faults(question: GangQuestion, problem: GangProblem) -> GangProblem:
@@ -233,7 +222,7 @@ def _parts(
         yield f"group {key}: {text}"
     elif lacks_domain:
         yield f"group {key} fits nowhere: {reason}"
-    elif never is not None and not empty.passes:
+    elif never is not None and empty.is_never:
         place = "where it runs" if reason.code is Code.GANG_DOMAIN_FULL else "in this fleet"
         yield f"group {key} does not fit {place}: even if all other pods ended, {_room(never)}"
     elif unknown:
@@ -243,9 +232,9 @@ def _parts(
         yield f"group {key} fits nowhere: no domain has room for {counted(shortage.members, 'pod')} together"
     if reason.code is Code.GANG_DOMAIN_FULL:
         yield str(reason)
-    yield from _lacking_subgroups(parts, "even then" if never is not None and not empty.passes else "now")
+    yield from _lacking_subgroups(parts, "even then" if empty.is_never else "now")
     yield from _allowed(question) if never is not None and not lacks_domain else ()
-    if shortage.room and (never is None or empty.passes or never.room != shortage.room or lacks_domain):
+    if shortage.room and (never is None or not empty.is_never or never.room != shortage.room or lacks_domain):
         most = "the most room is now" if shortage.most else "the most room that was found is now"
         yield f"{most} {where(shortage.level, shortage.domain)}, for {shortage.room}"
     elif not shortage.room and _if_joined_now(question, 1):
@@ -469,20 +458,26 @@ class EmptiedFleet:
         context = replace(context, features=replace(context.features, taints=False), placements=None)
         return plan_gang(problem, on or self.question.snapshot, context)
 
-    def reasons(self, member: GangMember) -> dict[Reason, int]:
-        """Why nodes have no devices for a member even then, with their number: the most frequent reason if no node has.
+    def reasons(self) -> Iterator[tuple[str, dict[Reason, int]]]:
+        """A pod of each kind that lacks nodes even then, and why, with the number of nodes: each reason once.
 
-        Pools that are updated or invalid, and taints, are always told. Raises DeadlineExceeded.
+        That is the most frequent reason if no node has devices for the pod. Pools that are updated or invalid, and
+        taints, are always told. Raises DeadlineExceeded.
         """
-        found, fits = Counter[Reason](), False
-        for one in self._ranking(member).nodes_by_status(self._allowed(member)):
-            if isinstance(one.status, Unschedulable):
-                found[one.status.reason] += one.nodes
-            else:
-                fits = True
-        first = [] if fits else [reason for reason, _ in found.most_common(1)]
-        told = sorted((reason for reason in found if reason.code in _TOLD), key=str)
-        return {reason: found[reason] for reason in dict.fromkeys((*first, *told))}
+        names, told = {pod.uid: pod.key for pod in self.question.members.pods}, set[Reason]()
+        for first, *_ in equal_members(self._problem.members):
+            found, fits = Counter[Reason](), False
+            for one in self._ranking(first).nodes_by_status(self._allowed(first)):
+                if isinstance(one.status, Unschedulable):
+                    found[one.status.reason] += one.nodes
+                else:
+                    fits = True
+            most = [] if fits else [reason for reason, _ in found.most_common(1)]
+            passing = sorted((reason for reason in found if reason.code in _TOLD), key=str)
+            new = {reason: found[reason] for reason in (*most, *passing) if reason not in told}
+            told |= new.keys()
+            if new:
+                yield f"pod {names[first.uid]}", new
 
     def mistake(self) -> str:
         """What is wrong with the claims of a member, if no wait helps; '' if nothing is. Raises DeadlineExceeded."""

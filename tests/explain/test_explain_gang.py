@@ -330,7 +330,7 @@ def _dedicated(world: GangWorld) -> None:
         (
             _some_tainted,
             NOWHERE,
-            "the most room is now across the cluster, for 1; without taints of devices it would fit",
+            "the most room is now across the cluster, for 1; without taints and cordons it would fit",
         ),
         (
             _too_few_even_without_taints,
