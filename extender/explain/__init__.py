@@ -14,8 +14,7 @@ from extender.explain.gang_question import (
     free_devices,
     widest_domains,
 )
-from extender.explain.locality_constraints import unmet_localities
-from extender.explain.near_misses import NO_RELEASE_HELPS, devices_for, holders_of_usable
+from extender.explain.near_misses import NO_RELEASE_HELPS, devices_for, holders_of_usable, unmet_localities
 from extender.explain.pod_explanation import Explanation, UnschedulableNodes, explain, no_devices, other_scheduler
 from extender.explain.selector_stats import failing_terms
 

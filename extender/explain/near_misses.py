@@ -1,8 +1,8 @@
 """Near misses: changes that would make an unschedulable pod fit, the cheapest first.
 
 `near_misses` asks four questions about a pod that no node fits: are there so many free devices on any node; which
-claims must end (`_Releases` evaluates up to 24 nodes without some of their claims); what has no matching device at all;
-and which term of a selector does no device pass (selector_stats.py).
+claims must end (`_Releases` evaluates up to 24 nodes without some of their claims); does a constraint on locality keep
+it from all nodes; and which term of a selector does no device pass (selector_stats.py).
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from heapq import nsmallest
 from typing import NamedTuple
 
-from extender.allocation import NodeInfo, Problem, Snapshot, blocking_taint
+from extender.allocation import NodeInfo, Problem, Snapshot, attribute_values, blocking_taint
 from extender.allocation.nodes import Interned, Inventory
-from extender.allocation.what_if import with_devices_released
-from extender.api.claim_specs import DeviceRequest
+from extender.allocation.nodes.locality import NUMA_NODE, PCIE_ROOT
+from extender.allocation.what_if import with_devices_released, with_own_pools_released
+from extender.api.claim_specs import Constraint, DeviceRequest
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import name_on_claims
 from extender.api.pods import Pod
@@ -27,9 +28,8 @@ from extender.api.reasons import FREEABLE_CODES, Code
 from extender.api.resource_claims import Claim, Result
 from extender.api.resource_slices import DeviceId
 from extender.base.berth_errors import InvalidClaim
-from extender.base.bits import members
+from extender.base.bits import members, union
 from extender.base.text_limits import counted, first_few
-from extender.explain.locality_constraints import locality_misses
 from extender.explain.scenario import Scenario, apply_scenario
 from extender.explain.selector_stats import NodeSample, TermStats, selector_stats
 from extender.policy import Policy
@@ -43,6 +43,7 @@ from extender.scheduling import (
     requirements_of,
 )
 from extender.scheduling.requirements import needs_reservation
+from extender.topology.device_pairs import noun
 from extender.topology.link_knowledge import Links, assumed_for, links_of, may_be_joined, unknown_links
 from extender.topology.sets import largest_joined
 
@@ -52,6 +53,7 @@ _MAX_TRIES = 160  # evaluations per explanation
 _MAX_FOUND = 3  # near misses by release
 _MAX_NAMED = 4  # devices of a claim named in a sentence
 _MAX_CLAIMS = 8  # named in a sentence
+_LOCALITIES = {PCIE_ROOT: "PCIe root", NUMA_NODE: "NUMA node"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,16 +364,6 @@ def _by_release(node_info: NodeInfo, claims: list[Claim], usable: frozenset[Devi
     return NearMiss(devices, f"fits on {node_info.node.name} if {held}, were free{note}", of_group, is_tried=True)
 
 
-def _by_locality(refusal: Refusal) -> Iterator[NearMiss]:
-    """Near misses by constraints on a PCIe root or a NUMA node that no node meets. Raises DeadlineExceeded."""
-    if not any(spec.constraints for spec in refusal.requirements.specs):
-        return
-    samples = [node_info for node_info, _ in refusal.samples]
-    nodes = [one.node_info for one in nsmallest(_MAX_NODES, refusal.classes, key=lambda one: one.first[0])]
-    for sentence in locality_misses(refusal.requirements, samples, nodes, refusal.context):
-        yield NearMiss(0, sentence)
-
-
 # -- by what no node, or no device, has ----------------------------------------------------------------------------
 
 
@@ -448,3 +440,102 @@ def _missing_devices(
 
 def _nodes(count: int) -> str:
     return counted(count, "node has", "nodes have")
+
+
+# -- by constraints on a PCIe root or a NUMA node -------------------------------------------------------------------
+# On some machines the GPUs and the NICs never share a PCIe root, or the driver of the NICs publishes none. There a hard
+# matchAttribute leaves the pod Pending, whatever ends. Without it, Berth chooses near devices by itself.
+
+
+class UnmetLocality(NamedTuple):
+    """A constraint of a claim, by its position, that no node with the devices meets; `why` is a sentence."""
+
+    claim: int
+    constraint: Constraint
+    why: str
+
+
+def unmet_localities(
+    requirements: PodRequirements, node_infos: Iterable[NodeInfo], context: EvaluationContext
+) -> list[UnmetLocality]:
+    """The constraints on locality without which the pod fits on one of these nodes, and with which it fits on none.
+
+    All devices count as free. Raises DeadlineExceeded.
+    """
+    wanted = {
+        id(one): (claim, one)
+        for claim, spec in enumerate(requirements.specs)
+        for one in spec.constraints
+        if one.kind == "match" and one.attribute in _LOCALITIES
+    }
+    free = [with_own_pools_released(one, ()) for one in node_infos] if wanted else []
+    able = [one for one in free if _fits(one, requirements, context, wanted)]
+    return [
+        UnmetLocality(claim, constraint, _why(requirements, claim, constraint, free, context))
+        for key, (claim, constraint) in wanted.items()
+        if able and not any(_fits(one, requirements, context, wanted.keys() - {key}) for one in able)
+    ]
+
+
+def _fits(
+    node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext, without: Collection[int]
+) -> bool:
+    """Whether the pod fits without these constraints, by their id. Raises DeadlineExceeded."""
+    local = requirements.for_node(node_info.node)
+    specs = tuple(
+        replace(spec, constraints=tuple(one for one in spec.constraints if id(one) not in without))
+        for spec in local.specs
+    )
+    return isinstance(evaluate(node_info, replace(local, specs=specs), context), Placement)
+
+
+def _why(
+    requirements: PodRequirements,
+    claim: int,
+    constraint: Constraint,
+    nodes: Iterable[NodeInfo],
+    context: EvaluationContext,
+) -> str:
+    """What no node has. Raises DeadlineExceeded."""
+    nouns, publishing = defaultdict[int, set[str]](set), set[int]()  # of each request, by position
+    for node_info in nodes:
+        problem = context.problem(node_info, requirements.for_node(node_info.node))
+        name, requests = problem.names[claim], problem.specs[claim].requests
+        for position, request in enumerate(requests):
+            with suppress(InvalidClaim):
+                match = union([problem.select(name, option).match for option in request.alternatives])
+                for one in (node_info.inventory.devices[bit] for bit in members(match)):
+                    nouns[position].add(noun(one.id.driver))
+                    lists = context.features.list_attributes
+                    if attribute_values(one.device, constraint.attribute, one.id.driver, lists=lists) is not None:
+                        publishing.add(position)
+    needed, silent = Counter[str](), dict[str, bool]()
+    for position, request in enumerate(requirements.specs[claim].requests):
+        options = request.alternatives
+        if all(constraint.covers(option.name) for option in options):
+            kind = nouns[position].pop() if len(nouns[position]) == 1 else "device"
+            needed[kind] += min(option.count if option.mode == "ExactCount" else 1 for option in options)
+            publishes = position in publishing or any(constraint.attribute in dict(one.derived) for one in options)
+            silent[kind] = silent.get(kind, True) and not publishes
+    if lacking := [kind for kind, is_silent in silent.items() if is_silent]:
+        return f"no {' and no '.join(lacking)} that matches the requests publishes {constraint.attribute}"
+    *first, last = [counted(count, f"matching {kind}") for kind, count in needed.items()]
+    together = f"{', '.join(first)} and {last}" if first else last
+    return f"no node has {together} on one {_LOCALITIES[constraint.attribute]}"
+
+
+def _by_locality(refusal: Refusal) -> Iterator[NearMiss]:
+    """Raises DeadlineExceeded."""
+    requirements, context = refusal.requirements, refusal.context
+    found = unmet_localities(requirements, (node_info for node_info, _ in refusal.samples), context)
+    if not found:
+        return
+    nodes = (one.node_info for one in nsmallest(_MAX_NODES, refusal.classes, key=lambda one: one.first[0]))
+    left_out = {id(one.constraint) for one in found}
+    able = next((one.node.name for one in nodes if _fits(one, requirements, context, left_out)), "")
+    for unmet in found:
+        attribute = unmet.constraint.attribute
+        without = f"without the constraint on {'it' if attribute in unmet.why else attribute}"
+        without = f"without such constraints ({len(found)} of them)" if len(found) > 1 else without
+        fits = f" the pod fits on {able}, and" if able else ""
+        yield NearMiss(0, f"{unmet.why}; {without}{fits} Berth chooses near devices by itself")
