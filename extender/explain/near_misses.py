@@ -222,27 +222,6 @@ def _holder(claim: Claim) -> str:
 # -- by the end of claims ------------------------------------------------------------------------------------------
 
 
-class _SharedClaims:
-    """The allocated claims of a pod that only others use: once these end, the claim can get other devices."""
-
-    def __init__(self, refusal: Refusal) -> None:
-        self._refusal = refusal
-        allocated = refusal.requirements.allocated_claims
-        self.claims = tuple(claim for claim in allocated if needs_reservation(claim, refusal.pod))
-        self._known: dict[tuple[Claim, ...], PodRequirements | None] = {(): refusal.requirements}
-
-    def without(self, ended: Iterable[Claim]) -> PodRequirements | None:
-        """The pod's requirements without the allocation of those of these claims that it shares; None if it has none
-        then.
-        """
-        claims = tuple(claim for claim in ended if claim in self.claims)
-        if claims not in self._known:
-            changed = apply_scenario(self._refusal.snapshot, (), Scenario(deallocated=claims))
-            found = requirements_of(self._refusal.pod, changed, self._refusal.policy)
-            self._known[claims] = found if isinstance(found, PodRequirements) else None
-        return self._known[claims]
-
-
 class _Releases:
     """Near misses by release of claims, each with no claim that need not end.
 
@@ -253,7 +232,10 @@ class _Releases:
 
     def __init__(self, refusal: Refusal) -> None:
         self._refusal = refusal
-        self._shared = _SharedClaims(refusal)
+        # The allocated claims that only other pods use: once these end, the claims can get other devices.
+        allocated = refusal.requirements.allocated_claims
+        self._shared = tuple(claim for claim in allocated if needs_reservation(claim, refusal.pod))
+        self._loose: dict[tuple[Claim, ...], PodRequirements | None] = {(): refusal.requirements}
         self._tries = 0
         self._unfit: set[tuple[object, ...]] = set()
         self._found: list[tuple[frozenset[ObjectKey], NearMiss]] = []
@@ -284,7 +266,7 @@ class _Releases:
 
         The nodes with the most free devices come first.
         """
-        elsewhere = self._refusal.elsewhere if self._shared.claims else ()
+        elsewhere = self._refusal.elsewhere if self._shared else ()
         freeable = [one for one in self._refusal.classes if one.status.reason.code in FREEABLE_CODES]
         found: dict[tuple[tuple[int, int], bool], NodeInfo] = {}
         for is_elsewhere, node_info in [
@@ -299,7 +281,7 @@ class _Releases:
         """Look for claims of a node whose end helps. Returns whether it is certain that there are none, if none is
         found.
         """
-        refusal, shared = self._refusal, self._shared.claims
+        refusal, shared = self._refusal, self._shared
         claims = [*shared, *_others_on_node(node_info, refusal.snapshot, refusal.requirements)]
         local, empty = refusal.requirements.for_node(node_info.node), with_devices_released(node_info, _results(claims))
         key = (local.key, empty.state.attribute_signature, empty.busy, empty.drift)
@@ -311,7 +293,7 @@ class _Releases:
             status = self._status(node_info, claims)
         if isinstance(status, Placement):
             needed = _needed(claims, partial(self._fits, node_info))
-            usable = _usable_devices(node_info, self._shared.without(needed) or refusal.requirements, refusal.context)
+            usable = _usable_devices(node_info, self._without(needed) or refusal.requirements, refusal.context)
             note = assumed_for([local.intent], [node_info])
             self._found.append((frozenset(claim.key for claim in needed), _by_release(node_info, needed, usable, note)))
         elif isinstance(status, Unschedulable) and may_be_joined(node_info, status.reason.code):
@@ -326,11 +308,20 @@ class _Releases:
     def _status(self, node_info: NodeInfo, released: Sequence[Claim]) -> FilterStatus | None:
         """The status of a node without these claims; None if the pod cannot use the node then."""
         self._tries += 1
-        changed = self._shared.without(released)
+        changed = self._without(released)
         if changed is None or changed.mismatch(node_info.node, self._refusal.snapshot) is not None:
             return None
         hypothetical = with_devices_released(node_info, _results(released))
         return evaluate(hypothetical, changed.for_node(node_info.node), self._refusal.context)
+
+    def _without(self, ended: Iterable[Claim]) -> PodRequirements | None:
+        """The pod's requirements once these of the claims that it shares have no devices; None if it has none then."""
+        claims = tuple(claim for claim in ended if claim in self._shared)
+        if claims not in self._loose:
+            changed = apply_scenario(self._refusal.snapshot, (), Scenario(deallocated=claims))
+            found = requirements_of(self._refusal.pod, changed, self._refusal.policy)
+            self._loose[claims] = found if isinstance(found, PodRequirements) else None
+        return self._loose[claims]
 
     def _fits(self, node_info: NodeInfo, released: Sequence[Claim]) -> bool:
         return isinstance(self._status(node_info, released), Placement)
@@ -469,15 +460,15 @@ def unmet_localities(
         if one.kind == "match" and one.attribute in _LOCALITIES
     }
     free = [with_own_pools_released(one, ()) for one in node_infos] if wanted else []
-    able = [one for one in free if _fits(one, requirements, context, wanted)]
+    able = [one for one in free if _fits_without(one, requirements, context, wanted)]
     return [
         UnmetLocality(claim, constraint, _why(requirements, claim, constraint, free, context))
         for key, (claim, constraint) in wanted.items()
-        if able and not any(_fits(one, requirements, context, wanted.keys() - {key}) for one in able)
+        if able and not any(_fits_without(one, requirements, context, wanted.keys() - {key}) for one in able)
     ]
 
 
-def _fits(
+def _fits_without(
     node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext, without: Collection[int]
 ) -> bool:
     """Whether the pod fits without these constraints, by their id. Raises DeadlineExceeded."""
@@ -532,7 +523,7 @@ def _by_locality(refusal: Refusal) -> Iterator[NearMiss]:
         return
     nodes = (one.node_info for one in nsmallest(_MAX_NODES, refusal.classes, key=lambda one: one.first[0]))
     left_out = {id(one.constraint) for one in found}
-    able = next((one.node.name for one in nodes if _fits(one, requirements, context, left_out)), "")
+    able = next((one.node.name for one in nodes if _fits_without(one, requirements, context, left_out)), "")
     for unmet in found:
         attribute = unmet.constraint.attribute
         without = f"without the constraint on {'it' if attribute in unmet.why else attribute}"
