@@ -158,20 +158,29 @@ async def test_a_pod_that_fits_gets_an_event_when_it_no_longer_fits() -> None:
         await eventually(lambda: w.pods_with_events() == ["other", "p"])
 
 
-@pytest.fixture
-def _two_pods(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The most that a recorder remembers, and that wait for it."""
-    monkeypatch.setattr("extender.console.event_recorder._MAX_PODS", 2)
+HOSTILE = ["hostile/h1", "hostile/h2", "hostile/h3"]
 
 
-@pytest.mark.usefixtures("_two_pods")
-async def test_pods_are_remembered_up_to_a_limit() -> None:
+@pytest.mark.parametrize(
+    ("most", "pods", "told"),
+    [
+        (2, ["default/a", "default/b", "default/c"], ["b", "c"]),
+        # An Event of an honest pod once came after those of all hostile pods that waited before it.
+        (9, [*HOSTILE, "default/honest"], ["h1", "honest", "h2", "h3"]),
+        (2, ["default/honest", *HOSTILE], ["honest", "h3"]),
+    ],
+)
+async def test_the_queue_is_bounded_and_namespaces_take_turns(
+    most: int, pods: list[str], told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("extender.console.event_recorder._MAX_PODS", most)
     async with recording() as w:
-        for name in ("a", "b", "c"):
-            await w.waits(name)
-        for name in ("a", "b", "c"):
-            w.refused(name)
-        await eventually(lambda: w.pods_with_events() == ["b", "c"])
+        keys = [one.split("/") for one in pods]
+        for namespace, name in keys:
+            await w.waits(name, namespace=namespace)
+        for namespace, name in keys:
+            w.refused(name, namespace=namespace)
+        await eventually(lambda: w.pods_with_events() == told)
 
 
 async def test_the_reasons_of_past_events_take_no_memory() -> None:
@@ -184,30 +193,6 @@ async def test_the_reasons_of_past_events_take_no_memory() -> None:
         taken, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert taken < 1_000_000
-
-
-async def test_namespaces_take_turns() -> None:
-    """An Event of an honest pod once came after those of all hostile pods that waited before it."""
-    async with recording() as w:
-        for name in ("h1", "h2", "h3"):
-            await w.waits(name, namespace="hostile")
-        await w.waits("honest")
-        for name in ("h1", "h2", "h3"):
-            w.refused(name, namespace="hostile")
-        w.refused("honest")
-        await eventually(lambda: w.pods_with_events() == ["h1", "honest", "h2", "h3"])
-
-
-@pytest.mark.usefixtures("_two_pods")
-async def test_a_full_queue_drops_pods_of_the_namespace_with_the_most() -> None:
-    async with recording() as w:
-        await w.waits("honest")
-        for name in ("h1", "h2", "h3"):
-            await w.waits(name, namespace="hostile")
-        w.refused("honest")
-        for name in ("h1", "h2", "h3"):
-            w.refused(name, namespace="hostile")
-        await eventually(lambda: set(w.pods_with_events()) == {"honest", "h3"})
 
 
 class GivesUp(Questions):

@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 
 from extender.cluster import Writer
-from extender.console import DecisionHistory
 from extender.console.event_recorder import EventRecorder
-from extender.console.fleet_overview import FleetOverview, FleetSampler
 from tests.worlds.commands import berth_beside
 from tests.worlds.eventually import eventually
-from tests.worlds.explain_worlds import Counting, questions, refused
+from tests.worlds.explain_worlds import Counting, overview_of, questions, refused
 from tests.worlds.gang_pods import NODES, bind_all, create_gang, member, planned
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
 
@@ -113,13 +111,7 @@ async def test_a_gang_is_one_row_of_the_list_of_waiting_pods_and_is_explained_on
     async with berthing(NODES) as b:
         counting = Counting(b)
         await refused_gang(b)
-        overview = FleetOverview(
-            b.console.cache,
-            DecisionHistory(),
-            counting,
-            FleetSampler(b.console.cache, b.console.refreshed, lambda: 5.0),
-            lambda: 5.0,
-        )
+        overview = overview_of(b, counting)
         news = overview.fleet(overview.fleet()["cursor"])
         (row,) = news["pending"]
         assert (row["pods"], news["waiting"]) == (20, 20)

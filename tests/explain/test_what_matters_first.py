@@ -40,14 +40,6 @@ async def test_nodes_that_could_serve_come_first_and_others_are_counted() -> Non
         assert "too few devices match request gpu on both Tesla V100-SXM2-16GB nodes; " in sentence
 
 
-async def test_what_would_help_helps_when_it_is_done() -> None:
-    async with berthing({"v1": "dgx1-v100", "t1": "t4-4"}) as b:
-        await run_pod(b, "holder", [claim("holder", 6, V100)])
-        await run_pod(b, "waits", [claim("waits", 4, V100)])
-        assert "held by pod default/holder, were free" in (await why(b, "waits"))["misses"][0]
-        assert (await why(b, "waits", free="default/holder"))["outcome"] == "fits"
-
-
 TERMS = {
     f"device.attributes['{DRIVER}'].productName == 'V100'": " == 'Tesla V100-SXM2-16GB'",
     f"device.attributes['{DRIVER}'].productName.startsWith('V100')": " == 'Tesla V100-SXM2-16GB'",

@@ -11,8 +11,9 @@ from extender.api.resource_claims import GROUP_ANNOTATION
 from extender.cli.explain_command import _offline
 from extender.cli.snapshot_command import dump_of
 from extender.cluster import Writer
-from extender.console import Brief, Explainer, Questions
+from extender.console import Brief, DecisionHistory, Explainer, Questions
 from extender.console.decision_history import DecidedPod
+from extender.console.fleet_overview import FleetOverview, FleetSampler
 from extender.policy import Policy
 from tests.worlds.eventually import eventually
 from tests.worlds.filled_caches import class_of_driver, device_slice
@@ -71,6 +72,13 @@ def questions(b: Berthing, explainer: Explainer) -> Questions:
     """Questions to another explainer than that of the console."""
     console = b.console
     return Questions(explainer, console.history, Writer(console.client), console.refreshed)
+
+
+def overview_of(b: Berthing, explainer: Explainer) -> FleetOverview:
+    """The data of the page with another explainer, while its clock stands still."""
+    cache = b.console.cache
+    sampler = FleetSampler(cache, b.console.refreshed, lambda: 5.0)
+    return FleetOverview(cache, DecisionHistory(), explainer, sampler, lambda: 5.0)
 
 
 GROUP_PATH = "/v1/explain/group/default/job"
