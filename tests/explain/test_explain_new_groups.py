@@ -222,31 +222,30 @@ def test_a_new_group_that_has_no_plan_says_why(tmp_path: Path, fleet: list[Json]
     assert found["sentence"] == sentence
 
 
-def test_five_thousand_members_of_a_small_minimum_are_planned_in_part(tmp_path: Path, fleet: list[Json]) -> None:
-    found = group_of(tmp_path, fleet, job({MIN: "4"}, 5000))
-    assert (found["outcome"], len(found["plan"])) == ("fits", 4)
-    assert found["sentence"].endswith("of its 5000 pods, Berth plans 400 together and places the others one by one")
-
-
-def test_pods_of_another_scheduler_are_planned_and_told_so(tmp_path: Path, fleet: list[Json]) -> None:
-    """Before a move to Berth, manifests name no scheduler."""
-    found = group_of(tmp_path, fleet, job({MIN: "4"}, 4, schedulerName=""))
-    assert found["outcome"] == "fits"
-    assert found["sentence"].endswith("Berth places its pods only with schedulerName berth-scheduler, which they lack")
-
-
-def test_a_workload_of_unknown_size_is_planned_with_its_minimum(tmp_path: Path, fleet: list[Json]) -> None:
+def of_roles() -> Json:
+    """A workload that does not say how many pods it creates."""
     specs = {role: {"template": template({"berth.dev/group": "g", MIN: "4"})} for role in ("Master", "Worker")}
-    found = group_of(tmp_path, fleet, workload("PyTorchJob", "kubeflow.org/v1", specs=specs))
-    assert [one["pod"] for one in found["plan"]] == [
-        f"default/llm-{role}-{i}" for role, i in ((0, 0), (1, 0), (1, 1), (1, 2))
-    ]
-    assert found["sentence"].endswith("the manifests do not say how many pods it gets: 4 are assumed")
+    return workload("PyTorchJob", "kubeflow.org/v1", specs=specs)
 
 
-def test_each_replica_of_a_leader_worker_set_is_such_a_group(tmp_path: Path, fleet: list[Json]) -> None:
-    found = group_of(tmp_path, fleet, worker_set(4, replicas=3))
-    assert found["sentence"].endswith("the manifests create 3 such groups: this is the plan of one")
+@pytest.mark.parametrize(
+    ("new", "ending"),
+    [
+        (job({MIN: "4"}, 5000), "of its 5000 pods, Berth plans 400 together and places the others one by one"),
+        # Before a move to Berth, manifests name no scheduler.
+        (
+            job({MIN: "4"}, 4, schedulerName=""),
+            "Berth places its pods only with schedulerName berth-scheduler, which they lack",
+        ),
+        (of_roles(), "the manifests do not say how many pods it gets: 4 are assumed"),
+        (worker_set(4, replicas=3), "the manifests create 3 such groups: this is the plan of one"),
+    ],
+    ids=["a part", "another scheduler", "unknown size", "replicas"],
+)
+def test_what_is_assumed_of_a_new_group_is_said(tmp_path: Path, fleet: list[Json], new: Json, ending: str) -> None:
+    found = group_of(tmp_path, fleet, new)
+    assert (found["outcome"], len(found["plan"])) == ("fits", 4)
+    assert found["sentence"].endswith(ending)
 
 
 def test_the_groups_of_one_file_are_explained_one_by_one(tmp_path: Path, fleet: list[Json]) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import os
 import resource
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -56,27 +55,20 @@ async def test_the_result_comes_from_another_process_and_changes_nothing_here() 
 
 
 async def test_the_child_has_no_socket_of_its_parent() -> None:
-    """A connection that the parent closes would stay open in the child."""
-    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    """A connection that the parent closes would stay open in the child: also in place of a closed standard file."""
+
+    def open_files() -> list[str]:
+        return [str(one.readlink()) for one in (Path(f"/proc/self/fd/{fd}") for fd in range(256)) if one.is_symlink()]
+
+    server, kept = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0), os.dup(0)
     async with server:
-        names = await forked(lambda: [str(path.readlink()) for path in fds() if path.is_symlink()], HANG_SECONDS)
-    assert not [name for name in names if "socket" in name or "eventpoll" in name], names
-
-
-async def test_the_child_has_no_socket_that_took_the_place_of_a_closed_standard_file() -> None:
-    kept = os.dup(0)
-    with socket.socket() as held:
-        os.dup2(held.fileno(), 0)
+        os.dup2(server.sockets[0].fileno(), 0)
         try:
-            names = await forked(lambda: [str(path.readlink()) for path in fds() if path.is_symlink()], HANG_SECONDS)
+            names = await forked(open_files, HANG_SECONDS)
         finally:
             os.dup2(kept, 0)
             os.close(kept)
-    assert not [name for name in names if "socket" in name], names
-
-
-def fds() -> list[Path]:
-    return [Path(f"/proc/self/fd/{fd}") for fd in range(256)]
+    assert not [name for name in names if "socket" in name or "eventpoll" in name], names
 
 
 async def test_no_hook_of_a_library_runs_in_the_child() -> None:
@@ -182,16 +174,14 @@ class NoThreads(ThreadPoolExecutor):
         raise RuntimeError("can't start new thread")
 
 
-async def test_no_child_stays_a_zombie_where_no_thread_can_start() -> None:
+async def test_no_child_stays_a_zombie() -> None:
+    """Where no thread can start, and in a process that ignores SIGCHLD, as a parent process hands it down."""
     asyncio.get_running_loop().set_default_executor(NoThreads())
-    assert has_ended(await forked(os.getpid, HANG_SECONDS))
-
-
-async def test_a_process_that_ignores_its_children_gets_their_results() -> None:
-    """A parent process hands down that it ignores SIGCHLD."""
-    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    before = signal.getsignal(signal.SIGCHLD)
     try:
-        assert has_ended(await forked(os.getpid, HANG_SECONDS))
+        for handler in (before, signal.SIG_IGN):
+            signal.signal(signal.SIGCHLD, handler)
+            assert has_ended(await forked(os.getpid, HANG_SECONDS))
     finally:
         signal.signal(signal.SIGCHLD, before)
 
