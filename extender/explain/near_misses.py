@@ -17,7 +17,7 @@ from heapq import nsmallest
 from typing import NamedTuple
 
 from extender.allocation import NodeInfo, Problem, Snapshot, attribute_values, blocking_taint
-from extender.allocation.nodes import Interned, Inventory
+from extender.allocation.nodes import Inventory
 from extender.allocation.nodes.locality import NUMA_NODE, PCIE_ROOT
 from extender.allocation.what_if import with_devices_released, with_own_pools_released
 from extender.api.claim_specs import Constraint, DeviceRequest
@@ -163,7 +163,7 @@ def devices_for(node_info: NodeInfo, kinds: Iterable[PodRequirements], context: 
     """
     found, inventory = 0, node_info.inventory
     for requirements in kinds:
-        for _, option, match in _matching(node_info, requirements.for_node(node_info.node), context):
+        for option, match in _matching(node_info, requirements, context):
             if option.admin_access:
                 continue
             found |= match & inventory.simple
@@ -225,9 +225,7 @@ def _holder(claim: Claim) -> str:
 class _Releases:
     """Near misses by release of claims, each with no claim that need not end.
 
-    A node that does not fit without any claim is skipped. If the requirements read no identity, all nodes with equal
-    attributes and equal busy devices are skipped with it. If all nodes that may fit after a release are like one of
-    those tried and none does, one near miss says so.
+    If all nodes that may fit after a release are like one of those tried and none does, one near miss says so.
     """
 
     def __init__(self, refusal: Refusal) -> None:
@@ -237,7 +235,6 @@ class _Releases:
         self._shared = tuple(claim for claim in allocated if needs_reservation(claim, refusal.pod))
         self._loose: dict[tuple[Claim, ...], PodRequirements | None] = {(): refusal.requirements}
         self._tries = 0
-        self._unfit: set[tuple[object, ...]] = set()
         self._found: list[tuple[frozenset[ObjectKey], NearMiss]] = []
         # Nodes that refuse even then, only because no agent reports their links: now, and if devices are freed.
         self._now = {one.first[0] for one in refusal.classes if may_be_joined(one.node_info, one.status.reason.code)}
@@ -283,10 +280,6 @@ class _Releases:
         """
         refusal, shared = self._refusal, self._shared
         claims = [*shared, *_others_on_node(node_info, refusal.snapshot, refusal.requirements)]
-        local, empty = refusal.requirements.for_node(node_info.node), with_devices_released(node_info, _results(claims))
-        key = (local.key, empty.state.attribute_signature, empty.busy, empty.drift)
-        if key in self._unfit:
-            return True
         status = self._status(node_info, claims)
         if shared and not isinstance(status, Placement):  # its new devices may lack what the old ones have
             claims = claims[len(shared) :]
@@ -294,13 +287,11 @@ class _Releases:
         if isinstance(status, Placement):
             needed = _needed(claims, partial(self._fits, node_info))
             usable = _usable_devices(node_info, self._without(needed) or refusal.requirements, refusal.context)
-            note = assumed_for([local.intent], [node_info])
+            note = assumed_for([refusal.requirements.intent], [node_info])
             self._found.append((frozenset(claim.key for claim in needed), _by_release(node_info, needed, usable, note)))
         elif isinstance(status, Unschedulable) and may_be_joined(node_info, status.reason.code):
             self._unread += [node_info.node.name] if node_info.node.name not in self._now else []
             return False
-        elif refusal.ignores_identity and not shared and empty.state.attribute_signature is not None:
-            self._unfit.add(key)
         # A hold that is no claim's ends by itself, and a search that gave up proves nothing.
         gave_up = isinstance(status, Unschedulable) and status.reason.code is Code.OUT_OF_BUDGET
         return not gave_up and not node_info.held
@@ -359,29 +350,19 @@ def _by_release(node_info: NodeInfo, claims: list[Claim], usable: frozenset[Devi
 
 
 def _by_device_count(refusal: Refusal) -> list[NearMiss]:
-    """Near misses by count: requests for more devices than any node has free. Raises DeadlineExceeded.
-
-    If the requirements read no identity, nodes with equal attributes share the match masks.
-    """
+    """Near misses by count: requests for more devices than any node has free. Raises DeadlineExceeded."""
     requirements = refusal.requirements
     wanted: dict[str, DeviceRequest] = {}  # by name; with extended resources, requests differ by node
     free: defaultdict[str, Counter[int]] = defaultdict(Counter)
     linked: defaultdict[str, Counter[int]] = defaultdict(Counter)
-    known: dict[tuple[object, Interned | None], list[tuple[int, DeviceRequest, int]]] = {}
     for _, nodes, _, node_info in refusal.classes:
-        local = requirements.for_node(node_info.node)
-        key = (local.key, node_info.state.attribute_signature)
-        masks = known.get(key) if refusal.ignores_identity else None
-        if masks is None:
-            masks = known[key] = _matching(node_info, local, refusal.context)
-        for _, option, mask in masks:
-            if option.mode != "ExactCount":
-                continue
-            wanted.setdefault(option.name, option)
-            left = mask & ~node_info.busy
-            free[option.name][left.bit_count()] += nodes
-            if requirements.intent.topology == "required":
-                linked[option.name][_largest_joined(node_info, left, option.count)] += nodes
+        for option, mask in _matching(node_info, requirements, refusal.context):
+            if option.mode == "ExactCount":
+                wanted.setdefault(option.name, option)
+                left = mask & ~node_info.busy
+                free[option.name][left.bit_count()] += nodes
+                if requirements.intent.topology == "required":
+                    linked[option.name][_largest_joined(node_info, left, option.count)] += nodes
     missing = (
         _missing_devices(option, free[option.name], linked[option.name], requirements) for option in wanted.values()
     )
@@ -390,19 +371,18 @@ def _by_device_count(refusal: Refusal) -> list[NearMiss]:
 
 def _matching(
     node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext
-) -> list[tuple[int, DeviceRequest, int]]:
-    """Position of the claim, request and mask of matching devices, of the requests whose selectors do not fail."""
-    problem, found = context.problem(node_info, requirements), list[tuple[int, DeviceRequest, int]]()
-    for claim, name, option in options_of(problem):
+) -> Iterator[tuple[DeviceRequest, int]]:
+    """The requests whose selectors do not fail, each with the mask of matching devices. Raises DeadlineExceeded."""
+    problem = context.problem(node_info, requirements.for_node(node_info.node))
+    for name, option in options_of(problem):
         with suppress(InvalidClaim):
-            found.append((claim, option, problem.select(name, option).match))
-    return found
+            yield option, problem.select(name, option).match
 
 
-def options_of(problem: Problem) -> Iterator[tuple[int, str, DeviceRequest]]:
-    """Each alternative of each request, with the position and the name of its claim."""
-    for claim, (name, spec) in enumerate(zip(problem.names, problem.specs, strict=True)):
-        yield from ((claim, name, option) for request in spec.requests for option in request.alternatives)
+def options_of(problem: Problem) -> Iterator[tuple[str, DeviceRequest]]:
+    """Each alternative of each request, with the name of its claim."""
+    for name, spec in zip(problem.names, problem.specs, strict=True):
+        yield from ((name, option) for request in spec.requests for option in request.alternatives)
 
 
 def _largest_joined(node_info: NodeInfo, free: int, wanted: int) -> int:

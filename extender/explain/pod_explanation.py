@@ -521,7 +521,7 @@ def _why(cause: str, detail: str) -> str:
 def _matched(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> list[str]:
     problem = context.problem(node_info, requirements)
     lines: list[str] = []
-    for _, name, option in options_of(problem):
+    for name, option in options_of(problem):
         try:
             selection = problem.select(name, option)
         except InvalidClaim as error:
