@@ -44,8 +44,8 @@ _MAX_GROUPS = 30  # rows of groups
 _MAX_PENDING = 50  # rows of waiting pods; `waiting` counts all pods
 _CURSOR_NUMBERS = 4  # after the epoch, see _Seen
 _SAMPLE_SECONDS = 5.0  # between two samples of the fleet
-_MAX_POINTS = 240  # of the trend
-_MAX_SPACING_SECONDS = 160.0  # between two points; so the trend has the last 10 hours at most
+_POINT_SECONDS = 30.0  # between two points of the trend
+_MAX_POINTS = 1200  # of the trend: the last 10 hours
 
 
 class TrendPoint(NamedTuple):
@@ -54,35 +54,6 @@ class TrendPoint(NamedTuple):
     at: float
     free: int  # GPUs without an allocation, share or hold
     largest_set: int  # size of the largest set of free GPUs that links join on one node
-
-
-class FleetTrend:
-    """At most 240 points, the oldest first.
-
-    A full trend drops every second point and then takes half as many, so that it has the whole time since the start.
-    When points are 160 s apart, it drops the oldest instead.
-    """
-
-    def __init__(self) -> None:
-        self._spacing = _SAMPLE_SECONDS
-        self._points: deque[TrendPoint] = deque()
-
-    def add(self, point: TrendPoint) -> None:
-        """Add a point, unless the last one is too recent."""
-        if self._points and point.at - self._points[-1].at < self._spacing:
-            return
-        self._points.append(point)
-        if len(self._points) <= _MAX_POINTS:
-            return
-        if self._spacing < _MAX_SPACING_SECONDS:
-            self._spacing *= 2
-            self._points = deque(list(self._points)[::-2][::-1])  # the newest stays
-        else:
-            self._points.popleft()
-
-    def after(self, at: float) -> list[TrendPoint]:
-        """The points after a time."""
-        return [point for point in self._points if point.at > at]
 
 
 class FleetSampler:
@@ -96,7 +67,7 @@ class FleetSampler:
         self._clock = clock
         self._version = -1
         self.stats: dict[str, FleetStats] = {}
-        self.trend = FleetTrend()
+        self.trend: deque[TrendPoint] = deque(maxlen=_MAX_POINTS)
 
     async def run(self) -> None:
         """Run until cancelled. See CacheRefresh.wait for `refreshed`."""
@@ -112,8 +83,9 @@ class FleetSampler:
             self.stats = fleet_stats(snapshot)
             self._version = snapshot.version
         products = self.stats.values()
-        largest = max((stats.largest_set for stats in products), default=0)
-        self.trend.add(TrendPoint(self._clock(), sum(stats.free for stats in products), largest))
+        largest, now = max((stats.largest_set for stats in products), default=0), self._clock()
+        if not self.trend or now - self.trend[-1].at >= _POINT_SECONDS:
+            self.trend.append(TrendPoint(now, sum(stats.free for stats in products), largest))
 
 
 # -- the page -------------------------------------------------------------------------------------------------------
@@ -275,7 +247,8 @@ class FleetOverview:
     def _ages(self, after: float) -> list[tuple[float, int, int]]:
         """The points of the trend after a time: seconds ago, free GPUs, largest free set."""
         now = self._clock()
-        return [(round(now - point.at, 1), point.free, point.largest_set) for point in self._sampler.trend.after(after)]
+        points = (point for point in self._sampler.trend if point.at > after)
+        return [(round(now - point.at, 1), point.free, point.largest_set) for point in points]
 
     def _waiting_rows(self) -> list[tuple[Pod, int]]:
         """The first waiting pods, with how many each stands for: pods of one group with one reason are one row.

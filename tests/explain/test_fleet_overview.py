@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,12 @@ import orjson
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from extender.allocation import Features
+from extender.cache import ClusterCache
 from extender.cli.main import commands
+from extender.console.fleet_overview import FleetSampler
 from extender.policy import load_policy
+from extender.runtime.informers import CacheRefresh
 from tests.worlds.commands import berth_beside
 from tests.worlds.eventually import eventually
 from tests.worlds.explain_worlds import decided, refused
@@ -121,6 +126,15 @@ async def test_the_waiting_pods_of_one_namespace_hide_no_others() -> None:
         shown = [row["pod"] for row in b.console.overview.fleet()["pending"]]
         assert len(shown) == 50
         assert "honest/p0" in shown[:2]
+
+
+def test_the_trend_has_a_point_each_half_minute_also_if_nothing_changed() -> None:
+    now, cache = 0.0, ClusterCache(Features())
+    sampler = FleetSampler(cache, CacheRefresh(cache).wait, lambda: now)
+    for now in range(0, 60_000, 10):  # noqa: B007 - the sampler reads it
+        sampler.sample()
+    assert {after.at - before.at for before, after in pairwise(sampler.trend)} == {30}
+    assert (sampler.trend[-1].at, len(sampler.trend)) == (59_970, 1200)
 
 
 def test_kubectl_finds_it_as_a_plugin() -> None:
