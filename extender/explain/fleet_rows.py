@@ -6,10 +6,10 @@ Letters: f free, c closed, h held, u allocated, 1..9 tenths of the memory alloca
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from itertools import combinations
+from dataclasses import dataclass, replace
+from itertools import chain, combinations, islice
 from typing import NamedTuple
 
 from extender.allocation import FleetBaseline, NodeInfo, Snapshot, blocking_taint
@@ -18,8 +18,8 @@ from extender.allocation.nodes.locality import Locality, Nearness, published_loc
 from extender.api.fields import Json
 from extender.api.gpu_topology import DISTANCES, Graph
 from extender.api.nodes import Node
-from extender.api.object_meta import ObjectKey
-from extender.api.pod_groups import GroupKey, name_on_claims
+from extender.api.pod_groups import name_on_claims
+from extender.api.pods import Pod
 from extender.api.quantity import NANO
 from extender.api.request_mix import WHOLE
 from extender.api.resource_claims import Claim, Reservation, Result
@@ -365,72 +365,46 @@ def _nearest(node_info: NodeInfo, locality: Locality, bit: int, mask: int) -> Js
 # -- groups of pods: how many members wait, and which GPUs the others have -----------------------------------------
 
 
-@dataclass(slots=True)
-class _Members:
-    """The members of a group. `devices` are the devices of those that are not waiting, by node."""
-
-    waiting: int = 0
-    held: int = 0  # waiting members with devices held
-    minimum: int = 0
-    bound: set[str] = field(default_factory=set)  # UIDs
-    devices: dict[str, list[Result]] = field(default_factory=dict)
-
-
 def group_rows(snapshot: Snapshot, most: int, gone: Container[str]) -> list[Json]:
     """At most `most` groups of at least two pods, as JSON: those with waiting pods first, then the largest.
 
     `gone` are the UIDs of members that are known to terminate.
     """
     by_pod = reservations_by_pod(snapshot)
-    waiting = {(key.namespace, key.on_claims): key for key in snapshot.members if key.name}
-    size = Counter({name: len(snapshot.members[key]) for name, key in waiting.items()})
+    waiting = {(key.namespace, key.on_claims): snapshot.members[key] for key in snapshot.members if key.name}
+    size = Counter({name: len(pods) for name, pods in waiting.items()})
     size.update({name: len(claims) for name, claims in snapshot.group_claims.items()})
     names = [name for name, members in size.items() if members > 1]
-    found = list[Json]()
-    for name in sorted(names, key=lambda name: (name not in waiting, -size[name], name)):
-        if len(found) == most:
-            break
-        group = _members(name, waiting.get(name), snapshot, by_pod)
-        group.bound = {uid for uid in group.bound if uid not in gone}
-        if group.waiting + len(group.bound) > 1:
-            found.append(_group_row(name, group, snapshot))
-    return found
+    names.sort(key=lambda name: (name not in waiting, -size[name], name))
+    rows = (_group_row(name, waiting.get(name, {}), snapshot, by_pod, gone) for name in names)
+    return list(islice((row for row in rows if row["waiting"] + row["bound"] > 1), most))
 
 
-def _members(
-    name: tuple[str, str], key: GroupKey | None, snapshot: Snapshot, by_pod: dict[str, list[Reservation]]
-) -> _Members:
-    found = _Members()
-    pods = snapshot.members.get(key, {}) if key is not None else {}
-    for uid, pod in pods.items():
-        found.waiting += 1
-        found.held += uid in by_pod
-        found.minimum = found.minimum or (gang_minimum(pod.membership, snapshot) if pod.membership else 0)
-        for reservation in by_pod.get(uid, ()):
-            found.devices.setdefault(reservation.node, []).extend(reservation.results)
-    for claim_key, node in snapshot.group_claims.get(name, {}).items():
-        _add_claim(found, claim_key, node, snapshot, pods.keys())
-    return found
-
-
-def _add_claim(found: _Members, key: ObjectKey, node: str, snapshot: Snapshot, waiting: Container[str]) -> None:
-    claim = snapshot.claims.get(key)
-    if claim is None or claim.allocation is None:
-        return
-    found.bound.update(consumer.uid for consumer in claim.reserved_for if consumer.uid not in waiting)
-    found.devices.setdefault(node, []).extend(claim.allocation.results)
-
-
-def _group_row(name: tuple[str, str], group: _Members, snapshot: Snapshot) -> Json:
-    namespace, on_claims = name
-    nodes = sorted(group.devices)
+def _group_row(
+    name: tuple[str, str],
+    waiting: Mapping[str, Pod],
+    snapshot: Snapshot,
+    by_pod: Mapping[str, list[Reservation]],
+    gone: Container[str],
+) -> Json:
+    devices: defaultdict[str, list[Result]] = defaultdict(list)  # of the members that have any, by node
+    for reservation in chain.from_iterable(by_pod.get(uid, ()) for uid in waiting):
+        devices[reservation.node] += reservation.results
+    bound, uids = set[str](), waiting.keys()
+    for key, node in snapshot.group_claims.get(name, {}).items():
+        claim = snapshot.claims.get(key)
+        if claim is not None and claim.allocation is not None:
+            devices[node] += claim.allocation.results
+            bound.update(one.uid for one in claim.reserved_for if one.uid not in uids and one.uid not in gone)
+    minimums = (gang_minimum(pod.membership, snapshot) for pod in waiting.values() if pod.membership)
+    nodes = sorted(devices)
     return {
-        "group": f"{namespace}/{name_on_claims(on_claims)}",
-        "minimum": group.minimum,
-        "waiting": group.waiting,
-        "held": group.held,
-        "bound": len(group.bound),
-        "nodes": {node: _shown_gpus(node, group.devices[node], snapshot) for node in nodes[:_MAX_NODES]},
+        "group": f"{name[0]}/{name_on_claims(name[1])}",
+        "minimum": next(filter(None, minimums), 0),
+        "waiting": len(waiting),
+        "held": sum(uid in by_pod for uid in waiting),
+        "bound": len(bound),
+        "nodes": {node: _shown_gpus(node, devices[node], snapshot) for node in nodes[:_MAX_NODES]},
         "more_nodes": len(nodes[_MAX_NODES:]),
     }
 
