@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,6 +36,7 @@ from extender.policy import Policy
 from extender.scheduling import (
     EvaluationContext,
     FilterStatus,
+    NodeRanking,
     Placement,
     PodRequirements,
     Unschedulable,
@@ -87,22 +88,37 @@ class EquivalentNodes(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """A pod that no node fits. `samples` is one node per attribute signature among the nodes of `classes`.
-
-    `elsewhere` are the nodes that cannot use the devices of an allocated claim of the pod. `ignores_identity`: the
-    requirements read no name, UUID or other value that differs between equal devices.
-    """
+class PodQuestion:
+    """A pod that needs devices, on a snapshot."""
 
     pod: Pod
     requirements: PodRequirements
     snapshot: Snapshot
     policy: Policy
     context: EvaluationContext
+    ranking: NodeRanking
+    without_holds: Mapping[str, NodeInfo]
+
+    def node_info(self, name: str) -> NodeInfo:
+        """The node as the pod sees it."""
+        return self.without_holds.get(name) or self.snapshot.node_infos[name]
+
+
+class Refusal(NamedTuple):
+    """A pod that no node fits. `samples` is one node per attribute signature among the nodes of `classes`.
+
+    `elsewhere` are the nodes that cannot use the devices of an allocated claim of the pod.
+    """
+
+    question: PodQuestion
     classes: Sequence[EquivalentNodes]
     samples: Collection[NodeSample]
     elsewhere: Sequence[NodeInfo]
-    ignores_identity: bool
+
+    @property
+    def ignores_identity(self) -> bool:
+        """Whether the requirements read no name, UUID or other value that differs between equal devices."""
+        return self.question.ranking.ignores_identity(self.question.context)
 
 
 class Found(NamedTuple):
@@ -116,7 +132,7 @@ class Found(NamedTuple):
 def near_misses(refusal: Refusal) -> Found:
     """The near misses of a pod. Raises DeadlineExceeded."""
     samples = refusal.samples if refusal.ignores_identity else None
-    terms = selector_stats(refusal.requirements, refusal.snapshot, samples, refusal.context)
+    terms = selector_stats(refusal.question.requirements, refusal.question.snapshot, samples, refusal.question.context)
     released = _Releases(refusal).near_misses()
     helps = any(one.cost for one in released)  # then what no device has, such as for another alternative, comes last
     found = [
@@ -229,11 +245,11 @@ class _Releases:
     """
 
     def __init__(self, refusal: Refusal) -> None:
-        self._refusal = refusal
+        self._refusal, self._question = refusal, refusal.question
         # The allocated claims that only other pods use: once these end, the claims can get other devices.
-        allocated = refusal.requirements.allocated_claims
-        self._shared = tuple(claim for claim in allocated if needs_reservation(claim, refusal.pod))
-        self._loose: dict[tuple[Claim, ...], PodRequirements | None] = {(): refusal.requirements}
+        allocated = refusal.question.requirements.allocated_claims
+        self._shared = tuple(claim for claim in allocated if needs_reservation(claim, refusal.question.pod))
+        self._loose: dict[tuple[Claim, ...], PodRequirements | None] = {(): refusal.question.requirements}
         self._tries = 0
         self._found: list[tuple[frozenset[ObjectKey], NearMiss]] = []
         # Nodes that refuse even then, only because no agent reports their links: now, and if devices are freed.
@@ -278,16 +294,16 @@ class _Releases:
         """Look for claims of a node whose end helps. Returns whether it is certain that there are none, if none is
         found.
         """
-        refusal, shared = self._refusal, self._shared
-        claims = [*shared, *_others_on_node(node_info, refusal.snapshot, refusal.requirements)]
+        question, shared = self._question, self._shared
+        claims = [*shared, *_others_on_node(node_info, question.snapshot, question.requirements)]
         status = self._status(node_info, claims)
         if shared and not isinstance(status, Placement):  # its new devices may lack what the old ones have
             claims = claims[len(shared) :]
             status = self._status(node_info, claims)
         if isinstance(status, Placement):
             needed = _needed(claims, partial(self._fits, node_info))
-            usable = _usable_devices(node_info, self._without(needed) or refusal.requirements, refusal.context)
-            note = assumed_for([refusal.requirements.intent], [node_info])
+            usable = _usable_devices(node_info, self._without(needed) or question.requirements, question.context)
+            note = assumed_for([question.requirements.intent], [node_info])
             self._found.append((frozenset(claim.key for claim in needed), _by_release(node_info, needed, usable, note)))
         elif isinstance(status, Unschedulable) and may_be_joined(node_info, status.reason.code):
             self._unread += [node_info.node.name] if node_info.node.name not in self._now else []
@@ -300,17 +316,17 @@ class _Releases:
         """The status of a node without these claims; None if the pod cannot use the node then."""
         self._tries += 1
         changed = self._without(released)
-        if changed is None or changed.mismatch(node_info.node, self._refusal.snapshot) is not None:
+        if changed is None or changed.mismatch(node_info.node, self._question.snapshot) is not None:
             return None
         hypothetical = with_devices_released(node_info, _results(released))
-        return evaluate(hypothetical, changed.for_node(node_info.node), self._refusal.context)
+        return evaluate(hypothetical, changed.for_node(node_info.node), self._question.context)
 
     def _without(self, ended: Iterable[Claim]) -> PodRequirements | None:
         """The pod's requirements once these of the claims that it shares have no devices; None if it has none then."""
         claims = tuple(claim for claim in ended if claim in self._shared)
         if claims not in self._loose:
-            changed = apply_scenario(self._refusal.snapshot, (), Scenario(deallocated=claims))
-            found = requirements_of(self._refusal.pod, changed, self._refusal.policy)
+            changed = apply_scenario(self._question.snapshot, (), Scenario(deallocated=claims))
+            found = requirements_of(self._question.pod, changed, self._question.policy)
             self._loose[claims] = found if isinstance(found, PodRequirements) else None
         return self._loose[claims]
 
@@ -351,12 +367,12 @@ def _by_release(node_info: NodeInfo, claims: list[Claim], usable: frozenset[Devi
 
 def _by_device_count(refusal: Refusal) -> list[NearMiss]:
     """Near misses by count: requests for more devices than any node has free. Raises DeadlineExceeded."""
-    requirements = refusal.requirements
+    requirements = refusal.question.requirements
     wanted: dict[str, DeviceRequest] = {}  # by name; with extended resources, requests differ by node
     free: defaultdict[str, Counter[int]] = defaultdict(Counter)
     linked: defaultdict[str, Counter[int]] = defaultdict(Counter)
     for _, nodes, _, node_info in refusal.classes:
-        for option, mask in _matching(node_info, requirements, refusal.context):
+        for option, mask in _matching(node_info, requirements, refusal.question.context):
             if option.mode == "ExactCount":
                 wanted.setdefault(option.name, option)
                 left = mask & ~node_info.busy
@@ -497,7 +513,7 @@ def _why(
 
 def _by_locality(refusal: Refusal) -> Iterator[NearMiss]:
     """Raises DeadlineExceeded."""
-    requirements, context = refusal.requirements, refusal.context
+    requirements, context = refusal.question.requirements, refusal.question.context
     found = unmet_localities(requirements, (node_info for node_info, _ in refusal.samples), context)
     if not found:
         return

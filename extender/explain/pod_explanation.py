@@ -35,7 +35,15 @@ from extender.base.deadline import DeadlineExceeded
 from extender.base.text_limits import counted, first_few, one_line, shown
 from extender.explain.excluded_nodes import Obstacles, counted_obstacles, excluded_nodes, kept_from, remedies
 from extender.explain.fleet_rows import product
-from extender.explain.near_misses import EquivalentNodes, Found, Refusal, holders_of_usable, near_misses, options_of
+from extender.explain.near_misses import (
+    EquivalentNodes,
+    Found,
+    PodQuestion,
+    Refusal,
+    holders_of_usable,
+    near_misses,
+    options_of,
+)
 from extender.explain.selector_stats import NodeSample
 from extender.policy import Policy
 from extender.scheduling import (
@@ -62,7 +70,6 @@ _MAX_BEST = 5
 _MAX_REJECTIONS = 200  # lines about rejected devices
 _MAX_CAUSES = 4  # causes in one list
 _MAX_CAUSE_BYTES = 1024  # of one cause, which can name 100 devices
-NodeInfos = Mapping[str, NodeInfo]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,30 +104,13 @@ class Explanation:
     narration: tuple[str, ...] = ()  # the search on one node, if the caller requested it
 
 
-@dataclass(frozen=True, slots=True)
-class _Question:
-    """A pod that needs devices, on a snapshot."""
-
-    pod: Pod
-    requirements: PodRequirements
-    snapshot: Snapshot
-    policy: Policy
-    context: EvaluationContext
-    ranking: NodeRanking
-    without_holds: NodeInfos
-
-    def node_info(self, name: str) -> NodeInfo:
-        """The node as the pod sees it."""
-        return self.without_holds.get(name) or self.snapshot.node_infos[name]
-
-
 def explain(
     pod: Pod,
     snapshot: Snapshot,
     policy: Policy,
     context: EvaluationContext,
     rankings: RankingCache | None = None,
-    without_holds: NodeInfos = MappingProxyType({}),
+    without_holds: Mapping[str, NodeInfo] = MappingProxyType({}),
     narrated: str = "",
 ) -> Explanation:
     """The explanation of a pod.
@@ -143,7 +133,7 @@ def explain(
             return Explanation(name, "blocked", sentence, len(snapshot.node_infos))
         case PodRequirements():
             ranking = rankings.get_or_create(requirements) if rankings is not None else NodeRanking(requirements)
-            question = _Question(pod, requirements, snapshot, policy, context, ranking, without_holds)
+            question = PodQuestion(pod, requirements, snapshot, policy, context, ranking, without_holds)
             narration = _narration(narrated, question) if narrated else ()
             return replace(_explanation(question), narration=narration)
 
@@ -161,14 +151,14 @@ def other_scheduler(pod: Pod) -> str:
     return f"pod {pod.key} {named}; Berth does not place it: write schedulerName: {SCHEDULER}"
 
 
-def _narration(node: str, question: _Question) -> tuple[str, ...]:
+def _narration(node: str, question: PodQuestion) -> tuple[str, ...]:
     if node not in question.snapshot.node_infos:
         raise WireError("narrate", f"node {shown(node)} is not known")
     found = trace(question.node_info(node), question.requirements, question.context)
     return trace_search(found, question.context)
 
 
-def _explanation(question: _Question) -> Explanation:
+def _explanation(question: PodQuestion) -> Explanation:
     """Raises DeadlineExceeded."""
     snapshot, context, ranking, name = question.snapshot, question.context, question.ranking, str(question.pod.key)
     outside = _outside(question)
@@ -199,8 +189,9 @@ def _explanation(question: _Question) -> Explanation:
         sentence += assumed_for([question.requirements.intent], [snapshot.node_infos[one.node] for one in best[:1]])
         sentence += why_last(best, *ranked, statuses)
         return Explanation(name, "fits", sentence, nodes, fitting, tuple(best), reasons)
-    missed = _what_would_help(question, unschedulable, excluded) if unschedulable.classes else Found((), (), [])
-    misses, facts, stats = missed
+    elsewhere = [snapshot.node_infos[node] for node in excluded.get(Code.ELSEWHERE, ())]
+    refusal = Refusal(question, unschedulable.classes, list(unschedulable.samples.values()), elsewhere)
+    misses, facts, stats = near_misses(refusal) if unschedulable.classes else Found((), (), [])
     terms, failing = (tuple(one.sentence() for one in some) for some in (stats, [one for one in stats if one.fails]))
     # Nodes that only another ComputeDomain keeps from the pod say most, even if others are more.
     kept = excluded.get(Code.CLIQUE, ())
@@ -231,7 +222,7 @@ def _may_be_joined(one: EquivalentNodes) -> Sequence[str]:
     return one.first if may_be_joined(one.node_info, one.status.reason.code) else ()
 
 
-def _scored(question: _Question, node: str, placement: Placement) -> ScoredNode:
+def _scored(question: PodQuestion, node: str, placement: Placement) -> ScoredNode:
     """The node with the devices that the pod would get there. Raises DeadlineExceeded."""
     node_info, requirements, context = question.node_info(node), question.requirements, question.context
     chosen = beside_own(placement, node_info, requirements, context)
@@ -241,14 +232,14 @@ def _scored(question: _Question, node: str, placement: Placement) -> ScoredNode:
 # -- statuses ------------------------------------------------------------------------------------------------------
 
 
-def _outside(question: _Question) -> dict[str, Obstacles]:
+def _outside(question: PodQuestion) -> dict[str, Obstacles]:
     """The nodes on which the pod may not run. Raises DeadlineExceeded."""
     if not question.pod.constraints_are_known:
         return {}
     return excluded_nodes(question.pod, question.snapshot.node_infos, question.context.deadline)
 
 
-def _excluded(question: _Question, outside: Mapping[str, Obstacles]) -> Mapping[Code, list[str]]:
+def _excluded(question: PodQuestion, outside: Mapping[str, Obstacles]) -> Mapping[Code, list[str]]:
     """The nodes that the pod may not use, whatever devices they have, by the reason. Raises DeadlineExceeded."""
     node_infos, deadline = question.snapshot.node_infos, question.context.deadline
     found = {Code.NODE_CONSTRAINTS: list(outside)} if outside else {}
@@ -264,7 +255,7 @@ def _excluded(question: _Question, outside: Mapping[str, Obstacles]) -> Mapping[
     return found
 
 
-def _usable(outside: Mapping[str, Obstacles], question: _Question) -> dict[str, Obstacles]:
+def _usable(outside: Mapping[str, Obstacles], question: PodQuestion) -> dict[str, Obstacles]:
     """The nodes on which the pod may not run and would else fit. Raises DeadlineExceeded."""
     infos, requirements = question.snapshot.node_infos, question.requirements
     found = dict[str, Obstacles]()
@@ -342,7 +333,7 @@ class _AllUnschedulable:
             self.reasons[text] = _NodesByReason(equivalent)
         self.reasons[text].add(equivalent)
 
-    def by_reason(self, question: _Question, outside: Mapping[str, Obstacles]) -> tuple[UnschedulableNodes, ...]:
+    def by_reason(self, question: PodQuestion, outside: Mapping[str, Obstacles]) -> tuple[UnschedulableNodes, ...]:
         """The nodes by reason: those first that could serve the pod, see _distance. Raises DeadlineExceeded."""
         ordered = sorted(self.reasons.values(), key=_distance)
         return tuple(_with_causes(one, question, outside) for one in ordered)
@@ -388,7 +379,7 @@ def _largest_device(one: _NodesByReason) -> int:
     return parse_quantity(one.reason.params[1]).nanos if one.reason.code is Code.TOO_SMALL else 0
 
 
-def _with_causes(one: _NodesByReason, question: _Question, outside: Mapping[str, Obstacles]) -> UnschedulableNodes:
+def _with_causes(one: _NodesByReason, question: PodQuestion, outside: Mapping[str, Obstacles]) -> UnschedulableNodes:
     node_info, status = one.shown.node_info, one.shown.status
     held: tuple[str, ...] = ()
     if status.reason.code is Code.NODE_CONSTRAINTS:
@@ -401,24 +392,6 @@ def _with_causes(one: _NodesByReason, question: _Question, outside: Mapping[str,
 
 
 # -- what would help, and the sentences ----------------------------------------------------------------------------
-
-
-def _what_would_help(
-    question: _Question, unschedulable: _AllUnschedulable, excluded: Mapping[Code, list[str]]
-) -> Found:
-    """Raises DeadlineExceeded."""
-    refusal = Refusal(
-        question.pod,
-        question.requirements,
-        question.snapshot,
-        question.policy,
-        question.context,
-        unschedulable.classes,
-        list(unschedulable.samples.values()),
-        [question.snapshot.node_infos[node] for node in excluded.get(Code.ELSEWHERE, ())],
-        question.ranking.ignores_identity(question.context),
-    )
-    return near_misses(refusal)
 
 
 def _fits(name: str, nodes: int, fitting: int, best: list[ScoredNode]) -> str:
