@@ -17,7 +17,7 @@ from heapq import nsmallest
 from typing import NamedTuple
 
 from extender.allocation import NodeInfo, Problem, Snapshot, attribute_values, blocking_taint
-from extender.allocation.nodes import Inventory
+from extender.allocation.nodes import Interned, Inventory
 from extender.allocation.nodes.locality import NUMA_NODE, PCIE_ROOT
 from extender.allocation.what_if import with_devices_released, with_own_pools_released
 from extender.api.claim_specs import Constraint, DeviceRequest
@@ -105,20 +105,29 @@ class PodQuestion:
 
 
 class Refusal(NamedTuple):
-    """A pod that no node fits. `samples` is one node per attribute signature among the nodes of `classes`.
+    """A pod that no node fits: neither those of `classes`, nor others, of which pods have no use.
 
     `elsewhere` are the nodes that cannot use the devices of an allocated claim of the pod.
     """
 
     question: PodQuestion
     classes: Sequence[EquivalentNodes]
-    samples: Collection[NodeSample]
     elsewhere: Sequence[NodeInfo]
 
     @property
     def ignores_identity(self) -> bool:
         """Whether the requirements read no name, UUID or other value that differs between equal devices."""
         return self.question.ranking.ignores_identity(self.question.context)
+
+    @property
+    def samples(self) -> list[NodeSample]:
+        """One node per attribute signature among the nodes of `classes`."""
+        found: dict[Interned | None, NodeSample] = {}
+        for _, nodes, _, node_info in self.classes:
+            signature = node_info.state.attribute_signature
+            first, others = found.get(signature, (node_info, 0))
+            found[signature] = first, others + nodes
+        return list(found.values())
 
 
 class Found(NamedTuple):

@@ -17,14 +17,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from heapq import nsmallest
-from itertools import islice
+from itertools import chain, islice
 from types import MappingProxyType
 from typing import NamedTuple
 
 from extender.allocation import CAUSES, CauseRecorder, NodeInfo, Snapshot
-from extender.allocation.nodes import Interned
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import SCHEDULER, Pod
 from extender.api.quantity import parse_quantity
@@ -44,7 +43,6 @@ from extender.explain.near_misses import (
     near_misses,
     options_of,
 )
-from extender.explain.selector_stats import NodeSample
 from extender.policy import Policy
 from extender.scheduling import (
     EvaluationContext,
@@ -96,7 +94,7 @@ class Explanation:
     nodes: int = 0  # number of nodes in the snapshot
     fitting: int = 0  # number of nodes that fit
     best: tuple[ScoredNode, ...] = ()
-    unschedulable: tuple[UnschedulableNodes, ...] = ()  # by reason, see _AllUnschedulable.by_reason
+    unschedulable: tuple[UnschedulableNodes, ...] = ()  # by reason, see _by_reason
     misses: tuple[str, ...] = ()  # near misses, the cheapest first
     facts: tuple[str, ...] = ()  # those of the misses that only say what is lacking
     terms: tuple[str, ...] = ()  # selector terms with device counts
@@ -171,15 +169,15 @@ def _explanation(question: PodQuestion) -> Explanation:
         for node, node_info in question.without_holds.items()
         if allowed is None or node in allowed
     }
-    unschedulable, nodes = _AllUnschedulable(), 0
-    for one in _nodes_by_status(ranking, excluded, allowed, statuses):
-        nodes += one.nodes
-        if isinstance(one.status, Unschedulable):
-            node_info = question.node_info(one.first[0])
-            unschedulable.add(EquivalentNodes(one.status, one.nodes, one.first, node_info))
-    reasons = unschedulable.by_reason(question, outside)
-    fitting = nodes - unschedulable.nodes
-    if fitting:
+    found = list(_nodes_by_status(ranking, excluded, allowed, statuses))
+    refusing = [
+        EquivalentNodes(one.status, one.nodes, one.first, question.node_info(one.first[0]))
+        for one in found
+        if isinstance(one.status, Unschedulable)
+    ]
+    groups, nodes = _by_reason(refusing), sum(one.nodes for one in found)
+    reasons = tuple(_with_causes(one, question, outside) for one in groups)
+    if fitting := nodes - sum(one.nodes for one in refusing):
         ranked = ranking, question.requirements, snapshot, snapshot.node_infos.keys() if allowed is None else allowed
         count = max(_MAX_BEST, question.requirements.policy.candidates)  # filter's order of equal ones
         best = [
@@ -189,9 +187,10 @@ def _explanation(question: PodQuestion) -> Explanation:
         sentence += assumed_for([question.requirements.intent], [snapshot.node_infos[one.node] for one in best[:1]])
         sentence += why_last(best, *ranked, statuses)
         return Explanation(name, "fits", sentence, nodes, fitting, tuple(best), reasons)
+    # The others are of no use, whatever happens to their devices.
+    classes = [one for one in refusing if one.status.reason.code is not Code.NODE_CONSTRAINTS]
     elsewhere = [snapshot.node_infos[node] for node in excluded.get(Code.ELSEWHERE, ())]
-    refusal = Refusal(question, unschedulable.classes, list(unschedulable.samples.values()), elsewhere)
-    misses, facts, stats = near_misses(refusal) if unschedulable.classes else Found((), (), [])
+    misses, facts, stats = near_misses(Refusal(question, classes, elsewhere)) if classes else Found((), (), [])
     terms, failing = (tuple(one.sentence() for one in some) for some in (stats, [one for one in stats if one.fails]))
     # Nodes that only another ComputeDomain keeps from the pod say most, even if others are more.
     kept = excluded.get(Code.CLIQUE, ())
@@ -205,11 +204,12 @@ def _explanation(question: PodQuestion) -> Explanation:
         is_selected = all(one.selector for one in kept_out.values())  # the nodes that it selects say more
         cause = kept_from(kept_out) if not (is_near and is_selected) else ""
         misses = (*remedies(kept_out), *misses) if cause else (*misses, *remedies(kept_out))
-    may_fit = [node for one in unschedulable.classes for node in _may_be_joined(one)]
+    may_fit = [node for one in classes for node in _may_be_joined(one)]
     beginning = f"pod {name} {NOT_KNOWN}" if may_fit else f"pod {name} fits nowhere"
     nearest = misses[0] if misses and not cause else ""
     beginning += f": {cause};" if cause else ":"
-    sentence = _refused(beginning, reasons, nearest, unschedulable, counted_obstacles(outside.values()))
+    where = _where(reasons[0].reason, groups, nodes) if reasons else ""
+    sentence = _refused(beginning, reasons, nearest, where, counted_obstacles(outside.values()))
     if may_fit:
         sentence += f"; {unknown_links(may_fit)}: it may fit there"
     if misses and any(one.renamed is not None and one.sentence() == misses[0] for one in stats):
@@ -290,66 +290,46 @@ def _nodes_by_status(
 # -- reasons -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _NodesByReason:
-    """Nodes that are unschedulable for one reason. `shown` are the ones whose first name sorts first."""
+class _NodesByReason(NamedTuple):
+    """Nodes that are unschedulable for one reason."""
 
-    shown: EquivalentNodes
-    nodes: int = 0
-    examples: list[str] = field(default_factory=list)
-    products: Counter[str] = field(default_factory=Counter)  # nodes by the product of their GPUs
+    shown: EquivalentNodes  # those whose first name sorts first
+    nodes: int
+    examples: tuple[str, ...]
+    products: Counter[str]  # nodes by the product of their GPUs
 
     @property
     def reason(self) -> Reason:
         """The reason of all these nodes."""
         return self.shown.status.reason
 
-    def add(self, equivalent: EquivalentNodes) -> None:
-        self.nodes += equivalent.nodes
-        self.products[product(equivalent.node_info)] += equivalent.nodes
-        if len(self.examples) < _MAX_EXAMPLES or equivalent.first[0] < self.examples[-1]:
-            self.shown = min(self.shown, equivalent, key=lambda one: one.first[0])
-            self.examples = sorted([*self.examples, *equivalent.first])[:_MAX_EXAMPLES]
+
+def _by_reason(refusing: Iterable[EquivalentNodes]) -> list[_NodesByReason]:
+    """The nodes by the text of their reason: those first that could serve the pod, see _distance."""
+    groups = defaultdict[str, list[EquivalentNodes]](list)
+    for equivalent in refusing:
+        groups[equivalent.status.text].append(equivalent)
+    found = []
+    for group in groups.values():
+        products = Counter[str]()
+        for one in group:
+            products[product(one.node_info)] += one.nodes
+        examples = tuple(nsmallest(_MAX_EXAMPLES, chain.from_iterable(one.first for one in group)))
+        found.append(_NodesByReason(min(group, key=lambda one: one.first[0]), products.total(), examples, products))
+    return sorted(found, key=_distance)
 
 
-@dataclass(slots=True)
-class _AllUnschedulable:
-    """All unschedulable nodes: by equivalence class, by reason text, and one sample per attribute signature."""
-
-    classes: list[EquivalentNodes] = field(default_factory=list)
-    reasons: dict[str, _NodesByReason] = field(default_factory=dict)
-    samples: dict[Interned | None, NodeSample] = field(default_factory=dict)
-    nodes: int = 0
-
-    def add(self, equivalent: EquivalentNodes) -> None:
-        self.nodes += equivalent.nodes
-        if equivalent.status.reason.code is not Code.NODE_CONSTRAINTS:  # of no use, whatever happens to their devices
-            self.classes.append(equivalent)
-            signature = equivalent.node_info.state.attribute_signature
-            node_info, nodes = self.samples.get(signature, (equivalent.node_info, 0))
-            self.samples[signature] = node_info, nodes + equivalent.nodes
-        text = equivalent.status.text
-        if text not in self.reasons:
-            self.reasons[text] = _NodesByReason(equivalent)
-        self.reasons[text].add(equivalent)
-
-    def by_reason(self, question: PodQuestion, outside: Mapping[str, Obstacles]) -> tuple[UnschedulableNodes, ...]:
-        """The nodes by reason: those first that could serve the pod, see _distance. Raises DeadlineExceeded."""
-        ordered = sorted(self.reasons.values(), key=_distance)
-        return tuple(_with_causes(one, question, outside) for one in ordered)
-
-    def where(self, text: str) -> str:
-        """The nodes of a reason in words, with their product if it is one, such as 'both Tesla T4 nodes'."""
-        found, all_of = self.reasons[text], Counter[str]()
-        for one in self.reasons.values():
-            all_of += one.products
-        name = next(iter(found.products))
-        excluded = any(one.reason.code in _EXCLUDED for one in self.reasons.values())
-        if len(self.reasons) == 1 or len(found.products) > 1 or excluded or not all_of[name]:
-            return f"{found.nodes} of {counted(self.nodes, 'node')}"
-        if found.nodes < all_of[name]:
-            return f"{found.nodes} of {all_of[name]} {name} nodes"
-        return {1: f"the only {name} node", 2: f"both {name} nodes"}.get(found.nodes, f"all {found.nodes} {name} nodes")
+def _where(text: str, groups: Sequence[_NodesByReason], nodes: int) -> str:
+    """The nodes of a reason in words, with their product if it is one, such as 'both Tesla T4 nodes'."""
+    found = next(one for one in groups if one.shown.status.text == text)
+    name = next(iter(found.products))
+    all_of = sum(one.products[name] for one in groups)
+    excluded = any(one.reason.code in _EXCLUDED for one in groups)
+    if len(groups) == 1 or len(found.products) > 1 or excluded or not all_of:
+        return f"{found.nodes} of {counted(nodes, 'node')}"
+    if found.nodes < all_of:
+        return f"{found.nodes} of {all_of} {name} nodes"
+    return {1: f"the only {name} node", 2: f"both {name} nodes"}.get(found.nodes, f"all {found.nodes} {name} nodes")
 
 
 # Of nodes that are not evaluated. One stands for them all, whatever GPUs the others have.
@@ -384,11 +364,11 @@ def _with_causes(one: _NodesByReason, question: PodQuestion, outside: Mapping[st
     held: tuple[str, ...] = ()
     if status.reason.code is Code.NODE_CONSTRAINTS:
         found = tuple(outside[one.examples[0]].names)
-        return UnschedulableNodes(status.reason.code.name, status.text, one.nodes, tuple(one.examples), found)
+        return UnschedulableNodes(status.reason.code.name, status.text, one.nodes, one.examples, found)
     if status.reason.code in FREEABLE_CODES:
         held = holders_of_usable(node_info, question.snapshot, question.requirements, question.context)
     why = causes(trace(node_info, question.requirements, question.context), held)
-    return UnschedulableNodes(status.reason.code.name, status.text, one.nodes, tuple(one.examples), why)
+    return UnschedulableNodes(status.reason.code.name, status.text, one.nodes, one.examples, why)
 
 
 # -- what would help, and the sentences ----------------------------------------------------------------------------
@@ -411,24 +391,24 @@ def _refused(
     beginning: str,
     reasons: tuple[UnschedulableNodes, ...],
     nearest: str,
-    unschedulable: _AllUnschedulable,
+    where: str,
     obstacles: str,
 ) -> str:
     """What is true of the nodes that come nearest, the nearest miss, and the other nodes in short.
 
-    `obstacles` says what excludes nodes, whatever devices they have.
+    `where` are the first ones in words. `obstacles` says what excludes nodes, whatever devices they have.
     """
     if not reasons:
         return f"{beginning} the cluster has no node"
     first, *others = reasons
     notes = {Code.NODE_CONSTRAINTS.name: f" ({obstacles})"}
-    sentence = f"{beginning} {first.reason} on {unschedulable.where(first.reason)}{notes.get(first.code, '')}"
+    sentence = f"{beginning} {first.reason} on {where}{notes.get(first.code, '')}"
     sentence += f"; {nearest}" if nearest else ""
     if not others:
         return sentence
     most, left = max(others, key=lambda one: one.nodes), sum(one.nodes for one in others)
-    where = f"{counted(left, 'other')}" if most.nodes == left else f"{most.nodes} of {left} others"
-    return f"{sentence}; {most.reason} on {where}{notes.get(most.code, '')}"
+    elsewhere = f"{counted(left, 'other')}" if most.nodes == left else f"{most.nodes} of {left} others"
+    return f"{sentence}; {most.reason} on {elsewhere}{notes.get(most.code, '')}"
 
 
 # -- the recorded search on one node -------------------------------------------------------------------------------
