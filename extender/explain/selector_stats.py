@@ -95,6 +95,7 @@ class TermStats:
     lacking: tuple[str, str] | None = None  # the first device on which the term fails, and the path that it lacks
     defaults: dict[str, str] = field(default_factory=dict)  # path to a neutral value of the type that devices have
     needs: Needs = field(default_factory=lambda: Needs(()))
+    observes: bool = True  # whether the values of devices that do not pass are kept
     suffices: bool = False  # whether some node has as many devices that pass as the request needs
 
     def sentence(self) -> str:
@@ -224,7 +225,7 @@ def _passing(finding: TermStats, devices: Devices, context: EvaluationContext) -
 
 def _measured(finding: TermStats, selector: Selector, devices: Devices, context: EvaluationContext) -> Devices:
     """Count the devices that pass the term, which are returned; if none does, find a term that some do."""
-    left = _Term(finding, selector, _reads(selector), context).count_all(devices)
+    left = _count(finding, selector, devices, context)
     finding.suffices = finding.needs.are_met_by(left)
     if not finding.passed:
         finding.wanted = constants_of(finding.term)
@@ -244,8 +245,8 @@ def _remedy(finding: TermStats, devices: Devices, context: EvaluationContext) ->
         selector = context.masks.selector(term, context.deadline)
         if isinstance(selector, CompileError):
             continue
-        found = TermStats("", term)
-        matched = _Term(found, selector, _reads(selector), context, observes=False).count_all(devices)
+        found = TermStats("", term, observes=False)
+        matched = _count(found, selector, devices, context)
         if finding.needs.are_met_by(matched):
             return _copied((term, found.passed))
     return None
@@ -411,60 +412,53 @@ def _slices(snapshot: Snapshot, samples: Collection[NodeSample] | None) -> Itera
 Read = tuple[str, Callable[[Device, str], object]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Term:
-    """A term that is evaluated on devices."""
-
-    finding: TermStats
-    selector: Selector
-    reads: list[Read] | None
-    context: EvaluationContext
-    observes: bool = True  # whether the values of devices that do not pass are kept
-
-    def count_all(self, devices: Devices) -> Devices:
-        """Count the devices that pass, and return them."""
-        return {key: self.count(key, some) for key, some in devices.items()}
-
-    def count(self, key: tuple[str, int], devices: list[Device]) -> list[Device]:
-        """Count the devices that pass, and return them. Equivalent devices are evaluated once."""
-        driver, weight = key
-        self.finding.asked += weight * len(devices)
-        passed: list[Device] = []
-        for group in _equivalent(self.reads, driver, devices):
-            if self._passes(key, group):
+def _count(finding: TermStats, selector: Selector, devices: Devices, context: EvaluationContext) -> Devices:
+    """Count the devices that pass a term, and return them. Equivalent devices are evaluated once."""
+    reads, found = _reads(selector), Devices()
+    for (driver, weight), some in devices.items():
+        finding.asked += weight * len(some)
+        passed = found[driver, weight] = list[Device]()
+        for group in _equivalent(reads, driver, some):
+            if _passes(finding, selector, reads or (), group[0], driver, weight * len(group), context):
                 passed += group
-            self.context.deadline.progressed = True
-        return passed
+            context.deadline.progressed = True
+    return found
 
-    def _passes(self, key: tuple[str, int], group: list[Device]) -> bool:
-        """Evaluate the first device of a group, and count the result for all of them."""
-        driver, weight = key
-        device, count, finding = group[0], weight * len(group), self.finding
-        for path, read in self.reads or ():
-            value, name = read(device, driver), path.rpartition("/")[2]
-            finding.published[name] = finding.published.get(name, 0) + (count if value is not None else 0)
-            default = _DEFAULTS.get(value[0], "") if isinstance(value, tuple) else 'quantity("0")'
-            if value is not None and default:
-                finding.defaults[path] = default
-        try:
-            if evaluated(self.selector.match, device, driver, self.context.deadline):
-                finding.passed += count
-                return True
-        except CelError:
-            finding.failed += count
-            lacks = next((path for path, read in self.reads or () if read(device, driver) is None), "")
-            if lacks and finding.lacking is None:
-                finding.lacking = device.name, lacks
-        # With this many distinct values, such as UUIDs, a single value is not useful.
-        value = self._observed(device, driver) if self.observes and len(finding.instead) < _MAX_VALUES else ""
+
+def _passes(
+    finding: TermStats,
+    selector: Selector,
+    reads: Iterable[Read],
+    device: Device,
+    driver: str,
+    count: int,
+    context: EvaluationContext,
+) -> bool:
+    """Evaluate a device, and count the result for so many like it."""
+    lacks = ""
+    for path, read in reads:
+        value, name = read(device, driver), path.rpartition("/")[2]
+        finding.published[name] = finding.published.get(name, 0) + (count if value is not None else 0)
+        default = _DEFAULTS.get(value[0], "") if isinstance(value, tuple) else 'quantity("0")'
+        if value is not None and default:
+            finding.defaults[path] = default
+        lacks = lacks or (path if value is None else "")
+    try:
+        if evaluated(selector.match, device, driver, context.deadline):
+            finding.passed += count
+            return True
+    except CelError:
+        finding.failed += count
+        if lacks and finding.lacking is None:
+            finding.lacking = device.name, lacks
+    # With this many distinct values, such as UUIDs, a single value is not useful.
+    if finding.observes and len(finding.instead) < _MAX_VALUES:
+        left = context.masks.compiled(left_side, finding.term, context.deadline)
+        value = "" if isinstance(left, CompileError) else observed_value(left, device, driver, context.deadline)
         if value:
             finding.instead[value] += count
             finding.examples.setdefault(value, (device, driver))
-        return False
-
-    def _observed(self, device: Device, driver: str) -> str:
-        left = self.context.masks.compiled(left_side, self.finding.term, self.context.deadline)
-        return "" if isinstance(left, CompileError) else observed_value(left, device, driver, self.context.deadline)
+    return False
 
 
 def _equivalent(reads: list[Read] | None, driver: str, devices: list[Device]) -> Iterable[list[Device]]:
