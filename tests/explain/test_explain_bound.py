@@ -7,16 +7,12 @@ from pathlib import Path
 
 import yaml
 
-from extender.api.object_meta import ObjectKey
 from extender.cli.main import commands
-from extender.console import WhatIf
 from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.scheduling.decision import runner_up_text
-from tests.worlds.applications import console_application
 from tests.worlds.commands import berth, berth_beside
 from tests.worlds.dra_worlds import CLAIMS
-from tests.worlds.eventually import eventually
 from tests.worlds.explain_worlds import decided, run_pod, why
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
 
@@ -50,17 +46,6 @@ async def test_a_bound_pod_keeps_its_decision() -> None:
         assert decision["margin"] > 0
         assert 0 < decision["chosen"]["ring_gbps"] <= decision["chosen"]["best_gbps"]
         assert b.pod("p")["metadata"]["annotations"]["berth.dev/decision"].startswith("score ")
-
-
-async def test_a_process_that_did_not_bind_the_pod_reads_the_annotation_of_the_binding() -> None:
-    async with berthing({"n1": H100}) as b:
-        await run_pod(b, "p", [claim("c", 2)])
-        note = b.pod("p")["metadata"]["annotations"]["berth.dev/decision"]
-        async with console_application(b.api) as other:
-            await eventually(lambda: not other.console.informers.not_ready)
-            found = await other.console.questions.pod(ObjectKey("default", "p"), WhatIf())
-            assert found["outcome"] == "bound"
-            assert found["sentence"] == f"pod default/p was bound to n1: {note}"
 
 
 async def test_a_bound_pod_without_devices_is_explained() -> None:

@@ -114,25 +114,6 @@ async def test_a_restarted_console_explains_earlier_decisions() -> None:
             assert unknown == "pod default/absent does not exist"
 
 
-async def test_the_decision_of_a_deleted_pod_is_not_told_for_a_new_one_of_its_name() -> None:
-    cluster, pages = sandbox(), free_port()
-    async with cluster.serving() as api, serve(cluster, api) as one, console(api, pages) as people:
-        cluster.apply(claim("p"))
-        cluster.apply(pod("p", "p"))
-        assert await one.bind("p", (await one.filter("p"))[0]) == ""
-        await explained(people, "p", "decision")
-        for kind in ("pods", "resourceclaims"):
-            cluster.store.remove(kind, ("default", "p"))
-        cluster.apply(claim("p", 9))
-        cluster.apply(pod("p", "p"))
-
-        async def waits() -> bool:
-            found = (await people.get("/v1/explain/default/p")).json()
-            return found.get("outcome") == "refused" and "decision" not in found
-
-        await eventually(waits, "the new pod waits")
-
-
 async def test_the_policy_keeps_its_fields() -> None:
     """`berth policy status` and others read them."""
     cluster, pages = sandbox(), free_port()
