@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -249,103 +248,52 @@ NEVER, NOWHERE = "does not fit in this fleet: even if all other pods ended, ", "
 UPDATING, TAINTED = "resource pool is being updated", "matching devices are tainted for request gpu"
 
 
-def _node(world: GangWorld, name: str, **spec: Any) -> None:
-    """A node without devices."""
-    made = node_object(name, carried_machines()["t4-4"], {CLIQUE: f"clique-{name[0]}"})
-    world.cache.apply_node(name, decode_node({**made, "spec": spec}))
+def fleet(
+    nodes: dict[str, int], *, lacking: int = 0, nics: int = 0, tainted: str | None = None, **spec: Any
+) -> GangWorld:
+    """Nodes with so many GPUs. The pool of a1 lacks so many slices, and it has NICs; the last node has the spec.
+
+    `tainted` is a device with a taint, '' stands for all.
+    """
+    world, last = GangWorld(), [*nodes][-1]
+    for name, count in nodes.items():
+        made = node_object(name, carried_machines()["t4-4"], {CLIQUE: f"clique-{name[0]}"})
+        world.cache.apply_node(name, decode_node({**made, "spec": spec if name == last else {}}))
+        devices = [{"name": f"gpu-{i}", "attributes": {"type": {"string": "gpu"}}} for i in range(count)]
+        obj = device_slice(name, GPU, devices)
+        obj["spec"]["pool"]["resourceSliceCount"] += lacking if name == "a1" else 0
+        world.add_slice(obj)
+    if nics:
+        world.add_slice(device_slice("a1", NIC, [{"name": f"nic-{i}"} for i in range(nics)]))
+    if tainted is not None:
+        taint = Taint("maintenance", effect="NoSchedule")
+        world.cache.apply_rule("r", TaintRule("r", taint, driver=GPU, device=tainted))
+    return world
 
 
-def _devices(world: GangWorld, node: str, count: int, lacking: int = 0, driver: str = GPU) -> None:
-    """A slice with devices; `lacking` are the slices of its pool that are missing."""
-    word, kind = ("gpu", {"type": {"string": "gpu"}}) if driver == GPU else ("nic", {})
-    devices = [{"name": f"{word}-{i}", "attributes": kind} for i in range(count)]
-    obj = device_slice(node, driver, devices)
-    obj["spec"]["pool"]["resourceSliceCount"] += lacking
-    world.add_slice(obj)
-
-
-def _taint(world: GangWorld, device: str = "") -> None:
-    world.cache.apply_rule("r", TaintRule("r", Taint("maintenance", effect="NoSchedule"), driver=GPU, device=device))
-
-
-def _pool_of_the_only_node(world: GangWorld) -> None:
-    _node(world, "a1")
-    _devices(world, "a1", 2, lacking=1)
-
-
-def _pool_of_another_node(world: GangWorld) -> None:
-    _pool_of_the_only_node(world)
-    _node(world, "a2")
-    _devices(world, "a2", 2)
-
-
-def _pool_beside_one_of_nics(world: GangWorld) -> None:
-    """The status of the node is 'no device matches'."""
-    _pool_of_the_only_node(world)
-    _devices(world, "a1", 2, driver=NIC)
-
-
-def _all_tainted(world: GangWorld) -> None:
-    _node(world, "a1")
-    _devices(world, "a1", 4)
-    _taint(world)
-
-
-def _some_tainted(world: GangWorld) -> None:
-    """One member fits: the cause stands in no status."""
-    _node(world, "a1")
-    _devices(world, "a1", 4)
-    _taint(world, device="gpu-0")
-
-
-def _too_few_even_without_taints(world: GangWorld) -> None:
-    _node(world, "a1")
-    _devices(world, "a1", 2)
-    _taint(world)
-
-
-def _cordoned(world: GangWorld) -> None:
-    for name in ("a1", "a2"):
-        _node(world, name, unschedulable=name == "a2")
-        _devices(world, name, 2)
-
-
-def _not_ready(world: GangWorld) -> None:
-    _cordoned(world)
-    _node(world, "a2", taints=[{"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}])
-
-
-def _dedicated(world: GangWorld) -> None:
-    _cordoned(world)
-    _node(world, "a2", taints=[{"key": "team", "value": "other", "effect": "NoSchedule"}])
+NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}
+DEDICATED = {"key": "team", "value": "other", "effect": "NoSchedule"}
+LEFT = "cordons leave 1 of 2 nodes to pod default/p0"
 
 
 @pytest.mark.parametrize(
-    ("build", "says", "more"),
+    ("world", "says", "more"),
     [
-        (_pool_of_the_only_node, NOWHERE, f"pod default/p0: {UPDATING} on 1 of 1 node"),
-        (_pool_of_another_node, NOWHERE, f"for 1; pod default/p0: {UPDATING} on 1 of 2 nodes"),
-        (_pool_beside_one_of_nics, NOWHERE, f"; {UPDATING} on 1 of 1 node"),
-        (_all_tainted, NOWHERE, f"pod default/p0: {TAINTED} on 1 of 1 node"),
-        (
-            _some_tainted,
-            NOWHERE,
-            "the most room is now across the cluster, for 1; without taints and cordons it would fit",
-        ),
-        (
-            _too_few_even_without_taints,
-            NOWHERE,
-            f"{TAINTED} on 1 of 1 node; even without taints and other pods, the most",
-        ),
-        (_cordoned, NOWHERE, "cordons leave 1 of 2 nodes to pod default/p0"),
-        (_not_ready, NOWHERE, "cordons leave 1 of 2 nodes to pod default/p0"),
-        (_dedicated, NEVER, "cordons leave 1 of 2 nodes to pod default/p0"),
+        (fleet({"a1": 2}, lacking=1), NOWHERE, f"pod default/p0: {UPDATING} on 1 of 1 node"),
+        (fleet({"a1": 2, "a2": 2}, lacking=1), NOWHERE, f"for 1; pod default/p0: {UPDATING} on 1 of 2 nodes"),
+        # The status of the node is 'no device matches'.
+        (fleet({"a1": 2}, lacking=1, nics=2), NOWHERE, f"; {UPDATING} on 1 of 1 node"),
+        (fleet({"a1": 4}, tainted=""), NOWHERE, f"pod default/p0: {TAINTED} on 1 of 1 node"),
+        # One member fits: the cause stands in no status.
+        (fleet({"a1": 4}, tainted="gpu-0"), NOWHERE, "for 1; without taints and cordons it would fit"),
+        (fleet({"a1": 2}, tainted=""), NOWHERE, f"{TAINTED} on 1 of 1 node; even without taints and other pods, the"),
+        (fleet({"a1": 2, "a2": 2}, unschedulable=True), NOWHERE, LEFT),
+        (fleet({"a1": 2, "a2": 2}, taints=[NOT_READY]), NOWHERE, LEFT),
+        (fleet({"a1": 2, "a2": 2}, taints=[DEDICATED]), NEVER, LEFT),
     ],
 )
-def test_a_state_that_passes_is_not_called_impossible(build: Callable[[GangWorld], None], says: str, more: str) -> None:
+def test_a_state_that_passes_is_not_called_impossible(world: GangWorld, says: str, more: str) -> None:
     """Two pods that need two GPUs each."""
-    world = GangWorld()
-    build(world)
     members(world, 2, gpus=2)
     found = explained(world)
     assert found.outcome == "refused"
@@ -356,8 +304,7 @@ def test_a_state_that_passes_is_not_called_impossible(build: Callable[[GangWorld
 
 
 def test_the_label_of_a_domain_may_be_on_nodes_whose_pools_are_being_updated() -> None:
-    world = GangWorld()
-    _pool_of_the_only_node(world)
+    world = fleet({"a1": 2}, lacking=1)
     members(world, 2, topology="required")
     assert explained(world).sentence.startswith(f"group default/job {NOWHERE}")
 
@@ -407,10 +354,7 @@ def test_a_part_of_the_members_that_share_a_claim_has_room(
     nodes: tuple[int, ...], busy: int, size: int, room: int, if_empty: int, sentence: str
 ) -> None:
     """Each member needs a GPU of its own besides the one that all share, and so all must be on one node."""
-    world = GangWorld()
-    for i, count in enumerate(nodes):
-        _node(world, f"a{i}")
-        _devices(world, f"a{i}", count)
+    world = fleet({f"a{i}": count for i, count in enumerate(nodes)})
     for i in range(busy):
         occupy(world, f"other{i}", "a0", i)
     world.add_claim(claim("shared"))
