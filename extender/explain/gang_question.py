@@ -356,29 +356,19 @@ def uses_by_node(question: GangQuestion, names: Iterable[str]) -> dict[str, list
 
 
 def uses_of_shared_claims(question: GangQuestion) -> list[DeviceUse]:
-    """The uses of claims that members share with others and that only these others use: they pin the members."""
-    snapshot, needed = question.snapshot, question.members.requirements
-    own, uses = own_claims(question.gang.key, snapshot), dict[object, DeviceUse]()
-    pinned = dict[str, Claim]()
-    of_members = set[str]()
-    for pod in question.members.pods:
-        found = needed.get(pod.uid)
-        for claim in (*found.allocated_claims, *found.promised_claims) if found is not None else ():
-            pinned[claim.uid] = claim
-            reservation = snapshot.reservations.get(claim.uid)
-            is_own = claim.key in own or not needs_reservation(claim, pod)
-            if is_own or (reservation is not None and reservation.pod_uid in needed):
-                of_members.add(claim.uid)
-    for claim in (claim for uid, claim in pinned.items() if uid not in of_members):
-        reservation = snapshot.reservations.get(claim.uid)
-        if reservation is not None:
-            _add(uses, replace(_of_reservation(reservation, snapshot), claims=(claim,)))
-            continue
+    """The uses of allocated claims that members share with others and that only these others use: they pin members."""
+    snapshot, needed, uses = question.snapshot, question.members.requirements, dict[object, DeviceUse]()
+    own, shared, used = own_claims(question.gang.key, snapshot), dict[str, Claim](), set[str]()
+    for pod in (pod for pod in question.members.pods if pod.uid in needed):
+        for claim in needed[pod.uid].allocated_claims:
+            shared[claim.uid] = claim
+            if claim.key in own or not needs_reservation(claim, pod):
+                used.add(claim.uid)
+    for claim in (claim for uid, claim in shared.items() if uid not in used):
         devices = {result.device for result in claim.allocation.results} if claim.allocation is not None else ()
         infos = snapshot.node_infos.values()
         nodes = (one for one in infos if any(one.inventory.index.get(device) is not None for device in devices))
-        node_info = next(nodes, None)
-        if node_info is not None:
+        if (node_info := next(nodes, None)) is not None:
             _add(uses, _of_claim(node_info.node.name, claim, [pool.key for pool in node_info.inventory.pools]))
     return [_with_group(use, snapshot, {}) for use in uses.values()]
 

@@ -420,8 +420,8 @@ class EmptiedFleet:
     """A snapshot in which only the devices of one gang are in use. `question` asks for the gang there.
 
     `usable` are the nodes on which some member of the problem fits then. `is_exact` is false if devices of pools that
-    several nodes share are in use, or if the policy excludes devices that a program uses without a claim: neither are
-    released.
+    several nodes share are in use, if the policy excludes devices that a program uses without a claim, or if a shared
+    claim has devices held: none of these are released.
     """
 
     def __init__(self, question: GangQuestion, problem: GangProblem) -> None:
@@ -442,7 +442,8 @@ class EmptiedFleet:
         ]
         self.usable = frozenset(name for one in rooms for name in one.most)
         drift = any(member.requirements.policy.drift == "filter" for member in problem.members)
-        self.is_exact = not any(
+        promised = any(member.requirements.promised_claims for member in problem.members)
+        self.is_exact = not promised and not any(
             (node_info.busy and name not in kept) or (drift and node_info.drift)
             for name, node_info in node_infos.items()
         )
