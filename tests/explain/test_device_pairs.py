@@ -53,13 +53,9 @@ def pairs_of(decision: ScoredNode) -> DevicePairs:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_the_pairs_are_said_as_they_are(case: Json) -> None:
+    """Also by the annotation of the pod."""
     decision = chosen(fleet_of(case), requests_of(case))
     assert pairs_of(decision).text() == case["says"]
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
-def test_the_annotation_gives_the_pairs_back(case: Json) -> None:
-    decision = chosen(fleet_of(case), requests_of(case))
     noted = parse_decision(decision.annotation("n2", 0.1))
     assert noted.pairs == pairs_of(decision)
     assert (noted.runner_up, len(noted.parts)) == ("n2", len(decision.parts))

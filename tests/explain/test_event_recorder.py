@@ -22,6 +22,7 @@ from extender.runtime.supervisor import Supervisor
 from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.worlds.eventually import eventually
+from tests.worlds.explain_worlds import held_claim
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
 
 pytestmark = pytest.mark.loopback
@@ -144,14 +145,8 @@ async def test_a_pod_that_fits_gets_an_event_when_it_no_longer_fits() -> None:
         await w.waits("other")
         w.refused("other")
         await eventually(lambda: w.pods_with_events() == ["other"])
-        held = claim("held", 4)
         results = [{"request": "gpu", "driver": "gpu.nvidia.com", "pool": "n1", "device": f"gpu-{i}"} for i in range(4)]
-        held["metadata"]["uid"] = "held"
-        held["status"] = {
-            "allocation": {"devices": {"results": results}},
-            "reservedFor": [{"resource": "pods", "name": "x", "uid": "x"}],
-        }
-        w.b.cluster.store.put("resourceclaims", ("default", "held"), held)
+        w.b.cluster.store.put("resourceclaims", ("default", "held"), held_claim("held", results))
         await w.b.settled()
         w.now += 60
         w.refused("p")  # for the same reasons

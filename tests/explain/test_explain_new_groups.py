@@ -13,12 +13,12 @@ from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS
 from tests.worlds.commands import berth, berth_beside
+from tests.worlds.explain_worlds import held_claim
 from tests.worlds.gang_pods import NODES, create_gang
 from tests.worlds.gang_worlds import CLIQUE, GPU, TRAY
 from tests.worlds.group_trees import composite
 from tests.worlds.group_trees import pod_group as pod_group_of
 from tests.worlds.running_berth import berthing
-from tests.worlds.running_berth import claim as claim_object
 
 Json = dict[str, Any]
 MIN, TOPOLOGY = "berth.dev/group-min", "berth.dev/group-topology"
@@ -179,13 +179,8 @@ def test_node_selectors_that_allow_too_few_nodes_are_named(tmp_path: Path, fleet
 
 def test_obstacles_of_a_new_gang(tmp_path: Path, fleet: list[Json]) -> None:
     for node in ("n0", "n4"):
-        obj = claim_object(f"{node}-gpus", 1)
-        obj |= {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
         results = [{"request": "gpu", "driver": GPU, "pool": node, "device": "gpu-0"}]
-        consumers = [{"resource": "pods", "name": f"on-{node}", "uid": node}]
-        obj["metadata"]["uid"] = node
-        obj["status"] = {"allocation": {"devices": {"results": results}}, "reservedFor": consumers}
-        fleet = [*fleet, obj]
+        fleet = [*fleet, {"apiVersion": "resource.k8s.io/v1", **held_claim(f"on-{node}", results)}]
     found = group_of(tmp_path, fleet, job({MIN: "4", TOPOLOGY: "required"}, 4))
     assert (found["outcome"], found["room"], found["room_if_empty"]) == ("refused", 3, 4)
     assert f"fits in {CLIQUE}=c0 without default/on-n0 (1 device on n0)" in [m["sentence"] for m in found["misses"]]
