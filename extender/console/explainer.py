@@ -20,11 +20,10 @@ from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import GroupKey, Membership
 from extender.api.pods import DECISION_ANNOTATION, SCHEDULER, Pod
 from extender.api.resource_claims import Claim
-from extender.api.resource_slices import PoolKey
 from extender.base.berth_errors import BerthError
 from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.base.text_limits import error_line, one_line, shown
-from extender.cache import ALL_NODES, ClusterCache
+from extender.cache import ClusterCache
 from extender.console.decision_history import DecidedPod, decision_of
 from extender.explain import (
     Explanation,
@@ -38,7 +37,7 @@ from extender.explain import (
     no_devices,
     other_scheduler,
 )
-from extender.explain.scenario import Scenario, apply_scenario, with_new_group, without_own_holds
+from extender.explain.scenario import Scenario, apply_scenario, with_new_group, without_placed
 from extender.gangs.gang import gang_minimum
 from extender.gangs.gang_problem import MAX_TOGETHER
 from extender.gangs.node_rooms import GangMemory
@@ -229,17 +228,17 @@ class Explainer:
             return _unfinished(pod, "the other pods of the request took all the work; ask again with fewer pods")
         snapshot, scenario = self.cache.snapshot(), what_if.scenario
         held = self.cache.reservations.held_for(pod.uid)
-        nodes = self.cache.slices.nodes_of({PoolKey(result.device.driver, result.device.pool) for result in held})
         # A remembered ranking follows the real snapshots. So it serves only a question without any change.
-        as_is = what_if.policy is None and not claims and not scenario and ALL_NODES not in nodes
-        if not as_is:
+        as_is = what_if.policy is None and not claims and not scenario and not held
+        if held:  # the devices are free for the pod, and it is not yet near the others of its group
             scenario = replace(scenario, released=(*scenario.released, *held))
+            snapshot = without_placed(snapshot, pod.claim_keys)
+        if not as_is:
             snapshot = apply_scenario(snapshot, claims, scenario)
         context, policy = self._context(snapshot, seconds), what_if.policy or self.policy
         rankings = self._caches.rankings if as_is else None
-        without_holds = without_own_holds(snapshot, held, nodes) if as_is else {}
         try:
-            found: Json = to_json(explain(pod, snapshot, policy, context, rankings, without_holds, what_if.narrated))
+            found: Json = to_json(explain(pod, snapshot, policy, context, rankings, what_if.narrated))
         except DeadlineExceeded:
             why = f"gave up after {seconds:.2g} s of work: the claims are too costly to explain at once; ask again"
             found = _unfinished(pod, why)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -97,11 +97,6 @@ class PodQuestion:
     policy: Policy
     context: EvaluationContext
     ranking: NodeRanking
-    without_holds: Mapping[str, NodeInfo]
-
-    def node_info(self, name: str) -> NodeInfo:
-        """The node as the pod sees it."""
-        return self.without_holds.get(name) or self.snapshot.node_infos[name]
 
 
 class Refusal(NamedTuple):

@@ -6,7 +6,7 @@
    on any node has its answer at once.
 2. The statuses. A ranking has the status of every node, and evaluates equal nodes once. Nodes that kube-scheduler
    excludes whatever devices they have (node selector, affinity, taints, the node of an allocated claim) get a status of
-   their own. `without_holds` are nodes as the pod sees them: there, the devices that it holds itself are free.
+   their own.
 3. The reasons. Unschedulable nodes are counted by the text of their reason. For one node of each reason, a recorded
    search (`trace`) says why each device was rejected.
 4. What would help. If no node fits, near_misses.py looks for changes with which one does, the cheapest first.
@@ -20,7 +20,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from heapq import nsmallest
 from itertools import chain, islice
-from types import MappingProxyType
 from typing import NamedTuple
 
 from extender.allocation import CAUSES, CauseRecorder, NodeInfo, Snapshot
@@ -108,13 +107,11 @@ def explain(
     policy: Policy,
     context: EvaluationContext,
     rankings: RankingCache | None = None,
-    without_holds: Mapping[str, NodeInfo] = MappingProxyType({}),
     narrated: str = "",
 ) -> Explanation:
     """The explanation of a pod.
 
-    `rankings` follow the snapshot's cache; None if the snapshot or the policy is hypothetical. `without_holds` are
-    NodeInfos that replace the snapshot's: there, the devices that the pod itself holds are free. `narrated` is the name
+    `rankings` follow the snapshot's cache; None if the snapshot or the policy is hypothetical. `narrated` is the name
     of a node whose search is described line by line. Raises WireError for an unknown node, and DeadlineExceeded.
     """
     requirements = requirements_of(pod, snapshot, policy)
@@ -131,7 +128,7 @@ def explain(
             return Explanation(name, "blocked", sentence, len(snapshot.node_infos))
         case PodRequirements():
             ranking = rankings.get_or_create(requirements) if rankings is not None else NodeRanking(requirements)
-            question = PodQuestion(pod, requirements, snapshot, policy, context, ranking, without_holds)
+            question = PodQuestion(pod, requirements, snapshot, policy, context, ranking)
             narration = _narration(narrated, question) if narrated else ()
             return replace(_explanation(question), narration=narration)
 
@@ -152,7 +149,7 @@ def other_scheduler(pod: Pod) -> str:
 def _narration(node: str, question: PodQuestion) -> tuple[str, ...]:
     if node not in question.snapshot.node_infos:
         raise WireError("narrate", f"node {shown(node)} is not known")
-    found = trace(question.node_info(node), question.requirements, question.context)
+    found = trace(question.snapshot.node_infos[node], question.requirements, question.context)
     return trace_search(found, question.context)
 
 
@@ -164,14 +161,9 @@ def _explanation(question: PodQuestion) -> Explanation:
     if not (ranking.update(snapshot, context) and ranking.refresh(snapshot, context)):
         raise DeadlineExceeded
     allowed = set(snapshot.node_infos).difference(*excluded.values()) if excluded else None
-    statuses = {
-        node: evaluate(node_info, question.requirements.for_node(node_info.node), context)
-        for node, node_info in question.without_holds.items()
-        if allowed is None or node in allowed
-    }
-    found = list(_nodes_by_status(ranking, excluded, allowed, statuses))
+    found = list(_nodes_by_status(ranking, excluded, allowed))
     refusing = [
-        EquivalentNodes(one.status, one.nodes, one.first, question.node_info(one.first[0]))
+        EquivalentNodes(one.status, one.nodes, one.first, snapshot.node_infos[one.first[0]])
         for one in found
         if isinstance(one.status, Unschedulable)
     ]
@@ -180,12 +172,10 @@ def _explanation(question: PodQuestion) -> Explanation:
     if fitting := nodes - sum(one.nodes for one in refusing):
         ranked = ranking, question.requirements, snapshot, snapshot.node_infos.keys() if allowed is None else allowed
         count = max(_MAX_BEST, question.requirements.policy.candidates)  # filter's order of equal ones
-        best = [
-            _scored(question, node, placement) for node, placement in best_nodes(*ranked, count, statuses)[:_MAX_BEST]
-        ]
+        best = [_scored(question, node, placement) for node, placement in best_nodes(*ranked, count)[:_MAX_BEST]]
         sentence = _fits(name, nodes, fitting, best) + _leaves(excluded, nodes)
         sentence += assumed_for([question.requirements.intent], [snapshot.node_infos[one.node] for one in best[:1]])
-        sentence += why_last(best, *ranked, statuses)
+        sentence += why_last(best, *ranked)
         return Explanation(name, "fits", sentence, nodes, fitting, tuple(best), reasons)
     # The others are of no use, whatever happens to their devices.
     classes = [one for one in refusing if one.status.reason.code is not Code.NODE_CONSTRAINTS]
@@ -224,7 +214,7 @@ def _may_be_joined(one: EquivalentNodes) -> Sequence[str]:
 
 def _scored(question: PodQuestion, node: str, placement: Placement) -> ScoredNode:
     """The node with the devices that the pod would get there. Raises DeadlineExceeded."""
-    node_info, requirements, context = question.node_info(node), question.requirements, question.context
+    node_info, requirements, context = question.snapshot.node_infos[node], question.requirements, question.context
     chosen = beside_own(placement, node_info, requirements, context)
     return ScoredNode.of(node_info, chosen, requirements, context, question.snapshot)
 
@@ -274,17 +264,12 @@ def _nodes_by_status(
     ranking: NodeRanking,
     excluded: Mapping[Code, list[str]],
     allowed: set[str] | None,
-    newer: Mapping[str, FilterStatus],
 ) -> Iterator[NodesOfStatus]:
-    """All nodes by status. The status of a node outside `allowed` says why the node is excluded.
-
-    Statuses in `newer` replace those of the ranking.
-    """
-    yield from (NodesOfStatus(status, 1, [name]) for name, status in newer.items())
+    """All nodes by status. The status of a node outside `allowed` says why the node is excluded."""
     for code, names in excluded.items():
         if names:
             yield NodesOfStatus(Unschedulable(Reason(code)), len(names), nsmallest(_MAX_EXAMPLES, names))
-    yield from ranking.nodes_by_status(allowed, newer)
+    yield from ranking.nodes_by_status(allowed)
 
 
 # -- reasons -------------------------------------------------------------------------------------------------------
@@ -509,13 +494,12 @@ def why_last(
     requirements: PodRequirements,
     snapshot: Snapshot,
     allowed: AbstractSet[str],
-    newer: Mapping[str, FilterStatus],
 ) -> str:
     """The words about a node with a better score than the best one, which comes last; '' without one."""
     crowded = in_cliques(requirements.crowded_cliques(snapshot), snapshot)
     if not best or not crowded or best[0].node in crowded:
         return ""
-    last: Best = best_nodes(ranking, requirements, snapshot, allowed & crowded, 1, newer)
+    last: Best = best_nodes(ranking, requirements, snapshot, allowed & crowded, 1)
     if not last or last[0][1].score <= best[0].score:
         return ""
     clique = one_line(snapshot.node_infos[last[0][0]].node.labels[CLIQUE_LABEL])

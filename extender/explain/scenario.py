@@ -6,9 +6,10 @@ from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from extender.allocation import NodeInfo, Snapshot
+from extender.allocation import Snapshot
 from extender.allocation.what_if import hypothetical_snapshot, with_devices_released
 from extender.api.device_classes import DeviceClass, extended_resources
+from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import GroupKey, GroupPolicy
 from extender.api.pods import Pod
 from extender.api.resource_claims import Claim, Result
@@ -51,8 +52,14 @@ def apply_scenario(snapshot: Snapshot, claims: Iterable[Claim], scenario: Scenar
     if not scenario.without_nodes and not released:
         return snapshot
     left = {name: node_info for name, node_info in snapshot.node_infos.items() if name not in scenario.without_nodes}
-    node_infos = _with_released(left, released)
-    return hypothetical_snapshot(snapshot, node_infos, snapshot.version)
+    results: dict[PoolKey, list[Result]] = {}
+    for result in released:
+        results.setdefault(PoolKey(result.device.driver, result.device.pool), []).append(result)
+    for name, node_info in list(left.items()) if results else ():
+        own = [result for pool in node_info.inventory.pools for result in results.get(pool.key, ())]
+        if own:
+            left[name] = with_devices_released(node_info, own)
+    return hypothetical_snapshot(snapshot, left, snapshot.version)
 
 
 def without_allocations(snapshot: Snapshot, claims: Iterable[Claim]) -> Snapshot:
@@ -111,24 +118,12 @@ def _results_of(claims: Iterable[Claim]) -> Iterator[Result]:
         yield from claim.allocation.results if claim.allocation is not None else ()
 
 
-def _with_released(
-    node_infos: dict[str, NodeInfo], released: Iterable[Result], *, idle: bool = True
-) -> dict[str, NodeInfo]:
-    """Release the results in `node_infos`, which is changed in place and returned. `idle`: their workloads end."""
-    results: dict[PoolKey, list[Result]] = {}
-    for result in released:
-        results.setdefault(PoolKey(result.device.driver, result.device.pool), []).append(result)
-    for name, node_info in list(node_infos.items()) if results else ():
-        own = [r for pool in node_info.inventory.pools for r in results.get(pool.key, ())]
-        if own:
-            node_infos[name] = with_devices_released(node_info, own, idle=idle)
-    return node_infos
-
-
-def without_own_holds(snapshot: Snapshot, held: Iterable[Result], nodes: Iterable[str]) -> dict[str, NodeInfo]:
-    """The named nodes without these holds: the devices that the pod holds are free for it."""
-    known = {name: snapshot.node_infos[name] for name in nodes if name in snapshot.node_infos}
-    return _with_released(known, held, idle=False)
+def without_placed(snapshot: Snapshot, claims: Iterable[ObjectKey]) -> Snapshot:
+    """The snapshot as if these claims were not those of placed members of a group. Their devices stay in use."""
+    keys = {*claims}
+    groups = snapshot.group_claims.items()
+    left = {name: {key: node for key, node in found.items() if key not in keys} for name, found in groups}
+    return replace(snapshot, group_claims=left)
 
 
 def scenario_of(snapshot: Snapshot, without: Iterable[str], free: Iterable[str], option: str = "without") -> Scenario:

@@ -173,18 +173,6 @@ class NodesOfStatus(NamedTuple):
     first: list[str]  # names of the first nodes, sorted, at most 3
 
 
-def nodes_of_status(
-    status: FilterStatus, names: Sequence[str], among: Container[str] | None, without: Collection[str]
-) -> NodesOfStatus:
-    """The nodes of a status among `names` (sorted): `among` limits the nodes, and `without` excludes a few."""
-    counted = names if among is None else [name for name in names if name in among]
-    if not without:
-        return NodesOfStatus(status, len(counted), list(counted[:_MAX_NAMES]))
-    excluded = [name for name in without if counted[bisect_left(counted, name) :][:1] == [name]]
-    first = [name for name in counted[: _MAX_NAMES + len(excluded)] if name not in excluded]
-    return NodesOfStatus(status, len(counted) - len(excluded), first[:_MAX_NAMES])
-
-
 class NodeRanking:
     """The statuses of all nodes for one PodRequirements; an equivalence class has a number and one status.
 
@@ -297,19 +285,15 @@ class NodeRanking:
         nodes = self._classes.nodes
         return ((nodes[n].names, found) for n, found in self._statuses.placements.items() if n in nodes)
 
-    def nodes_by_status(
-        self, among: Container[str] | None = None, without: Collection[str] = ()
-    ) -> list[NodesOfStatus]:
-        """All nodes with a status, by equivalence class. `among` limits the nodes, and `without` excludes a few.
-
-        A placement may name no request.
-        """
-        found = (
-            nodes_of_status(status, self._names(number), among, without)
-            for number, status in self._statuses.items()
-            if number in self._classes.nodes
-        )
-        return [one for one in found if one.nodes]
+    def nodes_by_status(self, among: Container[str] | None = None) -> list[NodesOfStatus]:
+        """All nodes with a status, by equivalence class. `among` limits the nodes. A placement may name no request."""
+        found = list[NodesOfStatus]()
+        for number, status in self._statuses.items():
+            names = self._names(number) if number in self._classes.nodes else ()
+            counted = names if among is None else [name for name in names if name in among]
+            if counted:
+                found.append(NodesOfStatus(status, len(counted), list(counted[:_MAX_NAMES])))
+        return found
 
     def reasons(self) -> dict[str, str]:
         """The reason text of every unschedulable node, by node name."""

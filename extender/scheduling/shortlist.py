@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import NamedTuple
 
 from extender.allocation import NodeInfo, Snapshot
@@ -26,7 +25,7 @@ from extender.api.request_mix import WHOLE
 from extender.base.text_limits import counted
 from extender.policy import Policy
 from extender.scheduling.domain_uses import path_labels
-from extender.scheduling.evaluate import FilterStatus, Placement
+from extender.scheduling.evaluate import Placement
 from extender.scheduling.node_ranking import NodeRanking
 from extender.scheduling.node_selection import SelectedNodes
 from extender.scheduling.requirements.pod_requirements import PodRequirements
@@ -89,25 +88,17 @@ def best_nodes(
     snapshot: Snapshot,
     names: AbstractSet[str],
     count: int,
-    newer: Mapping[str, FilterStatus] = MappingProxyType({}),
 ) -> Best:
-    """The best of these nodes, at most `count`: filter and explain have one order. Statuses in `newer` come first.
-
-    `newer` are nodes with a hold of the pod. The hold counts as a member of the pod's group: then nothing is said
-    about the proximity to the others.
-    """
-    proximity = proximity_of(requirements, snapshot) if not newer else None
+    """The best of these nodes, at most `count`: filter and explain have one order."""
+    proximity = proximity_of(requirements, snapshot)
     crowded = in_cliques(requirements.crowded_cliques(snapshot), snapshot)
     best: Best = []
     for nodes in (names - crowded, names & crowded) if crowded else (names,):
-        found = _best_of(nodes - newer.keys() if newer else nodes, ranking, requirements, snapshot, count)
-        if newer:
-            found += [(name, one) for name, one in newer.items() if name in nodes and isinstance(one, Placement)]
-            found.sort(key=lambda one: (-one[1].score, one[0]))
+        found = _best_of(nodes, ranking, requirements, snapshot, count)
         if found and proximity is not None:
             found = _by_proximity(proximity, ranking, requirements, snapshot, found, nodes)
         elif found:
-            found = keeping_domains(found[:count], ranking, snapshot, nodes, newer)
+            found = keeping_domains(found[:count], ranking, snapshot, nodes)
         best += by_cpu(found[: count - len(best)], requirements, snapshot)
     return best
 

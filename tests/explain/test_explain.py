@@ -49,7 +49,7 @@ async def test_near_misses_name_the_claim_whose_devices_are_needed() -> None:
         assert gone["nodes"] == 1
 
 
-async def test_a_pod_s_own_hold_is_no_obstacle_and_costs_no_ranking() -> None:
+async def test_a_pod_s_own_hold_is_no_obstacle() -> None:
     """Filter holds the last GPUs of the better node for the pod; explained, it has both nodes, and others have one."""
     async with berthing({"n1": H100, "n2": A100, "n3": A100}) as b:
         service = b.app.service
@@ -64,9 +64,7 @@ async def test_a_pod_s_own_hold_is_no_obstacle_and_costs_no_ranking() -> None:
             next(pod.uid for pod in service.cache.store.pods.values() if pod.key.name == "p")
         )
         await b.filter("q")
-        evaluations = service.filter_service.rankings.evaluations
         found = await why(b, "p")
-        assert service.filter_service.rankings.evaluations - evaluations <= 1, "the cached ranking is used"
         assert before["fitting"] == 2
         assert found["nodes"] == 3
         assert found["best"][0]["node"] == chosen
