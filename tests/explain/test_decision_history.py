@@ -1,4 +1,4 @@
-"""The list of decisions is bounded, and fair to namespaces; pods that leave the watch are read up to a limit."""
+"""The list of decisions is bounded and fair to namespaces, and has the GPUs of first fit beside those of Berth."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
 from extender.cluster import Writer
-from extender.console import DecisionHistory
-from extender.console.decision_history import DecisionReader
+from extender.console import ComparedSets, DecisionHistory
+from extender.console.decision_history import DecisionReader, SetComparer
 from extender.scheduling.decision import Decision, ScoredNode, parse_decision
 from extender.topology.score_parts import ScorePart
 from tests.worlds.eventually import eventually
 from tests.worlds.explain_worlds import decided, run_pod
-from tests.worlds.running_berth import berthing, claim, pod
+from tests.worlds.running_berth import Berthing, berthing, claim, pod
 
 pytestmark = pytest.mark.loopback
 
@@ -85,3 +85,72 @@ async def test_pods_beyond_the_queue_are_left_out_and_only_bound_pods_of_berth_a
         await eventually(lambda: history.entry(gone), "the bound pod is read")
         assert [one.uid for one in history.recent(9)] == [gone]
         assert set(read) <= {"bound", "waits"}
+
+
+# -- beside first fit, on the same node -----------------------------------------------------------------------------
+
+
+pytestmark = pytest.mark.loopback
+
+
+async def bound(b: Berthing, name: str, count: int, **annotations: str) -> ComparedSets:
+    await b.create(claim(name, count), pod(name, name, annotations=annotations))
+    node = (await b.filter(name))["NodeNames"][0]
+    assert await b.bind(name, node) == ""
+
+    entry = await decided(b, name)
+    return await eventually(lambda: entry.sets, f"{name} is compared")
+
+
+async def test_first_fit_takes_the_first_devices_of_the_node() -> None:
+    async with berthing({"n": "a100-pcie-8-bridged"}) as b:
+        first = await bound(b, "first", 1)
+        assert first.chosen.gpus == first.first_fit.gpus == (first.chosen.gpus[0],)
+        sets = await bound(b, "pair", 2)
+        assert sets.names == tuple(f"gpu-{i}" for i in range(8))
+        assert sets.busy == first.chosen.gpus, "the GPUs of others, but not of the pod"
+        free = [i for i in range(8) if i not in sets.busy]
+        assert sets.first_fit.gpus == tuple(free[:2])
+        assert sets.chosen.is_joined
+        assert sets.chosen.gbps >= sets.first_fit.gbps > 0
+        assert len(sets.links) == 8 * 7 // 2
+        answer = (await b.client.get("/v1/explain/default/pair")).json()
+        decision = (await b.client.get("/v1/fleet")).json()["decisions"][0]
+        assert answer["sets"] == decision["sets"]
+        assert decision["sets"]["chosen"]["gpus"] == list(sets.chosen.gpus)
+
+
+async def test_sets_tell_whether_the_pod_is_in_a_group() -> None:
+    async with berthing({"n": "t4-4"}) as b:
+        assert not (await bound(b, "alone", 2)).in_group
+        assert (await bound(b, "member", 2, **{"berth.dev/group": "g"})).in_group
+
+
+async def test_devices_of_pods_that_are_bound_later_count_as_free() -> None:
+    """The watch of claims may be ahead of the reads: later pods once counted as there before."""
+    async with berthing({"n": "a100-pcie-8-bridged"}) as b:
+        console, history = b.console, DecisionHistory()
+        comparer = SetComparer(console.cache, console.cluster.evaluator, history, console.refreshed, lambda: 0.0)
+        reader = DecisionReader(
+            console.cache, history, console.jobs, comparer, Writer(console.client).read_pod, console.refreshed
+        )
+        pods = {}
+        for name in ("first", "later"):
+            await b.create(claim(name, 2), pod(name, name))
+            pods[name] = await eventually(
+                lambda name=name: console.explainer.waiting_pod(ObjectKey("default", name)), name
+            )
+            assert await b.bind(name, (await b.filter(name))["NodeNames"][0]) == ""
+            await decided(b, name)
+        for one in pods.values():
+            reader.pod_changed(one, None)
+        for run in (reader.run, comparer.run):
+            b.app.service.supervisor.start(run.__qualname__, run)
+
+        def sets() -> list[ComparedSets]:
+            return [entry.sets for one in pods.values() if (entry := history.entry(one.uid)) and entry.sets]
+
+        await eventually(lambda: len(sets()) == 2, "both are compared")
+        first, later = sets()
+        assert first.busy == ()
+        assert later.busy == first.chosen.gpus

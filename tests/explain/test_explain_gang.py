@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -12,12 +13,15 @@ from extender.api.nodes import Taint, decode_node
 from extender.api.pod_groups import GroupKey, GroupPolicy, GroupSource, Membership
 from extender.api.pods import decode_pod
 from extender.api.resource_slices import TaintRule
-from extender.explain import groups_named
+from extender.base.deadline import Deadline
+from extender.explain import explain, groups_named
+from extender.explain.gang_question import ExplainedSubGroup
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import node_object
-from tests.worlds.explained_gangs import NIC, apply, explained, gang, hold, members, occupy, racked
+from tests.worlds.evaluation_worlds import steps
+from tests.worlds.explained_gangs import NIC, apply, explained, gang, hold, members, occupy, racked, sentences
 from tests.worlds.filled_caches import device_slice
-from tests.worlds.gang_worlds import CLIQUE, GPU, GangWorld, key
+from tests.worlds.gang_worlds import CLIQUE, GPU, POLICY, RACK, GangWorld, key
 from tests.worlds.running_berth import claim, pod
 
 LWS = {"group-key": "5ba93c9db0cff93f52b521d7420e43f6eda2784f", "name": "vllm", "group-index": "1"}
@@ -377,3 +381,179 @@ def test_two_groups_of_one_name() -> None:
         "spec.schedulingGroup": 1,
     }
     assert not groups_named(world.cache.snapshot(), "default", "none")
+
+
+# -- the end of one pod of a gang wastes the whole gang: it counts as all of it and is proposed last ----------------
+
+
+def job(world: GangWorld, *places: tuple[str, int]) -> None:
+    """A bound gang `llm` with a pod of four GPUs on each of these nodes, from this device on."""
+    for i, (node, first) in enumerate(places):
+        occupy(world, f"llm-{i}", node, first, 4, group="llm")
+
+
+def test_pods_without_a_group_are_named_before_one_pod_of_a_gang() -> None:
+    """On a2 one pod must end, which belongs to a gang of four; on b2 two pods must end."""
+    world = racked("a1", "a2", "b1", "b2", "c1")
+    job(world, ("a2", 0), ("c1", 0), ("c1", 4))
+    occupy(world, "one", "b2", 0, 2)
+    occupy(world, "two", "b2", 4, 2)
+    members(world, 2, topology="required")
+    found = explained(world)
+    assert sentences(found) == (
+        "fits with topology preferred instead of required, across the cluster",
+        f"fits in {CLIQUE}=clique-b without default/one (2 devices on b2) and default/two (2 devices on b2)",
+        f"fits in {CLIQUE}=clique-a without default/llm-0 (4 devices on a2, group llm of 3 pods)",
+    )
+    assert [miss.pods for miss in found.misses] == [0, 2, 3]
+
+
+def test_a_domain_offers_pods_without_a_group_first_and_a_gang_counts_once() -> None:
+    world = racked("a1", "a2", "a3")
+    job(world, ("a1", 0), ("a1", 4), ("a3", 0))
+    occupy(world, "last", "a3", 4, 4)
+    occupy(world, "one", "a2", 0, 4)
+    occupy(world, "two", "a2", 4, 4)
+    members(world, 2, gpus=4, topology="none")
+    (miss,) = explained(world).misses
+    assert not any(one.group for one in miss.holders)
+    assert miss.pods == 2
+    world = racked("a1")
+    job(world, ("a1", 0), ("a1", 4))
+    members(world, 2, gpus=4, topology="none")
+    (miss,) = explained(world).misses
+    assert (miss.pods, len(miss.holders)) == (2, 2)
+
+
+def test_the_explanation_of_a_pod_names_pods_of_gangs_last_and_with_the_gang() -> None:
+    world = racked("a1", "b1")
+    job(world, ("a1", 0), ("a1", 4))
+    occupy(world, "large", "b1", 0, 7)
+    world.add_claim(claim("wanted", 4))
+    apply(world, "p", "wanted")
+    snapshot = world.cache.snapshot()
+    asked = decode_pod(pod("p", "wanted"))
+    found = explain(asked, snapshot, POLICY, world.evaluator.evaluation_context(snapshot))
+    freed = [text for text in found.misses if text.startswith("fits on")]
+    assert ["b1" in text for text in freed] == [True, False], freed
+    assert "held by pod default/large, were free" in freed[0]
+    assert "held by pod default/llm-0 of group llm, were free" in freed[1]
+
+
+# -- slices and sub-groups ------------------------------------------------------------------------------------------
+
+
+SLICES: dict[str, Any] = {"slice-size": "2", "slice-level": "rack"}
+
+
+def racks(layout: str, busy: str = "") -> GangWorld:
+    """Racks by "name:nodes", with nodes of 8 GPUs such as a0. The nodes `busy` have none free."""
+    world = GangWorld()
+    for part in layout.split():
+        rack, _, number = part.partition(":")
+        for i in range(int(number)):
+            name = f"{rack}{i}"
+            world.add_node(name, "a100-pcie-8-bridged", {RACK: rack, CLIQUE: rack}, 8 if name in busy.split() else 0)
+    return world
+
+
+def test_each_slice_has_its_domain() -> None:
+    world = racks("a:2 b:2")
+    members(world, 4, **SLICES)
+    found = explained(world)
+    assert found.outcome == "fits"
+    assert found.parts == (ExplainedSubGroup("slice 0", 2, RACK, "a", 2), ExplainedSubGroup("slice 1", 2, RACK, "b", 2))
+
+
+def test_a_slice_that_has_no_room_now_is_named() -> None:
+    world = racks("a:2 b:2", busy="a0 b0")
+    members(world, 4, **SLICES)
+    found = explained(world)
+    assert found.outcome == "refused"
+    assert f"slice 0 needs 2 pods in one domain of {RACK}: now the most room is in a, for 1" in found.sentence
+    assert found.parts[0] == ExplainedSubGroup("slice 0", 2, RACK, "a", 1)
+
+
+@pytest.mark.parametrize(
+    ("layout", "busy", "notes", "says"),
+    [
+        (
+            "a:2 b:2",
+            "a0",
+            {"slice-size": "4"},
+            f"in this fleet: .*; slice 0 needs 4 pods in one domain of {RACK}: even then the most room is in a, for 2",
+        ),
+        ("a:3 b:1", "", {}, "; it fits without its slices and sub-groups, across the cluster"),
+        (
+            "a:2 b:2",
+            "",
+            {"slice-size": "4,2", "slice-level": "rack,node"},
+            "; slice 0.0 needs 2 pods in one node: even then the most room is in a0, for 1",
+        ),
+    ],
+    ids=["never", "without slices", "slices in slices"],
+)
+def test_what_is_said_of_slices(layout: str, busy: str, notes: dict[str, str], says: str) -> None:
+    world = racks(layout, busy)
+    members(world, 4, **{**SLICES, **notes})
+    assert re.search(says, explained(world).sentence), explained(world).sentence
+
+
+def test_only_a_minimum_of_whole_slices_is_advised() -> None:
+    """Three racks of 3 nodes have room for 8 pods, but a minimum of 8 is no multiple of 3."""
+    world = racks("a:3 b:3 c:2")
+    members(world, 9, **{**SLICES, "slice-size": "3"})
+    said = [one.sentence for one in explained(world).misses]
+    assert any("fits with a minimum of 6 instead of 9 members" in one for one in said), said
+
+
+# -- a deadline that ends somewhere leaves what was found before ----------------------------------------------------
+
+
+@pytest.mark.parametrize("number", range(0, 400, 7))
+def test_a_budget_that_ends_leaves_the_near_misses_found_before(number: int) -> None:
+    world = racked("a1", "a2", "b1", "b2")
+    occupy(world, "middle", "a2", 1, 4)
+    occupy(world, "large", "b2", 0, 8)
+    members(world, 2, topology="required")
+    deadline = steps(number)
+    found, whole = explained(world, deadline), explained(world)
+    assert found.outcome in ("unfinished", "refused")
+    assert set(found.misses) <= set(whole.misses)
+    if found.outcome == "refused" and found.misses != whole.misses:
+        assert found.cut_short
+    assert len(found.members) == 2
+
+
+class EndsAt(Deadline):
+    """Its seconds end at a check of the time, counted from 1."""
+
+    __slots__ = ("checks", "last")
+
+    def __init__(self, last: int) -> None:
+        self.checks, self.last = 0, last
+        super().__init__(1.0, lambda: float(self.checks >= self.last))
+
+    def check_time(self) -> None:
+        self.checks += 1
+        super().check_time()
+
+
+@pytest.mark.parametrize("nodes", [("a1", "a2", "b1", "b2"), ("a1", "b1")], ids=["other pods in the way", "never"])
+def test_seconds_that_end_at_any_check_leave_out_a_part_of_the_explanation(nodes: tuple[str, ...]) -> None:
+    world = racked("c1", *nodes)
+    occupy(world, "large", "b1", 0, 8)
+    notes = {"berth.dev/group": "job", "berth.dev/group-min": "2", "berth.dev/group-topology": "required"}
+    for name in ("p0", "p1"):
+        world.add_claim(claim(name, 8))
+        apply(world, name, name, annotations=notes, nodeSelector={RACK: "rack-b"})
+    whole, outcomes = explained(world), list[str]()
+    while "all checks passed" not in outcomes:
+        deadline = EndsAt(len(outcomes) + 1)
+        found = explained(world, deadline)
+        assert len(found.members) == 2
+        assert set(found.misses) <= set(whole.misses)
+        assert deadline.checks >= deadline.last or found == whole
+        outcomes.append(found.outcome if deadline.checks >= deadline.last else "all checks passed")
+    assert outcomes == sorted(outcomes, reverse=True), "the plan comes first"
+    assert {"unfinished", "refused"} <= set(outcomes)

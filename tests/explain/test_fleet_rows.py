@@ -1,7 +1,10 @@
-"""The fleet's counts: GPUs of all vendors and their parts, and apart from them the devices of other drivers."""
+"""The rows of nodes and groups: GPUs of all vendors and their parts, and apart from them other devices."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator, KeysView
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -9,11 +12,18 @@ from typing import Any
 import pytest
 
 from extender.allocation import NodeInfo
+from extender.api.pod_groups import GroupKey, GroupSource, Membership
+from extender.api.pods import Pod
+from extender.api.resource_claims import Allocation, Consumer, Result
+from extender.api.resource_slices import DeviceId
 from extender.cli.fleet_commands import _node_table, _Pods, _summary, _top
 from extender.cli.output import table_screen
 from extender.cli.snapshot_command import dump_of
-from extender.explain.fleet_rows import fleet_stats, node_detail, node_row, totals
+from extender.explain.fleet_rows import fleet_stats, group_rows, node_detail, node_row, totals
 from tests.worlds.assessed_clusters import assessed, objects_of, snapshot_file
+from tests.worlds.evaluation_worlds import Fleet
+from tests.worlds.eventually import eventually
+from tests.worlds.running_berth import Berthing, berthing, claim, pod
 
 Json = dict[str, Any]
 A100, MI300 = "NVIDIA A100-SXM4-40GB", "AMD_Instinct_MI300X_OAM"
@@ -173,3 +183,83 @@ def test_closed_gpus_are_free_nowhere(tmp_path: Path) -> None:
     assert summary == "3 nodes: 14 free, 9 closed, 1 allocated"
     assert heads.split() == ["product", "nodes", "GPUs", "free", "closed", "largest", "free", "on", "one", "node"]
     assert figures.split()[-5:] == ["3", "24", "14", "9", "8"]
+
+
+# -- groups ---------------------------------------------------------------------------------------------------------
+
+
+def add(b: Berthing, group: str, pods: int, gpus: int, minimum: int) -> list[str]:
+    names = [f"{group}-{i}" for i in range(pods)]
+    for name in names:
+        b.cluster.apply(claim(name, gpus))
+        notes = {"berth.dev/group": group, "berth.dev/group-min": str(minimum)}
+        b.cluster.apply(pod(name, name, annotations=notes))
+    return names
+
+
+async def rows(b: Berthing) -> dict[str, dict[str, Any]]:
+    found = (await b.client.get("/v1/fleet")).json()["groups"]
+    return {row.pop("group"): row for row in found}
+
+
+async def test_members_that_wait_are_held_and_are_bound() -> None:
+    async with berthing({"n1": "t4-4", "n2": "t4-4"}) as b:
+        names = add(b, "job", 2, 4, 2)
+        add(b, "late", 2, 4, 2)
+        b.cluster.apply(claim("alone"))
+        b.cluster.apply(pod("alone", "alone", annotations={"berth.dev/group": "one", "berth.dev/group-min": "1"}))
+        await b.settled()
+        found = await rows(b)
+        nothing = {"held": 0, "bound": 0, "nodes": {}, "more_nodes": 0}
+        assert found == {f"default/{name}": {"minimum": 2, "waiting": 2, **nothing} for name in ("job", "late")}
+
+        nodes = [(await b.filter(name))["NodeNames"][0] for name in names]
+        gpus = {"n1": [0, 1, 2, 3], "n2": [0, 1, 2, 3]}
+        planned = {"minimum": 2, "waiting": 2, "held": 2, "bound": 0, "nodes": gpus, "more_nodes": 0}
+        assert (await rows(b))["default/job"] == planned
+
+        assert await asyncio.gather(*(b.bind(*one) for one in zip(names, nodes, strict=True))) == ["", ""]
+
+        async def placed() -> bool:
+            row = (await rows(b))["default/job"]
+            return bool(row["waiting"] == 0 and row["bound"] == 2 and row["nodes"] == gpus)
+
+        await eventually(placed)
+        assert list(await rows(b)) == ["default/late", "default/job"], "groups that wait come first"
+
+
+async def test_the_rows_are_bounded() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        for number in range(35):
+            add(b, f"job-{number:02}", 2, 4, 2)
+        await b.settled()
+        assert len(await rows(b)) == 30
+
+
+def test_the_waiting_members_are_not_read_again_for_each_claim_of_a_group() -> None:
+    """500 claims of a group with 10,000 waiting members took 86 ms of the console's event loop each second."""
+    fleet, key, reads = Fleet(nodes=1), GroupKey("a", GroupSource.BERTH, "g"), 0
+
+    class Uids(KeysView[str]):
+        def __iter__(self) -> Iterator[str]:
+            nonlocal reads
+            reads += 1
+            return super().__iter__()
+
+    class Members(dict[str, Pod]):
+        def keys(self) -> Any:
+            return Uids(self)
+
+    for number in range(10):
+        pod = fleet.pod("a")
+        allocation = Allocation((Result("gpu", DeviceId("gpu.nvidia.com", "n0", f"gpu-{number}")),))
+        consumer = (Consumer(f"bound-{number}", f"bound-{number}", "pods"),)
+        known = fleet.cache.store.claims[pod.key]
+        fleet.cache.apply_claim(pod.key, replace(known, allocation=allocation, reserved_for=consumer, group="g"))
+        fleet.cache.apply_pod(pod.uid, None)
+    waiting = replace(fleet.pod("a"), membership=Membership(key, 12))
+    fleet.cache.apply_pod(waiting.uid, waiting)
+    snapshot = replace(fleet.cache.snapshot(), members={key: Members({waiting.uid: waiting})})
+    (row,) = group_rows(snapshot, 30, ())
+    assert (row["waiting"], row["bound"]) == (1, 10)
+    assert reads <= 1
