@@ -156,7 +156,8 @@ def _narration(node: str, question: PodQuestion) -> tuple[str, ...]:
 def _explanation(question: PodQuestion) -> Explanation:
     """Raises DeadlineExceeded."""
     snapshot, context, ranking, name = question.snapshot, question.context, question.ranking, str(question.pod.key)
-    outside = _outside(question)
+    is_known = question.pod.constraints_are_known
+    outside = excluded_nodes(question.pod, snapshot.node_infos, context.deadline) if is_known else {}
     excluded = _excluded(question, outside)
     if not (ranking.update(snapshot, context) and ranking.refresh(snapshot, context)):
         raise DeadlineExceeded
@@ -194,7 +195,8 @@ def _explanation(question: PodQuestion) -> Explanation:
         is_selected = all(one.selector for one in kept_out.values())  # the nodes that it selects say more
         cause = kept_from(kept_out) if not (is_near and is_selected) else ""
         misses = (*remedies(kept_out), *misses) if cause else (*misses, *remedies(kept_out))
-    may_fit = [node for one in classes for node in _may_be_joined(one)]
+    # They have enough free devices, but no agent reports their links.
+    may_fit = [node for one in classes if may_be_joined(one.node_info, one.status.reason.code) for node in one.first]
     beginning = f"pod {name} {NOT_KNOWN}" if may_fit else f"pod {name} fits nowhere"
     nearest = misses[0] if misses and not cause else ""
     beginning += f": {cause};" if cause else ":"
@@ -207,11 +209,6 @@ def _explanation(question: PodQuestion) -> Explanation:
     return Explanation(name, "refused", sentence, nodes, 0, (), reasons, misses, facts, terms, failing)
 
 
-def _may_be_joined(one: EquivalentNodes) -> Sequence[str]:
-    """The first nodes of a class that has enough free devices, but whose links no agent reports."""
-    return one.first if may_be_joined(one.node_info, one.status.reason.code) else ()
-
-
 def _scored(question: PodQuestion, node: str, placement: Placement) -> ScoredNode:
     """The node with the devices that the pod would get there. Raises DeadlineExceeded."""
     node_info, requirements, context = question.snapshot.node_infos[node], question.requirements, question.context
@@ -220,13 +217,6 @@ def _scored(question: PodQuestion, node: str, placement: Placement) -> ScoredNod
 
 
 # -- statuses ------------------------------------------------------------------------------------------------------
-
-
-def _outside(question: PodQuestion) -> dict[str, Obstacles]:
-    """The nodes on which the pod may not run. Raises DeadlineExceeded."""
-    if not question.pod.constraints_are_known:
-        return {}
-    return excluded_nodes(question.pod, question.snapshot.node_infos, question.context.deadline)
 
 
 def _excluded(question: PodQuestion, outside: Mapping[str, Obstacles]) -> Mapping[Code, list[str]]:
@@ -336,12 +326,8 @@ def _distance(one: _NodesByReason) -> tuple[int, int, int, str]:
 
     Of the last, those with the largest devices come first. A mistake in the claims counts as the first.
     """
-    return _rank(one.reason.code.name), -_largest_device(one), -one.nodes, one.shown.status.text
-
-
-def _largest_device(one: _NodesByReason) -> int:
-    """What the largest matching device has of the amount that the pod asks for, if it is too small; else 0."""
-    return parse_quantity(one.reason.params[1]).nanos if one.reason.code is Code.TOO_SMALL else 0
+    largest = parse_quantity(one.reason.params[1]).nanos if one.reason.code is Code.TOO_SMALL else 0
+    return _rank(one.reason.code.name), -largest, -one.nodes, one.shown.status.text
 
 
 def _with_causes(one: _NodesByReason, question: PodQuestion, outside: Mapping[str, Obstacles]) -> UnschedulableNodes:
