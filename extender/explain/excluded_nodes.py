@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from extender.allocation import NodeInfo, tolerates
-from extender.api.nodes import CORDONED, Node, Taint
+from extender.api.nodes import CORDONED, Taint
 from extender.api.pods import Pod
 from extender.base.deadline import NO_DEADLINE, Deadline
 from extender.base.text_limits import counted, first_few, one_line
@@ -25,16 +25,13 @@ class Obstacles(NamedTuple):
     """What keeps a pod from a node. `selector`: its node selector or affinity does."""
 
     selector: bool
-    taints: tuple[Taint, ...] = ()  # that it does not tolerate; a cordon is one
+    taints: tuple[Taint, ...]  # that it does not tolerate; a cordon is one
 
     @property
     def names(self) -> Iterator[str]:
         """Each in words."""
         yield from [_SELECTOR] * self.selector
         yield from (_CORDON if taint == CORDONED else f"taint {_text(taint)}" for taint in self.taints)
-
-
-NONE = Obstacles(selector=False)
 
 
 def excluded_nodes(
@@ -45,19 +42,14 @@ def excluded_nodes(
     Raises DeadlineExceeded.
     """
     found = dict[str, Obstacles]()
-    for name, node_info in node_infos.items():
-        if pod.node_selectors or node_info.node.taints:
+    for name, node in ((name, node_info.node) for name, node_info in node_infos.items()):
+        if pod.node_selectors or node.taints:
             deadline.check_time()  # an affinity may have thousands of conditions
-            if (obstacles := _obstacles(pod, node_info.node)) != NONE:
-                found[name] = obstacles
+            selector = not all(one.matches(node.name, node.labels) for one in pod.node_selectors)
+            taints = tuple(taint for taint in node.taints if not any(tolerates(one, taint) for one in pod.tolerations))
+            if selector or taints:
+                found[name] = Obstacles(selector, taints)
     return found
-
-
-def _obstacles(pod: Pod, node: Node) -> Obstacles:
-    return Obstacles(
-        not all(selector.matches(node.name, node.labels) for selector in pod.node_selectors),
-        tuple(taint for taint in node.taints if not any(tolerates(one, taint) for one in pod.tolerations)),
-    )
 
 
 def counted_obstacles(excluded: Iterable[Obstacles]) -> str:

@@ -16,7 +16,7 @@ from extender.allocation import FleetBaseline, NodeInfo, Snapshot, blocking_tain
 from extender.allocation.nodes import UNUSED
 from extender.allocation.nodes.locality import Locality, Nearness, published_locality
 from extender.api.fields import Json
-from extender.api.gpu_topology import DISTANCES, Graph
+from extender.api.gpu_topology import DISTANCES, GpuState, Graph
 from extender.api.nodes import Node
 from extender.api.pod_groups import name_on_claims
 from extender.api.pods import Pod
@@ -239,8 +239,7 @@ def node_detail(node_info: NodeInfo, snapshot: Snapshot) -> Json:
         bits += [*members(mask & node_info.busy), *members(mask & ~node_info.busy)][:_MAX_OTHERS]
     for bit in bits:
         pool_device = node_info.inventory.devices[bit]
-        position = node_info.gpu_bits.index(bit) if bit in node_info.gpu_bits else -1
-        state = fabric.gpus[position] if fabric is not None and position >= 0 else None
+        state = _reported(node_info, bit)
         devices.append(
             {
                 "name": pool_device.id.device,
@@ -283,11 +282,16 @@ def claim_rows(snapshot: Snapshot) -> list[Json]:
     ]
 
 
-def _note(node_info: NodeInfo, bit: int) -> str:
+def _reported(node_info: NodeInfo, bit: int) -> GpuState | None:
+    """What the fabric of the node has about a device; None if it is no GPU of it."""
     if node_info.fabric is None or bit not in node_info.gpu_bits:
-        return ""
-    state = node_info.fabric.gpus[node_info.gpu_bits.index(bit)]
-    return "" if state.healthy else state.note or "unhealthy"
+        return None
+    return node_info.fabric.gpus[node_info.gpu_bits.index(bit)]
+
+
+def _note(node_info: NodeInfo, bit: int) -> str:
+    state = _reported(node_info, bit)
+    return "" if state is None or state.healthy else state.note or "unhealthy"
 
 
 def _claims_by_device(claims: Iterable[Claim]) -> Mapping[str, list[str]]:
@@ -305,9 +309,7 @@ def _place_row(node_info: NodeInfo, bit: int) -> Json:
     """The PCIe roots and the NUMA nodes of a device, the first one counts, with the source of each, as JSON."""
     pool_device = node_info.inventory.devices[bit]
     own_roots, own_numa = published_locality(pool_device.device, pool_device.id.driver)
-    state = None
-    if node_info.fabric is not None and bit in node_info.gpu_bits:
-        state = node_info.fabric.gpus[node_info.gpu_bits.index(bit)]
+    state = _reported(node_info, bit)
     is_of_gpu = is_partition(pool_device.device, pool_device.id.driver)
     roots, roots_from = own_roots, _DRIVER
     if not roots and state is not None and state.pcie_root:
