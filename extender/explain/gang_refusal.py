@@ -32,8 +32,7 @@ from extender.explain.gang_question import (
 )
 from extender.explain.near_misses import options_of
 from extender.explain.subgroup_rooms import ExplainedSubGroup, lacking_subgroups, rooms_of_subgroups
-from extender.gangs.empty_domains import EmptyNodes, own_devices
-from extender.gangs.gang import own_claims
+from extender.gangs.gang import EmptyNodes, own_devices
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import (
     MAX_TOGETHER,
@@ -368,7 +367,7 @@ class EmptiedFleet:
     def __init__(self, question: GangQuestion, problem: GangProblem) -> None:
         """Raises DeadlineExceeded."""
         snapshot, empty_nodes = question.snapshot, EmptyNodes()
-        kept = own_devices(own_claims(question.gang.key, snapshot), snapshot)
+        kept = own_devices(question.gang.key, snapshot)
         node_infos = {}
         for name, node_info in snapshot.node_infos.items():
             question.context.deadline.check()

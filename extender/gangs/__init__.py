@@ -10,7 +10,7 @@ domains that its bounds do not rule out, and keeps the evaluations between calls
 sub-domains. `place_order` chooses among equal sub-domains, also by what the members prefer of each other.
 `subgroup_filling` places gangs with sub-groups, each of them in one domain. `member_limits` has what members require of
 each other. Where the preferred devices of the members leave no room, `gang_search` tries all others, up to a number of
-steps. `empty_domains` asks whether a gang would fit if all other workloads of a domain ended.
+steps.
 
 As in all of the core, a plan depends only on a snapshot, the pods and the policy: no I/O, clock or asyncio. `explain`
 asks the same planner. Each module is a face by itself.

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from extender.allocation import Snapshot
+from extender.allocation import NodeInfo, Snapshot
+from extender.allocation.nodes import NodeState
+from extender.allocation.what_if import with_own_pools_released
 from extender.api.group_topology import AskedTopology, GroupTopology, group_topology
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import NEEDED_OBJECTS, GroupKey, Membership, minimum_of
 from extender.api.pods import Pod
+from extender.api.resource_claims import Result
 from extender.scheduling.subgroup_tree import (
     BoundMember,
     SubGroup,
@@ -200,3 +203,36 @@ def _annotated(pod: Pod) -> tuple[int | float | str, ...]:
     asked = membership.topology
     levels = (one.name if one is not None else "" for one in (asked.required, asked.preferred))
     return membership.minimum, membership.timeout_seconds, asked.nearness, *levels
+
+
+# -- if all other workloads ended ----------------------------------------------------------------------------------
+
+
+class EmptyNodes:
+    """Nodes without the workloads of others. Nodes that are equal once they are empty share one state."""
+
+    def __init__(self) -> None:
+        self._states: dict[Hashable, NodeState] = {}
+
+    def of(self, node_info: NodeInfo, kept: Sequence[Result]) -> NodeInfo:
+        """The node on which only the devices `kept`, and those of pools that other nodes share, are in use."""
+        found, state = with_own_pools_released(node_info, kept), None if kept else empty_state(node_info)
+        return replace(found, state=self._states.setdefault(state, found.state)) if state is not None else found
+
+
+def empty_state(node_info: NodeInfo) -> Hashable | None:
+    """A key: nodes with equal keys have equal statuses without their workloads. None if no other node has this key."""
+    attribute_signature = node_info.state.attribute_signature
+    if attribute_signature is None or not all(pool.is_own for pool in node_info.inventory.pools):
+        return None
+    return attribute_signature.number, node_info.drift, node_info.agent_is_fresh
+
+
+def own_devices(key: GroupKey, snapshot: Snapshot) -> dict[str, list[Result]]:
+    """The devices of a gang, by node."""
+    found: dict[str, list[Result]] = {}
+    for one, node in own_claims(key, snapshot).items():
+        claim = snapshot.claims.get(one)
+        if claim is not None and claim.allocation is not None:
+            found.setdefault(node, []).extend(claim.allocation.results)
+    return found

@@ -23,8 +23,7 @@ from extender.serve.bind import Binder, WatchedClaims
 from extender.serve.evaluations import Evaluations
 from extender.serve.filter import FilterResult, FilterService, FilterSink
 from extender.serve.gangs.gang_barrier import GangBarrier
-from extender.serve.gangs.gang_hints import GangHints
-from extender.serve.gangs.gang_monitor import GangMonitor
+from extender.serve.gangs.gang_monitor import GangHints, GangMonitor
 from extender.serve.gangs.gang_planning import GangPlanning
 from extender.serve.gangs.gang_scheduler import GangScheduler
 from extender.serve.orphans import OrphanCollector

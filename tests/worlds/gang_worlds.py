@@ -224,9 +224,10 @@ def shuffled(snapshot: Snapshot, order: Sequence[str]) -> Snapshot:
     return replace(snapshot, node_infos={name: snapshot.node_infos[name] for name in order})
 
 
-def allocated(world: GangWorld, name: str, node: str, device: str) -> None:
-    """The claim of this name, allocated on a node."""
+def allocated(world: GangWorld, name: str, node: str, device: str, group: str = "") -> None:
+    """The claim of this name, allocated on a node, for a pod of a group."""
     obj = claim(name)
+    obj["metadata"]["annotations"] = {"berth.dev/group": group}
     selector = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]}
     results = [{"request": "gpu", "driver": GPU, "pool": node, "device": device}]
     obj["status"] = {"allocation": {"devices": {"results": results}, "nodeSelector": selector}}

@@ -25,7 +25,6 @@ from extender.gangs.gang_problem import (
     gang_members,
     gang_problem,
     incomplete,
-    lacking_label,
     no_room,
     plan_sizes,
 )
@@ -209,11 +208,6 @@ class GangPlanning:
         usable = self.usable_nodes(fewest, context.deadline)
         problem = gang_problem(gang, fewest, self._filter_service.policy, snapshot, usable)
         return lacking_members(problem, snapshot, context, self._filter_service.rankings, self._memory)
-
-    def lacks_label(self, pod: Pod) -> bool:
-        """Whether no node with devices has the label of a domain that the pod's gang needs."""
-        levels = self._filter_service.policy.group_levels
-        return lacking_label(self.gang_of(pod), self._cache.snapshot(), levels) != ""
 
     def still_needs(self, pod: Pod, needs: GangNeeds) -> bool:
         """Whether nothing but nodes changed since `needs` was found. A change of members deletes `needs`."""
