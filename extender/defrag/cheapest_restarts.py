@@ -29,6 +29,7 @@ from itertools import combinations, islice, takewhile
 from math import inf
 from typing import NamedTuple
 
+from extender.api.label_domains import natural
 from extender.base.deadline import DeadlineExceeded
 from extender.defrag.bounds import gpus_in
 from extender.defrag.clusters import NO_NODES, Cluster, Domain, Nodes, Placed
@@ -36,7 +37,6 @@ from extender.defrag.fits import Fit, fit_of
 from extender.defrag.orders import Orders, Refill, Steps, refill
 from extender.defrag.restarts import WAIT_COST, Asked, Restart, cost_of, deletion_order, disruptions, sizes_of, within
 from extender.explain import free_devices
-from extender.gangs.domains import natural
 
 _MAX_EXHAUSTIVE = 12  # restarts of a domain of which all sets are tried
 _MAX_SETS = 1 << _MAX_EXHAUSTIVE  # of a domain with more restarts; the cheapest

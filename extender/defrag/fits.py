@@ -14,12 +14,12 @@ from math import inf
 from typing import Protocol
 
 from extender.allocation import Snapshot
+from extender.api.label_domains import natural
 from extender.api.reasons import Code
 from extender.defrag.bounds import Bounds, least_gpus
 from extender.defrag.clusters import Cluster, Domain
 from extender.defrag.restarts import Asked, Restart, cost_of
 from extender.explain import GangQuestion, PlannerCaches, free_devices, widest_domains
-from extender.gangs.domains import natural
 from extender.gangs.gang import Gang
 from extender.gangs.gang_problem import GangMembers, GangShortage, gang_members
 from extender.scheduling import Placement, PodRequirements, Unschedulable, requirements_of

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import dataclass, field, replace
 
 from extender.allocation import NodeInfo, Snapshot
+from extender.api.label_domains import natural
 from extender.api.pod_groups import name_on_claims
 from extender.api.resource_claims import Claim, Reservation, Result
 from extender.api.resource_slices import PoolKey
@@ -18,7 +19,7 @@ from extender.base.deadline import DeadlineExceeded
 from extender.explain.near_misses import devices_for
 from extender.explain.scenario import Scenario, apply_scenario
 from extender.explain.subgroup_rooms import ExplainedSubGroup
-from extender.gangs.domains import NODE, Domain, Domains, natural
+from extender.gangs.domains import NODE, Domain, Domains
 from extender.gangs.gang import Gang, own_claims
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import (

@@ -40,11 +40,10 @@ from extender.gangs.gang_problem import (
     GangPlan,
     GangProblem,
     GangShortage,
-    claim_fault,
+    equal_units,
     gang_problem,
     no_room,
 )
-from extender.gangs.gang_units import equal_units
 from extender.gangs.node_rooms import NodeRooms
 from extender.scheduling import EvaluationContext, NodeRanking, PodRequirements, Unschedulable, UsableNodes
 from extender.topology.link_knowledge import NOT_KNOWN, as_if_joined, needs_links, unknown_links, unread
@@ -428,7 +427,7 @@ class EmptiedFleet:
         for kind in equal_members(self._problem.members):
             pod, fault = pods[kind[0].uid], self._ranking(kind[0]).fault()
             if fault is not None:
-                return f"pod {pod.key}: {claim_fault(pod, fault)}"
+                return f"pod {pod.key}: {fault}"
         return ""
 
     def _ranking(self, member: GangMember) -> NodeRanking:

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from itertools import accumulate
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.gangs.gang_units import Placed, UnitPlacement
+from extender.gangs.gang_problem import Placed, UnitPlacement
 from extender.gangs.node_rooms import Ban, GangTrial, NodeRooms
 from extender.scheduling import Placement, PodRequirements
 

@@ -16,17 +16,25 @@ import structlog
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.allocation.what_if import hypothetical_snapshot
+from extender.api.label_domains import natural
 from extender.api.pod_groups import GroupKey
 from extender.api.pods import Pod
 from extender.api.reasons import Code
 from extender.api.resource_claims import Result
 from extender.base.deadline import DeadlineExceeded
 from extender.cache import ClusterCache
-from extender.gangs.domains import Domain, Domains, natural
+from extender.gangs.domains import Domain, Domains
 from extender.gangs.gang import EmptyNodes, empty_state, gang_minimum, is_incomplete, own_devices
 from extender.gangs.gang_planner import plan_gang
-from extender.gangs.gang_problem import NO_ROOM, GangMembers, GangPlan, GangProblem, gang_members, gang_problem
-from extender.gangs.gang_units import equal_units
+from extender.gangs.gang_problem import (
+    NO_ROOM,
+    GangMembers,
+    GangPlan,
+    GangProblem,
+    equal_units,
+    gang_members,
+    gang_problem,
+)
 from extender.gangs.node_rooms import GangMemory, NodeRooms
 from extender.scheduling import EvaluationContext, RankingCache
 from extender.scheduling.shortlist import CollectedDomain

@@ -21,7 +21,6 @@ from extender.gangs.gang_problem import (
     GangProblem,
     GangShortage,
     UnreadyMember,
-    claim_fault,
     gang_members,
     gang_problem,
     incomplete,
@@ -150,7 +149,7 @@ class GangPlanning:
             ranking = self._filter_service.rankings.peek(requirements) if first[requirements.key] is pod else None
             fault = ranking.fault() if ranking is not None else None
             if fault is not None:
-                return Reason(Code.INVALID, (f"pod {pod.key} of the group: {claim_fault(pod, fault)}",))
+                return Reason(Code.INVALID, (f"pod {pod.key} of the group: {fault}",))
         return None
 
     def _largest(
