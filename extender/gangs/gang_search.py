@@ -72,8 +72,6 @@ class GangSearch:
 
     def run(self) -> list[Placed] | None:
         """All units with their nodes and devices; None if no plan exists. Raises GaveUp and DeadlineExceeded."""
-        if not self._positions:
-            return [[] for _ in self._rooms]
         stack = [self._choices(0)]  # not recursion: a gang can have more members than Python's stack has frames
         while stack:
             if next(stack[-1], None) is None:

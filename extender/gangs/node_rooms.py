@@ -397,13 +397,8 @@ class NodeRooms:
         return tuple(ranking.equivalence_class(node_info) for ranking in self._rankings)
 
     def equivalence_key(self, name: str) -> Hashable:
-        """Nodes with equal keys have equal room while the plan places nothing there; None for a node without room.
-
-        Raises DeadlineExceeded.
-        """
+        """Nodes with equal keys have equal room while the plan places nothing there. Raises DeadlineExceeded."""
         self._context.deadline.check_time()
-        if name not in self.most:
-            return None
         return self._equivalence_class(self._node_infos[name]), tuple(limit.key(name) for limit in self._limited)
 
     # -- bounds ----------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ import pytest
 
 from extender.api.pod_groups import GroupKey, GroupSource
 from extender.cluster import Writer
-from extender.gangs.gang import members_with_claims
 from tests.worlds.eventually import eventually
 from tests.worlds.gang_fleet import BoundMembersAlone
 from tests.worlds.gang_pods import (
@@ -94,7 +93,7 @@ async def test_members_that_terminate_never_count_again() -> None:
         for i in range(4):
             delete(b, "pods", f"old{i}")
             delete(b, "resourceclaims", f"old{i}-gpus")
-        await eventually(lambda: not members_with_claims(KEY, cache.snapshot()), "the claims are gone")
+        await eventually(lambda: not cache.snapshot().users_of_group(KEY), "the claims are gone")
         now[0] = bound.timers.next
         bound.due()
         assert KEY not in cache.snapshot().bound_members
