@@ -7,22 +7,15 @@ from typing import Any
 
 import pytest
 
-from extender.gangs.gang_problem import GangPlan, GangShortage
-from tests.worlds.gang_worlds import CLIQUE, RACK, SPINE, TRAY, GangWorld, cluster, nodes_of, nvl72
+from extender.gangs.gang_problem import GangPlan
+from tests.worlds.gang_worlds import CLIQUE, RACK, SPINE, TRAY, GangWorld, cluster, nodes_of, nvl72, place
 
 # Four GPUs for each node, 8 for each clique, 16 for each rack, 32 and 16 for the spines.
 TREE = "s0/r0/c0:2 s0/r0/c1:2 s0/r1/c2:2 s0/r1/c3:2 s1/r2/c4:2 s1/r2/c5:2"
 FULL = 4
-LEVELS = {CLIQUE: "clique", RACK: "rack", SPINE: "spine", "": "all"}
 REQUIRED, ANY = {"topology": "required"}, {"topology": "none"}
 IN_RACK, IN_SPINE = {"topology_label": RACK}, {"topology_label": SPINE}
 BOTH = REQUIRED | IN_RACK
-
-
-def place(found: GangPlan | GangShortage) -> str:
-    """The domain of a plan, or the one with the most room."""
-    where = f"{LEVELS.get(found.level, found.level)} {found.domain}".strip()
-    return where if isinstance(found, GangPlan) else f"{found.room} in {where}"
 
 
 def full(*nodes: int) -> dict[str, int]:

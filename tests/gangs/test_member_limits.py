@@ -11,7 +11,7 @@ from extender.api.nodes import NodeSelector, Requirement, Term, decode_node, onl
 from extender.gangs.gang_problem import GangMember, GangPlan, GangShortage
 from extender.gangs.member_limits import NodeLimit
 from tests.worlds.dra_worlds import extended
-from tests.worlds.gang_worlds import CLIQUE, RACK, GangWorld, allocated, cluster, found_in, nets, nodes_of, nvl72
+from tests.worlds.gang_worlds import CLIQUE, RACK, GangWorld, allocated, cluster, found_in, nets, nodes_of, place
 from tests.worlds.running_berth import Json, claim
 
 WHOLE = "hgx-h100-8"  # eight GPUs
@@ -22,51 +22,30 @@ def limited(world: GangWorld, size: int, limit: NodeLimit, count: int = 1, prefi
     return [world.member(f"{prefix}-{i}", i, limit=limit) for i in range(size)]
 
 
-@pytest.mark.parametrize(
-    ("most", "placed", "left"), [(2, {}, 2), (2, {"n0": 1}, 1), (2, {"n0": 2}, 0), (2, {"n0": 3}, 0), (2, {"n1": 2}, 2)]
-)
-def test_room_below_the_limit_of_a_node(most: int, placed: dict[str, int], left: int) -> None:
-    assert NodeLimit(most, placed).left("n0") == left
-
-
 # -- with preferred devices ----------------------------------------------------------------------------------------
 
 
-def test_no_node_gets_more_members_than_the_limit() -> None:
-    """Six members with a GPU each would fit on one node; kube-scheduler has room for two on each."""
-    world = cluster("s/r/c:4 s/r/d:2", WHOLE)
-    plan = world.plan(limited(world, 6, NodeLimit(2, {})))
-    assert (found_in(plan), Counter(nodes_of(plan))) == ((CLIQUE, "c"), {"n0": 2, "n1": 2, "n2": 2})
-
-
-def test_members_that_stay_count_towards_the_limit() -> None:
-    world = cluster("s/r/c:3", WHOLE)
-    plan = world.plan(limited(world, 3, NodeLimit(2, {"n0": 2, "n1": 1})))
-    assert Counter(nodes_of(plan)) == {"n1": 1, "n2": 2}
-
-
-def test_more_members_stay_on_a_node_than_the_limit() -> None:
-    """kube-scheduler accepted three on n0 and refused a second one on another node."""
-    world = cluster("s/r/c:3", WHOLE)
-    assert nodes_of(world.plan(limited(world, 2, NodeLimit(1, {"n0": 3})))) == ["n1", "n2"]
-
-
-def test_a_limit_makes_a_wider_domain_necessary() -> None:
-    world = GangWorld()
-    nvl72(world, trays=3)
-    assert found_in(world.plan(limited(world, 4, NodeLimit(2, {})))) == (CLIQUE, "clique-a")
-    assert found_in(world.plan(limited(world, 4, NodeLimit(1, {}), prefix="v"))) == ("", "")
-    there = {f"a-{i}": 1 for i in range(1, 4)}
-    assert found_in(world.plan(limited(world, 3, NodeLimit(1, there), prefix="u"))) == (CLIQUE, "clique-b")
-
-
-def test_a_limit_makes_a_gang_too_large() -> None:
-    world = cluster("s/r/c:3 s/r/d:1", WHOLE)
-    members = limited(world, 8, NodeLimit(2, {"n1": 1}))
-    assert world.plan(members) == GangShortage(8, 7, "", "")
-    assert world.plan(members, "required") == GangShortage(8, 5, CLIQUE, "c")
-    nothing = limited(world, 1, NodeLimit(1, {f"n{i}": 1 for i in range(4)}), prefix="v")
-    assert world.plan(nothing) == GangShortage(1, 0, "", "")
+@pytest.mark.parametrize(
+    ("layout", "pods", "most", "placed", "asked", "found"),
+    [
+        # Six pods with a GPU each would fit on one node; kube-scheduler has room for two on each.
+        ("s/r/c:4 s/r/d:2", 6, 2, {}, {}, "clique c: n0 n0 n1 n1 n2 n2"),
+        ("s/r/c:3", 3, 2, {"n0": 2, "n1": 1}, {}, "clique c: n1 n2 n2"),
+        ("s/r/c:3", 2, 1, {"n0": 3}, {}, "clique c: n1 n2"),  # it accepted three on n0 and refused a second one
+        ("-/ra/a:3 -/rb/b:3", 4, 2, {}, {}, "clique a: n0 n0 n1 n1"),
+        ("-/ra/a:3 -/rb/b:3", 4, 1, {}, {}, "all: n0 n1 n2 n3"),
+        ("-/ra/a:3 -/rb/b:3", 3, 1, {"n0": 1, "n1": 1, "n2": 1}, {}, "clique b: n3 n4 n5"),
+        ("s/r/c:3 s/r/d:1", 8, 2, {"n1": 1}, {}, "7 in all"),
+        ("s/r/c:3 s/r/d:1", 8, 2, {"n1": 1}, {"topology": "required"}, "5 in clique c"),
+        ("s/r/c:3 s/r/d:1", 1, 1, {f"n{i}": 1 for i in range(4)}, {}, "0 in all"),
+    ],
+)
+def test_no_node_gets_more_members_than_the_limit(
+    layout: str, pods: int, most: int, placed: dict[str, int], asked: dict[str, str], found: str
+) -> None:
+    world = cluster(layout, WHOLE)
+    plan = world.plan(limited(world, pods, NodeLimit(most, placed)), **asked)
+    assert f"{place(plan)}: {' '.join(nodes_of(plan))}" == found if isinstance(plan, GangPlan) else place(plan) == found
 
 
 def test_members_of_each_kind_have_their_own_limit() -> None:
@@ -250,11 +229,7 @@ def test_no_domain_without_the_node_of_a_pinned_member() -> None:
 def test_pinned_members_on_nodes_that_share_a_pool() -> None:
     """Each node has room for two of them, and both together too."""
     world = cluster("s/r/c:2")
-    pool = {"name": "net", "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": "net.example.com", "allNodes": True, "pool": pool, "devices": [{"name": "a"}, {"name": "b"}]}
-    world.add_slice({"metadata": {"name": "net"}, "spec": spec})
-    expression = "device.driver == 'net.example.com'"
-    world.add_class({"metadata": {"name": "net"}, "spec": {"selectors": [{"cel": {"expression": expression}}]}})
+    nets(world, 2)
     for i in range(3):
         obj = claim(f"w-{i}")
         obj["spec"]["devices"]["requests"] = [{"name": "net", "exactly": {"deviceClassName": "net"}}]
