@@ -47,6 +47,7 @@ from extender.cli.logs import set_up_logging
 from extender.cli.object_files import checked_files
 from extender.cli.options import Context, Kubeconfig, check_namespace
 from extender.cli.output import Screen, say, say_json, table_screen
+from extender.console import BUDGETS_PATH
 from extender.lint import one_sentence
 from extender.policy import Policy
 
@@ -123,7 +124,7 @@ def defrag_command(
     check_namespace(namespace)
     shape = Shape(gpus, pods, level, device_class, selector) if gpus else None
     _check_question(words, file, shape, (("--pods", pods > 1), ("--in", level), ("--selector", selector)))
-    objects = from_files(snapshot) if snapshot else from_cluster(kubeconfig, context, budgets=True)
+    objects = from_files(snapshot) if snapshot else from_cluster(kubeconfig, context, BUDGETS_PATH)
     reading = reading_of(*objects[:3], is_live=objects.is_live, files=objects.files)
     _check_kinds(reading, objects, of_files=bool(snapshot))
     unread = unread_of(reading, reading.cache.snapshot())

@@ -24,11 +24,11 @@ from extender.base.berth_errors import WireError
 from extender.base.bits import members
 from extender.base.text_limits import counted, error_line, first_few, one_line, printable, shown
 from extender.cache import ClusterCache
+from extender.cli.cluster_objects import dump_of, list_items, take_objects
 from extender.cli.console_client import NAMESPACE, BerthNamespace
 from extender.cli.object_files import policy_of
 from extender.cli.options import Context, Kubeconfig, Output
 from extender.cli.output import Screen, say, say_json
-from extender.cli.snapshot_command import dump_of, list_items, take_objects
 from extender.cluster import ApiClient, ClusterError, Credentials, Forbidden, NotFound, NotServed, load_credentials
 from extender.explain import Finding, check_consistency
 from extender.files import name_of, read_file

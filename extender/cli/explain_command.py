@@ -22,6 +22,7 @@ from extender.api.object_meta import ObjectKey
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted, one_line
 from extender.cache import ClusterCache
+from extender.cli.cluster_objects import load_dump, load_groups
 from extender.cli.completion_command import node_names, pod_names
 from extender.cli.console_client import ConsoleClient, ConsoleMaker, NotKnown, asks_console
 from extender.cli.console_replies import DecisionReply, ScoredNodeReply
@@ -29,7 +30,6 @@ from extender.cli.explained_names import NODE_KINDS, Named, explained, freed, wi
 from extender.cli.object_files import checked_files, policy_of, policy_text
 from extender.cli.options import AllNamespaces, Namespace, Watch, WideOutput, check_namespace
 from extender.cli.output import WATCH_SECONDS, Screen, say, say_value, table_screen
-from extender.cli.snapshot_command import load_dump, load_groups
 from extender.console import Explainer, UnknownPod, WhatIf
 from extender.explain import ComparedSets, GangExplanation, UnschedulableNodes
 from extender.explain.scenario import Scenario, scenario_of
