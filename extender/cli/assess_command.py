@@ -32,9 +32,8 @@ from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted
 from extender.cache import ClusterCache
 from extender.cli.cluster_objects import UsedPolicy, from_cluster, from_files, reduced, used_policy
-from extender.cli.console_client import NAMESPACE, BerthNamespace
 from extender.cli.logs import set_up_logging
-from extender.cli.options import Context, Kubeconfig, Output, require_option
+from extender.cli.options import NAMESPACE, BerthNamespace, Context, Kubeconfig, Output, require_option
 from extender.cli.output import Screen, say, say_json, table_screen
 from extender.files import name_of, write_file
 from extender.runtime.watched_kinds import watched_resources

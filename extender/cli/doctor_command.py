@@ -25,9 +25,8 @@ from extender.base.bits import members
 from extender.base.text_limits import counted, error_line, first_few, one_line, printable, shown
 from extender.cache import ClusterCache
 from extender.cli.cluster_objects import dump_of, list_items, take_objects
-from extender.cli.console_client import NAMESPACE, BerthNamespace
 from extender.cli.object_files import policy_of
-from extender.cli.options import Context, Kubeconfig, Output
+from extender.cli.options import NAMESPACE, BerthNamespace, Context, Kubeconfig, Output
 from extender.cli.output import Screen, say, say_json
 from extender.cluster import ApiClient, ClusterError, Credentials, Forbidden, NotFound, NotServed, load_credentials
 from extender.explain import Finding, check_consistency

@@ -23,9 +23,8 @@ from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted, one_line
 from extender.cache import ClusterCache
 from extender.cli.cluster_objects import load_dump, load_groups
-from extender.cli.completion_command import node_names, pod_names
-from extender.cli.console_client import ConsoleClient, ConsoleMaker, NotKnown, asks_console
-from extender.cli.console_replies import DecisionReply, ScoredNodeReply
+from extender.cli.console_client import ConsoleClient, DecisionReply, NotKnown, ScoredNodeReply
+from extender.cli.console_options import ConsoleMaker, asks_console, node_names, pod_names
 from extender.cli.explained_names import NODE_KINDS, Named, explained, freed, without_kind
 from extender.cli.object_files import checked_files, policy_of, policy_text
 from extender.cli.options import AllNamespaces, Namespace, Watch, WideOutput, check_namespace

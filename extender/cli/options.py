@@ -94,6 +94,8 @@ def parse_tls(
 
 
 VERBS, PAGES = "127.0.0.1:8888", "127.0.0.1:8889"
+SERVER = f"http://{PAGES}"
+NAMESPACE = "berth-system"
 VerbsAddress = Annotated[str, typer.Option(help="The address for kube-scheduler.", metavar="HOST:PORT")]
 PagesAddress = Annotated[str, typer.Option(help="The address of the pages and of explain.", metavar="HOST:PORT")]
 Output = Annotated[Literal["table", "json"], typer.Option("-o", "--output", help="How to print.")]
@@ -110,6 +112,7 @@ Kubeconfig = Annotated[
     Path | None,
     typer.Option(help="Default: $KUBECONFIG, ~/.kube/config, or the pod's account."),
 ]
+BerthNamespace = Annotated[str, typer.Option(help="The namespace in which Berth is installed.", metavar="NAMESPACE")]
 Context = Annotated[str, typer.Option(help="Default: the current context.")]
 Columns = Annotated[
     str,

@@ -20,10 +20,19 @@ from rich.text import Text
 from extender.api.gpu_topology import Graph
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted
-from extender.cli.console_client import SERVER
 from extender.cli.logs import set_up_logging
 from extender.cli.object_files import policy_of
-from extender.cli.options import PAGES, PORTS, VERBS, Columns, PagesAddress, VerbsAddress, parse_listen, require_option
+from extender.cli.options import (
+    PAGES,
+    PORTS,
+    SERVER,
+    VERBS,
+    Columns,
+    PagesAddress,
+    VerbsAddress,
+    parse_listen,
+    require_option,
+)
 from extender.cli.output import Screen
 from extender.cli.replay_commands import named_fleet, named_jobs, time_text
 from extender.cli.serve_commands import restart_advisor

@@ -15,7 +15,7 @@ import pytest
 import typer
 import yaml
 
-from extender.cli import completion_command
+from extender.cli import console_options
 from extender.cli.main import commands
 from extender.cli.output import Screen, table_screen
 from extender.sandbox import write_kubeconfig
@@ -230,14 +230,14 @@ async def test_names_are_those_of_the_console() -> None:
         context: Any = typer.Context(command)
         context.params = {"server": str(b.client.base_url).rstrip("/")}
         found = asyncio.to_thread
-        assert await found(completion_command.node_names, context, "n") == ["n1", "n2"]
-        assert await found(completion_command.pod_names, context, "def") == ["default/p"]
+        assert await found(console_options.node_names, context, "n") == ["n1", "n2"]
+        assert await found(console_options.pod_names, context, "def") == ["default/p"]
         context.params |= {"namespace": "default"}
-        assert await found(completion_command.pod_names, context, "p") == ["p"]
+        assert await found(console_options.pod_names, context, "p") == ["p"]
 
 
 def test_a_completion_is_quiet_if_no_console_answers(capsys: pytest.CaptureFixture[str]) -> None:
     context: Any = typer.Context(typer.main.get_command(commands(["explain"])))
     context.params = {"server": "http://127.0.0.1:9"}
-    assert completion_command.node_names(context, "") == []
+    assert console_options.node_names(context, "") == []
     assert capsys.readouterr() == ("", "")
