@@ -41,10 +41,9 @@ from extender.base.text_limits import counted
 from extender.cel import CompileError
 from extender.cel.dra import compile_selector
 from extender.cli.cluster_objects import Objects, from_cluster, from_files, used_policy
-from extender.cli.explained_names import explained
 from extender.cli.logs import set_up_logging
 from extender.cli.object_files import checked_files
-from extender.cli.options import NAMESPACE, BerthNamespace, Context, Kubeconfig, check_namespace
+from extender.cli.options import NAMESPACE, BerthNamespace, Context, Kubeconfig, check_namespace, explained
 from extender.cli.output import Screen, say, say_json, table_screen
 from extender.console import BUDGETS_PATH
 from extender.lint import one_sentence
@@ -206,9 +205,8 @@ def _wanted(
     """The pods for which room is to be made, one or a gang at a time."""
     snapshot = facts.cache.snapshot()
     if words:
-        named = explained(words, namespace, has_file=False)
-        assert named is not None
-        named = named if named.namespace else named._replace(namespace="default")
+        named = explained(words, namespace)
+        named = named._replace(namespace=named.namespace or "default")
         try:
             yield (wanted_group if named.is_group else wanted_pod)(facts, snapshot, named.group_key)
         except WireError as error:
