@@ -41,9 +41,10 @@ from extender.base.text_limits import counted
 from extender.cel import CompileError
 from extender.cel.dra import compile_selector
 from extender.cli.cluster_objects import Objects, from_cluster, from_files, used_policy
+from extender.cli.console_options import explained
 from extender.cli.logs import set_up_logging
 from extender.cli.object_files import checked_files
-from extender.cli.options import NAMESPACE, BerthNamespace, Context, Kubeconfig, check_namespace, explained
+from extender.cli.options import NAMESPACE, BerthNamespace, Context, Kubeconfig, check_namespace
 from extender.cli.output import Screen, say, say_json, table_screen
 from extender.console import BUDGETS_PATH
 from extender.lint import one_sentence

@@ -24,20 +24,19 @@ from extender.base.text_limits import counted, one_line, shown
 from extender.cache import ClusterCache
 from extender.cli.cluster_objects import load_dump, load_groups
 from extender.cli.console_client import ConsoleClient, DecisionReply, NotKnown, ScoredNodeReply
-from extender.cli.console_options import ConsoleMaker, asks_console, node_names, pod_names
-from extender.cli.object_files import checked_files, policy_of, policy_text
-from extender.cli.options import (
+from extender.cli.console_options import (
     NODE_KINDS,
-    AllNamespaces,
+    ConsoleMaker,
     Named,
-    Namespace,
-    Watch,
-    WideOutput,
-    check_namespace,
+    asks_console,
     explained,
     freed,
+    node_names,
+    pod_names,
     without_kind,
 )
+from extender.cli.object_files import checked_files, policy_of, policy_text
+from extender.cli.options import AllNamespaces, Namespace, Watch, WideOutput, check_namespace
 from extender.cli.output import WATCH_SECONDS, Screen, say, say_value, table_screen
 from extender.console import Explainer, UnknownPod, WhatIf
 from extender.explain import ComparedSets, GangExplanation, UnschedulableNodes

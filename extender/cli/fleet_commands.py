@@ -21,17 +21,8 @@ from extender.api.fields import Json
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted, one_line
 from extender.cli.console_client import ClaimReply, ConsoleClient, FleetChangeReply, FleetReply, NodeDetailReply
-from extender.cli.console_options import ConsoleMaker, asks_console, node_names
-from extender.cli.options import (
-    CLAIM_KINDS,
-    NODE_KINDS,
-    AllNamespaces,
-    ListOutput,
-    Namespace,
-    Watch,
-    check_namespace,
-    without_kind,
-)
+from extender.cli.console_options import CLAIM_KINDS, NODE_KINDS, ConsoleMaker, asks_console, node_names, without_kind
+from extender.cli.options import AllNamespaces, ListOutput, Namespace, Watch, check_namespace
 from extender.cli.output import WATCH_SECONDS, Screen, say, say_value, table_screen
 
 _COLOURS = {"f": "green", "c": "white", "u": "blue", "h": "yellow", "d": "red", "x": "magenta"}

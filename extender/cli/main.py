@@ -43,7 +43,7 @@ _COMMANDS = {
     "lint": ("lint_command", "lint_command", _CHECK),
     "policy": ("policy_command", "policy_app", _CHECK),
     "select": ("select_command", "select_command", _CHECK),
-    "agent": ("agent_command", "agent_command", _RUN),
+    "agent": ("serve_commands", "agent_command", _RUN),
     "console": ("serve_commands", "console_command", _RUN),
     "replay": ("replay_commands", "replay_command", _RUN),
     "run": ("run_command", "run_command", _RUN),

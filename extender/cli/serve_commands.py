@@ -1,7 +1,8 @@
-"""`berth serve` and `berth console`: their options. Each loads the code of its own process only."""
+"""`berth serve`, `berth console` and `berth agent`. Each loads the code of its own process only."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +18,7 @@ from extender.cli.options import (
     VerbsAddress,
     parse_key,
     parse_listen,
+    parse_node,
     parse_tls,
     parse_url,
     require_option,
@@ -141,6 +143,48 @@ def console_command(
     pages = Pages(parse_listen(listen), page_token_file, hosts, tls, cluster_name, docs, restart_advisor)
     shown_at = ObjectKey(*parse_key(policy_configmap, "--policy-configmap")) if policy_configmap is not None else None
     serve_console(kubeconfig, pages, policy, shown_at)
+
+
+def agent_command(
+    node: Annotated[str, typer.Option(envvar="NODE_NAME", help="This node's name (the downward API's spec.nodeName).")],
+    kubeconfig: Kubeconfig = None,
+    probes: Annotated[
+        str,
+        typer.Option(help="The address of the liveness probe and of the metrics, without TLS.", metavar="HOST:PORT"),
+    ] = "127.0.0.1:8886",
+) -> None:
+    """Publish this node's NVLinks and GPU memory as a ResourceSlice.
+
+    The driver of the slice is fabric.berth.dev.
+
+    Example: berth agent --node gpu-worker-1
+    """
+    from extender.topology.agent_slices import DRIVER
+
+    name = parse_node(node, "--node", room_bytes=len(DRIVER) + 1)  # the slice is named after driver and node
+    asyncio.run(_run_agent(name, kubeconfig, parse_listen(probes, "--probes")))
+
+
+async def _run_agent(node: str, kubeconfig: Path | None, probes: tuple[str, int]) -> None:
+    """Publish until SIGINT or SIGTERM. The slice stays: the next agent on the node takes it over."""
+    from extender.agent.reader_process import AgentApp, ReaderProcess
+    from extender.agent.slice_publisher import SlicePublisher
+    from extender.cluster import ApiClient, load_credentials
+    from extender.entry.listening import serve_all, server
+    from extender.runtime.supervisor import DaemonThreads, Supervisor
+    from extender.sockets import listen_on
+    from extender.web.http_limits import PROBES
+
+    asyncio.get_running_loop().set_default_executor(DaemonThreads())
+    credentials = load_credentials(kubeconfig)
+    sockets, supervisor, reader = listen_on("--probes", *probes), Supervisor(), ReaderProcess()
+    async with ApiClient(credentials, user_agent="berth-agent") as client:
+        supervisor.start("publisher", SlicePublisher(client, node, reader.read).run)
+        try:
+            await serve_all({server(AgentApp(reader, supervisor), probes, PROBES): sockets})
+        finally:
+            await supervisor.stop()
+            await reader.stop()
 
 
 def restart_advisor(cache: ClusterCache) -> RestartAdvisor:

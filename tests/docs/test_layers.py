@@ -141,7 +141,8 @@ def test_serve_loads_nothing_of_the_console() -> None:
 
 def test_the_node_agent_loads_no_cache_and_no_schema() -> None:
     """Each node has one: the cache and CEL take 12 MiB, pydantic as much."""
-    loaded = loaded_by(["extender.cli.agent_command"])
+    agent = [name for name in imports(ROOT / "cli" / "serve_commands.py") if name.startswith("extender.agent.")]
+    loaded = loaded_by(["extender.cli.serve_commands", "extender.entry.listening", *agent])
     assert "extender.agent.reader_process" in loaded
     assert [name for name in loaded if name.startswith(("extender.cache", "extender.cel", "pydantic", "fastapi"))] == []
 

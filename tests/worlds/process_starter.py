@@ -23,7 +23,10 @@ from typing import IO
 
 ROOT = Path(__file__).resolve().parents[2]
 # With them come the modules that the commands import when they run.
-_MODULES = ("cli.main", "cli.run_command", "cli.agent_command", "entry.serve_process", "entry.console_process")
+_MODULES = (
+    "cli.main", "cli.run_command", "agent.reader_process", "agent.slice_publisher", "entry.serve_process",
+    "entry.console_process",
+)  # fmt: skip
 _MAX_BYTES = 65_536  # of the arguments and the environment
 
 
