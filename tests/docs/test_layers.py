@@ -133,7 +133,7 @@ def loaded_by(names: Iterable[str]) -> list[str]:
 
 def test_serve_loads_nothing_of_the_console() -> None:
     """The packages and the entry point of serve, and all that they import in turn."""
-    loaded = loaded_by(["extender.cli.serve_command", *map(module, SERVES)])
+    loaded = loaded_by(["extender.cli.serve_commands", "extender.entry.serve_process", *map(module, SERVES)])
     assert len(SERVES) > 50
     assert "extender.web.serve_app" in loaded
     assert [name for name in loaded if name.startswith(COLD)] == []
@@ -141,7 +141,8 @@ def test_serve_loads_nothing_of_the_console() -> None:
 
 def test_the_node_agent_loads_no_cache_and_no_schema() -> None:
     """Each node has one: the cache and CEL take 12 MiB, pydantic as much."""
-    loaded = loaded_by(["extender.cli.agent_command"])
+    agent = [name for name in imports(ROOT / "cli" / "serve_commands.py") if name.startswith("extender.agent.")]
+    loaded = loaded_by(["extender.cli.serve_commands", "extender.entry.listening", *agent])
     assert "extender.agent.reader_process" in loaded
     assert [name for name in loaded if name.startswith(("extender.cache", "extender.cel", "pydantic", "fastapi"))] == []
 
@@ -153,7 +154,7 @@ def test_no_function_of_serve_imports_the_console() -> None:
 
 def test_the_console_loads_nothing_of_serve() -> None:
     """The packages and the entry point of the console, all that they import in turn, and imports within functions."""
-    loaded = loaded_by(["extender.cli.console_command", *map(module, CONSOLES)])
+    loaded = loaded_by(["extender.cli.serve_commands", *map(module, CONSOLES)])
     assert len(CONSOLES) > 20
     assert "extender.web.console.console_app" in loaded
     assert [name for name in loaded if name.startswith(OF_SERVE)] == []
