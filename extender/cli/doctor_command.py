@@ -29,7 +29,7 @@ from extender.cli.object_files import policy_of
 from extender.cli.options import NAMESPACE, BerthNamespace, Context, Kubeconfig, Output
 from extender.cli.output import Screen, say, say_json
 from extender.cluster import ApiClient, ClusterError, Credentials, Forbidden, NotFound, NotServed, load_credentials
-from extender.explain import Finding, check_consistency
+from extender.console import Finding, check_consistency
 from extender.files import name_of, read_file
 from extender.policy import Policy, PolicyError, load_policy
 from extender.topology.agent_slices import DRIVER
