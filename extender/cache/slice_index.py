@@ -12,9 +12,11 @@ The index also knows which nodes must be built again. A driver or an agent that 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from enum import StrEnum
 from itertools import islice
 from typing import Any
 
@@ -22,7 +24,7 @@ from extender.allocation.nodes import WholePool
 from extender.api.nodes import Node, NodeSelection
 from extender.api.resource_claims import Allocation, Claim
 from extender.api.resource_slices import PoolKey, Slice, TaintRule, is_complete
-from extender.cache.cache_timers import AgentReports, CacheTimers, Cooldown, TimerKind
+from extender.base.timers import Cooldown, Timers
 from extender.topology.agent_slices import DRIVER as FABRIC_DRIVER
 from extender.topology.sources import agent_slice
 from extender.vendors import whole_identity
@@ -43,8 +45,21 @@ _COUNTERS_PER_DEVICE = 8  # that a device consumes and that count as one more de
 _DEVICES_PER_POOL = 8  # devices that take as much time as a pool; a driver may publish each slice in a pool of its own
 _MAX_NAMED = 32  # of the pools that are left out
 TOO_MANY = f"the node has more than {MAX_NODE_DEVICES} devices: Berth leaves out its largest pools"
+_LIVE_MEMORY_SECONDS = 900.0  # until `AgentReports.use_seconds` is called
 _NAME = "metadata.name"
 _Label = tuple[str, str]  # key and value; the key is _NAME for the name of a node
+
+
+class TimerKind(StrEnum):
+    """What is due; the name of a timer is a claim UID, or a node."""
+
+    HOLD = "hold"
+    NODE_CHANGES = "node changes"
+    SHARED_POOLS = "shared pools"
+    AGENT = "agent"
+
+
+CacheTimers = Timers[tuple[TimerKind, str]]
 
 
 class SliceIndex:
@@ -286,6 +301,54 @@ def discard(table: dict[Any, dict[Any, Any]], key: object, name: object) -> None
 def _is_of_agent(slice_: Slice) -> bool:
     """Whether a node agent of Berth published the slice."""
     return slice_.pool.driver == FABRIC_DRIVER
+
+
+class AgentReports:
+    """An agent that does not report for `seconds` is silent: its memory data is too old.
+
+    `silent` are the nodes of silent agents.
+    """
+
+    def __init__(self, timers: CacheTimers) -> None:
+        self._timers = timers
+        self._seconds = _LIVE_MEMORY_SECONDS
+        self.silent: set[str] = set()
+        self._reported: OrderedDict[str, float] = OrderedDict()  # node to time of last slice, oldest first
+
+    def use_seconds(self, seconds: float) -> None:
+        """Change the time until an agent is silent."""
+        self._seconds = seconds
+        for node, at in self._reported.items():
+            self._timers.at((TimerKind.AGENT, node), at + seconds)
+
+    def report(self, node: str, now: float) -> None:
+        """The agent of a node has reported: it is not silent."""
+        self._reported[node] = now
+        self._reported.move_to_end(node)
+        self.silent.discard(node)
+        self._timers.at((TimerKind.AGENT, node), now + self._seconds)
+
+    def forget(self, node: str) -> None:
+        """Forget an agent: its slice or its node was deleted."""
+        self._reported.pop(node, None)
+        self.silent.discard(node)
+        self._timers.cancel((TimerKind.AGENT, node))
+
+    def node_appeared(self, node: str) -> None:
+        """A new node has an old slice of an agent: the agent counts as silent until it reports."""
+        if node not in self._reported:
+            self.silent.add(node)
+
+    def expire(self, node: str, *, exists: bool) -> bool:
+        """The agent has become silent, unless its node does not exist. Returns whether it has."""
+        del self._reported[node]
+        if exists:
+            self.silent.add(node)
+        return exists
+
+    def oldest(self, now: float) -> float:
+        """Seconds since the oldest last report among agents that are not silent; 0 without agents."""
+        return now - next(iter(self._reported.values()), now)
 
 
 class PoolSlices:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from extender.base.token_buckets import TokenBuckets
+from extender.base.timers import TokenBuckets
 
 _LINES_AT_ONCE, _LINE_SECONDS = 5, 10.0  # of the log, for each cause of a rejection
 

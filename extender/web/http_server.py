@@ -28,7 +28,7 @@ import structlog
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from extender.base.token_buckets import TokenBuckets
+from extender.base.timers import TokenBuckets
 from extender.web.http_limits import HttpLimits, RejectionLog
 
 _ACCEPTED_AT_ONCE = 16  # connections in one turn of the event loop

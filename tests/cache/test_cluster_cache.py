@@ -24,7 +24,7 @@ from extender.cache.allocated_devices import (
     ReservationEvent,
     Reservations,
 )
-from extender.cache.cache_timers import CacheTimers, TimerKind
+from extender.cache.slice_index import CacheTimers, TimerKind
 from extender.runtime.informers import HoldExpirer
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object

@@ -21,8 +21,7 @@ from extender.api.resource_claims import Allocation, Claim, Result
 from extender.api.resource_slices import CounterSet, CounterUse, Device, DeviceId, PoolKey, Slice, TaintRule
 from extender.cache import CLAIM, ClusterCache
 from extender.cache.allocated_devices import HOLD, AllocatedDevices, Holder
-from extender.cache.cache_timers import CacheTimers
-from extender.cache.slice_index import MAX_NODE_DEVICES, TOO_MANY, PoolSlices, SharedSlices, SliceIndex
+from extender.cache.slice_index import MAX_NODE_DEVICES, TOO_MANY, CacheTimers, PoolSlices, SharedSlices, SliceIndex
 
 POOL = PoolKey("d", "p")
 

@@ -9,10 +9,11 @@ from extender.api.nodes import Node, NodeSelection
 from extender.api.object_meta import ObjectKey
 from extender.api.resource_claims import Allocation, Claim, Result
 from extender.api.resource_slices import CounterSet, CounterUse, Device, DeviceId, PoolKey, Slice
+from extender.base.timers import Cooldown
 from extender.cache import ClusterCache
-from extender.cache.cache_timers import CacheTimers, Cooldown, TimerKind
 from extender.cache.slice_index import NODE_BURST as BURST
 from extender.cache.slice_index import NODE_SECONDS as SECONDS
+from extender.cache.slice_index import CacheTimers, TimerKind
 from extender.topology.agent_slices import DRIVER
 from tests.worlds.cache_listeners import Freed
 

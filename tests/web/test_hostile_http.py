@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 from structlog.testing import capture_logs
 
-from extender.base.token_buckets import TokenBuckets
+from extender.base.timers import TokenBuckets
 from extender.entry.listening import server
 from extender.web.console.console_app import ConsoleApp
 from extender.web.http_limits import PAGES, HttpLimits, RejectionLog
