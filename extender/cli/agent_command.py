@@ -14,9 +14,9 @@ from extender.cli.options import Kubeconfig, parse_listen, parse_node
 from extender.cluster import ApiClient, load_credentials
 from extender.entry.listening import serve_all, server
 from extender.runtime.supervisor import DaemonThreads, Supervisor
-from extender.sockets import listen_on
 from extender.topology.agent_slices import DRIVER
 from extender.web.http_limits import PROBES
+from extender.web.http_server import listen_on
 
 
 def agent_command(

@@ -1,5 +1,7 @@
 """uvicorn's server and protocol with limits: no client can use memory, time or a connection without a limit.
 
+A command binds its sockets with `listen_on` before it starts anything, so that an address in use is a one-line error.
+
 uvicorn itself limits how long an idle connection stays open and how long the shutdown takes; both options are used. It
 has none for the rest, so the classes here add it:
 
@@ -20,6 +22,7 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -28,6 +31,8 @@ import structlog
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from extender.base.berth_errors import WireError
+from extender.base.text_limits import one_line
 from extender.base.timers import TokenBuckets
 from extender.web.http_limits import HttpLimits, RejectionLog
 
@@ -38,6 +43,35 @@ _CHUNKED = b"transfer-encoding"
 _SEPARATOR_BYTES = 4  # bytes of a header beside its name and value
 _UNREAD_BYTES = 64 * 1024  # of a body whose request is answered already
 _MAX_CLIENTS = 1024  # of clients, with a rate of their own
+
+
+def listen_on(option: str, host: str, port: int) -> list[socket.socket]:
+    """One listening socket for each address of the host. Raises WireError, which names option and address."""
+    address = f"[{host}]:{port}" if ":" in host else f"{one_line(host)}:{port}"
+    with ExitStack() as undo:
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            bound = [undo.enter_context(_bound(family, where)) for family, _, _, _, where in dict.fromkeys(found)]
+        except (OSError, ValueError) as error:  # ValueError: the host is not a valid DNS name
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise WireError(option, f"cannot listen on {address}: {reason}") from error
+        undo.pop_all()
+    return bound
+
+
+def _bound(family: int, where: tuple[object, ...]) -> socket.socket:
+    # asyncio sets TCP_NODELAY only if the protocol is given. Without it, a reply in two parts waits for an ACK.
+    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.bind(where)
+        made.listen()  # before listen, a second socket could bind the same address
+    except OSError:
+        made.close()
+        raise
+    return made
 
 
 class Server(uvicorn.Server):

@@ -23,7 +23,7 @@ from extender.cluster import load_credentials
 from extender.files import read_file
 from extender.policy import Policy, load_policy
 from extender.sandbox import write_kubeconfig
-from extender.sockets import listen_on
+from extender.web.http_server import listen_on
 from tests.worlds.bad_values import honest
 from tests.worlds.commands import berth
 from tests.worlds.process_starter import ROOT

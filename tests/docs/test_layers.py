@@ -20,7 +20,7 @@ from tests.worlds.source_code import FILES, MODULES, ROOT, WRITTEN, facts, impor
 LAYERS = [  # from below; docs/architecture.md draws them
     {"base"},
     {"api"},
-    {"policy", "files", "sockets"},
+    {"policy", "files"},
     {"vendors"},
     {"cel"},
     {"allocation", "api_schema"},

@@ -21,8 +21,8 @@ from extender.entry.listening import Pages, ServerEnded, Tls, serve_all, server
 from extender.entry.serve_process import Listen, run
 from extender.runtime.supervisor import Supervisor
 from extender.sandbox import Cluster, carried_machines
-from extender.sockets import listen_on
 from extender.web.http_limits import VERBS
+from extender.web.http_server import listen_on
 from tests.worlds.certificates import NEEDS_OPENSSL, certificate
 from tests.worlds.eventually import HANG_SECONDS, eventually
 from tests.worlds.process_worlds import free_port
