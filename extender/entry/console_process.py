@@ -21,7 +21,7 @@ from extender.entry.listening import (
 )
 from extender.files import is_missing, name_of, read_mounted
 from extender.policy import Policy
-from extender.runtime.policy_file import read_policy, reloaded_policy
+from extender.runtime.file_reload import read_policy, reloaded_policy
 from extender.runtime.supervisor import DaemonThreads, Supervisor
 from extender.web.console.console_app import MAX_TOKEN_BYTES, Access, ConsoleApp
 from extender.web.http_limits import PAGES, RejectionLog
