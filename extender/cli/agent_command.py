@@ -15,7 +15,7 @@ from extender.cluster import ApiClient, load_credentials
 from extender.entry.listening import serve_all, server
 from extender.runtime.supervisor import DaemonThreads, Supervisor
 from extender.topology.agent_slices import DRIVER
-from extender.web.http_limits import PROBES
+from extender.web.asgi import PROBES
 from extender.web.http_server import listen_on
 
 

@@ -34,7 +34,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import one_line
 from extender.base.timers import TokenBuckets
-from extender.web.http_limits import HttpLimits, RejectionLog
+from extender.web.asgi import HttpLimits, RejectionLog
 
 _ACCEPTED_AT_ONCE = 16  # connections in one turn of the event loop
 _ACCEPT_PAUSE_SECONDS = 0.5  # before the next attempt, if no file descriptor is left

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import structlog
 
@@ -26,11 +27,15 @@ from extender.api.node_names import NameOffsets
 from extender.base.berth_errors import BerthError, WireError
 from extender.serve import Service, TracedService, Traces
 from extender.web.asgi import (
-    PROBES,
+    PROBE_PATHS,
     TEXT,
+    VERBS,
     Answer,
     BodyReader,
+    GetApp,
+    HttpLimits,
     Receive,
+    RejectionLog,
     Scope,
     Send,
     TooLarge,
@@ -40,34 +45,22 @@ from extender.web.asgi import (
     probe,
     problem,
 )
-from extender.web.http_limits import VERBS, HttpLimits, RejectionLog
 from extender.web.metrics import Scrapes
 from extender.web.serve_metrics import METRICS
 
 MAX_BODY = 16 * 1024 * 1024  # bytes; 15,000 names have 0.6 MB, 1,000 complete Node objects 14 MB
 
 
-class Probes:
+class Probes(GetApp):
     """GET /livez, /readyz and /metrics."""
 
     def __init__(self, service: Service) -> None:
-        self._service = service
-        self._scrapes = Scrapes(METRICS, service)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        del receive  # requests have no body
-        if scope["type"] == "http":
-            await self._answer(scope["method"], scope["path"]).to(send)
-
-    def _answer(self, method: str, path: str) -> Answer:
-        if method not in ("GET", "HEAD"):
-            return Answer(405, b"only GET is answered", TEXT)
-        if path in PROBES:
-            return probe(path, self._service.informers)
-        if path == "/metrics":
-            return self._scrapes.answer()
-        return Answer(
-            404, b"berth serve has only the extender's verbs, probes and metrics; berth console has the rest", TEXT
+        super().__init__(
+            {
+                **{path: partial(probe, path, service.informers) for path in PROBE_PATHS},
+                "/metrics": Scrapes(METRICS, service).answer,
+            },
+            "berth serve has only the extender's verbs, probes and metrics; berth console has the rest",
         )
 
 

@@ -21,7 +21,7 @@ from extender.entry.listening import Pages, ServerEnded, Tls, serve_all, server
 from extender.entry.serve_process import Listen, run
 from extender.runtime.supervisor import Supervisor
 from extender.sandbox import Cluster, carried_machines
-from extender.web.http_limits import VERBS
+from extender.web.asgi import VERBS
 from extender.web.http_server import listen_on
 from tests.worlds.certificates import NEEDS_OPENSSL, certificate
 from tests.worlds.eventually import HANG_SECONDS, eventually
