@@ -36,7 +36,7 @@ from extender.cli.options import Context, Kubeconfig, Output, require_option
 from extender.cli.output import Screen, say, say_json, table_screen
 from extender.cli.snapshot_command import reduced
 from extender.files import name_of, write_file
-from extender.runtime.watched_kinds import watched_resources
+from extender.runtime.informers import watched_resources
 
 
 def assess_command(

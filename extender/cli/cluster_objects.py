@@ -21,7 +21,7 @@ from extender.console import BUDGETS_PATH
 from extender.files import name_of
 from extender.policy import Policy, PolicyError, load_policy
 from extender.runtime.gc_policy import collect_seldom
-from extender.runtime.watched_kinds import watched_resources
+from extender.runtime.informers import watched_resources
 
 
 class Objects(NamedTuple):

@@ -21,7 +21,7 @@ from extender.cluster import ApiClient, NotFound, NotServed, WatchedResource, is
 from extender.files import name_of
 from extender.manifests import checked
 from extender.runtime.gc_policy import collect_seldom
-from extender.runtime.watched_kinds import object_appliers, watched_resources
+from extender.runtime.informers import object_appliers, watched_resources
 
 _PAGE_OBJECTS = 500
 _POD_SPEC = (  # the fields that decode_pod and requests_of read, besides containers

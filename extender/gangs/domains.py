@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from extender.allocation import Snapshot
 from extender.api.group_topology import ONE_NODE
-from extender.api.label_domains import LabelDomains
+from extender.api.nodes import LabelDomains
 from extender.gangs.gang_problem import GangProblem
 from extender.scheduling import path_labels
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from math import fsum
 
 from extender.allocation import Snapshot
-from extender.api.label_domains import LabelDomains
+from extender.api.nodes import LabelDomains
 from extender.api.pod_affinity import HOSTNAME
 from extender.gangs.domains import NODE, Domain, Domains, natural
 from extender.gangs.gang_problem import GangProblem

@@ -14,6 +14,7 @@ from functools import partial
 import structlog
 
 from extender.api.extender_v1 import (
+    NameOffsets,
     decode_args,
     decode_bind,
     encode_bind,
@@ -23,7 +24,6 @@ from extender.api.extender_v1 import (
     encode_preempt,
     encode_scores,
 )
-from extender.api.node_names import NameOffsets
 from extender.base.berth_errors import BerthError, WireError
 from extender.serve import Service, TracedService, Traces
 from extender.web.asgi import (

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.api import extender_v1 as wire
-from extender.api.node_names import MAX_NAMES
+from extender.api.extender_v1 import MAX_NAMES
 from extender.api.object_meta import ObjectKey
 from extender.api.quantity import parse_quantity
 from extender.api.reasons import Code, Reason

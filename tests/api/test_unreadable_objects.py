@@ -18,7 +18,7 @@ from extender.api.object_meta import ObjectKey
 from extender.api.resource_claims import Allocation
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient, ClusterError, Credentials, Reflector, WatchedResource, Writer
-from extender.runtime.watched_kinds import watched_resources
+from extender.runtime.informers import watched_resources
 from extender.sandbox import listening
 from tests.worlds.counted_work import calls_of
 from tests.worlds.eventually import eventually

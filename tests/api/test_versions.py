@@ -15,7 +15,7 @@ from extender.cache import ClusterCache
 from extender.cli.snapshot_command import take_objects
 from extender.cluster import ApiClient, Credentials, Delays, Reflector
 from extender.cluster.reflector import Timing
-from extender.runtime.watched_kinds import watched_resources
+from extender.runtime.informers import watched_resources
 from extender.sandbox import Cluster, listening
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.web.asgi import TEXT, Answer

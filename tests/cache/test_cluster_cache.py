@@ -25,7 +25,7 @@ from extender.cache.allocated_devices import (
     Reservations,
 )
 from extender.cache.slice_index import CacheTimers, TimerKind
-from extender.runtime.informers import HoldExpirer
+from extender.runtime.informers import expire_holds
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from tests.worlds.filled_caches import machine_nodes, put
@@ -275,13 +275,12 @@ def test_an_agent_becomes_silent_on_time_though_no_other_event_comes() -> None:
     async def run() -> None:
         clock = asyncio.get_running_loop().time
         cache = ClusterCache()
-        expirer = HoldExpirer(cache, clock)
         cache.slices.agents.use_seconds(900.0)
         machine = carried_machines()["t4-4"]
         slices = {name: SliceDecoder().decode(fabric_slice(name, machine)) for name in ("n1", "n2")}
         for name in slices:
             cache.apply_node(name, decode_node(node_object(name, machine, {})))
-        task = asyncio.create_task(expirer.run())
+        task = asyncio.create_task(expire_holds(cache, clock))
         await asyncio.sleep(1)  # the task waits, and has no deadline
         cache.apply_slice(slices["n1"].name, slices["n1"], clock())
         await asyncio.sleep(899)
@@ -303,7 +302,7 @@ def test_holds_end_on_time_beside_earlier_ones_that_ended_before_theirs() -> Non
 
     async def run() -> None:
         clock, cache = asyncio.get_running_loop().time, filled()
-        task = asyncio.create_task(HoldExpirer(cache, clock).run())
+        task = asyncio.create_task(expire_holds(cache, clock))
 
         async def hold(pod: str, seconds: float) -> None:
             cache.release(pod)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from extender.api.label_domains import label_domains
+from extender.api.nodes import label_domains
 from extender.gangs.gang_problem import GangPlan
 from extender.scheduling import path_labels
 from extender.scheduling.shortlist import shortlist
