@@ -241,7 +241,7 @@ def load_policy(content: str | bytes) -> Policy:
 
 _MAX_FAULTS = 5  # faults in one message
 _VALID = {"integer": "an integer", "dictionary": "an object", "tuple": "a list"}
-_KEY = "[key]"  # the last part of the location of a key
+_KEY = "[key]"  # pydantic's word for a wrong key of a map, the last part of its location
 _WORDS = (
     (re.compile(r"Extra inputs are not permitted"), "is no known field"),
     (re.compile(r"Field required"), "is missing"),
@@ -290,11 +290,9 @@ def _has_parts(loc: tuple[int | str, ...], others: Iterable[tuple[int | str, ...
 def _fault(loc: tuple[int | str, ...], problem: str, value: str, positions: Positions) -> str:
     problem = in_plain_words(problem)
     line, column = positions.get(loc) or positions.get(loc[:-1]) or (0, 0)
-    if loc[-1:] == ("[key]",):  # pydantic's word for a wrong key of a map; the key is before it
+    if loc[-1:] == (_KEY,):  # the key is before it
         loc, problem, value = loc[:-2], f"the name {shown(loc[-2])} {problem}", ""
     details = ", ".join(part for part in (value, f"line {line}, column {column}" if line else "") if part)
-    if loc[-1:] == (_KEY,):
-        loc, problem = loc[:-2], f"a key {problem}"
     field = f"{one_line('.'.join(map(str, loc)))}: " if loc else ""  # a fault of several fields names them itself
     return f"{field}{problem}{f' ({details})' if details else ''}"
 

@@ -178,23 +178,7 @@ class NodeInfoBuilder:
 
     def interned(self) -> dict[str, int]:
         """The number of kept entries by kind, for benchmarks and tests of the limits."""
-        tables: dict[str, Sized] = {
-            "states": self._states,
-            "allocation_signatures": self._allocation_signatures,
-            "own_signatures": self._own_signatures,
-            "own_states": self._own_states,
-            "hardware_signatures": self._hardware_signatures,
-            "attribute_signatures": self._attribute_signatures,
-            "pool_signatures": self._known_slices.signatures,
-            "known_slices": self._known_slices,
-            "groups": self._groups,
-            "shared_uses": self._shared_uses,
-            "shared_pools": self._shared_pools,
-            "hardware": self._hardware,
-            "locality": self._known_localities,
-            "counters": self._counters,
-        }
-        return {name: len(table) for name, table in tables.items()}
+        return {name.strip("_"): len(table) for name, table in vars(self).items() if isinstance(table, Sized)}
 
     def shared_use(self, group: PoolGroup) -> SharedUse:
         """The current use of the shared pools of a group."""
@@ -238,12 +222,11 @@ class NodeInfoBuilder:
     def _inventory(self, node: Node, previous: NodeInfo | None) -> Inventory:
         slices = self._slices
         own = slices.by_node.get(node.name, NodeSlices())
-        kept = own.kept()
-        left_out = own.left_out(len(kept))
+        kept, left_out = own.kept()
         before = previous.inventory.pools if previous is not None else ()
         pools = gather(
             node,
-            (slice_ for slice_ in _nearby(node, slices, kept) if slice_.pool in kept or slice_.pool not in own),
+            (slice_ for slice_ in _nearby(node, slices, kept) if slice_.pool in kept or slice_.pool not in own.pools),
             slices.pools.whole,
             self._features,
             self._shared_pools,

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from enum import StrEnum
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any
 
 from extender.allocation.nodes import WholePool
@@ -162,7 +162,7 @@ class SliceIndex:
             return
         self.publishers.remove(old.name, node)
         self.by_node[node].remove(old)
-        if not self.by_node[node]:
+        if not self.by_node[node].pools:
             del self.by_node[node]
 
     def _choose_agent_slice(self, node: str) -> None:
@@ -543,66 +543,34 @@ def _labels(selection: NodeSelection) -> set[_Label] | None:
 class NodeSlices:
     """The slices that name one node. If they have too many devices, the largest pools are left out.
 
-    The other pools stay: one driver must not take the devices of others from their pods. The time of each method is
-    limited, however many slices and pools a driver publishes.
+    The other pools stay: one driver must not take the devices of others from their pods.
     """
 
-    def __init__(self) -> None:
-        self._pools: dict[PoolKey, _SizedSlices] = {}
-        self._sorted: list[tuple[int, PoolKey]] = []  # size and pool, the smallest first
+    __slots__ = ("_size", "pools")
 
-    def __bool__(self) -> bool:
-        return bool(self._pools)
+    def __init__(self) -> None:
+        self.pools: dict[PoolKey, dict[str, Slice]] = {}  # by name
+        self._size = 0
 
     def put(self, new: Slice) -> None:
         """Add a slice. Its name must be unknown."""
-        known = self._pools.get(new.pool)
-        if known is None:
-            known = self._pools[new.pool] = _SizedSlices()
-            insort(self._sorted, (known.size, new.pool))
-        known.by_name[new.name] = new
-        self._resize(known, new.pool, _size(new))
+        self.pools.setdefault(new.pool, {})[new.name] = new
+        self._size += _size(new)
 
     def remove(self, old: Slice) -> None:
         """Remove a slice."""
-        known = self._pools[old.pool]
-        del known.by_name[old.name]
-        self._resize(known, old.pool, -_size(old))
-        if not known.by_name:
-            del self._pools[old.pool], self._sorted[bisect_left(self._sorted, (known.size, old.pool))]
+        discard(self.pools, old.pool, old.name)
+        self._size -= _size(old)
 
-    def _resize(self, known: _SizedSlices, pool: PoolKey, by: int) -> None:
-        del self._sorted[bisect_left(self._sorted, (known.size, pool))]
-        known.size += by
-        insort(self._sorted, (known.size, pool))
-
-    def kept(self) -> dict[PoolKey, dict[str, Slice]]:
-        """The slices of the pools that are not left out, by pool and name."""
-        found, left = dict[PoolKey, dict[str, Slice]](), MAX_NODE_DEVICES + _DEVICES_PER_POOL  # one pool is free
-        for size, pool in self._sorted:
-            left -= size
-            if left < 0:
-                break
-            found[pool] = self._pools[pool].by_name
-        return found
-
-    def left_out(self, kept: int) -> list[PoolKey]:
-        """The largest pools that are left out, sorted by key; `kept` is the number of those that are not."""
-        return sorted(pool for _, pool in self._sorted[max(kept, len(self._sorted) - _MAX_NAMED) :])
-
-    def __contains__(self, pool: object) -> bool:
-        """Whether a slice of the pool names the node."""
-        return pool in self._pools
-
-
-class _SizedSlices:
-    """The slices of a pool that name one node, by name, and their size, see _size."""
-
-    __slots__ = ("by_name", "size")
-
-    def __init__(self) -> None:
-        self.by_name: dict[str, Slice] = {}
-        self.size = _DEVICES_PER_POOL
+    def kept(self) -> tuple[dict[PoolKey, dict[str, Slice]], list[PoolKey]]:
+        """The slices of the pools that are not left out, by pool and name; and the largest of the other pools."""
+        most = MAX_NODE_DEVICES + _DEVICES_PER_POOL  # one pool is free
+        if self._size + _DEVICES_PER_POOL * len(self.pools) <= most:
+            return self.pools, []
+        sizes = sorted((_DEVICES_PER_POOL + sum(map(_size, of.values())), pool) for pool, of in self.pools.items())
+        kept = sum(total <= most for total in accumulate(size for size, _ in sizes))
+        left_out = [pool for _, pool in sizes[max(kept, len(sizes) - _MAX_NAMED) :]]
+        return {pool: self.pools[pool] for _, pool in sizes[:kept]}, sorted(left_out)
 
 
 def _size(slice_: Slice) -> int:
