@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import overload
 
@@ -67,15 +66,6 @@ class ExtenderArgs:
         return decode_pod(self.pod_json)
 
 
-@dataclass(frozen=True, slots=True)
-class ExtenderBindingArgs:
-    """The body of a bind request."""
-
-    pod: ObjectKey
-    pod_uid: str
-    node: str
-
-
 def _object(body: bytes) -> Json:
     try:
         found: Json = orjson.loads(body)
@@ -126,14 +116,14 @@ def _split_names(body: bytes) -> tuple[bytes, slice] | None:
     return body[:start] + b"}", slice(start + len(_NAMES) - 2, end + 1)
 
 
-def decode_bind(body: bytes) -> ExtenderBindingArgs:
-    """Decode a bind request. Raises WireError."""
+def decode_bind(body: bytes) -> tuple[ObjectKey, str, str]:
+    """Decode a bind request: key and UID of the pod, and the node. Raises WireError."""
     found = _object(body)
     key = ObjectKey(need(found, "PodNamespace", ""), need(found, "PodName", ""))
     for field, name in zip(("PodNamespace", "PodName"), key, strict=True):
         if not is_subdomain(name):
             raise WireError(field, f"{shown(name)} is not the name of an object")
-    return ExtenderBindingArgs(key, need(found, "PodUID", ""), need(found, "Node", ""))
+    return key, need(found, "PodUID", ""), need(found, "Node", "")
 
 
 def encode_filter(args: ExtenderArgs, names: Iterable[str], failed: dict[str, str]) -> bytes:

@@ -216,7 +216,7 @@ class Connection(HttpToolsProtocol):
         if self._head + len(self.url) > self._server.limits.head_bytes:
             raise _Rejected(431, "headers too large")
         headers = dict(self.headers)
-        if len(headers) < len(self.headers) and _is_repeated(self.headers):
+        if sum(name in _ONCE for name, _ in self.headers) > len(_ONCE & headers.keys()):
             raise _Rejected(400, "a header is repeated")
         if _CHUNKED in headers:
             raise _Rejected(411, "a body needs a Content-Length")
@@ -295,12 +295,6 @@ class Connection(HttpToolsProtocol):
     def peer(self) -> str:
         """The client's address."""
         return self.client[0] if self.client else "?"
-
-
-def _is_repeated(headers: list[tuple[bytes, bytes]]) -> bool:
-    """Whether a header of `_ONCE` occurs twice."""
-    found = [name for name, _ in headers if name in _ONCE]
-    return len(found) > len(set(found))
 
 
 class _Rejected(Exception):

@@ -40,6 +40,7 @@ from extender.web.asgi import (
     Send,
     TooLarge,
     TooManyBodies,
+    header,
     is_json,
     not_json,
     probe,
@@ -69,13 +70,9 @@ def _rejection(scope: Scope) -> Answer | None:
 
     kube-scheduler sends application/json and no Origin, as a page in a browser does.
     """
-    kind = b""
-    for name, value in scope["headers"]:
-        if name == b"origin":
-            return problem(403, "the extender's verbs are not for web pages: the request has an Origin")
-        if name == b"content-type":
-            kind = value
-    return None if is_json(kind) else not_json()
+    if header(scope, b"origin"):
+        return problem(403, "the extender's verbs are not for web pages: the request has an Origin")
+    return None if is_json(header(scope, b"content-type")) else not_json()
 
 
 class ServeApp:
@@ -169,16 +166,16 @@ class ServeApp:
             return encode_scores((name, 0) for name in names)
 
     async def _bind(self, body: bytes) -> bytes:
-        args = decode_bind(body)
+        pod, uid, node = decode_bind(body)
         try:
-            await self._verbs.bind(args.pod, args.pod_uid, args.node)
+            await self._verbs.bind(pod, uid, node)
         except asyncio.CancelledError:  # by the server: its time for the exit is over, and the bind goes on
-            return encode_bind(f"Berth shuts down before the bind of pod {args.pod} has ended")
+            return encode_bind(f"Berth shuts down before the bind of pod {pod} has ended")
         except BerthError as error:
-            self._log.warning("bind failed", pod=str(args.pod), node=args.node, problem=str(error))
+            self._log.warning("bind failed", pod=str(pod), node=node, problem=str(error))
             return encode_bind(str(error))
         except Exception as error:  # noqa: BLE001 - kube-scheduler must get the error as text
-            self._log.exception("bind failed", pod=str(args.pod), node=args.node)
+            self._log.exception("bind failed", pod=str(pod), node=node)
             return encode_bind(f"berth failed: {type(error).__name__}: {error}")
         return encode_bind("")
 
