@@ -222,11 +222,6 @@ class ClusterCache:
         if self._touch(touched) or frees:
             self.freed()
 
-    @property
-    def next_deadline(self) -> float:
-        """The earliest time at which `expire` has work; or infinity."""
-        return self.timers.next
-
     # -- snapshots -------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:

@@ -119,7 +119,7 @@ def test_holds_end_at_their_deadline_in_any_order(steps: list[tuple[int, int, in
         cache.expire(now)
         deadlines = {pod: deadline for pod, deadline in deadlines.items() if deadline > now}
         assert cache.reservations.holds == len(deadlines)
-        assert cache.next_deadline <= min(deadlines.values(), default=float("inf"))
+        assert cache.timers.next <= min(deadlines.values(), default=float("inf"))
 
 
 def test_a_hold_is_found_by_its_deadline_and_ended_ones_leave_nothing() -> None:

@@ -44,7 +44,7 @@ def test_a_driver_that_changes_its_devices_again_and_again_has_its_node_built_ev
     """1,024 GPUs of ever new products, written 20 times a second, left pods with matchAttribute 13 % of their rate."""
     cache, freed = with_nodes("n1", "n2")
     built, deadlines = 0, list[float]()
-    cache.timers.on_earlier = lambda: deadlines.append(cache.next_deadline)
+    cache.timers.on_earlier = lambda: deadlines.append(cache.timers.next)
     for number in range(200):
         before = cache.snapshot().node_infos["n1"]
         cache.apply_slice("s-n1", published(2 + number % 100, "s-n1"), 1 + number / 200)
@@ -56,7 +56,7 @@ def test_a_driver_that_changes_its_devices_again_and_again_has_its_node_built_ev
     cache.expire(deadline)
     assert devices(cache) == 101
     assert freed.count == 1
-    assert cache.next_deadline == inf
+    assert cache.timers.next == inf
 
 
 def test_an_agents_slice_without_a_node_has_no_node_built() -> None:
@@ -82,7 +82,7 @@ def test_a_driver_that_starts_writes_many_slices_at_once() -> None:
     for number in range(60):
         cache.apply_slice(f"s{number}", published(2, f"s{number}", count=60), 1.0)
     assert devices(cache) == 120
-    assert cache.next_deadline == inf
+    assert cache.timers.next == inf
 
 
 def test_a_driver_that_changes_every_few_seconds_is_seen_at_once() -> None:
@@ -132,7 +132,7 @@ def test_a_deleted_node_waits_no_longer() -> None:
         cache.apply_slice("s-n1", published(2 + number, "s-n1"), 1.0)
         cache.snapshot()
     cache.apply_node("n1", None)
-    assert cache.next_deadline == inf
+    assert cache.timers.next == inf
     cache.apply_node("n1", Node("n1"))
     assert devices(cache) == 51
 

@@ -59,11 +59,11 @@ def test_a_driver_that_flips_a_pool_of_all_nodes_has_them_built_again_every_few_
             assert pool_of(cache, "n7").incomplete == (number % 2 == 1), "the node of the driver sees its newest slices"
     assert built == 1
     assert not pool_of(cache, "n1").incomplete
-    assert cache.next_deadline == pytest.approx(1 + SECONDS)
+    assert cache.timers.next == pytest.approx(1 + SECONDS)
     cache.expire(1 + SECONDS)
     assert pool_of(cache, "n1").incomplete
     assert freed.count == 1
-    assert cache.next_deadline == inf, "the driver's own node waited for a shorter time"
+    assert cache.timers.next == inf, "the driver's own node waited for a shorter time"
 
 
 def test_one_update_is_one_change() -> None:
@@ -72,7 +72,7 @@ def test_one_update_is_one_change() -> None:
     for number in range(2, 5):
         cache.apply_slice("own", replace(published("own", "n7", devices=number), slice_count=number), SECONDS * number)
         assert len(pool_of(cache, "n7").origin) == 2
-        assert cache.next_deadline == inf
+        assert cache.timers.next == inf
 
 
 def test_many_pools_do_not_have_the_nodes_built_more_often() -> None:
@@ -98,7 +98,7 @@ def test_a_driver_of_all_nodes_is_seen_at_once() -> None:
         assert pool_of(cache, "n1").incomplete
         cache.apply_slice("more", published("more"), 1.5 + second)
         assert not pool_of(cache, "n1").incomplete
-    assert cache.next_deadline == inf
+    assert cache.timers.next == inf
 
 
 def test_a_pool_of_a_few_nodes_is_seen_at_once() -> None:
@@ -109,7 +109,7 @@ def test_a_pool_of_a_few_nodes_is_seen_at_once() -> None:
     for number in range(4):
         cache.apply_slice("n7", None if number % 2 == 0 else slices[7], 1.0)
         assert pool_of(cache, "n1").incomplete == (number % 2 == 0)
-    assert cache.next_deadline == inf
+    assert cache.timers.next == inf
 
 
 def test_a_taint_rule_is_seen_at_once() -> None:
@@ -126,7 +126,7 @@ def test_a_taint_rule_does_not_let_the_next_change_wait_without_a_deadline() -> 
     cache, _ = fleet(published("all"), published("own", "n7"))
     cache.apply_rule("r", TaintRule("r", Taint("broken", "", "NoSchedule"), driver="net"))
     cache.snapshot()
-    assert cache.next_deadline == inf
+    assert cache.timers.next == inf
     cache.apply_slice("own", None, 10 * SECONDS)
     assert pool_of(cache, "n1").incomplete
 
@@ -169,7 +169,7 @@ def test_counters_of_a_slice_that_is_deleted_are_not_free_before_the_nodes_see_i
             cache.expire(SECONDS)
             cache.snapshot()
             cache.apply_slice("n7", None, SECONDS + 1)
-            assert cache.next_deadline < inf, "the other nodes do not see it yet"
+            assert cache.timers.next < inf, "the other nodes do not see it yet"
     pool = pool_of(cache, "n1")
     left = cache.snapshot().node_infos["n1"].allocated_state.left(pool)
     assert pool.incomplete or left["s", "c"] < 0
@@ -191,6 +191,6 @@ def test_a_driver_that_flips_the_pool_of_a_rack_has_its_nodes_built_again_every_
         cache.apply_slice("own", published("own", "n7", rack) if number % 2 == 0 else None, number / 100)
         built += sum(cache.snapshot().node_infos[node] is not old for node, old in zip(NODES, before, strict=True))
     assert built < 700
-    while cache.next_deadline < inf:
-        cache.expire(cache.next_deadline)
+    while cache.timers.next < inf:
+        cache.expire(cache.timers.next)
     assert [pool_of(cache, node).incomplete for node in ("n1", "n99")] == [False, False]
