@@ -24,7 +24,7 @@ from extender.cluster import Backoff, Delays
 from extender.runtime.supervisor import Supervisor
 from extender.topology.agent_slices import Reading
 from extender.web.asgi import TEXT, Answer, GetApp
-from extender.web.metrics import COUNTER, TASK_FAILURES, MetricSource, Scrapes
+from extender.web.metrics import TASK_FAILURES, MetricSource, Scrapes, counter
 
 _COMMAND = (sys.executable, "-X", "faulthandler", "-m", "extender.agent.reader")  # names the call that crashed
 _DEADLINE_SECONDS = 20.0  # the first call after a boot may take 8 s; a call that takes longer hangs
@@ -155,12 +155,11 @@ def _end_of(code: int) -> str:
 # -- the answers to kubelet and Prometheus -------------------------------------------------------------------
 
 
-READ_FAILURES: MetricSource[AgentApp] = MetricSource(
+READ_FAILURES: MetricSource[AgentApp] = counter(
     "berth_nvml_failures_total",
-    COUNTER,
     "Failed readings of NVML by cause: crash, hang, or nvml (NVML answered with an error)",
     lambda app: {(cause,): float(count) for cause, count in app.reader.failures.items()},
-    ("cause",),
+    "cause",
 )
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from hashlib import blake2b
 from weakref import WeakValueDictionary
 
@@ -306,7 +306,7 @@ class NodeInfoBuilder:
             fabric = choose_fabric(reported, driver, devices)
         if fabric is None:
             return None, ()
-        return fabric, _one_object(tuple(gpus.get(uuid, -1) for uuid in fabric.uuids))
+        return fabric, tuple(gpus.get(uuid, -1) for uuid in fabric.uuids)
 
     def _agent_fabric(
         self, node: str, live: Slice | None, driver: str, gpus: Mapping[str, Device], parents: frozenset[str]
@@ -388,11 +388,6 @@ def _same(before: tuple[Pool, ...], after: tuple[Pool, ...]) -> bool:
     if len(before) != len(after):
         return False
     return all(a is b or a.is_same(b) for a, b in zip(before, after, strict=True))
-
-
-@lru_cache(maxsize=1024)  # thousands of nodes have equal bits
-def _one_object(bits: tuple[int, ...]) -> tuple[int, ...]:
-    return bits
 
 
 # -- parts of signatures, as short values that can be compared -----------------------------------------------
