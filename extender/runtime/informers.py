@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from itertools import islice
+from typing import Any
 
 import structlog
 
@@ -28,7 +29,8 @@ from extender.cluster import ApiClient, Reflector, WatchedResource
 from extender.runtime.gc_policy import run_gc_policy
 from extender.runtime.supervisor import Supervisor, TimerWait
 
-_GROUP = "/apis/resource.k8s.io/v1"
+_CORE, _DRA = "/api/v1", "/apis/resource.k8s.io/v1"
+_OLD_RULES = ("/apis/resource.k8s.io/v1beta2/devicetaintrules",)
 
 
 def watched_resources(cache: ClusterCache, clock: Callable[[], float] = lambda: 0.0) -> list[WatchedResource]:
@@ -39,36 +41,22 @@ def watched_resources(cache: ClusterCache, clock: Callable[[], float] = lambda: 
         cache.apply_slice(name, new, clock())
 
     return [
-        WatchedResource(
-            "resourceslices", "ResourceSliceList", f"{_GROUP}/resourceslices", _plain(apply_slice, slices.decode)
-        ),
+        _watched("ResourceSlice", _DRA, _plain(apply_slice, slices.decode)),
         # v1 and on by default since Kubernetes 1.37, v1beta2 and off in 1.36. Without either there are no rules.
-        WatchedResource(
-            "devicetaintrules",
-            "DeviceTaintRuleList",
-            f"{_GROUP}/devicetaintrules",
-            _plain(cache.apply_rule, decode_taint_rule),
-            optional=True,
-            older=("/apis/resource.k8s.io/v1beta2/devicetaintrules",),
-        ),
-        WatchedResource(
-            "deviceclasses", "DeviceClassList", f"{_GROUP}/deviceclasses", _plain(cache.apply_class, decode_class)
-        ),
-        WatchedResource(
-            "resourceclaims",
-            "ResourceClaimList",
-            f"{_GROUP}/resourceclaims",
-            _claims(cache, listed=False),
-            listed=_claims(cache, listed=True),
-        ),
-        WatchedResource("nodes", "NodeList", "/api/v1/nodes", _plain(cache.apply_node, decode_node)),
-        WatchedResource(
-            "namespaces", "NamespaceList", "/api/v1/namespaces", _plain(cache.apply_namespace, decode_labels)
-        ),
+        _watched("DeviceTaintRule", _DRA, _plain(cache.apply_rule, decode_taint_rule), optional=True, older=_OLD_RULES),
+        _watched("DeviceClass", _DRA, _plain(cache.apply_class, decode_class)),
+        _watched("ResourceClaim", _DRA, _claims(cache, listed=False), listed=_claims(cache, listed=True)),
+        _watched("Node", _CORE, _plain(cache.apply_node, decode_node)),
+        _watched("Namespace", _CORE, _plain(cache.apply_namespace, decode_labels)),
         *(_group_objects(cache, one) for one in GROUP_OBJECTS),
         # Only unbound pods: a bound pod leaves this watch as a deletion, and its claims show the devices it uses.
-        WatchedResource("pods", "PodList", "/api/v1/pods", _Pods(cache), field_selector="spec.nodeName="),
+        _watched("Pod", _CORE, _Pods(cache), field_selector="spec.nodeName="),
     ]
+
+
+def _watched(kind: str, api: str, apply: Callable[[str, Json | None], None], **more: Any) -> WatchedResource:
+    plural = kind.lower() + ("es" if kind.endswith("s") else "s")
+    return WatchedResource(plural, f"{kind}List", f"{api}/{plural}", apply, **more)
 
 
 def object_appliers(cache: ClusterCache, clock: Callable[[], float] = lambda: 0.0) -> dict[str, Callable[[Json], None]]:
