@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import subprocess
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -22,7 +21,7 @@ from extender.api.gpu_topology import Fabric
 from extender.api.resource_slices import SliceDecoder
 from extender.cluster import ApiClient, Credentials
 from extender.runtime.supervisor import Supervisor
-from extender.sandbox import Cluster, carried_machines, fabric_slice, load_machine
+from extender.sandbox import Cluster, carried_machines, fabric_slice, load_machine, write_kubeconfig
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.machines import node_object
 from extender.topology.agent_slices import fabric_of
@@ -389,17 +388,7 @@ async def test_the_command_ends_on_sigterm(tmp_path: Path) -> None:
     cluster = Cluster()
     cluster.apply(node_object("n", MACHINES["t4-4"], {}))
     async with cluster.serving() as api:
-        (tmp_path / "kubeconfig").write_text(
-            json.dumps(
-                {
-                    "clusters": [{"name": "c", "cluster": {"server": api}}],
-                    "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-                    "current-context": "c",
-                    "users": [{"name": "u", "user": {}}],
-                }
-            )
-        )
-        options = ("--node", "n", "--kubeconfig", str(tmp_path / "kubeconfig"), "--probes", "127.0.0.1:0")
+        options = ("--node", "n", "--kubeconfig", str(write_kubeconfig(tmp_path, api)), "--probes", "127.0.0.1:0")
         process = start("agent", *options, stderr=subprocess.PIPE)
         assert process.stderr is not None
         with process.stderr as said:
