@@ -9,13 +9,13 @@ import pytest
 
 from extender.allocation.nodes import Pool
 from extender.api.nodes import Node, NodeSelection, Taint
-from extender.api.object_meta import ObjectKey
-from extender.api.resource_claims import Allocation, Claim, Result
+from extender.api.resource_claims import Result
 from extender.api.resource_slices import CounterSet, CounterUse, Device, DeviceId, PoolKey, Slice, TaintRule
 from extender.cache import ClusterCache
 from extender.cache.slice_index import NODE_BURST as BURST
 from extender.cache.slice_index import POOL_SECONDS as SECONDS
 from tests.worlds.cache_listeners import Freed
+from tests.worlds.shared_pool_worlds import allocated_claim
 
 FABRIC = PoolKey("net", "fabric")
 NODES = [f"n{number}" for number in range(100)]
@@ -112,15 +112,6 @@ def test_a_pool_of_a_few_nodes_is_seen_at_once() -> None:
     assert cache.timers.next == inf
 
 
-def test_a_taint_rule_is_seen_at_once() -> None:
-    cache, _ = fleet(published("all"), published("own", "n7"))
-    rule = TaintRule("r", Taint("broken", "", "NoSchedule"), driver="net")
-    for number in range(4):
-        cache.apply_rule("r", rule if number % 2 == 0 else None)
-        for node in ("n1", "n7"):
-            assert all(bool(s.devices[0].taints) == (number % 2 == 0) for s in pool_of(cache, node).slices)
-
-
 def test_a_taint_rule_does_not_let_the_next_change_wait_without_a_deadline() -> None:
     """The pool waited from the rule on, with a deadline in the past of which nothing told the task that ends waits."""
     cache, _ = fleet(published("all"), published("own", "n7"))
@@ -132,9 +123,7 @@ def test_a_taint_rule_does_not_let_the_next_change_wait_without_a_deadline() -> 
 
 
 def test_a_slice_of_one_node_in_a_shared_pool_moves_no_claim_of_a_group() -> None:
-    claim = Claim(
-        ObjectKey("a", "c"), "u", "1", group="g", allocation=Allocation((Result("r", DeviceId(*FABRIC, "all-0")),))
-    )
+    claim = replace(allocated_claim("c", 1, Result("r", DeviceId(*FABRIC, "all-0"))), group="g")
     cache, _ = fleet(published("all"))
     cache.apply_claim(claim.key, claim)
     cache.apply_slice("own", published("own", "n7"), 1.0)
@@ -163,7 +152,7 @@ def test_counters_of_a_slice_that_is_deleted_are_not_free_before_the_nodes_see_i
     counted = Slice("s", FABRIC, 1, 101, NodeSelection(all_nodes=True), counter_sets=(CounterSet("s", amount),))
     cache, _ = fleet(counted, *all_slices)
     for key, device in (("a", "of-n7"), ("b", "of-n8")):
-        claim = Claim(ObjectKey("a", key), key, "1", allocation=Allocation((Result("r", DeviceId(*FABRIC, device)),)))
+        claim = allocated_claim(key, 1, Result("r", DeviceId(*FABRIC, device)))
         cache.apply_claim(claim.key, claim)
         if key == "a":
             cache.expire(SECONDS)
