@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Literal
 
 from cachetools import LRUCache
@@ -277,14 +277,14 @@ def faults_of(error: ValidationError, positions: Positions) -> str:
     faults = [
         one
         for one in found
-        if one["type"] != "too_short" or not _has_parts(one["loc"], (other["loc"] for other in found))
+        if one["type"] != "too_short" or not any(_is_part(other["loc"], one["loc"]) for other in found)
     ]
     sentences = [_fault(fault["loc"], fault["msg"], _value(fault), positions) for fault in faults[:_MAX_FAULTS]]
     return "; ".join(sentences) + (f"; and {len(faults) - _MAX_FAULTS} more" if len(faults) > _MAX_FAULTS else "")
 
 
-def _has_parts(loc: tuple[int | str, ...], others: Iterable[tuple[int | str, ...]]) -> bool:
-    return any(other[: len(loc)] == loc and len(other) > len(loc) for other in others)
+def _is_part(loc: tuple[int | str, ...], of: tuple[int | str, ...]) -> bool:
+    return loc[: len(of)] == of and len(loc) > len(of)
 
 
 def _fault(loc: tuple[int | str, ...], problem: str, value: str, positions: Positions) -> str:

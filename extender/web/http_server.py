@@ -333,7 +333,7 @@ class _Acceptor:
         self.sockets = (bound,)
         self._bound, self._connect, self._most, self._admits = bound, connect, most, admits
         self._loop = asyncio.get_running_loop()
-        self._unfinished: dict[asyncio.Task[None], None] = {}  # handshakes, the oldest first
+        self._unfinished: dict[asyncio.Future[object], None] = {}  # handshakes, the oldest first
         self._again: asyncio.TimerHandle | None = None
         bound.setblocking(False)
         self._loop.add_reader(bound, self._accept)
@@ -373,14 +373,11 @@ class _Acceptor:
             oldest = next(iter(self._unfinished))
             del self._unfinished[oldest]
             oldest.cancel()
-        task = self._loop.create_task(self._connected(accepted))
+        task = asyncio.ensure_future(self._connect(sock=accepted))
         self._unfinished[task] = None
         task.add_done_callback(partial(self._end, accepted))
 
-    async def _connected(self, accepted: socket.socket) -> None:
-        await self._connect(sock=accepted)
-
-    def _end(self, accepted: socket.socket, task: asyncio.Task[None]) -> None:
+    def _end(self, accepted: socket.socket, task: asyncio.Future[object]) -> None:
         self._unfinished.pop(task, None)
         fault = None if task.cancelled() else task.exception()
         if task.cancelled() or fault is not None:
