@@ -23,8 +23,8 @@ from extender.base.text_limits import counted, one_line
 from extender.cache import ClusterCache
 from extender.console import NO_BUDGETS
 from extender.replay import version_problem
-from extender.runtime.watched_kinds import object_appliers
-from extender.vendors.plugin_labels import PLUGIN_RESOURCES, has_whole_gpus
+from extender.runtime.informers import object_appliers
+from extender.vendors.node_labels import PLUGIN_RESOURCES, has_whole_gpus
 
 NEEDED = {
     "Node": "their labels, such as racks, and the GPUs of device plugins are not known",

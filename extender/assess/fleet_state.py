@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.api.label_domains import label_domains
+from extender.api.nodes import label_domains
 from extender.api.pods import Pod
 from extender.assess.cluster_reading import ClusterReading
 from extender.assess.pod_sets import PodSet, says_locality, whole_gpus
@@ -27,7 +27,7 @@ from extender.scheduling import path_labels
 from extender.topology.link_knowledge import Links, is_equal_for_all, links_of
 from extender.topology.ring import joined_sets
 from extender.vendors import driver_of, is_partition, parent_of
-from extender.vendors.plugin_labels import PLUGIN_RESOURCES, plugin_product
+from extender.vendors.node_labels import PLUGIN_RESOURCES, plugin_product
 
 _MAX_BREAKERS = 20  # pods that are named
 _MAX_MOVED = 2  # more pods break a set together: to move them costs too much

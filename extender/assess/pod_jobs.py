@@ -31,7 +31,7 @@ from extender.replay import SPEC_FIELDS, Job, cel_text, job_problem
 from extender.replay.emptied_nodes import DRIVER_OF_PLUGIN, may_ask_for
 from extender.replay.published_traces import plain_name
 from extender.vendors import GPU, driver_of
-from extender.vendors.plugin_labels import WHOLE_PLUGIN, driver_product
+from extender.vendors.node_labels import WHOLE_PLUGIN, driver_product
 
 
 def by_age(pods: Iterable[Pod]) -> list[Pod]:

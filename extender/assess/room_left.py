@@ -20,7 +20,7 @@ from extender.explain.excluded_nodes import counted_obstacles, excluded_nodes, k
 from extender.explain.fleet_rows import takes_no_pods
 from extender.scheduling import may_run
 from extender.scheduling.requirements import class_of_resource
-from extender.vendors.plugin_labels import PLUGIN_RESOURCES, WHOLE_PLUGIN
+from extender.vendors.node_labels import PLUGIN_RESOURCES, WHOLE_PLUGIN
 
 AMOUNTS = "CPU, memory, room for pods or devices of a plugin"
 

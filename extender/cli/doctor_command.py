@@ -34,7 +34,7 @@ from extender.files import name_of, read_file
 from extender.policy import Policy, PolicyError, load_policy
 from extender.topology.agent_slices import DRIVER
 from extender.vendors import driver_of, parent_of, whole_identity
-from extender.vendors.level_labels import found_levels
+from extender.vendors.node_labels import found_levels
 
 _OLDEST, _NEWEST = (1, 34), (1, 37)
 _HOOKS = {

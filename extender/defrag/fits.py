@@ -14,7 +14,7 @@ from math import inf
 from typing import Protocol
 
 from extender.allocation import Snapshot
-from extender.api.label_domains import natural
+from extender.api.nodes import natural
 from extender.api.reasons import Code
 from extender.defrag.bounds import Bounds, least_gpus
 from extender.defrag.clusters import Cluster, Domain

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from extender.cache import ClusterCache
@@ -12,7 +13,7 @@ from extender.replay.node_room import NodeRoom
 from extender.replay.virtual_api import VirtualApi, VirtualWatches
 from extender.replay.virtual_scheduler import Placing, VirtualScheduler
 from extender.replay.virtual_time import wall_clock
-from extender.runtime.informers import HoldExpirer
+from extender.runtime.informers import expire_holds
 from extender.runtime.supervisor import Supervisor
 from extender.serve import Decisions
 
@@ -29,8 +30,8 @@ class VirtualCluster:
         self.decisions = Decisions(self.api, self._watches, policy, clock, self.supervisor, wall_clock)
 
     def _watches(self, cache: ClusterCache, applied: Callable[[str], None]) -> VirtualWatches:
-        expirer = HoldExpirer(cache, asyncio.get_running_loop().time)
-        found = VirtualWatches(self.api, expirer, self.supervisor)
+        expire = partial(expire_holds, cache, asyncio.get_running_loop().time)
+        found = VirtualWatches(self.api, expire, self.supervisor)
         self.api.connect(cache, applied, found.progress)
         return found
 

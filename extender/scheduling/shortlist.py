@@ -16,8 +16,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from extender.allocation import NodeInfo, Snapshot
+from extender.api.extender_v1 import has_all
 from extender.api.group_topology import NO_TOPOLOGY, ONE_NODE, GroupTopology, group_topology
-from extender.api.node_names import has_all
 from extender.api.nodes import Node
 from extender.api.pod_groups import GroupKey, Membership, minimum_of
 from extender.api.reasons import Code, Reason

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Self
 
-from extender.api.node_names import estimated_len
+from extender.api.extender_v1 import estimated_len
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
 from extender.cache import ClusterCache

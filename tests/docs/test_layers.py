@@ -20,7 +20,7 @@ from tests.worlds.source_code import FILES, MODULES, ROOT, WRITTEN, facts, impor
 LAYERS = [  # from below; docs/architecture.md draws them
     {"base"},
     {"api"},
-    {"policy", "files", "sockets"},
+    {"policy", "files"},
     {"vendors"},
     {"cel"},
     {"allocation", "api_schema"},
@@ -241,8 +241,7 @@ SUBJECTS = {
     "extender.scheduling.decision": "the annotation of a bound pod, which serve writes and the console reads",
     "extender.scheduling.shortlist": "the nodes for filter and prioritize, after the ranking",
     "extender.scheduling.subgroup_tree": "only gangs have sub-groups",
-    "extender.vendors.level_labels": "labels of nodes that clouds set, not of devices",
-    "extender.vendors.plugin_labels": "the GPUs of device plugins, which no DRA driver describes",
+    "extender.vendors.node_labels": "labels of nodes that clouds and device plugins set, which no DRA driver describes",
 }
 # And packages within packages.
 ROOMS = {module(path) for path in FILES if path.name == "__init__.py"} | SUBJECTS.keys()

@@ -22,8 +22,7 @@ from extender.allocation.nodes.locality import Locality, Nearness
 from extender.allocation.nodes.pools import Pool, grouped
 from extender.api.device_classes import DeviceClass
 from extender.api.gpu_topology import Fabric, GpuState
-from extender.api.label_domains import LabelDomains
-from extender.api.nodes import Node
+from extender.api.nodes import LabelDomains, Node
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import GroupKey, GroupPolicy
 from extender.api.pods import Pod
