@@ -12,8 +12,8 @@ The contract of `Search.run` (search.py):
 Semantics are those of Kubernetes' structured allocator (docs/allocation.md), with the differences that
 docs/decisions/ records. The package contains no I/O and no preferences: a caller passes them as an order.
 
-Two packages in it have faces of their own: `nodes` (what is known of nodes: devices, pools, what is allocated) and
-`what_if` (nodes with other devices in use, and problems from plain objects).
+The package `nodes` in it (what is known of nodes: devices, pools, what is allocated) and the module `what_if` (nodes
+with other devices in use, and problems from plain objects) have faces of their own.
 """
 
 from extender.allocation.choose import Asked, FastPath, Preference, choose

@@ -228,6 +228,7 @@ OPEN = {"api", "base", "cli", "entry", "web", "cel", "agent", "gangs", "topology
 # Other packages may import these modules directly. The docstring of the package names them, as further faces.
 SUBJECTS = {
     "extender.allocation.nodes.locality": "topology alone compares where devices are",
+    "extender.allocation.what_if": "hypothetical nodes, which serve reads only for plans of gangs",
     "extender.assess.texts": "the command prints in the words of the page",
     "extender.assess.wanted_pods": "the command reads what defrag is asked for",
     "extender.explain.excluded_nodes": "what keeps a pod from nodes, with claims or a device plugin",

@@ -1,4 +1,4 @@
-"""Nodes with fewer or more devices in use than the cluster shows, for what-if questions and for plans.
+"""For what-if questions and plans: nodes with other devices in use than in the cluster, problems of claims without a pod.
 
 The state of such a node is hypothetical: no cache of statuses may keep it.
 """
