@@ -17,12 +17,11 @@ with other devices in use, and problems from plain objects) have faces of their 
 """
 
 from extender.allocation.choose import Asked, FastPath, Preference, choose
-from extender.allocation.constraints import UNREADABLE, attribute_values
 from extender.allocation.device_rules import Features, blocking_taint, has_room, refusal, tolerates
 from extender.allocation.nodes.node_info import FleetBaseline, NodeInfo, Snapshot
-from extender.allocation.problem import CAUSES, Allowed, CauseRecorder, Pick, Problem, Selection, Solution, allocations
+from extender.allocation.problem import CAUSES, Allowed, CauseRecorder, Pick, Problem, Solution, allocations
 from extender.allocation.search import Search
-from extender.allocation.selection import derived_value, select
+from extender.allocation.selection import UNREADABLE, Selection, attribute_values, derived_value, select
 
 __all__ = [
     "CAUSES",

@@ -12,16 +12,13 @@ from operator import or_
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from extender.allocation.constraints import UNREADABLE, TypedSet
 from extender.allocation.device_rules import Features, published
 from extender.allocation.nodes import UNUSED, AllocatedState, FabricPartitions, Inventory, PoolDevice
+from extender.allocation.selection import UNREADABLE, Classes, Selection, TypedSet
 from extender.api.claim_specs import ClaimSpec, Config, DeviceRequest
-from extender.api.device_classes import DeviceClass
 from extender.api.nodes import NodeSelector, Requirement, Term
 from extender.api.quantity import Quantity
 from extender.api.resource_claims import Allocation, Result
-
-Classes = Callable[[str], DeviceClass | None]  # by name
 
 
 class Observer:
@@ -56,18 +53,6 @@ class CauseRecorder(Observer):
 
 
 NULL_OBSERVER = Observer()
-
-
-class Selection(NamedTuple):
-    """Masks of devices: `match` may serve the request; a selector failed on `error`."""
-
-    match: int
-    error: int
-    explain: Callable[[int], str]  # bit of `error` to the text of the failure
-    unsupported: int = 0  # devices that match but have unsupported fields (Inventory.unsupported)
-    drifting: int = 0  # devices that match but are left out, because their memory is in use without a claim
-    small: int = 0  # devices that match but are left out, because they have less memory than the pod expects
-    least_memory: int = 0  # bytes of memory that the selectors demand of each device; 0 for nothing
 
 
 @dataclass(slots=True, eq=False)  # Final fields, see docs/architecture.md

@@ -14,7 +14,6 @@ from enum import Enum
 from functools import partial
 from typing import NamedTuple
 
-from extender.allocation.constraints import TypedSet, build_constraints
 from extender.allocation.counters import Counters, ShortOfCounters, is_short, report_short
 from extender.allocation.device_rules import NOTHING, blocking_taint, consumption, fits, has_room, refusal, short_of
 from extender.allocation.nodes import SHARES, FabricPartitions
@@ -25,10 +24,10 @@ from extender.allocation.problem import (
     Observer,
     Pick,
     Problem,
-    Selection,
     Solution,
     config_entries,
 )
+from extender.allocation.selection import AttributeConstraint, Selection, TypedSet
 from extender.api.claim_specs import DeviceRequest
 from extender.api.quantity import Quantity
 from extender.api.resource_claims import MAX_CONFIG, MAX_RESULTS
@@ -204,7 +203,11 @@ class Search:
         self._alternatives: list[list[int]] = [[0] * len(spec.requests) for spec in problem.specs]
         self._matching = MatchingDevices(problem, observer)
         self._selections, self._mode_all = self._matching.selections, self._matching.mode_all
-        self._constraints = build_constraints(problem.names, problem.specs, lists=problem.features.list_attributes)
+        lists = problem.features.list_attributes
+        self._constraints = [
+            [AttributeConstraint(name, position, one, lists=lists) for position, one in enumerate(spec.constraints)]
+            for name, spec in zip(problem.names, problem.specs, strict=True)
+        ]
         self._derived_values: dict[tuple[str, int], TypedSet] = {}  # by expression and bit
         self._config_excess = ""  # why the API server would refuse the config of an allocation that was tried
         self._steps_per_try = [1 + max(len(found) - _USUAL_CONSTRAINTS, 0) for found in self._constraints]
