@@ -6,8 +6,15 @@ from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import NamedTuple
 
-from extender.allocation.nodes.devices import KnownSlices, PoolDevice, PoolDevices, SliceDevices, slice_devices
-from extender.allocation.nodes.pools import Pool, reaches
+from extender.allocation.nodes.pools import (
+    KnownSlices,
+    Pool,
+    PoolDevice,
+    PoolDevices,
+    SliceDevices,
+    reaches,
+    slice_devices,
+)
 from extender.api.nodes import Node
 from extender.api.resource_slices import DeviceId, Slice
 from extender.base.bits import members, union

@@ -16,10 +16,9 @@ from functools import lru_cache
 from itertools import islice, takewhile
 from typing import Final
 
-from extender.allocation.nodes.devices import NUMBERS, Interned, PoolDevices
 from extender.allocation.nodes.inventory import FabricPartitions, Inventory
 from extender.allocation.nodes.locality import Locality, Nearness
-from extender.allocation.nodes.pools import Pool, grouped
+from extender.allocation.nodes.pools import NUMBERS, Interned, Pool, PoolDevices, grouped
 from extender.api.device_classes import DeviceClass
 from extender.api.gpu_topology import Fabric, GpuState
 from extender.api.label_domains import LabelDomains
