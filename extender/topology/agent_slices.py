@@ -32,10 +32,9 @@ from extender.api.gpu_topology import UNKNOWN_DISTANCE, Fabric, GpuState, Graph,
 from extender.api.resource_slices import Device
 from extender.base.text_limits import one_line
 from extender.topology.products import link_gbps, pcie_gbps, pcie_generation
-from extender.topology.ring import mesh_problem
+from extender.topology.sets import MAX_GPUS, mesh_problem
 
 DRIVER = "fabric.berth.dev"
-MAX_GPUS = 16  # the API's limits allow no more in one slice
 MAX_NODE_GPUS = 64  # whole GPUs that a driver publishes for a node; the cost of a graph grows with their square
 MAX_LINKS = 36  # NVLinks of one GPU; NVLink 5 has 18
 MAX_PROBLEMS = 8  # problems reported per node

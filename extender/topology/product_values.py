@@ -28,7 +28,7 @@ from extender.topology.products import (
     pcie_gbps,
     pcie_generation,
 )
-from extender.topology.ring import joined_sets
+from extender.topology.sets import joined_sets
 
 _GIB = 1 << 30
 _UNIT = "(GiB and GB/s)"
