@@ -22,7 +22,7 @@ from extender.gangs.member_limits import NodeLimit
 from extender.gangs.node_rooms import NodeRooms
 from extender.gangs.spreading import Level, Order
 from extender.scheduling import DomainUses, EvaluationContext, NodePreference, Use
-from extender.topology.assignment import assigned
+from extender.topology.affinity import assigned
 from extender.vendors import CLIQUE_LABELS
 
 MAX_COMPARED = 500_000  # rows * rows * columns of an assignment: 79 members that prefer other nodes; some 20 ms

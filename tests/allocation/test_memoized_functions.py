@@ -72,7 +72,7 @@ REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "mesh_problem": lambda i: (((i,),),),
     "_weights": lambda i: (Locality((), (i,), ((),)),),
     "_bits_of": lambda i: (i,),
-    "_pairs": lambda i: (Locality((), (i, 0), ((), ())), (0,), (1,)),
+    "pair_up": lambda i: (Locality((), (i, 0), ((), ())), (0,), (1,)),
     "_product": lambda i: (f"H100 {i}", ""),
     "_most_near": lambda i: (
         Locality((("a", 1), ("b", 2)), (1, i + 1), ((), ())),
