@@ -36,7 +36,6 @@ from extender.base.fair_lru import FairLRU
 from extender.cache import ClusterCache
 from extender.policy import Policy
 from extender.scheduling import (
-    DevicelessScores,
     EvaluationContext,
     Evaluator,
     FilterStatus,
@@ -49,7 +48,7 @@ from extender.scheduling import (
     requirements_of,
 )
 from extender.scheduling.requirements import ErrorStatus, Skip, UnschedulableAndUnresolvable, leftover_claims
-from extender.scheduling.shortlist import CollectedDomain, proximity_of, scores, shortlist, with_cpu
+from extender.scheduling.shortlist import CollectedDomain, DevicelessScores, proximity_of, scores, shortlist, with_cpu
 from extender.serve.evaluations import Evaluations
 
 MAX_PODS = 4096  # in each memory that has an entry for each pod
