@@ -23,8 +23,8 @@ after that, kube-scheduler may give the node's CPU and memory to other pods.
 10. `_send_binding`: the Binding. If its reply is lost, read the pod until it is known whether the Binding was stored.
 
 Success is never answered before the Binding is stored, and an error never after it. An error undoes what the bind has
-written (`Undo`), also if the API server refused the Binding; `binding_cycle` has the errors and what each means for the
-undo. BindPending (steps 2 and 7) and BindOutcomeUnknown (step 10) undo nothing. After a bug the undo first waits until
+written (`Undo`), also if the API server refused the Binding; `undo` has the errors and what each means for it.
+BindPending (steps 2 and 7) and BindOutcomeUnknown (step 10) undo nothing. After a bug the undo first waits until
 a Binding that was sent is stored: a pod that is bound keeps its claims.
 """
 
@@ -71,20 +71,21 @@ from extender.scheduling.requirements import (
     readiness,
 )
 from extender.scheduling.shortlist import in_cliques
-from extender.serve.binding_cycle import (
-    BindError,
-    BindingCycle,
-    BindOutcomeUnknown,
-    BindPending,
-    ConditionsFailed,
-    pod_group_of,
-)
 from extender.serve.claims import FRESH_SECONDS, ClaimWrites, NewAllocations
 from extender.serve.filter import FilterService
 from extender.serve.gangs.gang_barrier import GangBarrier
 from extender.serve.gangs.gang_state import FormingGang
 from extender.serve.telemetry import SpanFactory, no_span
-from extender.serve.undo import IN_FLIGHT_GRACE_SECONDS, Undo
+from extender.serve.undo import (
+    IN_FLIGHT_GRACE_SECONDS,
+    BindError,
+    BindingCycle,
+    BindOutcomeUnknown,
+    BindPending,
+    ConditionsFailed,
+    Undo,
+    pod_group_of,
+)
 from extender.serve.write_barrier import WriteBarrier
 from extender.vendors import CLIQUE_LABEL
 

@@ -13,8 +13,7 @@ from extender.api.pods import Pod
 from extender.api.resource_claims import Claim
 from extender.base.berth_errors import BerthError
 from extender.cluster import ClusterError, NotFound, Unavailable, Writer
-from extender.serve.binding_cycle import BindError, BindingCycle, Step
-from extender.serve.undo import Undo
+from extender.serve.undo import BindError, BindingCycle, Step, Undo
 from tests.worlds.eventually import eventually
 
 KEY = ObjectKey("ns", "p")
