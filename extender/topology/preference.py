@@ -26,8 +26,7 @@ from extender.api.resource_slices import Device
 from extender.base.bits import lowest, members, union
 from extender.policy import Policy
 from extender.topology.affinity import Choice, Slot, Together, anchor_of, own_slot
-from extender.topology.product_values import values_of_products
-from extender.topology.score_parts import troubled_devices
+from extender.topology.score_parts import troubled_devices, values_of_products
 from extender.topology.sets import bandwidth, by_bandwidth, in_groups, is_joined, links_inside, ranked
 from extender.vendors import amount_of_memory, parent_of, whole_identity
 
