@@ -17,7 +17,7 @@ with other devices in use, and problems from plain objects) have faces of their 
 """
 
 from extender.allocation.choose import Asked, FastPath, Preference, choose
-from extender.allocation.device_rules import Features, blocking_taint, has_room, refusal, tolerates
+from extender.allocation.device_rules import Features, blocking_taint, refusal, tolerates
 from extender.allocation.nodes.node_info import FleetBaseline, NodeInfo, Snapshot
 from extender.allocation.problem import CAUSES, Allowed, CauseRecorder, Pick, Problem, Solution, allocations
 from extender.allocation.search import Search
@@ -45,7 +45,6 @@ __all__ = [
     "blocking_taint",
     "choose",
     "derived_value",
-    "has_room",
     "refusal",
     "select",
     "tolerates",

@@ -16,7 +16,6 @@ from extender.allocation import (
     Solution,
     attribute_values,
     blocking_taint,
-    has_room,
 )
 from extender.allocation.nodes import UNUSED, CounterKey
 from extender.api.claim_specs import DeviceRequest
@@ -247,10 +246,8 @@ class ByTopology:
             return usable
         usable &= self._possible_mask()
         for bit in members(usable & ~simple):
-            one, shares = self._node_info.inventory.devices[bit], problem.shares(bit)
-            if blocking_taint(one.device, option.tolerations) is not None or not has_room(
-                one.device, one.driver, option, shares, problem.features
-            ):
+            device = self._node_info.inventory.devices[bit].device
+            if blocking_taint(device, option.tolerations) is not None or not problem.has_room(bit, option):
                 usable &= ~(1 << bit)
         return usable
 

@@ -117,7 +117,7 @@ def test_amounts_of_rejected_devices_are_written_as_text_once() -> None:
     """Three amounts in the text of each rejected device took longer than the rest of a search."""
     too_many = [exactly(f"r{i}", count=4, capacity={"requests": {"x0": "80Gi"}}) for i in range(2)]
     world, recorder, before = problem(shared_devices(6), [*too_many]), CauseRecorder(), format_nanos.cache_info().misses
-    assert Search(world, observer=recorder).run() is None
+    assert Search(world, recorder=recorder).run() is None
     assert "capacity" in {cause for cause, _ in recorder.causes.values()}
     assert format_nanos.cache_info().misses - before <= 3
 
@@ -126,7 +126,7 @@ def test_a_rejection_names_one_absent_capacity() -> None:
     """31 names for each of 20,000 rejections took 40 MB."""
     absent = {"requests": {"x0": "1Gi", "y1": "1Gi", "y2": "1Gi"}}
     recorder = CauseRecorder()
-    assert Search(problem(shared_devices(1), [exactly("r", capacity=absent)]), observer=recorder).run() is None
+    assert Search(problem(shared_devices(1), [exactly("r", capacity=absent)]), recorder=recorder).run() is None
     assert recorder.causes == {("r", 0): ("undefined-capacity", "a device has no capacity y1, but x0")}
 
 

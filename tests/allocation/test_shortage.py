@@ -103,7 +103,7 @@ def test_a_shortage_of_partitions_is_found_before_the_search_gives_up() -> None:
     found, sets = partitions(8)
     whole = [(f"gpu-{g}", {f"slice-{i}": 1 for i in range(7)}) for g in range(8)]
     recorder = CauseRecorder()
-    search = Search(world_of(whole + found, sets, [16], 6), observer=recorder)
+    search = Search(world_of(whole + found, sets, [16], 6), recorder=recorder)
     assert search.run() is None
     assert search.steps <= search.easy_steps
     assert {cause for cause, _ in recorder.causes.values()} == {"counters"}
