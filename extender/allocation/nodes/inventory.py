@@ -57,9 +57,7 @@ class Inventory:
     # nothing of how full a GPU node is.
     packed: int = 0
     gpus: int = 0  # mask of all devices of GPU drivers: whole ones, partitions and other forms
-    unsupported: tuple[
-        tuple[str, int], ...
-    ] = ()  # (cause of problem.CAUSES, mask): never allocated
+    unsupported: tuple[tuple[str, int], ...] = ()  # (cause of problem.CAUSES, mask): never allocated
     pool_devices: tuple[tuple[int, PoolDevices], ...] = ()  # of each usable pool, with the bit of its first device
 
     @property
