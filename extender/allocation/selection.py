@@ -220,10 +220,6 @@ def _explained(sources: list[tuple[str, str]], inventory: Inventory, masks: Mask
     """The text of the first selector that failed on a device. Raises DeadlineExceeded."""
     pool_device = inventory.devices[bit]
     slice_, offset = next((s, o) for s, o in reversed(inventory.offsets) if o <= bit)
-    for where, expression in sources:
-        if not masks.of(expression, slice_, deadline).error >> (bit - offset) & 1:
-            continue
-        text = masks.error(expression, pool_device.device, pool_device.driver, deadline)
-        if text:
-            return f"{where}: {cut(text, _ERROR_BYTES)}"
-    return "selector failed"
+    where, expression = next(one for one in sources if masks.of(one[1], slice_, deadline).error >> (bit - offset) & 1)
+    text = masks.error(expression, pool_device.device, pool_device.driver, deadline)
+    return f"{where}: {cut(text, _ERROR_BYTES)}"

@@ -107,8 +107,8 @@ class _Plan(NamedTuple):
     annotations: dict[str, str]  # of the Binding; none if all devices were allocated before
 
 
-class WatchedClaims(Protocol):
-    """What a bind needs to know of the watches."""
+class Watches(Protocol):
+    """What keeps the cache up to date."""
 
     @property
     def progress(self) -> WatchProgress:
@@ -125,6 +125,18 @@ class WatchedClaims(Protocol):
         """The resourceVersion that the watch of claims has reached, bookmarks included; '' during a list."""
         ...
 
+    def start(self) -> None:
+        """Start the background tasks."""
+        ...
+
+    async def listed(self) -> None:
+        """Wait until every kind is listed."""
+        ...
+
+    def is_served(self, resource: str) -> bool:
+        """Whether the API server serves an optional kind."""
+        ...
+
 
 class Binder:
     """Binds pods. One bind per pod at a time."""
@@ -134,7 +146,7 @@ class Binder:
         cache: ClusterCache,
         filter_service: FilterService,
         writer: Writer,
-        watches: WatchedClaims,
+        watches: Watches,
         gangs: GangBarrier,
         supervisor: Supervisor,
         wall_clock: WallClock = utc_now,
@@ -277,8 +289,6 @@ class Binder:
         provides. Raises ClusterError.
         """
         asked = {name for container in pod.containers for name, amount in container.requests if amount}
-        if not asked:
-            return
         snapshot = self._cache.snapshot()
         node_info = snapshot.node_infos.get(node)
         offered = node_info.node.allocatable if node_info is not None else frozenset()

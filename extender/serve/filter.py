@@ -73,9 +73,6 @@ class UnschedulablePods:
     def __len__(self) -> int:
         return len(self._pods)
 
-    def __contains__(self, uid: str) -> bool:
-        return uid in self._pods
-
     def add(self, uid: str, requirements: PodRequirements, version: int) -> None:
         """Remember a pod that fits on no node of the snapshot `version`.
 
@@ -366,7 +363,7 @@ class FilterService:
             return ranking.update(snapshot, context) and ranking.refresh(snapshot, context)
 
         key, size = ("scores", requirements.namespace, requirements.key), requirements.counts_as
-        self.evaluations.queue_in_background(requirements.namespace, key, work, size)
+        self.evaluations.queue(requirements.namespace, key, work, size, is_awaited=False)
 
     def _report_unsuitable(
         self, pod: Pod, requirements: PodRequirements, snapshot: Snapshot, names: Sequence[str]

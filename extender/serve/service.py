@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Protocol, Self
+from typing import Self
 
 from extender.allocation import Features
 from extender.api.node_names import estimated_len
@@ -23,7 +23,7 @@ from extender.policy import Policy
 from extender.runtime.informers import NOT_READY, CacheRefresh, Informers
 from extender.runtime.supervisor import Supervisor
 from extender.scheduling import Evaluator
-from extender.serve.bind import Binder, WatchedClaims
+from extender.serve.bind import Binder, Watches
 from extender.serve.evaluations import Evaluations
 from extender.serve.filter import FilterResult, FilterService, FilterSink
 from extender.serve.gangs.gang_barrier import GangBarrier
@@ -40,22 +40,6 @@ _DRAIN_SECONDS = 20.0  # below the 30 s that a pod gets to terminate
 # kube-scheduler does not requeue a pod that an extender rejected when objects of these kinds change.
 _SUPPLY = frozenset({"resourceslices", "devicetaintrules", "nodes"})
 OBSERVED = _SUPPLY | {"pods", *(one.resource for one in GROUP_OBJECTS)}  # kinds after whose events `applied` is called
-
-
-class Watches(WatchedClaims, Protocol):
-    """What keeps the cache up to date."""
-
-    def start(self) -> None:
-        """Start the background tasks."""
-        ...
-
-    async def listed(self) -> None:
-        """Wait until every kind is listed."""
-        ...
-
-    def is_served(self, resource: str) -> bool:
-        """Whether the API server serves an optional kind."""
-        ...
 
 
 class Decisions:
