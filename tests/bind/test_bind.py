@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from extender.api.object_meta import ObjectKey
 from extender.api.resource_claims import FINALIZER
@@ -135,6 +136,30 @@ async def test_failed_binding_is_released() -> None:
         await b.settled()
         node = (await b.filter("p"))["NodeNames"][0]
         assert await b.bind("p", node) == ""
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_the_claims_of_a_failed_bind_are_released_beside_each_other(*, fails: bool) -> None:
+    """Each release may take seconds, or fail: a failure is logged, and keeps no other claim."""
+    async with berthing(NODES) as b:
+        b.cluster.apply(claim("c"))
+        b.cluster.apply(claim("d"))
+        node, both = await scheduled(b, "p", "c", "d"), asyncio.Barrier(2)
+
+        async def meet(method: str, path: str) -> ApiError | None:
+            if method == "PATCH" and path.endswith("/status"):
+                await both.wait()
+                return NO if fails and path.endswith("/c/status") else None
+            return None
+
+        def undo_begins() -> None:
+            b.cluster.api.intercept = meet
+
+        b.cluster.api.intercept = Once("POST", "/binding", undo_begins, NO)
+        with capture_logs() as log:
+            assert "no" in await b.bind("p", node)
+        assert len(b.held()) == fails
+        assert [line["pod"] for line in log if line["event"] == "could not undo"] == ["default/p"] * fails
 
 
 @pytest.mark.parametrize(
