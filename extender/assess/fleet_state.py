@@ -25,7 +25,7 @@ from extender.explain.fleet_rows import (
 )
 from extender.scheduling import path_labels
 from extender.topology.link_knowledge import Links, is_equal_for_all, links_of
-from extender.topology.ring import joined_sets
+from extender.topology.sets import joined_sets
 from extender.vendors import driver_of, is_partition, parent_of
 from extender.vendors.node_labels import PLUGIN_RESOURCES, plugin_product
 
