@@ -31,9 +31,8 @@ from extender.cel.dra import compile_selector
 from extender.files import name_of, read_file
 from extender.lint import one_sentence
 from extender.policy import Policy
-from extender.replay.csv_tables import Row, table_of
 from extender.replay.jobs import JOB_FIELDS, MAX_GPUS, MAX_PODS, MAX_SECONDS, PRODUCT_WORDS, SPEC_FIELDS, Job, job_name
-from extender.replay.published_traces import TRACES, Trace, columns_of, job_of, philly_job
+from extender.replay.published_traces import TRACES, Row, Trace, columns_of, job_of, philly_job, table_of
 
 MAX_JOBS = 200_000
 MAX_BYTES = 256 << 20
