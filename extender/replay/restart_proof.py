@@ -21,12 +21,10 @@ from extender.cache import ClusterCache
 from extender.defrag import RESERVED, TOLERATION, Asked, Restart, again
 from extender.gangs.gang import gang_minimum
 from extender.policy import Policy
-from extender.replay.node_room import NodeRoom
 from extender.replay.placers import placer_of, placing_of
 from extender.replay.virtual_api import VirtualApi
-from extender.replay.virtual_cluster import VirtualCluster
-from extender.replay.virtual_scheduler import Offer, Placing, Waiting, likely_reason
-from extender.replay.virtual_time import in_virtual_time
+from extender.replay.virtual_cluster import VirtualCluster, in_virtual_time
+from extender.replay.virtual_scheduler import NodeRoom, Offer, Placing, Waiting, likely_reason
 from extender.scheduling import may_run
 from extender.serve import Decisions
 
