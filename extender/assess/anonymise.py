@@ -53,8 +53,8 @@ from extender.assess.known_texts import (
     is_plain,
     is_resource,
     may_name_a_piece,
+    without_names,
 )
-from extender.assess.scheduler_texts import without_names
 from extender.policy import Policy
 from extender.vendors import CLIQUE_LABEL, CLIQUE_LABELS
 from extender.vendors.level_labels import FAMILY_LABELS

@@ -5,26 +5,28 @@ Objects are added one after the other, and none of them is kept: a cluster may h
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from extender.api.fields import Json, inner, integer, many, naming, need, string, string_map
 from extender.api.foreign_gangs import ForeignGang, foreign_gang
-from extender.api.object_meta import ObjectKey
+from extender.api.object_meta import ObjectKey, key_of
 from extender.api.pod_affinity import LabelSelector, label_selector
 from extender.api.pod_amounts import Amounts, allocatable_of, requests_of
 from extender.api.pod_groups import JOB_KINDS
 from extender.api.pods import Pod, decode_pod
-from extender.assess.cluster_reading import BUDGET, ClusterReading
-from extender.assess.job_failures import JOB, JobLimit, job_limit
-from extender.base.text_limits import counted, shown
+from extender.assess.cluster_reading import BUDGET, JOB, ClusterReading
+from extender.base.text_limits import counted, first_few, shown
 from extender.cache import ClusterCache
 
-SKEW = timedelta(minutes=6)  # of clocks: less than what GPU-hours are rounded to
+_SKEW = timedelta(minutes=6)  # of clocks: less than what GPU-hours are rounded to
 REPLICA_SET = "ReplicaSet"
+_DEFAULT_LIMIT = 6  # failures, if a Job does not say how many
 _TEMPLATE_HASH = "pod-template-hash"  # the label with which the name of a Deployment's ReplicaSet ends
-_MAX_NAMED = 3  # pods in a sentence
+_MAX_NAMED = 3  # Jobs in a sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,28 +152,10 @@ def newest_time(reading: ClusterReading, clock: datetime) -> datetime:
     return max(past, default=datetime.fromisoformat("1970-01-01T00:00:00+00:00"))
 
 
-def wrong_starts(facts: ClusterFacts, now: datetime) -> Iterator[str]:
-    """What is said of running pods with devices that start later than now, and of those whose start is not known."""
-    late, unknown = list[str](), list[str]()
-    for one in facts.pods.values():
-        if one.pod.node_name and one.began is None:
-            unknown.append(str(one.pod.key))
-        elif one.pod.node_name and one.began is not None and one.began > now + SKEW:
-            late.append(str(one.pod.key))
-    for names, what in ((sorted(late), "is in the future"), (sorted(unknown), "cannot be read")):
-        named = ", ".join(names[:_MAX_NAMED]) + (", …" if len(names) > _MAX_NAMED else "")
-        starts = f"the start of {counted(len(names), 'pod')} {what}, {'its' if len(names) == 1 else 'their'}"
-        if names:
-            yield f"{starts} GPU-hours count as 0: {named}"
-
-
 def clock_faults(reading: ClusterReading, now: datetime) -> str:
     """What is said of times of pods with devices that cannot be right; '' without any."""
-    found = []
-    for obj in reading.requests.values():
-        metadata, start = inner(obj, "metadata", ""), inner(obj, "status", "").get("startTime")
-        if fault := _clock_fault(metadata.get("creationTimestamp"), start, now):
-            found.append((f"{metadata.get('namespace')}/{metadata.get('name')}", fault))
+    pods = ((inner(obj, "metadata", ""), clock_fault(obj, now)) for obj in reading.requests.values())
+    found = [(f"{metadata.get('namespace')}/{metadata.get('name')}", fault) for metadata, fault in pods if fault]
     if not found:
         return ""
     name, fault = min(found)
@@ -179,18 +163,17 @@ def clock_faults(reading: ClusterReading, now: datetime) -> str:
     return f"the times of pod {name} cannot be right: {fault}{more}: how old pods are may be wrong"
 
 
-def _clock_fault(created: object, started: object, now: datetime) -> str:
-    """The first field of these two that cannot be right, and why; '' if both can."""
-    times = {"metadata.creationTimestamp": created, "status.startTime": started}
-    read = {name: time_of(text) for name, text in times.items()}
-    for name, text in times.items():
-        found = read[name]
+def clock_fault(pod: Json, now: datetime) -> str:
+    """Of the creation and the start of a pod the first that cannot be right, and why; '' if both can."""
+    created, started = inner(pod, "metadata", "").get("creationTimestamp"), inner(pod, "status", "").get("startTime")
+    for name, text in (("metadata.creationTimestamp", created), ("status.startTime", started)):
+        found = time_of(text)
         if text and found is None:
             return f"{name} is no time: {shown(text)}"
-        if found is not None and found > now + SKEW:
+        if found is not None and found > now + _SKEW:
             return f"{name} is in the future: {text}"
-    first, second = read.values()
-    is_reversed = first is not None and second is not None and second < first - SKEW
+    first, second = time_of(created), time_of(started)
+    is_reversed = first is not None and second is not None and second < first - _SKEW
     return f"status.startTime is before the creation: {started}" if is_reversed else ""
 
 
@@ -236,3 +219,45 @@ def _owner(obj: Json) -> tuple[str, str]:
     references = many(inner(obj, "metadata", ""), "ownerReferences", "metadata", lambda one, _: one)
     own = next((one for one in references if one.get("controller") is True), {})
     return str(own.get("kind") or ""), str(own.get("name") or "")
+
+
+# -- what restarts do to Jobs ----------------------------------------------------------------------------------------
+# The Job controller counts a deleted pod as failed, and creates it again late. `kubectl delete` sets no condition
+# DisruptionTarget, so a podFailurePolicy that ignores disruptions does not help.
+
+
+class JobLimit(NamedTuple):
+    """How many pods of a Job may fail, and how many did. `is_known`: nothing else decides, such as its indexes."""
+
+    limit: int
+    failed: int
+    is_known: bool
+
+
+def job_limit(obj: Json) -> tuple[ObjectKey, JobLimit]:
+    """The limit of a Job. Raises WireError."""
+    spec, failed = inner(obj, "spec", ""), integer(inner(obj, "status", ""), "failed", "status")
+    limit = integer(spec, "backoffLimit", "spec") if "backoffLimit" in spec else _DEFAULT_LIMIT
+    is_known = not spec.keys() & {"podFailurePolicy", "backoffLimitPerIndex"}
+    return key_of(inner(obj, "metadata", "")), JobLimit(limit, failed, is_known)
+
+
+def job_failures(deleted: Iterable[ObjectKey], limits: Mapping[ObjectKey, JobLimit]) -> str:
+    """What is said of Jobs, of which each is given once for each pod that is deleted; '' without Jobs."""
+    pods = Counter(deleted)
+    if not pods:
+        return ""
+    fails, unknown = list[str](), list[str]()
+    for key, count in sorted(pods.items()):
+        of = limits.get(key)
+        if of is None or not of.is_known:
+            unknown.append(f"{JOB} {key}")
+        elif of.failed + count > of.limit:
+            fails.append(f"{JOB} {key} (backoffLimit {of.limit}, {counted(of.failed, 'pod')} failed before)")
+    said = [f"{first_few(fails, _MAX_NAMED)} {'fails' if len(fails) == 1 else 'fail'} then"] * bool(fails)
+    said += [f"{first_few(unknown, _MAX_NAMED)} may fail, look at backoffLimit"] * bool(unknown)
+    told = f": {'; '.join(said)}" if said else ""
+    return (
+        f"a Job creates deleted pods again some seconds later, when others may have their places, and counts them as "
+        f"failed{told}"
+    )

@@ -24,9 +24,8 @@ from extender.api.pod_annotations import intent_of
 from extender.api.pods import SCHEDULER, Pod
 from extender.api.resource_slices import PoolKey
 from extender.assess.fleet_state import plugin_requests
-from extender.assess.job_failures import job_failures
 from extender.assess.movable_pods import CLAIM, Movable, Terms, movable_pods
-from extender.assess.pod_facts import ClusterFacts
+from extender.assess.pod_facts import ClusterFacts, job_failures
 from extender.assess.restart_options import HelpfulOptions, is_kept, rollout, tolerates_taint, without_kept
 from extender.assess.wanted_pods import DEFAULT, Wanted, check_wanted, wanted_group, wanted_pod
 from extender.base.deadline import Deadline, DeadlineExceeded
@@ -530,7 +529,7 @@ def _tolerate(pod: Pod) -> str:
     return f"{_of_pods([pod], 'patch pod')} --type json -p {quote(patch)}"
 
 
-# -- for the console ----------------------------------------------------------------------------------------------
+# -- for the console -------------------------------------------------------------------------------------------------
 
 
 class ConsoleAdvisor:

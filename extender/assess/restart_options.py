@@ -172,7 +172,7 @@ def rollout(facts: ClusterFacts, wanted: Wanted, terms: Terms, policy: Policy, d
     )
 
 
-# -- nodes that an earlier advice reserved --------------------------------------------------------------------------
+# -- nodes that an earlier advice reserved ---------------------------------------------------------------------------
 
 
 def without_kept(snapshot: Snapshot, asked: Asked) -> tuple[Snapshot, list[str]]:

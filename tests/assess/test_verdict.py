@@ -10,10 +10,10 @@ from unittest.mock import patch
 import pytest
 
 from extender.assess import replayed_pods
+from extender.assess.assessment import verdict_of
+from extender.assess.known_texts import other_reason
 from extender.assess.pod_sets import Bandwidth
 from extender.assess.replayed_pods import Figures, Replayed
-from extender.assess.scheduler_texts import other_reason
-from extender.assess.verdict import verdict_of
 from tests.worlds.assessed_clusters import assessed, objects_of, snapshot_file
 from tests.worlds.commands import berth
 
