@@ -409,24 +409,22 @@ apiVersion: batch.volcano.sh/v1alpha1
 kind: Job
 metadata: {name: tf}
 spec:
-  minAvailable: MINIMUM
-  schedulerName: volcano
+  minAvailable: 3
   tasks:
   - {replicas: 1, name: ps, template: {spec: {containers: [{name: main}]}}}
   - {replicas: 2, name: worker, template: {spec: SPEC}}
 """
 
 
-def test_the_minimum_of_a_volcano_job_is_that_of_its_gang(tmp_path: Path) -> None:
-    """It is of the kind Job, too, but has tasks."""
+def test_pods_of_a_file_that_are_not_one_gang_are_no_question(tmp_path: Path) -> None:
+    """Berth knows the minimum of a Volcano Job by berth.dev/group-min alone."""
     template, pod = yaml.safe_load_all(MANIFEST.replace("CLASS", "gpu.nvidia.com"))
-    job = VOLCANO.replace("MINIMUM", "3").replace("SPEC", json.dumps(pod["spec"] | {"schedulerName": "volcano"}))
+    job = VOLCANO.replace("SPEC", json.dumps(pod["spec"] | {"schedulerName": "volcano"}))
     (tmp_path / "job.yaml").write_text(f"{json.dumps(template)}\n---\n{job}")
     path = str(snapshot_file(tmp_path, objects_of_case(CASES[0])))
     code, out, err = berth(["defrag", "-f", str(tmp_path / "job.yaml"), "--snapshot", path])
-    assert (code, err) == (0, "")
-    assert out.startswith("group default/tf: there is room after 2 restarts")
-    assert "volcano places group default/tf: it may choose other nodes than Berth" in out
+    assert (code, out) == (2, "")
+    assert err == "berth: the files: make several pods that are not one gang: give those of one pod or one gang"
 
 
 @pytest.mark.parametrize(
