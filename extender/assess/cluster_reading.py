@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from itertools import islice
 
 from extender.allocation import Features, Snapshot
@@ -20,7 +21,7 @@ from extender.api.pod_groups import GROUP_OBJECTS, group_policy_of, minimum_of
 from extender.api.pods import SCHEDULER, Pod, decode_pod
 from extender.api.resource_claims import Claim
 from extender.base.berth_errors import WireError
-from extender.base.text_limits import counted, one_line
+from extender.base.text_limits import counted, one_line, shown
 from extender.cache import ClusterCache
 from extender.console import NO_BUDGETS
 from extender.replay import version_problem
@@ -43,6 +44,7 @@ _OF_GROUPS = "what it says of waiting groups is not known"
 _OPTIONAL_IN_FILES = ("DeviceTaintRule", "ResourceClaim")  # a cluster may well have none
 _REPLAYED = ("Node", "ResourceSlice", "DeviceClass", "DeviceTaintRule")
 _MAX_NAMED, _MAX_UNREADABLE = 3, 8  # of one kind; objects
+_SKEW = timedelta(minutes=6)  # of clocks: less than what GPU-hours are rounded to
 _DOMAINS = {name.partition("/")[0] for name in PLUGIN_RESOURCES}
 
 
@@ -398,3 +400,55 @@ def _note(rows: Iterable[tuple[str, str, str]], one: str, many: str, what: str) 
     )
     more = f"; and {len(given) - _MAX_NAMED} more" if len(given) > _MAX_NAMED else ""
     return f"{counted(len(given), one, many)} {what} ({named}{more})"
+
+
+# -- times ------------------------------------------------------------------------------------------------------------
+
+
+def newest_time(reading: ClusterReading, clock: datetime) -> datetime:
+    """The newest time that the objects have, but for the future: a file does not say when it was written."""
+    past = (one for one in _times(reading) if one <= clock)
+    return max(past, default=datetime.fromisoformat("1970-01-01T00:00:00+00:00"))
+
+
+def clock_faults(reading: ClusterReading, now: datetime) -> str:
+    """What is said of times of pods with devices that cannot be right; '' without any."""
+    pods = ((inner(obj, "metadata", ""), clock_fault(obj, now)) for obj in reading.requests.values())
+    found = [(f"{metadata.get('namespace')}/{metadata.get('name')}", fault) for metadata, fault in pods if fault]
+    if not found:
+        return ""
+    name, fault = min(found)
+    more = f", and those of {counted(len(found) - 1, 'other pod')} cannot, either" if len(found) > 1 else ""
+    return f"the times of pod {name} cannot be right: {fault}{more}: how old pods are may be wrong"
+
+
+def clock_fault(pod: Json, now: datetime) -> str:
+    """Of the creation and the start of a pod the first that cannot be right, and why; '' if both can."""
+    created, started = inner(pod, "metadata", "").get("creationTimestamp"), inner(pod, "status", "").get("startTime")
+    for name, text in (("metadata.creationTimestamp", created), ("status.startTime", started)):
+        found = time_of(text)
+        if text and found is None:
+            return f"{name} is no time: {shown(text)}"
+        if found is not None and found > now + _SKEW:
+            return f"{name} is in the future: {text}"
+    first, second = time_of(created), time_of(started)
+    is_reversed = first is not None and second is not None and second < first - _SKEW
+    return f"status.startTime is before the creation: {started}" if is_reversed else ""
+
+
+def _times(reading: ClusterReading) -> Iterator[datetime]:
+    for obj in (*reading.requests.values(), *reading.fleet):
+        status = obj.get("status") or {}
+        conditions = (one.get("lastHeartbeatTime") for one in status.get("conditions") or ())
+        for text in ((obj.get("metadata") or {}).get("creationTimestamp"), status.get("startTime"), *conditions):
+            if (found := time_of(text)) is not None:
+                yield found
+
+
+def time_of(text: object) -> datetime | None:
+    """A time of the API; None if it is none."""
+    try:
+        found = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else None

@@ -22,10 +22,9 @@ from extender.api.pod_annotations import WISHES, PodIntent, intent_of
 from extender.api.pod_groups import GroupKey, GroupSource
 from extender.api.pods import Pod
 from extender.api.resource_claims import Claim, Result
-from extender.assess.cluster_reading import ClusterReading, claims_of
+from extender.assess.cluster_reading import ClusterReading, claims_of, clock_fault, time_of
 from extender.assess.fleet_state import plugin_requests
 from extender.assess.gang_spread import gang_key
-from extender.assess.pod_facts import clock_fault, time_of
 from extender.base.berth_errors import WireError
 from extender.replay import SPEC_FIELDS, Job, cel_text, job_problem
 from extender.replay.emptied_nodes import DRIVER_OF_PLUGIN, may_ask_for

@@ -19,7 +19,7 @@ from extender.api.pods import Pod
 from extender.assess.cluster_reading import ClusterReading, several, unread_group
 from extender.assess.fleet_state import extended_requests, plugin_requests
 from extender.assess.known_texts import key_of_others, other_reason
-from extender.assess.pod_facts import ClusterFacts, facts_of
+from extender.assess.movable_pods import ClusterFacts, facts_of
 from extender.assess.wanted_pods import wanted_pod
 from extender.base.berth_errors import WireError
 from extender.base.deadline import Deadline, DeadlineExceeded

@@ -14,7 +14,7 @@ from extender.api.pod_annotations import TOPOLOGY_ANNOTATION
 from extender.api.pod_groups import MINIMUM, GroupKey, GroupPolicy, GroupSource
 from extender.api.pods import SCHEDULER, Pod
 from extender.assess.gang_spread import group_of
-from extender.assess.pod_facts import ClusterFacts
+from extender.assess.movable_pods import ClusterFacts
 from extender.assess.pod_jobs import product_expression
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted, first_few

@@ -175,7 +175,7 @@ def test_a_way_that_the_proof_refutes_does_not_hide_a_dearer_one() -> None:
     case = next(one for one in CASES if one["name"] == "a further restart gives a place to a restarted pod")
 
     def of_one(*args: Any) -> Proof:
-        return Proof(problem="refuted") if len(args[3]) > 1 else prove(*args)
+        return Proof(problem="refuted") if len(args[3].restarts) > 1 else prove(*args)
 
     with patch.object(restart_advice, "prove", of_one):
         found = DefragWorld(objects_of_case(case), Shape(8)).advice()
