@@ -231,7 +231,7 @@ SUBJECTS = {
     "extender.explain.scenario": "what-if changes of a snapshot, before any question",
     "extender.replay.emptied_nodes": "nodes whose GPUs a device plugin offers",
     "extender.replay.published_traces": "one file format for each trace",
-    "extender.replay.svg": "pictures of tune, too",
+    "extender.replay.picture": "its elements are those of the picture of tune, too",
     "extender.sandbox.examples": "the workloads of `berth run` alone",
     "extender.scheduling.decision": "the annotation of a bound pod, which serve writes and the console reads",
     "extender.scheduling.shortlist": "the nodes for filter and prioritize, after the ranking",
