@@ -13,7 +13,7 @@ from itertools import islice
 
 from extender.api.asked_subgroups import GroupAround
 from extender.api.group_topology import AskedTopology, Level
-from extender.api.nodes import natural
+from extender.api.label_domains import natural
 from extender.api.pod_groups import IN_TREE, GroupKey, GroupPolicy, GroupSource, Membership
 
 MAX_LEVELS = 8  # CompositePodGroups above a PodGroup

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.api.nodes import label_domains
+from extender.api.label_domains import label_domains
 from extender.api.pods import Pod
 from extender.assess.cluster_reading import ClusterReading, Unread
 from extender.assess.pod_sets import PodSet, says_locality, whole_gpus

@@ -13,7 +13,7 @@ from itertools import chain
 
 from extender.allocation import Snapshot
 from extender.api.fields import Json
-from extender.api.nodes import LabelDomains, label_domains
+from extender.api.label_domains import LabelDomains, label_domains
 from extender.api.pods import Pod
 from extender.assess.cluster_reading import ClusterReading, claims_of, several
 from extender.assess.gang_spread import GangSpread

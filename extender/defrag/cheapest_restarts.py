@@ -29,7 +29,7 @@ from itertools import combinations, islice, takewhile
 from math import inf
 from typing import NamedTuple
 
-from extender.api.nodes import natural
+from extender.api.label_domains import natural
 from extender.base.deadline import DeadlineExceeded
 from extender.defrag.clusters import NO_NODES, Cluster, Domain, Nodes, Placed
 from extender.defrag.fits import Fit, fit_of

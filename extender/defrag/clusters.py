@@ -16,7 +16,8 @@ from itertools import count
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.allocation.what_if import hypothetical_snapshot, with_devices_allocated, with_devices_released
-from extender.api.nodes import natural, only_node
+from extender.api.label_domains import natural
+from extender.api.nodes import only_node
 from extender.api.pod_amounts import NO_LIMIT, Amounts
 from extender.api.pods import Pod
 from extender.api.reasons import FREEABLE_CODES

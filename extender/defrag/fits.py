@@ -19,7 +19,7 @@ from math import inf
 from extender.allocation import NodeInfo, Snapshot
 from extender.allocation.nodes import Interned
 from extender.api.claim_specs import DeviceRequest
-from extender.api.nodes import natural
+from extender.api.label_domains import natural
 from extender.api.reasons import Code
 from extender.defrag.clusters import Cluster, Domain
 from extender.defrag.restarts import Asked, Restart, cost_of

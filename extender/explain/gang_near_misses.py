@@ -19,7 +19,7 @@ from itertools import chain
 
 from extender.allocation import Snapshot
 from extender.api.group_topology import ONE_NODE
-from extender.api.nodes import natural
+from extender.api.label_domains import natural
 from extender.api.resource_claims import Result
 from extender.base.deadline import DeadlineExceeded
 from extender.base.text_limits import counted

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.api.nodes import natural
+from extender.api.label_domains import natural
 from extender.api.pod_groups import name_on_claims
 from extender.api.resource_claims import Claim, Reservation, Result
 from extender.api.resource_slices import PoolKey

@@ -14,7 +14,7 @@ from math import fsum
 
 from extender.allocation import Snapshot
 from extender.api.group_topology import ONE_NODE
-from extender.api.nodes import LabelDomains, NaturalKey, natural
+from extender.api.label_domains import LabelDomains, NaturalKey, natural
 from extender.gangs.gang_problem import GangProblem, Unit
 from extender.gangs.node_rooms import NodeRooms
 from extender.gangs.spreading import Level, Order

@@ -25,7 +25,7 @@ from weakref import WeakKeyDictionary
 from extender.allocation import NodeInfo, Problem, Snapshot
 from extender.allocation.what_if import with_devices_allocated
 from extender.api.claim_specs import DeviceRequest
-from extender.api.nodes import natural
+from extender.api.label_domains import natural
 from extender.api.reasons import Code
 from extender.api.resource_claims import Result
 from extender.api.resource_slices import Device, DeviceId, PoolKey

@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from extender.allocation import Snapshot
-from extender.api.nodes import natural
+from extender.api.label_domains import natural
 from extender.gangs.domains import Domain, Domains, PlaceOrder
 from extender.gangs.gang_problem import Placed, Unit, UnitPlacement
 from extender.gangs.gang_search import GangSearch, GaveUp, Steps, local_nodes

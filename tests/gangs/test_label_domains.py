@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from extender.api.nodes import label_domains
+from extender.api.label_domains import label_domains
 from extender.gangs.domains import Domains
 from extender.gangs.gang_problem import GangPlan, GangProblem
 from extender.sandbox import carried_machines

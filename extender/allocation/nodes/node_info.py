@@ -21,7 +21,8 @@ from extender.allocation.nodes.locality import Locality, Nearness
 from extender.allocation.nodes.pools import NUMBERS, Interned, Pool, PoolDevices, grouped
 from extender.api.device_classes import DeviceClass
 from extender.api.gpu_topology import Fabric, GpuState
-from extender.api.nodes import LabelDomains, Node
+from extender.api.label_domains import LabelDomains
+from extender.api.nodes import Node
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import GroupKey, GroupPolicy
 from extender.api.pods import Pod

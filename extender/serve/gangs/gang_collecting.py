@@ -16,7 +16,7 @@ import structlog
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.allocation.what_if import hypothetical_snapshot
-from extender.api.nodes import natural
+from extender.api.label_domains import natural
 from extender.api.pod_groups import GroupKey
 from extender.api.pods import Pod
 from extender.api.reasons import Code
