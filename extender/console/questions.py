@@ -36,7 +36,7 @@ from extender.console.explainer import Brief, Explainer, UnknownPod, WhatIf
 from extender.console.forked_call import forked
 from extender.explain import groups_named
 from extender.explain.scenario import Scenario
-from extender.gangs.gang import gang_minimum, is_incomplete, may_terminate, members_with_claims, placed_members
+from extender.gangs.gang import gang_minimum, is_incomplete, may_terminate, placed_members
 from extender.manifests import Hypothetical
 from extender.policy import Policy
 
@@ -241,7 +241,7 @@ class _BoundMembers:
             with suppress(ClusterError):
                 snapshot = self._cache.snapshot()
                 # A pod that has a claim before the list, and that is not in the list, is gone or terminates.
-                before = {key: dict.fromkeys(members_with_claims(key, snapshot), "") for key in lacking}
+                before = {key: dict.fromkeys(snapshot.users_of_group(key), "") for key in lacking}
                 read = await self._reads.read_bound_members(lacking[0].namespace)
                 placed = self._cache.store.members_in_trees(read)
                 used = {key: {**before[key], **placed.get(key, {})} for key in lacking}

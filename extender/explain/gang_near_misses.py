@@ -19,6 +19,7 @@ from itertools import chain
 
 from extender.allocation import Snapshot
 from extender.api.group_topology import ONE_NODE
+from extender.api.label_domains import natural
 from extender.api.resource_claims import Result
 from extender.base.deadline import DeadlineExceeded
 from extender.base.text_limits import counted
@@ -34,7 +35,7 @@ from extender.explain.gang_question import (
     widest_domains,
 )
 from extender.explain.scenario import Scenario, apply_scenario, only_nodes
-from extender.gangs.domains import Domain, natural
+from extender.gangs.domains import Domain
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangPlan, GangProblem, GangShortage
 from extender.scheduling import PodRequirements

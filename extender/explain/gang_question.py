@@ -11,13 +11,14 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from extender.allocation import NodeInfo, Snapshot
+from extender.api.label_domains import natural
 from extender.api.pod_groups import name_on_claims
 from extender.api.resource_claims import Claim, Reservation, Result
 from extender.api.resource_slices import PoolKey
 from extender.base.deadline import DeadlineExceeded
 from extender.explain.near_misses import devices_for
 from extender.explain.scenario import Scenario, apply_scenario
-from extender.gangs.domains import NODE, Domain, Domains, natural
+from extender.gangs.domains import NODE, Domain, Domains
 from extender.gangs.gang import Gang, own_claims
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import (

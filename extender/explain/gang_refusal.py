@@ -30,8 +30,7 @@ from extender.explain.gang_question import (
     where,
     widest_domains,
 )
-from extender.gangs.empty_domains import EmptyNodes, own_devices
-from extender.gangs.gang import own_claims
+from extender.gangs.gang import EmptyNodes, own_devices
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import (
     MAX_TOGETHER,
@@ -39,11 +38,10 @@ from extender.gangs.gang_problem import (
     GangPlan,
     GangProblem,
     GangShortage,
-    claim_fault,
+    equal_units,
     gang_problem,
     no_room,
 )
-from extender.gangs.gang_units import equal_units
 from extender.gangs.node_rooms import NodeRooms
 from extender.scheduling import NodeRanking, Unschedulable, UsableNodes, path_labels
 from extender.scheduling.subgroup_tree import SubGroup
@@ -427,7 +425,7 @@ class EmptiedFleet:
     def __init__(self, question: GangQuestion, problem: GangProblem) -> None:
         """Raises DeadlineExceeded."""
         snapshot, empty_nodes = question.snapshot, EmptyNodes()
-        kept = own_devices(own_claims(question.gang.key, snapshot), snapshot)
+        kept = own_devices(question.gang.key, snapshot)
         node_infos = {}
         for name, node_info in snapshot.node_infos.items():
             question.context.deadline.check()
@@ -486,7 +484,7 @@ class EmptiedFleet:
         for kind in equal_members(self._problem.members):
             pod, fault = pods[kind[0].uid], self._ranking(kind[0]).fault()
             if fault is not None:
-                return f"pod {pod.key}: {claim_fault(pod, fault)}"
+                return f"pod {pod.key}: {fault}"
         return ""
 
     def _ranking(self, member: GangMember) -> NodeRanking:

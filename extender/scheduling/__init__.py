@@ -6,7 +6,6 @@ tells the whole story. The package `requirements` has a face of its own: what a 
 annotation of a bound pod).
 """
 
-from extender.scheduling.deviceless import DevicelessScores
 from extender.scheduling.domain_uses import DomainUses, Use, path_labels
 from extender.scheduling.equivalence import ignores_identity
 from extender.scheduling.evaluate import (
@@ -26,7 +25,6 @@ from extender.scheduling.unschedulable_reason import similar_names
 
 __all__ = [
     "NO_PREFERENCE",
-    "DevicelessScores",
     "DomainUses",
     "EvaluationContext",
     "Evaluator",

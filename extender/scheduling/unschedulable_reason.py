@@ -13,7 +13,6 @@ from extender.allocation import (
     Selection,
     attribute_values,
     blocking_taint,
-    has_room,
     refusal,
 )
 from extender.api.claim_specs import ClaimSpec, DeviceRequest
@@ -129,7 +128,7 @@ def _alternative(
     if impossible is not None:
         return impossible
     if is_all:  # every device with room for the request
-        matching = _union(bit for bit in members(matching) if _has_room(problem, bit, request))
+        matching = _union(bit for bit in members(matching) if problem.has_room(bit, request))
         needed = matching.bit_count()
         if not needed:
             return Reason(Code.CAPACITY, (request.name,))
@@ -151,11 +150,6 @@ def _tainted(problem: Problem, devices: int, request: DeviceRequest) -> int:
     if not rest or not problem.features.taints:
         return 0
     return _union(bit for bit in members(rest) if blocking_taint(found[bit].device, request.tolerations) is not None)
-
-
-def _has_room(problem: Problem, bit: int, request: DeviceRequest) -> bool:
-    one = problem.inventory.devices[bit]
-    return has_room(one.device, one.driver, request, problem.shares(bit), problem.features)
 
 
 def _union(bits: Iterable[int]) -> int:

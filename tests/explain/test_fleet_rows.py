@@ -16,9 +16,9 @@ from extender.api.pod_groups import GroupKey, GroupSource, Membership
 from extender.api.pods import Pod
 from extender.api.resource_claims import Allocation, Consumer, Result
 from extender.api.resource_slices import DeviceId
+from extender.cli.cluster_objects import dump_of
 from extender.cli.fleet_commands import _node_table, _Pods, _summary, _top
 from extender.cli.output import table_screen
-from extender.cli.snapshot_command import dump_of
 from extender.explain.fleet_rows import fleet_stats, group_rows, node_detail, node_row, totals
 from tests.worlds.assessed_clusters import assessed, objects_of, snapshot_file
 from tests.worlds.evaluation_worlds import Fleet

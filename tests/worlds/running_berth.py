@@ -11,7 +11,7 @@ from unittest.mock import patch
 import httpx
 
 from extender.api.object_meta import ObjectKey
-from extender.cli.restart_advisor import restart_advisor
+from extender.cli.serve_commands import restart_advisor
 from extender.cluster import Writer
 from extender.console import Console
 from extender.entry.all_in_one import both

@@ -20,11 +20,14 @@ from extender.console import Console, PacedLock
 from extender.files import read_mounted
 from extender.runtime.informers import NOT_READY
 from extender.web.asgi import (
-    PROBES,
+    PAGES,
+    PROBE_PATHS,
     TEXT,
     Answer,
     BodyReader,
+    HttpLimits,
     Receive,
+    RejectionLog,
     Scope,
     Send,
     header,
@@ -35,7 +38,6 @@ from extender.web.asgi import (
 )
 from extender.web.console.console_metrics import METRICS
 from extender.web.console.console_routes import PATHS, explain_hypothetical, routes
-from extender.web.http_limits import PAGES, HttpLimits, RejectionLog
 from extender.web.metrics import Scrapes
 
 MAX_TOKEN_BYTES = 4096  # bytes of the token file
@@ -111,7 +113,7 @@ def _is_loopback(address: ipaddress.IPv4Address | ipaddress.IPv6Address | None, 
 
 
 # Paths without a token: kubelet and Prometheus have none, and the files of the page have no data of the cluster.
-_OPEN = (*PROBES, "/metrics", "/version", *PATHS)
+_OPEN = (*PROBE_PATHS, "/metrics", "/version", *PATHS)
 # A cache with missing kinds would answer wrongly.
 _OF_CLUSTER = ("/v1/explain", "/v1/restarts", "/v1/fleet", "/v1/nodes", "/v1/claims")
 # The answer with 5,000 claims has a megabyte, and takes 25 ms of the event loop.
@@ -159,7 +161,7 @@ class ConsoleApp:
     async def _shortcut(self, scope: Scope, receive: Receive) -> Answer | None:
         """The answer to a request that is rejected or that needs no FastAPI, else None."""
         path, reads = scope["path"], scope["method"] in ("GET", "HEAD")
-        if reads and path in PROBES:  # before the check of the Host header, which kubelet sets to any name
+        if reads and path in PROBE_PATHS:  # before the check of the Host header, which kubelet sets to any name
             return probe(path, self.console.informers)
         rejected = self._access.rejection(scope, open_to_all=path in _OPEN)
         if rejected is not None:
