@@ -214,12 +214,12 @@ def widest_domains(question: GangQuestion, shortage: GangShortage) -> list[Domai
     within = {name for domain in widest for name in domain.nodes}
     widest = [*widest, *levels.single(usable - within)]  # a single node needs no label of a wider level
 
+    roomy = levels.of_level(shortage.level).nodes.get(shortage.domain, frozenset()) if shortage.level else frozenset()
+
     def order(domain: Domain) -> tuple[bool, int, object]:
         question.context.deadline.check()
         free = sum(free_devices(node_infos[name]) for name in domain.nodes)
-        known = (domain.level, domain.name) == (shortage.level, shortage.domain)
-        known |= shortage.level == NODE and shortage.domain in domain.nodes
-        return not known, -free, natural(domain.name)
+        return roomy.isdisjoint(domain.nodes), -free, natural(domain.name)
 
     return sorted((domain for domain in widest if domain.nodes), key=order)
 
@@ -235,9 +235,7 @@ def free_devices(node_info: NodeInfo) -> int:
 def most_room(problem: GangProblem, shortage: GangShortage, plan: Plan) -> GangShortage:
     """The shortage of the problem, with the most members that have a plan.
 
-    The planner itself fills a domain with whole units, the largest first. But a part of a unit can fit, and two small
-    members in place of a large one. `most` says whether all sets of one more member were tried. Never raises
-    DeadlineExceeded.
+    `most` says whether all sets of one more member were tried. Never raises DeadlineExceeded.
     """
     search = _MostRoom(problem, shortage, plan)
     try:
@@ -247,17 +245,28 @@ def most_room(problem: GangProblem, shortage: GangShortage, plan: Plan) -> GangS
     return search.found
 
 
+def plan_of_most(problem: GangProblem, plan: Plan) -> GangPlan | None:
+    """The plan of all members, or of the most that fit; None if none fits. Raises DeadlineExceeded."""
+    found = plan(problem)
+    if isinstance(found, GangPlan):
+        return found
+    search = _MostRoom(problem, found, plan)
+    search.run()
+    return search.plan
+
+
 class _MostRoom:
     def __init__(self, problem: GangProblem, shortage: GangShortage, plan: Plan) -> None:
         self._problem = problem
         self._plan = plan
         self._gave_up = False
         self.found = shortage
+        self.plan: GangPlan | None = None  # of the most members so far
 
     def run(self) -> None:
         """Raises DeadlineExceeded."""
         kinds, tries = equal_members(self._problem.members), _MAX_TRIES
-        self._first_in_rank_order()
+        self._first_by_size()
         while self.found.room + 1 < len(self._problem.members):
             fits = False
             self._gave_up = False
@@ -273,9 +282,9 @@ class _MostRoom:
                 return
         self.found = replace(self.found, most=not self.found.gave_up)
 
-    def _first_in_rank_order(self) -> None:
-        members, most = self._problem.members, len(self._problem.members) - 1
-        middle = self.found.room + 1  # seldom more than the planner found
+    def _first_by_size(self) -> None:
+        """The most of the smallest members: nearly always, no other set has more."""
+        members, most, middle = sorted(self._problem.members, key=_size), len(self._problem.members) - 1, 1
         while self.found.room < most:
             most = most if self._fits(members[:middle]) else middle - 1
             middle = (self.found.room + most + 1) // 2
@@ -284,9 +293,14 @@ class _MostRoom:
         found = self._plan(replace(self._problem, members=tuple(members)))
         if isinstance(found, GangPlan):
             self.found = replace(self.found, room=len(members), level=found.level, domain=found.domain)
+            self.plan = found
             return True
         self._gave_up |= found.gave_up
         return False
+
+
+def _size(member: GangMember) -> int:
+    return sum(request.alternatives[0].count for spec in member.requirements.specs for request in spec.requests)
 
 
 def equal_members(members: Sequence[GangMember]) -> list[list[GangMember]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.allocation.nodes import NodeState, inventory
@@ -25,6 +26,7 @@ from extender.explain.gang_question import (
     PlannerCaches,
     equal_members,
     most_room,
+    plan_of_most,
     uses_by_node,
     uses_of_shared_claims,
     where,
@@ -272,7 +274,8 @@ def _parts(
 def _rooms_of_subgroups(question: GangQuestion) -> tuple[ExplainedSubGroup, ...]:
     """The room for each sub-group alone; none after the deadline."""
     try:
-        return rooms_of_subgroups(question.problem(question.gang.missing), question.snapshot, question.plan)
+        problem = question.problem(question.gang.missing)
+        return rooms_of_subgroups(problem, question.snapshot, partial(plan_of_most, plan=question.plan))
     except DeadlineExceeded:
         return ()
 

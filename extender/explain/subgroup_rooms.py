@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from extender.allocation import Snapshot
 from extender.api.group_topology import ONE_NODE
 from extender.base.text_limits import counted
-from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage
+from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem
 from extender.scheduling import path_labels
 from extender.scheduling.subgroup_tree import SubGroup
 
@@ -41,11 +41,11 @@ def planned_subgroups(problem: GangProblem, plan: GangPlan, snapshot: Snapshot) 
 
 
 def rooms_of_subgroups(
-    problem: GangProblem, snapshot: Snapshot, plan: Callable[[GangProblem], GangPlan | GangShortage]
+    problem: GangProblem, snapshot: Snapshot, plan: Callable[[GangProblem], GangPlan | None]
 ) -> tuple[ExplainedSubGroup, ...]:
     """The sub-groups of a gang without a plan. Those that differ from MAX_PLANNED others are left out.
 
-    Raises DeadlineExceeded.
+    `plan` plans all members, or the most that fit. Raises DeadlineExceeded.
     """
     known: dict[Hashable, tuple[str, int]] = {}
     found = []
@@ -117,7 +117,7 @@ def _alone(
     members: list[GangMember],
     problem: GangProblem,
     snapshot: Snapshot,
-    plan: Callable[[GangProblem], GangPlan | GangShortage],
+    plan: Callable[[GangProblem], GangPlan | None],
 ) -> tuple[str, int]:
     """(the domain for this sub-group alone, or the one with the most room, the members that fit there)."""
     is_node = subgroup.level == ONE_NODE
@@ -130,6 +130,6 @@ def _alone(
         subgroups=subgroup.inner,
     )
     found = plan(alone)
-    if isinstance(found, GangPlan):
-        return _domain(subgroup, found.placements[members[0].uid][0], problem, snapshot), len(members)
-    return found.domain, found.room
+    if found is None:
+        return "", 0
+    return _domain(subgroup, next(iter(found.nodes)), problem, snapshot), len(found.placements)

@@ -71,7 +71,7 @@ def _plan(
 ) -> GangPlan | GangShortage:
     found = equal_units(problem.members)
     if len(found) > MAX_DIFFERENT:
-        return GangShortage(len(problem.members), 0, "", "", gave_up=True)
+        return GangShortage(len(problem.members), gave_up=True)
     rooms = [NodeRooms(units, snapshot, context, rankings, memory) for units in found]
     # First members with a single possible node, then the largest, then those with fewer possible nodes.
     rooms.sort(key=lambda one: (not one.pinned and len(one.most) > 1, -one.size, len(one.most)))
@@ -178,7 +178,8 @@ class _Planner:
                     placed = attempt(domain)
                     if placed is not None:
                         return self._result(domain, placed)
-        return self._shortage()
+        gave_up = self._steps.left < 0 or any(rooms.unsure for rooms in self._rooms)
+        return GangShortage(len(self._problem.members), gave_up=gave_up)
 
     # -- which domain ----------------------------------------------------------------------------------------
 
@@ -362,38 +363,6 @@ class _Planner:
             placements |= {uid: (name, one) for uid, one in own.items()}
         return GangPlan(placements, domain.level, domain.name)
 
-    def _shortage(self) -> GangShortage:
-        """The domain with the most room, the widest level first."""
-        best, level, name = 0, "", ""
-        levels = list(self._domains.wider())
-        for domains in (
-            *reversed(levels),
-            self._domains.single(dict.fromkeys(self._names)),
-        ):
-            bounds = [(self._bounded_members(domain), natural(domain.name), domain) for domain in domains]
-            for bound, _, domain in sorted(bounds, key=lambda entry: (-entry[0], entry[1])):
-                if bound <= best:
-                    break
-                self._context.deadline.check_time()
-                room = self._room(domain)
-                if room > best:
-                    best, level, name = room, domain.level, domain.name
-        gave_up = self._steps.left < 0 or any(rooms.unsure for rooms in self._rooms)
-        return GangShortage(len(self._problem.members), best, level, name, gave_up)
-
-    def _room(self, domain: Domain) -> int:
-        if self._filling is not None:
-            return self._filling.room(domain)
-        placed = fill(self._rooms, domain, self._order, whole=False) or []
-        return sum(rooms.members_per_unit * len(units) for rooms, units in zip(self._rooms, placed, strict=False))
-
-    def _bounded_members(self, domain: Domain) -> int:
-        self._context.deadline.check_time()
-        bound = sum(_bound(rooms, domain) * rooms.members_per_unit for rooms in self._rooms)
-        if not self._free:
-            return bound
-        return min(bound, sum(self._free.get(name, 0) for name in domain.nodes) // min(one.each for one in self._rooms))
-
 
 def _used(levels: Sequence[Mapping[str, str]], placed: list[Placed]) -> list[int]:
     """The number of sub-domains of each level that a plan uses, and of nodes."""
@@ -422,18 +391,6 @@ def _free_together(rooms: Sequence[NodeRooms]) -> dict[str, int]:
     return {name: free.bit_count() for name, free in found.items()}
 
 
-def _bound(rooms: NodeRooms, domain: Domain) -> int:
-    """The most of these units in a domain, at most all."""
-    most, wanted, found = rooms.most, len(rooms.units), 0
-    if rooms.spans_domains:
-        return min(rooms.most_in(domain.nodes), wanted)
-    for name in domain.nodes:
-        found += most.get(name, 0)
-        if found >= wanted:
-            return wanted
-    return found
-
-
 # -- filling a domain with the preferred devices of each unit ------------------------------------------------------
 
 
@@ -442,16 +399,11 @@ def fill(
     domain: Domain,
     order: PlaceOrder,
     variant: int = 0,
-    *,
-    whole: bool = True,
 ) -> list[Placed] | None:
-    """Place all units in a domain. If not all fit: None, or with `whole` False as many as fit.
-
-    The result is in the order of the rooms. Raises DeadlineExceeded.
-    """
+    """Place all units in a domain, in the order of the rooms; None if not all fit. Raises DeadlineExceeded."""
     trial, found = GangTrial(), list[Placed]()
     for rooms in all_rooms:
-        placed = _fill_rooms(rooms, trial, domain, order, variant, len(rooms.units), whole=whole)
+        placed = _fill_rooms(rooms, trial, domain, order, variant, len(rooms.units))
         if placed is None:
             return None
         found.append(placed)
@@ -465,15 +417,13 @@ def _fill_rooms(
     order: PlaceOrder,
     variant: int,
     wanted: int,
-    *,
-    whole: bool = True,
 ) -> Placed | None:
     placed = Placed()
     while len(placed) < wanted:
         # Of units that make room for each other, the nodes must be chosen one by one.
         left = 1 if rooms.grows else wanted - len(placed)
         known = rooms.apart(trial, rooms.rooms(trial, domain.nodes, left, variant))
-        if whole and sum(known.values()) < left:
+        if sum(known.values()) < left:
             return None
         before = len(placed)
         parts = spread(known, *order.of_parts(rooms, known, domain), left, order.placed | trial.nodes)
@@ -481,8 +431,8 @@ def _fill_rooms(
             placed += ((name, unit) for unit in rooms.place(trial, name, number, variant))
         # Nodes that share a pool, or a limit, have less room together than each alone. So the rest is spread again.
         if len(placed) == before:
-            break
-    return placed if not whole or len(placed) == wanted else None
+            return None
+    return placed
 
 
 def pack(rooms: NodeRooms, domain: Domain, snapshot: Snapshot, order: PlaceOrder, steps: Steps) -> list[Placed] | None:

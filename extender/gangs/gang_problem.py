@@ -78,12 +78,12 @@ class GangPlan:
 
 @dataclass(frozen=True, slots=True)
 class GangShortage:
-    """No plan exists, or none was found."""
+    """No plan exists, or none was found. `explain` fills in the most room, see most_room."""
 
     members: int  # members to place
-    room: int  # members that one admissible domain has room for; more may fit, see most_room
-    level: str
-    domain: str
+    room: int = 0  # members that one admissible domain has room for
+    level: str = ""
+    domain: str = ""
     gave_up: bool = False  # the search ended at its step limit: a plan may exist
     most: bool = False  # whether no domain has room for more members than `room`
 

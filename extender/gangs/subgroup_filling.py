@@ -176,24 +176,6 @@ class SubGroupFilling:
         except GaveUp:
             return None
 
-    def room(self, domain: Domain) -> int:
-        """The number of members that fit into a domain, in whole sub-groups."""
-        self._begin()
-        if self._is_torn or self._is_apart or not self._pinned(domain, 0):
-            return 0
-        for subgroups in self._root.below:
-            self._place(subgroups, domain.nodes, domain.within, 0)
-        found = sum(len(unit.members) for unit, _ in self._assigned)
-        for index, units in self._root.own.items():
-            room = self._rooms[index].rooms(self._trial, domain.nodes, len(units))
-            number = min(sum(room.values()), len(units))
-            before = len(self._trial)
-            if self._fill(self._rooms[index], self._trial, domain, number, 0) is None:
-                self._trial.undo_to(before)
-            else:
-                found += number * self._rooms[index].members_per_unit
-        return found
-
     def _begin(self) -> None:
         self._trial, self._assigned = GangTrial(), []
 
@@ -214,10 +196,12 @@ class SubGroupFilling:
     # -- counting equal sub-groups --------------------------------------------------------------------------------
 
     def _place(self, subgroups: Sequence[_SubGroup], names: Sequence[str], within: Sequence[str], variant: int) -> bool:
-        """Place equal sub-groups; those that fit if not all do."""
+        """Place equal sub-groups."""
         shape = subgroups[0].shape
         nodes = self._by_domain(shape, names)
         room = self._room(subgroups, nodes, variant)
+        if sum(room.values()) < len(subgroups):
+            return False
         farther, nearer = self._levels_around(shape.level, nodes, within)
         nodes_in_use, name_of = self._domains.placed | self._trial.nodes, self._domains.of_level(shape.level).name_of
         used = {name_of[name] for name in nodes_in_use if name in name_of}

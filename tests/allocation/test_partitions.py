@@ -254,5 +254,5 @@ def test_a_gang_has_room_for_its_partitions() -> None:
         raw = next(slices(World((*PAIRS, *QUADS), (), ()), node))
         gangs.add_slice(raw)
         gangs.use(node, ["gpu-0", "gpu-3"])
-    assert gangs.plan(gangs.gang(5, 2)) == GangShortage(5, 4, "", "")
+    assert gangs.plan(gangs.gang(5, 2)) == GangShortage(5)
     assert nodes_of(gangs.plan(gangs.gang(4, 2, "v"))) == ["n1", "n1", "n2", "n2"]
