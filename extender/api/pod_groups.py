@@ -318,19 +318,15 @@ def _timeout(notes: Mapping[str, object]) -> float:
     return float(seconds)
 
 
-def _decode_core_policy(obj: Json) -> GroupPolicy:
-    """The policy of a PodGroup of scheduling.k8s.io. Raises WireError."""
-    need(inner(obj, "metadata", ""), "name", "metadata")
-    spec = inner(obj, "spec", "")
+def _core_policy(spec: Json, _: Json) -> GroupPolicy:
+    """Of a PodGroup of scheduling.k8s.io."""
     minimum = integer(_gang(spec), "minCount", "spec.schedulingPolicy.gang")
     claims = many(spec, "resourceClaims", "spec", decode_pod_claim)
     return GroupPolicy(_bounded(minimum), _constraint(spec), claims=claims, parent=string(spec, _PARENT, "spec"))
 
 
-def _decode_composite_policy(obj: Json) -> GroupPolicy:
-    """The policy of a CompositePodGroup of scheduling.k8s.io. Raises WireError."""
-    need(inner(obj, "metadata", ""), "name", "metadata")
-    spec = inner(obj, "spec", "")
+def _composite_policy(spec: Json, _: Json) -> GroupPolicy:
+    """Of a CompositePodGroup."""
     groups = integer(_gang(spec), "minGroupCount", "spec.schedulingPolicy.gang")
     return GroupPolicy(topology_label=_constraint(spec), parent=string(spec, _PARENT, "spec"), groups=_bounded(groups))
 
@@ -346,29 +342,23 @@ def _constraint(spec: Json) -> str:
     return labels[0] if labels else ""
 
 
-def _decode_scheduler_plugins_policy(obj: Json) -> GroupPolicy:
-    """The policy of a PodGroup of scheduling.x-k8s.io. Raises WireError."""
-    need(inner(obj, "metadata", ""), "name", "metadata")
-    spec = inner(obj, "spec", "")
+def _scheduler_plugins_policy(spec: Json, _: Json) -> GroupPolicy:
+    """Of a PodGroup of scheduling.x-k8s.io."""
     seconds = integer(spec, "scheduleTimeoutSeconds", "spec")
     minimum = _bounded(integer(spec, "minMember", "spec"))
     return GroupPolicy(minimum, timeout_seconds=float(min(max(seconds, 0), _MAX_SECONDS)))
 
 
-def _decode_leader_worker_set(obj: Json) -> GroupPolicy:
-    """The policy of the groups of a LeaderWorkerSet. Raises WireError.
+def _leader_worker_set_policy(spec: Json, metadata: Json) -> GroupPolicy:
+    """Of the groups of a LeaderWorkerSet.
 
     With startupPolicy LeaderReady the workers are created after the leader runs, and with an exclusive topology after
     it has a node (pod_controller.go of LeaderWorkerSet). Then the group is no gang.
     """
-    metadata = inner(obj, "metadata", "")
-    need(metadata, "name", "metadata")
     is_exclusive = LWS_EXCLUSIVE in inner(metadata, "annotations", "metadata")
-    spec = inner(obj, "spec", "")
-    template = inner(spec, "leaderWorkerTemplate", "spec")
-    size = _bounded(get(template, "size", int, "spec.leaderWorkerTemplate", 1))
+    size = get(inner(spec, "leaderWorkerTemplate", "spec"), "size", int, "spec.leaderWorkerTemplate", 1)
     is_late = get(spec, "startupPolicy", str, "spec", "LeaderCreated") == "LeaderReady"
-    return GroupPolicy(size, sequential=is_late or is_exclusive)
+    return GroupPolicy(_bounded(size), sequential=is_late or is_exclusive)
 
 
 def leader_worker_set_marks(name: str, size: int) -> tuple[Json, Json]:
@@ -385,7 +375,7 @@ class GroupObject:
     api: str  # the API group
     plural: str
     versions: tuple[str, ...]  # the newest first; Berth watches the first that the API server serves
-    decode: Callable[[Json], GroupPolicy]
+    read: Callable[[Json, Json], GroupPolicy]  # from the object's spec and metadata; raises WireError
     is_needed: bool  # where the API server serves the kind, pods without their object wait for it
 
     @property
@@ -393,47 +383,33 @@ class GroupObject:
         """The name of its watch. Kinds of several API groups may have one plural."""
         return self.plural if self.api == SCHEDULING_GROUP else f"{self.plural}.{self.api}"
 
+    def decode(self, obj: Json) -> GroupPolicy:
+        """The policy of an object of this kind. Raises WireError."""
+        metadata = inner(obj, "metadata", "")
+        need(metadata, "name", "metadata")
+        return self.read(inner(obj, "spec", ""), metadata)
+
 
 GROUP_OBJECTS = (
     # 1.37 serves v1beta1, 1.36 v1alpha2; off by default in both.
     GroupObject(
-        GroupSource.CORE,
-        "PodGroup",
-        SCHEDULING_GROUP,
-        "podgroups",
-        ("v1beta1", "v1alpha2"),
-        _decode_core_policy,
+        GroupSource.CORE, "PodGroup", SCHEDULING_GROUP, "podgroups", ("v1beta1", "v1alpha2"), _core_policy,
         is_needed=True,
     ),
     # 1.37 serves v1alpha3, off by default. 1.38 makes it beta.
     GroupObject(
-        GroupSource.COMPOSITE,
-        "CompositePodGroup",
-        SCHEDULING_GROUP,
-        "compositepodgroups",
-        ("v1beta1", "v1alpha3"),
-        _decode_composite_policy,
-        is_needed=True,
+        GroupSource.COMPOSITE, "CompositePodGroup", SCHEDULING_GROUP, "compositepodgroups", ("v1beta1", "v1alpha3"),
+        _composite_policy, is_needed=True,
     ),
     GroupObject(
-        GroupSource.SCHEDULER_PLUGINS,
-        "PodGroup",
-        "scheduling.x-k8s.io",
-        "podgroups",
-        ("v1alpha1",),
-        _decode_scheduler_plugins_policy,
-        is_needed=True,
+        GroupSource.SCHEDULER_PLUGINS, "PodGroup", "scheduling.x-k8s.io", "podgroups", ("v1alpha1",),
+        _scheduler_plugins_policy, is_needed=True,
     ),
     GroupObject(
-        GroupSource.LEADER_WORKER_SET,
-        "LeaderWorkerSet",
-        "leaderworkerset.x-k8s.io",
-        "leaderworkersets",
-        ("v1",),
-        _decode_leader_worker_set,
-        is_needed=False,
+        GroupSource.LEADER_WORKER_SET, "LeaderWorkerSet", "leaderworkerset.x-k8s.io", "leaderworkersets", ("v1",),
+        _leader_worker_set_policy, is_needed=False,
     ),
-)
+)  # fmt: skip
 NEEDED_OBJECTS = {one.source: one for one in GROUP_OBJECTS if one.is_needed}
 
 

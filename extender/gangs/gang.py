@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from extender.allocation import NodeInfo, Snapshot
@@ -17,6 +17,7 @@ from extender.api.resource_claims import Result
 from extender.scheduling.subgroup_tree import (
     BoundMember,
     SubGroup,
+    difference_of,
     lacking_subgroup,
     members_with_index,
     needed_members,
@@ -24,14 +25,6 @@ from extender.scheduling.subgroup_tree import (
     subgroups_disagreement,
     subgroups_of,
     subgroups_problem,
-)
-
-_ANNOTATIONS = (
-    "their minimum (berth.dev/group-min)",
-    "berth.dev/group-timeout in seconds",
-    "berth.dev/group-topology",
-    "their required level",
-    "their preferred level",
 )
 
 
@@ -176,13 +169,7 @@ def _annotated_difference(key: GroupKey, members: Sequence[Pod]) -> str:
     for member in members:
         if member.membership is not None and member.membership.problem:
             return f"pod {member.key} of group {key.name}: {member.membership.problem}"
-    first = members[0]
-    for member in members:
-        for one, other, annotation in zip(_annotated(first), _annotated(member), _ANNOTATIONS, strict=True):
-            if one != other:
-                pods = f"{first.key} has {one or 'none'}, {member.key} has {other or 'none'}"
-                return f"the pods of group {key.name} disagree about {annotation}: {pods}"
-    return ""
+    return difference_of(f"group {key.name}", members, _ANNOTATED)
 
 
 def difference(pod: Pod, membership: Membership, minimum: int, snapshot: Snapshot) -> str:
@@ -196,13 +183,17 @@ def difference(pod: Pod, membership: Membership, minimum: int, snapshot: Snapsho
     return disagreement(membership.key, (first, pod))
 
 
-def _annotated(pod: Pod) -> tuple[int | float | str, ...]:
-    membership = pod.membership
-    if membership is None:
-        return 0, 0.0, "", "", ""
-    asked = membership.topology
-    levels = (one.name if one is not None else "" for one in (asked.required, asked.preferred))
-    return membership.minimum, membership.timeout_seconds, asked.nearness, *levels
+def _annotated(value: Callable[[Membership], Hashable]) -> Callable[[Pod], Hashable]:
+    return lambda pod: value(pod.membership) if pod.membership is not None else ""
+
+
+_ANNOTATED = {
+    "their minimum (berth.dev/group-min)": _annotated(lambda own: own.minimum),
+    "berth.dev/group-timeout in seconds": _annotated(lambda own: own.timeout_seconds),
+    "berth.dev/group-topology": _annotated(lambda own: own.topology.nearness),
+    "their required level": _annotated(lambda own: own.topology.required.name if own.topology.required else ""),
+    "their preferred level": _annotated(lambda own: own.topology.preferred.name if own.topology.preferred else ""),
+}
 
 
 # -- if all other workloads ended ----------------------------------------------------------------------------------

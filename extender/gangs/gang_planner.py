@@ -161,9 +161,7 @@ class _Planner:
         self._devices = sum(one.each * len(one.units) for one in rooms)
         subgroups = problem.subgroups
         self._filling = (
-            SubGroupFilling(subgroups, rooms, snapshot, self._domains, self._order, self._fill, self._steps)
-            if subgroups
-            else None
+            SubGroupFilling(subgroups, rooms, snapshot, self._domains, self._order, self._steps) if subgroups else None
         )
 
     def plan(self) -> GangPlan | GangShortage:
@@ -235,7 +233,7 @@ class _Planner:
     def _preferred(self, domain: Domain) -> Assigned | None:
         if self._filling is not None:
             return self._filling.preferred(domain)
-        placed = self._filled(self._rooms, domain)
+        placed = self._order.fill_all(self._rooms, domain)
         if placed is None:
             return None
         if domain.level != NODE:
@@ -249,32 +247,53 @@ class _Planner:
         steps = Steps(MAX_STEPS // 4)
 
         def place(smaller: Domain) -> list[Placed] | None:
-            return self._filled(self._rooms, smaller) or self._by_search(smaller, steps)
+            return self._order.fill_all(self._rooms, smaller) or self._by_search(smaller, steps)
 
         return FewerDomains(self._rooms, self._domains, lambda one: self._spare(one) is not None, place).plan(
             domain, placed
         )
-
-    def _filled(self, rooms: Sequence[NodeRooms], domain: Domain) -> list[Placed] | None:
-        return fill(rooms, domain, self._order)
-
-    def _fill(self, rooms: NodeRooms, trial: GangTrial, domain: Domain, wanted: int, variant: int) -> Placed | None:
-        return _fill_rooms(rooms, trial, domain, self._order, variant, wanted)
 
     def _searched(self, domain: Domain) -> Assigned | None:
         """The units in a domain, with other devices or alternatives than the preferred ones."""
         if self._filling is not None:
             return self._filling.searched(domain)
         if self._is_simple and len(local_nodes(domain.nodes, self._snapshot)) == len(domain.nodes):
-            found = pack(self._rooms[0], domain, self._snapshot, self._order, self._steps)
+            found = self._by_node(domain)
         else:
             found = self._with_other_alternatives(domain) or self._by_search(domain, self._steps)
         return self._by_rank(self._in_fewer(domain, found)) if found is not None else None
 
+    def _by_node(self, domain: Domain) -> list[Placed] | None:
+        """All units of a gang of equal units, with any devices, in a domain whose nodes share no pool.
+
+        Units on one node do not affect other nodes. So each node is searched alone, until there is room for all units.
+        None if not all fit, or if the steps end first. Raises DeadlineExceeded.
+        """
+        rooms, trial, order = self._rooms[0], GangTrial(), self._order
+        wanted = len(rooms.units)
+        room = rooms.rooms(trial, domain.nodes, wanted)
+        better: dict[Hashable, tuple[UnitPlacement, ...]] = {}  # by equivalence key of the node
+        for name in sorted(domain.nodes, key=natural):
+            if sum(room.values()) >= wanted:
+                break
+            if room.get(name, 0) < min(rooms.most.get(name, 0), wanted):
+                key = rooms.equivalence_key(name)
+                if key not in better:
+                    better[key] = _packed(rooms, name, wanted, self._snapshot, self._steps)
+                room[name] = max(room.get(name, 0), len(better[key]))
+        if sum(room.values()) < wanted:
+            return None
+        placed = Placed()
+        for name, number in spread(room, *order.of_parts(rooms, room, domain), wanted, order.placed).items():
+            found = rooms.place(trial, name, number)
+            units = found if len(found) == number else better[rooms.equivalence_key(name)][:number]
+            placed += ((name, unit) for unit in units)
+        return [placed]
+
     def _with_other_alternatives(self, domain: Domain) -> list[Placed] | None:
         """All units without the first alternatives of their requests, then without the second ones, and so on."""
         for variant in range(1, max(rooms.variants for rooms in self._rooms)):
-            found = fill(self._rooms, domain, self._order, variant)
+            found = self._order.fill_all(self._rooms, domain, variant)
             if found is not None:
                 return found
         return None
@@ -323,7 +342,7 @@ class _Planner:
         }
         for value in sorted(nodes, key=lambda value: (-room[value], natural(value)))[:MAX_TRIES]:
             part = replace(domain, nodes=nodes[value])
-            found = self._filled(self._rooms, part)
+            found = self._order.fill_all(self._rooms, part)
             if found is not None and self._is_as_tight(domain, found, placed):
                 return part, found
         return domain, placed
@@ -340,7 +359,7 @@ class _Planner:
         least = -(-numbers.total() // parts)
         for most in range(least, max(numbers.values()))[:MAX_TRIES]:
             limit = NodeLimit(most, {}, None if key == HOSTNAME else name_of)
-            found = self._filled([one.limited(limit) for one in self._rooms], domain)
+            found = self._order.fill_all([one.limited(limit) for one in self._rooms], domain)
             if found is not None and self._is_as_tight(domain, found, placed):
                 return found
         return placed
@@ -389,77 +408,6 @@ def _free_together(rooms: Sequence[NodeRooms]) -> dict[str, int]:
         for name, free in one.free.items():
             found[name] = found.get(name, 0) | free
     return {name: free.bit_count() for name, free in found.items()}
-
-
-# -- filling a domain with the preferred devices of each unit ------------------------------------------------------
-
-
-def fill(
-    all_rooms: Sequence[NodeRooms],
-    domain: Domain,
-    order: PlaceOrder,
-    variant: int = 0,
-) -> list[Placed] | None:
-    """Place all units in a domain, in the order of the rooms; None if not all fit. Raises DeadlineExceeded."""
-    trial, found = GangTrial(), list[Placed]()
-    for rooms in all_rooms:
-        placed = _fill_rooms(rooms, trial, domain, order, variant, len(rooms.units))
-        if placed is None:
-            return None
-        found.append(placed)
-    return found
-
-
-def _fill_rooms(
-    rooms: NodeRooms,
-    trial: GangTrial,
-    domain: Domain,
-    order: PlaceOrder,
-    variant: int,
-    wanted: int,
-) -> Placed | None:
-    placed = Placed()
-    while len(placed) < wanted:
-        # Of units that make room for each other, the nodes must be chosen one by one.
-        left = 1 if rooms.grows else wanted - len(placed)
-        known = rooms.apart(trial, rooms.rooms(trial, domain.nodes, left, variant))
-        if sum(known.values()) < left:
-            return None
-        before = len(placed)
-        parts = spread(known, *order.of_parts(rooms, known, domain), left, order.placed | trial.nodes)
-        for name, number in parts.items():
-            placed += ((name, unit) for unit in rooms.place(trial, name, number, variant))
-        # Nodes that share a pool, or a limit, have less room together than each alone. So the rest is spread again.
-        if len(placed) == before:
-            return None
-    return placed
-
-
-def pack(rooms: NodeRooms, domain: Domain, snapshot: Snapshot, order: PlaceOrder, steps: Steps) -> list[Placed] | None:
-    """Place all units of a gang of equal units in a domain whose nodes share no pool, with any of their devices.
-
-    Units on one node do not affect other nodes. So each node is searched alone, until there is room for all units.
-    None if not all fit, or if the steps end first. Raises DeadlineExceeded.
-    """
-    trial, wanted = GangTrial(), len(rooms.units)
-    room = rooms.rooms(trial, domain.nodes, wanted)
-    better: dict[Hashable, tuple[UnitPlacement, ...]] = {}  # by equivalence key of the node
-    for name in sorted(domain.nodes, key=natural):
-        if sum(room.values()) >= wanted:
-            break
-        if room.get(name, 0) < min(rooms.most.get(name, 0), wanted):
-            key = rooms.equivalence_key(name)
-            if key not in better:
-                better[key] = _packed(rooms, name, wanted, snapshot, steps)
-            room[name] = max(room.get(name, 0), len(better[key]))
-    if sum(room.values()) < wanted:
-        return None
-    placed = Placed()
-    for name, number in spread(room, *order.of_parts(rooms, room, domain), wanted, order.placed).items():
-        found = rooms.place(trial, name, number)
-        units = found if len(found) == number else better[rooms.equivalence_key(name)][:number]
-        placed += ((name, unit) for unit in units)
-    return [placed]
 
 
 def _packed(rooms: NodeRooms, name: str, wanted: int, snapshot: Snapshot, steps: Steps) -> tuple[UnitPlacement, ...]:

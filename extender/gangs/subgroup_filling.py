@@ -8,7 +8,7 @@ no place for those that differ, all choices of domains for them are tried, up to
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
@@ -26,9 +26,6 @@ MAX_SEARCHED = 64  # sub-groups whose choices of domains are all tried: a frame 
 
 Assigned = list[tuple[Unit, tuple[str, UnitPlacement]]]
 """Each unit with its node and its devices."""
-
-Fill = Callable[[NodeRooms, GangTrial, Domain, int, int], Placed | None]
-"""Places a number of units in a domain, with a variant of their alternatives; None if they do not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +76,12 @@ class SubGroupFilling:
         snapshot: Snapshot,
         domains: Domains,
         order: PlaceOrder,
-        fill: Fill,
         steps: Steps,
     ) -> None:
         self._rooms = rooms
         self._snapshot = snapshot
         self._domains = domains
         self._place_order = order
-        self._fill = fill
         self._steps = steps
         units = {
             member.uid: (index, unit)
@@ -183,7 +178,7 @@ class SubGroupFilling:
         """Place the units that can be on one node only."""
         for rooms in self._rooms:
             if rooms.pinned:
-                placed = self._fill(rooms, self._trial, domain, len(rooms.units), variant)
+                placed = self._place_order.fill(rooms, self._trial, domain, len(rooms.units), variant)
                 if placed is None:
                     return False
                 self._assign(sorted(rooms.units, key=lambda unit: self._domains.path(unit.pin or "")), placed)
@@ -238,7 +233,7 @@ class SubGroupFilling:
         for index, _ in shape.own:
             units = [unit for subgroup in subgroups for unit in subgroup.own[index]]
             domain = Domain("", "", names, tuple(within))
-            placed = self._fill(self._rooms[index], self._trial, domain, len(units), variant)
+            placed = self._place_order.fill(self._rooms[index], self._trial, domain, len(units), variant)
             if placed is None:
                 return False
             self._assign(units, placed)

@@ -10,7 +10,7 @@ free seats of the slices that run, then new slices.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -360,16 +360,19 @@ def subgroups_disagreement(group: str, pods: Sequence[Pod]) -> str:
     for subgroup, members in _by_subgroup(pods).items():
         whom = f"sub-group {subgroup} of group {group}" if subgroup else f"group {group}"
         sliced = [pod for pod in members if _asked_by(pod).slices]
-        for compared, words, values in (
-            (members, "their required level", _required),
-            (members, "their minimum (berth.dev/subgroup-min)", _minimum),
-            (sliced, "their slices", _layers),
-        ):
-            first = compared[0] if compared else None
-            for pod in compared:
-                if first is not None and values(pod) != values(first):
-                    pair = f"{first.key} has {values(first) or 'none'}, {pod.key} has {values(pod) or 'none'}"
-                    return f"the pods of {whom} disagree about {words}: {pair}"
+        found = difference_of(whom, members, _OF_SUBGROUPS) or difference_of(whom, sliced, _OF_SLICES)
+        if found:
+            return found
+    return ""
+
+
+def difference_of(whom: str, pods: Sequence[Pod], values: Mapping[str, Callable[[Pod], Hashable]]) -> str:
+    """Which of the values, which are by their names in words, two of these pods have different; '' if none."""
+    for words, value in values.items():
+        other = next((pod for pod in pods if value(pod) != value(pods[0])), None)
+        if other is not None:
+            pair = f"{pods[0].key} has {value(pods[0]) or 'none'}, {other.key} has {value(other) or 'none'}"
+            return f"the pods of {whom} disagree about {words}: {pair}"
     return ""
 
 
@@ -379,9 +382,12 @@ def _required(pod: Pod) -> Hashable:
     return ", ".join(level.name for level in levels if level is not None)
 
 
-def _minimum(pod: Pod) -> Hashable:
-    return _asked_by(pod).minimum
-
-
 def _layers(pod: Pod) -> Hashable:
     return ", ".join(f"{layer.size} pods in one {layer.level.name}" for layer in _asked_by(pod).slices)
+
+
+_OF_SUBGROUPS: Mapping[str, Callable[[Pod], Hashable]] = {
+    "their required level": _required,
+    "their minimum (berth.dev/subgroup-min)": lambda pod: _asked_by(pod).minimum,
+}
+_OF_SLICES = {"their slices": _layers}
