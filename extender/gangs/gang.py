@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.allocation.nodes import NodeState
@@ -41,23 +41,18 @@ class Gang:
     timeout_seconds: float  # 0 if neither an object nor an annotation sets it
     has_subgroups: bool  # whether a waiting member asks for sub-groups
     bound: tuple[BoundMember, ...] = ()  # those of `placed` whose sub-group is known; empty without sub-groups
+    # A sub-group of which fewer pods exist than its minimum, and that minimum.
+    lacking_subgroup: tuple[str, int] | None = field(init=False)
+    is_complete: bool = field(init=False)  # whether enough members exist, also of each sub-group
+    missing: int = field(init=False)  # how many members must still be bound, so that the minimum runs
 
-    @property
-    def missing(self) -> int:
-        """How many members must still be bound, so that the minimum runs."""
-        return max(self.minimum - self.placed.total(), 0)
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether enough members exist, also of each sub-group."""
-        return len(self.waiting) >= self.minimum - self.placed.total() and self.lacking_subgroup is None
-
-    @property
-    def lacking_subgroup(self) -> tuple[str, int] | None:
-        """A sub-group of which fewer pods exist than its minimum, and that minimum."""
-        if not self.has_subgroups:
-            return None
-        return lacking_subgroup(self.waiting, self.bound, self.placed.total() - len(self.bound))
+    def __post_init__(self) -> None:
+        lacking, placed = None, self.placed.total()
+        if self.has_subgroups:
+            lacking = lacking_subgroup(self.waiting, self.bound, placed - len(self.bound))
+        object.__setattr__(self, "lacking_subgroup", lacking)
+        object.__setattr__(self, "is_complete", len(self.waiting) + placed >= self.minimum and lacking is None)
+        object.__setattr__(self, "missing", max(self.minimum - placed, 0))
 
     def topology_in(self, levels: Sequence[str]) -> GroupTopology:
         """What the gang must have with the levels of a policy."""
