@@ -188,10 +188,9 @@ def test_slices_in_slices_of_pods_without_an_index() -> None:
     assert [(one.members, dict(one.placed)) for one in second.inner] == [(("job-y", "job-z"), {})]
 
 
-SIZE, NO_LEVEL = (
-    "pod annotation berth.dev/group-slice-size",
-    f"is no level: write node or {CLIQUE} or {RACK} or {SPINE}",
-)
+W = "sub-group w"
+SIZE = "pod annotation berth.dev/group-slice-size"
+NO_LEVEL = f"is no level: write node or {CLIQUE} or {RACK} or {SPINE}"
 PROBLEMS = {
     "slices that do not divide the pods": (
         sliced("w-0 w-1 w-2"), 3, f"{SIZE}: 2 does not divide the 3 pods of group job",
