@@ -93,11 +93,7 @@ async def collecting(b: Berthing) -> set[str]:
 
 async def planned_in_the_end(b: Berthing, *names: str) -> dict[str, str]:
     """The nodes of the members, once the pause of their gang is over."""
-
-    async def fits() -> bool:
-        return bool((await b.filter(names[0]))["NodeNames"])
-
-    await eventually(fits, "the gang has a plan")
+    await eventually(lambda: gets_a_node(b, names[0]), "the gang has a plan")
     return await planned(b, *names)
 
 
@@ -289,23 +285,18 @@ async def test_a_gang_that_no_domain_could_hold_does_not_collect_and_the_next_on
         assert collected.key.name == "job"
 
 
-async def test_a_deleted_gang_ends_collecting() -> None:
+@pytest.mark.parametrize("is_deleted", [True, False], ids=["a deleted gang", "a new policy"])
+async def test_collecting_ends_before_its_time(is_deleted: bool) -> None:
     async with racks(ON, 2) as b:
         names = await collecting_gang(b)
         assert await ask_alone(b, "small") == {"a0": "matching devices are in use for request gpu", "a1": KEPT}
         touches = b.app.service.requeuer.touches
-        delete(b, "pods", names[1])
-        await eventually(lambda: not kept(b), "the gang is incomplete")
+        if is_deleted:
+            delete(b, "pods", names[1])
+        else:
+            b.app.service.use_policy(patient())
+        await eventually(lambda: not kept(b), "no gang collects")
         await eventually(lambda: b.app.service.requeuer.touches > touches, "the rejected pods are requeued")
-        assert await ask_alone(b, "small") == ["a1"]
-
-
-async def test_a_new_policy_ends_collecting() -> None:
-    async with racks(ON, 2) as b:
-        await collecting_gang(b)
-        assert await ask_alone(b, "small") == {"a0": "matching devices are in use for request gpu", "a1": KEPT}
-        b.app.service.use_policy(patient())
-        await eventually(lambda: not kept(b), "the policy is in force")
         assert await ask_alone(b, "small") == ["a1"]
 
 

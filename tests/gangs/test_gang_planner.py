@@ -25,6 +25,7 @@ from tests.worlds.gang_worlds import (
     allocated,
     cluster,
     found_in,
+    nets,
     nodes_of,
     without_memory,
 )
@@ -299,15 +300,7 @@ def test_partitions_of_gpus_are_counted_by_their_counters() -> None:
 def test_devices_of_a_pool_that_spans_nodes_are_given_once() -> None:
     """Each member needs a GPU and one of two devices that all nodes can use."""
     world = cluster("s/r/c:2")
-    world.add_class(
-        {
-            "metadata": {"name": "net"},
-            "spec": {"selectors": [{"cel": {"expression": "device.driver == 'net.example.com'"}}]},
-        }
-    )
-    pool = {"name": "net", "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": "net.example.com", "allNodes": True, "pool": pool, "devices": [{"name": "a"}, {"name": "b"}]}
-    world.add_slice({"metadata": {"name": "net"}, "spec": spec})
+    nets(world, 2)
     for i in range(3):
         obj = claim(f"w-{i}", 3)
         obj["spec"]["devices"]["requests"].append({"name": "net", "exactly": {"deviceClassName": "net"}})

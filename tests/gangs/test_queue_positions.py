@@ -136,27 +136,6 @@ async def test_a_gang_that_waits_for_one_of_the_same_name_does_not_wait_for_itse
         assert len(set((await planned(b, "large-0", "large-1", "large-2")).values())) == 3
 
 
-async def test_gangs_are_requeued_when_a_member_of_the_gang_with_the_turn_gets_another_scheduler() -> None:
-    now = [0.0]
-    async with berthing(NODES, clock=lambda: now[0]) as b:
-        gangs, requeuer = b.app.service.gangs, b.app.service.requeuer
-        for group, size, gpus in (("first", 2, 1), ("large", 3, 6), ("second", 2, 1)):
-            await create_gang(b, size, group, gpus=gpus, prefix=f"{group}-")
-        first = await planned(b, "first-0", "first-1")
-        assert await reasons(b, "large-0") == waits_for("first")
-        assert await bind_all(b, first) == ["", ""]
-        delete(b, "pods", "large-2")
-        other = pod("large-2", annotations={"berth.dev/group": "large", "berth.dev/group-min": "3"})
-        other["spec"]["schedulerName"] = "default-scheduler"
-        await b.create(other)
-        now[0] += 1.0
-        assert await reasons(b, "second-0") == waits_for("large")
-        touches = requeuer.touches
-        assert await reasons(b, "large-0") == {"waits until at least 3 pods of group large and their claims exist"}
-        assert gangs.admission.comes_first is None
-        await eventually(lambda: requeuer.touches > touches, "the second gang is requeued")
-
-
 # -- without an API server -----------------------------------------------------------------------------------------
 
 
