@@ -26,6 +26,7 @@ from tests.worlds.gang_pods import (
     planned,
     pod_group,
     reasons,
+    requeues,
 )
 from tests.worlds.running_berth import Json, berthing, claim, pod
 
@@ -141,14 +142,13 @@ async def test_pods_wait_for_a_pod_group_that_does_not_exist_yet(policy: Json | 
         for name in ("p0", "p1"):
             assert await reasons(b, name) == {"waits for PodGroup job, which does not exist"}
         assert not b.app.service.cache.reservations.holds
-        touches = b.app.service.requeuer.touches
-        if policy:
-            kind = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup"}
-            metadata = {"name": "job", "namespace": "default"}
-            b.cluster.apply({**kind, "metadata": metadata, "spec": {"schedulingPolicy": policy}})
-        else:
-            pod_group(b, 3)
-        await eventually(lambda: b.app.service.requeuer.touches > touches, "the PodGroup requeues the pods")
+        async with requeues(b, "the PodGroup requeues the pods"):
+            if policy:
+                kind = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup"}
+                metadata = {"name": "job", "namespace": "default"}
+                b.cluster.apply({**kind, "metadata": metadata, "spec": {"schedulingPolicy": policy}})
+            else:
+                pod_group(b, 3)
         if policy == {"basic": {}}:
             assert (await b.filter("p0"))["NodeNames"], "it names no minimum"
         else:

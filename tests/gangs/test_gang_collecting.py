@@ -20,6 +20,7 @@ from tests.worlds.gang_pods import (
     member,
     planned,
     reasons,
+    requeues,
     say_unschedulable,
 )
 from tests.worlds.running_berth import Berthing, berthing, claim, patient, pod
@@ -126,15 +127,13 @@ async def test_the_devices_of_one_domain_are_kept_for_a_gang_until_it_runs() -> 
         }
         await end(b, "x-a0")
         assert await ask_alone(b, "small") == ["a0"], "another rack stays usable"
-        touches = b.app.service.requeuer.touches
-        await end(b, "x-b0")
-        await eventually(lambda: b.app.service.requeuer.touches > touches, "the gang is requeued")
+        async with requeues(b, "the gang is requeued"):
+            await end(b, "x-b0")
         nodes = await planned_in_the_end(b, *names)
         assert set(nodes.values()) == {"b0", "b1"}
-        touches = b.app.service.requeuer.touches
-        assert await bind_all(b, nodes) == ["", ""]
-        assert not kept(b)
-        await eventually(lambda: b.app.service.requeuer.touches > touches, "the rejected pods are requeued")
+        async with requeues(b, "the rejected pods are requeued"):
+            assert await bind_all(b, nodes) == ["", ""]
+            assert not kept(b)
 
 
 async def test_collecting_ends_after_its_time_and_others_run_in_between() -> None:
@@ -143,10 +142,9 @@ async def test_collecting_ends_after_its_time_and_others_run_in_between() -> Non
     async with racks(Policy(gang_collect_seconds=1), 2, clock=lambda: now[0]) as b:
         await collecting_gang(b)
         assert await ask_alone(b, "small") == {"a0": "matching devices are in use for request gpu", "a1": KEPT}
-        touches = b.app.service.requeuer.touches
-        now[0] = 1.0
-        await eventually(lambda: not kept(b), "the time is over")
-        await eventually(lambda: b.app.service.requeuer.touches > touches, "the rejected pods are requeued")
+        async with requeues(b, "the rejected pods are requeued"):
+            now[0] = 1.0
+            await eventually(lambda: not kept(b), "the time is over")
 
         async def runs() -> bool:
             return await ask_alone(b, "small") == ["a1"]
@@ -290,13 +288,12 @@ async def test_collecting_ends_before_its_time(is_deleted: bool) -> None:
     async with racks(ON, 2) as b:
         names = await collecting_gang(b)
         assert await ask_alone(b, "small") == {"a0": "matching devices are in use for request gpu", "a1": KEPT}
-        touches = b.app.service.requeuer.touches
-        if is_deleted:
-            delete(b, "pods", names[1])
-        else:
-            b.app.service.use_policy(patient())
-        await eventually(lambda: not kept(b), "no gang collects")
-        await eventually(lambda: b.app.service.requeuer.touches > touches, "the rejected pods are requeued")
+        async with requeues(b, "the rejected pods are requeued"):
+            if is_deleted:
+                delete(b, "pods", names[1])
+            else:
+                b.app.service.use_policy(patient())
+            await eventually(lambda: not kept(b), "no gang collects")
         assert await ask_alone(b, "small") == ["a1"]
 
 
