@@ -26,7 +26,7 @@ from extender.gangs.gang_problem import (
     equal_units,
     member_placements,
 )
-from extender.gangs.gang_search import MAX_STEPS, GangSearch, GaveUp, Steps, local_nodes, packed
+from extender.gangs.gang_search import MAX_STEPS, GangSearch, GaveUp, Steps, local_nodes
 from extender.gangs.member_limits import NO_PREFERRED_AFFINITY, NodeLimit
 from extender.gangs.node_rooms import GangMemory, GangTrial, NodeRooms
 from extender.gangs.spreading import spread
@@ -419,10 +419,10 @@ def _packed(rooms: NodeRooms, name: str, wanted: int, snapshot: Snapshot, steps:
         best = max(best, found, key=len)
     try:
         while len(best) < min(rooms.most[name], wanted):
-            more = packed(rooms, name, len(best) + 1, snapshot, steps)
+            more = GangSearch([(rooms, len(best) + 1, [name])], snapshot, steps).run()
             if more is None:
                 break
-            best = more
+            best = tuple(unit for _, unit in more[0])
     except GaveUp:
         pass
     return best

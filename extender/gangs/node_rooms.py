@@ -441,15 +441,12 @@ class NodeRooms:
         key = (self._number, "bound", self._equivalence_class(node_info))
         found: _Bound | None = self._memory.get(self._namespace, key)
         if found is None:
-            found = self._new_bound(node_info)
+            steps = (step.for_node(node_info.node) for step in self._steps)
+            most = min(most_units(node_info, step, self._context) for step in steps)
+            found = _Bound(most, simple=self._simple(node_info))
             self._memory.put(self._namespace, key, found)
             self._context.deadline.progressed = True
         return found
-
-    def _new_bound(self, node_info: NodeInfo) -> _Bound:
-        steps = (step.for_node(node_info.node) for step in self._steps)
-        most = min(most_units(node_info, step, self._context) for step in steps)
-        return _Bound(most, simple=self._simple(node_info))
 
     def _simple(self, node_info: NodeInfo) -> int:
         attribute_signature, inventory = node_info.state.attribute_signature, node_info.inventory
@@ -581,7 +578,6 @@ class NodeRooms:
     def _place_next(
         self, trial: GangTrial, node_info: NodeInfo, wanted: int, variant: int
     ) -> tuple[UnitPlacement, ...]:
-        self._context.deadline.check_time()
         found: list[UnitPlacement] = []
         while len(found) < wanted:
             unit = self._place_unit(trial, node_info, variant)
@@ -593,7 +589,7 @@ class NodeRooms:
     def _place_unit(self, trial: GangTrial, node_info: NodeInfo, variant: int) -> UnitPlacement | None:
         found = list[Placement]()
         for step in range(len(self._steps)):
-            placement = self._placement(trial, node_info, step, self._bans(node_info, step, variant))
+            placement = self.evaluate(trial, node_info, step, self._bans(node_info, step, variant))
             if placement is None:
                 trial.undo_to(len(trial) - step)
                 return None
@@ -622,9 +618,6 @@ class NodeRooms:
     def evaluate(self, trial: GangTrial, node_info: NodeInfo, step: int, bans: frozenset[Ban]) -> Placement | None:
         """The placement of member number `step` of a unit besides the trial, or None. Raises DeadlineExceeded."""
         self._context.deadline.check_time()
-        return self._placement(trial, node_info, step, bans)
-
-    def _placement(self, trial: GangTrial, node_info: NodeInfo, step: int, bans: frozenset[Ban]) -> Placement | None:
         status = self._known_status(trial, node_info, step, bans)
         if isinstance(status, Unschedulable):
             self.unsure |= status.reason.code is Code.OUT_OF_BUDGET
