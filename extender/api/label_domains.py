@@ -1,8 +1,8 @@
-"""The domains that node labels form: which nodes are in each, and what a domain is called.
+"""Domains of nodes: the nodes with equal labels.
 
-Values of labels repeat: `r1` under block `b1` and `r1` under `b2` are two racks. So a domain is identified by its path:
-its own label, and those of the farther levels that the node has. Ids of NVLink cliques are unique, and one clique can
-span two racks, so its own label identifies it.
+Values of labels repeat: `r1` under block `b1` and `r1` under `b2` are two racks. So a domain is identified by its
+path: its own label, and those of the farther levels that the node has. Ids of NVLink cliques are unique, and one clique
+can span two racks, so its own label identifies it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from extender.api.group_topology import ONE_NODE
 NaturalKey = tuple[tuple[str | int, ...], str]
 _DIGITS = re.compile(r"([0-9]+)")
 
-Path = tuple[str, ...]
+DomainPath = tuple[str, ...]
 """The value of a domain's own label, then those of the farther levels, '' for a label that is not set."""
 
 
-def path_of(labels: Mapping[str, str], wanted: Sequence[str]) -> Path | None:
+def path_of(labels: Mapping[str, str], wanted: Sequence[str]) -> DomainPath | None:
     """The path of a node's domain by `path_labels`; None if the node does not have the first label."""
     own = labels.get(wanted[0])
     return None if own is None else (own, *(labels.get(label, "") for label in wanted[1:]))
@@ -53,7 +53,7 @@ def label_domains(nodes: Iterable[tuple[str, Mapping[str, str]]], wanted: Sequen
     if wanted == (ONE_NODE,):
         single = [node for node, _ in nodes]
         return LabelDomains({node: frozenset((node,)) for node in single}, {node: node for node in single})
-    found: dict[Path, set[str]] = {}
+    found: dict[DomainPath, set[str]] = {}
     for node, labels in nodes:
         path = path_of(labels, wanted)
         if path is not None:

@@ -24,8 +24,7 @@ from extender.api.reasons import FREEABLE_CODES
 from extender.api.resource_claims import Allocation, Claim, Result
 from extender.api.resource_slices import PoolKey
 from extender.base.text_limits import counted
-from extender.defrag.bounds import Packing
-from extender.defrag.restarts import Asked, Restart, Sizes, again
+from extender.defrag.restarts import Asked, Packing, Restart, Sizes, again
 from extender.explain import PlannerCaches, free_devices, holders_of_usable
 from extender.explain.scenario import with_new_group, without_allocations
 from extender.gangs.gang import Gang, gang_minimum, gang_of

@@ -19,7 +19,7 @@ from extender.gangs.gang_problem import GangProblem, Placed, Unit
 from extender.gangs.node_rooms import GangTrial, NodeRooms
 from extender.gangs.spreading import Level, Order, spread
 from extender.scheduling import DomainUses, EvaluationContext, NodePreference, Use, path_labels
-from extender.topology.assignment import assigned
+from extender.topology.affinity import assigned
 from extender.vendors import CLIQUE_LABELS
 
 NODE = ONE_NODE  # the level of single nodes

@@ -17,7 +17,7 @@ from extender.gangs.gang_problem import MAX_TOGETHER
 from extender.serve.filter import FilterResult
 from extender.serve.gangs.gang_admission import SlotLimits
 from extender.serve.gangs.gang_state import FormingGang
-from extender.web.http_limits import VERBS
+from extender.web.asgi import VERBS
 from tests.worlds.bind_slots_world import AdmissionAlone, Requeues, gang_member, plan, watched_gangs
 from tests.worlds.dra_worlds import place
 from tests.worlds.eventually import eventually

@@ -204,7 +204,8 @@ def _check_devices(claims: dict[str, tuple[str, tuple[Result, ...]]], snapshot: 
         node_info = snapshot.node_infos[name]
         for result in results:
             if not result.admin_access:
-                bit = node_info.inventory.index[result.device]
+                bit = node_info.inventory.index.get(result.device)
+                assert bit is not None
                 assert not node_info.busy >> bit & 1, f"{result.device} is in use"
                 if not result.share_id:
                     taken[result.device] += 1

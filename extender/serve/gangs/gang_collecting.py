@@ -108,7 +108,7 @@ class GangCollecting:
         if at > now:
             self._timers.at(_TIMER, at)
         else:
-            self._evaluations.queue_in_background(key.namespace, _SEARCH, in_steps(self._search_for(key)))
+            self._evaluations.queue(key.namespace, _SEARCH, in_steps(self._search_for(key)), is_awaited=False)
 
     def _may_begin(self, now: float) -> bool:
         allowed = self._filter_service.policy.gang_collect_seconds > 0
