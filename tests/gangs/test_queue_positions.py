@@ -77,34 +77,6 @@ def kept_from(queue: GangAdmission, group: GroupKey) -> dict[GroupKey, frozenset
     return {other: nodes for other, nodes in queue.occupied_for(group).items() if other != FIRST}
 
 
-def test_the_gang_that_waits_for_longest_comes_first_until_kube_scheduler_does_not_ask_for_15_seconds() -> None:
-    now = [0.0]
-    queue = AdmissionAlone(lambda: now[0])
-    queue.forming[FIRST] = plan(FIRST, 2)
-    for group in (key("older"), LARGE, OTHER, SMALL):
-        now[0] += 1.0
-        queue.complete_since(group)
-    for group, node in ((SMALL, "n0"), (LARGE, "n1"), (OTHER, "n2")):
-        waits_behind(queue, group, node)
-    assert kept_from(queue, OTHER) == {LARGE: frozenset({"n1"})}
-    assert kept_from(queue, LARGE) == kept_from(queue, key("older")) == {}
-    queue.requeue_waiting()
-    now[0] += 10.0
-    queue.requeue_waiting()
-    assert [one.lost_at for one in queue.positions()] == [now[0] + 5.0]
-    assert queue.ask(LARGE, "u", 1, queue.get(LARGE), is_queued=False)
-    now[0] += 10.0
-    assert not queue.expire()
-    queue.requeue_waiting()
-    now[0] += 15.0
-    assert queue.expire()
-    assert kept_from(queue, OTHER) == {}
-    assert not queue.expire(), "once"
-    waits_behind(queue, OTHER, "n2")
-    queue.gone(OTHER)
-    assert kept_from(queue, SMALL) == {}
-
-
 def test_a_plan_that_is_queued_costs_only_its_own_gang_the_place() -> None:
     """kube-scheduler was not told to retry, so gangs that wait for slots must not be asked about."""
     now = [0.0]
