@@ -271,7 +271,7 @@ def _names_around(subgroup: str) -> Iterator[str]:
 def _minimums(pods: Sequence[Pod]) -> list[tuple[str, int]]:
     """The sub-groups with a minimum, also those without pods; inner ones before those around them."""
     of_tree = _asked_by(pods[0]).minimums if pods else ()
-    found = {subgroup: _asked_minimum(members) for subgroup, members in _by_subgroup(pods).items()}
+    found = {subgroup: _asked_by(members[0]).minimum for subgroup, members in _by_subgroup(pods).items()}
     found |= {name: max(minimum, found.get(name, 0)) for name, minimum in of_tree}
     return sorted(((name, one) for name, one in found.items() if one), key=lambda entry: -entry[0].count("/"))
 
@@ -297,13 +297,12 @@ def subgroups_problem(
         if asked.slices:
             own = [pod for pod in members if _asked_by(pod).slices]
             run = [one.subgroup.rank for one in bound if one.subgroup.name == subgroup and one.subgroup.in_slice]
-            needed = _needed(
-                len(own) + len(run), len(pods) + len(bound), minimum, asked.minimum or _minimum_around(asked)
-            )
+            around = dict(asked.minimums).get(asked.around[-1].name, 0) if asked.around else 0  # of its PodGroup
+            needed = _needed(len(own) + len(run), len(pods) + len(bound), minimum, asked.minimum or around)
             problem = _cut_problem(own, run, needed, whom)
             if problem:
                 return f"pod annotation {asked.slices[0].annotation}: {problem}"
-    together = sum(_asked_minimum(members) for members in _by_subgroup(pods).values())
+    together = sum(_asked_by(members[0]).minimum for members in _by_subgroup(pods).values())
     if together > minimum:
         text = f"the minimums of the sub-groups of group {group} ({SUBGROUP_MIN}) are {together} pods together"
         return f"{text}, and its own minimum is {minimum}"
@@ -334,15 +333,6 @@ def _cut_problem(pods: Sequence[Pod], bound: Sequence[int | None], needed: int, 
     if len(ranks) == needed and ranks[-1] >= JOB_STRIDE and width % size and size % width:
         return f"slices of {size} pods are neither parts of a Job of {width} pods of {whom} nor several such Jobs"
     return ""
-
-
-def _minimum_around(asked: AskedSubGroups) -> int:
-    """The minimum of the PodGroup of a sub-group; 0 if it has none."""
-    return dict(asked.minimums).get(asked.around[-1].name, 0) if asked.around else 0
-
-
-def _asked_minimum(pods: Sequence[Pod]) -> int:
-    return _asked_by(pods[0]).minimum
 
 
 def _needed(sliced: int, pods: int, minimum: int, own_minimum: int) -> int:
