@@ -309,8 +309,9 @@ class _Planner:
     def _by_rank(self, placed: Sequence[Placed]) -> Assigned:
         found: Assigned = []
         for rooms, units in zip(self._rooms, placed, strict=True):
-            paths = {name: self._domains.path(name) for name in {name for name, _ in units}}
-            ordered = sorted(units, key=lambda entry: paths[entry[0]])
+            names = {name for name, _ in units}
+            paths = {name: self._domains.path(name) for name in names} if len(names) > 1 else {}
+            ordered = sorted(units, key=lambda entry: paths[entry[0]]) if paths else units
             found += zip(self._order.units_for(rooms, [name for name, _ in ordered]), ordered, strict=True)
         return found
 

@@ -578,6 +578,7 @@ class NodeRooms:
     def _place_next(
         self, trial: GangTrial, node_info: NodeInfo, wanted: int, variant: int
     ) -> tuple[UnitPlacement, ...]:
+        self._context.deadline.check_time()
         found: list[UnitPlacement] = []
         while len(found) < wanted:
             unit = self._place_unit(trial, node_info, variant)
@@ -589,7 +590,7 @@ class NodeRooms:
     def _place_unit(self, trial: GangTrial, node_info: NodeInfo, variant: int) -> UnitPlacement | None:
         found = list[Placement]()
         for step in range(len(self._steps)):
-            placement = self.evaluate(trial, node_info, step, self._bans(node_info, step, variant))
+            placement = self._placement(trial, node_info, step, self._bans(node_info, step, variant))
             if placement is None:
                 trial.undo_to(len(trial) - step)
                 return None
@@ -618,6 +619,9 @@ class NodeRooms:
     def evaluate(self, trial: GangTrial, node_info: NodeInfo, step: int, bans: frozenset[Ban]) -> Placement | None:
         """The placement of member number `step` of a unit besides the trial, or None. Raises DeadlineExceeded."""
         self._context.deadline.check_time()
+        return self._placement(trial, node_info, step, bans)
+
+    def _placement(self, trial: GangTrial, node_info: NodeInfo, step: int, bans: frozenset[Ban]) -> Placement | None:
         status = self._known_status(trial, node_info, step, bans)
         if isinstance(status, Unschedulable):
             self.unsure |= status.reason.code is Code.OUT_OF_BUDGET
