@@ -16,14 +16,13 @@ from extender.api.fields import Json
 from extender.api.pods import decode_pod
 from extender.api.resource_claims import Claim
 from extender.api.resource_slices import Device, PoolKey, Slice, own_name
-from extender.api_schema import did_you_mean
+from extender.api_schema import LintFinding, did_you_mean
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted, one_line
 from extender.cel import BudgetExceeded, CompileError, EvalError, position
 from extender.cel.dra import Dialect, Masks, Selector, check_cost, compile_selector
 from extender.explain import NO_RELEASE_HELPS, Explanation, explain, failing_terms, unmet_localities
 from extender.explain.scenario import Scenario, apply_scenario
-from extender.lint.finding import LintFinding
 from extender.manifests import DecodedObjects, HypotheticalPod
 from extender.policy import Policy
 from extender.scheduling import EvaluationContext, Evaluator, PodRequirements, requirements_of

@@ -17,7 +17,7 @@ from extender.allocation import Snapshot
 from extender.api.fields import Json, inner, objects
 from extender.api.object_meta import is_subdomain
 from extender.api_schema import (
-    FieldFault,
+    LintFinding,
     did_you_mean,
     faults_of_value,
     field_faults,
@@ -40,7 +40,6 @@ from extender.lint.device_findings import (
     unknown_classes,
     unreadable_objects,
 )
-from extender.lint.finding import LintFinding
 from extender.lint.gang_findings import gang_findings
 from extender.lint.old_manifests import corrected
 from extender.lint.pod_findings import annotation_findings, pod_findings
@@ -151,11 +150,11 @@ def _fields(obj: Json, templates: list[PodTemplate]) -> Iterator[LintFinding]:
         return
     if has_schema(obj):
         yield from _name(obj.get("metadata") or {})
-        wrong = list(map(_finding, field_faults({k: v for k, v in obj.items() if k != "status"})))
+        wrong = list(field_faults({k: v for k, v in obj.items() if k != "status"}))
         yield from wrong
         if str(obj.get("apiVersion")).startswith("resource.k8s.io/"):
             try:
-                yield from map(_finding, rule_faults(obj))
+                yield from rule_faults(obj)
             except WireError as error:  # a wrong type
                 if error.path not in (one.where for one in wrong):
                     yield LintFinding("error", error.path, error.problem)
@@ -166,7 +165,7 @@ def _fields(obj: Json, templates: list[PodTemplate]) -> Iterator[LintFinding]:
         for template in templates:
             for field, type_ in (("metadata", "V1ObjectMeta"), ("spec", "V1PodSpec")):
                 inner = template.pod.get(field) or {}
-                yield from map(_finding, faults_of_value(inner, type_, f"{template.path}.{field}"))
+                yield from faults_of_value(inner, type_, f"{template.path}.{field}")
 
 
 def _name(metadata: Json) -> Iterator[LintFinding]:
@@ -174,10 +173,6 @@ def _name(metadata: Json) -> Iterator[LintFinding]:
     if isinstance(name, str) and name and not is_subdomain(name):
         problem = f"the name {shown(name)} must have lower-case letters, digits, '-' and '.' only"
         yield LintFinding("error", "metadata.name", problem, "fill in the variable" if "$" in name else "rename it")
-
-
-def _finding(fault: FieldFault) -> LintFinding:
-    return LintFinding(fault.severity, fault.path, fault.problem, fault.correction)
 
 
 def _without_template(obj: Json, templates: list[PodTemplate]) -> Iterator[LintFinding]:

@@ -8,10 +8,10 @@ from math import prod
 
 from extender.api.fields import Json, inner, string
 from extender.api.quantity import parse_quantity
+from extender.api_schema import LintFinding
 from extender.base.text_limits import shown
 from extender.cel import CompileError
 from extender.cel.dra import Dialect, compile_selector
-from extender.lint.finding import LintFinding
 
 # A name without a dot may be a domain: ["x"].y reads x/y. As a value, it is an attribute that lacks its domain.
 _COMPARED = r"(?:==|!=|<=?|>=?)"

@@ -11,8 +11,7 @@ import orjson
 
 from extender.api.fields import Json, get, inner, need, objects, string
 from extender.api.object_meta import is_label
-from extender.api_schema import claim_spec
-from extender.lint.finding import LintFinding
+from extender.api_schema import LintFinding, claim_spec
 from extender.lint.old_expressions import corrected_expression
 from extender.manifests import pod_templates
 
