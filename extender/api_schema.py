@@ -86,10 +86,8 @@ class LintFinding(NamedTuple):
 Faults = Iterator[LintFinding]
 
 
-def _fault(
-    path: str, problem: str, correction: str = "", *, is_unknown: bool = False, is_accepted: bool = False
-) -> LintFinding:
-    return LintFinding("error", path, problem, correction, is_unknown=is_unknown, is_accepted=is_accepted)
+def _fault(path: str, problem: str, correction: str = "", **more: bool) -> LintFinding:
+    return LintFinding("error", path, problem, correction, **more)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
