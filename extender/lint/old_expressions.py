@@ -42,7 +42,6 @@ _READ = re.compile(rf"{_DEVICE}(?:\s*(?P<op>>=|<=|==|!=|>|<)\s*{_AMOUNT}(?!\s*[\
 _MEMORY = re.compile(r"(?:\.\??|\[\??\s*[\"'])memory\b|[\"']memory[\"']\s+in\b")
 _CAPACITY = re.compile(r"device\.capacity\[[^\]]*\]\s*(?:\.\??\w+|\[[^\]]*\])?")
 _DRIVER = re.compile(r"\bdevice\.driver\s*==\s*[\"']([^\"']+)[\"']")
-_WITH_BYTES = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgGtT])i?[bB]?\s*", re.ASCII)  # 70GB, 70 GiB, 70gb
 _LITERAL = re.compile(r"\bquantity\(\s*([\"'])([^\"'\\]*)\1\s*\)")
 _ATTRIBUTES = re.compile(r"device\.attributes\[\??\s*[\"']([^\"']+)[\"']")
 _HAS_UNIT = re.compile(r"memory|storage|bandwidth|bytes|size", re.IGNORECASE)  # in names of amounts
@@ -190,12 +189,7 @@ def _literals(text: str, where: str) -> Iterator[LintFinding]:
             parse_quantity(found[2])
         except ValueError:
             problem = f"{found[0]} fails on every device: {shown(found[2])} is no quantity"
-            written = _WITH_BYTES.fullmatch(found[2])
-            number, unit = (written[1], written[2].upper()) if written else ("40", "G")
-            decimal = f"{number}{unit.replace('K', 'k')}"
-            yield LintFinding(
-                "error", where, problem, f"write the amount as {number}{unit}i (binary) or {decimal} (decimal)"
-            )
+            yield LintFinding("error", where, problem, "write an amount as 40Gi (binary) or 40G (decimal)")
 
 
 def _compiles(text: str) -> bool:
