@@ -23,7 +23,7 @@ from extender.base.text_limits import counted, one_line
 from extender.cli.console_client import ClaimReply, ConsoleClient, FleetChangeReply, FleetReply, NodeDetailReply
 from extender.cli.console_options import CLAIM_KINDS, NODE_KINDS, ConsoleMaker, asks_console, node_names, without_kind
 from extender.cli.options import AllNamespaces, ListOutput, Namespace, Watch, check_namespace
-from extender.cli.output import WATCH_SECONDS, Screen, say, say_value, table_screen
+from extender.cli.output import Screen, say, say_value, table_screen, watch_changes
 
 _COLOURS = {"f": "green", "c": "white", "u": "blue", "h": "yellow", "d": "red", "x": "magenta"}
 _STATES = {
@@ -60,8 +60,15 @@ def nodes_command(
         say(f"berth: no node has {' or '.join(map(one_line, parts))} in its name", err=True)
     if rows or not parts or output in _DATA:
         _show_nodes(client, rows, parts, output)
+
+    def changed() -> list[Json]:
+        """The console sends only the nodes that changed."""
+        nonlocal fleet
+        fleet = client.ask(f"/v1/fleet?since={quote(str(fleet.get('cursor', '')))}", FleetChangeReply)
+        return _named_nodes(fleet, parts)
+
     if watch:
-        _watch_nodes(client, fleet, parts, output)
+        watch_changes(changed, lambda rows: _show_nodes(client, rows, parts, output), rows)
     if not rows:
         raise typer.Exit(1)
 
@@ -73,8 +80,7 @@ def _named_nodes(fleet: Json, parts: Sequence[str]) -> list[Json]:
 def _show_nodes(console: ConsoleClient, rows: list[Json], parts: Sequence[str], output: str) -> None:
     """Print rows of the fleet, and the devices of those nodes whose full name was given."""
     if output == "name":
-        for row in rows:
-            say(f"node/{row['name']}")
+        say("\n".join(f"node/{row['name']}" for row in rows))
         return
     named = [row["name"] for row in rows if row["name"] in parts]
     details = {name: console.ask(f"/v1/nodes/{quote(name, safe='')}", NodeDetailReply) for name in named}
@@ -86,17 +92,6 @@ def _show_nodes(console: ConsoleClient, rows: list[Json], parts: Sequence[str], 
     screen.print(_summary(rows))
     for detail in details.values():
         screen.print(_device_table(detail))
-
-
-def _watch_nodes(console: ConsoleClient, fleet: Json, parts: Sequence[str], output: str) -> None:
-    """Print the nodes that change. The console sends only those."""
-    with suppress(KeyboardInterrupt):
-        while True:
-            time.sleep(WATCH_SECONDS)
-            fleet = console.ask(f"/v1/fleet?since={quote(str(fleet.get('cursor', '')))}", FleetChangeReply)
-            rows = _named_nodes(fleet, parts)
-            if rows:
-                _show_nodes(console, rows, parts, output)
 
 
 @asks_console
@@ -134,7 +129,7 @@ def claims_command(
         named = f" has the name {' or '.join(map(one_line, sorted(wanted)))}" if wanted else ""
         say(f"berth: no claim{place}{named}{more}", err=True)
     if watch:
-        _watch_claims(found, rows, output)
+        watch_changes(found, lambda rows: _show_claims(rows, output), rows)
     if not rows and wanted:
         raise typer.Exit(1)
 
@@ -149,8 +144,7 @@ def _is_wanted(claim: str, within: str, wanted: Collection[str]) -> bool:
 
 def _show_claims(rows: list[Json], output: str) -> None:
     if output == "name":
-        for one in rows:
-            say(f"resourceclaim.resource.k8s.io/{one['claim'].partition('/')[2]}")
+        say("\n".join(f"resourceclaim.resource.k8s.io/{one['claim'].partition('/')[2]}" for one in rows))
         return
     if output in _DATA:
         say_value(rows, output)
@@ -160,17 +154,6 @@ def _show_claims(rows: list[Json], output: str) -> None:
         more = [_allocator(one), one["problem"]] if output == "wide" else []
         table.add_row(one["claim"], " ".join(one["devices"]) or "-", " ".join(one["pods"]) or "-", *more)
     table_screen().print(table)
-
-
-def _watch_claims(found: Callable[[], list[Json]], rows: list[Json], output: str) -> None:
-    """Print the claims that change."""
-    with suppress(KeyboardInterrupt):
-        while True:
-            time.sleep(WATCH_SECONDS)
-            before, rows = {one["claim"]: one for one in rows}, found()
-            changed = [one for one in rows if before.get(one["claim"]) != one]
-            if changed:
-                _show_claims(changed, output)
 
 
 @asks_console

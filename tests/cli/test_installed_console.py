@@ -349,7 +349,7 @@ async def test_explain_watches_the_pod(world: World, monkeypatch: pytest.MonkeyP
         if turn == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("extender.cli.explain_command.time.sleep", sleep)
+    monkeypatch.setattr("extender.cli.output.time.sleep", sleep)
     code, out, _ = await world.run("explain", "default/p", "-w", "-o", "json")
     assert code == 1
     sentences = [json.loads(line)["sentence"] for line in out.splitlines()]
