@@ -21,7 +21,7 @@ from extender.api.object_meta import ObjectKey
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted, one_line, shown
 from extender.cache import ClusterCache
-from extender.cli.cluster_objects import load_dump, load_groups
+from extender.cli.cluster_objects import load_dump
 from extender.cli.console_client import ConsoleClient, DecisionReply, NotKnown, ScoredNodeReply
 from extender.cli.console_options import (
     NODE_KINDS,
@@ -203,12 +203,12 @@ def _ask_group(console: ConsoleClient, key: ObjectKey, what_if: Json) -> list[Js
 
 
 def _answer_of_file(snapshot: Path, target: Named | None, policy: Policy | None, question: Json) -> list[Json]:
+    cache, bound = load_dump(snapshot)
     if target is not None and target.is_group:
-        cache, bound = load_groups(snapshot)
         scenario, explainer = _scenario(cache, question), _offline_explainer(cache)
         key = target.group_key if target.namespace else explainer.named_group(target.name)
         return explainer.groups(key, scenario, bound, seconds=inf)
-    return _offline(load_dump(snapshot), target.text if target is not None else None, policy, question)
+    return _offline(cache, target.text if target is not None else None, policy, question)
 
 
 def _offline(cache: ClusterCache, name: str | None, policy: Policy | None, question: Json) -> list[Json]:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 from urllib.parse import quote
 
 import typer
@@ -182,9 +182,12 @@ def top_command(
     if output in _DATA:
         say_value(client.ask("/v1/fleet", FleetReply), output)
         return
-    pods = _Pods(namespace, everything=output == "wide")
     screen = table_screen()
-    first = _top(client.ask("/v1/fleet", FleetReply), pods)
+
+    def picture() -> Group:
+        return _top(client.ask("/v1/fleet", FleetReply), namespace, everything=output == "wide")
+
+    first = picture()
     if once or not sys.stdout.isatty():
         screen.print(first)
         if not watch:
@@ -192,7 +195,7 @@ def top_command(
     with suppress(KeyboardInterrupt), _shown(first, screen) as show:
         while True:
             time.sleep(seconds)
-            show(_top(client.ask("/v1/fleet", FleetReply), pods))
+            show(picture())
 
 
 @contextmanager
@@ -274,19 +277,8 @@ def _when(at: str) -> str:
     return time_of_day if day == datetime.now(UTC).date().isoformat() else day
 
 
-class _Pods(NamedTuple):
-    """Which pods `berth top` shows: those of a namespace, or of all ('')."""
-
-    namespace: str
-    everything: bool  # else only the first few
-
-    def of(self, rows: Iterable[Json], most: int) -> list[Json]:
-        """The rows to show."""
-        own = [one for one in rows if not self.namespace or one["pod"].startswith(f"{self.namespace}/")]
-        return own if self.everything else own[:most]
-
-
-def _top(fleet: Json, pods: _Pods) -> Group:
+def _top(fleet: Json, namespace: str = "", *, everything: bool = False) -> Group:
+    """The tables of `berth top`. Pods and decisions are those of a namespace, or of all (''): the first few, or all."""
     products: dict[str, list[Json]] = {}
     for node in (node for node in fleet["nodes"] if node["gpus"]):
         products.setdefault(node["product"], []).append(node)
@@ -298,12 +290,16 @@ def _top(fleet: Json, pods: _Pods) -> Group:
         closed, gpus = sum(node["gpus"].count("c") for node in nodes), sum(len(node["gpus"]) for node in nodes)
         table.add_row(name, *map(str, (len(nodes), gpus, sum(free), closed, max(free))))
     title = counted(fleet["waiting"], "pod waits", "pods wait")
+    own = [
+        [one for one in fleet[name] if not namespace or one["pod"].startswith(f"{namespace}/")]
+        for name in ("pending", "decisions")
+    ]
     waiting = Table(title=title, title_justify="left", box=None, show_header=False)
-    for pod in pods.of(fleet["pending"], _TOP_PODS):
+    for pod in own[0] if everything else own[0][:_TOP_PODS]:
         more = f" and {pod['pods'] - 1} more of its group" if pod.get("pods", 1) > 1 else ""
         waiting.add_row(f"{pod['pod']}{more}", pod["sentence"])
     decided = Table(title="decisions", title_justify="left", box=None, show_header=False)
-    for one in pods.of(fleet["decisions"], _TOP_DECISIONS):
+    for one in own[1] if everything else own[1][:_TOP_DECISIONS]:
         best = ", the best" if one["ring_gbps"] == one["best_gbps"] else f" of {one['best_gbps']}"
         gbps = f"predicted GB/s: {one['ring_gbps']}{best}" if one["ring_gbps"] else ""
         decided.add_row(_when(one["at"]), one["pod"], one["node"], counted(one["devices"], "device"), gbps)

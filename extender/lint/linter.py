@@ -43,7 +43,7 @@ from extender.lint.device_findings import (
 from extender.lint.gang_findings import gang_findings
 from extender.lint.old_manifests import corrected
 from extender.lint.pod_findings import annotation_findings, pod_findings
-from extender.manifests import HypotheticalPod, PodTemplate, decoded_objects, hypothetical_pods, pod_templates
+from extender.manifests import HypotheticalPod, PodTemplate, decoded_objects, hypothetical, pod_templates
 
 Placed = tuple[str, Json]  # an object, and the document that has it or the name of the object in the document
 _SECRET = ("Secret", "ConfigMap")  # no message may quote their values
@@ -100,7 +100,7 @@ def check_devices(
     unreadable = [problem for position, problem in problems.items() if position not in checked.faulty]
     files, pods = [made for _, made in checked.objects], list[tuple[str, HypotheticalPod]]()
     with suppress(WireError):  # other checks name the faults of pods and templates
-        for pod in hypothetical_pods(files):
+        for pod in hypothetical(files).pods:
             document, made = checked.objects[pod.made_by]
             pods.append((f"{document}: {_named(made)}", pod))
     given = Given(decoded, unreadable, files, pods, dialect, snapshot, knows_nodes)

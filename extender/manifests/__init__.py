@@ -15,7 +15,6 @@ from extender.manifests.hypothetical_pods import (
     HypotheticalGroup,
     HypotheticalPod,
     hypothetical,
-    hypothetical_pods,
     is_device_class,
 )
 from extender.manifests.pod_templates import PodTemplate, is_volcano_job, pod_templates
@@ -29,7 +28,6 @@ __all__ = [
     "checked",
     "decoded_objects",
     "hypothetical",
-    "hypothetical_pods",
     "is_device_class",
     "is_volcano_job",
     "objects_of_document",

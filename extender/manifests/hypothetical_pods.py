@@ -113,11 +113,6 @@ class Hypothetical(NamedTuple):
     classes: tuple[DeviceClass, ...] = ()
 
 
-def hypothetical_pods(objects: Iterable[Json]) -> list[HypotheticalPod]:
-    """One pod of each template. Raises WireError as `hypothetical` does."""
-    return list(hypothetical(objects).pods)
-
-
 def hypothetical(
     objects: Iterable[Json], known_policies: Mapping[GroupKey, GroupPolicy] = _NONE, most_pods: float = inf
 ) -> Hypothetical:
