@@ -151,7 +151,8 @@ def _show_claims(rows: list[Json], output: str) -> None:
         return
     table = Table("claim", "devices", "pods", *(["by", "problem"] if output == "wide" else []), box=None)
     for one in rows:
-        more = [_allocator(one), one["problem"]] if output == "wide" else []
+        allocator = "berth" if one["ours"] else "another" if one["devices"] else ""
+        more = [allocator, one["problem"]] if output == "wide" else []
         table.add_row(one["claim"], " ".join(one["devices"]) or "-", " ".join(one["pods"]) or "-", *more)
     table_screen().print(table)
 
@@ -206,12 +207,6 @@ def _shown(first: Group, console: Screen) -> Iterator[Callable[[Group], None]]:
         return
     with Live(first, console=console, screen=True) as live:
         yield live.update
-
-
-def _allocator(claim: Json) -> str:
-    if claim["ours"]:
-        return "berth"
-    return "another" if claim["devices"] else ""
 
 
 def _letters(gpus: str) -> Text:

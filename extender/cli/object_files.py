@@ -127,12 +127,8 @@ def policy_text(path: Path) -> str:
     found = [text]
     if "ConfigMap" in text:
         objects = [obj for document in documents_of(text, where) for obj in objects_of_document(document)]
-        found = [_policy_in(obj, where) for obj in objects if obj.get("kind") == "ConfigMap"] or found
+        data = [inner(obj, "data", where) for obj in objects if obj.get("kind") == "ConfigMap"]
+        found = [need(one, "policy.yaml", f"{where}: data") for one in data] or found
     if len(found) > 1:
         raise WireError(where, f"holds {len(found)} ConfigMaps where one policy is expected")
     return found[0]
-
-
-def _policy_in(config_map: Json, where: str) -> str:
-    data = inner(config_map, "data", where)
-    return need(data, "policy.yaml", f"{where}: data")

@@ -52,11 +52,10 @@ def say_content(content: bytes) -> None:
 
 def _printable_json(content: bytes) -> str:
     """The same JSON, with the escapes of JSON for characters that cannot be printed."""
-    return "\n".join(line if line.isprintable() else _json_line(line) for line in content.decode().split("\n"))
-
-
-def _json_line(line: str) -> str:
-    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)
+    text = content.decode()
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
 def watch_changes(ask: Callable[[], list[Json]], show: Callable[[list[Json]], None], last: list[Json]) -> None:

@@ -117,15 +117,10 @@ def _of_object(obj: Json, published: frozenset[str]) -> tuple[Json, list[LintFin
     reported = {finding.where for finding in found if not finding.fixed}
     for check in OBJECT_CHECKS:
         found += [finding for finding in check(made, templates) if finding.where not in reported]
-    if _is_allocated(made):
+    if made.get("kind") == "ResourceClaim" and isinstance(inner(made, "status", "").get("allocation"), dict):
         # The API server lets no client change the spec of a stored claim, and only its allocation counts.
         found = [one._replace(severity="warning") if one.where.startswith("spec") else one for one in found]
     return made, found
-
-
-def _is_allocated(obj: Json) -> bool:
-    status = obj.get("status") if obj.get("kind") == "ResourceClaim" else None
-    return isinstance(status, dict) and isinstance(status.get("allocation"), dict)
 
 
 def _published(obj: Json) -> Iterator[str]:
