@@ -44,6 +44,15 @@ _MORE_ROWS = 5  # products, and what is not known
 _SENTENCE = "reason"
 _TEXTS = frozenset({"node", "GPUs", "of", _SENTENCE})  # columns that may be cut
 _LEAST_WIDTH, _GAP = 8, 2  # characters of a column, and between two
+Share = Annotated[
+    float | None,
+    typer.Option(
+        min=0.0,
+        max=1.0,
+        metavar="SHARE",
+        help="Exit code 1 if the pods with several GPUs have less than this share of the best bandwidth.",
+    ),
+]
 
 
 def assess_command(
@@ -63,15 +72,7 @@ def assess_command(
         typer.Option("--jobs", help="Write the pods with devices into this file of jobs, for berth replay."),
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Write the assessment with pictures into this HTML file.")] = None,
-    fail_below: Annotated[
-        float | None,
-        typer.Option(
-            min=0.0,
-            max=1.0,
-            metavar="SHARE",
-            help="Exit code 1 if the pods with several GPUs have less than this share of the best bandwidth.",
-        ),
-    ] = None,
+    fail_below: Share = None,
     replay: Annotated[bool, typer.Option(help="Replay the running pods with Berth and without it.")] = True,
     policy: BerthPolicy = None,
     berth_namespace: BerthNamespace = NAMESPACE,
