@@ -22,9 +22,8 @@ from extender.cli.explain_command import ExplanationReply
 from extender.cli.main import commands
 from extender.explain import GangExplanation
 from extender.policy import Override, Policy
-from extender.web.console.console_app import routes
 from extender.web.console.console_metrics import METRICS as OF_CONSOLE
-from extender.web.console.explain_routes import Question
+from extender.web.console.console_routes import Question, routes
 from extender.web.metrics import COMMON
 from extender.web.serve_metrics import METRICS as OF_SERVE
 

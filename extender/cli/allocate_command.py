@@ -127,8 +127,8 @@ def _solve_case(case: Case, order: str) -> list[Allocation] | None:
 
 def _search(problem: Problem, order: str, preference: Preference | None, recorder: CauseRecorder) -> Any:
     if order == "in-tree":
-        return Search(problem, max_steps=_CASE_STEPS, observer=recorder).run()
-    return choose(problem, preference, max_steps=_CASE_STEPS, observer=recorder)
+        return Search(problem, max_steps=_CASE_STEPS, recorder=recorder).run()
+    return choose(problem, preference, max_steps=_CASE_STEPS, recorder=recorder)
 
 
 # -- cluster objects -----------------------------------------------------------------------------------------

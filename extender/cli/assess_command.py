@@ -36,7 +36,7 @@ from extender.cli.logs import set_up_logging
 from extender.cli.options import NAMESPACE, BerthNamespace, BerthPolicy, Context, Kubeconfig, Output, require_option
 from extender.cli.output import Screen, say, say_json, table_screen
 from extender.files import name_of, write_file
-from extender.runtime.watched_kinds import watched_resources
+from extender.runtime.informers import watched_resources
 
 T = TypeVar("T")
 _ROWS = 3  # of each table, but for _MORE_ROWS: all of it is one screen, 50 lines of 100 columns

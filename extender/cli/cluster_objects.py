@@ -36,7 +36,7 @@ from extender.files import name_of
 from extender.manifests import checked
 from extender.policy import Policy, PolicyError, load_policy
 from extender.runtime.gc_policy import collect_seldom
-from extender.runtime.watched_kinds import object_appliers, watched_resources
+from extender.runtime.informers import object_appliers, watched_resources
 
 _PAGE_OBJECTS = 500
 _POD_SPEC = (  # the fields that decode_pod and requests_of read, besides containers

@@ -20,11 +20,11 @@ from extender.assess import (
     RestartAdvice,
     Terms,
     advice_for,
+    clock_faults,
     facts_of,
     newest_time,
     reading_of,
     unread_of,
-    wrong_starts,
 )
 from extender.assess.wanted_pods import (
     Shape,
@@ -135,10 +135,10 @@ def defrag_command(
         _check_level(level, reading, decided_by.policy)
     clock = datetime.now(UTC)
     now = newest_time(reading, clock) if snapshot else clock
+    reading.lacking += filter(None, [clock_faults(reading, now)])
     terms = Terms(now, priority, all_schedulers=all_schedulers)
     with Screen(stderr=True).status("searching"):
         facts = facts_of(reading)
-        reading.lacking += wrong_starts(facts, now)
         wanted = map(partial(_check_class, terms), _wanted(facts, words, file, shape, namespace))
         found = list(advice_for(facts, wanted, terms, decided_by.policy, seconds))
     if not (words or file or shape):

@@ -29,12 +29,12 @@ from extender.cli.object_files import policy_of
 from extender.cli.options import NAMESPACE, BerthNamespace, Context, Kubeconfig, Output
 from extender.cli.output import Screen, say, say_json
 from extender.cluster import ApiClient, ClusterError, Credentials, Forbidden, NotFound, NotServed, load_credentials
-from extender.explain import Finding, check_consistency
+from extender.console import Finding, check_consistency
 from extender.files import name_of, read_file
 from extender.policy import Policy, PolicyError, load_policy
 from extender.topology.agent_slices import DRIVER
 from extender.vendors import driver_of, parent_of, whole_identity
-from extender.vendors.level_labels import found_levels
+from extender.vendors.node_labels import found_levels
 
 _OLDEST, _NEWEST = (1, 34), (1, 37)
 _HOOKS = {

@@ -37,8 +37,8 @@ from extender.cli.console_options import (
 from extender.cli.object_files import checked_files, policy_of, policy_text
 from extender.cli.options import AllNamespaces, Namespace, Watch, WideOutput, check_namespace
 from extender.cli.output import Screen, say, say_value, table_screen, watch_changes
-from extender.console import Explainer, UnknownPod, WhatIf
-from extender.explain import ComparedSets, GangExplanation, UnschedulableNodes
+from extender.console import ComparedSets, Explainer, UnknownPod, WhatIf
+from extender.explain import GangExplanation, UnschedulableNodes
 from extender.explain.scenario import Scenario, scenario_of
 from extender.manifests import hypothetical, is_device_class
 from extender.policy import Policy

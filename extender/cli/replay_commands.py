@@ -38,12 +38,12 @@ from extender.replay import (
     Task,
     fleet_of,
     large_shape,
-    picture,
     placer_of,
     read_jobs,
     run_side_by_side,
 )
 from extender.replay.emptied_nodes import emptied
+from extender.replay.picture import picture
 from extender.replay.published_traces import TRACES, read_nodes
 from extender.sandbox import parse_nodes
 from extender.tune import AIMS, MAX_DRAWS, Aim, Interval, Tuning, frontier_picture, interval, tune

@@ -172,8 +172,8 @@ async def _run_agent(node: str, kubeconfig: Path | None, probes: tuple[str, int]
     from extender.cluster import ApiClient, load_credentials
     from extender.entry.listening import serve_all, server
     from extender.runtime.supervisor import DaemonThreads, Supervisor
-    from extender.sockets import listen_on
-    from extender.web.http_limits import PROBES
+    from extender.web.asgi import PROBES
+    from extender.web.http_server import listen_on
 
     asyncio.get_running_loop().set_default_executor(DaemonThreads())
     credentials = load_credentials(kubeconfig)

@@ -17,7 +17,7 @@ from extender.manifests.hypothetical_pods import (
     hypothetical,
     is_device_class,
 )
-from extender.manifests.pod_templates import PodTemplate, is_volcano_job, pod_templates
+from extender.manifests.pod_templates import PodTemplate, pod_templates
 
 __all__ = [
     "DecodedObjects",
@@ -29,7 +29,6 @@ __all__ = [
     "decoded_objects",
     "hypothetical",
     "is_device_class",
-    "is_volcano_job",
     "objects_of_document",
     "objects_or_faults",
     "pod_templates",

@@ -264,15 +264,15 @@ async def test_a_failing_reader_is_shown_by_probe_and_metric_and_restarts_no_age
         app = AgentApp(process, Supervisor())
         with pytest.raises(ReadFailed):
             await process.read()
-        answer = app._answer("GET", "/livez")  # noqa: SLF001 - without HTTP
+        answer = app.answer("GET", "/livez")
         assert (answer.status, answer.body) == (200, b"ok; the process that reads NVML ended with exit code 7")
-        assert b'berth_nvml_failures_total{cause="crash"} 1.0' in app._answer("GET", "/metrics").body  # noqa: SLF001
+        assert b'berth_nvml_failures_total{cause="crash"} 1.0' in app.answer("GET", "/metrics").body
 
 
 # All that `berth agent` imports when it runs.
 PARENT = (
     "extender.cli.serve_commands, extender.agent.reader_process, extender.agent.slice_publisher, "
-    "extender.entry.listening, extender.cluster, extender.runtime.supervisor, extender.web.http_limits"
+    "extender.entry.listening, extender.cluster, extender.runtime.supervisor, extender.web.http_server"
 )
 
 

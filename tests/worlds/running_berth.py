@@ -22,7 +22,8 @@ from extender.serve.bind import Binder
 from extender.serve.gangs.gang_barrier import GangBarrier
 from extender.serve.telemetry import SpanFactory
 from extender.web.console import console_app
-from extender.web.console.console_app import ConsoleApp, routes
+from extender.web.console.console_app import ConsoleApp
+from extender.web.console.console_routes import routes
 from extender.web.serve_app import ServeApp
 from tests.worlds.eventually import HANG_SECONDS, eventually
 from tests.worlds.skipping_loop import clock as default_clock
