@@ -157,6 +157,13 @@ def _named(obj: Json) -> Json:
     return {**obj, "metadata": {**metadata, "name": metadata["generateName"]}}
 
 
+def claim_of_template(obj: Json) -> Claim:
+    """The claim of a ResourceClaimTemplate, with the name of the template. Raises WireError."""
+    metadata = inner(obj, "metadata", "")
+    named = {"namespace": metadata.get("namespace") or "", "name": str(metadata.get("name"))}
+    return decode_claim({"metadata": named, "spec": inner(inner(obj, "spec", ""), "spec", ".spec")})
+
+
 def _add(found: DecodedObjects, slices: SliceDecoder, place: str, obj: Json) -> None:
     """Decode an object. Raises WireError."""
     kind = obj.get("kind")
@@ -175,11 +182,7 @@ def _add(found: DecodedObjects, slices: SliceDecoder, place: str, obj: Json) -> 
             found.origins[f"DeviceClass {class_.name}"] = f"{place}DeviceClass {class_.name}"
         case "ResourceClaim" | "ResourceClaimTemplate":
             is_claim = kind == "ResourceClaim"
-            if not is_claim:
-                metadata = inner(obj, "metadata", "")
-                named = {"namespace": metadata.get("namespace") or "", "name": str(metadata.get("name"))}
-                obj = {"metadata": named, "spec": inner(inner(obj, "spec", ""), "spec", ".spec")}
-            claim = decode_claim(obj)
+            claim = decode_claim(obj) if is_claim else claim_of_template(obj)
             found.origins[f"{kind} {claim.key}"] = f"{place}{kind} {claim.key}"
             if claim.allocation is None and claim.problem:
                 raise WireError(f"claim {claim.key}", claim.problem)
