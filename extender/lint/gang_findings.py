@@ -40,11 +40,11 @@ from extender.api.pod_groups import (
     minimum_of,
 )
 from extender.api.pods import Pod, decode_pod
+from extender.api_schema import LintFinding
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted
 from extender.gangs.gang import disagreement
 from extender.gangs.gang_problem import MAX_TOGETHER
-from extender.lint.finding import LintFinding
 from extender.manifests import pod_templates
 from extender.policy import Policy
 
