@@ -12,10 +12,9 @@ from datetime import datetime, timedelta
 from extender.api.fields import Json, inner, integer, many, naming, need, string, string_map
 from extender.api.foreign_gangs import ForeignGang, foreign_gang
 from extender.api.object_meta import ObjectKey
-from extender.api.pod_affinity import LabelSelector, label_selector
 from extender.api.pod_amounts import Amounts, allocatable_of, requests_of
 from extender.api.pod_groups import JOB_KINDS
-from extender.api.pods import Pod, decode_pod
+from extender.api.pods import LabelSelector, Pod, decode_pod, label_selector
 from extender.assess.cluster_reading import BUDGET, ClusterReading
 from extender.assess.job_failures import JOB, JobLimit, job_limit
 from extender.base.text_limits import counted, shown

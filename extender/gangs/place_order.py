@@ -14,7 +14,7 @@ from math import fsum
 
 from extender.allocation import Snapshot
 from extender.api.nodes import LabelDomains
-from extender.api.pod_affinity import HOSTNAME
+from extender.api.pods import HOSTNAME
 from extender.gangs.domains import NODE, Domain, Domains, natural
 from extender.gangs.gang_problem import GangProblem
 from extender.gangs.gang_units import Placed, Unit
