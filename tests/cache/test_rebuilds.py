@@ -16,7 +16,15 @@ from extender.cache import ClusterCache
 from extender.policy import Policy
 from extender.runtime.informers import CacheRefresh
 from extender.sandbox import carried_machines
-from tests.worlds.cache_worlds import MAX_BUILT, NODES, CountingBuilder, many_nodes, shared_slice, slow_clock
+from tests.worlds.cache_worlds import (
+    MAX_BUILT,
+    NODES,
+    CountingBuilder,
+    many_nodes,
+    most_in_a_turn,
+    shared_slice,
+    slow_clock,
+)
 from tests.worlds.eventually import eventually
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
 
@@ -56,19 +64,10 @@ async def test_other_tasks_run_between_time_slices(change: Callable[[ClusterCach
     refresh = CacheRefresh(cache, slow_clock())
     change(cache)
     assert cache.backlog >= NODES
-    began = before = builder.built.total()
-    longest = 0
-
-    async def watch() -> None:
-        nonlocal before, longest
-        while True:
-            longest, before = max(longest, builder.built.total() - before), builder.built.total()
-            await asyncio.sleep(0)
-
-    watching = asyncio.create_task(watch())
-    await asyncio.gather(*(refresh.wait() for _ in range(5)))
-    watching.cancel()
-    await asyncio.gather(watching, return_exceptions=True)
+    began = builder.built.total()
+    waiting = asyncio.gather(*(refresh.wait() for _ in range(5)))
+    longest = await most_in_a_turn(builder, waiting.done)
+    before = builder.built.total()
     cache.snapshot()
     assert max(longest, builder.built.total() - before) <= MAX_BUILT, "several callers do the work of one"
     assert builder.built.total() == began + NODES, "no node is built twice"
