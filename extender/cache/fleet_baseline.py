@@ -21,8 +21,7 @@ from extender.allocation import FleetBaseline, NodeInfo
 from extender.allocation.nodes.locality import Locality, Nearness
 from extender.api.claim_specs import DeviceRequest
 from extender.api.device_classes import DeviceClass
-from extender.api.gpu_topology import Fabric, Graph
-from extender.api.request_mix import DEFAULT_MIX, WHOLE, RequestMix, RequestShape, whole_gpus
+from extender.api.gpu_topology import DEFAULT_MIX, WHOLE, Fabric, Graph, RequestMix, RequestShape, whole_gpus
 from extender.api.resource_claims import MAX_RESULTS, Claim
 from extender.api.resource_slices import Device
 from extender.base.fair_lru import FairLRU

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.api.request_mix import WHOLE
+from extender.api.gpu_topology import WHOLE
 from extender.scheduling.shortlist import MAX_SCORE
 from extender.topology.score_parts import left_over
 
