@@ -1,6 +1,4 @@
-"""A client that takes its answer too slowly is cut off. A test with a socket does not show this: the kernel has a limit
-as well, but a client that takes a few bytes now and then never reaches that one.
-"""
+"""A client that takes its answer too slowly is cut off, also if it takes a few bytes now and then."""
 
 from __future__ import annotations
 
