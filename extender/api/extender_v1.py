@@ -262,10 +262,6 @@ class NodeNames(Sequence[str]):
             raise WireError("NodeNames", f"is not JSON: {error}") from error
         return checked_names({"NodeNames": found})
 
-    def estimated_len(self) -> int:
-        """How many names the list has if none has a quote, without parsing it: that takes three times as long."""
-        return self._body.count(b'"', self._text.start, self._text.stop) // 2
-
     def __len__(self) -> int:
         return len(self._parsed)
 
@@ -283,8 +279,3 @@ class NodeNames(Sequence[str]):
 def has_all(names: Sequence[str], wanted: Iterable[str]) -> bool:
     """Whether `names` has all `wanted` names."""
     return names.has_all(wanted) if isinstance(names, NodeNames) else set(wanted).issubset(names)
-
-
-def estimated_len(names: Sequence[str]) -> int:
-    """How many names there are, for traces only. Decisions use len()."""
-    return names.estimated_len() if isinstance(names, NodeNames) else len(names)

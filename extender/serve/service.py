@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Self
 
-from extender.api.extender_v1 import estimated_len
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
 from extender.cache import ClusterCache
@@ -74,9 +73,8 @@ class TracedService:
         with self._traces.span(pod.uid, "filter") as span:
             _name(span, pod.key)
             answer = self._service.filter(pod, names)
-            asked = estimated_len(names)
-            passed = asked if answer.passed is None else len(answer.passed)
-            span.set_attributes({"berth.nodes.asked": asked, "berth.nodes.passed": passed})
+            passed = len(names if answer.passed is None else answer.passed)
+            span.set_attributes({"berth.nodes.asked": len(names), "berth.nodes.passed": passed})
             if answer.error:
                 self._traces.failed(span, answer.error)
             return answer
@@ -84,7 +82,7 @@ class TracedService:
     def prioritize(self, pod: Pod, names: Sequence[str]) -> list[tuple[str, int]]:
         with self._traces.span(pod.uid, "prioritize") as span:
             _name(span, pod.key)
-            span.set_attribute("berth.nodes.asked", estimated_len(names))
+            span.set_attribute("berth.nodes.asked", len(names))
             return self._service.prioritize(pod, names)
 
     async def bind(self, pod: ObjectKey, uid: str, node: str) -> None:
