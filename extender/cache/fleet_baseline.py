@@ -44,16 +44,10 @@ _DEMAND_STEP = 1 / 16  # the shares of products are rounded to multiples of this
 
 
 class ProductSelectors(NamedTuple):
-    """The device class and the selectors of a request."""
+    """The device class and the selectors of a request, without long ones."""
 
     class_name: str
     selectors: tuple[str, ...]
-
-
-def product_selectors(request: DeviceRequest) -> ProductSelectors:
-    """Those of a request. Long selectors are left out."""
-    short = sum(map(len, request.selectors)) <= _MAX_CHARACTERS
-    return ProductSelectors(request.class_name, request.selectors if short else ())
 
 
 class ProductStock:
@@ -260,7 +254,10 @@ def _requested(claim: Claim) -> _Requested | None:
     gpus = sum(option.count for option in counted)
     if not 0 < gpus <= MAX_RESULTS:
         return None
-    return _Requested(gpus, _memory(counted[0]) if gpus == 1 else 0, product_selectors(counted[0]))
+    first = counted[0]
+    short = sum(map(len, first.selectors)) <= _MAX_CHARACTERS
+    selectors = ProductSelectors(first.class_name, first.selectors if short else ())
+    return _Requested(gpus, _memory(first) if gpus == 1 else 0, selectors)
 
 
 def _memory(option: DeviceRequest) -> int:
