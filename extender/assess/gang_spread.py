@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from extender.allocation import Snapshot
 from extender.api.foreign_gangs import ForeignGang
-from extender.api.nodes import label_domains
+from extender.api.label_domains import label_domains
 from extender.api.pod_groups import GroupKey
 from extender.api.pods import Pod
 from extender.assess.cluster_reading import ClusterReading

@@ -13,7 +13,8 @@ from cachetools import LRUCache
 
 from extender.api.device_classes import DeviceClass
 from extender.api.group_trees import GroupTrees
-from extender.api.nodes import LabelDomains, Node, label_domains
+from extender.api.label_domains import LabelDomains, label_domains
+from extender.api.nodes import Node
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import GroupKey, GroupPolicy, GroupSource, Membership
 from extender.api.pods import Pod

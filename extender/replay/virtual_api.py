@@ -46,7 +46,7 @@ class VirtualApi(Writer):
         self._pods: dict[ObjectKey, Pod] = {}
 
     def connect(self, cache: ClusterCache, applied: Callable[[str], None], progress: WatchProgress) -> None:
-        """Store the objects in this cache. See `Watches` of extender/serve/decisions.py for `applied`."""
+        """Store the objects in this cache. See `Decisions` of extender/serve/service.py for `applied`."""
         self._cache, self._applied, self._progress = cache, applied, progress
 
     # -- the objects of jobs ---------------------------------------------------------------------------------

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.api.group_topology import ONE_NODE
-from extender.api.nodes import DomainPath, Node, path_of
+from extender.api.label_domains import DomainPath, path_of
+from extender.api.nodes import Node
 from extender.vendors import CLIQUE_LABELS
 
 Key = tuple[Any, ...]

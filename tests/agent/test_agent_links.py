@@ -18,9 +18,7 @@ from extender.cache.slice_index import NODE_BURST, NODE_SECONDS, TOO_OFTEN
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import GPU_DRIVER, gpu_slice
 from extender.sandbox.machines import gpu_uuid as made_up_uuid
-from extender.topology import ring
-from extender.topology.ring import MAX_MESH
-from extender.topology.sets import bandwidth, best_gbps, ranked
+from extender.topology.sets import MAX_MESH, bandwidth, best_gbps, mesh_problem, ranked
 from extender.topology.sources import choose_fabric, live_fabric
 from tests.worlds.filled_caches import device_slice, fabric_at, machine_nodes, put, read_agent
 from tests.worlds.vendor_worlds import whole_gpus
@@ -282,13 +280,13 @@ def test_another_numa_node_or_distance_causes_no_new_search_for_rings() -> None:
     cache = machine_nodes(n1="dgx1-v100", n2="t4-4")
     links = two_meshes()
     put(cache, said(16, links=links, nvlinkVersion=2))
-    before, searches = baseline(cache), ring.mesh_problem.cache_info().misses
+    before, searches = baseline(cache), mesh_problem.cache_info().misses
     assert searches
     for number in range(1, 3):
         put(cache, said(16, links=links, nvlinkVersion=2, numaNode=number, distances="5" * number))
         assert baseline(cache) is before
     assert fabric_at(cache).graph.numa == (2,) * 16
-    assert ring.mesh_problem.cache_info().misses == searches
+    assert mesh_problem.cache_info().misses == searches
 
 
 def test_ever_new_slices_of_an_agent_keep_no_more_graphs_than_the_tables_hold() -> None:

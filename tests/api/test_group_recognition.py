@@ -15,7 +15,7 @@ from extender.api.extender_v1 import ExtenderArgs
 from extender.api.pod_groups import GROUP_OBJECTS, GroupKey, GroupSource, Membership, group_policy_of
 from extender.api.pods import decode_pod
 from extender.cache import ClusterCache
-from extender.cli.snapshot_command import take_objects
+from extender.cli.cluster_objects import take_objects
 from extender.cluster import ApiClient, Credentials
 from extender.gangs.gang import gang_minimum
 from extender.runtime import informers

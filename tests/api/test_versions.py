@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from extender.cache import ClusterCache
-from extender.cli.snapshot_command import take_objects
+from extender.cli.cluster_objects import take_objects
 from extender.cluster import ApiClient, Credentials, Delays, Reflector
 from extender.cluster.reflector import Timing
 from extender.runtime.informers import watched_resources

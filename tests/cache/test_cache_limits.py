@@ -14,7 +14,8 @@ import pytest
 from benchmarks import soak
 from benchmarks.fleet import Fleet
 from extender.api.claim_specs import ClaimSpec, DeviceRequest, Request
-from extender.api.nodes import LabelDomains, Node, NodeSelection
+from extender.api.label_domains import LabelDomains
+from extender.api.nodes import Node, NodeSelection
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import GroupKey, GroupSource
 from extender.api.quantity import BINARY_SI, NANO, Quantity

@@ -14,8 +14,8 @@ import yaml
 from typer.testing import CliRunner
 
 from extender.base.berth_errors import WireError
+from extender.cli.cluster_objects import take_dump
 from extender.cli.main import commands
-from extender.cli.snapshot_command import take_dump
 from extender.manifests import hypothetical
 from extender.sandbox import write_kubeconfig
 from tests.worlds.eventually import eventually

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.api.nodes import Node, path_of
+from extender.api.label_domains import path_of
+from extender.api.nodes import Node
 from extender.policy import Policy
 from extender.scheduling import DomainUses, domain_uses, path_labels
 from extender.scheduling.shortlist import shortlist

@@ -18,8 +18,7 @@ from extender.api.fields import lenient_loads
 from extender.api.pods import decode_pod
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient
-from extender.console import Console, ConsoleCluster
-from extender.explain import check_consistency
+from extender.console import Console, ConsoleCluster, check_consistency
 from extender.explain.fleet_rows import node_row
 from extender.policy import Policy
 from extender.runtime.informers import watched_resources

@@ -15,10 +15,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response
-
-from extender import __version__
 from extender.base.berth_errors import WireError
 from extender.console import Console, PacedLock
 from extender.files import read_mounted
@@ -40,8 +36,8 @@ from extender.web.asgi import (
     probe,
     problem,
 )
-from extender.web.console import explain_routes, page_routes
 from extender.web.console.console_metrics import METRICS
+from extender.web.console.console_routes import PATHS, explain_hypothetical, routes
 from extender.web.metrics import Scrapes
 
 MAX_TOKEN_BYTES = 4096  # bytes of the token file
@@ -117,7 +113,7 @@ def _is_loopback(address: ipaddress.IPv4Address | ipaddress.IPv6Address | None, 
 
 
 # Paths without a token: kubelet and Prometheus have none, and the files of the page have no data of the cluster.
-_OPEN = (*PROBE_PATHS, "/metrics", "/version", *page_routes.PATHS)
+_OPEN = (*PROBE_PATHS, "/metrics", "/version", *PATHS)
 # A cache with missing kinds would answer wrongly.
 _OF_CLUSTER = ("/v1/explain", "/v1/restarts", "/v1/fleet", "/v1/nodes", "/v1/claims")
 # The answer with 5,000 claims has a megabyte, and takes 25 ms of the event loop.
@@ -180,29 +176,5 @@ class ConsoleApp:
         if path.startswith(_LARGE) and self._lock.full:
             return problem(429, self._lock.full)
         if path == "/v1/explain" and scope["method"] == "POST":
-            return await explain_routes.explain_hypothetical(self.console, self._bodies, scope, receive)
+            return await explain_hypothetical(self.console, self._bodies, scope, receive)
         return None
-
-
-def routes(console: Console) -> FastAPI:
-    app = FastAPI(title="Berth", version=__version__, docs_url=None, redoc_url=None)
-
-    @app.exception_handler(404)
-    async def no_path(_: Request, __: Exception) -> Response:
-        return JSONResponse({"error": "the console has no such path"}, 404)
-
-    @app.exception_handler(405)
-    async def no_method(_: Request, error: Exception) -> Response:
-        headers = getattr(error, "headers", None)  # Allow: the methods of the path
-        return JSONResponse({"error": "the path does not take this method"}, 405, headers)
-
-    @app.get("/version")
-    async def version() -> Response:
-        """The release."""
-        return JSONResponse({"version": __version__})
-
-    app.include_router(explain_routes.router(console))
-    app.include_router(explain_routes.restart_router(console))
-    app.include_router(page_routes.router(console))
-    app.include_router(page_routes.static_files())
-    return app
