@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import overload
+from typing import Any
 
 import orjson
 
@@ -268,11 +268,7 @@ class NodeNames(Sequence[str]):
     def __iter__(self) -> Iterator[str]:
         return iter(self._parsed)
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    def __getitem__(self, index: int | slice) -> str | list[str]:
+    def __getitem__(self, index: Any) -> Any:
         return self._parsed[index]
 
 
