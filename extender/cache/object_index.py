@@ -97,9 +97,6 @@ class ObjectIndex:
         self.classes_version += 1
         set_or_drop(self.classes, name, new)
 
-    def put_namespace(self, name: str, new: dict[str, str] | None) -> None:
-        set_or_drop(self.namespaces, name, new)
-
     # -- claims ----------------------------------------------------------------------------------------------
 
     def put_claim(self, key: ObjectKey, new: Claim | None, *, listed: bool) -> Claim | None:

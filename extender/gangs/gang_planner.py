@@ -14,7 +14,7 @@ from itertools import accumulate, combinations
 
 from extender.allocation import Snapshot
 from extender.api.label_domains import natural
-from extender.api.pod_affinity import HOSTNAME
+from extender.api.pods import HOSTNAME
 from extender.gangs.domains import NODE, Domain, Domains, PlaceOrder
 from extender.gangs.gang_problem import (
     GangMember,

@@ -14,9 +14,8 @@ from typing import NamedTuple
 from extender.allocation import NodeInfo, Pick, Snapshot, Solution
 from extender.api.group_topology import ONE_NODE, GroupTopology
 from extender.api.nodes import Node, NodeSelector
-from extender.api.pod_affinity import HOSTNAME
 from extender.api.pod_groups import GroupKey, GroupSource
-from extender.api.pods import Pod
+from extender.api.pods import HOSTNAME, Pod
 from extender.api.reasons import Code, Reason
 from extender.api.resource_claims import Claim
 from extender.base.deadline import Deadline
