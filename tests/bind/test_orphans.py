@@ -47,9 +47,7 @@ async def fail_to_undo(b: Berthing, *finalizers: str) -> None:
     """The claim `other` of a pod is deleted during its bind, and the undo cannot release the allocation of `c`."""
     other = claim("other")
     other["metadata"]["finalizers"] = list(finalizers)
-    for one in (claim("c"), other, pod("p", "c", "other")):
-        b.cluster.apply(one)
-    await b.settled()
+    await b.create(claim("c"), other, pod("p", "c", "other"))
 
     def fail(method: str, path: str) -> ApiError | None:
         if method == "PATCH" and path.endswith("/other"):

@@ -14,7 +14,7 @@ from tests.worlds.eventually import eventually
 from tests.worlds.interceptions import Holding, Once, SlowWrite
 from tests.worlds.replicas import replicas
 from tests.worlds.running_berth import Serving, berthing, claim, pod
-from tests.worlds.tenant_worlds import allocated, patch, stored
+from tests.worlds.tenant_worlds import allocated, allocated_twice, patch, stored
 
 pytestmark = pytest.mark.loopback
 
@@ -64,9 +64,7 @@ async def test_a_slow_bind_reads_whether_its_own_allocation_was_released() -> No
 async def test_a_bind_whose_reads_are_slow_reads_its_claims_again() -> None:
     """The first claim may have been released while the API server took long to return the second."""
     async with berthing({"n1": "t4-4"}) as b:
-        for name in ("c1", "c2"):
-            b.cluster.apply(claim(name))
-        await b.create(pod("p", "c1", "c2"))
+        await b.create(claim("c1"), claim("c2"), pod("p", "c1", "c2"))
 
         async def release() -> None:
             await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
@@ -93,10 +91,7 @@ async def test_an_api_server_that_is_always_slow_does_not_keep_a_pod_from_being_
 async def test_a_slow_bind_reads_whether_the_first_writer_of_its_allocation_has_marked_it_again() -> None:
     """That process may be about to take the allocation back."""
     async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(claim("c"))
-        for name in ("first", "p"):
-            b.cluster.apply(pod(name, "c"))
-        await b.settled()
+        await b.create(claim("c"), pod("first", "c"), pod("p", "c"))
         allocated(b, "c", "gpu-0", "first", "p")
         await b.settled()
         mark_again = SlowWrite("/resourceclaims/c", "/resourceclaims/c", lambda: patch(b, "c", OTHER))
@@ -108,10 +103,7 @@ async def test_a_slow_bind_reads_whether_the_first_writer_of_its_allocation_has_
 async def test_a_lost_device_is_not_released_from_a_pod_that_another_replica_has_just_marked_and_bound() -> None:
     """The other replica saw no earlier claim with the device: it knows the order of the two writes."""
     async with berthing({"n1": "t4-4"}) as b:
-        for name in ("first", "c"):
-            await b.create(claim(name), pod(f"p-{name}", name))
-            allocated(b, name, "gpu-0", f"p-{name}")
-            await b.settled()
+        await allocated_twice(b, "first", "c")
         marks = iter(("berth-other-bind", "berth-other-retry"))
         marked = 0
 
@@ -137,11 +129,7 @@ async def test_a_lost_device_is_not_released_from_a_pod_that_another_replica_has
 async def test_a_claim_that_was_allocated_again_while_a_bind_reserved_it_is_checked_as_of_that_time() -> None:
     """The allocation looks as before: the same device, within the same second. Another claim was in between."""
     async with replicas({"n1": "t4-4"}) as ((a, _), (gate, _)):
-        for name in ("c", "between"):
-            a.cluster.apply(claim(name))
-        for name, of in (("first", "c"), ("p", "c"), ("owner", "between")):
-            a.cluster.apply(pod(name, of))
-        await a.settled()
+        await a.create(claim("c"), pod("first", "c"), pod("p", "c"), claim("between"), pod("owner", "between"))
         allocated(a, "c", "gpu-0", "first")
         await a.settled()
         assert (await a.filter("p"))["NodeNames"] == ["n1"]

@@ -13,7 +13,7 @@ from tests.worlds.eventually import eventually
 from tests.worlds.interceptions import NO, Holding, Once, Refusing
 from tests.worlds.replicas import replicas
 from tests.worlds.running_berth import berthing, claim, pod
-from tests.worlds.tenant_worlds import collector_without_grace
+from tests.worlds.tenant_worlds import collector_without_grace, forged
 
 
 async def test_two_replicas_that_bind_one_pod_leave_one_claim() -> None:
@@ -78,10 +78,7 @@ async def test_a_claim_that_was_never_allocated_goes_once_its_pod_is_bound_with_
         names = {name: f"{name}-extended-resources-abcde" for name in owners}
         for name, uid in owners.items():
             left = claim(names[name])
-            notes = {"resource.kubernetes.io/extended-resource-claim": "true", "berth.dev/allocator": "berth-of-before"}
-            owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid, "controller": True}
-            finalizers = ["resource.kubernetes.io/delete-protection"]
-            left["metadata"] |= {"annotations": notes, "ownerReferences": [owner], "finalizers": finalizers}
+            left["metadata"] |= forged(name, uid)
             b.cluster.apply(left)
         await b.settled()
         assert await b.bind("p", (await b.filter("p"))["NodeNames"][0]) == ""

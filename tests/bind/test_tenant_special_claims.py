@@ -62,8 +62,7 @@ async def test_a_claim_of_another_namespace_with_the_pods_uid_has_no_effect() ->
 async def test_a_claim_that_only_looks_like_a_leftover_does_not_stop_the_pod(allocation: str) -> None:
     """Name, namespace, owner and annotation fit, but no scheduler has reserved it for the pod alone."""
     async with berthing({"n1": "t4-4"}) as b:
-        for one in (extended("p1"), pod("p2")):
-            b.cluster.apply(one)
+        await b.create(extended("p1"), pod("p2"))
         name = "p1-extended-resources-abcde"
         b.cluster.apply(claim(name))
         if allocation != "none":
@@ -122,8 +121,7 @@ async def test_a_claim_that_the_pod_names_by_now_is_no_leftover() -> None:
 async def test_a_claim_of_another_name_or_owner_is_no_leftover(name: str, owner: str) -> None:
     """The status reserves it for p1 alone, and p1 does not name it."""
     async with berthing({"n1": "t4-4"}) as b:
-        for one in (extended("p1"), pod("p2"), claim(name)):
-            b.cluster.apply(one)
+        await b.create(extended("p1"), pod("p2"), claim(name))
         allocated(b, name, "gpu-0", "p1")
         patch(b, name, {"metadata": forged(owner, uid_of(b, owner))})
         before = stored(b, name)
@@ -193,8 +191,7 @@ async def test_a_claim_that_took_the_name_of_a_leftover_stays() -> None:
     of a special claim, to a claim that p3 asks for and runs with."""
     async with berthing({"n1": "t4-4"}) as b:
         name = "p1-extended-resources-abcde"
-        for one in (extended("p1"), pod("p3", name)):
-            b.cluster.apply(one)
+        await b.create(extended("p1"), pod("p3", name))
         assert await leftover(b, writer="berth-of-before") == name
         patch(b, name, {"metadata": {"annotations": {ALLOCATOR: "berth-of-before"}}})
         assert "earlier attempt" in await place(b, "p1")

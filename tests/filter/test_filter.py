@@ -9,7 +9,7 @@ from extender.sandbox import carried_machines
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.machines import gpu_slice, node_object
 from tests.worlds.eventually import eventually
-from tests.worlds.running_berth import berthing, claim, pod
+from tests.worlds.running_berth import berthing, claim, jobs, pod
 
 pytestmark = pytest.mark.loopback
 
@@ -17,10 +17,7 @@ pytestmark = pytest.mark.loopback
 async def test_first_choice_is_held() -> None:
     """Two pods filtered before either is bound do not get the same last device."""
     async with berthing({"n1": "t4-4"}) as b:
-        for i in range(5):
-            b.cluster.apply(claim(f"c{i}"))
-            b.cluster.apply(pod(f"p{i}", f"c{i}"))
-        await b.settled()
+        await b.create(*jobs(p0=1, p1=1, p2=1, p3=1, p4=1))
         answers = [await b.filter(f"p{i}") for i in range(5)]
         assert [bool(a["NodeNames"]) for a in answers] == [True] * 4 + [False]
         assert answers[4]["FailedAndUnresolvableNodes"] == {"n1": "matching devices are held by a pod being scheduled"}
@@ -77,12 +74,8 @@ async def test_reasons_are_stable_and_name_the_request() -> None:
         b.cluster.apply(claim("none", 1, "device.attributes['gpu.nvidia.com'].productName == 'H100'"))
         await b.create(claim("many", 9), pod("p", "none"), pod("q", "many"))
         for _ in range(2):
-            assert set((await b.filter("p"))["FailedAndUnresolvableNodes"].values()) == {
-                "no device matches request gpu"
-            }
-            assert set((await b.filter("q"))["FailedAndUnresolvableNodes"].values()) == {
-                "too few devices match request gpu"
-            }
+            for name, words in (("p", "no device matches request gpu"), ("q", "too few devices match request gpu")):
+                assert set((await b.filter(name))["FailedAndUnresolvableNodes"].values()) == {words}
 
 
 async def test_broken_objects_are_named_and_other_pods_are_served() -> None:
@@ -91,10 +84,7 @@ async def test_broken_objects_are_named_and_other_pods_are_served() -> None:
         b.cluster.apply(claim("unknown", deviceClassName="nope"))
         b.cluster.apply(claim("broken", 1, "device.attributes["))
         b.cluster.apply(claim("fails", 1, "device.attributes['gpu.nvidia.com'].nope == 1"))
-        b.cluster.apply(claim("good"))
-        for name in ("unknown", "broken", "fails", "good"):
-            b.cluster.apply(pod(name, name))
-        await b.settled()
+        await b.create(*(pod(name, name) for name in ("unknown", "broken", "fails")), *jobs(good=1))
         reasons = {
             name: (await b.filter(name))["FailedAndUnresolvableNodes"].get("n1")
             for name in ("unknown", "broken", "fails", "good")
@@ -163,19 +153,14 @@ async def test_pods_without_devices_leave_the_cpu_beside_free_gpus() -> None:
     """Else the next pod would find these GPUs, but not the CPU that it asks for beside them."""
     async with berthing({"full": "t4-4", "used": "t4-4", "idle": "t4-4"}) as b:
         b.cluster.apply(node_object("plain", carried_machines()["t4-4"], {}))  # no ResourceSlice names this node
-        b.cluster.apply(claim("four", 4))
-        b.cluster.apply(claim("one", 1))
-        b.cluster.apply(pod("p", "four"))
-        b.cluster.apply(pod("q", "one"))
-        await b.create(pod("web"))
+        await b.create(*jobs(p=4, q=1), pod("web"))
         assert await b.bind("p", "full") == ""
         assert await b.bind("q", "used") == ""
         names = ["full", "used", "idle", "plain"]
         assert await b.prioritize("web", names) == {"full": 10, "used": 2, "idle": 0, "plain": 10}
         assert (await b.filter("web", names))["NodeNames"] == names
 
-        b.cluster.apply(claim("three", 3))
-        await b.create(pod("r", "three"))
+        await b.create(*jobs(r=3))
         assert await b.bind("r", "used") == ""
         b.cluster.api.registry.delete(RESOURCES["", "nodes"], ("", "plain"))
         await b.settled()
@@ -184,11 +169,13 @@ async def test_pods_without_devices_leave_the_cpu_beside_free_gpus() -> None:
 
 async def test_annotations_filter_by_topology_and_bandwidth() -> None:
     async with berthing({"pcie": "l40s-8-pix", "bridged": "a100-pcie-8-bridged"}) as b:
-        b.cluster.apply(claim("c", 2))
-        b.cluster.apply(claim("d", 4))
-        b.cluster.apply(pod("p", "c", annotations={"berth.dev/topology": "required"}))
-        b.cluster.apply(pod("q", "d", annotations={"berth.dev/min-bandwidth-gbps": "100"}))
-        await b.create(pod("r", "c", annotations={"berth.dev/topology": "always"}))
+        await b.create(
+            claim("c", 2),
+            claim("d", 4),
+            pod("p", "c", annotations={"berth.dev/topology": "required"}),
+            pod("q", "d", annotations={"berth.dev/min-bandwidth-gbps": "100"}),
+            pod("r", "c", annotations={"berth.dev/topology": "always"}),
+        )
         assert (await b.filter("p"))["NodeNames"] == ["bridged"]
         assert set((await b.filter("q"))["FailedAndUnresolvableNodes"].values()) == {
             "no free device set has the required bandwidth"

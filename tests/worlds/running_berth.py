@@ -229,6 +229,11 @@ def claim(name: str, count: int = 1, selector: str = "", **exactly: Any) -> Json
     }
 
 
+def jobs(**gpus: int) -> list[Json]:
+    """A pod of each name, and a claim of its own for so many GPUs."""
+    return [one for name, count in gpus.items() for one in (claim(name, count), pod(name, name))]
+
+
 def pod(name: str, *claims: str, annotations: dict[str, str] | None = None, **spec: Any) -> Json:
     return {
         "apiVersion": "v1",

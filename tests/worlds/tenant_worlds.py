@@ -56,6 +56,16 @@ def allocated(b: Serving, name: str, device: str, *pods: str, writer: str = "ber
     patch(b, name, {"status": status}, "status")
 
 
+async def allocated_twice(b: Serving, *claims: str, writer: str = "berth-of-before", reserved: bool = True) -> None:
+    """Claims of one pod each, `p-` and the name, that all have gpu-0 of n1; the writer is that of the last one."""
+    await b.create(*(one for name in claims for one in (claim(name), pod(f"p-{name}", name))))
+    for name in claims:
+        last = name == claims[-1]
+        pods = [f"p-{name}"] if reserved or not last else []
+        allocated(b, name, "gpu-0", *pods, writer=writer if last else "berth-of-before")
+        await b.settled()
+
+
 def intercept(b: Serving, act: Intercept) -> None:
     async def hook(method: str, path: str) -> ApiError | None:
         return act(method, path)
