@@ -18,7 +18,7 @@ from tests.worlds.applications import serve_application
 from tests.worlds.dra_worlds import extended
 from tests.worlds.eventually import eventually
 from tests.worlds.interceptions import Refusing
-from tests.worlds.running_berth import berthing, claim, patient, pod
+from tests.worlds.running_berth import berthing, claim, one_node, patient, pod
 
 
 async def test_device_plugin_manifest_gets_a_claim() -> None:
@@ -69,8 +69,7 @@ async def test_node_with_device_plugin_needs_no_claim() -> None:
 
 
 async def test_failed_bind_removes_the_special_claim() -> None:
-    async with berthing({"n1": "t4-4"}) as b:
-        await b.create(extended("old"))
+    async with one_node(extended("old")) as b:
         await b.filter("old")
         b.cluster.api.intercept = Refusing("/binding")
         assert "no" in await b.bind("old", "n1")
@@ -155,8 +154,7 @@ async def test_a_class_that_the_watch_has_not_shown_yet_lets_no_pod_start_withou
 async def test_empty_special_claim_of_an_earlier_attempt_stops_nothing() -> None:
     """A crash after the claim was created and before it was allocated: it holds nothing and goes with its pod. An
     allocated one is removed first (tests/bind/test_tenant_special_claims.py)."""
-    async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(extended("old"))
+    async with one_node(extended("old")) as b:
         owner = {
             "apiVersion": "v1",
             "kind": "Pod",

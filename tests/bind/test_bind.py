@@ -15,7 +15,7 @@ from extender.sandbox import ApiError
 from tests.worlds.eventually import eventually
 from tests.worlds.interceptions import CUT, NO, Once, Refusing
 from tests.worlds.replicas import replicas
-from tests.worlds.running_berth import Serving, berthing, claim, jobs, pod
+from tests.worlds.running_berth import Serving, berthing, claim, jobs, one_node, pod
 from tests.worlds.tenant_worlds import allocated, patch, stored
 
 pytestmark = pytest.mark.loopback
@@ -281,8 +281,7 @@ async def test_two_binds_of_one_pod_never_run_at_once() -> None:
 
 async def test_a_claim_that_becomes_unreadable_keeps_its_finalizers() -> None:
     """The finalizers are too long for Berth, so a write of the whole list would erase them."""
-    async with berthing({"n1": "t4-4"}) as b:
-        await b.create(claim("c"), pod("p", "c"))
+    async with one_node(claim("c"), pod("p", "c")) as b:
         long = [f"example.org/{i:060}" for i in range(100)]
 
         edit = Once("PATCH", "/resourceclaims/c", lambda: patch(b, "c", {"metadata": {"finalizers": long}}))

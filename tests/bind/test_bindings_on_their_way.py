@@ -16,7 +16,7 @@ from tests.worlds.dra_worlds import extended
 from tests.worlds.eventually import eventually
 from tests.worlds.faulty_world import World
 from tests.worlds.interceptions import CUT, Once
-from tests.worlds.running_berth import Serving, berthing, bug_after, claim, pod
+from tests.worlds.running_berth import Serving, berthing, bug_after, claim, one_node, pod
 from tests.worlds.skipping_loop import in_virtual_time
 from tests.worlds.tenant_worlds import allocated, forged, patch, uid_of
 
@@ -77,8 +77,7 @@ async def release(b: Serving, orphans: OrphanCollector, seconds: float = 0.0) ->
 
 async def test_the_special_claim_of_a_process_that_was_killed_is_deleted_at_once() -> None:
     """Its pod waited for more than a minute."""
-    async with berthing({"n1": "t4-4"}) as b:
-        await b.create(extended("p"))
+    async with one_node(extended("p")) as b:
         clock = asyncio.get_running_loop().time
         began, name = clock(), "p-extended-resources-abcde"
         b.cluster.apply(claim(name))
@@ -96,8 +95,7 @@ async def test_the_special_claim_of_a_process_that_was_killed_is_deleted_at_once
 
 
 async def test_the_special_claim_of_another_replicas_bind_stays_if_its_binding_is_on_its_way() -> None:
-    async with berthing({"n1": "t4-4"}) as b:
-        await b.create(extended("p"))
+    async with one_node(extended("p")) as b:
         orphans = other_collector(b)
         b.cluster.api.intercept = Once("POST", "/binding", lambda: release(b, orphans))
         assert await b.bind("p", "n1") == ""
@@ -107,8 +105,7 @@ async def test_the_special_claim_of_another_replicas_bind_stays_if_its_binding_i
 
 
 async def test_a_slow_bind_sees_that_another_replica_takes_its_special_claim_back() -> None:
-    async with berthing({"n1": "t4-4"}) as b:
-        await b.create(extended("p"))
+    async with one_node(extended("p")) as b:
         orphans = other_collector(b)
         b.cluster.api.intercept = Once(
             "PATCH", "/pods/p/status", lambda: release(b, orphans, IN_FLIGHT_GRACE_SECONDS / 2)

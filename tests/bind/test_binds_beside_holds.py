@@ -6,7 +6,7 @@ import pytest
 
 from tests.worlds.eventually import eventually
 from tests.worlds.gang_pods import NODES, bind_all, member, planned
-from tests.worlds.running_berth import berthing, jobs
+from tests.worlds.running_berth import berthing, jobs, one_node
 
 pytestmark = pytest.mark.loopback
 
@@ -36,8 +36,7 @@ async def test_a_bind_on_another_node_than_that_of_the_hold_wakes_a_pod_that_the
 
 async def test_a_bind_that_finds_no_room_without_the_holds_of_others_ends_none() -> None:
     """Another replica has bound a pod to the node that kube-scheduler chose."""
-    async with berthing({"n1": "t4-4"}) as b:
-        await b.create(*jobs(bound=2, holds=2, large=3))
+    async with one_node(*jobs(bound=2, holds=2, large=3)) as b:
         assert await b.bind("bound", "n1") == ""
         assert (await b.filter("holds"))["NodeNames"] == ["n1"]
         reservations = b.app.service.cache.reservations.by_claim
@@ -49,8 +48,7 @@ async def test_a_bind_that_finds_no_room_without_the_holds_of_others_ends_none()
 
 
 async def test_a_bind_that_has_room_without_the_holds_of_others_ends_them() -> None:
-    async with berthing({"n1": "t4-4"}) as b:
-        await b.create(*jobs(holds=2, large=3))
+    async with one_node(*jobs(holds=2, large=3)) as b:
         assert (await b.filter("holds"))["NodeNames"] == ["n1"]
         assert await b.bind("large", "n1") == ""
         assert not b.app.service.cache.reservations.holds

@@ -21,7 +21,7 @@ from extender.serve.orphans import OrphanCollector, Releases
 from tests.worlds.dra_worlds import CLAIMS
 from tests.worlds.eventually import eventually
 from tests.worlds.interceptions import Once
-from tests.worlds.running_berth import Berthing, berthing, claim, pod
+from tests.worlds.running_berth import Berthing, berthing, claim, one_node, pod
 from tests.worlds.tenant_worlds import ALLOCATOR, allocated, collector_without_grace, intercept, patch, stored
 
 pytestmark = pytest.mark.loopback
@@ -29,8 +29,7 @@ pytestmark = pytest.mark.loopback
 
 async def test_an_allocation_that_lost_its_allocator_is_not_released() -> None:
     """The watch has not shown yet that another writer has the claim now."""
-    async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(claim("c"))
+    async with one_node(claim("c")) as b:
         allocated(b, "c", "gpu-0")
         await b.settled()
         lost = {"metadata": {"annotations": {ALLOCATOR: None}}}

@@ -13,7 +13,7 @@ from extender.serve.undo import IN_FLIGHT_GRACE_SECONDS
 from tests.worlds.eventually import eventually
 from tests.worlds.interceptions import Holding, Once, SlowWrite
 from tests.worlds.replicas import replicas
-from tests.worlds.running_berth import Serving, berthing, claim, pod
+from tests.worlds.running_berth import Serving, berthing, claim, one_node, pod
 from tests.worlds.tenant_worlds import allocated, allocated_twice, patch, stored
 
 pytestmark = pytest.mark.loopback
@@ -53,8 +53,7 @@ async def test_an_unsuitable_allocation_stays_if_the_binding_of_the_other_replic
 
 async def test_a_slow_bind_reads_whether_its_own_allocation_was_released() -> None:
     """Another replica did so after the write barrier: the watch has not shown it yet."""
-    async with berthing({"n1": "t4-4"}) as b:
-        await b.create(claim("c"), pod("p", "c"))
+    async with one_node(claim("c"), pod("p", "c")) as b:
         release = SlowWrite("/c/status", "/resourceclaims/c", lambda: patch(b, "c", RELEASED, "status"))
         b.cluster.api.intercept = release
         assert await b.bind("p", "n1") == "claim default/c was released in the meantime"
@@ -63,8 +62,7 @@ async def test_a_slow_bind_reads_whether_its_own_allocation_was_released() -> No
 
 async def test_a_bind_whose_reads_are_slow_reads_its_claims_again() -> None:
     """The first claim may have been released while the API server took long to return the second."""
-    async with berthing({"n1": "t4-4"}) as b:
-        await b.create(claim("c1"), claim("c2"), pod("p", "c1", "c2"))
+    async with one_node(claim("c1"), claim("c2"), pod("p", "c1", "c2")) as b:
 
         async def release() -> None:
             await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
@@ -77,8 +75,7 @@ async def test_a_bind_whose_reads_are_slow_reads_its_claims_again() -> None:
 
 async def test_an_api_server_that_is_always_slow_does_not_keep_a_pod_from_being_bound() -> None:
     """256 binds of one claim once read it again and again until their time was over."""
-    async with berthing({"n1": "t4-4"}) as b:
-        await b.create(claim("c"), pod("p", "c"))
+    async with one_node(claim("c"), pod("p", "c")) as b:
 
         async def take_time(method: str, path: str) -> None:
             if path.endswith(("/resourceclaims/c", "/c/status")):
@@ -90,8 +87,7 @@ async def test_an_api_server_that_is_always_slow_does_not_keep_a_pod_from_being_
 
 async def test_a_slow_bind_reads_whether_the_first_writer_of_its_allocation_has_marked_it_again() -> None:
     """That process may be about to take the allocation back."""
-    async with berthing({"n1": "t4-4"}) as b:
-        await b.create(claim("c"), pod("first", "c"), pod("p", "c"))
+    async with one_node(claim("c"), pod("first", "c"), pod("p", "c")) as b:
         allocated(b, "c", "gpu-0", "first", "p")
         await b.settled()
         mark_again = SlowWrite("/resourceclaims/c", "/resourceclaims/c", lambda: patch(b, "c", OTHER))

@@ -60,17 +60,6 @@ async def test_pods_of_one_claim_are_bound_in_any_order() -> None:
         assert len(b.held()) == 1
 
 
-async def test_many_pods_of_one_claim_bound_at_once() -> None:
-    async with berthing(NODES) as b:
-        names = [f"p{i}" for i in range(16)]
-        node = await share(b, *names)
-        assert await asyncio.gather(*(b.bind(name, node) for name in reversed(names))) == [""] * len(names)
-        assert reservations(b) == set(names)
-        assert len(b.held()) == 1
-        assert all(b.node_of(name) == node for name in names)
-        assert not b.app.service.cache.reservations.by_claim
-
-
 async def test_claims_of_their_own_are_allocated_beside_the_shared_one() -> None:
     async with berthing(NODES) as b:
         node = await share(b, "p", "q", "r", own=("p", "q", "r"))
@@ -199,7 +188,10 @@ async def test_binds_that_wait_for_one_claim_are_reserved_in_one_write() -> None
         all_wait.set()
         assert await asyncio.gather(*binds) == [""] * len(names)
         assert reservations(b) == set(names)
+        assert all(b.node_of(name) == node for name in names)
+        assert len(b.held()) == 1
         assert writes == 3
+        assert not b.app.service.cache.reservations.by_claim
 
 
 async def test_a_bind_that_ended_leaves_the_others_of_its_write_alone() -> None:

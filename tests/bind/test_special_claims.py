@@ -12,7 +12,7 @@ from tests.worlds.dra_worlds import CONDITIONAL, custom, extended, place, report
 from tests.worlds.eventually import eventually
 from tests.worlds.interceptions import NO, Holding, Once, Refusing
 from tests.worlds.replicas import replicas
-from tests.worlds.running_berth import berthing, claim, pod
+from tests.worlds.running_berth import berthing, claim, one_node, pod
 from tests.worlds.tenant_worlds import collector_without_grace, forged
 
 
@@ -106,8 +106,7 @@ async def test_a_claim_whose_device_failed_goes_with_its_allocation() -> None:
 
 
 async def test_a_claim_that_cannot_be_released_at_once_is_tried_again() -> None:
-    async with berthing({"n1": "t4-4"}) as b:
-        await b.create(extended("p"))
+    async with one_node(extended("p")) as b:
         await b.filter("p")
         busy = Refusing("/status", ApiError(409, "Conflict", "the object has been modified"), 2, method="PATCH")
 
@@ -163,8 +162,7 @@ async def test_a_pod_that_is_deleted_before_its_status_names_the_claim_is_not_bo
 @pytest.mark.parametrize("step", ["/pods/p/status", "/binding"])
 async def test_the_claim_of_a_running_bind_stays_though_a_filter_request_for_its_pod_comes(step: str) -> None:
     """Another kube-scheduler became the leader meanwhile."""
-    async with berthing({"n1": "t4-4"}) as b:
-        await b.create(extended("p"))
+    async with one_node(extended("p")) as b:
         await b.filter("p")
         b.cluster.api.intercept = slow = Holding(step)
         bind = asyncio.create_task(b.bind("p", "n1"))

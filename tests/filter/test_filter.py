@@ -9,15 +9,14 @@ from extender.sandbox import carried_machines
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.machines import gpu_slice, node_object
 from tests.worlds.eventually import eventually
-from tests.worlds.running_berth import berthing, claim, jobs, pod
+from tests.worlds.running_berth import berthing, claim, jobs, one_node, pod
 
 pytestmark = pytest.mark.loopback
 
 
 async def test_first_choice_is_held() -> None:
     """Two pods filtered before either is bound do not get the same last device."""
-    async with berthing({"n1": "t4-4"}) as b:
-        await b.create(*jobs(p0=1, p1=1, p2=1, p3=1, p4=1))
+    async with one_node(*jobs(p0=1, p1=1, p2=1, p3=1, p4=1)) as b:
         answers = [await b.filter(f"p{i}") for i in range(5)]
         assert [bool(a["NodeNames"]) for a in answers] == [True] * 4 + [False]
         assert answers[4]["FailedAndUnresolvableNodes"] == {"n1": "matching devices are held by a pod being scheduled"}
@@ -62,8 +61,7 @@ async def test_only_nodes_that_were_asked_about_are_chosen() -> None:
 
 
 async def test_filtering_again_replaces_the_hold() -> None:
-    async with berthing({"n1": "t4-4"}) as b:
-        await b.create(claim("c", 4), pod("p", "c"))
+    async with one_node(claim("c", 4), pod("p", "c")) as b:
         for _ in range(3):
             assert (await b.filter("p"))["NodeNames"] == ["n1"]
 
@@ -80,11 +78,12 @@ async def test_reasons_are_stable_and_name_the_request() -> None:
 
 async def test_broken_objects_are_named_and_other_pods_are_served() -> None:
     """Unknown classes, broken CEL and a runtime error: a reason with object and cause; other pods are served."""
-    async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(claim("unknown", deviceClassName="nope"))
-        b.cluster.apply(claim("broken", 1, "device.attributes["))
-        b.cluster.apply(claim("fails", 1, "device.attributes['gpu.nvidia.com'].nope == 1"))
-        await b.create(*(pod(name, name) for name in ("unknown", "broken", "fails")), *jobs(good=1))
+    wrong = [
+        claim("unknown", deviceClassName="nope"),
+        claim("broken", 1, "device.attributes["),
+        claim("fails", 1, "device.attributes['gpu.nvidia.com'].nope == 1"),
+    ]
+    async with one_node(*wrong, *(pod(name, name) for name in ("unknown", "broken", "fails")), *jobs(good=1)) as b:
         reasons = {
             name: (await b.filter(name))["FailedAndUnresolvableNodes"].get("n1")
             for name in ("unknown", "broken", "fails", "good")
@@ -191,8 +190,7 @@ async def test_candidates_bound_the_answer() -> None:
 
 
 async def test_unknown_claim_is_an_error_that_is_retried() -> None:
-    async with berthing({"n1": "t4-4"}) as b:
-        await b.create(pod("p", "later"))
+    async with one_node(pod("p", "later")) as b:
         assert "claim default/later is not known yet" in (await b.filter("p"))["Error"]
 
 

@@ -198,6 +198,14 @@ async def berthing(
             yield Berthing(cluster, app, client, api, console.console)
 
 
+@asynccontextmanager
+async def one_node(*objects: Json) -> AsyncIterator[Berthing]:
+    """The node n1 has four GPUs, and Berth has seen these objects."""
+    async with berthing({"n1": "t4-4"}) as b:
+        await b.create(*objects)
+        yield b
+
+
 def binder_of(b: Serving, span: SpanFactory = no_span) -> Binder:
     """A second binder on the cache of a service, whose errors a test sees as they are."""
     s = b.app.service

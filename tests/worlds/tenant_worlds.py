@@ -14,7 +14,7 @@ from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.serve.orphans import OrphanCollector
 from tests.worlds.dra_worlds import CLAIMS, extended, place
-from tests.worlds.running_berth import Berthing, Json, Serving, berthing, claim, pod
+from tests.worlds.running_berth import Berthing, Json, Serving, claim, one_node, pod
 
 PODS = RESOURCES["", "pods"]
 SPECIAL = "resource.kubernetes.io/extended-resource-claim"
@@ -82,10 +82,7 @@ def collector_without_grace(b: Serving) -> OrphanCollector:
 @asynccontextmanager
 async def in_use(name: str) -> AsyncIterator[Berthing]:
     """p2 runs on n1 with the devices of claim `name`; p1 waits for an extended resource."""
-    async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(claim(name))
-        b.cluster.apply(pod("p2", name))
-        b.cluster.apply(extended("p1"))
+    async with one_node(claim(name), pod("p2", name), extended("p1")) as b:
         assert await place(b, "p2") == ""
         yield b
 
