@@ -9,6 +9,7 @@ import pytest
 from extender.api.pods import Pod, decode_pod
 from extender.sandbox import ApiError, write_kubeconfig
 from tests.worlds.commands import berth_beside
+from tests.worlds.dra_worlds import place
 from tests.worlds.explain_worlds import why
 from tests.worlds.interceptions import Refusing
 from tests.worlds.running_berth import Berthing, Json, berthing, claim, jobs, pod
@@ -83,7 +84,7 @@ async def test_a_member_whose_bind_fails_is_told_with_its_group() -> None:
 async def test_a_pod_that_is_bound_in_the_end_has_no_error() -> None:
     async with berthing({"n1": "t4-4"}) as b:
         await failing(b, ApiError(403, "Forbidden", DENIED))
-        assert await b.bind("p", (await b.filter("p"))["NodeNames"][0]) == ""
+        assert await place(b, "p") == ""
         await b.settled()
         assert "last attempt" not in str(await why(b, "p"))
         assert (await b.client.get("/v1/fleet")).json()["pending"] == []

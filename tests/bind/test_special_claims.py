@@ -13,7 +13,7 @@ from tests.worlds.eventually import eventually
 from tests.worlds.interceptions import NO, Holding, Once, Refusing
 from tests.worlds.replicas import replicas
 from tests.worlds.running_berth import berthing, claim, one_node, pod
-from tests.worlds.tenant_worlds import collector_without_grace, forged
+from tests.worlds.tenant_worlds import forged, swept
 
 
 async def test_two_replicas_that_bind_one_pod_leave_one_claim() -> None:
@@ -80,12 +80,9 @@ async def test_a_claim_that_was_never_allocated_goes_once_its_pod_is_bound_with_
             left = claim(names[name])
             left["metadata"] |= forged(name, uid)
             b.cluster.apply(left)
+        assert await place(b, "p") == ""
         await b.settled()
-        assert await b.bind("p", (await b.filter("p"))["NodeNames"][0]) == ""
-        await b.settled()
-        orphans = collector_without_grace(b)
-        await orphans.sweep()
-        await eventually(lambda: not orphans.busy)
+        orphans = await swept(b)
         used = b.pod("p")["status"]["extendedResourceClaimStatus"]["resourceClaimName"]
         assert {one["metadata"]["name"] for one in b.claims()} == {used, names["waits"]}
         assert orphans.removed == 1

@@ -14,6 +14,7 @@ from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.serve.orphans import OrphanCollector
 from tests.worlds.dra_worlds import CLAIMS, extended, place
+from tests.worlds.eventually import eventually
 from tests.worlds.running_berth import Berthing, Json, Serving, claim, one_node, pod
 
 PODS = RESOURCES["", "pods"]
@@ -77,6 +78,14 @@ def collector_without_grace(b: Serving) -> OrphanCollector:
     service = b.app.service
     writer, running = Writer(service.client), service.binder.running
     return OrphanCollector(service.cache, writer, service.clock, service.supervisor, running.__contains__, 0.0)
+
+
+async def swept(b: Serving) -> OrphanCollector:
+    """Such a collector after one sweep, whose releases have ended."""
+    orphans = collector_without_grace(b)
+    await orphans.sweep()
+    await eventually(lambda: not orphans.busy)
+    return orphans
 
 
 @asynccontextmanager
