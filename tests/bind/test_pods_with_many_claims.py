@@ -20,12 +20,11 @@ from extender.policy import Policy
 from extender.scheduling import (
     EvaluationContext,
     NodeRanking,
-    PodRequirements,
     requirements_of,
 )
 from extender.scheduling.requirements import UnschedulableAndUnresolvable
 from tests.worlds.evaluation_worlds import GPU, Fleet, steps
-from tests.worlds.filled_caches import put
+from tests.worlds.filled_caches import put, required
 from tests.worlds.running_berth import berthing, claim
 from tests.worlds.running_berth import pod as pod_object
 
@@ -55,12 +54,6 @@ def pod_with(fleet: Fleet, *claims: dict[str, Any]) -> Pod:
     names = [one["metadata"]["name"] for one in claims]
     found = Pod(ObjectKey("default", "p"), "uid-p", tuple(PodClaim(f"g-{name}", name) for name in names))
     fleet.cache.apply_pod(found.uid, found)
-    return found
-
-
-def requirements(fleet: Fleet, pod: Pod) -> PodRequirements:
-    found = requirements_of(pod, fleet.cache.snapshot(), Policy())
-    assert isinstance(found, PodRequirements)
     return found
 
 
@@ -98,7 +91,7 @@ def test_a_pod_with_too_many_claims_is_refused_before_they_are_looked_up() -> No
 )
 def test_a_pod_at_the_limits_has_requirements(claims: list) -> None:
     fleet = Fleet()
-    found = requirements(fleet, pod_with(fleet, *claims))
+    found = required(pod_with(fleet, *claims), fleet.cache)
     assert len(found.specs) == len(claims)
     assert sum(len(one.alternatives) for spec in found.specs for one in spec.requests) <= MAX_ALTERNATIVES
 
@@ -115,7 +108,7 @@ async def test_bind_and_gangs_refuse_such_a_pod() -> None:
 
 def with_known_masks(fleet: Fleet, *claims: dict[str, Any]) -> tuple[NodeRanking, Callable[[int], bool]]:
     """A new ranking for a pod with these claims, whose selectors are matched, and its update in so many steps."""
-    found, snapshot = requirements(fleet, pod_with(fleet, *claims)), fleet.cache.snapshot()
+    found, snapshot = required(pod_with(fleet, *claims), fleet.cache), fleet.cache.snapshot()
     context = EvaluationContext(Masks(), Features(), snapshot.baseline)
     assert NodeRanking(found).update(snapshot, context)
     ranking = NodeRanking(found)

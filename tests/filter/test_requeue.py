@@ -15,10 +15,11 @@ from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import GroupKey, GroupSource
 from extender.api.pods import Pod
 from extender.sandbox.machines import node_object
-from extender.scheduling import PodRequirements, requirements_of
+from extender.scheduling import PodRequirements
 from extender.scheduling.shortlist import CollectedDomain
 from extender.serve.filter import FilterService
 from tests.worlds.dra_worlds import extended
+from tests.worlds.filled_caches import required
 
 NS = "x"  # the namespace of the fleet's pods
 
@@ -73,10 +74,9 @@ def test_a_bug_with_one_pod_hides_no_room_of_others(monkeypatch: pytest.MonkeyPa
         fleet = Fleet("mixed")
         fleet.fill(5, 0.0)
         for shape in range(shapes):
-            pod, snapshot = fleet.pod(f"p{shape}", shape, 1), fleet.cache.snapshot()
-            requirements = requirements_of(pod, snapshot, fleet.filter_service.policy)
-            assert isinstance(requirements, PodRequirements)
-            fleet.filter_service.unschedulable.add(pod.uid, requirements, snapshot.version)
+            pod = fleet.pod(f"p{shape}", shape, 1)
+            requirements = required(pod, fleet.cache, fleet.filter_service.policy)
+            fleet.filter_service.unschedulable.add(pod.uid, requirements, fleet.cache.snapshot().version)
         fleet.touch_node(next(iter(fleet.devices)), {"a": "b"})
         return fleet.queueing_hints.find_schedulable(NS)
 
