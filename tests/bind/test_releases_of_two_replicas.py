@@ -30,10 +30,8 @@ def has_devices(b: Serving, name: str) -> bool:
 
 async def test_an_unsuitable_allocation_stays_if_the_binding_of_the_other_replica_is_on_its_way() -> None:
     """The scheduler of one replica cannot use the claim's node; the other replica is about to bind the pod there."""
-    async with replicas({"n1": "t4-4", "n2": "t4-4", "n3": "t4-4"}) as ((a, b), _):
-        a.cluster.apply(claim("c"))
-        a.cluster.apply(pod("p", "c"))
-        await asyncio.gather(a.settled(), b.settled())
+    nodes = {"n1": "t4-4", "n2": "t4-4", "n3": "t4-4"}
+    async with replicas(nodes, claim("c"), pod("p", "c")) as ((a, b), _):
         assert "n1" in (await a.filter("p"))["NodeNames"]
         hold_back = Holding("/binding")
 

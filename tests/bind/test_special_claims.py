@@ -18,9 +18,7 @@ from tests.worlds.tenant_worlds import forged, swept
 
 async def test_two_replicas_that_bind_one_pod_leave_one_claim() -> None:
     """Each makes a claim; the first to name its claim in the pod's status binds, the other takes its own back."""
-    async with replicas({"n1": "t4-4", "n2": "t4-4"}) as ((a, b), _):
-        a.cluster.apply(extended("p"))
-        await asyncio.gather(a.settled(), b.settled())
+    async with replicas({"n1": "t4-4", "n2": "t4-4"}, extended("p")) as ((a, b), _):
         await asyncio.gather(a.filter("p"), b.filter("p"))
         both, named = asyncio.Event(), []
 
@@ -40,9 +38,7 @@ async def test_two_replicas_that_bind_one_pod_leave_one_claim() -> None:
 
 
 async def test_the_status_of_a_pod_names_the_claim_of_the_first_replica_while_it_sends_its_binding() -> None:
-    async with replicas({"n1": "t4-4", "n2": "t4-4"}) as ((a, b), (_, gate)):
-        a.cluster.apply(extended("p"))
-        await asyncio.gather(a.settled(), b.settled())
+    async with replicas({"n1": "t4-4", "n2": "t4-4"}, extended("p")) as ((a, b), (_, gate)):
         await asyncio.gather(a.filter("p"), b.filter("p"))
         gate.close()  # the first replica does not see the claim that the second has made
         writes, sent, go_on = 0, asyncio.Event(), asyncio.Event()
@@ -117,9 +113,7 @@ async def test_a_claim_that_cannot_be_released_at_once_is_tried_again() -> None:
 
 
 async def test_a_replica_does_not_remove_the_claim_of_a_bind_that_another_one_runs() -> None:
-    async with replicas({"n1": "t4-4"}) as ((a, b), _):
-        a.cluster.apply(extended("p"))
-        await asyncio.gather(a.settled(), b.settled())
+    async with replicas({"n1": "t4-4"}, extended("p")) as ((a, b), _):
         await a.filter("p")
         a.cluster.api.intercept = hold = Holding("/binding")
         bind = asyncio.create_task(a.bind("p", "n1"))

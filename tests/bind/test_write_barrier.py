@@ -129,8 +129,7 @@ async def test_a_running_member_keeps_the_groups_claim_though_a_later_member_los
 async def test_a_claim_deleted_while_the_write_barrier_waits_is_not_bound() -> None:
     """Another actor deletes the claim, and the list that follows the cut does not show it: its version is newer than
     the write."""
-    async with replicas({"n1": "t4-4"}) as ((a, _), (gate, _)):
-        await a.create(extended("p", 1))
+    async with replicas({"n1": "t4-4"}, extended("p")) as ((a, _), (gate, _)):
         await a.filter("p")
         fail(a, gate, "cut")
         bind = asyncio.create_task(a.bind("p", "n1"))
