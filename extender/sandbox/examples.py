@@ -24,7 +24,7 @@ from extender.api.resource_slices import DeviceId
 from extender.base.berth_errors import WireError
 from extender.base.bits import members
 from extender.base.text_limits import shown
-from extender.explain import first_fit_devices
+from extender.console import first_fit_devices
 from extender.files import must_exist, name_of, read_file
 from extender.manifests import objects_of_document
 from extender.sandbox.apiserver.validation import decode

@@ -16,9 +16,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from extender.allocation import NodeInfo, Snapshot
+from extender.api.extender_v1 import has_all
 from extender.api.group_topology import NO_TOPOLOGY, ONE_NODE, GroupTopology, group_topology
-from extender.api.label_domains import LabelDomains
-from extender.api.node_names import has_all
 from extender.api.nodes import Node
 from extender.api.pod_groups import GroupKey, Membership, minimum_of
 from extender.api.reasons import Code, Reason
@@ -429,12 +428,9 @@ def proximity_of(requirements: PodRequirements, snapshot: Snapshot) -> PodGroupP
         return None
     levels = []
     for label in requirements.policy.group_levels:
-        domains, found = snapshot.domains(path_labels(label, requirements.policy.group_levels)), Counter[str]()
-        for name, number in nodes.items():
-            if (domain := domains.name_of.get(name)) is not None:
-                found[domain] += number
-        if found:
-            levels.append((label, domains.nodes[min(found, key=lambda domain: (-found[domain], domain))]))
+        domains = snapshot.domains(path_labels(label, requirements.policy.group_levels))
+        if (name := domains.of_most(nodes)) is not None:
+            levels.append((label, domains.nodes[name]))
     placed, count = sum(nodes.values()), len(requirements.policy.group_levels)
     return PodGroupProximity(requirements.group.name, placed, frozenset(nodes), tuple(levels), count)
 
@@ -502,15 +498,9 @@ def left_subgroup(
 
 
 def _domain_of_most(level: str, placed: Mapping[str, int], snapshot: Snapshot, policy: Policy) -> RunningDomain | None:
-    is_node = level == ONE_NODE
-    domains = LabelDomains() if is_node else snapshot.domains(path_labels(level, policy.group_levels))
-    values = Counter[str]()
-    for node, number in placed.items():
-        value = node if is_node else domains.name_of.get(node)
-        if value is not None and node in snapshot.node_infos:
-            values[value] += number
-    name = min(values, key=lambda value: (-values[value], value), default="")
-    return RunningDomain(level, name, frozenset((name,)) if is_node else domains.nodes[name]) if values else None
+    domains = snapshot.domains(path_labels(level, policy.group_levels))
+    name = domains.of_most(placed)
+    return RunningDomain(level, name, domains.nodes[name]) if name is not None else None
 
 
 def outside_domain(

@@ -24,7 +24,7 @@ from functools import cache, partial
 from cachetools import LRUCache
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.api.node_names import has_all
+from extender.api.extender_v1 import has_all
 from extender.api.nodes import NodeSelector
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import GroupKey

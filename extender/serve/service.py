@@ -13,7 +13,7 @@ from functools import partial
 from typing import Self
 
 from extender.allocation import Features
-from extender.api.node_names import estimated_len
+from extender.api.extender_v1 import estimated_len
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import GROUP_OBJECTS, NEEDED_OBJECTS
 from extender.api.pods import Pod
@@ -27,8 +27,7 @@ from extender.serve.bind import Binder, Watches
 from extender.serve.evaluations import Evaluations
 from extender.serve.filter import FilterResult, FilterService, FilterSink
 from extender.serve.gangs.gang_barrier import GangBarrier
-from extender.serve.gangs.gang_hints import GangHints
-from extender.serve.gangs.gang_monitor import GangMonitor
+from extender.serve.gangs.gang_monitor import GangHints, GangMonitor
 from extender.serve.gangs.gang_planning import GangPlanning
 from extender.serve.gangs.gang_scheduler import GangScheduler
 from extender.serve.orphans import OrphanCollector

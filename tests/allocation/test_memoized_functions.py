@@ -50,7 +50,6 @@ REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "_stranded": lambda i: ((i,), DEFAULT_MIX),
     "_headroom_part": lambda i: (((i, 1, 0),), 0, "tight"),
     "_compile_error": lambda i: (f"device.driver == '{i}'",),
-    "_one_object": lambda i: ((i,),),
     "_one_set": lambda i: (frozenset([f"gpu-{i}"]),),
     "_unknown": lambda i: (i,),
     "whole_units": lambda i: (i,),

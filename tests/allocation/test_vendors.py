@@ -16,7 +16,7 @@ import yaml
 from extender.api.gpu_topology import UNKNOWN_DISTANCE, Source
 from extender.api.resource_slices import SliceDecoder
 from extender.base.berth_errors import WireError
-from extender.cli.snapshot_command import dump_of
+from extender.cli.cluster_objects import dump_of
 from extender.explain.fleet_rows import fleet_stats, node_detail, node_row
 from extender.sandbox import Cluster, write_kubeconfig
 from extender.topology.link_knowledge import Links, links_of

@@ -15,8 +15,8 @@ from extender.entry.listening import ServerEnded, serve_all, server
 from extender.policy import Policy
 from extender.sandbox import Cluster, carried_machines
 from extender.serve import Service
-from extender.sockets import listen_on
-from extender.web.http_limits import HttpLimits
+from extender.web.asgi import HttpLimits
+from extender.web.http_server import listen_on
 from tests.worlds.dra_worlds import CONDITIONAL, asks, custom
 from tests.worlds.eventually import HANG_SECONDS, answers, eventually
 from tests.worlds.gang_pods import NODES, two_binds_of_three

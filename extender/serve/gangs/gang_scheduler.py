@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Hashable, Sequence
 from functools import partial
 from math import inf
 
+from extender.api.extender_v1 import has_all
 from extender.api.group_topology import group_topology
-from extender.api.node_names import has_all
 from extender.api.pod_groups import IN_TREE, GroupKey, GroupSource, Membership
 from extender.api.pods import Pod
 from extender.api.reasons import Code, Reason
