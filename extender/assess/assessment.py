@@ -17,10 +17,9 @@ from extender.allocation import Snapshot
 from extender.api.fields import Json, inner
 from extender.api.foreign_gangs import FOREIGN_GANGS
 from extender.api.gpu_topology import Graph
-from extender.assess.cluster_reading import ClusterReading, unread_of
+from extender.assess.cluster_reading import ClusterReading, has_admin_access, unread_of
 from extender.assess.fleet_state import FleetState, NodeFacts, fleet_state, plugin_requests, with_parted_gpus_in_use
 from extender.assess.gang_spread import GangSpread, gang_key, gang_spreads
-from extender.assess.pod_jobs import has_admin_access
 from extender.assess.pod_sets import Bandwidth, PodSet, bandwidth_of, pod_sets, users_by_node
 from extender.assess.replayed_pods import Figures, Replayed, replayed_pods
 from extender.assess.waiting_pods import NOT_LOOKED_AT, WaitingPods, waiting_pods

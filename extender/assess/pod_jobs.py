@@ -22,7 +22,7 @@ from extender.api.pod_annotations import WISHES, PodIntent, intent_of
 from extender.api.pod_groups import GroupKey, GroupSource
 from extender.api.pods import Pod
 from extender.api.resource_claims import Claim, Result
-from extender.assess.cluster_reading import ClusterReading, claims_of, clock_fault, time_of
+from extender.assess.cluster_reading import ClusterReading, claims_of, clock_fault, has_admin_access, time_of
 from extender.assess.fleet_state import plugin_requests
 from extender.assess.gang_spread import gang_key
 from extender.base.berth_errors import WireError
@@ -122,11 +122,6 @@ def _has_shared(pod: Pod, reading: ClusterReading, resource: str) -> bool:
     if pod.node_name:
         return pod.node_name in reading.shared_on
     return bool(reading.shared_on) and not any(resource in one for one in reading.offered.values())
-
-
-def has_admin_access(claim: Claim) -> bool:
-    """Whether a request of the claim has admin access."""
-    return any(option.admin_access for request in claim.spec.requests for option in request.alternatives)
 
 
 def _is_own(claim: Claim, pod: Pod) -> bool:

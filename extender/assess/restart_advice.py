@@ -230,7 +230,7 @@ def _plugin_pods(facts: ClusterFacts, nodes: Collection[str]) -> str:
     """Says which pods on these nodes have GPUs of a device plugin: which ones only the kubelet knows. '' for none."""
     pods = [one.pod for one in facts.pods.values() if one.pod.node_name in nodes and plugin_requests(one.pod)]
     names = sorted(f"{pod.key} on {pod.node_name}" for pod in pods)
-    named = ", ".join(names[:_MAX_NAMED]) + ", …" * (len(names) > _MAX_NAMED)
+    named = first_few(names, _MAX_NAMED)
     return f"; GPUs that seem free may be in use, as a device plugin serves {named}" if names else ""
 
 
@@ -289,7 +289,7 @@ def _if_joined(cluster: Cluster, asked: Asked, policy: Policy) -> list[str]:
 
 
 def _for_a_part(found: RestartAdvice, pods: int) -> str:
-    names = ", ".join(found.still_waits[:_MAX_NAMED]) + ", …" * (len(found.still_waits) > _MAX_NAMED)
+    names = first_few(found.still_waits, _MAX_NAMED)
     return f"that is for {pods - len(found.still_waits)} of {counted(pods, 'pod')}: {names} would wait on"
 
 

@@ -16,7 +16,7 @@ from extender.api.fields import inner
 from extender.api.nodes import resource_units
 from extender.api.pod_amounts import NO_LIMIT, Amounts, requests_of
 from extender.api.pods import Pod
-from extender.assess.cluster_reading import ClusterReading, several, unread_group
+from extender.assess.cluster_reading import ClusterReading, unread_group
 from extender.assess.fleet_state import extended_requests, plugin_requests
 from extender.assess.known_texts import key_of_others, other_reason
 from extender.assess.movable_pods import ClusterFacts, facts_of
@@ -31,6 +31,7 @@ from extender.explain.fleet_rows import takes_no_pods
 from extender.explain.scenario import Scenario
 from extender.gangs.gang import gang_minimum
 from extender.policy import Policy
+from extender.replay import several
 from extender.scheduling import Evaluator, PodRequirements, may_run, requirements_of
 from extender.scheduling.requirements import Skip, class_of_resource, unprovided_resource
 from extender.topology.link_knowledge import NOT_KNOWN

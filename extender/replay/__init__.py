@@ -4,7 +4,7 @@
 own: `published_traces`, `emptied_nodes` (whose GPUs a device plugin offers) and `picture`.
 """
 
-from extender.replay.fleets import Fleet, cel_text, fleet_of, version_problem
+from extender.replay.fleets import Fleet, cel_text, fleet_of, several, version_problem
 from extender.replay.job_files import JobFile, job_problem, read_jobs
 from extender.replay.job_player import JobPlayer
 from extender.replay.jobs import SPEC_FIELDS, Job
@@ -39,5 +39,6 @@ __all__ = [
     "read_jobs",
     "run_replay",
     "run_side_by_side",
+    "several",
     "version_problem",
 ]

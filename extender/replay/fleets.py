@@ -194,13 +194,17 @@ def cel_text(text: str) -> str:
     return json.dumps(text)
 
 
+def several(kind: str) -> str:
+    """The kind in the plural."""
+    return f"{kind}es" if kind.endswith("s") else f"{kind}s"
+
+
 def version_problem(obj: Json) -> str:
     """Why Berth does not read the version of an object of DRA; '' if it does."""
     kind, (group, _, version) = str(obj.get("kind")), str(obj.get("apiVersion") or "").partition("/")
     if group != "resource.k8s.io" or kind not in _KINDS or kind == "DeviceTaintRule" or version == "v1":
         return ""
-    plural = f"{kind.lower()}{'es' if kind.endswith('s') else 's'}"
-    written = f"kubectl get {plural}.v1.{group} -A -o json writes it"
+    written = f"kubectl get {several(kind).lower()}.v1.{group} -A -o json writes it"
     return f"has version {shown(version)}, Berth reads v1: {written}"
 
 
