@@ -494,21 +494,13 @@ async def test_a_cluster_is_read_and_saved(tmp_path: Path) -> None:
     async with berthing({"n1": "dgx1-v100"}) as b:
         await b.settled()
         write_kubeconfig(tmp_path, b.api)
-        words = [
-            "assess",
-            "--kubeconfig",
-            str(tmp_path / "kubeconfig"),
-            "--context",
-            "berth-sandbox",
-            "--save",
-            str(tmp_path / "saved.json"),
-            "--anonymise",
-        ]
-        code, out, err = await berth_beside(words)
+        words = ["assess", "--kubeconfig", str(tmp_path / "kubeconfig")]
+        saves = f"--context berth-sandbox --save {tmp_path / 'saved.json'} --anonymise".split()
+        code, out, err = await berth_beside([*words, *saves])
         assert code == 0, err
         assert "1 node, 8 GPUs: 8 free" in out
         assert "This is the cluster of context berth-sandbox." in out
-        code, _, err = await berth_beside([*words[:3], "--context", "other"])
+        code, _, err = await berth_beside([*words, "--context", "other"])
         assert (code, "other" in err) == (2, True)
     assert assessed(tmp_path / "saved.json")["nodes"] == 1
     assert '"n1"' not in (tmp_path / "saved.json").read_text()
