@@ -391,42 +391,6 @@ def test_a_group_whose_minimum_runs_is_no_question(tmp_path: Path) -> None:
     assert "group default/w: is no gang that lacks pods, each of its pods is placed alone: name one of them" in err
 
 
-def test_pods_of_a_device_plugin_are_no_question(tmp_path: Path) -> None:
-    """They do ask for devices: no DeviceClass has the resource."""
-    path, manifest = snapshot_file(tmp_path, objects_of_case(CASES[0])), tmp_path / "pod.yaml"
-    _, pod = yaml.safe_load_all(MANIFEST)
-    del pod["spec"]["resourceClaims"]
-    pod["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "8", "cpu": "1"}}
-    manifest.write_text(json.dumps(pod))
-    code, out, err = berth(["defrag", "-f", str(manifest), "--snapshot", str(path)])
-    assert (code, out) == (2, "")
-    told = "asks for nvidia.com/gpu, and no DeviceClass of the cluster has such an extended resource"
-    assert err == f"berth: pod default/new: {told}"
-
-
-VOLCANO = """
-apiVersion: batch.volcano.sh/v1alpha1
-kind: Job
-metadata: {name: tf}
-spec:
-  minAvailable: 3
-  tasks:
-  - {replicas: 1, name: ps, template: {spec: {containers: [{name: main}]}}}
-  - {replicas: 2, name: worker, template: {spec: SPEC}}
-"""
-
-
-def test_pods_of_a_file_that_are_not_one_gang_are_no_question(tmp_path: Path) -> None:
-    """Berth knows the minimum of a Volcano Job by berth.dev/group-min alone."""
-    template, pod = yaml.safe_load_all(MANIFEST.replace("CLASS", "gpu.nvidia.com"))
-    job = VOLCANO.replace("SPEC", json.dumps(pod["spec"] | {"schedulerName": "volcano"}))
-    (tmp_path / "job.yaml").write_text(f"{json.dumps(template)}\n---\n{job}")
-    path = str(snapshot_file(tmp_path, objects_of_case(CASES[0])))
-    code, out, err = berth(["defrag", "-f", str(tmp_path / "job.yaml"), "--snapshot", path])
-    assert (code, out) == (2, "")
-    assert err == "berth: the files: make several pods that are not one gang: give those of one pod or one gang"
-
-
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
@@ -497,27 +461,43 @@ def test_a_group_of_volcano_has_two_names(name: str, tmp_path: Path) -> None:
     assert out.startswith("group default/vc: there is room after"), err
 
 
-GANG = """
----
-apiVersion: v1
-kind: Pod
-metadata: {name: new-2}
+VOLCANO = """
+apiVersion: batch.volcano.sh/v1alpha1
+kind: Job
+metadata: {name: tf}
 spec:
-  schedulerName: berth-scheduler
-  resourceClaims: [{name: gpu, resourceClaimTemplateName: eight}]
-  containers: [{name: main, resources: {claims: [{name: gpu}]}}]
+  minAvailable: 3
+  tasks:
+  - {replicas: 1, name: ps, template: {spec: {containers: [{name: main}]}}}
+  - {replicas: 2, name: worker, template: {spec: SPEC}}
 """
+LEVEL = {"berth.dev/group": "g", "berth.dev/group-min": "2", "berth.dev/group-required": "no/level"}
+PLUGIN = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "8", "cpu": "1"}}}
+NO_QUESTIONS: dict[str, tuple[Callable[[Json], str], str]] = {  # what is made of a pod, and the answer
+    "pods that are not one gang: Berth reads the minimum of a Volcano Job from berth.dev/group-min alone": (
+        lambda pod: VOLCANO.replace("SPEC", json.dumps(pod["spec"])),
+        "the files: make several pods that are not one gang: give those of one pod or one gang",
+    ),
+    "a device plugin: no DeviceClass has the resource": (
+        lambda pod: json.dumps({**pod, "spec": {"containers": [PLUGIN]}}),
+        "pod default/new: asks for nvidia.com/gpu, and no DeviceClass of the cluster has such an extended resource",
+    ),
+    "a wrong level: no node has its label, so no restart can help": (
+        lambda pod: yaml.safe_dump_all([{**pod, "metadata": {"name": name, "annotations": LEVEL}} for name in "ab"]),
+        "group default/g: pod annotation berth.dev/group-required: 'no/level' is no level: write node or ",
+    ),
+}
 
 
-def test_a_gang_with_a_wrong_level_is_no_question(tmp_path: Path) -> None:
-    """No node has the label of this level, so no restart can help: the command reports the wrong level."""
-    notes = 'annotations: {berth.dev/group: g, berth.dev/group-min: "2", berth.dev/group-required: no/level}'
-    text = (MANIFEST.replace("CLASS", "gpu.nvidia.com") + GANG).replace("{name: new", f"{{{notes}, name: new")
-    path, manifest = snapshot_file(tmp_path, objects_of_case(CASES[0])), tmp_path / "gang.yaml"
-    manifest.write_text(text)
-    code, out, err = berth(["defrag", "-f", str(manifest), "--snapshot", str(path)])
+@pytest.mark.parametrize("name", NO_QUESTIONS)
+def test_a_file_that_is_no_question(name: str, tmp_path: Path) -> None:
+    made, told = NO_QUESTIONS[name]
+    template, pod = yaml.safe_load_all(MANIFEST.replace("CLASS", "gpu.nvidia.com"))
+    (tmp_path / "file.yaml").write_text(f"{json.dumps(template)}\n---\n{made(pod)}")
+    path = str(snapshot_file(tmp_path, objects_of_case(CASES[0])))
+    code, out, err = berth(["defrag", "-f", str(tmp_path / "file.yaml"), "--snapshot", path])
     assert (code, out) == (2, "")
-    assert "group default/g: pod annotation berth.dev/group-required: 'no/level' is no level: write node or" in err
+    assert f"berth: {told}" in err
 
 
 @pytest.mark.parametrize(
