@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from unittest.mock import patch
 
 import pytest
 
-from extender.base.berth_errors import WireError
-from extender.replay import Job, fleet_of, large_shape, placer_of, run_replay
+from extender.base.berth_errors import BerthError, WireError
+from extender.replay import Job, Task, fleet_of, large_shape, placer_of, run_replay, run_side_by_side
 from extender.replay.jobs import MAX_SECONDS
 from extender.replay.placers import BerthPlacing, Rule
 from extender.sandbox import DEVICE_CLASSES, MachineNode, carried_machines, machine_objects, parse_nodes
@@ -529,3 +530,37 @@ def test_a_job_waits_for_the_nodes_that_could_serve_it_not_for_those_that_never_
     jobs = [Job("runs", 0, gpus=2, product="H100"), Job("waits", 1, gpus=8, product="H100")]
     found = replayed(jobs, "3xt4-4,1xhgx-h100-8")
     assert found.never == {"waits": "matching devices are in use for request gpu"}
+
+
+# -- several replays side by side -------------------------------------------------------------------------------------
+
+
+TASK_JOBS = [Job(f"job-{number}", number, 10, gpus=1) for number in range(9)]
+TASK_FLEET = fleet_of(parse_nodes("1xt4-4"))
+
+
+def test_outcomes_come_in_the_order_of_the_tasks_and_all_jobs_are_told() -> None:
+    told = list[int]()
+    tasks = [Task(TASK_FLEET, TASK_JOBS, placer_of(rule), 1) for rule in ("emptiest node", "berth", "first fit")]
+    found = run_side_by_side(tasks, told.append)
+    assert [one.placement for one in found] == ["emptiest node", "Berth", "first fit"]
+    assert sum(told) == 3 * len(TASK_JOBS)
+
+
+def test_a_process_that_is_killed_is_one_sentence() -> None:
+    def killed(*_: object) -> NoReturn:
+        os._exit(9)
+
+    with (
+        patch("extender.replay.replay.run_replay", killed),
+        pytest.raises(BerthError, match="the process of the replay of Berth ended: was the memory enough"),
+    ):
+        run_side_by_side([Task(TASK_FLEET, TASK_JOBS, placer_of("berth"), 1)])
+
+
+def test_a_fault_keeps_its_name() -> None:
+    def faulty(*_: object) -> NoReturn:
+        raise KeyError("x")
+
+    with patch("extender.replay.replay.run_replay", faulty), pytest.raises(RuntimeError, match="KeyError: 'x'"):
+        run_side_by_side([Task(TASK_FLEET, TASK_JOBS, placer_of("berth"), 1)])
