@@ -82,7 +82,7 @@ def test_a_manifest_for_another_scheduler_may_get_another_node(output: str, tmp_
     text = MANIFEST.replace("CLASS", "gpu.nvidia.com").replace("schedulerName: berth-scheduler", "priority: 0")
     manifest.write_text(text)
     _, out, _ = berth(["defrag", "-f", str(manifest), "--snapshot", str(path), "-o", output])
-    told = "default-scheduler places pod default/new: it may choose other nodes than Berth, whose choice is named here"
+    told = "for pod default/new default-scheduler may choose other nodes than Berth, whose choice is named here"
     assert told in out
 
 
