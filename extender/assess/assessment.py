@@ -218,11 +218,12 @@ def _unknown(found: Assessment, reading: ClusterReading, snapshot: Snapshot) -> 
         )
     if not any(fact.links is Links.AGENT for fact in found.fleet.facts):
         yield "Without the agent: unhealthy GPUs, memory in use without a claim, and broken links are not known."
-    shared = sum(len(claim.reserved_for) > 1 for claim in reading.cache.store.claims.values())
-    if shared:
-        yield f"{counted(shared, 'claim is', 'claims are')} shared by several pods, which are not replayed."
-    if admin := sum(map(has_admin_access, reading.cache.store.claims.values())):
-        yield f"{counted(admin, 'claim has', 'claims have')} admin access: pods that watch devices are not replayed."
+    claims = reading.cache.store.claims.values()
+    if left_out := sum(len(claim.reserved_for) > 1 or has_admin_access(claim) for claim in claims):
+        which = counted(
+            left_out, "claim is shared by several pods, or has", "claims are shared by several pods, or have"
+        )
+        yield f"{which} admin access: such pods are not replayed."
     as_groups = "here, in the replay and in --jobs their running pods are a gang, as if they had berth.dev/group"
     if others := [one.source for one in found.gangs if one.source in FOREIGN_GANGS]:
         named = counted(len(others), "gang is named by", "gangs are named by")
