@@ -25,7 +25,7 @@ from extender.api.pods import SCHEDULER, Pod
 from extender.api.resource_slices import PoolKey
 from extender.assess.fleet_state import plugin_requests
 from extender.assess.movable_pods import CLAIM, ClusterFacts, Movable, Terms, job_failures, movable_pods
-from extender.assess.restart_options import HelpfulOptions, is_kept, rollout, tolerates_taint, without_kept
+from extender.assess.restart_options import HelpfulOptions, is_kept, tolerates_taint, without_kept
 from extender.assess.wanted_pods import DEFAULT, Wanted, check_wanted, wanted_group, wanted_pod
 from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.base.text_limits import counted, first_few
@@ -136,12 +136,12 @@ def advice_for(
             known[own] = movable_pods(facts, snapshot, own)
         deadline = Deadline(seconds, time.monotonic)
         found = advise_restarts(facts, one, known[own], policy, deadline)
+        options = HelpfulOptions(facts, one, own, known[own], policy, deadline, bool(found.over_budget))
         with suppress(DeadlineExceeded):
             if found.verdict in (AdviceKind.IMPOSSIBLE, NOT_KNOWN) or found.over_budget:
-                forbidden = bool(found.over_budget)
-                found.sentence += HelpfulOptions(facts, one, own, known[own], policy, deadline, forbidden).in_words()
+                found.sentence += options.in_words()
             if found.verdict != AdviceKind.FITS:
-                found.sentence += rollout(facts, one, own, policy, deadline)
+                found.sentence += options.rollout()
         yield found
 
 
