@@ -41,6 +41,11 @@ CASES: list[Json] = yaml.safe_load((Path(__file__).parents[1] / "cases" / "defra
 WITH_FOREIGN_GANGS = [case for case in CASES if any("scheduler" in pod and "notes" in pod for pod in case["pods"])]
 
 
+def asked(folder: Path, objects: list[Json], *words: str) -> tuple[int, str, str]:
+    """The exit code of berth defrag about these objects, and what it prints."""
+    return berth(["defrag", *words, "--snapshot", str(snapshot_file(folder, objects))])
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_case(case: Json, tmp_path: Path) -> None:
     path = str(snapshot_file(tmp_path, objects_of_case(case)))
@@ -70,7 +75,7 @@ def test_case(case: Json, tmp_path: Path) -> None:
 def test_the_commands_hide_nothing_that_matters(tmp_path: Path) -> None:
     """A user who pipes the commands into a shell does not see the table."""
     case = next(one for one in CASES if one["name"] == "without a question, for the largest joined set of each product")
-    _, out, _ = berth(["defrag", "-o", "commands", "--snapshot", str(snapshot_file(tmp_path, objects_of_case(case)))])
+    _, out, _ = asked(tmp_path, objects_of_case(case), "-o", "commands")
     told = out.splitlines()[:2]
     assert told[0].startswith("# not known: the files have no PodDisruptionBudget: ")
     assert told[1] == "# each of these answers is proved alone: carry out one, then ask again"
@@ -105,15 +110,15 @@ def test_no_way_is_cheaper_in_the_proof(world_for: Callable[[int], tuple[list[Js
 
 @pytest.mark.parametrize("case", [*CASES[:6], *WITH_FOREIGN_GANGS], ids=lambda case: case["name"])
 def test_a_snapshot_without_names_has_the_same_advice(case: Json, tmp_path: Path) -> None:
-    named = str(snapshot_file(tmp_path, objects_of_case(case), "named.json"))
-    path = str(snapshot_file(tmp_path, list(anonymised(objects_of_case(case)))))
-    _, out, err = berth(["defrag", *case["ask"], "--snapshot", path, "--output", "json"])
-    (found,) = json.loads(out)["advice"]
-    _, out, _ = berth(["defrag", *case["ask"], "--snapshot", named, "--output", "json"])
-    (as_named,) = json.loads(out)["advice"]
-    assert [found["verdict"], found["is_proved"]] == [as_named["verdict"], as_named["is_proved"]], err
-    assert [len(move["pods"]) for move in found["moves"]] == [len(move["pods"]) for move in as_named["moves"]]
-    assert found["cost"] == as_named["cost"]
+    objects, found = objects_of_case(case), list[Json]()
+    for given in (objects, list(anonymised(objects))):
+        found += json.loads(asked(tmp_path, given, *case["ask"], "--output", "json")[1])["advice"]
+    first, second = ((one["verdict"], one["is_proved"], one["cost"], _pods(one)) for one in found)
+    assert first == second
+
+
+def _pods(advice: Json) -> list[int]:
+    return [len(move["pods"]) for move in advice["moves"]]
 
 
 @pytest.mark.parametrize("spec", [{"unschedulable": True}, {"taints": [{"key": "team", "effect": "NoSchedule"}]}])
@@ -189,8 +194,7 @@ def test_pods_of_several_namespaces_end_together(tmp_path: Path) -> None:
     for obj in objects:
         if obj["metadata"]["name"] == "r":
             obj["metadata"]["namespace"] = "other"
-    path = str(snapshot_file(tmp_path, objects))
-    _, out, _ = berth(["defrag", *case["ask"], "--snapshot", path, "--output", "commands"])
+    _, out, _ = asked(tmp_path, objects, *case["ask"], "--output", "commands")
     deletes = [line for line in out.splitlines() if " delete pod " in line]
     assert deletes == ["kubectl -n default delete pod p q --wait=false", "kubectl -n other delete pod r"]
     assert out.index(" delete pod r") < out.index(" patch pod w") < out.index("--for=condition=PodScheduled")
@@ -199,7 +203,7 @@ def test_pods_of_several_namespaces_end_together(tmp_path: Path) -> None:
 def test_pods_that_share_a_claim_go_together(tmp_path: Path) -> None:
     objects = objects_of_case({"nodes": {"a": "hgx-h100-8"}, "pods": [{"name": "p", "node": "a", "gpus": [0]}]})
     second = sharing(objects[-2], objects[-1], "q")
-    code, out, _ = berth(["defrag", "--gpus", "8", "--snapshot", str(snapshot_file(tmp_path, [*objects, second]))])
+    code, out, _ = asked(tmp_path, [*objects, second], "--gpus", "8")
     assert code == 0
     assert "pod default/p and 1 that share its claim" in out
     assert "kubectl -n default delete pod p q" in out
@@ -251,8 +255,7 @@ def test_a_pod_with_extended_resources_is_restarted(tmp_path: Path) -> None:
     wanted["metadata"] |= {"name": "w", "uid": "uid-w"}
     wanted["spec"]["containers"][0]["resources"]["requests"]["example.com/gpu"] = "8"
     del wanted["spec"]["nodeName"], wanted["status"], wanted["metadata"]["ownerReferences"]
-    path = str(snapshot_file(tmp_path, [*objects, wanted]))
-    code, out, err = berth(["defrag", "pod", "w", "--snapshot", path, "--output", "json"])
+    code, out, err = asked(tmp_path, [*objects, wanted], "pod", "w", "--output", "json")
     assert code == 0, err
     (found,) = json.loads(out)["advice"]
     assert [(move["restart"], move["goes_to"]) for move in found["moves"]] == [("pod default/p", ["b"])]
@@ -291,7 +294,7 @@ def test_claims_of_ended_pods_are_no_restarts(tmp_path: Path) -> None:
     objects = [*objects_of({"nodes": {"a": "hgx-h100-8"}}), *running("done", "a", [0]), *running("p", "a", [1])]
     objects[-4]["status"]["phase"] = "Succeeded"
     objects[-1]["status"]["reservedFor"][0]["uid"] = "another"
-    _, out, _ = berth(["defrag", "--gpus", "8", "--snapshot", str(snapshot_file(tmp_path, objects))])
+    _, out, _ = asked(tmp_path, objects, "--gpus", "8")
     assert (
         "claims that no restart frees, because their pods have ended: Kubernetes frees the devices without a restart"
         in out
@@ -305,7 +308,7 @@ def test_pods_of_a_device_plugin_may_use_gpus_that_seem_free(tmp_path: Path) -> 
     del pod["spec"]["resourceClaims"]
     pod["spec"]["containers"][0]["resources"] = {"requests": {"nvidia.com/gpu": "8"}}
     objects = [*objects_of({"nodes": {"a": "hgx-h100-8"}}), pod]
-    _, out, _ = berth(["defrag", "--gpus", "8", "--snapshot", str(snapshot_file(tmp_path, objects))])
+    _, out, _ = asked(tmp_path, objects, "--gpus", "8")
     assert "GPUs that seem free may be in use, as a device plugin serves default/plug on a" in out.splitlines()[0]
 
 
@@ -315,7 +318,7 @@ def test_the_claim_of_the_wanted_pod_is_nothing_that_stays(tmp_path: Path) -> No
     del pod["spec"]["nodeName"], pod["status"]
     claim["status"]["reservedFor"] = []
     objects = [*objects_of({"nodes": {"a": "hgx-h100-8"}}), pod, claim]
-    _, out, _ = berth(["defrag", "pod", "w", "--snapshot", str(snapshot_file(tmp_path, objects))])
+    _, out, _ = asked(tmp_path, objects, "pod", "w")
     assert "pod default/w: there is room now on a" in out
     assert "reserved for no pod" not in out
 
@@ -377,16 +380,14 @@ def test_of_pods_that_are_placed_apart_one_has_the_answer(kind: str, tmp_path: P
     api = "leaderworkerset.x-k8s.io/v1" if kind == "LeaderWorkerSet" else "apps/v1"
     workload = {"apiVersion": api, "kind": kind, "metadata": {"name": "new"}, "spec": made}
     snapshot_file(tmp_path, [template, workload], "workload.json")
-    path = str(snapshot_file(tmp_path, objects_of_case(CASES[0])))
-    code, out, err = berth(["defrag", "-f", str(tmp_path / "workload.json"), "--snapshot", path])
+    code, out, err = asked(tmp_path, objects_of_case(CASES[0]), "-f", str(tmp_path / "workload.json"))
     assert code == 0, err
     assert out.startswith(f"{text}: there is room now on ")
 
 
 def test_a_group_whose_minimum_runs_is_no_question(tmp_path: Path) -> None:
     case = next(one for one in CASES if one["name"].startswith("of a group whose minimum runs"))
-    path = str(snapshot_file(tmp_path, objects_of_case(case)))
-    code, out, err = berth(["defrag", "group", "w", "--snapshot", path])
+    code, out, err = asked(tmp_path, objects_of_case(case), "group", "w")
     assert (code, out) == (2, "")
     assert "group default/w: is no gang that lacks pods, each of its pods is placed alone: name one of them" in err
 
@@ -405,8 +406,7 @@ def test_what_a_restart_does_to_a_job_is_told(output: str, fields: Json | None, 
     """Its controller gives up after so many failed pods. Files may have the Jobs; no command lists them."""
     job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"namespace": "default", "name": "young-owner"}}
     objects = objects_of_case(CASES[0]) + ([{**job, "spec": fields, "status": {}}] if fields is not None else [])
-    path = str(snapshot_file(tmp_path, objects))
-    code, out, err = berth(["defrag", "--gpus", "8", "--snapshot", path, "--output", output])
+    code, out, err = asked(tmp_path, objects, "--gpus", "8", "--output", output)
     assert (code, err) == (0, "")
     assert "a Job creates deleted pods again some seconds later, when others may have their places" in out
     assert told in out
@@ -445,8 +445,8 @@ def test_a_name_that_is_no_group_is_answered_with_what_to_name(name: str, told: 
     groups = [running(f"of-{group}", "", [], count=8, group=group)[0] for group in ("g", "gated", "away")]
     groups[1]["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
     groups[2]["metadata"]["namespace"] = "other"
-    path = str(snapshot_file(tmp_path, [*objects_of_case(CASES[0]), *pods, *groups]))
-    assert berth(["defrag", "group", name, "--snapshot", path]) == (2, "", f"berth: group {told}")
+    objects = [*objects_of_case(CASES[0]), *pods, *groups]
+    assert asked(tmp_path, objects, "group", name) == (2, "", f"berth: group {told}")
 
 
 @pytest.mark.parametrize("name", ["vc", "pg-vc"])
@@ -456,8 +456,7 @@ def test_a_group_of_volcano_has_two_names(name: str, tmp_path: Path) -> None:
     pods = [running(f"w-{number}", "", [], count=8, labels={"volcano.sh/job-name": "vc"}) for number in range(2)]
     for pod, _ in pods:
         pod["metadata"]["annotations"] = notes
-    path = str(snapshot_file(tmp_path, [*objects_of_case(CASES[0]), *pods[0], *pods[1]]))
-    _, out, err = berth(["defrag", "group", name, "--snapshot", path])
+    _, out, err = asked(tmp_path, [*objects_of_case(CASES[0]), *pods[0], *pods[1]], "group", name)
     assert out.startswith("group default/vc: there is room after"), err
 
 
@@ -494,8 +493,7 @@ def test_a_file_that_is_no_question(name: str, tmp_path: Path) -> None:
     made, told = NO_QUESTIONS[name]
     template, pod = yaml.safe_load_all(MANIFEST.replace("CLASS", "gpu.nvidia.com"))
     (tmp_path / "file.yaml").write_text(f"{json.dumps(template)}\n---\n{made(pod)}")
-    path = str(snapshot_file(tmp_path, objects_of_case(CASES[0])))
-    code, out, err = berth(["defrag", "-f", str(tmp_path / "file.yaml"), "--snapshot", path])
+    code, out, err = asked(tmp_path, objects_of_case(CASES[0]), "-f", str(tmp_path / "file.yaml"))
     assert (code, out) == (2, "")
     assert f"berth: {told}" in err
 
@@ -545,7 +543,7 @@ def test_an_object_that_cannot_be_read_is_named(
 ) -> None:
     objects = objects_of_case(next(case for case in CASES if "budgets" in case))
     next(one for one in objects if one["metadata"]["name"] == name)[path[0]][path[1]] = value
-    code, out, err = berth(["defrag", "--gpus", "8", "--snapshot", str(snapshot_file(tmp_path, objects))])
+    code, out, err = asked(tmp_path, objects, "--gpus", "8")
     assert (code, out) == (2, "")
     assert message in err
 
@@ -561,7 +559,7 @@ def test_an_object_that_cannot_be_read_is_named(
 )
 def test_what_was_not_read_is_not_taken_for_absent(lacking: tuple[str, ...], what: str, tmp_path: Path) -> None:
     objects = [one for one in objects_of_case(CASES[0]) if one["kind"] not in lacking]
-    code, out, err = berth(["defrag", "--gpus", "8", "--snapshot", str(snapshot_file(tmp_path, objects))])
+    code, out, err = asked(tmp_path, objects, "--gpus", "8")
     assert (code, out) == (2, "")
     assert f"no readable {lacking[0]} (there is none), so it is not known {what}" in err
 
