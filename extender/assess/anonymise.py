@@ -57,8 +57,7 @@ from extender.assess.known_texts import (
 )
 from extender.policy import Policy
 from extender.vendors import CLIQUE_LABEL, CLIQUE_LABELS
-from extender.vendors.level_labels import FAMILY_LABELS
-from extender.vendors.plugin_labels import PARTITION_SUFFIX, PLUGIN_RESOURCES, SHARING_LABELS
+from extender.vendors.node_labels import FAMILY_LABELS, PARTITION_SUFFIX, PLUGIN_RESOURCES, SHARING_LABELS
 
 _DEFAULT_LEVELS = Policy().group_levels
 _TOPOLOGY = {

@@ -28,7 +28,7 @@ from extender.base.text_limits import counted
 from extender.console import to_json
 from extender.policy import Policy
 from extender.topology.link_knowledge import Links
-from extender.vendors.level_labels import FoundLevels, found_levels
+from extender.vendors.node_labels import FoundLevels, found_levels
 
 _OF_NODES = ("free", "closed", "stranded", "largest_set")
 _OF_CLAIMS = (*_OF_NODES, "allocated", "shared")

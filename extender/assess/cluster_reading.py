@@ -25,9 +25,9 @@ from extender.base.text_limits import counted, one_line, shown
 from extender.cache import ClusterCache
 from extender.console import NO_BUDGETS
 from extender.replay import several, version_problem
-from extender.runtime.watched_kinds import object_appliers
+from extender.runtime.informers import object_appliers
 from extender.vendors import GPU, driver_of
-from extender.vendors.plugin_labels import PLUGIN_RESOURCES, has_whole_gpus
+from extender.vendors.node_labels import PLUGIN_RESOURCES, has_whole_gpus
 
 NEEDED = {
     "Node": "their labels, such as racks, and the GPUs of device plugins are not known",

@@ -24,9 +24,9 @@ from extender.explain.fleet_rows import (
 )
 from extender.scheduling import path_labels
 from extender.topology.link_knowledge import Links, is_equal_for_all, links_of
-from extender.topology.ring import joined_sets
+from extender.topology.sets import joined_sets
 from extender.vendors import driver_of, is_partition, parent_of
-from extender.vendors.plugin_labels import PLUGIN_RESOURCES, plugin_product
+from extender.vendors.node_labels import PLUGIN_RESOURCES, plugin_product
 
 _MAX_BREAKERS = 20  # pods that are named
 _MAX_MOVED = 2  # more pods break a set together: to move them costs too much

@@ -15,7 +15,7 @@ from extender.api.reasons import Code
 from extender.topology.agent_slices import BOUNDS
 from extender.topology.agent_slices import DRIVER as AGENT
 from extender.vendors import DRIVERS, VENDORS
-from extender.vendors.plugin_labels import PLUGIN_RESOURCES
+from extender.vendors.node_labels import PLUGIN_RESOURCES
 
 _CLOUDS = ("gce.dra.net", "azure.dra.net", "aws.dra.net", "oke.dra.net", "alibaba.dra.net")
 DOMAINS = frozenset({*DRIVERS, *_CLOUDS, AGENT, "resource.kubernetes.io", "k8s.cni.cncf.io"})

@@ -30,7 +30,7 @@ from extender.replay import SPEC_FIELDS, Job, cel_text, job_problem
 from extender.replay.emptied_nodes import DRIVER_OF_PLUGIN, may_ask_for
 from extender.replay.published_traces import plain_name
 from extender.vendors import GPU, driver_of
-from extender.vendors.plugin_labels import WHOLE_PLUGIN, driver_product
+from extender.vendors.node_labels import WHOLE_PLUGIN, driver_product
 
 _NOT_VALID = "an annotation that is not valid, which is left out"
 _OTHER_LEVEL = "a level besides that of their PodGroup, or another scheduler's level without '/': it is left out"

@@ -35,7 +35,7 @@ from extender.replay import several
 from extender.scheduling import Evaluator, PodRequirements, may_run, requirements_of
 from extender.scheduling.requirements import Skip, class_of_resource, unprovided_resource
 from extender.topology.link_knowledge import NOT_KNOWN
-from extender.vendors.plugin_labels import PLUGIN_RESOURCES, WHOLE_PLUGIN
+from extender.vendors.node_labels import PLUGIN_RESOURCES, WHOLE_PLUGIN
 
 NOT_LOOKED_AT = "pod affinity, spread constraints, host ports, volumes and quotas"
 _MAX_EXPLAINED = 32  # kinds of waiting pods

@@ -29,6 +29,7 @@ from itertools import combinations, islice, takewhile
 from math import inf
 from typing import NamedTuple
 
+from extender.api.label_domains import natural
 from extender.base.deadline import DeadlineExceeded
 from extender.defrag.clusters import NO_NODES, Cluster, Domain, Nodes, Placed
 from extender.defrag.fits import Fit, fit_of
@@ -45,7 +46,6 @@ from extender.defrag.restarts import (
     within,
 )
 from extender.explain import free_devices
-from extender.gangs.domains import natural
 
 _MAX_EXHAUSTIVE = 12  # restarts of a domain of which all sets are tried
 _MAX_SETS = 1 << _MAX_EXHAUSTIVE  # of a domain with more restarts; the cheapest

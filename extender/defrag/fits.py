@@ -19,11 +19,11 @@ from math import inf
 from extender.allocation import NodeInfo, Snapshot
 from extender.allocation.nodes import Interned
 from extender.api.claim_specs import DeviceRequest
+from extender.api.label_domains import natural
 from extender.api.reasons import Code
 from extender.defrag.clusters import Cluster, Domain
 from extender.defrag.restarts import Asked, Restart, cost_of
 from extender.explain import GangQuestion, PlannerCaches, devices_for, free_devices, widest_domains
-from extender.gangs.domains import natural
 from extender.gangs.gang import Gang
 from extender.gangs.gang_problem import GangMembers, GangShortage, gang_members
 from extender.scheduling import (

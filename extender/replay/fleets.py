@@ -39,7 +39,7 @@ from extender.replay.jobs import (
     shared_classes,
 )
 from extender.replay.virtual_scheduler import NodeRoom
-from extender.runtime.watched_kinds import object_appliers
+from extender.runtime.informers import object_appliers
 from extender.sandbox import DEVICE_CLASSES, MachineNode, machine_objects
 from extender.vendors import DRIVERS, GPU, NIC, amount_of_memory, driver_of
 

@@ -6,7 +6,6 @@ Every fault is one sentence that names the line.
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,12 +17,12 @@ import orjson
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError
 
 from extender.api.claim_specs import DeviceRequest
-from extender.api.fields import Json, get
+from extender.api.fields import Json
 from extender.api.group_topology import NEARNESS, asked_topology, group_topology
 from extender.api.pods import decode_pod
 from extender.api.quantity import NANO, parse_quantity
 from extender.api.resource_claims import Claim, decode_claim
-from extender.api_schema import claim_faults, faults_of_value, node_term_faults
+from extender.api_schema import faults_of_value, refused_values
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import one_line, shown
 from extender.cel import CompileError
@@ -312,17 +311,12 @@ def _problem(job: Job) -> str:
 def _refused(kind: str, text: bytes) -> str:
     """Why the API server refuses the claim or the spec of a job, as JSON; '' if it takes it. See _compile_error."""
     spec, field = orjson.loads(text), "spec" if kind == "V1PodSpec" else "claim"
-    found = list(faults_of_value(spec, kind, field))
     try:
-        if not found and field == "spec":
-            found = list(node_term_faults(get(spec, "affinity", dict, field, {}), f"{field}.affinity"))
-        elif not found:
-            found = list(claim_faults({"spec": spec}))
+        found = list(faults_of_value(spec, kind, field)) or list(refused_values(spec, kind, field))
     except WireError as error:
         return str(error)
     for path, problem, correction, *_ in found:
-        where = re.sub("^spec", field, path)
-        return f"{where}: {problem}{f' ({correction})' if correction else ''}"
+        return f"{path}: {problem}{f' ({correction})' if correction else ''}"
     return ""
 
 

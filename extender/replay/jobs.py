@@ -19,7 +19,7 @@ from extender.api.pod_annotations import WISHES
 from extender.api.pod_groups import MINIMUM, GroupSource
 from extender.api.pods import SCHEDULER
 from extender.base.berth_errors import WireError
-from extender.vendors.plugin_labels import PLUGIN_RESOURCES
+from extender.vendors.node_labels import PLUGIN_RESOURCES
 
 NAMESPACE = "default"
 SPEC_FIELDS = ("nodeSelector", "affinity", "tolerations", "priority")

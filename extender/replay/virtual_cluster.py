@@ -11,13 +11,14 @@ import datetime
 import math
 import selectors
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 from extender.cache import ClusterCache
 from extender.policy import Policy
 from extender.replay.virtual_api import VirtualApi, VirtualWatches
 from extender.replay.virtual_scheduler import NodeRoom, Placing, VirtualScheduler
-from extender.runtime.informers import HoldExpirer
+from extender.runtime.informers import expire_holds
 from extender.runtime.supervisor import Supervisor
 from extender.serve import Decisions
 
@@ -75,8 +76,8 @@ class VirtualCluster:
         self.decisions = Decisions(self.api, self._watches, policy, clock, self.supervisor, wall_clock)
 
     def _watches(self, cache: ClusterCache, applied: Callable[[str], None]) -> VirtualWatches:
-        expirer = HoldExpirer(cache, asyncio.get_running_loop().time)
-        found = VirtualWatches(self.api, expirer, self.supervisor)
+        expire = partial(expire_holds, cache, asyncio.get_running_loop().time)
+        found = VirtualWatches(self.api, expire, self.supervisor)
         self.api.connect(cache, applied, found.progress)
         return found
 

@@ -21,7 +21,7 @@ from extender.sandbox.controllers import ClaimController
 from extender.sandbox.job_controller import JobController
 from extender.sandbox.machine_fleets import MachineNode, machine_objects
 from extender.sandbox.machines import GPU_DRIVER, NIC_DRIVER, Machine
-from extender.sockets import listen_on
+from extender.web.http_server import listen_on
 
 _KINDS = {resource.kind: resource for resource in reversed(RESOURCES.values())}  # the first of a kind
 _KINDS_OF_GROUPS = {(resource.group, resource.kind): resource for resource in RESOURCES.values()}

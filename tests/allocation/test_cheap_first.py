@@ -13,8 +13,7 @@ from benchmarks import quality
 from extender.policy import PolicyError, load_policy
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import Machine
-from extender.topology.product_values import thrift
-from extender.topology.score_parts import product_gbps
+from extender.topology.score_parts import product_gbps, thrift
 from tests.worlds.one_by_one import Fleet
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
 from tests.worlds.vendor_worlds import node_info, nvidia

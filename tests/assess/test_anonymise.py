@@ -15,7 +15,7 @@ from extender.api.pod_groups import leader_worker_set_marks
 from extender.api.pods import decode_pod
 from extender.api.resource_claims import decode_claim
 from extender.assess import anonymised
-from extender.cli.snapshot_command import dump_of
+from extender.cli.cluster_objects import dump_of
 from extender.gangs.gang import gang_minimum
 from extender.scheduling import may_run
 from tests.worlds.assessed_clusters import CASES, GPU_CLASS, assessed, changed, objects_of, snapshot_file

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.assess import pod as pod_objects
 from extender.cli import assess_command
-from extender.cli.assess_screen import told_apart
+from extender.cli.assess_command import told_apart
 from extender.cli.output import Screen
 from extender.sandbox import Cluster, write_kubeconfig
 from tests.worlds.assessed_clusters import CASES, GPU_CLASS, RESULT, assessed, changed, objects_of, snapshot_file

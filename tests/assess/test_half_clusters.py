@@ -14,7 +14,7 @@ from benchmarks.assess import pod as pod_objects
 from extender.api.pod_groups import LWS_NAME, GroupSource
 from extender.assess import assess, reading_of, unread_of
 from extender.cli import cluster_objects
-from extender.cli.snapshot_command import list_kind
+from extender.cli.cluster_objects import list_kind
 from extender.cluster import ApiClient, Forbidden, WatchedResource
 from extender.policy import Policy
 from extender.sandbox import write_kubeconfig

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from extender.web.http_limits import HttpLimits
+from extender.web.asgi import HttpLimits
 from tests.worlds.eventually import HANG_SECONDS, eventually
 from tests.worlds.fuzzing import BODIES, mutated, profile
 from tests.worlds.http_worlds import LIMITS, berth, connected, hang_up

@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import yaml
 
-from extender.sandbox import Cluster, Scheduler, carried_machines, listening
+from extender.sandbox import Cluster, Scheduler, carried_machines, listening, write_kubeconfig
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.worlds.eventually import HANG_SECONDS, eventually
 from tests.worlds.process_starter import Started, start
@@ -114,14 +113,7 @@ class Berths:
     """Berth processes of one cluster, each on a port of its own that stays the same over its lives."""
 
     def __init__(self, api_url: str, folder: Path) -> None:
-        self._kubeconfig = folder / "kubeconfig"
-        config = {
-            "clusters": [{"name": "c", "cluster": {"server": api_url}}],
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-            "current-context": "c",
-            "users": [{"name": "u", "user": {}}],
-        }
-        self._kubeconfig.write_text(yaml.safe_dump(config))
+        self._kubeconfig = write_kubeconfig(folder, api_url)
         self._processes: dict[int, subprocess.Popen[bytes] | Started] = {}
         self.kills = 0
         self.pauses = 0

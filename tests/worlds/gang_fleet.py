@@ -14,8 +14,7 @@ from extender.base.deadline import Deadline
 from extender.cache import ClusterCache
 from extender.gangs.gang import Gang
 from extender.serve.gangs.bound_members import BoundMembers, Members, Read
-from extender.serve.gangs.gang_hints import GangHints
-from extender.serve.gangs.gang_monitor import GangMonitor
+from extender.serve.gangs.gang_monitor import GangHints, GangMonitor
 from extender.serve.gangs.gang_planning import GangPlanning
 from extender.serve.gangs.gang_scheduler import GangScheduler
 from extender.serve.gangs.gang_state import GangNeeds, GangTimer, GangTimers, PlannedGang, WaitsForGang

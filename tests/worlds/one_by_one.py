@@ -12,7 +12,7 @@ from extender.api.resource_slices import DeviceId
 from extender.base.deadline import NO_DEADLINE
 from extender.cache import ClusterCache
 from extender.policy import Policy
-from extender.runtime.watched_kinds import watched_resources
+from extender.runtime.informers import watched_resources
 from extender.sandbox import fabric_slice
 from extender.sandbox.machines import Machine, gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS

@@ -16,7 +16,7 @@ from extender.api.nodes import decode_node
 from extender.api.object_meta import is_label, is_subdomain
 from extender.api.pods import decode_pod
 from extender.api.resource_slices import SliceDecoder
-from extender.api_schema import claim_faults, request_names
+from extender.api_schema import refused_in, request_names
 from extender.base.berth_errors import WireError
 from extender.sandbox.apiserver.status_errors import ApiError, invalid
 from extender.scheduling.requirements import ADMIN_LABEL
@@ -31,7 +31,7 @@ def check_spec(resource: str, obj: Json) -> None:
     if resource not in ("resourceclaims", "resourceclaimtemplates"):
         return
     try:
-        fault = next(claim_faults(obj), None)
+        fault = next(refused_in(obj), None)
     except WireError as error:
         raise ApiError(400, "BadRequest", str(error)) from error
     if fault is not None:
