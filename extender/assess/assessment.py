@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, groupby
 from typing import NamedTuple
 
 from extender.allocation import Snapshot
@@ -20,7 +20,7 @@ from extender.api.gpu_topology import Graph
 from extender.assess.cluster_reading import ClusterReading, has_admin_access, unread_of
 from extender.assess.fleet_state import FleetState, NodeFacts, fleet_state, plugin_requests, with_parted_gpus_in_use
 from extender.assess.gang_spread import GangSpread, gang_key, gang_spreads
-from extender.assess.pod_sets import Bandwidth, PodSet, bandwidth_of, pod_sets, users_by_node
+from extender.assess.pod_sets import Bandwidth, PodSet, bandwidth_of, pod_sets
 from extender.assess.replayed_pods import Figures, Replayed, replayed_pods
 from extender.assess.waiting_pods import NOT_LOOKED_AT, WaitingPods, waiting_pods
 from extender.base.bits import members
@@ -123,7 +123,8 @@ def assess(
     levels = policy.group_levels
     gangs = gang_spreads(complete, sets, reading, snapshot, levels) if "Node" not in reading.unread else []
     spread = frozenset(chain.from_iterable(one.uids for one in gangs if one.nodes > 1))
-    fleet = fleet_state(reading, seen, users_by_node(sets), spread, levels, unread)
+    users = {node: list(own) for node, own in groupby(sets, key=lambda one: one.node)}
+    fleet = fleet_state(reading, seen, users, spread, levels, unread)
     several = sorted((one for one in sets if one.is_several), key=_worst_first)
     asked = [(sum(plugin_requests(pod).values()), pod.node_name) for pod in reading.pods if pod.node_name]
     whole = [amount for amount, node in asked if node not in reading.shared_on]
@@ -148,7 +149,7 @@ def assess(
         [],
         [*reading.lacking, *unread.notes],
         [*reading.unreadable, *(f"node {name}: {why}" for name, why in reading.cache.failed_nodes.items())],
-        _graphs(several, snapshot),
+        {one.node: of.graph for one in several if (of := snapshot.node_infos[one.node].fabric) is not None},
         frozenset(reading.unread),
         source,
         cluster,
@@ -186,11 +187,6 @@ def _worst_first(one: PodSet) -> tuple[bool, float, float, str]:
     gbps = one.gbps / one.best_gbps if one.is_measured and one.best_gbps else 1.0
     near = one.near / one.pairs if one.pairs else 1.0
     return not (one.is_measured or one.pairs), min(gbps, near), max(gbps, near), one.pod
-
-
-def _graphs(sets: Sequence[PodSet], snapshot: Snapshot) -> dict[str, Graph]:
-    infos = ((one.node, snapshot.node_infos[one.node].fabric) for one in sets)
-    return {node: fabric.graph for node, fabric in infos if fabric is not None}
 
 
 # -- what is not known -----------------------------------------------------------------------------------------------

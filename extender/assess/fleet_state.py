@@ -117,12 +117,9 @@ class FleetState:
 
 def with_parted_gpus_in_use(snapshot: Snapshot) -> Snapshot:
     """The snapshot in which a GPU is in use if claims have partitions of it: no claim can get the whole GPU."""
-    parted = {name: _parted(node_info) for name, node_info in snapshot.node_infos.items()}
-    infos = {
-        name: replace(node_info, busy=node_info.busy | parted[name]) if parted[name] else node_info
-        for name, node_info in snapshot.node_infos.items()
-    }
-    return replace(snapshot, node_infos=infos)
+    infos = snapshot.node_infos
+    parted = {name: replace(info, busy=info.busy | gpus) for name, info in infos.items() if (gpus := _parted(info))}
+    return replace(snapshot, node_infos={**infos, **parted})
 
 
 def _parted(node_info: NodeInfo) -> int:
