@@ -121,6 +121,14 @@ def _pods(advice: Json) -> list[int]:
     return [len(move["pods"]) for move in advice["moves"]]
 
 
+def test_each_pod_of_a_gang_has_devices_of_its_own() -> None:
+    """Claims of a file have no UIDs. Then those of one pod were taken for all, and restarted pods got the others."""
+    world = DefragWorld(objects_of({"nodes": {"a": "hgx-h100-8", "b": "hgx-h100-8"}}), Shape(8, 2))
+    placed = world.cluster().place(world.wanted.asked)
+    assert placed is not None
+    assert [info.busy.bit_count() for info in placed.cluster.snapshot.node_infos.values()] == [8, 8]
+
+
 @pytest.mark.parametrize("spec", [{"unschedulable": True}, {"taints": [{"key": "team", "effect": "NoSchedule"}]}])
 def test_free_gpus_that_no_pod_may_use_are_no_places(spec: Json) -> None:
     """They were counted as places: pods that must wait seemed not to, so that there might be a cheaper way."""
@@ -341,9 +349,9 @@ def test_the_priority_of_a_manifest_is_that_of_its_class(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     objects = [*objects_of({"nodes": {"a": "hgx-h100-8"}}), *running("p", "a", [0], priority=5)]
-    template, pod = Shape(8).objects()
+    claim, pod = Shape(8).objects()
     pod["spec"] = {**pod["spec"], **({"priorityClassName": name} if name else {})}
-    snapshot_file(tmp_path, [template, pod], "want.json")
+    snapshot_file(tmp_path, [claim, pod], "want.json")
     snapshot_file(tmp_path, [{**PRIORITY_CLASS, "value": 5}], "class.json")
     asked = ["defrag", "-f", "want.json", *words, "--snapshot", str(snapshot_file(tmp_path, objects))]
     found, out, err = berth(asked)
