@@ -30,7 +30,6 @@ from tests.worlds.defrag_worlds import (
     random_world,
     running,
     sharing,
-    world_of,
 )
 from tests.worlds.running_berth import berthing
 
@@ -143,10 +142,9 @@ def test_free_gpus_that_no_pod_may_use_are_no_places(spec: Json) -> None:
 
 def test_a_search_that_ends_early_says_so() -> None:
     """A clock that is past the deadline at once: nothing is known, which is not the same as impossible."""
-    objects = objects_of_case(CASES[0])
-    shape, late = Shape(8), Deadline(0.0, lambda: 0.0)
-    cluster, wanted, movable = world_of(objects, shape, late)
-    found = advise(cluster, wanted.asked, movable.restarts, movable.budgets, lambda advice: advice.cost)
+    world = DefragWorld(objects_of_case(CASES[0]), Shape(8))
+    cluster, movable = world.cluster(Deadline(0.0, lambda: 0.0)), world.movable
+    found = advise(cluster, world.wanted.asked, movable.restarts, movable.budgets, lambda advice: advice.cost)
     assert (found.verdict, found.is_cheapest) == (AdviceKind.GAVE_UP, False)
 
 
