@@ -28,6 +28,7 @@ from extender.explain.gang_question import (
     DeviceUse,
     GangNearMiss,
     GangQuestion,
+    devices_asked,
     free_devices,
     stopped_pods,
     uses_by_node,
@@ -38,7 +39,6 @@ from extender.explain.scenario import Scenario, apply_scenario, only_nodes
 from extender.gangs.domains import Domain
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangPlan, GangProblem, GangShortage
-from extender.scheduling import PodRequirements
 from extender.topology.link_knowledge import assumed_for
 
 _MAX_FOUND = 5  # the cheapest near misses, in one explanation
@@ -135,15 +135,11 @@ def _by_minimum(question: GangQuestion, shortage: GangShortage) -> Iterator[Gang
     for size in reversed(sizes[-_MAX_SIZES:]):
         found = question.plan(question.problem(size))
         if isinstance(found, GangPlan):
-            lacking = sum(_devices(one) for one in needing[size:] if one is not None)
+            lacking = sum(devices_asked(one) for one in needing[size:] if one is not None)
             smaller = gang.minimum - len(pods) + size
             text = f"fits with a minimum of {smaller} instead of {gang.minimum} members{_assumed(question, found)}"
             yield GangNearMiss(len(pods) - size, lacking, text)
             return
-
-
-def _devices(requirements: PodRequirements) -> int:
-    return sum(request.alternatives[0].count for spec in requirements.specs for request in spec.requests)
 
 
 # -- by the end of other pods --------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from extender.gangs.gang_problem import (
 )
 from extender.gangs.node_rooms import GangMemory
 from extender.policy import Policy
-from extender.scheduling import EvaluationContext, RankingCache, UsableNodes
+from extender.scheduling import EvaluationContext, PodRequirements, RankingCache, UsableNodes
 from extender.scheduling.requirements import needs_reservation
 
 ALLOCATED = "allocated"
@@ -243,7 +243,10 @@ def most_room(problem: GangProblem, shortage: GangShortage, plan: Plan) -> GangS
 
     `most` says that no other members are more, as far as that is certain. Never raises DeadlineExceeded.
     """
-    members, kinds = sorted(problem.members, key=_size), equal_members(problem.members)
+    members, kinds = (
+        sorted(problem.members, key=lambda member: devices_asked(member.requirements)),
+        equal_members(problem.members),
+    )
     found, gave_up = shortage, False
 
     def fits(some: Sequence[GangMember]) -> bool:
@@ -270,8 +273,9 @@ def most_room(problem: GangProblem, shortage: GangShortage, plan: Plan) -> GangS
     return replace(found, most=is_most, gave_up=found.gave_up and not is_most)
 
 
-def _size(member: GangMember) -> int:
-    return sum(request.alternatives[0].count for spec in member.requirements.specs for request in spec.requests)
+def devices_asked(requirements: PodRequirements) -> int:
+    """How many devices a member asks for."""
+    return sum(request.alternatives[0].count for spec in requirements.specs for request in spec.requests)
 
 
 def equal_members(members: Sequence[GangMember]) -> list[list[GangMember]]:
