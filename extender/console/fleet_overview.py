@@ -44,8 +44,8 @@ _MAX_GROUPS = 30  # rows of groups
 _MAX_PENDING = 50  # rows of waiting pods; `waiting` counts all pods
 _CURSOR_NUMBERS = 4  # after the epoch, see _Seen
 _SAMPLE_SECONDS = 5.0  # between two samples of the fleet
-_POINT_SECONDS = 30.0  # between two points of the trend
-_MAX_POINTS = 1200  # of the trend: the last 10 hours
+_POINT_SECONDS = 75.0  # between two points of the trend
+_MAX_POINTS = 480  # of the trend: the last 10 hours, and as many as an open page keeps
 
 
 class TrendPoint(NamedTuple):

@@ -128,13 +128,13 @@ async def test_the_waiting_pods_of_one_namespace_hide_no_others() -> None:
         assert "honest/p0" in shown[:2]
 
 
-def test_the_trend_has_a_point_each_half_minute_also_if_nothing_changed() -> None:
+def test_the_trend_has_points_of_the_last_10_hours_also_if_nothing_changed() -> None:
     now, cache = 0.0, ClusterCache(Features())
     sampler = FleetSampler(cache, CacheRefresh(cache).wait, lambda: now)
-    for now in range(0, 60_000, 10):  # noqa: B007 - the sampler reads it
+    for now in range(0, 60_000, 5):  # noqa: B007 - the sampler reads it
         sampler.sample()
-    assert {after.at - before.at for before, after in pairwise(sampler.trend)} == {30}
-    assert (sampler.trend[-1].at, len(sampler.trend)) == (59_970, 1200)
+    assert {after.at - before.at for before, after in pairwise(sampler.trend)} == {75}
+    assert (sampler.trend[-1].at, len(sampler.trend)) == (59_925, 480)
 
 
 def test_kubectl_finds_it_as_a_plugin() -> None:

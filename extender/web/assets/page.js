@@ -57,7 +57,7 @@ function take(update) {
   fleet.cursor = update.cursor;
   const points = update.trend.map(([ago, free, largest]) => [now - 1000 * ago, free, largest]);
   fleet.trend.push(...points.filter(([time]) => update.whole || time > last + 1000));
-  fleet.trend.splice(0, fleet.trend.length - 1200);
+  fleet.trend.splice(0, fleet.trend.length - 480);
   for (const node of update.nodes) fleet.nodes.set(node.name, node);
   for (const name of update.gone || []) fleet.nodes.delete(name);
   isSorted = false;
