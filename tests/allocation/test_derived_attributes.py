@@ -10,7 +10,7 @@ import yaml
 
 from extender.base.bits import members
 from extender.cache import ClusterCache
-from extender.cli.allocate_command import answer, decode_case
+from extender.cli.allocate_command import answer
 from extender.scheduling import NodeRanking, Placement, Unschedulable, evaluate, ignores_identity
 from tests.worlds.filled_caches import NODE, asked, claim_for, class_of_driver, device_slice, put
 
@@ -58,7 +58,7 @@ def test_allocated_devices(case: Json, *, alternatives: bool) -> None:
         "claims": [claim_of(case, alternatives=alternatives)],
     }
     for order in ("in-tree", "preferred"):
-        found = answer(decode_case(world), order)
+        found = answer(world, order)
         if case["expect"] == "error":
             assert case["text"] in found["error"]
             continue
