@@ -27,7 +27,6 @@ from extender.api.group_topology import (
     group_topology,
     level_label,
 )
-from extender.api.group_trees import GroupTrees
 from extender.api.pod_groups import (
     MINIMUM,
     NEEDED_OBJECTS,
@@ -35,6 +34,7 @@ from extender.api.pod_groups import (
     GroupKey,
     GroupPolicy,
     GroupSource,
+    GroupTrees,
     Membership,
     group_policy_of,
     minimum_of,

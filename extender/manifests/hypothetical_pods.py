@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 from extender.api.device_classes import DeviceClass, decode_class
 from extender.api.fields import Json, get, inner
-from extender.api.group_trees import GroupTrees
 from extender.api.object_meta import ObjectKey
-from extender.api.pod_groups import GroupKey, GroupPolicy, Membership, group_policy_of
+from extender.api.pod_groups import GroupKey, GroupPolicy, GroupTrees, Membership, group_policy_of
 from extender.api.pods import MAX_CLAIMS, Pod, decode_pod
 from extender.api.resource_claims import Claim, decode_claim
 from extender.base.berth_errors import WireError
