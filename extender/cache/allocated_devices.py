@@ -344,15 +344,6 @@ class Reservations:
         """The claims that are held on a node, by UID, except those of the pods `kept`."""
         return [uid for uid in self._held_on.get(node, ()) if self.by_claim[uid].pod_uid not in kept]
 
-    def hold(self, held: Mapping[str, Reservation]) -> set[PoolKey]:
-        """Hold devices for claims, by UID, until their deadlines. Raises InvalidTransition if one is held already."""
-        try:
-            return set[PoolKey]().union(*[self.apply(ReservationEvent.HOLD, uid, new) for uid, new in held.items()])
-        finally:  # no hold is without an end, also if a later one fails
-            for uid, new in held.items():
-                if self.by_claim.get(uid) is new:  # else a bind writes the claim
-                    self._timers.at((TimerKind.HOLD, uid), new.deadline)
-
     def apply(self, event: ReservationEvent, claim_uid: str, new: Reservation | None = None) -> set[PoolKey]:
         """The only place where a reservation changes. HOLD and ASSUME have the `new` one.
 
@@ -374,6 +365,7 @@ class Reservations:
             if after is ReservationState.HELD:
                 self._held_for.setdefault(new.pod_uid, {})[claim_uid] = None
                 self._held_on.setdefault(new.node, {})[claim_uid] = None
+                self._timers.at((TimerKind.HOLD, claim_uid), new.deadline)
             else:
                 self.in_flight[claim_uid] = new.pod_uid
         return touched

@@ -133,7 +133,8 @@ class ClusterCache:
 
     def hold(self, held: Mapping[str, Reservation]) -> None:
         """Hold devices for claims, by UID. Raises InvalidTransition if one is held already."""
-        self._touch(self.reservations.hold(held))
+        touched = [self.reservations.apply(ReservationEvent.HOLD, uid, new) for uid, new in held.items()]
+        self._touch(set[PoolKey]().union(*touched))
 
     def assume(self, claim_uid: str, pod_uid: str, node: str, results: tuple[Result, ...]) -> None:
         """A bind starts to write these results into a claim. Raises InvalidTransition if another bind writes it."""
