@@ -17,10 +17,9 @@ from extender.allocation import Snapshot, tolerates
 from extender.api.fields import Json, inner, integer, many, naming, need, string, string_map
 from extender.api.foreign_gangs import ForeignGang, foreign_gang
 from extender.api.object_meta import ObjectKey, key_of
-from extender.api.pod_affinity import LabelSelector, label_selector
 from extender.api.pod_amounts import Amounts, allocatable_of, requests_of
 from extender.api.pod_groups import JOB_KINDS, GroupKey, GroupSource
-from extender.api.pods import SCHEDULER, Pod, decode_pod
+from extender.api.pods import SCHEDULER, LabelSelector, Pod, decode_pod, label_selector
 from extender.api.resource_claims import Claim
 from extender.assess.cluster_reading import BUDGET, JOB, ClusterReading, time_of
 from extender.assess.gang_spread import group_of

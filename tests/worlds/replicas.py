@@ -46,8 +46,8 @@ class Gate:
 
 
 @asynccontextmanager
-async def replicas(nodes: dict[str, str]) -> AsyncIterator[tuple[list[Serving], list[Gate]]]:
-    """Two replicas (nodes: name to machine) and the gate of each."""
+async def replicas(nodes: dict[str, str], *objects: Json) -> AsyncIterator[tuple[list[Serving], list[Gate]]]:
+    """Two replicas (nodes: name to machine), which have seen these objects, and the gate of each."""
     cluster = Cluster(bookmark_seconds=0.2)
     for name, machine in nodes.items():
         cluster.add_node(name, carried_machines()[machine])
@@ -64,6 +64,8 @@ async def replicas(nodes: dict[str, str]) -> AsyncIterator[tuple[list[Serving], 
                 httpx.AsyncClient(base_url=url, timeout=HANG_SECONDS, verify=False)
             )
             found.append(Serving(cluster, app, client, api))
+        await found[0].create(*objects)
+        await found[1].settled()
         try:
             yield found, gates
         finally:

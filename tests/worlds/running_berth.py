@@ -199,6 +199,14 @@ async def berthing(
             yield Berthing(cluster, app, client, api, console.console)
 
 
+@asynccontextmanager
+async def one_node(*objects: Json) -> AsyncIterator[Berthing]:
+    """The node n1 has four GPUs, and Berth has seen these objects."""
+    async with berthing({"n1": "t4-4"}) as b:
+        await b.create(*objects)
+        yield b
+
+
 def binder_of(b: Serving, span: SpanFactory = no_span) -> Binder:
     """A second binder on the cache of a service, whose errors a test sees as they are."""
     s = b.app.service
@@ -228,6 +236,11 @@ def claim(name: str, count: int = 1, selector: str = "", **exactly: Any) -> Json
         "metadata": {"name": name, "namespace": "default"},
         "spec": {"devices": {"requests": [{"name": "gpu", "exactly": request}]}},
     }
+
+
+def jobs(**gpus: int) -> list[Json]:
+    """A pod of each name, and a claim of its own for so many GPUs."""
+    return [one for name, count in gpus.items() for one in (claim(name, count), pod(name, name))]
 
 
 def pod(name: str, *claims: str, annotations: dict[str, str] | None = None, **spec: Any) -> Json:
