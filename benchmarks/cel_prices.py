@@ -18,8 +18,8 @@ from extender.cel.cost import charged, make_list, make_map
 from extender.cel.library import kubernetes_library
 from extender.cel.library.network import url
 from extender.cel.library.resources import quantity, semver
+from extender.cel.library.text import compiled
 from extender.cel.overloads import Overload, fits
-from extender.cel.patterns import compiled
 from extender.cel.types import Type
 from extender.cel.values import NONE, Cidr, Duration, Format, Optional, Timestamp, TypeValue, UInt
 

@@ -11,12 +11,12 @@ from functools import lru_cache
 from extender.api.resource_slices import Device
 from extender.cel import ast
 from extender.cel import types as t
+from extender.cel.compiler import Checked, Environment, Program, build, check, cost
 from extender.cel.cost import UNBOUNDED, Size, Work
 from extender.cel.dra.device_binding import DeviceBinding
 from extender.cel.dra.memory_bound import least_memory
 from extender.cel.errors import BudgetExceeded, CelError, CompileError, Compiling, EvalError
 from extender.cel.library import kubernetes_library
-from extender.cel.program import Checked, Environment, Program, build, check, cost
 from extender.cel.values import type_name
 
 COST_LIMIT = 1_000_000  # units of an estimate and of an evaluation: resource.k8s.io CELSelectorExpressionMaxCost

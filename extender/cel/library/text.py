@@ -1,4 +1,7 @@
-"""Strings: the standard functions, cel-go's strings v2 with its format, Kubernetes' regex functions."""
+"""Strings: the standard functions, cel-go's strings v2 with its format, Kubernetes' regex functions.
+
+RE2 compiles regular expressions, and the expression pays for the work, also where RE2 refuses a pattern.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
+
+import re2
 
 from extender.cel import types as t
 from extender.cel.errors import EvalError
@@ -216,6 +221,62 @@ _MAKERS: dict[str, Callable[[object], str]] = {
 }
 
 
+# -- regular expressions ---------------------------------------------------------------------------------------------
+
+
+def _options(max_mem: int) -> Any:
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = max_mem
+    options.never_capture = True  # no function of CEL reads a group; groups make a search many times as long
+    return options
+
+
+# RE2 keeps its program and the states that its searches made within `max_mem`, and beside them the parsed pattern. Most
+# patterns fit into 32 KiB. 256 KiB holds every pattern of a 10 KiB expression but those with absurd repetitions
+# such as (a{1000}){1000}.
+_OPTIONS = _options(32 * 1024), _options(256 * 1024)
+# Bytes of the parsed pattern for each character, measured; in a pattern with Unicode classes, and in any other.
+_CLASS_CHARACTER_BYTES, _CHARACTER_BYTES = 2000, 100
+# Units of 50 ns, measured with generated patterns.
+_FLAT, _CHARACTER, _INSTRUCTION = 500, 50, 10
+_CLASS_CHARACTER = 1250  # in a pattern with Unicode classes such as \pL, which have hundreds of ranges
+_TOO_LARGE = 140_000  # RE2 fills its memory before it refuses the pattern
+_ESCAPE_SEQUENCES = re.compile(r"\\Q.*?(?:\\E|\Z)|\\.", re.DOTALL)  # Go does not have RE2's \C, a byte
+
+
+def compiled(pattern: str, pay: Callable[[int], None]) -> Any:
+    """The program of a pattern. Raises EvalError with the message of RE2, and what `pay` raises for its units."""
+    pay(_FLAT + len(pattern) * (_CLASS_CHARACTER if _has_classes(pattern) else _CHARACTER))
+    if "\\C" in (match.group() for match in _ESCAPE_SEQUENCES.finditer(pattern)):
+        raise EvalError("error parsing regexp: invalid escape sequence: `\\C`")
+    problem = ""
+    for options in _OPTIONS:
+        try:
+            program = re2.compile(pattern, options)
+        except re2.error as error:
+            problem = f"error parsing regexp: {error.args[0].decode()}"
+            if "too large" not in problem:
+                raise EvalError(problem) from error
+        else:
+            re2.purge()  # its own cache would keep 128 patterns of any length
+            pay(_INSTRUCTION * program.programsize)
+            return program
+    pay(_TOO_LARGE)
+    raise EvalError(problem)
+
+
+def bytes_of(program: Any) -> int:
+    """The most bytes that a program takes, after any number of searches."""
+    pattern = program.pattern
+    tree = len(pattern) * (_CLASS_CHARACTER_BYTES if _has_classes(pattern) else _CHARACTER_BYTES)
+    return int(program.options.max_mem) + tree
+
+
+def _has_classes(pattern: str) -> bool:
+    return "\\p" in pattern or "\\P" in pattern
+
+
 # -- the functions ---------------------------------------------------------------------------------------------------
 
 
@@ -230,7 +291,7 @@ _QUOTED = str.maketrans(ESCAPES)
 
 
 def matches(text: str, program: Any) -> bool:
-    """Whether a text has a match; the caller compiles the pattern (see patterns.py)."""
+    """Whether a text has a match; the caller compiles the pattern."""
     return program.search(text) is not None
 
 
