@@ -3,8 +3,8 @@
 An expression takes this way:
 
 1. `parser` turns the source into tokens and these into a syntax tree (`ast`). Macros such as `all` become loops there.
-2. `checker` gives every node a type and every call the `overloads` of the function that may fit. `library` has the
-   functions, a family a file; `messages` has the literals of well-known messages.
+2. `checker` gives every node a type and every call the overloads of the function that may fit (`types`). `library` has
+   the functions, a family a file; `messages` has the literals of well-known messages.
 3. `compiler` evaluates constants as far as the reference does, and refuses those that cannot work. Then it puts one
    closure together for the whole tree, of those in `closures`. No code is generated. Regular expressions are RE2's.
    The program has the closure, which runs on the inputs. The values are Python's own and those of `values`.

@@ -38,7 +38,7 @@ from extender.cel.errors import BudgetExceeded, EvalError
 from extender.cel.library.lists import sort_by
 from extender.cel.library.operators import optional_any
 from extender.cel.library.text import compiled, matches
-from extender.cel.overloads import Overload, fits
+from extender.cel.types import Overload, fits
 from extender.cel.values import (
     Optional,
     UInt,

@@ -37,8 +37,8 @@ from extender.cel.errors import CompileError, Compiling, EvalError, Issue
 from extender.cel.library.operators import index_any, optional_any
 from extender.cel.library.text import bytes_of, compiled, verbs_of
 from extender.cel.messages import MESSAGES, make_message
-from extender.cel.overloads import Library
 from extender.cel.parser import parse
+from extender.cel.types import Library
 from extender.cel.values import NONE, Optional, TypeValue, UInt, literal_key, total_weight, type_name, weighed
 
 # Names of types, and the types that they stand for in type(x) == name and name{...}.

@@ -11,7 +11,7 @@ from extender.cel import types as t
 from extender.cel.errors import EvalError, shown
 from extender.cel.library.operators import timestamp
 from extender.cel.library.time import format_duration, format_timestamp, parse_duration, parse_timestamp
-from extender.cel.overloads import function, member, plain
+from extender.cel.types import function, member, plain
 from extender.cel.values import INT_MAX, INT_MIN, UINT_MAX, Duration, TypeValue, UInt, type_name
 
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)

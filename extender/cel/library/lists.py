@@ -11,7 +11,7 @@ from typing import Any
 from extender.cel import types as t
 from extender.cel.errors import EvalError
 from extender.cel.library.operators import duration, int64, uint64
-from extender.cel.overloads import Version, function, member, plain
+from extender.cel.types import Version, function, member, plain
 from extender.cel.values import NONE, Duration, Optional, Timestamp, UInt, compare, same
 
 _LISTS_V3: Version = (1, 34)

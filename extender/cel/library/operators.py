@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from extender.cel import types as t
 from extender.cel.errors import EvalError
-from extender.cel.overloads import Overload, function, member, plain
+from extender.cel.types import Overload, function, member, plain
 from extender.cel.values import (
     FIRST_NANOS,
     INT_MAX,

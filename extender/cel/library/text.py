@@ -16,7 +16,7 @@ from extender.cel import types as t
 from extender.cel.errors import EvalError
 from extender.cel.library.conversions import format_double, string_of_bytes
 from extender.cel.library.time import format_duration, format_timestamp
-from extender.cel.overloads import function, member, plain
+from extender.cel.types import function, member, plain
 from extender.cel.values import Duration, Timestamp, TypeValue, UInt, from_key, type_name
 
 # -- string.format, which writes numbers as en_US does ----------------------------------------------------------------
