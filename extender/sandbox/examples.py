@@ -27,7 +27,7 @@ from extender.base.text_limits import shown
 from extender.explain import first_fit_devices
 from extender.files import must_exist, name_of, read_file
 from extender.manifests import objects_of_document
-from extender.sandbox.apiserver.validation import decode
+from extender.sandbox.apiserver.object_rules import decode
 from extender.sandbox.apiserver.versioned_store import ObjectStore
 from extender.sandbox.machines import GPU_DRIVER
 from extender.scheduling import Evaluator

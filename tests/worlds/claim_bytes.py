@@ -19,8 +19,7 @@ import orjson
 from extender.api.fields import Json
 from extender.api.protobuf import PROTOBUF, read_fields, write_fields
 from extender.sandbox.apiserver.api_server import ApiServer, Request, Scope, Send, request_of
-from extender.sandbox.apiserver.registry import Check, Registry, Resource, patched, unchecked
-from extender.sandbox.apiserver.status_errors import invalid
+from extender.sandbox.apiserver.registry import Check, Registry, Resource, invalid, patched, unchecked
 from extender.sandbox.apiserver.versioned_store import Key
 
 _KEY = re.compile(r'"(?:parameters|data)"\s*:\s*')

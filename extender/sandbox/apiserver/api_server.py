@@ -19,8 +19,7 @@ from extender.api_schema import field_faults
 from extender.base.text_limits import one_line
 from extender.sandbox.apiserver.kubectl_documents import OPENAPI_V2, OPENAPI_V2_TYPE, document_at, table_of
 from extender.sandbox.apiserver.object_rules import check_identity, check_object
-from extender.sandbox.apiserver.registry import RESOURCES, Check, Registry, Resource
-from extender.sandbox.apiserver.status_errors import ApiError, gone, not_found
+from extender.sandbox.apiserver.registry import RESOURCES, ApiError, Check, Registry, Resource, gone, not_found
 from extender.sandbox.apiserver.versioned_store import Change, Json, Key, ObjectStore, Watcher
 
 _FIELDS = {"regarding": "involvedObject", "note": "message", "reportingController": "reportingComponent"}
@@ -52,12 +51,7 @@ class ApiServer:
     reject the reply of a request that took effect.
     """
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        *,
-        bookmark_seconds: float = _BOOKMARK_SECONDS,
-    ) -> None:
+    def __init__(self, store: ObjectStore, *, bookmark_seconds: float = _BOOKMARK_SECONDS) -> None:
         self.store = store
         self.registry = Registry(store)
         self.intercept: Intercept | None = None
@@ -89,21 +83,19 @@ class ApiServer:
             await _respond(send, 200, document)
             return
         request = request_of(scope)
-        counted = f"{method} {request.resource.name}"
+        resource, counted = request.resource, f"{method} {request.resource.name}"
         self.requests[counted] = self.requests.get(counted, 0) + 1
         if method == "GET" and request.is_watch:
             await self._watch(request, send)
             return
         warnings: list[str] = []
         if method == "GET":
-            code, answer = 200, self._get(request) if request.name else self._list(request)
+            code = 200
+            answer = _shown(request, self.registry.get(resource, request.key)) if request.name else self._list(request)
         else:
             code, answer = self._write(request, content, warnings)
         await _require_passed(self.intercept_reply, method, path)
         await _respond(send, code, answer, warnings)
-
-    def _get(self, request: Request) -> Json:
-        return _shown(request, self.registry.get(request.resource, request.key))
 
     def _write(self, request: Request, content: bytes, warnings: list[str]) -> tuple[int, Json]:
         """Write one object. A dry run writes to a copy of the store. The client's warnings go to `warnings`."""
@@ -164,8 +156,7 @@ class ApiServer:
 
     def _check_of(self, request: Request) -> Check:
         """The check of an object that this request writes."""
-        namespace = self.store.get("namespaces", ("", request.key[0])) or {}
-        labels = (namespace.get("metadata") or {}).get("labels") or {}
+        labels = self.registry.labels(request.key[0])
         return lambda old, new: check_object(request.resource, old, new, labels)
 
     def _list(self, request: Request) -> Json:
@@ -332,15 +323,8 @@ async def _respond_content(
 
 # -- one request: its resource, its selectors, unknown fields. Source of the last: pkg/endpoints/handlers ----
 
-_NO_CONTAINERS = "the sandbox runs no containers, so a pod has no"
-# Parts of a pod that only a node has, with the words for them.
-_OF_CONTAINERS = {
-    "log": f"{_NO_CONTAINERS} logs",
-    "exec": f"{_NO_CONTAINERS} process to run a command in",
-    "attach": f"{_NO_CONTAINERS} process to attach to",
-    "portforward": f"{_NO_CONTAINERS} ports",
-    "ephemeralcontainers": f"{_NO_CONTAINERS} process to debug",
-}
+_OF_CONTAINERS = ("log", "exec", "attach", "portforward", "ephemeralcontainers")  # what only a node has of a pod
+_NO_CONTAINERS = "the sandbox runs no containers, so a pod has no logs, no ports, and no process to run a command in"
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,7 +381,7 @@ def request_of(scope: dict[str, Any]) -> Request:
 
 def _check_subresource(resource: Resource, subresource: str) -> None:
     if resource.kind == "Pod" and subresource in _OF_CONTAINERS:
-        raise ApiError(405, "MethodNotAllowed", _OF_CONTAINERS[subresource])
+        raise ApiError(405, "MethodNotAllowed", _NO_CONTAINERS)
     if subresource not in ("", "status", "binding", "finalize"):
         raise ApiError(404, "NotFound", f"the sandbox does not serve {resource.name}/{subresource}")
 
