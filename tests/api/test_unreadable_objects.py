@@ -21,10 +21,9 @@ from extender.cluster import ApiClient, ClusterError, Credentials, Reflector, Wa
 from extender.runtime.watched_kinds import watched_resources
 from extender.sandbox import listening
 from tests.worlds.counted_work import calls_of
-from tests.worlds.eventually import eventually
+from tests.worlds.eventually import eventually, in_background
 from tests.worlds.fuzzing import CASES as FOLDER
 from tests.worlds.fuzzing import unfolded
-from tests.worlds.reflectors import running
 from tests.worlds.running_berth import Json, berthing, claim
 
 pytestmark = pytest.mark.loopback
@@ -82,7 +81,7 @@ class Server:
 async def reflecting(server: Server, kind: WatchedResource) -> AsyncIterator[Reflector]:
     async with listening(server, "127.0.0.1", 0) as url, ApiClient(Credentials(url, None, lambda: None)) as client:
         found = Reflector(client, kind, lambda: None)
-        async with running(found):
+        async with in_background(found.run()):
             yield found
 
 

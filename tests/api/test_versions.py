@@ -19,8 +19,7 @@ from extender.runtime.watched_kinds import watched_resources
 from extender.sandbox import Cluster, listening
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.web.asgi import TEXT, Answer
-from tests.worlds.eventually import eventually
-from tests.worlds.reflectors import running
+from tests.worlds.eventually import eventually, in_background
 
 pytestmark = pytest.mark.loopback
 
@@ -88,7 +87,7 @@ async def watching(versions: Versions, cache: ClusterCache) -> AsyncIterator[Ref
 
     async with versions.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
         reflector = Reflector(client, kind, lambda: None, timing=QUICK)
-        async with running(reflector):
+        async with in_background(reflector.run()):
             yield reflector
 
 

@@ -11,8 +11,8 @@ from extender.api.object_meta import ObjectKey
 from extender.api.resource_claims import FINALIZER
 from extender.policy import Policy
 from extender.sandbox import ApiError
+from tests.worlds.applications import replicas
 from tests.worlds.eventually import eventually
-from tests.worlds.replicas import replicas
 from tests.worlds.running_berth import Serving, berthing, claim, pod
 from tests.worlds.tenant_worlds import allocated, patch, stored
 

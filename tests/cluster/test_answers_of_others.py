@@ -12,8 +12,7 @@ import pytest
 
 from extender.cluster import ApiClient, Delays, Reflector, Unavailable, WatchedResource
 from extender.cluster.reflector import Timing
-from tests.worlds.eventually import eventually
-from tests.worlds.reflectors import running
+from tests.worlds.eventually import eventually, in_background
 
 QUICK = Timing(delays=Delays(first=0.01, most=0.05))
 
@@ -60,7 +59,7 @@ class Fake:
     async def reflecting(self, seen: dict[str, Any], clock: Any = time.monotonic) -> AsyncIterator[Reflector]:
         kind = WatchedResource("nodes", "NodeList", "/api/v1/nodes", seen.__setitem__)
         found = Reflector(cast("ApiClient", self), kind, lambda: None, clock=clock, timing=QUICK)
-        async with running(found):
+        async with in_background(found.run()):
             yield found
 
 

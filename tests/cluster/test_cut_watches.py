@@ -14,8 +14,7 @@ from extender.cluster import ApiClient, Credentials, Reflector, Unavailable, Wat
 from extender.cluster.reflector import Timing
 from extender.sandbox import Cluster
 from extender.sandbox.apiserver.registry import RESOURCES
-from tests.worlds.eventually import eventually
-from tests.worlds.reflectors import running
+from tests.worlds.eventually import eventually, in_background
 from tests.worlds.skipping_loop import in_virtual_time
 
 NODES = RESOURCES["", "nodes"]
@@ -112,11 +111,11 @@ async def test_a_list_applies_no_version_again() -> None:
 
     async with cluster.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
         found = Reflector(client, WatchedResource("nodes", "NodeList", "/api/v1/nodes", apply), lambda: None)
-        async with running(found):
+        async with in_background(found.run()):
             await eventually(lambda: found.listed)
         cluster.api.registry.patch(NODES, ("", "changed"), {"spec": {"unschedulable": True}}, "", strategic=False)
         applied.clear()
-        async with running(found):
+        async with in_background(found.run()):
             await eventually(lambda: found.lists == 2)
     assert sorted(applied) == [("changed", True), ("odd", True)]
 
@@ -140,7 +139,7 @@ async def test_a_watch_begins_at_the_version_of_the_first_page() -> None:
             await asyncio.Event().wait()
 
     kind = WatchedResource("nodes", "NodeList", "/api/v1/nodes", lambda *_: None)
-    async with running(Reflector(cast("ApiClient", Client()), kind, lambda: None)):
+    async with in_background(Reflector(cast("ApiClient", Client()), kind, lambda: None).run()):
         assert await watched == "10"
 
 
@@ -156,7 +155,8 @@ async def test_a_long_text_of_an_error_event_is_cut() -> None:
             yield text
 
     kind = WatchedResource("nodes", "NodeList", "/api/v1/nodes", lambda *_: None)
-    async with running(Reflector(cast("ApiClient", Client()), kind, lambda: None)) as found:
+    found = Reflector(cast("ApiClient", Client()), kind, lambda: None)
+    async with in_background(found.run()):
         await eventually(lambda: found.failures)
         assert len(found.problem) < 1000
         assert "\n" not in found.problem

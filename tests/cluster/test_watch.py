@@ -17,8 +17,7 @@ from extender.cluster.reflector import Timing
 from extender.runtime.supervisor import Supervisor
 from extender.sandbox import ApiError, Cluster, listening
 from extender.sandbox.apiserver.registry import RESOURCES
-from tests.worlds.eventually import eventually
-from tests.worlds.reflectors import running
+from tests.worlds.eventually import eventually, in_background
 from tests.worlds.skipping_loop import in_virtual_time
 
 NODES = RESOURCES["", "nodes"]
@@ -37,7 +36,7 @@ async def reflecting(
     kind = kind or WatchedResource("nodes", "NodeList", "/api/v1/nodes", seen.__setitem__)
     async with ApiClient(Credentials(url, None, lambda: None)) as client:
         found = Reflector(client, kind, lambda: None, clock=clock, timing=timing)
-        async with running(found):
+        async with in_background(found.run()):
             yield found
 
 
@@ -258,7 +257,7 @@ async def test_streams_are_closed_however_a_watch_ends() -> None:
                 closed.append(path)
 
     kind = WatchedResource("nodes", "NodeList", "/api/v1/nodes", lambda key, obj: None)
-    async with running(Reflector(cast("ApiClient", Client()), kind, lambda: None, timing=NEVER)):
+    async with in_background(Reflector(cast("ApiClient", Client()), kind, lambda: None, timing=NEVER).run()):
         await eventually(lambda: bool(closed))
 
 

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import yaml
 
-from extender.sandbox import Cluster, Scheduler, carried_machines, listening
-from extender.sandbox.apiserver.registry import RESOURCES
+from extender.sandbox import Cluster, Scheduler, listening, write_kubeconfig
 from tests.worlds.eventually import HANG_SECONDS, eventually
+from tests.worlds.faulty_api import disturb
 from tests.worlds.process_starter import Started, start
+from tests.worlds.running_berth import cluster_of
 
 Json = dict[str, Any]
 NODES = {"n1": "dgx1-v100", "n2": "a100-pcie-8-bridged", "n3": "t4-4"}
@@ -34,8 +34,8 @@ NODES = {"n1": "dgx1-v100", "n2": "a100-pcie-8-bridged", "n3": "t4-4"}
 class Faults:
     """The API server behind this can lose replies, kill a process at a write, delay events and reject writes."""
 
-    def __init__(self, api: Any, seed: int) -> None:
-        self._api = api
+    def __init__(self, cluster: Cluster, seed: int) -> None:
+        self._cluster = cluster
         self._random = random.Random(seed)
         self.on_write: Callable[[str, str, str], bool] = lambda when, method, path: False  # True: the reply is lost
         self.conflicts = 0.0  # share of writes that meet a newer version
@@ -44,7 +44,6 @@ class Faults:
         self.down = False  # the server answers nothing but 503, as while it restarts
         self.writes = 0  # that came
         self.turned_away = 0  # requests while the server was down
-        self.cluster: Cluster | None = None
 
     async def __call__(self, scope: Json, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -55,14 +54,14 @@ class Faults:
             await _refuse(send, 503)
             return
         if method == "GET":
-            await self._api(scope, receive, self._late(send) if b"watch=" in scope["query_string"] else send)
+            await self._cluster.api(scope, receive, self._late(send) if b"watch=" in scope["query_string"] else send)
             return
         self.writes += 1
         if self._random.random() < self.rejections:
             await _refuse(send)
             return
         if self._random.random() < self.conflicts:
-            self._disturb(path)
+            disturb(self._cluster, path)
         if self.on_write("before", method, path):
             await _refuse(send)  # the sender is dead
             return
@@ -71,7 +70,7 @@ class Faults:
         async def keep(message: Json) -> None:
             replies.append(message)
 
-        await self._api(scope, receive, keep)
+        await self._cluster.api(scope, receive, keep)
         if self.on_write("after", method, path):
             await _refuse(send)
             return
@@ -85,18 +84,6 @@ class Faults:
             await send(message)
 
         return late
-
-    def _disturb(self, path: str) -> None:
-        """Another client writes the claim: its version is not the one that Berth knows."""
-        assert self.cluster is not None
-        parts = path.split("/")
-        if "resourceclaims" in parts and len(parts) > parts.index("resourceclaims") + 1:
-            key = (parts[parts.index("namespaces") + 1], parts[parts.index("resourceclaims") + 1])
-            if self.cluster.store.get("resourceclaims", key) is not None:
-                patch = {"metadata": {"annotations": {"disturbed": str(self._random.random())}}}
-                self.cluster.api.registry.patch(
-                    RESOURCES["resource.k8s.io", "resourceclaims"], key, patch, "", strategic=False
-                )
 
 
 async def _refuse(send: Any, status: int = 429) -> None:
@@ -114,14 +101,7 @@ class Berths:
     """Berth processes of one cluster, each on a port of its own that stays the same over its lives."""
 
     def __init__(self, api_url: str, folder: Path) -> None:
-        self._kubeconfig = folder / "kubeconfig"
-        config = {
-            "clusters": [{"name": "c", "cluster": {"server": api_url}}],
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-            "current-context": "c",
-            "users": [{"name": "u", "user": {}}],
-        }
-        self._kubeconfig.write_text(yaml.safe_dump(config))
+        self._kubeconfig = write_kubeconfig(folder, api_url)
         self._processes: dict[int, subprocess.Popen[bytes] | Started] = {}
         self.kills = 0
         self.pauses = 0
@@ -199,11 +179,8 @@ def _start_in(checkout: Path, *words: str) -> subprocess.Popen[bytes]:
 
 @asynccontextmanager
 async def chaotic(seed: int, nodes: dict[str, str] | None = None) -> AsyncIterator[tuple[Cluster, Faults, Berths]]:
-    cluster = Cluster(bookmark_seconds=0.5)
-    for name, machine in (nodes or NODES).items():
-        cluster.add_node(name, carried_machines()[machine])
-    faults = Faults(cluster.api, seed)
-    faults.cluster = cluster
+    cluster = cluster_of(nodes or NODES)
+    faults = Faults(cluster, seed)
     with tempfile.TemporaryDirectory() as folder:
         async with listening(faults, "127.0.0.1", 0) as url:
             berths = Berths(url, Path(folder))

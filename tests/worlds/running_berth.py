@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +28,7 @@ from tests.worlds.eventually import HANG_SECONDS, eventually
 from tests.worlds.skipping_loop import clock as default_clock
 
 Json = dict[str, Any]
+TWO_NODES = {"n1": "t4-4", "n2": "t4-4"}
 
 
 @dataclass
@@ -167,6 +168,18 @@ def _hidden(change: Any) -> bool:
     return change.resource == "pods" and (all(bound) or (change.old is None and bound[0]))
 
 
+def cluster_of(nodes: Mapping[str, str], bookmark_seconds: float = 0.5) -> Cluster:
+    """A sandbox cluster; nodes: name to machine."""
+    cluster = Cluster(bookmark_seconds=bookmark_seconds)
+    for name, machine in nodes.items():
+        cluster.add_node(name, carried_machines()[machine])
+    return cluster
+
+
+def client_at(url: str, **options: Any) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=url, timeout=HANG_SECONDS, verify=False, **options)
+
+
 def patient(policy: Policy | None = None) -> Policy:
     """The policy with the largest budget of a call, unless it sets one: on a busy machine the default may be short."""
     policy = policy or Policy()
@@ -184,17 +197,14 @@ async def berthing(
 ) -> AsyncIterator[Berthing]:
     """nodes: name to machine. The policy is made `patient`. A test of a deadline gives a clock that stands still; the
     default is skipping_loop.clock."""
-    cluster = Cluster(bookmark_seconds=bookmark_seconds)
-    for name, machine in nodes.items():
-        cluster.add_node(name, carried_machines()[machine])
+    cluster = cluster_of(nodes, bookmark_seconds)
     async with (
         cluster.serving() as api,
         _both(api, patient(policy), clock or default_clock()) as (app, console),
         listening(AtOneAddress(app, console), "127.0.0.1", 0) as url,
     ):
         await eventually(lambda: not app.service.informers.not_ready, lambda: app.service.informers.not_ready)
-        headers = {"Content-Type": "application/json"}
-        async with httpx.AsyncClient(base_url=url, headers=headers, timeout=HANG_SECONDS, verify=False) as client:
+        async with client_at(url, headers={"Content-Type": "application/json"}) as client:
             yield Berthing(cluster, app, client, api, console.console)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -10,7 +9,7 @@ from typing import Any
 
 from extender.entry.all_in_one import both
 from extender.sandbox import Cluster, Scheduler, listening
-from tests.worlds.eventually import eventually
+from tests.worlds.eventually import eventually, in_background
 from tests.worlds.running_berth import patient
 from tests.worlds.skipping_loop import clock
 
@@ -20,12 +19,8 @@ async def scheduling(cluster: Cluster, extender: Any) -> AsyncIterator[Scheduler
     """The scheduler, which asks the extender, an ASGI application, over HTTP."""
     async with listening(extender, "127.0.0.1", 0) as url:
         scheduler = Scheduler(cluster.store, url)
-        task = asyncio.create_task(scheduler.run())
-        try:
+        async with in_background(scheduler.run()):
             yield scheduler
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
 
 @asynccontextmanager
