@@ -14,7 +14,7 @@ from extender.cache.cache_timers import CacheTimers, Cooldown, TimerKind
 from extender.cache.slice_index import NODE_BURST as BURST
 from extender.cache.slice_index import NODE_SECONDS as SECONDS
 from extender.topology.agent_slices import DRIVER
-from tests.worlds.cache_listeners import Freed
+from tests.worlds.cache_worlds import Freed
 
 POOL = PoolKey("gpu", "n1")
 

@@ -15,7 +15,7 @@ from extender.api.resource_slices import CounterSet, CounterUse, Device, DeviceI
 from extender.cache import ClusterCache
 from extender.cache.slice_index import NODE_BURST as BURST
 from extender.cache.slice_index import POOL_SECONDS as SECONDS
-from tests.worlds.cache_listeners import Freed
+from tests.worlds.cache_worlds import Freed
 
 FABRIC = PoolKey("net", "fabric")
 NODES = [f"n{number}" for number in range(100)]

@@ -95,15 +95,19 @@ class Fleet:
 
     def pod(self, namespace: str, *selectors: str, constraint: str = "", count: int = 1) -> Pod:
         """A pod with a claim, both known to the cache."""
-        self.made += 1
-        name = f"p{self.made}"
-        asked = claim(name, count)
-        asked["metadata"] |= {"namespace": namespace, "uid": f"claim-{name}"}
+        asked = self._claim(namespace, count)
         devices = asked["spec"]["devices"]
         devices["requests"][0]["exactly"]["selectors"] = [{"cel": {"expression": text}} for text in selectors]
         if constraint:
             devices["constraints"] = [{"matchAttribute": constraint}]
         return self._waiting(asked)
+
+    def _claim(self, namespace: str, count: int = 1) -> Json:
+        self.made += 1
+        name = f"p{self.made}"
+        asked = claim(name, count)
+        asked["metadata"] |= {"namespace": namespace, "uid": f"claim-{name}"}
+        return asked
 
     def _waiting(self, asked: Json) -> Pod:
         put(self.cache, asked)
@@ -120,20 +124,14 @@ class Fleet:
 
     def large(self, namespace: str, count: int) -> Pod:
         """A pod whose claim has 100 KB of parameters for a driver."""
-        self.made += 1
-        name = f"p{self.made}"
-        asked = claim(name, count)
-        asked["metadata"] |= {"namespace": namespace, "uid": f"claim-{name}"}
-        parameters = {"text": name + "x" * 100_000}
+        asked = self._claim(namespace, count)
+        parameters = {"text": asked["metadata"]["name"] + "x" * 100_000}
         asked["spec"]["devices"]["config"] = [{"opaque": {"driver": "d", "parameters": parameters}}]
         return self._waiting(asked)
 
     def searching(self, namespace: str, requests: int) -> Pod:
         """A pod whose search tries all sets of so many devices on each node, and finds none."""
-        self.made += 1
-        name = f"p{self.made}"
-        asked = claim(name)
-        asked["metadata"] |= {"namespace": namespace, "uid": f"claim-{name}"}
+        asked = self._claim(namespace)
         one = asked["spec"]["devices"]["requests"][0]["exactly"]
         names = [f"r{i}-{self.made}" for i in range(requests)]
         asked["spec"]["devices"] = {

@@ -1,7 +1,8 @@
-"""A sandbox cluster with Berth in front of it, over real HTTP."""
+"""A sandbox cluster with Berth in front of it, over real HTTP, perhaps with the sandbox's scheduler."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from extender.cluster import Writer
 from extender.console import Console
 from extender.entry.all_in_one import both
 from extender.policy import Policy
-from extender.sandbox import Cluster, carried_machines, listening
+from extender.sandbox import Cluster, Scheduler, carried_machines, listening
 from extender.serve import no_span
 from extender.serve.bind import Binder
 from extender.serve.gangs.gang_barrier import GangBarrier
@@ -24,7 +25,7 @@ from extender.serve.telemetry import SpanFactory
 from extender.web.console import console_app
 from extender.web.console.console_app import ConsoleApp, routes
 from extender.web.serve_app import ServeApp
-from tests.worlds.eventually import HANG_SECONDS, eventually
+from tests.worlds.eventually import HANG_SECONDS, eventually, in_background
 from tests.worlds.skipping_loop import clock as default_clock
 
 Json = dict[str, Any]
@@ -206,6 +207,36 @@ async def berthing(
         await eventually(lambda: not app.service.informers.not_ready, lambda: app.service.informers.not_ready)
         async with client_at(url, headers={"Content-Type": "application/json"}) as client:
             yield Berthing(cluster, app, client, api, console.console)
+
+
+@asynccontextmanager
+async def scheduling(cluster: Cluster, extender: Any) -> AsyncIterator[Scheduler]:
+    """The scheduler, which asks the extender, an ASGI application, over HTTP."""
+    async with listening(extender, "127.0.0.1", 0) as url:
+        scheduler = Scheduler(cluster.store, url)
+        async with in_background(scheduler.run()):
+            yield scheduler
+
+
+@asynccontextmanager
+async def served(cluster: Cluster) -> AsyncIterator[tuple[str, Scheduler]]:
+    """The address of the API server, and the scheduler, which asks serve."""
+    async with cluster.serving() as api, both(api, patient(), clock=default_clock()) as (app, _):
+        await eventually(lambda: not app.service.informers.not_ready)
+        async with scheduling(cluster, app) as scheduler:
+            yield api, scheduler
+
+
+def drop_fields(cluster: Cluster, drop: Callable[[str, dict], None]) -> None:
+    """Let `drop(resource, object)` take fields out of each object that is stored, as a gate that is off does."""
+    put = cluster.store.put
+
+    def put_the_rest(resource: str, key: tuple[str, str], obj: dict) -> dict:
+        rest = copy.deepcopy(obj)
+        drop(resource, rest)
+        return put(resource, key, rest)
+
+    cluster.store.put = put_the_rest  # type: ignore[method-assign]  # in front of the store, as a gate is
 
 
 def binder_of(b: Serving, span: SpanFactory = no_span) -> Binder:
