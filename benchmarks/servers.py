@@ -35,7 +35,6 @@ CHURN_PER_SECOND = 500
 BIND_SECONDS = 0.001  # what every write takes on the API server at least
 BIND_PODS = 200
 COLD_PODS = 9
-TOKEN = "bench"  # of serve, for the console
 PAUSE_SECONDS = 0.02  # between two questions
 
 
