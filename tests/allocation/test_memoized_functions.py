@@ -18,7 +18,7 @@ from extender.api.gpu_topology import Graph, Interconnect, Source
 from extender.api.quantity import parse_quantity
 from extender.api.request_mix import DEFAULT_MIX
 from extender.api.semver import parse_semver
-from extender.cel.dra import Dialect, compile_selector
+from extender.cel.dra import Dialect
 from extender.topology.sets import Measures, ranked
 
 
@@ -52,7 +52,6 @@ def test_ranked_sets_are_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> No
 REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "environment_of": lambda i: (Dialect((1, i)),),
     "_in_order": lambda i: (tuple(range(i)),),
-    "_known_pattern": lambda i: (f"x{i}",),
     "_known_quantity": lambda i: (str(i),),
     "_known_semver": lambda i: (f"{i}.0.0",),
     "_type_of": lambda i: (f"list[V{i}]",),
@@ -133,7 +132,6 @@ def test_long_texts_of_users_are_not_remembered() -> None:
     parsers = (
         (parse_semver, f"1.0.0-{long}"),
         (parse_quantity, "1" * 300),
-        (lambda text: compile_selector(f"device.driver.matches('{text}')"), long),
     )
     tables = [table for name, table in remembering().items() if name.startswith("_known")]
     assert len(tables) == len(parsers)

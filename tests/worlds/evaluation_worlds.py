@@ -21,7 +21,7 @@ from extender.serve.evaluations import Evaluations
 from extender.serve.filter import FilterService, FilterSink
 from extender.serve.wake import QueueingHints
 from tests.worlds.filled_caches import GPU_CLASS, put
-from tests.worlds.running_berth import claim
+from tests.worlds.running_berth import claim, status_in_use
 
 MACHINES = [carried_machines()[name] for name in ("t4-4", "dgx1-v100", "a100-pcie-8-bridged")]
 TICK = 0.0001  # seconds that each look at the clock takes: a piece of work looks at it once
@@ -167,12 +167,8 @@ def allocated(name: str, node: str, group: str = "", users: int = 1) -> dict[str
     found = claim(name)
     notes = {"berth.dev/group": group} if group else {}
     found["metadata"] |= {"uid": f"uid-{name}", "annotations": notes}
-    terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]
     result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": node, "device": f"other-{name}"}
-    found["status"] = {
-        "allocation": {"devices": {"results": [result]}, "nodeSelector": {"nodeSelectorTerms": terms}},
-        "reservedFor": [{"resource": "pods", "name": "runs", "uid": "runs"}] * users,
-    }
+    found["status"] = status_in_use([result], {f"runs-{number}": f"runs-{number}" for number in range(users)}, node)
     return found
 
 

@@ -20,7 +20,7 @@ from extender.gangs.gang_problem import GangPlan, GangProblem
 from extender.gangs.member_limits import NodeLimit
 from tests.worlds.filled_caches import class_of_driver, device_slice
 from tests.worlds.gang_worlds import CLIQUE, RACK, GangWorld
-from tests.worlds.running_berth import Json
+from tests.worlds.running_berth import Json, status_in_use
 
 GAVE_UP = "gave up"
 Device = tuple[str, int]  # node or "net", and position
@@ -356,7 +356,7 @@ def _busy(world: GangWorld, name: str, devices: list[Json]) -> None:
     ]
     if results:
         spec = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "any", "count": len(results)}}]}}
-        status = {"allocation": {"devices": {"results": results}}, "reservedFor": []}
+        status = status_in_use(results, {})
         metadata = {"name": f"busy-{name}", "namespace": "default"}
         world.add_claim({"metadata": metadata, "spec": spec, "status": status})
 

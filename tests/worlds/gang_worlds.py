@@ -27,7 +27,7 @@ from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS
 from extender.scheduling import Evaluator, NodePreference, PodRequirements, RankingCache, requirements_of
 from tests.worlds.filled_caches import class_of_driver, device_slice, put
-from tests.worlds.running_berth import Json, claim, pod
+from tests.worlds.running_berth import Json, claim, pod, status_in_use
 
 CLIQUE, RACK, SPINE = Policy().group_levels
 GPU = "gpu.nvidia.com"
@@ -73,10 +73,7 @@ class GangWorld:
         """A claim of another pod on devices of a node's own pool."""
         obj = claim(f"held-{node}", len(devices))
         results = [{"request": "gpu", "driver": driver, "pool": node, "device": device} for device in devices]
-        obj["status"] = {
-            "allocation": {"devices": {"results": results}},
-            "reservedFor": [{"resource": "pods", "name": "x", "uid": f"x-{node}"}],
-        }
+        obj["status"] = status_in_use(results, {"x": f"x-{node}"})
         self.add_claim(obj)
 
     def add_claim(self, obj: Json) -> None:
@@ -223,9 +220,8 @@ def shuffled(snapshot: Snapshot, order: Sequence[str]) -> Snapshot:
 def allocated(world: GangWorld, name: str, node: str, device: str) -> None:
     """The claim of this name, allocated on a node."""
     obj = claim(name)
-    selector = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]}
     results = [{"request": "gpu", "driver": GPU, "pool": node, "device": device}]
-    obj["status"] = {"allocation": {"devices": {"results": results}, "nodeSelector": selector}}
+    obj["status"] = status_in_use(results, {}, node)
     world.add_claim(obj)
 
 

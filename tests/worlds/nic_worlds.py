@@ -22,6 +22,7 @@ from extender.policy import Policy
 from extender.scheduling import Evaluator, FilterStatus, PodRequirements, evaluate, requirements_of
 from extender.topology.agent_slices import DRIVER, Reading, attributes_of
 from tests.worlds.filled_caches import claim_for, class_of_driver, device_slice, put
+from tests.worlds.running_berth import status_in_use
 
 Json = dict[str, Any]
 GPU, NIC = "gpu.nvidia.com", "dra.net"
@@ -141,10 +142,7 @@ class NicFleet:
         """A claim of another pod gets these devices of a node, each given by driver and name, or watches them."""
         about = {"request": "r", "pool": node, "adminAccess": admin}
         results = [{**about, "driver": driver, "device": name} for driver, name in devices]
-        field = {"key": "metadata.name", "operator": "In", "values": [node]}
-        selector = {"nodeSelectorTerms": [{"matchFields": [field]}]}
-        allocation = {"devices": {"results": results}, "nodeSelector": selector}
-        return self._claim({"allocation": allocation}, [_request("r", GPU, 1)])
+        return self._claim(status_in_use(results, {}, node), [_request("r", GPU, 1)])
 
     def asking(self, requests: list[Json], constraints: Sequence[Json] = ()) -> PodRequirements:
         """The requirements of a pod with one claim of these requests."""

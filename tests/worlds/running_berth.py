@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -282,3 +282,17 @@ def pod(name: str, *claims: str, annotations: dict[str, str] | None = None, **sp
             **spec,
         },
     }
+
+
+def pinned(node: str) -> Json:
+    """The node selector of an allocation on this node."""
+    return {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]}
+
+
+def status_in_use(results: Sequence[Json], users: Mapping[str, str], node: str = "") -> Json:
+    """The status of a claim with these devices, perhaps on one node. `users`: pods, name to UID."""
+    allocation: Json = {"devices": {"results": list(results)}}
+    if node:
+        allocation["nodeSelector"] = pinned(node)
+    reserved = [{"resource": "pods", "name": name, "uid": uid} for name, uid in users.items()]
+    return {"allocation": allocation, "reservedFor": reserved}
