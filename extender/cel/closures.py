@@ -46,8 +46,8 @@ from extender.cel.values import (
     from_key,
     key_of,
     named,
-    not_equal,
     require_hash,
+    same,
     total_weight,
     type_name,
     weight,
@@ -413,15 +413,15 @@ def _equality(node: ast.Call, args: list[Closure]) -> Closure | None:
         return None
     wanted, kind = constant.value, type(constant.value)
 
-    def same(frame: Frame) -> bool:
+    def equals(frame: Frame) -> bool:
         value = left(frame)
         return bool(value == wanted) if type(value) is kind else equal(value, wanted)
 
     def differs(frame: Frame) -> bool:
         value = left(frame)
-        return bool(value != wanted) if type(value) is kind else not_equal(value, wanted)
+        return bool(value != wanted) if type(value) is kind else not same(value, wanted)
 
-    return same if node.function == "_==_" else differs
+    return equals if node.function == "_==_" else differs
 
 
 def _hashed_constants(items: ast.ListLiteral) -> list[object]:

@@ -48,17 +48,8 @@ def _as_integer(value: Quantity) -> int:
     return exact
 
 
-def _sign(value: Quantity) -> int:
-    return (value.nanos > 0) - (value.nanos < 0)
-
-
-def _add(left: Quantity, right: Quantity | int) -> Quantity:
-    return add(left, right if isinstance(right, Quantity) else from_int(right))
-
-
-def _sub(left: Quantity, right: Quantity | int) -> Quantity:
-    other = right if isinstance(right, Quantity) else from_int(right)
-    return add(left, Quantity(-other.nanos, other.form, other.scale))
+def _sub(left: Quantity, right: Quantity) -> Quantity:
+    return add(left, Quantity(-right.nanos, right.form, right.scale))
 
 
 def _compare(left: Quantity | Semver, right: Quantity | Semver) -> int:
@@ -123,20 +114,12 @@ def cidr(text: str) -> Cidr:
     return Cidr(parsed, int(prefix))
 
 
-def _contains_ip(block: Cidr, address: Address) -> bool:
-    return address in block.network()
-
-
 def _contains_cidr(block: Cidr, other: Cidr) -> bool:
     return (
         block.address.version == other.address.version
         and block.prefix <= other.prefix
         and other.address in block.network()
     )
-
-
-def _masked(block: Cidr) -> Cidr:
-    return Cidr(block.network().network_address, block.prefix)
 
 
 def _is_global_unicast(address: Address) -> bool:
@@ -384,15 +367,15 @@ def _blocks() -> list[Overload]:
         *function("isCIDR", plain((_S,), t.BOOL, succeeds(cidr))),
         *function(
             "containsIP",
-            member((_CIDR, _IP), t.BOOL, _contains_ip),
-            member((_CIDR, _S), t.BOOL, lambda block, text: _contains_ip(block, ip(text))),
+            member((_CIDR, _IP), t.BOOL, lambda block, address: address in block.network()),
+            member((_CIDR, _S), t.BOOL, lambda block, text: ip(text) in block.network()),
         ),
         *function(
             "containsCIDR",
             member((_CIDR, _CIDR), t.BOOL, _contains_cidr),
             member((_CIDR, _S), t.BOOL, lambda block, text: _contains_cidr(block, cidr(text))),
         ),
-        *function("masked", member((_CIDR,), _CIDR, _masked)),
+        *function("masked", member((_CIDR,), _CIDR, lambda block: Cidr(block.network().network_address, block.prefix))),
         *function("prefixLength", member((_CIDR,), t.INT, lambda block: block.prefix)),
     ]
 
@@ -412,12 +395,12 @@ _Q, _V = _KINDS = t.QUANTITY, t.SEMVER
 _AMOUNTS = [
     *function("quantity", plain((t.STRING,), _Q, quantity), pure=True),
     *function("isQuantity", plain((t.STRING,), t.BOOL, succeeds(quantity)), pure=True),
-    *function("sign", plain((_Q,), t.INT, _sign)),
+    *function("sign", plain((_Q,), t.INT, lambda q: (q.nanos > 0) - (q.nanos < 0))),
     *function("isInteger", member((_Q,), t.BOOL, lambda q: q.int64() is not None)),
     *function("asInteger", member((_Q,), t.INT, _as_integer)),
     *function("asApproximateFloat", member((_Q,), t.DOUBLE, _approximate)),
-    *function("add", member((_Q, _Q), _Q, _add), member((_Q, t.INT), _Q, _add)),
-    *function("sub", member((_Q, _Q), _Q, _sub), member((_Q, t.INT), _Q, _sub)),
+    *function("add", member((_Q, _Q), _Q, add), member((_Q, t.INT), _Q, lambda q, n: add(q, from_int(n)))),
+    *function("sub", member((_Q, _Q), _Q, _sub), member((_Q, t.INT), _Q, lambda q, n: _sub(q, from_int(n)))),
     *function("semver", plain((t.STRING,), _V, semver), plain((t.STRING, t.BOOL), _V, semver), pure=True),
     *function(
         "isSemver",

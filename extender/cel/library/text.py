@@ -317,14 +317,14 @@ def _find_all(text: str, program: Any, limit: int = -1) -> Iterator[str | None]:
             return
 
 
-def _checked(text: str, at: int) -> int:
-    if not 0 <= at <= len(text):
-        raise EvalError(f"index out of range: {at}")
-    return at
+def _check(text: str, *positions: int) -> None:
+    for at in positions:
+        if not 0 <= at <= len(text):
+            raise EvalError(f"index out of range: {at}")
 
 
 def _char_at(text: str, at: int) -> str:
-    _checked(text, at)
+    _check(text, at)
     return text[at : at + 1]
 
 
@@ -347,8 +347,7 @@ def _begins_in(text: str, start: int) -> bool:
 
 def _substring(text: str, start: int, end: int | None = None) -> str:
     stop = len(text) if end is None else end
-    _checked(text, start)
-    _checked(text, stop)
+    _check(text, start, stop)
     if start > stop:
         raise EvalError(f"invalid substring range. start: {start}, end: {stop}")
     return text[start:stop]
@@ -365,18 +364,10 @@ def _split(text: str, separator: str, limit: int = -1) -> list[str]:
     return text.split(separator, limit - 1 if limit > 0 else -1)
 
 
-def _replace(text: str, old: str, new: str, limit: int = -1) -> str:
-    return text.replace(old, new, limit)
-
-
 def _join(items: list[str], separator: str = "") -> str:
     if not all(isinstance(item, str) for item in items):
         raise EvalError("no such overload")
     return separator.join(items)
-
-
-def _quote(text: str) -> str:
-    return f'"{text.translate(_QUOTED)}"'
 
 
 _S, _I = t.STRING, t.INT
@@ -393,11 +384,11 @@ OVERLOADS = [
     *function("lastIndexOf", member((_S, _S), _I, _last_index_of), member((_S, _S, _I), _I, _last_index_of)),
     *function("lowerAscii", member((_S,), _S, lambda text: text.translate(_ASCII_LOWER))),
     *function("upperAscii", member((_S,), _S, lambda text: text.translate(_ASCII_UPPER))),
-    *function("replace", member((_S, _S, _S), _S, _replace), member((_S, _S, _S, _I), _S, _replace)),
+    *function("replace", member((_S, _S, _S), _S, str.replace), member((_S, _S, _S, _I), _S, str.replace)),
     *function("split", member((_S, _S), _WORDS, _split), member((_S, _S, _I), _WORDS, _split)),
     *function("substring", member((_S, _I), _S, _substring), member((_S, _I, _I), _S, _substring)),
     *function("trim", member((_S,), _S, lambda text: text.strip(_SPACE))),
     *function("join", member((_WORDS,), _S, _join), member((_WORDS, _S), _S, _join)),
     *function("format", member((_S, t.list_of(t.DYN)), _S, format_string)),
-    *function("strings.quote", plain((_S,), _S, _quote)),
+    *function("strings.quote", plain((_S,), _S, lambda text: f'"{text.translate(_QUOTED)}"')),
 ]
