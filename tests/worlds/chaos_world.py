@@ -22,6 +22,7 @@ from typing import Any
 import aiohttp
 
 from extender.sandbox import Cluster, Scheduler, listening, write_kubeconfig
+from extender.web.asgi import Answer
 from tests.worlds.eventually import HANG_SECONDS, eventually
 from tests.worlds.faulty_api import disturb
 from tests.worlds.process_starter import Started, start
@@ -88,13 +89,7 @@ class Faults:
 
 async def _refuse(send: Any, status: int = 429) -> None:
     body = b'{"kind":"Status","status":"Failure","code":%d,"message":"not now"}' % status
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"retry-after", b"1"),
-        (b"content-length", str(len(body)).encode()),
-    ]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await Answer(status, body, more=((b"retry-after", b"1"),)).to(send)
 
 
 class Berths:

@@ -54,7 +54,7 @@ def whole_device(frame: Frame) -> Any:
 
 
 def attribute(domain: str, name: str) -> Closure:
-    """device.attributes[domain].name. The closure raises EvalError where the device has no attribute that CEL can read."""
+    """device.attributes[domain].name. The closure raises EvalError where CEL can read no such attribute."""
     key = f"{domain}/{name}"
 
     def read(frame: Frame) -> Any:

@@ -21,6 +21,7 @@ from extender.sandbox.apiserver.kubectl_documents import OPENAPI_V2, OPENAPI_V2_
 from extender.sandbox.apiserver.object_rules import check_identity, check_object
 from extender.sandbox.apiserver.registry import RESOURCES, ApiError, Check, Registry, Resource, gone, not_found
 from extender.sandbox.apiserver.versioned_store import Change, Json, Key, ObjectStore, Watcher
+from extender.web.asgi import Answer, Receive, Scope, Send
 
 _FIELDS = {"regarding": "involvedObject", "note": "message", "reportingController": "reportingComponent"}
 
@@ -35,9 +36,6 @@ def in_version_of(resource: Resource, obj: Json) -> Json:
 
 
 _T = TypeVar("_T")
-Scope = dict[str, Any]
-Receive = Callable[[], Awaitable[dict[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
 Intercept = Callable[[str, str], Awaitable[ApiError | None]]
 
 _BOOKMARK_SECONDS = 5.0
@@ -68,19 +66,19 @@ class ApiServer:
             await _require_passed(self.intercept, method, path)
             await self._route(scope, content, send)
         except ApiError as error:
-            await _respond(send, error.code, error.body())
+            await _answer(error.code, error.body()).to(send)
 
     async def _route(self, scope: Scope, content: bytes, send: Send) -> None:
         method, path = scope["method"], scope["path"]
         if path in ("/version", "/healthz", "/readyz", "/livez"):
-            await _respond(send, 200, {"major": "1", "minor": "36", "gitVersion": "v1.36.0-sandbox"})
+            await _answer(200, {"major": "1", "minor": "36", "gitVersion": "v1.36.0-sandbox"}).to(send)
             return
         if path == "/openapi/v2" and method == "GET":
-            await _respond_content(send, 200, OPENAPI_V2, OPENAPI_V2_TYPE)
+            await Answer(200, OPENAPI_V2, OPENAPI_V2_TYPE).to(send)
             return
         document = document_at(path.rstrip("/")) if method == "GET" else None
         if document is not None:
-            await _respond(send, 200, document)
+            await _answer(200, document).to(send)
             return
         request = request_of(scope)
         resource, counted = request.resource, f"{method} {request.resource.name}"
@@ -95,17 +93,15 @@ class ApiServer:
         else:
             code, answer = self._write(request, content, warnings)
         await _require_passed(self.intercept_reply, method, path)
-        await _respond(send, code, answer, warnings)
+        await _answer(code, answer, warnings).to(send)
 
     def _write(self, request: Request, content: bytes, warnings: list[str]) -> tuple[int, Json]:
         """Write one object. A dry run writes to a copy of the store. The client's warnings go to `warnings`."""
         method, resource, key = request.method, request.resource, request.key
         check = self._check_of(request)
         if request.content_type == _JSON_PATCH and method == "PATCH" and "dryRun" not in request.query:
-            operations = _json_in(content, list, "a list")
-            return 200, self.registry.patch(
-                resource, key, operations, request.subresource, strategic=False, check=check
-            )
+            changes = _json_in(content, list, "a list")
+            return 200, self.registry.patch(resource, key, changes, request.subresource, strategic=False, check=check)
         strategic = method == "PATCH" and _is_strategic(request.content_type)
         body = self.body_of(request, content)
         is_dry_run = "dryRun" in request.query or bool(body.get("dryRun"))
@@ -308,17 +304,8 @@ def _json_in(content: bytes, kind: type[_T], words: str) -> _T:
     return found
 
 
-async def _respond(send: Send, status: int, body: Json, warnings: Sequence[str] = ()) -> None:
-    await _respond_content(send, status, orjson.dumps(body), "application/json", warnings)
-
-
-async def _respond_content(
-    send: Send, status: int, content: bytes, content_type: str, warnings: Sequence[str] = ()
-) -> None:
-    headers = [(b"content-type", content_type.encode()), (b"content-length", str(len(content)).encode())]
-    headers += [(b"warning", text.encode()) for text in warnings]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": content})
+def _answer(status: int, body: Json, warnings: Sequence[str] = ()) -> Answer:
+    return Answer(status, orjson.dumps(body), more=tuple((b"warning", text.encode()) for text in warnings))
 
 
 # -- one request: its resource, its selectors, unknown fields. Source of the last: pkg/endpoints/handlers ----
