@@ -11,7 +11,7 @@ from extender.api.pod_groups import GroupKey
 from extender.api.reasons import Code
 from extender.gangs.gang_problem import MAX_TOGETHER
 from extender.serve.gangs.gang_admission import SlotLimits
-from tests.worlds.bind_slots_world import Requeues, gang_member, watched_gangs
+from tests.worlds.gang_fleet import Requeues, gang_member, watched_gangs
 
 SIZE = 6
 

@@ -17,9 +17,8 @@ from extender.cluster import Unavailable
 from extender.policy import Policy
 from extender.serve.gangs.bound_members import MAX_GROUPS
 from extender.serve.gangs.gang_admission import GangAdmission
-from tests.worlds.bind_slots_world import AdmissionAlone
 from tests.worlds.eventually import eventually
-from tests.worlds.gang_fleet import BoundMembersAlone
+from tests.worlds.gang_fleet import AdmissionAlone, BoundMembersAlone
 from tests.worlds.gang_pods import (
     NODES,
     bind_all,

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from extender.serve.gangs.gang_state import GangEvent, GangState, InvalidGangTransition, next_state
-from tests.worlds.bind_slots_world import commit, plan
+from tests.worlds.gang_fleet import commit, plan
 from tests.worlds.gang_pods import NODES, create_gang, key, planned
 from tests.worlds.running_berth import berthing
 
