@@ -17,14 +17,13 @@ from pydantic.fields import FieldInfo
 from typer.main import get_command
 
 from extender.api.reasons import Code
-from extender.cli import console_replies
+from extender.cli import console_client
 from extender.cli.explain_command import ExplanationReply
 from extender.cli.main import commands
 from extender.explain import GangExplanation
 from extender.policy import Override, Policy
-from extender.web.console.console_app import routes
 from extender.web.console.console_metrics import METRICS as OF_CONSOLE
-from extender.web.console.explain_routes import Question
+from extender.web.console.console_routes import Question, routes
 from extender.web.metrics import COMMON
 from extender.web.serve_metrics import METRICS as OF_SERVE
 
@@ -186,7 +185,7 @@ class Links(BaseModel):
     distance: list[list[str]]
 
 
-class DeviceDetail(console_replies.DeviceReply):
+class DeviceDetail(console_client.DeviceReply):
     """A device of a node. `state` is one letter, as in `gpus` of a node; memory is in bytes."""
 
     driver: str
@@ -196,7 +195,7 @@ class DeviceDetail(console_replies.DeviceReply):
     note: str
 
 
-class NodeDetail(console_replies.NodeDetailReply):
+class NodeDetail(console_client.NodeDetailReply):
     """The reply to GET /v1/nodes/{name}. `fabric` is absent if the node has no GPU. In `devices` the GPUs come first,
     in the order of `gpus`; then at most 64 devices of each other driver.
     """
@@ -235,12 +234,12 @@ REPLIES: Mapping[str, Any] = {
     "GET /v1/restarts/{namespace}/{pod}": None,  # that of a command
     "GET /v1/restarts/group/{namespace}/{name}": None,
     "POST /v1/explain": list[ExplanationReply | GangExplanation],
-    "GET /v1/fleet": console_replies.FleetReply,
+    "GET /v1/fleet": console_client.FleetReply,
     "GET /v1/nodes/{name}": NodeDetail,
-    "GET /v1/claims": list[console_replies.ClaimReply],
+    "GET /v1/claims": list[console_client.ClaimReply],
     "GET /v1/jobs.jsonl": None,
     "GET /v1/audit": list[Finding],
-    "GET /v1/policy": console_replies.PolicyStatusReply,
+    "GET /v1/policy": console_client.PolicyStatusReply,
 }
 
 

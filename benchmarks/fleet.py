@@ -11,7 +11,7 @@ from extender.allocation import Features
 from extender.api.pods import Pod, decode_pod
 from extender.cache import ClusterCache
 from extender.policy import Policy
-from extender.runtime.watched_kinds import watched_resources
+from extender.runtime.informers import watched_resources
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS

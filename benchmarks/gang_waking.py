@@ -14,7 +14,7 @@ from typing import NamedTuple
 from benchmarks.fleet import Fleet
 from extender.api.pod_groups import GroupKey, GroupSource, Membership
 from extender.serve.filter import FilterSink
-from extender.serve.gangs.gang_hints import GangHints
+from extender.serve.gangs.gang_monitor import GangHints
 from extender.serve.gangs.gang_scheduler import GangScheduler
 from tests.worlds.gang_fleet import CountedPlanning, no_bound_members
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Literal
 
 from cachetools import LRUCache
@@ -241,7 +241,7 @@ def load_policy(content: str | bytes) -> Policy:
 
 _MAX_FAULTS = 5  # faults in one message
 _VALID = {"integer": "an integer", "dictionary": "an object", "tuple": "a list"}
-_KEY = "[key]"  # the last part of the location of a key
+_KEY = "[key]"  # pydantic's word for a wrong key of a map, the last part of its location
 _WORDS = (
     (re.compile(r"Extra inputs are not permitted"), "is no known field"),
     (re.compile(r"Field required"), "is missing"),
@@ -277,24 +277,22 @@ def faults_of(error: ValidationError, positions: Positions) -> str:
     faults = [
         one
         for one in found
-        if one["type"] != "too_short" or not _has_parts(one["loc"], (other["loc"] for other in found))
+        if one["type"] != "too_short" or not any(_is_part(other["loc"], one["loc"]) for other in found)
     ]
     sentences = [_fault(fault["loc"], fault["msg"], _value(fault), positions) for fault in faults[:_MAX_FAULTS]]
     return "; ".join(sentences) + (f"; and {len(faults) - _MAX_FAULTS} more" if len(faults) > _MAX_FAULTS else "")
 
 
-def _has_parts(loc: tuple[int | str, ...], others: Iterable[tuple[int | str, ...]]) -> bool:
-    return any(other[: len(loc)] == loc and len(other) > len(loc) for other in others)
+def _is_part(loc: tuple[int | str, ...], of: tuple[int | str, ...]) -> bool:
+    return loc[: len(of)] == of and len(loc) > len(of)
 
 
 def _fault(loc: tuple[int | str, ...], problem: str, value: str, positions: Positions) -> str:
     problem = in_plain_words(problem)
     line, column = positions.get(loc) or positions.get(loc[:-1]) or (0, 0)
-    if loc[-1:] == ("[key]",):  # pydantic's word for a wrong key of a map; the key is before it
+    if loc[-1:] == (_KEY,):  # the key is before it
         loc, problem, value = loc[:-2], f"the name {shown(loc[-2])} {problem}", ""
     details = ", ".join(part for part in (value, f"line {line}, column {column}" if line else "") if part)
-    if loc[-1:] == (_KEY,):
-        loc, problem = loc[:-2], f"a key {problem}"
     field = f"{one_line('.'.join(map(str, loc)))}: " if loc else ""  # a fault of several fields names them itself
     return f"{field}{problem}{f' ({details})' if details else ''}"
 

@@ -214,7 +214,8 @@ class Reader:
         """Return (((peer position, working links), ...), working links into switches)."""
         direct: dict[int, int] = {}
         switched = 0
-        for link in range(self._link_count(handle)):
+        count = self._field(handle, "NVML_FI_DEV_NVLINK_LINK_COUNT", absent=_MAX_LINKS)  # older drivers lack the field
+        for link in range(min(count, _MAX_LINKS)):
             if self._try(partial(self._nvml.nvmlDeviceGetNvLinkState, handle, link), 0) != 1:
                 continue
             peer = peers.get(self._far_address(handle, link))
@@ -223,11 +224,6 @@ class Reader:
             elif self._far_kind(handle, link) != _GPU:
                 switched += 1  # a switch, or a far end that a VM or a newer driver hides
         return tuple(sorted(direct.items())), switched
-
-    def _link_count(self, handle: Any) -> int:
-        """Return how many link numbers to try. Older drivers lack the field with the count."""
-        count = self._field(handle, "NVML_FI_DEV_NVLINK_LINK_COUNT", absent=_MAX_LINKS)
-        return min(count, _MAX_LINKS)
 
     def _far_address(self, handle: Any, link: int) -> str:
         return _normal_address(self._try(lambda: self._nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId, ""))

@@ -23,8 +23,8 @@ from extender.base.berth_errors import BerthError
 from extender.cluster import Backoff, Delays
 from extender.runtime.supervisor import Supervisor
 from extender.topology.agent_slices import Reading
-from extender.web.asgi import TEXT, Answer, Receive, Scope, Send
-from extender.web.metrics import COUNTER, TASK_FAILURES, MetricSource, Scrapes
+from extender.web.asgi import TEXT, Answer, GetApp
+from extender.web.metrics import TASK_FAILURES, MetricSource, Scrapes, counter
 
 _COMMAND = (sys.executable, "-X", "faulthandler", "-m", "extender.agent.reader")  # names the call that crashed
 _DEADLINE_SECONDS = 20.0  # the first call after a boot may take 8 s; a call that takes longer hangs
@@ -155,16 +155,15 @@ def _end_of(code: int) -> str:
 # -- the answers to kubelet and Prometheus -------------------------------------------------------------------
 
 
-READ_FAILURES: MetricSource[AgentApp] = MetricSource(
+READ_FAILURES: MetricSource[AgentApp] = counter(
     "berth_nvml_failures_total",
-    COUNTER,
     "Failed readings of NVML by cause: crash, hang, or nvml (NVML answered with an error)",
     lambda app: {(cause,): float(count) for cause, count in app.reader.failures.items()},
-    ("cause",),
+    "cause",
 )
 
 
-class AgentApp:
+class AgentApp(GetApp):
     """GET /livez: 200 with the tasks that keep failing and why NVML cannot be read. GET /metrics: failures.
 
     Neither is a reason to restart the agent: the supervisor restarts the task, the next try has a new reader process.
@@ -175,19 +174,9 @@ class AgentApp:
     def __init__(self, reader: ReaderProcess, supervisor: Supervisor) -> None:
         self.reader = reader
         self.supervisor = supervisor
-        self._scrapes = Scrapes((TASK_FAILURES, READ_FAILURES), self)
+        answers = {"/livez": self._live, "/metrics": Scrapes((TASK_FAILURES, READ_FAILURES), self).answer}
+        super().__init__(answers, "berth agent has only /livez and /metrics")
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        del receive  # requests have no body
-        if scope["type"] == "http":
-            await self._answer(scope["method"], scope["path"]).to(send)
-
-    def _answer(self, method: str, path: str) -> Answer:
-        if method not in ("GET", "HEAD"):
-            return Answer(405, b"only GET is answered", TEXT)
-        if path == "/metrics":
-            return self._scrapes.answer()
-        if path != "/livez":
-            return Answer(404, b"berth agent has only /livez and /metrics", TEXT)
+    def _live(self) -> Answer:
         failing = [f"task {name} keeps failing: {problem}" for name, problem in self.supervisor.failing.items()]
         return Answer(200, "; ".join(["ok", *failing, *filter(None, [self.reader.problem])]).encode(), TEXT)

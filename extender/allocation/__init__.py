@@ -12,17 +12,16 @@ The contract of `Search.run` (search.py):
 Semantics are those of Kubernetes' structured allocator (docs/allocation.md), with the differences that
 docs/decisions/ records. The package contains no I/O and no preferences: a caller passes them as an order.
 
-Two packages in it have faces of their own: `nodes` (what is known of nodes: devices, pools, what is allocated) and
-`what_if` (nodes with other devices in use, and problems from plain objects).
+The package `nodes` in it (what is known of nodes: devices, pools, what is allocated) and the module `what_if` (nodes
+with other devices in use, and problems from plain objects) have faces of their own.
 """
 
 from extender.allocation.choose import Asked, FastPath, Preference, choose
-from extender.allocation.constraints import UNREADABLE, attribute_values
-from extender.allocation.device_rules import Features, blocking_taint, has_room, refusal, tolerates
+from extender.allocation.device_rules import Features, blocking_taint, refusal, tolerates
 from extender.allocation.nodes.node_info import FleetBaseline, NodeInfo, Snapshot
-from extender.allocation.problem import CAUSES, Allowed, CauseRecorder, Pick, Problem, Selection, Solution, allocations
+from extender.allocation.problem import CAUSES, Allowed, CauseRecorder, Pick, Problem, Solution, allocations
 from extender.allocation.search import Search
-from extender.allocation.selection import derived_value, select
+from extender.allocation.selection import UNREADABLE, Selection, attribute_values, derived_value, select
 
 __all__ = [
     "CAUSES",
@@ -46,7 +45,6 @@ __all__ = [
     "blocking_taint",
     "choose",
     "derived_value",
-    "has_room",
     "refusal",
     "select",
     "tolerates",

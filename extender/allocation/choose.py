@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterable
 from itertools import combinations
 from typing import NamedTuple
 
-from extender.allocation.problem import EVERY_DEVICE, NULL_OBSERVER, Allowed, Observer, Pick, Problem, Solution
+from extender.allocation.problem import EVERY_DEVICE, Allowed, CauseRecorder, Pick, Problem, Solution
 from extender.allocation.search import MAX_STEPS, Search
 from extender.api.claim_specs import ClaimSpec, DeviceRequest
 from extender.api.resource_claims import MAX_RESULTS
 from extender.base.berth_errors import InvalidClaim, OutOfSteps
+from extender.base.bits import members
 from extender.base.deadline import NO_DEADLINE, Deadline
 
 Preference = Callable[[Problem, Solution, int], Iterable[Allowed]]
@@ -89,7 +90,7 @@ class FastPath(NamedTuple):
             left = free & allowed.devices & ~taken
             if allowed.of_request:
                 left &= allowed.of_request.get((claim, request.name), -1)
-            bits = _lowest(left, request.count)
+            bits = members(left)[: request.count]
             if len(bits) < request.count:
                 return None
             if claim == len(picks):
@@ -99,16 +100,6 @@ class FastPath(NamedTuple):
                 taken |= 1 << bit
         alternatives = tuple([(0,) * len(spec.requests) for spec in problem.specs])
         return Solution(tuple(map(tuple, picks)), alternatives)
-
-
-def _lowest(mask: int, count: int) -> list[int]:
-    """The lowest `count` positions of the bits that are set, ascending; fewer if there are fewer."""
-    found: list[int] = []
-    while mask and len(found) < count:
-        low = mask & -mask
-        found.append(low.bit_length() - 1)
-        mask ^= low
-    return found
 
 
 def _is_plain(request: DeviceRequest) -> bool:
@@ -128,11 +119,11 @@ def choose(
     preference: Preference | None,
     *,
     max_steps: int = MAX_STEPS,
-    observer: Observer = NULL_OBSERVER,
+    recorder: CauseRecorder | None = None,
     deadline: Deadline = NO_DEADLINE,
 ) -> Solution | None:
     """The preferred solution, or None if there is none. Raises as Search.run."""
-    search = Search(problem, max_steps=max_steps, observer=observer, deadline=deadline)
+    search = Search(problem, max_steps=max_steps, recorder=recorder, deadline=deadline)
     first = search.run()
     if first is None or preference is None:
         return first

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from extender.allocation.nodes import AllocatedState, CounterKey, Inventory, PoolDevice
 from extender.allocation.nodes.node_info import memberships
-from extender.allocation.problem import Observer
+from extender.allocation.problem import CauseRecorder
 from extender.api.resource_slices import CounterUse
 from extender.base.bits import members
 from extender.base.deadline import NO_DEADLINE, Deadline
@@ -172,7 +172,7 @@ def most_together(
     return found + sum(_most(devices) for devices in sets.values())
 
 
-def report_short(requests: Sequence[Sequence[Form]], counters: Counters, observer: Observer) -> None:
+def report_short(requests: Sequence[Sequence[Form]], counters: Counters, recorder: CauseRecorder) -> None:
     """Take the devices in order, and report each device that does not fit with the counter that it lacks.
 
     Only the first _MAX_REPORTED devices of the requests: the reason names one request.
@@ -181,7 +181,7 @@ def report_short(requests: Sequence[Sequence[Form]], counters: Counters, observe
     for name, bit in islice(wanted, _MAX_REPORTED):
         cause = counters.take(bit)
         if cause is not None:
-            observer.rejected(name, bit, *cause)
+            recorder.rejected(name, bit, *cause)
 
 
 class _Need(NamedTuple):

@@ -173,16 +173,6 @@ def fits(device: Device, taken: Mapping[str, Quantity], used: Amounts, using: Am
     )
 
 
-def has_room(device: Device, driver: str, request: DeviceRequest, used: Amounts | None, features: Features) -> bool:
-    """Whether the device can serve a request besides `used`. Raises InvalidClaim."""
-    if not features.consumable_capacity:
-        return True
-    taken = consumption(device, driver, request.capacity, features)
-    if taken is None or not features.pays(request):
-        return taken is not None
-    return fits(device, taken, used or NOTHING, NOTHING)
-
-
 def _unit(policy: RequestPolicy) -> int:
     """The unit of the policy's range, in nanos: 1, or 1/1000 if an amount of the range is fractional.
 

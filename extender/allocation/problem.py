@@ -1,6 +1,6 @@
 """Input and output of the search: a problem, its solution, and the allocations that bind writes for it.
 
-The search tells an observer why a request cannot have a device.
+The search tells a recorder why a request cannot have a device.
 """
 
 from __future__ import annotations
@@ -12,24 +12,13 @@ from operator import or_
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from extender.allocation.constraints import UNREADABLE, TypedSet
-from extender.allocation.device_rules import Features, published
+from extender.allocation.device_rules import NOTHING, Features, consumption, fits, published
 from extender.allocation.nodes import UNUSED, AllocatedState, FabricPartitions, Inventory, PoolDevice
+from extender.allocation.selection import UNREADABLE, Classes, Selection, TypedSet
 from extender.api.claim_specs import ClaimSpec, Config, DeviceRequest
-from extender.api.device_classes import DeviceClass
 from extender.api.nodes import NodeSelector, Requirement, Term
 from extender.api.quantity import Quantity
 from extender.api.resource_claims import Allocation, Result
-
-Classes = Callable[[str], DeviceClass | None]  # by name
-
-
-class Observer:
-    """Receives each device that a request cannot have, and ignores it."""
-
-    def rejected(self, request: str, bit: int, cause: str, detail: str) -> None:
-        """`bit` is the device; `cause` is a key of CAUSES; `detail` names the attribute, counter or field, or is ''."""
-
 
 CAUSES = {
     "in-use": "allocated to another claim",
@@ -45,29 +34,17 @@ CAUSES = {
 }
 
 
-class CauseRecorder(Observer):
-    """Stores the last (cause, detail) for each (request, bit)."""
+class CauseRecorder:
+    """Why a request cannot have a device: the last (cause, detail) for each (request, device bit).
+
+    The cause is a key of CAUSES; the detail names the attribute, counter or field, or is ''.
+    """
 
     def __init__(self) -> None:
         self.causes: dict[tuple[str, int], tuple[str, str]] = {}
 
     def rejected(self, request: str, bit: int, cause: str, detail: str) -> None:
         self.causes[request, bit] = (cause, detail)
-
-
-NULL_OBSERVER = Observer()
-
-
-class Selection(NamedTuple):
-    """Masks of devices: `match` may serve the request; a selector failed on `error`."""
-
-    match: int
-    error: int
-    explain: Callable[[int], str]  # bit of `error` to the text of the failure
-    unsupported: int = 0  # devices that match but have unsupported fields (Inventory.unsupported)
-    drifting: int = 0  # devices that match but are left out, because their memory is in use without a claim
-    small: int = 0  # devices that match but are left out, because they have less memory than the pod expects
-    least_memory: int = 0  # bytes of memory that the selectors demand of each device; 0 for nothing
 
 
 @dataclass(slots=True, eq=False)  # Final fields, see docs/architecture.md
@@ -95,6 +72,16 @@ class Problem:
         selection = self.select(claim, request)
         usable = selection.match & ~selection.error
         return usable if request.admin_access else usable & ~self.taken
+
+    def has_room(self, bit: int, request: DeviceRequest) -> bool:
+        """Whether a device can serve the request besides its allocated shares. Raises InvalidClaim."""
+        one, features = self.inventory.devices[bit], self.features
+        if not features.consumable_capacity:
+            return True
+        taken = consumption(one.device, one.driver, request.capacity, features)
+        if taken is None or not features.pays(request):
+            return taken is not None
+        return fits(one.device, taken, self.shares(bit) or NOTHING, NOTHING)
 
     def shares(self, bit: int) -> Mapping[str, int] | None:
         """Nanos per capacity that allocated shares consume of a device; None if it has no shares."""

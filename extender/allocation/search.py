@@ -14,21 +14,19 @@ from enum import Enum
 from functools import partial
 from typing import NamedTuple
 
-from extender.allocation.constraints import TypedSet, build_constraints
 from extender.allocation.counters import Counters, ShortOfCounters, is_short, report_short
-from extender.allocation.device_rules import NOTHING, blocking_taint, consumption, fits, has_room, refusal, short_of
+from extender.allocation.device_rules import NOTHING, blocking_taint, consumption, fits, refusal, short_of
 from extender.allocation.nodes import SHARES, FabricPartitions
 from extender.allocation.problem import (
     EVERY_DEVICE,
-    NULL_OBSERVER,
     Allowed,
-    Observer,
+    CauseRecorder,
     Pick,
     Problem,
-    Selection,
     Solution,
     config_entries,
 )
+from extender.allocation.selection import AttributeConstraint, Selection, TypedSet
 from extender.api.claim_specs import DeviceRequest
 from extender.api.quantity import Quantity
 from extender.api.resource_claims import MAX_CONFIG, MAX_RESULTS
@@ -58,9 +56,9 @@ class _Partitions(NamedTuple):
 class MatchingDevices:
     """The devices that match each request. All searches of one problem share this object."""
 
-    def __init__(self, problem: Problem, observer: Observer) -> None:
+    def __init__(self, problem: Problem, recorder: CauseRecorder | None) -> None:
         self._problem = problem
-        self._observer = observer
+        self._recorder = recorder
         self.selections: dict[tuple[int, str], Selection] = {}  # by claim and request name; empty until `find`
         self.mode_all: dict[tuple[int, str], list[int]] = {}  # the devices of the requests of mode All
         self.partitions: list[_Partitions] = []  # by claim; empty if a claim can have any set of GPUs
@@ -122,7 +120,8 @@ class MatchingDevices:
         where = f"claim {self._problem.names[claim]}, request {request.name}"
         self._problem.features.check(request, where)
         selection = self.selections[claim, request.name] = self._problem.select(self._problem.names[claim], request)
-        self._report_unsupported(request, selection)
+        if self._recorder is not None:
+            self._report_unsupported(request, selection, self._recorder)
         if request.mode == "ExactCount":
             return request.count
         if request.mode != "All":
@@ -131,12 +130,12 @@ class MatchingDevices:
         self.mode_all[claim, request.name] = found
         return len(found)
 
-    def _report_unsupported(self, request: DeviceRequest, selection: Selection) -> None:
+    def _report_unsupported(self, request: DeviceRequest, selection: Selection, recorder: CauseRecorder) -> None:
         """The request matches these devices, but Berth does not support a field of them, and never allocates them."""
         for cause, mask in self._problem.inventory.unsupported:
             for bit in members(selection.unsupported & mask):
                 field = self._problem.inventory.devices[bit].device.node_allocatable
-                self._observer.rejected(request.name, bit, cause, field)
+                recorder.rejected(request.name, bit, cause, field)
 
     def _all_devices(
         self, where: str, request: DeviceRequest, selection: Selection, spend: Callable[[int], None]
@@ -152,17 +151,12 @@ class MatchingDevices:
                 )
         if selection.error:
             raise InvalidClaim(selection.explain(lowest(selection.error)))
-        return [
-            bit
-            for bit in members(selection.match)
-            if not selection.unsupported and self._has_capacity(bit, request, spend)
-        ]
-
-    def _has_capacity(self, bit: int, request: DeviceRequest, spend: Callable[[int], None]) -> bool:
-        pool_device = self._problem.inventory.devices[bit]
-        device, driver, features = pool_device.device, pool_device.driver, self._problem.features
-        spend(1 + device.capacity.steps)
-        return has_room(device, driver, request, self._problem.shares(bit), features)
+        found = []
+        for bit in members(selection.match) if not selection.unsupported else ():
+            spend(1 + self._problem.inventory.devices[bit].device.capacity.steps)
+            if self._problem.has_room(bit, request):
+                found.append(bit)
+        return found
 
 
 class Outcome(Enum):
@@ -184,13 +178,13 @@ class Search:
         problem: Problem,
         *,
         max_steps: int = MAX_STEPS,
-        observer: Observer = NULL_OBSERVER,
+        recorder: CauseRecorder | None = None,
         deadline: Deadline = NO_DEADLINE,
     ) -> None:
         self._problem = problem
         self._max_steps = max_steps
         self._deadline = deadline
-        self._observer = observer
+        self._recorder = recorder
         self._allowed = EVERY_DEVICE
         self._fixed: tuple[tuple[int, ...], ...] | None = None
         self.steps = 0
@@ -202,9 +196,13 @@ class Search:
         self._consumed_here: dict[int, dict[str, int]] = {}
         self._picks: list[list[Pick]] = [[] for _ in problem.specs]
         self._alternatives: list[list[int]] = [[0] * len(spec.requests) for spec in problem.specs]
-        self._matching = MatchingDevices(problem, observer)
+        self._matching = MatchingDevices(problem, recorder)
         self._selections, self._mode_all = self._matching.selections, self._matching.mode_all
-        self._constraints = build_constraints(problem.names, problem.specs, lists=problem.features.list_attributes)
+        lists = problem.features.list_attributes
+        self._constraints = [
+            [AttributeConstraint(name, position, one, lists=lists) for position, one in enumerate(spec.constraints)]
+            for name, spec in zip(problem.names, problem.specs, strict=True)
+        ]
         self._derived_values: dict[tuple[str, int], TypedSet] = {}  # by expression and bit
         self._config_excess = ""  # why the API server would refuse the config of an allocation that was tried
         self._steps_per_try = [1 + max(len(found) - _USUAL_CONSTRAINTS, 0) for found in self._constraints]
@@ -222,7 +220,7 @@ class Search:
         if not self._selections:
             self._matching.find(self._spend)
         try:
-            if self._is_hopeless() or self._claim(0) is not Outcome.DONE:
+            if self._is_hopeless() or self._request(0, 0) is not Outcome.DONE:
                 if self._config_excess:
                     raise InvalidClaim(self._config_excess)
                 return None
@@ -242,29 +240,18 @@ class Search:
         together: dict[int, int] = {}  # devices that are taken once to their number that requests need
         for claim, spec in enumerate(self._problem.specs):
             for request in spec.requests:
-                if all(self._free_count(claim, form) < form.count for form in request.alternatives):
+                if all(self._free(claim, form).bit_count() < form.count for form in request.alternatives):
                     return True
                 form = request.alternatives[0]
-                free = self._selections[claim, form.name].match & self._mask(claim, form) & ~self._in_use
-                if (
-                    len(request.alternatives) == 1
-                    and not form.admin_access
-                    and not free & ~self._problem.inventory.simple
-                ):
+                free, simple = self._free(claim, form), self._problem.inventory.simple
+                if len(request.alternatives) == 1 and not form.admin_access and not free & ~simple:
                     together[free] = together.get(free, 0) + form.count
         return any(count > free.bit_count() for free, count in together.items())
 
     def _check_counters(self) -> None:
         """Raises ShortOfCounters if the sums of counters prove that there is no solution."""
         forms = [
-            [
-                (
-                    form.name,
-                    form.count,
-                    self._selections[claim, form.name].match & self._mask(claim, form) & ~self._in_use,
-                )
-                for form in request.alternatives
-            ]
+            [(form.name, form.count, self._free(claim, form)) for form in request.alternatives]
             for claim, spec in enumerate(self._problem.specs)
             for request in spec.requests
         ]
@@ -273,7 +260,8 @@ class Search:
         counters = Counters(inventory, allocated_state)
         if not self._counter_sums_apply(wanted) or not is_short(forms, inventory, counters, self._deadline):
             return
-        report_short(forms, Counters(inventory, allocated_state), self._observer)
+        if self._recorder is not None:
+            report_short(forms, Counters(inventory, allocated_state), self._recorder)
         raise ShortOfCounters
 
     def _counter_sums_apply(self, wanted: int) -> bool:
@@ -290,25 +278,24 @@ class Search:
         """The devices that the search may use for a request."""
         return self._allowed.devices & self._allowed.of_request.get((claim, request.name), -1)
 
-    def _free_count(self, claim: int, request: DeviceRequest) -> int:
+    def _free(self, claim: int, request: DeviceRequest) -> int:
+        """The devices that the search may choose for a request before it has chosen any."""
         match = self._selections[claim, request.name].match & self._mask(claim, request)
-        return (match if request.admin_access else match & ~self._in_use).bit_count()
+        return match if request.admin_access else match & ~self._in_use
 
     # -- the search ------------------------------------------------------------------------------------------
 
-    def _claim(self, claim: int) -> Outcome:
+    def _request(self, claim: int, position: int) -> Outcome:
+        """Solve the requests of a claim from this position on, and the claims after it."""
         if claim >= len(self._problem.specs):
             return Outcome.DONE
-        return self._request(claim, 0)
-
-    def _request(self, claim: int, position: int) -> Outcome:
         requests = self._problem.specs[claim].requests
         if self._matching.partitions and not self._is_partition(claim, position):
             return Outcome.NO
         if position >= len(requests):
             if self._has_too_much_config(claim):
                 return Outcome.NO
-            outcome = self._claim(claim + 1)
+            outcome = self._request(claim + 1, 0)
             # A different solution of this claim may leave room for a later claim that is too large.
             return Outcome.NO if outcome is Outcome.TOO_MANY else outcome
         if not requests[position].prioritized:
@@ -356,7 +343,8 @@ class Search:
         if wanted is not None:
             return self._try(claim, position, request, slot, wanted[slot], must=True)
         selection = self._selections[claim, request.name]
-        bits = (selection.match | selection.error) & self._mask(claim, request) & ~self._blocked(claim, request)
+        blocked = self._chosen_by_claim[claim] if request.admin_access else self._in_use | self._chosen
+        bits = (selection.match | selection.error) & self._mask(claim, request) & ~blocked
         for bit in members(bits >> start << start):
             if selection.error >> bit & 1:
                 raise InvalidClaim(selection.explain(bit))
@@ -374,11 +362,6 @@ class Search:
         if outcome is not Outcome.DONE:
             self._give_back(claim, request, bit)
         return outcome
-
-    def _blocked(self, claim: int, request: DeviceRequest) -> int:
-        if request.admin_access:
-            return self._chosen_by_claim[claim]
-        return self._in_use | self._chosen
 
     def _step(self, steps: int = 1) -> None:
         before = self.steps
@@ -413,8 +396,8 @@ class Search:
         if device.consumes and not features.partitionable:
             return self._reject(request, bit, "counters", "partitionable devices are disabled")
         pays = self._pays_counters(request, bit, shared=shared)
-        if pays and not self._take_counters(request, bit):
-            return False
+        if pays and (cause := self._counters.take(bit)) is not None:
+            return self._reject(request, bit, *cause)
         if not self._add_to_constraints(claim, request, bit, must=must):
             if pays:
                 self._counters.give_back(bit)
@@ -471,10 +454,6 @@ class Search:
             self._reject(request, bit, "capacity", short_of(device, taken, used, using))
             return None
         return taken
-
-    def _take_counters(self, request: DeviceRequest, bit: int) -> bool:
-        cause = self._counters.take(bit)
-        return cause is None or self._reject(request, bit, *cause)
 
     def _derived(self, bit: int, expression: str) -> TypedSet:
         """The value of an expression on a device, computed once."""
@@ -541,7 +520,8 @@ class Search:
         return not shared or (bit not in self._consumed_here and self._problem.shares(bit) is None)
 
     def _reject(self, request: DeviceRequest, bit: int, cause: str, detail: str) -> bool:
-        self._observer.rejected(request.name, bit, cause, detail)
+        if self._recorder is not None:
+            self._recorder.rejected(request.name, bit, cause, detail)
         return False
 
 

@@ -1,26 +1,144 @@
-"""The devices that match a request: the selectors of the class apply first, then the selectors of the request."""
+"""Which devices a request can have: those that its selectors and the class's match, as far as the constraints allow.
+
+The selectors of the class apply first. The search adds devices to the matchAttribute and distinctAttribute constraints,
+and removes devices. Exactly one `remove` undoes a successful `add`, in reverse order. A failed `add` changes nothing.
+More devices never repair a violated constraint. Unlike the reference, distinctAttribute compares each pair of devices,
+also within one request (docs/decisions/0010).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
-from extender.allocation.constraints import TypedSet, values_of
 from extender.allocation.device_rules import Features
 from extender.allocation.nodes import Inventory, PoolDevice
-from extender.allocation.problem import Classes, Selection
-from extender.api.claim_specs import DeviceRequest
+from extender.api.claim_specs import Constraint, DeviceRequest
 from extender.api.device_classes import DeviceClass
-from extender.api.resource_slices import Device
+from extender.api.resource_slices import LIST_TYPES, Device
+from extender.api.semver import Semver
 from extender.base.berth_errors import InvalidClaim
 from extender.base.deadline import NO_DEADLINE, Deadline
 from extender.base.text_limits import cut
 from extender.cel import CelError, CompileError
 from extender.cel.dra import COST_LIMIT, Masks, compile_value, evaluated
 
+Classes = Callable[[str], DeviceClass | None]  # by name
+TypedSet = tuple[str, frozenset[object]]
+_SCALAR_OF = {"ints": "int", "bools": "bool", "strings": "string", "versions": "version"}
+_KINDS: dict[type, str] = {int: "int", bool: "bool", str: "string", Semver: "version"}
+UNREADABLE: TypedSet = ("unknown", frozenset())
+
+
+def attribute_values(device: Device, name: str, driver: str, *, lists: bool) -> TypedSet | None:
+    """(scalar type, set of values) of an attribute; None if it is absent.
+
+    UNREADABLE if its type is unknown, or if it is a list while `lists` is False.
+    """
+    found = device.attributes.typed(name)
+    if found is None and "/" not in name:
+        found = device.attributes.typed(f"{driver}/{name}")
+    if found is None:
+        return None
+    value_type, value = found
+    if value_type == "unknown":
+        return UNREADABLE
+    if value_type in LIST_TYPES:
+        if not lists:
+            return UNREADABLE
+        return _SCALAR_OF[value_type], frozenset(map(_plain, value))  # type: ignore[arg-type] # the type of a tuple
+    return value_type, frozenset((_plain(value),))
+
+
+def values_of(value: object) -> TypedSet:
+    """The result of an expression as (scalar type, set of values). UNREADABLE for other types, and for a mixed list."""
+    items = value if isinstance(value, list | tuple) else (value,)
+    kinds = {_KINDS.get(type(item), "unknown") for item in items} or {"string"}
+    return UNREADABLE if len(kinds) > 1 or "unknown" in kinds else (kinds.pop(), frozenset(map(_plain, items)))
+
+
+def _plain(value: object) -> object:
+    # As in the reference, versions are compared as strings. Callers also compare the type, so True does not equal 1.
+    return value.text if isinstance(value, Semver) else value
+
+
+class AttributeConstraint:
+    """A constraint on the values of one attribute. One `remove` undoes the last `add` that returned True.
+
+    matchAttribute: all covered devices have the same value; of lists, at least one value in common. distinctAttribute:
+    no two have the same value; lists are disjoint.
+    """
+
+    def __init__(self, claim: str, position: int, constraint: Constraint, *, lists: bool) -> None:
+        """Raises InvalidClaim for a kind that is not supported."""
+        if constraint.kind not in ("match", "distinct"):
+            two, none = "has two attributes: the API server accepts one", "is empty (unsupported constraint type?)"
+            why = two if constraint.kind else none
+            raise InvalidClaim(f"claim {claim}: spec.devices.constraints[{position}] {why}")
+        self._constraint = constraint
+        self._lists = lists
+        self._added: list[TypedSet] = []  # of a matchAttribute, what the devices so far have in common
+
+    def add(self, request: DeviceRequest, device: Device, driver: str, derive: Callable[[str], TypedSet]) -> bool:
+        """Whether the constraint allows one more device; if so, the device counts from now on.
+
+        `derive` gives the value of an expression on the device: an attribute that the request derives hides one that
+        the driver publishes. Raises InvalidClaim for a device whose value has a type that Berth does not know.
+        """
+        if not self._constraint.covers(request.name):
+            return True
+        attribute = self._constraint.attribute
+        expression = dict(request.derived).get(attribute)
+        if expression is not None:
+            values: TypedSet | None = derive(expression)
+        else:
+            values = attribute_values(device, attribute, driver, lists=self._lists)
+        if values == UNREADABLE:
+            raise InvalidClaim(
+                f"request {request.name}: device {device.name} of driver {driver}: attribute {attribute}, which a "
+                "constraint compares: unsupported attribute value"
+            )
+        entry = self._entry(*values) if values is not None else None
+        if entry is None:
+            return False
+        self._added.append(entry)
+        return True
+
+    def remove(self, request: str) -> None:
+        """Undo the last `add`, which was for this request."""
+        if self._constraint.covers(request):
+            self._added.pop()
+
+    def _entry(self, kind: str, values: frozenset[object]) -> TypedSet | None:
+        """What to keep for a device with these values; None if the constraint forbids the device."""
+        if self._constraint.kind == "distinct":
+            overlaps = any(other == kind and not values.isdisjoint(theirs) for other, theirs in self._added)
+            return None if overlaps else (kind, values)
+        if self._added:
+            known, shared = self._added[-1]
+            values = shared & values if kind == known else frozenset()
+        return (kind, values) if values else None
+
+
+# -- selectors ---------------------------------------------------------------------------------------------------------
+
 # Of an evaluation of a derived attribute, 1.6 ms. The reference estimates all expressions of a claim together, and has
 # the limit of one selector for them.
 _DERIVED_UNITS = COST_LIMIT // 32
 _ERROR_BYTES = 256  # of a CEL error, which can quote user input
+
+
+class Selection(NamedTuple):
+    """Masks of devices: `match` may serve the request; a selector failed on `error`."""
+
+    match: int
+    error: int
+    explain: Callable[[int], str]  # bit of `error` to the text of the failure
+    unsupported: int = 0  # devices that match but have unsupported fields (Inventory.unsupported)
+    drifting: int = 0  # devices that match but are left out, because their memory is in use without a claim
+    small: int = 0  # devices that match but are left out, because they have less memory than the pod expects
+    least_memory: int = 0  # bytes of memory that the selectors demand of each device; 0 for nothing
 
 
 def _find_class(claim: str, request: DeviceRequest, classes: Classes) -> DeviceClass:
@@ -102,10 +220,6 @@ def _explained(sources: list[tuple[str, str]], inventory: Inventory, masks: Mask
     """The text of the first selector that failed on a device. Raises DeadlineExceeded."""
     pool_device = inventory.devices[bit]
     slice_, offset = next((s, o) for s, o in reversed(inventory.offsets) if o <= bit)
-    for where, expression in sources:
-        if not masks.of(expression, slice_, deadline).error >> (bit - offset) & 1:
-            continue
-        text = masks.error(expression, pool_device.device, pool_device.driver, deadline)
-        if text:
-            return f"{where}: {cut(text, _ERROR_BYTES)}"
-    return "selector failed"
+    where, expression = next(one for one in sources if masks.of(one[1], slice_, deadline).error >> (bit - offset) & 1)
+    text = masks.error(expression, pool_device.device, pool_device.driver, deadline)
+    return f"{where}: {cut(text, _ERROR_BYTES)}"

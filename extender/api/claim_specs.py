@@ -113,17 +113,15 @@ def _domains(config: object) -> Iterator[tuple[str, str]]:
 
 def _request(obj: Json, path: str) -> Request:
     name = need(obj, "name", path)
-    alternatives = many(obj, "firstAvailable", path, lambda item, where: _sub_request(item, where, name))
+    alternatives = many(
+        obj, "firstAvailable", path, lambda one, at: _device_request(one, at, f"{name}/{need(one, 'name', at)}")
+    )
     if alternatives:
         return Request(name, alternatives, prioritized=True)
     exactly = inner(obj, "exactly", path)
     if not exactly:
         raise WireError(path, "needs `exactly` or `firstAvailable` (unsupported request type?)")
     return Request(name, (_device_request(exactly, f"{path}.exactly", name),))
-
-
-def _sub_request(obj: Json, path: str, parent: str) -> DeviceRequest:
-    return _device_request(obj, path, f"{parent}/{need(obj, 'name', path)}")
 
 
 def _device_request(obj: Json, path: str, name: str) -> DeviceRequest:
@@ -137,13 +135,11 @@ def _device_request(obj: Json, path: str, name: str) -> DeviceRequest:
         count=get(obj, "count", int, path, 1) or 1 if mode == "ExactCount" else 0,
         admin_access=flag(obj, "adminAccess", path),
         tolerations=many(obj, "tolerations", path, decode_toleration),
-        derived=many(obj, "derivedAttributes", path, _derived),
+        derived=many(
+            obj, "derivedAttributes", path, lambda one, at: (need(one, "name", at), need(one, "expression", at))
+        ),
         capacity=None if obj.get("capacity") is None else _Frozen(amounts),
     )
-
-
-def _derived(obj: Json, path: str) -> tuple[str, str]:
-    return need(obj, "name", path), need(obj, "expression", path)
 
 
 class _Frozen(dict[str, Quantity]):

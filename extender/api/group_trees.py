@@ -7,19 +7,18 @@ groups below it are gangs of their own.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 
 from extender.api.asked_subgroups import GroupAround
 from extender.api.group_topology import AskedTopology, Level
+from extender.api.label_domains import natural
 from extender.api.pod_groups import IN_TREE, GroupKey, GroupPolicy, GroupSource, Membership
 
 MAX_LEVELS = 8  # CompositePodGroups above a PodGroup
 MAX_GROUPS = 256  # of one tree: each event of one of them reads the whole tree
 _CONSTRAINT = "spec.schedulingConstraints"
-_DIGITS = re.compile(r"([0-9]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +161,9 @@ class GroupTrees:
         if key.source is GroupSource.CORE:
             minimums[path] = max(policy.minimum, 1)
             return
-        below = sorted(self._below.get(key, ()), key=_natural)
+        below = sorted(
+            self._below.get(key, ()), key=lambda child: (natural(child.name), child.source is GroupSource.CORE)
+        )
         needed = policy.groups or 1
         if len(below) < needed:
             lacks.append(f"child group {len(below) + 1} of CompositePodGroup {key.name}")
@@ -187,10 +188,3 @@ def _fault(way: list[GroupKey]) -> str:
     if len(way) > MAX_LEVELS + 1:
         return f"PodGroup {way[0].name} is below more than {MAX_LEVELS} CompositePodGroups"
     return ""
-
-
-def _natural(key: GroupKey) -> tuple[tuple[int | str, ...], bool]:
-    """A sort key by name, with numbers as numbers: workers-2 comes before workers-10."""
-    parts = _DIGITS.split(key.name)
-    words = tuple(int(part) if position % 2 else part for position, part in enumerate(parts))
-    return words, key.source is GroupSource.CORE

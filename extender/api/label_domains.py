@@ -1,21 +1,28 @@
-"""The domains that node labels form: which nodes are in each, and what a domain is called.
+"""Domains of nodes: the nodes with equal labels.
 
-Values of labels repeat: `r1` under block `b1` and `r1` under `b2` are two racks. So a domain is identified by its path:
-its own label, and those of the farther levels that the node has. Ids of NVLink cliques are unique, and one clique can
-span two racks, so its own label identifies it.
+Values of labels repeat: `r1` under block `b1` and `r1` under `b2` are two racks. So a domain is identified by its
+path: its own label, and those of the farther levels that the node has. Ids of NVLink cliques are unique, and one clique
+can span two racks, so its own label identifies it.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
-Path = tuple[str, ...]
+from extender.api.group_topology import ONE_NODE
+
+NaturalKey = tuple[tuple[str | int, ...], str]
+_DIGITS = re.compile(r"([0-9]+)")
+
+DomainPath = tuple[str, ...]
 """The value of a domain's own label, then those of the farther levels, '' for a label that is not set."""
 
 
-def path_of(labels: Mapping[str, str], wanted: Sequence[str]) -> Path | None:
+def path_of(labels: Mapping[str, str], wanted: Sequence[str]) -> DomainPath | None:
     """The path of a node's domain by `path_labels`; None if the node does not have the first label."""
     own = labels.get(wanted[0])
     return None if own is None else (own, *(labels.get(label, "") for label in wanted[1:]))
@@ -28,14 +35,25 @@ class LabelDomains:
     nodes: Mapping[str, frozenset[str]] = field(default_factory=dict)  # by name of the domain
     name_of: Mapping[str, str] = field(default_factory=dict)  # by node; nodes without the label are left out
 
+    def of_most(self, placed: Mapping[str, int]) -> str | None:
+        """The domain of most of the pods, of which `placed` is the number by node; None if none is in a domain."""
+        found = Counter[str]()
+        for node, number in placed.items():
+            if (name := self.name_of.get(node)) is not None:
+                found[name] += number
+        return min(found, key=lambda name: (-found[name], natural(name)), default=None)
+
 
 def label_domains(nodes: Iterable[tuple[str, Mapping[str, str]]], wanted: Sequence[str]) -> LabelDomains:
-    """The domains of nodes with labels, by `path_labels`.
+    """The domains of nodes with labels, by `path_labels`; of the level ONE_NODE, each node is one.
 
     A domain has the value of its label as its name. Where several domains have one value, their names are whole paths,
     the farthest label first: `b1/r1` and `b2/r1`, and `r1` for nodes without the farther label. No value has a slash.
     """
-    found: dict[Path, set[str]] = {}
+    if wanted == (ONE_NODE,):
+        single = [node for node, _ in nodes]
+        return LabelDomains({node: frozenset((node,)) for node in single}, {node: node for node in single})
+    found: dict[DomainPath, set[str]] = {}
     for node, labels in nodes:
         path = path_of(labels, wanted)
         if path is not None:
@@ -48,3 +66,10 @@ def label_domains(nodes: Iterable[tuple[str, Mapping[str, str]]], wanted: Sequen
         {names[path]: frozenset(members) for path, members in found.items()},
         {node: names[path] for path, members in found.items() for node in members},
     )
+
+
+@lru_cache(maxsize=16_384)  # the nodes of a large fleet, and the values of their labels
+def natural(name: str) -> NaturalKey:
+    """A sort key that compares numbers in names as numbers: tray-2 comes before tray-10."""
+    parts = _DIGITS.split(name)
+    return tuple(int(part) if position % 2 else part for position, part in enumerate(parts)), name

@@ -1,4 +1,4 @@
-"""Nodes (core/v1), and how other objects name them: node selectors, taints and tolerations.
+"""Nodes (core/v1), how other objects name them (node selectors, taints, tolerations), and domains of equal labels.
 
 Selectors match as in k8s.io/component-helpers nodeaffinity. Devices have taints and tolerations of the same form.
 """
@@ -171,17 +171,14 @@ def _requirement(obj: Json, path: str) -> Requirement:
 
 def encode_node_selector(selector: NodeSelector) -> Json:
     """A core/v1 NodeSelector as JSON."""
-    return {"nodeSelectorTerms": [_encode_term(term) for term in selector.terms]}
 
+    def encoded(part: tuple[Requirement, ...]) -> list[Json]:
+        return [{"key": one.key, "operator": one.operator} | present({"values": list(one.values)}) for one in part]
 
-def _encode_term(term: Term) -> Json:
-    parts = {"matchExpressions": term.expressions, "matchFields": term.fields}
-    return present({name: [_encode_requirement(one) for one in part] for name, part in parts.items()})
-
-
-def _encode_requirement(requirement: Requirement) -> Json:
-    found: Json = {"key": requirement.key, "operator": requirement.operator}
-    return found | present({"values": list(requirement.values)})
+    terms = [
+        {"matchExpressions": encoded(one.expressions), "matchFields": encoded(one.fields)} for one in selector.terms
+    ]
+    return {"nodeSelectorTerms": [present(term) for term in terms]}
 
 
 def decode_selection(obj: Json, path: str) -> NodeSelection:

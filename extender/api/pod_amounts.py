@@ -41,7 +41,12 @@ def requests_of(pod: Json) -> Amounts:
     spec = inner(pod, "spec", "")
     own, overhead = inner(spec, "resources", "spec"), inner(spec, "overhead", "spec")
     asked, limits = (inner(own, kind, "spec.resources") for kind in ("requests", "limits"))  # of the pod as a whole
-    init = many(spec, "initContainers", "spec", lambda one, path: (_asked(one, path), _is_sidecar(one, path)))
+    init = many(
+        spec,
+        "initContainers",
+        "spec",
+        lambda one, path: (_asked(one, path), string(one, "restartPolicy", path) == "Always"),
+    )
     containers = many(spec, "containers", "spec", _asked)
 
     def requested(name: str) -> int:
@@ -99,7 +104,3 @@ def _asked(obj: Json, path: str) -> Json:
     """The requests of a container. A limit without a request becomes one in the API server."""
     resources = inner(obj, "resources", path)
     return inner(resources, "limits", f"{path}.resources") | inner(resources, "requests", f"{path}.resources")
-
-
-def _is_sidecar(init_container: Json, path: str) -> bool:
-    return string(init_container, "restartPolicy", path) == "Always"

@@ -6,6 +6,7 @@ Each reader raises ValueError with the annotation, its value and what it may be.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from extender.api.quantity import parse_quantity
@@ -49,15 +50,14 @@ def intent_of(annotations: Mapping[str, str], default_topology: str) -> PodInten
     if not annotations:  # most pods have none
         return PodIntent(default_topology, 0.0, 0)
     return PodIntent(
-        topology_of(annotations) or default_topology,
-        min_gbps_of(annotations),
-        expected_bytes_of(annotations),
-        wanted_gbps_of(annotations),
+        _topology(annotations) or default_topology,
+        _gbps(annotations, MIN_BANDWIDTH_ANNOTATION),
+        _expected_bytes(annotations),
+        _gbps(annotations, BANDWIDTH_ANNOTATION),
     )
 
 
-def topology_of(annotations: Mapping[str, str]) -> str | None:
-    """required, preferred, product or none; None without the annotation. Raises ValueError."""
+def _topology(annotations: Mapping[str, str]) -> str | None:
     return _one_of(_TOPOLOGIES, annotations, TOPOLOGY_ANNOTATION)
 
 
@@ -73,16 +73,6 @@ def _one_of(words: tuple[str, ...], annotations: Mapping[str, str], name: str) -
     return text
 
 
-def min_gbps_of(annotations: Mapping[str, str]) -> float:
-    """The required bandwidth in GB/s; 0 without the annotation. Raises ValueError."""
-    return _gbps(annotations, MIN_BANDWIDTH_ANNOTATION)
-
-
-def wanted_gbps_of(annotations: Mapping[str, str]) -> float:
-    """The wanted bandwidth in GB/s; 0 without the annotation. Raises ValueError."""
-    return _gbps(annotations, BANDWIDTH_ANNOTATION)
-
-
 def _gbps(annotations: Mapping[str, str], name: str) -> float:
     text = annotations.get(name)
     if text is None:
@@ -96,8 +86,7 @@ def _gbps(annotations: Mapping[str, str], name: str) -> float:
     return value
 
 
-def expected_bytes_of(annotations: Mapping[str, str]) -> int:
-    """The expected memory of one GPU in bytes; 0 without the annotation. Raises ValueError."""
+def _expected_bytes(annotations: Mapping[str, str]) -> int:
     text = annotations.get(MEMORY_ANNOTATION)
     if text is None:
         return 0
@@ -111,8 +100,8 @@ def expected_bytes_of(annotations: Mapping[str, str]) -> int:
 
 
 ANNOTATION_READERS: dict[str, Callable[[Mapping[str, str]], object]] = {
-    TOPOLOGY_ANNOTATION: topology_of,
-    BANDWIDTH_ANNOTATION: wanted_gbps_of,
-    MIN_BANDWIDTH_ANNOTATION: min_gbps_of,
-    MEMORY_ANNOTATION: expected_bytes_of,
+    TOPOLOGY_ANNOTATION: _topology,
+    BANDWIDTH_ANNOTATION: partial(_gbps, name=BANDWIDTH_ANNOTATION),
+    MIN_BANDWIDTH_ANNOTATION: partial(_gbps, name=MIN_BANDWIDTH_ANNOTATION),
+    MEMORY_ANNOTATION: _expected_bytes,
 }

@@ -7,9 +7,9 @@ from zero, as in that package ("the reference" below).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
-from functools import lru_cache, total_ordering
+from functools import lru_cache
 
 from extender.base.text_limits import REMEMBERED_TEXT, shown
 
@@ -27,8 +27,7 @@ DECIMAL_SI = "DecimalSI"
 DECIMAL_EXPONENT = "DecimalExponent"
 
 
-@total_ordering
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, order=True)
 class Quantity:
     """An amount. `nanos` is the value times 10^9; `form` is the format in which it is printed.
 
@@ -37,17 +36,8 @@ class Quantity:
     """
 
     nanos: int
-    form: str = DECIMAL_SI
-    scale: int | None = 0
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Quantity) and self.nanos == other.nanos
-
-    def __lt__(self, other: Quantity) -> bool:
-        return self.nanos < other.nanos
-
-    def __hash__(self) -> int:
-        return hash(self.nanos)
+    form: str = field(default=DECIMAL_SI, compare=False)
+    scale: int | None = field(default=0, compare=False)
 
     def __str__(self) -> str:
         return format_nanos(self.nanos, self.form)

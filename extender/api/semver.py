@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from functools import lru_cache, total_ordering
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from extender.base.text_limits import REMEMBERED_TEXT, shown
@@ -16,30 +16,18 @@ _STRICT = re.compile(
     rf"(?:-({_IDENTIFIER}(?:\.{_IDENTIFIER})*))?(?:\+([0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*))?",
     re.ASCII,
 )
-
-
 _UINT64, _MAX_DIGITS = 2**64, 20
 
 
-@total_ordering
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, order=True)
 class Semver:
     """A version. Comparisons ignore the build metadata, which `text` keeps."""
 
-    text: str
     major: int
     minor: int
     patch: int
-    key: tuple[Any, ...]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Semver) and self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    def __lt__(self, other: Semver) -> bool:
-        return self.key < other.key
+    prerelease: tuple[Any, ...]  # a sort key as in semver.org §11: a release is above all pre-releases
+    text: str = field(compare=False)
 
 
 def parse_semver(text: str) -> Semver:
@@ -70,11 +58,11 @@ def _parsed(text: str) -> Semver:
     if any(len(number) > _MAX_DIGITS or int(number) >= _UINT64 for number in numbers):
         raise ValueError(f"{shown(text)} has a number beyond 64 bits")
     major, minor, patch = map(int, parts)
-    return Semver(text, major, minor, patch, (major, minor, patch, _prerelease_key(prerelease)))
+    return Semver(major, minor, patch, _prerelease_key(prerelease), text)
 
 
 def _prerelease_key(prerelease: str | None) -> tuple[object, ...]:
-    """A sort key as in semver.org §11: a release is above all pre-releases, numbers are below words."""
+    """See Semver.prerelease. Numbers are below words."""
     if prerelease is None:
         return (1,)
     parts = tuple((0, int(p), "") if p.isdigit() else (1, 0, p) for p in prerelease.split("."))

@@ -6,13 +6,11 @@ command and the page).
 
 from extender.assess.anonymise import anonymised, anonymous_levels
 from extender.assess.assessment import Assessment, assess
-from extender.assess.cluster_reading import BUDGET, ClusterReading, reading_of
+from extender.assess.cluster_reading import BUDGET, ClusterReading, clock_faults, newest_time, reading_of, unread_of
 from extender.assess.html_page import html_page
-from extender.assess.movable_pods import CLAIM, Movable, Terms, movable_pods
-from extender.assess.pod_facts import ClusterFacts, clock_faults, facts_of, newest_time, wrong_starts
+from extender.assess.movable_pods import CLAIM, ClusterFacts, Movable, Terms, facts_of, movable_pods
 from extender.assess.pod_jobs import job_lines
 from extender.assess.restart_advice import ConsoleAdvisor, Move, RestartAdvice, advice_for, advise_restarts
-from extender.assess.unread import unread_of
 
 __all__ = [
     "BUDGET",
@@ -38,5 +36,4 @@ __all__ = [
     "newest_time",
     "reading_of",
     "unread_of",
-    "wrong_starts",
 ]

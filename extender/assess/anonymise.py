@@ -53,12 +53,11 @@ from extender.assess.known_texts import (
     is_plain,
     is_resource,
     may_name_a_piece,
+    without_names,
 )
-from extender.assess.scheduler_texts import without_names
 from extender.policy import Policy
 from extender.vendors import CLIQUE_LABEL, CLIQUE_LABELS
-from extender.vendors.level_labels import FAMILY_LABELS
-from extender.vendors.plugin_labels import PARTITION_SUFFIX, PLUGIN_RESOURCES, SHARING_LABELS
+from extender.vendors.node_labels import FAMILY_LABELS, PARTITION_SUFFIX, PLUGIN_RESOURCES, SHARING_LABELS
 
 _DEFAULT_LEVELS = Policy().group_levels
 _TOPOLOGY = {
@@ -122,7 +121,7 @@ def _numbered(given: Sequence[Json], names: _Names) -> Iterator[Json]:
                 built = names.built(_FIELDS[str(kind)], obj)
             except (AttributeError, KeyError, TypeError):
                 continue  # a field has another form, which no API server stores
-            yield names.vetted({"apiVersion": obj.get("apiVersion"), "kind": kind, **built})
+            yield {"apiVersion": names.plain(obj.get("apiVersion")), "kind": kind, **built}
 
 
 def anonymous_levels(levels: Sequence[str]) -> list[str]:
@@ -187,10 +186,6 @@ def _layers(text: str) -> list[tuple[str, object]]:
     return [(name.strip(), None) for name in text.split(",")]
 
 
-def _picked(obj: Json, fields: Iterable[str]) -> Json:
-    return {name: obj[name] for name in fields if obj.get(name) is not None}
-
-
 def _of(obj: Json, *path: str) -> Json:
     for name in path:
         obj = obj.get(name) or {}
@@ -225,7 +220,6 @@ class _Names:
         self._known: dict[tuple[str, str], str] = {}
         self._counts: dict[str, int] = {}
         self._sorted: dict[tuple[str, str], str] = {}  # as `_known`, once all names are
-        self._made: set[str] = set()
         self._of_vendors: set[str] = set()  # texts that say what a device is, in small letters
         self.namespace = ""  # of the object that is built
         for level in levels:
@@ -241,31 +235,28 @@ class _Names:
             if key not in self._sorted:
                 self._counts[kind] = number = self._counts.get(kind, 0) + 1
                 self._sorted[key] = f"{kind}-{number}"
-            self._known[key] = self._keep(self._sorted[key])
+            self._known[key] = self._sorted[key]
         return self._known[key]
 
     def sort(self) -> None:
-        """Number the names that were met in their order, with as many digits, and forget the texts that were made."""
+        """Number the names that were met in their order, with as many digits, for the second pass."""
         for kind in self._counts.keys() - _UNSORTED:
             names = sorted(name for of, name in self._known if of == kind)
             width = len(str(len(names)))
             for number, name in enumerate(names, 1):
                 self._sorted[kind, name] = f"{kind}-{number:0{width}}"
         self._known.clear()
-        self._made.clear()
 
-    def _keep(self, text: str) -> str:
-        self._made.add(text)
-        return text
-
-    def vetted(self, value: Any) -> Any:
-        """The value, in which each text that is neither known nor made here becomes a number."""
-        if isinstance(value, dict):
-            return {name: self.vetted(one) for name, one in value.items()}
+    def plain(self, value: Any) -> Any:
+        """A value that names nothing. A text that is neither a value of the API, an amount nor a time gets a number."""
         if isinstance(value, list):
-            return [self.vetted(one) for one in value]
-        is_fine = not isinstance(value, str) or not value or value in self._made or is_plain(value)
-        return value if is_fine else self.of("text", value)
+            return [self.plain(one) for one in value]
+        if isinstance(value, dict):
+            raise TypeError("is no plain value")
+        return self.of("text", value) if isinstance(value, str) and not is_plain(value) else value
+
+    def picked(self, obj: Json, *fields: str) -> Json:
+        return {name: self.plain(obj[name]) for name in fields if obj.get(name) is not None}
 
     def built(self, fields: Any, given: Any) -> Any:
         """Of `given` what its fields say: a function makes a value, a list stands for each item."""
@@ -291,33 +282,33 @@ class _Names:
             else:
                 plain = _NUMBER if label in READ_ANNOTATIONS else _PLAIN if label in SHARING_LABELS else None
                 if plain is not None and plain.fullmatch(value):  # such as the index of a pod
-                    found[label] = self._keep(value)
+                    found[label] = value
         return found
 
     def _product(self, text: str) -> str:
         """A product, with the end that says of which part of its GPUs the plugin speaks."""
         if _OF_GKE.fullmatch(text):
-            return self._keep(text)
+            return text
         part = PARTITION_SUFFIX.search(text)
-        return self._keep(self._spoken(text[: part.start()]) + part.group()) if part else self._spoken(text)
+        return self._spoken(text[: part.start()]) + part.group() if part else self._spoken(text)
 
     def _spoken(self, text: str, kind: str = "value") -> str:
         """A text that says what a device is, if vendors use it; else a number."""
         if not is_of_vendor(text):
             return self.of(kind, text)
         self._of_vendors.add(text.lower())
-        return self._keep(text)
+        return text
 
     def _selected_label(self, label: str, value: str) -> tuple[str, str]:
         """A label of a node, or one that a pod selects."""
         if label in _PRODUCTS:
-            return self._keep(label), self._product(value)
+            return label, self._product(value)
         if label in _TOPOLOGY:
-            return self._keep(label), self.of(_kind(label), value)
+            return label, self.of(_kind(label), value)
         if label == _HOSTNAME:
-            return self._keep(label), self.of("node", value)
+            return label, self.of("node", value)
         rank = self._ranks.get(label, {}).get(value)
-        return self.of("label", label), self._keep(str(rank)) if rank is not None else self.of("value", value)
+        return self.of("label", label), str(rank) if rank is not None else self.of("value", value)
 
     def selector(self, given: Json) -> Json:
         return dict(self._selected_label(*one) for one in given.items())
@@ -326,19 +317,18 @@ class _Names:
         return self._selected_label(name, "")[0]
 
     def condition(self, given: Json) -> Json:
-        return self._condition(given, given["key"])
+        return self._condition(given, self.label(given["key"]), given["key"])
 
     def field_condition(self, given: Json) -> Json:
         """A field of a node has the names that the label of its host has."""
-        return self._condition(given, _HOSTNAME)
+        return self._condition(given, self.plain(given["key"]), _HOSTNAME)
 
-    def _condition(self, given: Json, label: str) -> Json:
+    def _condition(self, given: Json, key: str, label: str) -> Json:
         values = [self._selected_label(label, value)[1] for value in given.get("values") or ()]
-        key = given["key"] if label == _HOSTNAME else self.label(label)
-        return {"key": key, "operator": given["operator"], "values": values}
+        return {"key": key, "operator": self.plain(given["operator"]), "values": values}
 
     def taint(self, key: str) -> str:
-        return self._keep(key) if key in TAINTS else self.of("taint", key)
+        return key if key in TAINTS else self.of("taint", key)
 
     def annotations(self, given: Json) -> Json:
         found = {}
@@ -346,7 +336,7 @@ class _Names:
             if name in _GROUPS:  # Volcano's own names keep their beginning: they name no gang
                 found[name] = self.of("podgroup" if str(value).startswith(VOLCANO_MADE) else "group", value)
             elif name in _ASKED and _PLAIN.fullmatch(str(value)):
-                found[name] = self._keep(value)
+                found[name] = value
             elif name in _LEVELS:
                 found[name] = self._levels_in(value)
         return found
@@ -359,13 +349,13 @@ class _Names:
             return self.of("text", text)
         named = [(self._level(name), size) for name, size in layers]
         if not text.startswith("["):
-            return self._keep(",".join(name for name, _ in named))
+            return ",".join(name for name, _ in named)
         sizes = [{"topology": name, "size": size if type(size) is int else 0} for name, size in named]
-        return self._keep(orjson.dumps(sizes).decode())
+        return orjson.dumps(sizes).decode()
 
     def _level(self, name: str) -> str:
         label = self._levels.get(name, name)
-        return self._keep(label) if label == ONE_NODE else self._selected_label(label, "")[0]
+        return label if label == ONE_NODE else self._selected_label(label, "")[0]
 
     def labels_of_node(self, given: Json) -> Json:
         selected = (one for one in given.items() if one[0] in self._selected)
@@ -373,37 +363,39 @@ class _Names:
 
     def amounts_of_resources(self, given: Json) -> Json:
         """Requests, or what a node offers. Resources with a domain are of device plugins or DeviceClasses."""
-        return {self.resource(name): amount for name, amount in given.items() if is_resource(name) or "/" in name}
+        return {
+            self.resource(name): self.plain(amount)
+            for name, amount in given.items()
+            if is_resource(name) or "/" in name
+        }
 
     def request_name(self, name: object) -> str:
         """The name of a request; `request/alternative` has two parts."""
         return "/".join(self.of("request", part) for part in str(name).split("/"))
 
     def device_name(self, name: str) -> str:
-        return self._keep(name) if DEVICES.fullmatch(name) else self.of("device", name)
+        return name if DEVICES.fullmatch(name) else self.of("device", name)
 
     def domain(self, name: str) -> str:
         """A driver, or the domain of an attribute. An unknown one keeps what says which devices a driver has."""
         if name in DOMAINS:
-            return self._keep(name)
+            return name
         end = next((driver for driver in DOMAINS if name.endswith(f".{driver}")), "example")
         words = name.partition(".")[0].split("-")
         word = next((one for one in _KINDS_OF_DRIVERS if one in words), "")
-        return self._keep(f"{word}{'.' * bool(word)}{self.of('domain', name)}.{end}")
+        return f"{word}{'.' * bool(word)}{self.of('domain', name)}.{end}"
 
     def _qualified(self, name: str, short: Callable[[str], str]) -> str:
         domain, slash, last = name.rpartition("/")
-        return self._keep(f"{self.domain(domain) if slash else ''}{slash}{short(last)}")
+        return f"{self.domain(domain) if slash else ''}{slash}{short(last)}"
 
     def _attribute_name(self, short: str) -> str:
         """An identifier of CEL."""
-        return self._keep(short if short in ATTRIBUTES | EXPRESSION else self.of("attribute", short).replace("-", "_"))
+        return short if short in ATTRIBUTES | EXPRESSION else self.of("attribute", short).replace("-", "_")
 
     def amount(self, name: str) -> str:
         """The name of a capacity or a counter. In an expression, one that is not known is an attribute."""
-        return self._qualified(
-            name, lambda short: self._keep(short) if short in AMOUNTS else self._attribute_name(short)
-        )
+        return self._qualified(name, lambda short: short if short in AMOUNTS else self._attribute_name(short))
 
     def attributes(self, given: Json) -> Json:
         return dict(self._attribute(*one) for one in given.items())
@@ -411,7 +403,7 @@ class _Names:
     def _attribute(self, name: str, value: Json) -> tuple[str, Json]:
         """An attribute: texts, numbers and versions that may be those of one piece become numbers."""
         last = _last(name)
-        found = _picked(value, ("bool", "bools"))
+        found = self.picked(value, "bool", "bools")
         for field in ("string", "int", "version"):
             if value.get(field) is not None:
                 found[field] = self._value(last, field, value[field])
@@ -425,16 +417,16 @@ class _Names:
             if name == "clique":
                 kind = _last(CLIQUE_LABEL)  # the same number as in the label
             if name in GRAPHS and GRAPHS[name].fullmatch(value):
-                return self._keep(value)
+                return value
             return self._spoken(value, kind) if name in SPOKEN else self.of(kind, value)
         if name in NUMBERS:
-            return value if field == "int" else self._keep(value) if _VERSION.fullmatch(value) else "0.0.0"
+            return self.plain(value) if field == "int" else value if _VERSION.fullmatch(value) else "0.0.0"
         number = int(self.of("number", str(value)).rpartition("-")[2])
-        return number if field == "int" else self._keep(f"0.0.{number}")
+        return number if field == "int" else f"0.0.{number}"
 
     def expression(self, text: str) -> str:
         """A CEL expression, with numbers for the names in it. Comments are left out."""
-        return self._keep(_TOKEN.sub(self._token, text))
+        return _TOKEN.sub(self._token, text)
 
     def _token(self, found: re.Match[str]) -> str:
         token = found[0]
@@ -451,7 +443,7 @@ class _Names:
         is_argument = found.string[: found.start()].rstrip().endswith(_OF_AMOUNTS)
         if text in ATTRIBUTES or text in AMOUNTS or text in DOMAINS or (is_argument and is_plain(text)):
             return token
-        if text in self._made or (("value", text) not in self._known and is_of_vendor(text)):
+        if text.lower() in self._of_vendors or (("value", text) not in self._known and is_of_vendor(text)):
             return token
         if text == text.lower() and any(text in one for one in self._of_vendors):
             return token  # as in productName.lowerAscii().contains("h100")
@@ -466,44 +458,44 @@ class _Names:
 
     def marks(self, notes: Json) -> Json:
         """What Berth wrote to a claim about its pod: the group, and its sub-group."""
-        found: Json = _picked(notes, (EXTENDED_CLAIM_ANNOTATION,))
+        found: Json = self.picked(notes, EXTENDED_CLAIM_ANNOTATION)
         if group := notes.get(GroupSource.BERTH.value):
             name = name_on_claims(group)
-            found[GroupSource.BERTH.value] = self._keep(group.removesuffix(name) + self.of("group", name))
+            found[GroupSource.BERTH.value] = group.removesuffix(name) + self.of("group", name)
         if index := subgroup_index_of(notes.get(GROUP_PART_ANNOTATION) or ""):
             subgroup = "/".join(self.of("group", name) for name in index.name.split("/"))
-            found[GROUP_PART_ANNOTATION] = self._keep(str(index._replace(name=subgroup)))
+            found[GROUP_PART_ANNOTATION] = str(index._replace(name=subgroup))
         return found
 
     def owners_of_claim(self, given: Iterable[Json]) -> list[Json]:
         """The pods among them."""
         pods = (one for one in given if one.get("kind") == "Pod")
-        return [{**_picked(one, ("apiVersion", "kind", "controller")), **self.consumer(one)} for one in pods]
+        return [{**self.picked(one, "apiVersion", "kind", "controller"), **self.consumer(one)} for one in pods]
 
     def consumer(self, given: Json) -> Json:
         is_pod = given.get("resource", "pods") == "pods"
         name = self.own("pod", given.get("name")) if is_pod else self.of("group", given.get("name"))
-        return {**_picked(given, ("resource", "apiGroup")), "name": name, "uid": self.of("uid", given.get("uid"))}
+        return {**self.picked(given, "resource", "apiGroup"), "name": name, "uid": self.of("uid", given.get("uid"))}
 
     def class_(self, name: str) -> str:
-        return self._keep(name) if name in CLASSES else self.of("class", name)
+        return name if name in CLASSES else self.of("class", name)
 
     def resource(self, name: str) -> str:
         """The name of a resource. An unknown one keeps a domain that says what it is."""
         domain, _, last = name.rpartition("/")
         if name.startswith(IMPLICIT_RESOURCE_PREFIX):
-            return self._keep(f"{domain}/{self.class_(last)}")
+            return f"{domain}/{self.class_(last)}"
         if is_resource(name):
-            return self._keep(name)
-        return self._keep(f"{domain if domain in PLUGIN_DOMAINS else 'example.com'}/{self.of('resource', name)}")
+            return name
+        return f"{domain if domain in PLUGIN_DOMAINS else 'example.com'}/{self.of('resource', name)}"
 
     def conditions(self, given: Sequence[Json]) -> list[Json]:
         """What its scheduler says of a pod."""
         found = list[Json]()
         for one in given:
             if one.get("type") == "PodScheduled":
-                said = {name: self._keep(one[name]) for name in ("type", "status", "reason") if one.get(name) in _SAID}
-                found.append({**said, "message": self._keep(without_names(one.get("message") or "", self.resource))})
+                said = {name: one[name] for name in ("type", "status", "reason") if one.get(name) in _SAID}
+                found.append({**said, "message": without_names(one.get("message") or "", self.resource)})
         return found
 
     def attribute_name(self, name: str) -> str:
@@ -519,13 +511,8 @@ class _Names:
 # -- the fields that stay, by kind: a function makes a value, a list stands for each item, see _Names.built ----------
 
 
-def _same(_: _Names, value: Any) -> Any:
-    """A value that names nothing; a text that is not known becomes a number, too, see _Names.vetted."""
-    return value
-
-
 def _kept(*fields: str) -> Json:
-    return dict.fromkeys(fields, _same)
+    return dict.fromkeys(fields, _Names.plain)
 
 
 def _of_cluster(kind: str) -> Callable[[_Names, object], str]:
@@ -562,7 +549,7 @@ _CONTAINER = {
         "requests": _Names.amounts_of_resources,
         "claims": [{"name": _of_cluster("entry"), "request": _Names.request_name}],
     },
-    "restartPolicy": _same,
+    "restartPolicy": _Names.plain,
 }
 _OWNER = {"kind": _Names.owner, "name": _of_namespace("owner"), **_kept("controller")}
 _POD = {
@@ -575,7 +562,7 @@ _POD = {
         "initContainers": [_CONTAINER],
         "resources": {"requests": _Names.amounts_of_resources},
         "overhead": _Names.amounts_of_resources,
-        "priority": _same,
+        "priority": _Names.plain,
         "nodeSelector": _Names.selector,
         "affinity": {"nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": [_TERM]}}},
         "tolerations": [_TAINT],
@@ -619,7 +606,7 @@ _OPTION = {
     **_kept("allocationMode", "count", "adminAccess"),
     "selectors": _SELECTORS,
     "tolerations": [_TAINT],
-    "capacity": {"requests": _by_amount(_same)},
+    "capacity": {"requests": _by_amount(_Names.plain)},
 }
 _NAMED = {"name": _Names.request_name}
 _REQUEST = {**_NAMED, "exactly": _OPTION, "firstAvailable": [{**_NAMED, **_OPTION}]}
@@ -633,9 +620,9 @@ _RESULT = {
     "driver": _Names.domain,
     "pool": _NODE,
     "device": _Names.device_name,
-    "adminAccess": _same,
+    "adminAccess": _Names.plain,
     "shareID": _of_cluster("uid"),
-    "consumedCapacity": _by_amount(_same),
+    "consumedCapacity": _by_amount(_Names.plain),
 }
 _CLAIM = {
     "metadata": _metadata(_of_namespace("claim"), annotations=_Names.marks, ownerReferences=_Names.owners_of_claim),
@@ -658,7 +645,7 @@ _POD_GROUP = {
 _FIELDS: Mapping[str, Json] = {
     "Node": {
         "metadata": _metadata(_NODE, labels=_Names.labels_of_node),
-        "spec": {"unschedulable": _same, "taints": [_TAINT]},
+        "spec": {"unschedulable": _Names.plain, "taints": [_TAINT]},
         "status": {"allocatable": _Names.amounts_of_resources, "conditions": [_kept("lastHeartbeatTime")]},
     },
     "Pod": _POD,

@@ -1,30 +1,33 @@
 """Reads the objects of a cluster that Berth may not have scheduled, for berth assess.
 
-One object that cannot be read is noted, and the others count. Kinds may lack: the notes say what is not known then.
+One object that cannot be read is noted, and the others count. Kinds may lack, the claims of pods, or the devices of a
+pool: the notes say what is not known then, and no figure states as a fact what depends on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from itertools import islice
 
-from extender.allocation import Features
-from extender.api.fields import Json, get, inner, need, string_map
+from extender.allocation import Features, Snapshot
+from extender.api.fields import Json, get, inner, many, need, string_map
 from extender.api.foreign_gangs import ForeignGang, foreign_gang
 from extender.api.nodes import resource_units
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_amounts import requests_of
 from extender.api.pod_groups import GROUP_OBJECTS, group_policy_of, minimum_of
 from extender.api.pods import SCHEDULER, Pod, decode_pod
-from extender.assess.job_failures import JOB
+from extender.api.resource_claims import Claim
 from extender.base.berth_errors import WireError
-from extender.base.text_limits import counted, one_line
+from extender.base.text_limits import counted, one_line, shown
 from extender.cache import ClusterCache
 from extender.console import NO_BUDGETS
 from extender.replay import version_problem
-from extender.runtime.watched_kinds import object_appliers
-from extender.vendors.plugin_labels import PLUGIN_RESOURCES, has_whole_gpus
+from extender.runtime.informers import object_appliers
+from extender.vendors import GPU, driver_of
+from extender.vendors.node_labels import PLUGIN_RESOURCES, has_whole_gpus
 
 NEEDED = {
     "Node": "their labels, such as racks, and the GPUs of device plugins are not known",
@@ -35,12 +38,13 @@ NEEDED = {
     "DeviceTaintRule": "taints that rules add to devices are not known",
 }
 """The six kinds, each with what its lack means."""
-BUDGET = "PodDisruptionBudget"  # of which berth defrag asks
+BUDGET, JOB = "PodDisruptionBudget", "Job"  # of which berth defrag asks
 _MEANS = {BUDGET: NO_BUDGETS, "Namespace": "which pods may have admin access is not known"}
 _OF_GROUPS = "what it says of waiting groups is not known"
 _OPTIONAL_IN_FILES = ("DeviceTaintRule", "ResourceClaim")  # a cluster may well have none
 _REPLAYED = ("Node", "ResourceSlice", "DeviceClass", "DeviceTaintRule")
-_MAX_NAMED = 8  # unreadable objects
+_MAX_NAMED, _MAX_UNREADABLE = 3, 8  # of one kind; objects
+_SKEW = timedelta(minutes=6)  # of clocks: less than what GPU-hours are rounded to
 _DOMAINS = {name.partition("/")[0] for name in PLUGIN_RESOURCES}
 
 
@@ -205,9 +209,9 @@ class _Reader:
 
     def _note(self, text: str) -> None:
         notes = self._found.unreadable
-        if len(notes) < _MAX_NAMED:
+        if len(notes) < _MAX_UNREADABLE:
             notes.append(text)
-        elif len(notes) == _MAX_NAMED:
+        elif len(notes) == _MAX_UNREADABLE:
             notes.append("and more objects that cannot be read")
 
     def _apply(self, place: str, kind: str, obj: Json) -> None:
@@ -273,3 +277,178 @@ class _Reader:
                 obj: Json = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
                 self._appliers["Node"](obj)
                 self._found.fleet.append(obj)
+
+
+# -- devices that are not known --------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Unread:
+    """What is not known. `notes` has a sentence for each kind of it."""
+
+    pods: set[str] = field(
+        default_factory=set
+    )  # UIDs of the running pods of which it is not known which GPUs they have
+    nodes: set[str] = field(default_factory=set)  # which of their GPUs are free is not known
+    uncounted: set[str] = field(default_factory=set)  # nodes with GPUs that no readable pool offers
+    claims: str = ""  # of which claims it is not known which devices they have, and why
+    notes: list[str] = field(default_factory=list)
+
+
+def unread_of(reading: ClusterReading, snapshot: Snapshot) -> Unread:
+    """What the reading does not know. Without any claims, only what is not counted."""
+    found, pools = Unread(), list(_unusable_pools(snapshot))
+    found.uncounted = {node for node, driver, _ in pools if driver_of(driver).kind == GPU} | {*reading.alone_on}
+    if pools:
+        found.notes.append(_note(pools, "pool offers", "pools offer", "no devices, which are not counted"))
+    if reading.alone_on:
+        rows = [(name, "", "") for name in reading.alone_on]
+        found.notes.append(
+            _note(rows, "node of slices is", "nodes of slices are", "not known, nor its devices counted")
+        )
+    if "ResourceClaim" not in reading.unread:
+        _add_claims(found, reading, snapshot)
+    if "Pod" not in reading.unread and not reading.is_live and (gone := _absent_pods(reading, snapshot)):
+        what = "claims and were not read: here, gangs, the replay and --jobs lack them"
+        found.notes.append(_note(gone, "pod has", "pods have", what))
+    if "Node" in reading.unread:  # taints and cordons close GPUs
+        found.nodes |= snapshot.node_infos.keys()
+    return found
+
+
+def _add_claims(found: Unread, reading: ClusterReading, snapshot: Snapshot) -> None:
+    running = [pod for pod in reading.pods if pod.node_name]
+    unread = [(pod, why) for pod in running if (why := _unread_claim(pod, reading, snapshot))]
+    named = {key for pod in running for key in claims_of(pod)}
+    alone = [key for key, claim in snapshot.claims.items() if key not in named and _is_unread(claim, reading)]
+    found.pods = {pod.uid for pod, _ in unread}
+    found.nodes = {pod.node_name for pod, _ in unread} | reading.unread_on
+    if alone:
+        found.nodes |= snapshot.node_infos.keys()
+        found.claims = f"claim {alone[0]}: {snapshot.claims[alone[0]].problem}"
+        found.notes.append(f"which GPUs are free is not known ({found.claims})")
+    if unread:
+        rows = [(pod.node_name, str(pod.key), why) for pod, why in unread]
+        found.claims = _note(rows, "running pod has", "running pods have", "claims that were not read")
+        found.notes.append(f"{found.claims}: their GPUs, and which others of their nodes are free, are not known")
+    elsewhere = [pod for pod in running if pod.uid not in found.pods and _is_elsewhere(pod, snapshot)]
+    if elsewhere:
+        found.pods |= {pod.uid for pod in elsewhere}
+        rows = [(pod.node_name, str(pod.key), "") for pod in elsewhere]
+        found.notes.append(_note(rows, "running pod has", "running pods have", "GPUs that no pool offers"))
+
+
+def _absent_pods(reading: ClusterReading, snapshot: Snapshot) -> list[tuple[str, str, str]]:
+    """The pods for which claims are reserved and that files lack, as rows of `_note`."""
+    known = reading.requests.keys()
+    users = {
+        one.uid: f"{key.namespace}/{one.name}"
+        for key, claim in snapshot.claims.items()
+        for one in claim.reserved_for
+        if one.resource == "pods" and one.uid not in known
+    }
+    return [("", name, "") for name in sorted(users.values())]
+
+
+def _unusable_pools(snapshot: Snapshot) -> Iterator[tuple[str, str, str]]:
+    """(node, driver, why) of the pools that offer no devices to their nodes."""
+    for name, node_info in snapshot.node_infos.items():
+        for pool in node_info.inventory.pools:
+            if not pool.usable:
+                yield name, pool.key.driver, pool.trouble or f"ResourceSlices of pool {pool.key.name} are missing"
+
+
+def _unread_claim(pod: Pod, reading: ClusterReading, snapshot: Snapshot) -> str:
+    """The first claim of a running pod whose devices are not known, and why; '' if there is none."""
+    for key in claims_of(pod):
+        claim = snapshot.claims.get(key)
+        if claim is None and not reading.is_live:
+            return f"claim {key}: was not read"
+        if claim is not None and _is_unread(claim, reading):
+            return f"claim {key}: {claim.problem}"
+    if not pod.has_claim_names and not reading.is_live:
+        return "its status does not name its claims"
+    return ""
+
+
+def _is_unread(claim: Claim, reading: ClusterReading) -> bool:
+    """Whether the claim has devices that cannot be read."""
+    if not claim.problem:
+        return False
+    try:
+        allocation = inner(inner(reading.claims[claim.key], "status", ""), "allocation", "status")
+        given = many(inner(allocation, "devices", "status.allocation"), "results", "", lambda one, _: one)
+    except WireError:
+        return True
+    return len(given) != len(claim.allocation.results if claim.allocation is not None else ())
+
+
+def _is_elsewhere(pod: Pod, snapshot: Snapshot) -> bool:
+    """Whether the pod has GPUs that its node does not offer: its pool is not usable, or its slice was not read."""
+    node_info = snapshot.node_infos.get(pod.node_name)
+    claims = (snapshot.claims.get(key) for key in claims_of(pod))
+    allocations = (claim.allocation for claim in claims if claim is not None and claim.allocation is not None)
+    gpus = (one.device for given in allocations for one in given.results if driver_of(one.device.driver).kind == GPU)
+    return any(node_info is None or one not in node_info.inventory.index for one in gpus)
+
+
+def _note(rows: Iterable[tuple[str, str, str]], one: str, many: str, what: str) -> str:
+    """`rows` are (node, name, why)."""
+    given = list(rows)
+    named = "; ".join(
+        f"{name}{' on ' * bool(name and node)}{node}{': ' * bool(why)}{why}" for node, name, why in given[:_MAX_NAMED]
+    )
+    more = f"; and {len(given) - _MAX_NAMED} more" if len(given) > _MAX_NAMED else ""
+    return f"{counted(len(given), one, many)} {what} ({named}{more})"
+
+
+# -- times ------------------------------------------------------------------------------------------------------------
+
+
+def newest_time(reading: ClusterReading, clock: datetime) -> datetime:
+    """The newest time that the objects have, but for the future: a file does not say when it was written."""
+    past = (one for one in _times(reading) if one <= clock)
+    return max(past, default=datetime.fromisoformat("1970-01-01T00:00:00+00:00"))
+
+
+def clock_faults(reading: ClusterReading, now: datetime) -> str:
+    """What is said of times of pods with devices that cannot be right; '' without any."""
+    pods = ((inner(obj, "metadata", ""), clock_fault(obj, now)) for obj in reading.requests.values())
+    found = [(f"{metadata.get('namespace')}/{metadata.get('name')}", fault) for metadata, fault in pods if fault]
+    if not found:
+        return ""
+    name, fault = min(found)
+    more = f", and those of {counted(len(found) - 1, 'other pod')} cannot, either" if len(found) > 1 else ""
+    return f"the times of pod {name} cannot be right: {fault}{more}: how old pods are may be wrong"
+
+
+def clock_fault(pod: Json, now: datetime) -> str:
+    """Of the creation and the start of a pod the first that cannot be right, and why; '' if both can."""
+    created, started = inner(pod, "metadata", "").get("creationTimestamp"), inner(pod, "status", "").get("startTime")
+    for name, text in (("metadata.creationTimestamp", created), ("status.startTime", started)):
+        found = time_of(text)
+        if text and found is None:
+            return f"{name} is no time: {shown(text)}"
+        if found is not None and found > now + _SKEW:
+            return f"{name} is in the future: {text}"
+    first, second = time_of(created), time_of(started)
+    is_reversed = first is not None and second is not None and second < first - _SKEW
+    return f"status.startTime is before the creation: {started}" if is_reversed else ""
+
+
+def _times(reading: ClusterReading) -> Iterator[datetime]:
+    for obj in (*reading.requests.values(), *reading.fleet):
+        status = obj.get("status") or {}
+        conditions = (one.get("lastHeartbeatTime") for one in status.get("conditions") or ())
+        for text in ((obj.get("metadata") or {}).get("creationTimestamp"), status.get("startTime"), *conditions):
+            if (found := time_of(text)) is not None:
+                yield found
+
+
+def time_of(text: object) -> datetime | None:
+    """A time of the API; None if it is none."""
+    try:
+        found = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else None

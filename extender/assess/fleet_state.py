@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 from extender.allocation import NodeInfo, Snapshot
 from extender.api.label_domains import label_domains
 from extender.api.pods import Pod
-from extender.assess.cluster_reading import ClusterReading
+from extender.assess.cluster_reading import ClusterReading, Unread
 from extender.assess.pod_sets import PodSet, says_locality, whole_gpus
-from extender.assess.unread import Unread
 from extender.base.bits import members
 from extender.explain.fleet_rows import (
     STATES,
@@ -25,9 +24,9 @@ from extender.explain.fleet_rows import (
 )
 from extender.scheduling import path_labels
 from extender.topology.link_knowledge import Links, is_equal_for_all, links_of
-from extender.topology.ring import joined_sets
+from extender.topology.sets import joined_sets
 from extender.vendors import driver_of, is_partition, parent_of
-from extender.vendors.plugin_labels import PLUGIN_RESOURCES, plugin_product
+from extender.vendors.node_labels import PLUGIN_RESOURCES, plugin_product
 
 _MAX_BREAKERS = 20  # pods that are named
 _MAX_MOVED = 2  # more pods break a set together: to move them costs too much
@@ -168,7 +167,7 @@ def fleet_state(
     return found
 
 
-# -- products -----------------------------------------------------------------------------------------------------
+# -- products --------------------------------------------------------------------------------------------------------
 
 
 def _products(reading: ClusterReading, snapshot: Snapshot, unread: Unread) -> list[ProductState]:
@@ -261,7 +260,7 @@ def extended_requests(pod: Pod) -> Counter[str]:
     return +(together | alone)
 
 
-# -- sets and domains ---------------------------------------------------------------------------------------------
+# -- sets and domains ------------------------------------------------------------------------------------------------
 
 
 def _add_sets(

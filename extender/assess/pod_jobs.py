@@ -22,16 +22,15 @@ from extender.api.pod_annotations import WISHES, PodIntent, intent_of
 from extender.api.pod_groups import GroupKey, GroupSource
 from extender.api.pods import Pod
 from extender.api.resource_claims import Claim, Result
-from extender.assess.cluster_reading import ClusterReading, claims_of
+from extender.assess.cluster_reading import ClusterReading, claims_of, clock_fault, time_of
 from extender.assess.fleet_state import plugin_requests
 from extender.assess.gang_spread import gang_key
-from extender.assess.pod_facts import SKEW, time_of
 from extender.base.berth_errors import WireError
 from extender.replay import SPEC_FIELDS, Job, cel_text, job_problem
 from extender.replay.emptied_nodes import DRIVER_OF_PLUGIN, may_ask_for
 from extender.replay.published_traces import plain_name
 from extender.vendors import GPU, driver_of
-from extender.vendors.plugin_labels import WHOLE_PLUGIN, driver_product
+from extender.vendors.node_labels import WHOLE_PLUGIN, driver_product
 
 
 def by_age(pods: Iterable[Pod]) -> list[Pod]:
@@ -168,16 +167,10 @@ def _object_label(pod: Pod, snapshot: Snapshot) -> str:
 
 def _changes(pod: Pod, obj: Json, snapshot: Snapshot, now: datetime.datetime) -> Iterator[str]:
     """What of a pod its job does not have as it is, each for a sentence that begins with the number of such pods."""
-    created = time_of(pod.created)
     if constraint := _lost(pod, snapshot):
         yield constraint
-    if pod.created and created is None:
-        yield "no creation time that can be read, so the job arrives with the first one"
-    if created is not None and created > now + SKEW:
-        yield "a creation in the future, which counts as now"
-    started = time_of(inner(obj, "status", "").get("startTime"))
-    if created is not None and started is not None and started < created - SKEW:
-        yield "a start before the creation, with which the job arrives"
+    if clock_fault(obj, now):
+        yield "times that cannot be right: the job arrives now at the latest, without a creation with the first one"
     if pod.ended and _ran_seconds(obj) is None:
         yield "no end after the start, so the job counts as 1 s"
     for resource in _other_resources(pod, obj):

@@ -14,7 +14,6 @@ from itertools import chain
 from extender.allocation import Snapshot
 from extender.api.fields import Json
 from extender.api.label_domains import LabelDomains, label_domains
-from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
 from extender.assess.cluster_reading import ClusterReading, claims_of, several
 from extender.assess.gang_spread import GangSpread
@@ -81,21 +80,22 @@ def replayed_pods(
             if (info.fabric is not None or name in plugin) and name not in unknown
         }
         nodes = _sample(known, _nodes_of(gangs, reading), policy.group_levels)
-        choice = _Choice(reading, snapshot, nodes, plugin)
-        jobs, found.nodes, found.of_plugin = choice.jobs(), len(nodes), bool(plugin)
-        found.pods, found.jobs, found.left_out = len(choice.chosen), len(jobs), choice.left_out
+        pods, found.left_out = _pods_on(nodes, reading, snapshot, plugin)
+        gang_jobs = (gang_job(job for _, job in members) for members in by_gang(pods, reading))
+        jobs = [replace(job, name=f"job-{number}", arrival=float(number)) for number, job in enumerate(gang_jobs)]
+        found.pods, found.jobs, found.nodes, found.of_plugin = len(pods), len(jobs), len(nodes), bool(plugin)
         if not jobs:
             found.problem = (
                 "no running pod has whole GPUs by known claims, or of a device plugin and of a known product"
             )
             return found
-        fleet = fleet_of((), choice.fleet())
+        fleet = fleet_of((), _fleet(nodes, reading, snapshot, plugin, [pod for pod, _ in pods]))
         tasks = [Task(fleet, jobs, placer_of(one, policy), _SEED) for one in ("berth", "first fit", "emptiest node")]
         outcomes = run_side_by_side(tasks)
     except (BerthError, RuntimeError, ValueError) as error:
         found.problem = str(error)
         return found
-    chosen = choice.chosen
+    chosen = {pod.uid for pod, _ in pods}
     today = [one for one in sets if one.uid in chosen and one.is_measured]
     inside = [one for one in gangs if one.uids <= chosen]
     found.unlevelled_gangs = sum(one.may_be_near for one in gangs)
@@ -189,62 +189,46 @@ def _domain(name: str, domains: Iterable[LabelDomains]) -> frozenset[str]:
     return next((nodes for nodes in own if len(nodes) <= _MAX_NODES), frozenset([name]))
 
 
-class _Choice:
-    """The pods with GPUs on some nodes, as jobs, and what else is on these nodes. For `plugin` see _of_plugins."""
+def _pods_on(
+    nodes: frozenset[str], reading: ClusterReading, snapshot: Snapshot, plugin: Mapping[str, Json]
+) -> tuple[list[tuple[Pod, Job]], int]:
+    """(the pods on these nodes that are replayed, by age, each with its job; how many are left out).
 
-    def __init__(
-        self, reading: ClusterReading, snapshot: Snapshot, nodes: frozenset[str], plugin: Mapping[str, Json]
-    ) -> None:
-        self._reading = reading
-        self._snapshot = snapshot
-        self._nodes = nodes
-        self._plugin = plugin
-        self.left_out = 0
-        self.chosen: set[str] = set()  # UIDs
-        self._claims: set[ObjectKey] = set()  # of the chosen pods
+    Left out are those without claims of their own, whose specs are known, or GPUs of a replayed `plugin`, see
+    _of_plugins; and those of a gang of which others are elsewhere.
+    """
+    found, left_out = list[tuple[Pod, Job]](), 0
+    elsewhere = {gang_of(pod, reading) for pod in reading.pods if pod.node_name and pod.node_name not in nodes} - {None}
+    for pod in by_age(reading.pods):
+        if pod.node_name not in nodes or pod.deleting:
+            continue
+        is_alone = gang_of(pod, reading) in elsewhere or not (claims_of(pod) or pod.node_name in plugin)
+        job = None if is_alone else pod_job(pod, reading, snapshot)
+        if job is None:
+            left_out += 1
+        else:
+            found.append((pod, job))
+    return found, left_out
 
-    def jobs(self) -> list[Job]:
-        """A job for each pod that is in no gang, and for each gang, by age."""
-        pods = list[tuple[Pod, Job]]()
-        groups_elsewhere = {
-            gang_of(pod, self._reading)
-            for pod in self._reading.pods
-            if pod.node_name and pod.node_name not in self._nodes
-        }
-        for pod in by_age(self._reading.pods):
-            if pod.node_name not in self._nodes or pod.deleting:
-                continue
-            group = gang_of(pod, self._reading)
-            job = self._job(pod) if group is None or group not in groups_elsewhere else None
-            if job is None:
-                self.left_out += 1
-                continue
-            pods.append((pod, job))
-        self.chosen = {pod.uid for pod, _ in pods}
-        jobs = (gang_job(job for _, job in members) for members in by_gang(pods, self._reading))
-        return [replace(job, name=f"job-{number}", arrival=float(number)) for number, job in enumerate(jobs)]
 
-    def _job(self, pod: Pod) -> Job | None:
-        """One pod as a job; None without claims of its own, whose specs are known, or GPUs of a replayed plugin."""
-        found = pod_job(pod, self._reading, self._snapshot)
-        if found is None or not (claims_of(pod) or pod.node_name in self._plugin):
-            return None
-        self._claims.update(claims_of(pod))
-        return found
-
-    def fleet(self) -> Iterable[Json]:
-        """The nodes and their slices, all classes, and what pods that are not replayed use."""
-        yield from (slice_ for name, slice_ in self._plugin.items() if name in self._nodes)
-        for obj in self._reading.fleet:
-            spec, kind = obj.get("spec") or {}, obj["kind"]
-            if kind == "Node" and obj["metadata"]["name"] not in self._nodes:
-                continue
-            if kind == "ResourceSlice" and spec.get("nodeName") and spec["nodeName"] not in self._nodes:
-                continue
+def _fleet(
+    nodes: frozenset[str],
+    reading: ClusterReading,
+    snapshot: Snapshot,
+    plugin: Mapping[str, Json],
+    replayed: Sequence[Pod],
+) -> Iterator[Json]:
+    """The nodes and their slices, all classes, and what pods that are not replayed use."""
+    uids, claims = {pod.uid for pod in replayed}, {key for pod in replayed for key in claims_of(pod)}
+    yield from (slice_ for name, slice_ in plugin.items() if name in nodes)
+    for obj in reading.fleet:
+        spec, kind = obj.get("spec") or {}, obj["kind"]
+        name = obj["metadata"]["name"] if kind == "Node" else spec.get("nodeName") if kind == "ResourceSlice" else ""
+        if not name or name in nodes:
             yield obj
-        for key, claim in self._snapshot.claims.items():
-            if claim.allocation is not None and key not in self._claims:
-                yield self._reading.claims[key]
-        for obj in (*self._reading.others, *self._reading.requests.values()):
-            if (obj.get("metadata") or {}).get("uid") not in self.chosen:
-                yield obj
+    for key, claim in snapshot.claims.items():
+        if claim.allocation is not None and key not in claims:
+            yield reading.claims[key]
+    for obj in (*reading.others, *reading.requests.values()):
+        if (obj.get("metadata") or {}).get("uid") not in uids:
+            yield obj

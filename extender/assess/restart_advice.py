@@ -24,9 +24,7 @@ from extender.api.pod_annotations import intent_of
 from extender.api.pods import SCHEDULER, Pod
 from extender.api.resource_slices import PoolKey
 from extender.assess.fleet_state import plugin_requests
-from extender.assess.job_failures import job_failures
-from extender.assess.movable_pods import CLAIM, Movable, Terms, movable_pods
-from extender.assess.pod_facts import ClusterFacts
+from extender.assess.movable_pods import CLAIM, ClusterFacts, Movable, Terms, job_failures, movable_pods
 from extender.assess.restart_options import HelpfulOptions, is_kept, rollout, tolerates_taint, without_kept
 from extender.assess.wanted_pods import DEFAULT, Wanted, check_wanted, wanted_group, wanted_pod
 from extender.base.deadline import Deadline, DeadlineExceeded
@@ -411,7 +409,7 @@ def _proved_as_it_is(facts: ClusterFacts, cluster: Cluster, wanted: Wanted, advi
     left = cluster.without(advice.restarts).left
     total = {name: facts.allocatable.get(name, NO_LIMIT) for name in nodes}
     room = NodeRoom(total, {name: left.get(name, NO_LIMIT) for name in nodes})
-    proof = prove(facts.cache, room, wanted.asked, advice.restarts, advice.reserved, policy, own, advice.ends)
+    proof = prove(facts.cache, room, wanted.asked, advice, policy, own)
     cost = sum(one.cost + WAIT_COST * one.waiting_gpus(_waiting(one, proof)) for one in advice.restarts)
     placed = sum(pod.uid in proof.nodes for pod in wanted.asked.pods)
     is_proved = (
@@ -530,7 +528,7 @@ def _tolerate(pod: Pod) -> str:
     return f"{_of_pods([pod], 'patch pod')} --type json -p {quote(patch)}"
 
 
-# -- for the console ----------------------------------------------------------------------------------------------
+# -- for the console -------------------------------------------------------------------------------------------------
 
 
 class ConsoleAdvisor:

@@ -16,8 +16,7 @@ from extender.allocation.what_if import hypothetical_snapshot
 from extender.api.nodes import Node
 from extender.api.pod_annotations import MIN_BANDWIDTH_ANNOTATION, TOPOLOGY_ANNOTATION, intent_of
 from extender.api.pods import SCHEDULER, Pod
-from extender.assess.movable_pods import Movable, Terms, movable_pods
-from extender.assess.pod_facts import ClusterFacts
+from extender.assess.movable_pods import ClusterFacts, Movable, Terms, movable_pods
 from extender.assess.wanted_pods import CLASS, Shape, Wanted, wanted_shape
 from extender.base.deadline import Deadline
 from extender.defrag import RESERVED, Asked, Cluster, Restart
@@ -172,7 +171,7 @@ def rollout(facts: ClusterFacts, wanted: Wanted, terms: Terms, policy: Policy, d
     )
 
 
-# -- nodes that an earlier advice reserved --------------------------------------------------------------------------
+# -- nodes that an earlier advice reserved ---------------------------------------------------------------------------
 
 
 def without_kept(snapshot: Snapshot, asked: Asked) -> tuple[Snapshot, list[str]]:

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from extender.allocation import Snapshot
-from extender.api.fields import Json, inner, integer, many, naming, string
+from extender.api.fields import Json, inner, integer, naming, string
 from extender.api.group_topology import KUEUE_TOPOLOGY
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_amounts import Amounts, requests_of
@@ -14,7 +14,7 @@ from extender.api.pod_annotations import TOPOLOGY_ANNOTATION
 from extender.api.pod_groups import MINIMUM, GroupKey, GroupPolicy, GroupSource
 from extender.api.pods import SCHEDULER, Pod
 from extender.assess.gang_spread import group_of
-from extender.assess.pod_facts import ClusterFacts
+from extender.assess.movable_pods import ClusterFacts
 from extender.assess.pod_jobs import product_expression
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted, first_few
@@ -24,7 +24,7 @@ from extender.explain.fleet_rows import product
 from extender.explain.scenario import with_new_group
 from extender.gangs.gang import gang_minimum, gang_of
 from extender.gangs.gang_problem import MAX_TOGETHER
-from extender.manifests import HypotheticalGroup, HypotheticalPod, hypothetical, is_volcano_job, pod_templates
+from extender.manifests import HypotheticalGroup, HypotheticalPod, hypothetical, pod_templates
 from extender.policy import Policy
 from extender.scheduling import requirements_of
 from extender.scheduling.requirements import ErrorStatus, Skip, UnschedulableAndUnresolvable
@@ -212,7 +212,6 @@ def wanted_shape(shape: Shape, snapshot: Snapshot) -> Wanted:
 
 def wanted_objects(objects: Sequence[Json], snapshot: Snapshot, text: str = "") -> Wanted:
     """The pod, or the gang, that manifests would create. Raises WireError, also if they create others, too."""
-    objects = [_with_minimum(obj) if is_volcano_job(obj) else obj for obj in objects]
     given = hypothetical(objects, snapshot.group_policies)
     pods, group = list(given.pods), next(iter(given.groups), None)
     members = _members_of_gang(group, snapshot) if group is not None else []
@@ -225,19 +224,6 @@ def wanted_objects(objects: Sequence[Json], snapshot: Snapshot, text: str = "") 
     (made,) = (one.pods for obj in objects for one in pod_templates(obj))
     alike = made and made * (group.alike if group is not None else 1)
     return _new(pods, objects, text or _one_of(alike, f"pod {pods[0].pod.key}"), {})
-
-
-def _with_minimum(job: Json) -> Json:
-    """A Volcano Job whose pods say the minimum of their gang, which Volcano knows from the Job alone."""
-    spec = inner(job, "spec", "")
-    tasks = many(spec, "tasks", "spec", lambda one, path: (one, inner(one, "template", path)))
-    pods = sum(integer(one, "replicas", "spec.tasks") if "replicas" in one else 1 for one, _ in tasks)
-    least, made = integer(spec, "minAvailable", "spec") or pods, list[Json]()
-    for one, template in tasks:
-        metadata = inner(template, "metadata", "spec.tasks.template")
-        notes = {MINIMUM: str(least), **inner(metadata, "annotations", "spec.tasks.template.metadata")}
-        made.append({**one, "template": {**template, "metadata": {**metadata, "annotations": notes}}})
-    return {**job, "spec": {**spec, "tasks": made}}
 
 
 def _one_of(alike: int | None, text: str) -> str:

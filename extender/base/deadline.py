@@ -52,20 +52,4 @@ class Deadline:
         raise DeadlineExceeded
 
 
-class _NoDeadline(Deadline):
-    """For work that delays no other caller, such as a command."""
-
-    __slots__ = ()
-
-    def __init__(self) -> None:
-        super().__init__(1.0, lambda: 0.0)
-
-    def check(self) -> float:
-        """Never raises."""
-        return inf
-
-    def check_time(self) -> None:
-        """Never raises."""
-
-
-NO_DEADLINE = _NoDeadline()
+NO_DEADLINE = Deadline(inf, lambda: 0.0)  # for work that delays no other caller, such as a command

@@ -13,7 +13,7 @@ The whole story, from an event to a snapshot:
    keeps its last NodeInfo until its data change. If nothing changed, the snapshot is the same object.
 
 `Reservations` holds devices between filter and bind; its table is in `allocated_devices.py`. What happens later without
-an event is one list of timers (`cache_timers.py`): the ends of holds, changes that waited, silent agents.
+an event is one list of timers (`TimerKind`): the ends of holds, changes that waited, silent agents.
 
 The cache opens no socket and reads no clock: callers pass the time as `now`.
 """

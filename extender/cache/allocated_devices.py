@@ -17,8 +17,7 @@ from extender.allocation.nodes import SHARES, UNUSED, PoolUse
 from extender.api.nodes import Node
 from extender.api.resource_claims import Reservation, ReservationState, Result
 from extender.api.resource_slices import DeviceId, PoolKey
-from extender.cache.cache_timers import CacheTimers, TimerKind
-from extender.cache.slice_index import set_or_drop
+from extender.cache.slice_index import CacheTimers, TimerKind, set_or_drop
 from extender.vendors import CLIQUE_LABEL, COMPUTE_DOMAIN_DRIVER, COMPUTE_DOMAIN_LABEL
 
 Holder = tuple[str, str]  # ("claim" | "bind" | "hold", claim UID)

@@ -19,11 +19,10 @@ from extender.api.pods import Pod
 from extender.api.resource_claims import Claim, Reservation, ReservationState, Result
 from extender.api.resource_slices import PoolKey, Slice, TaintRule
 from extender.cache.allocated_devices import CLAIM, AllocatedDevices, Channels, Holder, ReservationEvent, Reservations
-from extender.cache.cache_timers import CacheTimers, TimerKind
 from extender.cache.fleet_baseline import FleetBaselineCounter, RequestMixEstimator
 from extender.cache.node_infos import NodeInfoBuilder, NodeInfos
 from extender.cache.object_index import ObjectIndex
-from extender.cache.slice_index import ALL_NODES, TOO_OFTEN, SliceIndex
+from extender.cache.slice_index import ALL_NODES, TOO_OFTEN, CacheTimers, SliceIndex, TimerKind
 
 _MAX_SHOWN = 200  # characters of an error text
 _MAX_REMEMBERED_CHANGES = 4096  # changed nodes in the log; a ranking that is further behind reads all nodes
@@ -222,11 +221,6 @@ class ClusterCache:
             self._snapshot = None
         if self._touch(touched) or frees:
             self.freed()
-
-    @property
-    def next_deadline(self) -> float:
-        """The earliest time at which `expire` has work; or infinity."""
-        return self.timers.next
 
     # -- snapshots -------------------------------------------------------------------------------------------
 

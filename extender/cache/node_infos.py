@@ -15,9 +15,9 @@ thousands of nodes see moves them all to other states, and builds none (see Node
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Hashable, Iterator, Mapping, Sized
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from hashlib import blake2b
 from weakref import WeakValueDictionary
 
@@ -178,23 +178,7 @@ class NodeInfoBuilder:
 
     def interned(self) -> dict[str, int]:
         """The number of kept entries by kind, for benchmarks and tests of the limits."""
-        tables: dict[str, Sized] = {
-            "states": self._states,
-            "allocation_signatures": self._allocation_signatures,
-            "own_signatures": self._own_signatures,
-            "own_states": self._own_states,
-            "hardware_signatures": self._hardware_signatures,
-            "attribute_signatures": self._attribute_signatures,
-            "pool_signatures": self._known_slices.signatures,
-            "known_slices": self._known_slices,
-            "groups": self._groups,
-            "shared_uses": self._shared_uses,
-            "shared_pools": self._shared_pools,
-            "hardware": self._hardware,
-            "locality": self._known_localities,
-            "counters": self._counters,
-        }
-        return {name: len(table) for name, table in tables.items()}
+        return {name.strip("_"): len(table) for name, table in vars(self).items() if isinstance(table, Sized)}
 
     def shared_use(self, group: PoolGroup) -> SharedUse:
         """The current use of the shared pools of a group."""
@@ -202,7 +186,7 @@ class NodeInfoBuilder:
         pools = {pool.key: allocated_devices.pool(pool.key) for pool in group.pools}
         busy = tuple(pools[pool.key].taken_of(pool) for pool in group.pools)
         held = tuple(pool.mask(pools[pool.key].held) & taken for pool, taken in zip(group.pools, busy, strict=True))
-        shares = tuple(digest(sorted_shares(use)) if use.shares else b"" for use in pools.values())
+        shares = tuple(digest(in_order(use.shares)) if use.shares else b"" for use in pools.values())
         key = group, tuple(use.taken for use in pools.values()), shares, held
         found = self._shared_uses.get(key)
         if found is None:
@@ -238,12 +222,11 @@ class NodeInfoBuilder:
     def _inventory(self, node: Node, previous: NodeInfo | None) -> Inventory:
         slices = self._slices
         own = slices.by_node.get(node.name, NodeSlices())
-        kept = own.kept()
-        left_out = own.left_out(len(kept))
+        kept, left_out = own.kept()
         before = previous.inventory.pools if previous is not None else ()
         pools = gather(
             node,
-            (slice_ for slice_ in _nearby(node, slices, kept) if slice_.pool in kept or slice_.pool not in own),
+            (slice_ for slice_ in _nearby(node, slices, kept) if slice_.pool in kept or slice_.pool not in own.pools),
             slices.pools.whole,
             self._features,
             self._shared_pools,
@@ -276,7 +259,9 @@ class NodeInfoBuilder:
             fabric, gpu_bits = self._fabric(node.name, live, found, known)
             is_same = known is not None and known.inventory is found
             partitions = known.fabric_partitions if known is not None and is_same else fabric_partitions_of(found)
-            locality = self._locality_of(found, fabric, gpu_bits)
+            locality = locality_of(found, fabric, gpu_bits)
+            if locality is not None:
+                locality = self._known_localities.setdefault(locality.key, locality)
             hardware_signature = self._hardware_signature(found, fabric, gpu_bits, partitions, locality)
             seen = hardware_signature, tuple(pool.attributes for _, pool in found.pool_devices)
             attribute_signature = self._attribute_signatures.of(seen)
@@ -288,7 +273,7 @@ class NodeInfoBuilder:
                 uses_of(fabric),
                 partitions,
                 troubled(found, fabric, gpu_bits),
-                ~found.shared | mask_of(gpu_bits),
+                ~found.shared | sum(1 << bit for bit in gpu_bits if bit >= 0),
                 attribute_signature,
                 hardware_signature,
                 self._group(found),
@@ -323,7 +308,7 @@ class NodeInfoBuilder:
             fabric = choose_fabric(reported, driver, devices)
         if fabric is None:
             return None, ()
-        return fabric, _one_object(tuple(gpus.get(uuid, -1) for uuid in fabric.uuids))
+        return fabric, tuple(gpus.get(uuid, -1) for uuid in fabric.uuids)
 
     def _agent_fabric(
         self, node: str, live: Slice | None, driver: str, gpus: Mapping[str, Device], parents: frozenset[str]
@@ -334,10 +319,6 @@ class NodeInfoBuilder:
             reported, problems = live_fabric(live, driver, gpus, published_by, parents)
         set_or_drop(self.agent_problems, node, problems or None)
         return reported
-
-    def _locality_of(self, found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...]) -> Locality | None:
-        locality = locality_of(found, fabric, gpu_bits)
-        return self._known_localities.setdefault(locality.key, locality) if locality is not None else None
 
     def _hardware_signature(
         self,
@@ -407,23 +388,12 @@ def _same(before: tuple[Pool, ...], after: tuple[Pool, ...]) -> bool:
     return all(a is b or a.is_same(b) for a, b in zip(before, after, strict=True))
 
 
-@lru_cache(maxsize=1024)  # thousands of nodes have equal bits
-def _one_object(bits: tuple[int, ...]) -> tuple[int, ...]:
-    return bits
-
-
 # -- parts of signatures, as short values that can be compared -----------------------------------------------
 
 
 def counter_amounts(pool: Pool) -> bytes:
     """The amounts of the pool's counters. Nodes with equal devices can differ in them."""
-    sets = sorted((name, sorted(counters.items())) for name, counters in pool.counter_sets.items())
-    return digest(sets) if sets else b""
-
-
-def mask_of(bits: Iterable[int]) -> int:
-    """The mask of these bits; -1 stands for none."""
-    return sum(1 << bit for bit in bits if bit >= 0)
+    return digest(in_order(pool.counter_sets)) if pool.counter_sets else b""
 
 
 def share_digest(found: Inventory, pools: Mapping[PoolKey, PoolUse]) -> bytes:
@@ -437,9 +407,9 @@ def share_digest(found: Inventory, pools: Mapping[PoolKey, PoolUse]) -> bytes:
     return digest(sorted(shares)) if shares else b""
 
 
-def sorted_shares(use: PoolUse) -> list[tuple[str, list[tuple[str, int]]]]:
-    """The allocated shares of the devices of one pool, in one order."""
-    return [(device, sorted(amounts.items())) for device, amounts in sorted(use.shares.items())]
+def in_order(tables: Mapping[str, Mapping[str, int]]) -> list[tuple[str, list[tuple[str, int]]]]:
+    """Amounts by device or counter set, and by name, in one order."""
+    return [(key, sorted(amounts.items())) for key, amounts in sorted(tables.items())]
 
 
 def digest(amounts: object) -> bytes:

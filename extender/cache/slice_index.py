@@ -12,17 +12,19 @@ The index also knows which nodes must be built again. A driver or an agent that 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from itertools import islice
+from enum import StrEnum
+from itertools import accumulate, islice
 from typing import Any
 
 from extender.allocation.nodes import WholePool
 from extender.api.nodes import Node, NodeSelection
 from extender.api.resource_claims import Allocation, Claim
 from extender.api.resource_slices import PoolKey, Slice, TaintRule, is_complete
-from extender.cache.cache_timers import AgentReports, CacheTimers, Cooldown, TimerKind
+from extender.base.timers import Cooldown, Timers
 from extender.topology.agent_slices import DRIVER as FABRIC_DRIVER
 from extender.topology.sources import agent_slice
 from extender.vendors import whole_identity
@@ -43,8 +45,21 @@ _COUNTERS_PER_DEVICE = 8  # that a device consumes and that count as one more de
 _DEVICES_PER_POOL = 8  # devices that take as much time as a pool; a driver may publish each slice in a pool of its own
 _MAX_NAMED = 32  # of the pools that are left out
 TOO_MANY = f"the node has more than {MAX_NODE_DEVICES} devices: Berth leaves out its largest pools"
+_LIVE_MEMORY_SECONDS = 900.0  # until `AgentReports.use_seconds` is called
 _NAME = "metadata.name"
 _Label = tuple[str, str]  # key and value; the key is _NAME for the name of a node
+
+
+class TimerKind(StrEnum):
+    """What is due; the name of a timer is a claim UID, or a node."""
+
+    HOLD = "hold"
+    NODE_CHANGES = "node changes"
+    SHARED_POOLS = "shared pools"
+    AGENT = "agent"
+
+
+CacheTimers = Timers[tuple[TimerKind, str]]
 
 
 class SliceIndex:
@@ -147,7 +162,7 @@ class SliceIndex:
             return
         self.publishers.remove(old.name, node)
         self.by_node[node].remove(old)
-        if not self.by_node[node]:
+        if not self.by_node[node].pools:
             del self.by_node[node]
 
     def _choose_agent_slice(self, node: str) -> None:
@@ -286,6 +301,54 @@ def discard(table: dict[Any, dict[Any, Any]], key: object, name: object) -> None
 def _is_of_agent(slice_: Slice) -> bool:
     """Whether a node agent of Berth published the slice."""
     return slice_.pool.driver == FABRIC_DRIVER
+
+
+class AgentReports:
+    """An agent that does not report for `seconds` is silent: its memory data is too old.
+
+    `silent` are the nodes of silent agents.
+    """
+
+    def __init__(self, timers: CacheTimers) -> None:
+        self._timers = timers
+        self._seconds = _LIVE_MEMORY_SECONDS
+        self.silent: set[str] = set()
+        self._reported: OrderedDict[str, float] = OrderedDict()  # node to time of last slice, oldest first
+
+    def use_seconds(self, seconds: float) -> None:
+        """Change the time until an agent is silent."""
+        self._seconds = seconds
+        for node, at in self._reported.items():
+            self._timers.at((TimerKind.AGENT, node), at + seconds)
+
+    def report(self, node: str, now: float) -> None:
+        """The agent of a node has reported: it is not silent."""
+        self._reported[node] = now
+        self._reported.move_to_end(node)
+        self.silent.discard(node)
+        self._timers.at((TimerKind.AGENT, node), now + self._seconds)
+
+    def forget(self, node: str) -> None:
+        """Forget an agent: its slice or its node was deleted."""
+        self._reported.pop(node, None)
+        self.silent.discard(node)
+        self._timers.cancel((TimerKind.AGENT, node))
+
+    def node_appeared(self, node: str) -> None:
+        """A new node has an old slice of an agent: the agent counts as silent until it reports."""
+        if node not in self._reported:
+            self.silent.add(node)
+
+    def expire(self, node: str, *, exists: bool) -> bool:
+        """The agent has become silent, unless its node does not exist. Returns whether it has."""
+        del self._reported[node]
+        if exists:
+            self.silent.add(node)
+        return exists
+
+    def oldest(self, now: float) -> float:
+        """Seconds since the oldest last report among agents that are not silent; 0 without agents."""
+        return now - next(iter(self._reported.values()), now)
 
 
 class PoolSlices:
@@ -480,66 +543,34 @@ def _labels(selection: NodeSelection) -> set[_Label] | None:
 class NodeSlices:
     """The slices that name one node. If they have too many devices, the largest pools are left out.
 
-    The other pools stay: one driver must not take the devices of others from their pods. The time of each method is
-    limited, however many slices and pools a driver publishes.
+    The other pools stay: one driver must not take the devices of others from their pods.
     """
 
-    def __init__(self) -> None:
-        self._pools: dict[PoolKey, _SizedSlices] = {}
-        self._sorted: list[tuple[int, PoolKey]] = []  # size and pool, the smallest first
+    __slots__ = ("_size", "pools")
 
-    def __bool__(self) -> bool:
-        return bool(self._pools)
+    def __init__(self) -> None:
+        self.pools: dict[PoolKey, dict[str, Slice]] = {}  # by name
+        self._size = 0
 
     def put(self, new: Slice) -> None:
         """Add a slice. Its name must be unknown."""
-        known = self._pools.get(new.pool)
-        if known is None:
-            known = self._pools[new.pool] = _SizedSlices()
-            insort(self._sorted, (known.size, new.pool))
-        known.by_name[new.name] = new
-        self._resize(known, new.pool, _size(new))
+        self.pools.setdefault(new.pool, {})[new.name] = new
+        self._size += _size(new)
 
     def remove(self, old: Slice) -> None:
         """Remove a slice."""
-        known = self._pools[old.pool]
-        del known.by_name[old.name]
-        self._resize(known, old.pool, -_size(old))
-        if not known.by_name:
-            del self._pools[old.pool], self._sorted[bisect_left(self._sorted, (known.size, old.pool))]
+        discard(self.pools, old.pool, old.name)
+        self._size -= _size(old)
 
-    def _resize(self, known: _SizedSlices, pool: PoolKey, by: int) -> None:
-        del self._sorted[bisect_left(self._sorted, (known.size, pool))]
-        known.size += by
-        insort(self._sorted, (known.size, pool))
-
-    def kept(self) -> dict[PoolKey, dict[str, Slice]]:
-        """The slices of the pools that are not left out, by pool and name."""
-        found, left = dict[PoolKey, dict[str, Slice]](), MAX_NODE_DEVICES + _DEVICES_PER_POOL  # one pool is free
-        for size, pool in self._sorted:
-            left -= size
-            if left < 0:
-                break
-            found[pool] = self._pools[pool].by_name
-        return found
-
-    def left_out(self, kept: int) -> list[PoolKey]:
-        """The largest pools that are left out, sorted by key; `kept` is the number of those that are not."""
-        return sorted(pool for _, pool in self._sorted[max(kept, len(self._sorted) - _MAX_NAMED) :])
-
-    def __contains__(self, pool: object) -> bool:
-        """Whether a slice of the pool names the node."""
-        return pool in self._pools
-
-
-class _SizedSlices:
-    """The slices of a pool that name one node, by name, and their size, see _size."""
-
-    __slots__ = ("by_name", "size")
-
-    def __init__(self) -> None:
-        self.by_name: dict[str, Slice] = {}
-        self.size = _DEVICES_PER_POOL
+    def kept(self) -> tuple[dict[PoolKey, dict[str, Slice]], list[PoolKey]]:
+        """The slices of the pools that are not left out, by pool and name; and the largest of the other pools."""
+        most = MAX_NODE_DEVICES + _DEVICES_PER_POOL  # one pool is free
+        if self._size + _DEVICES_PER_POOL * len(self.pools) <= most:
+            return self.pools, []
+        sizes = sorted((_DEVICES_PER_POOL + sum(map(_size, of.values())), pool) for pool, of in self.pools.items())
+        kept = sum(total <= most for total in accumulate(size for size, _ in sizes))
+        left_out = [pool for _, pool in sizes[max(kept, len(sizes) - _MAX_NAMED) :]]
+        return {pool: self.pools[pool] for _, pool in sizes[:kept]}, sorted(left_out)
 
 
 def _size(slice_: Slice) -> int:

@@ -36,10 +36,10 @@ from extender.api.resource_slices import DeviceId, Slice, SliceDecoder
 from extender.base.berth_errors import InvalidClaim, OutOfSteps, WireError
 from extender.base.text_limits import counted, shown
 from extender.cel.dra import Dialect, Masks
+from extender.cli.cluster_objects import snapshot_of
 from extender.cli.object_files import checked_files
 from extender.cli.options import Output
 from extender.cli.output import Screen, say_json
-from extender.cli.snapshot_command import snapshot_of
 from extender.files import must_exist, name_of, read_file
 from extender.lint import Placed
 from extender.manifests import DecodedObjects, decoded_objects
@@ -127,8 +127,8 @@ def _solve_case(case: Case, order: str) -> list[Allocation] | None:
 
 def _search(problem: Problem, order: str, preference: Preference | None, recorder: CauseRecorder) -> Any:
     if order == "in-tree":
-        return Search(problem, max_steps=_CASE_STEPS, observer=recorder).run()
-    return choose(problem, preference, max_steps=_CASE_STEPS, observer=recorder)
+        return Search(problem, max_steps=_CASE_STEPS, recorder=recorder).run()
+    return choose(problem, preference, max_steps=_CASE_STEPS, recorder=recorder)
 
 
 # -- cluster objects -----------------------------------------------------------------------------------------

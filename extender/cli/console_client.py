@@ -1,52 +1,22 @@
-"""The HTTP client of the commands that ask a console: at a URL, on this machine, or in a cluster.
+"""Asks a console: its client, and the shapes of its replies, as far as the commands print them.
 
-`--server` names a URL; `--kubeconfig`, `--context` or `--berth-namespace` name the console of a cluster. Without these,
-$BERTH_SERVER names a URL: it is no envvar of the option, because what is typed wins. Else $KUBECONFIG names a cluster.
-Else `berth` asks 127.0.0.1:8889 if something answers there, which is `berth run`; else the cluster of ~/.kube/config.
-`kubectl berth` never asks 127.0.0.1:8889: a sandbox must not answer for the cluster of the context. The kubeconfig of
-the sandbox names its console. A reply that does not have Berth's shape raises an error; no command prints it.
+A reply that does not have Berth's shape raises an error; no command prints it.
 """
 
 from __future__ import annotations
 
-import os
-import socket
-import sys
-from collections.abc import Callable, Mapping
-from functools import partial, wraps
-from inspect import Parameter, signature
-from pathlib import Path
-from typing import Annotated, Any, Protocol
-from urllib.parse import urlsplit
+from typing import Any
 
 import httpx
 import orjson
-import typer
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from extender.api.documents import json_value
+from extender.api.fields import Json
 from extender.base.berth_errors import BerthError, WireError
 from extender.base.text_limits import one_line
-from extender.cli.options import Context, parse_url
 
-SERVER = "http://127.0.0.1:8889"
-NAMESPACE = "berth-system"
-Server = Annotated[
-    str,
-    typer.Option(
-        help="The URL of the console. Default: $BERTH_SERVER, the console of $KUBECONFIG's cluster, "
-        f"{SERVER} (not kubectl berth), or the console of ~/.kube/config's cluster."
-    ),
-]
-Token = Annotated[
-    str, typer.Option(envvar="BERTH_TOKEN", help="The token of the console. Default: that of the cluster's Secret.")
-]
-ConsoleKubeconfig = Annotated[
-    Path | None, typer.Option("--kubeconfig", help="The kubeconfig that leads to the console. Default: as kubectl.")
-]
-BerthNamespace = Annotated[str, typer.Option(help="The namespace in which Berth is installed.", metavar="NAMESPACE")]
-_ANSWER_SECONDS = 30.0
-_CONNECT_SECONDS = 1.0  # to this machine
+ANSWER_SECONDS = 30.0
 _ERROR_BYTES = 1024  # of an error's text
 _OK, _BAD_REQUEST, _UNAUTHORIZED, _NOT_FOUND = 200, 400, 401, 404
 
@@ -55,41 +25,48 @@ class NotKnown(BerthError):
     """The console does not know the object of the question."""
 
 
-class _Route(Protocol):
-    """The way to a console: where it is and whose token is sent, for messages; the default namespace, or ''."""
-
-    namespace: str
-
-    @property
-    def address(self) -> str: ...
-
-    @property
-    def token_from(self) -> str: ...
-
-    def send(
-        self, method: str, path: str, content: bytes | None, headers: Mapping[str, str], seconds: float
-    ) -> httpx.Response: ...
-
-    def attempts(self, namespace: str, pod: str) -> str: ...
-
-
 class ConsoleClient:
-    """Asks one console. `namespace` is the default namespace of the context that leads to it; '' without a context."""
+    """Asks the console at a URL.
 
-    def __init__(self, route: _Route) -> None:
-        self._route = route
-        self.namespace = route.namespace
+    `namespace` is the default namespace of the context that leads to it; '' without a context. `address` and
+    `token_from` are for messages.
+    """
+
+    def __init__(self, address: str, token: str, namespace: str = "") -> None:
+        self.address, self.token, self.namespace = address, token, namespace
+        self.token_from = "--token or BERTH_TOKEN" if token else ""
+
+    def attempts(self, pod: str) -> str:  # noqa: ARG002 - InstalledConsole reads them
+        """How often kube-scheduler did not place the pod NAMESPACE/NAME; '' if this way shows no Events, as a URL."""
+        return ""
+
+    def send(self, path: str, body: bytes | None) -> httpx.Response:
+        """The reply to GET, or to POST when there is a `body`. Raises BerthError."""
+        # Loading certificate authorities takes longer than the request; plain HTTP needs none.
+        tls = not self.address.startswith("http://")
+        try:
+            return httpx.request(**self.request(f"{self.address}{path}", body), timeout=ANSWER_SECONDS, verify=tls)
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+            reason = one_line(str(error)) or type(error).__name__
+            address = one_line(self.address)
+            raise WireError("--server", f"{address} does not answer ({reason}); is `berth console` there?") from error
+
+    def request(self, url: str, body: bytes | None) -> dict[str, Any]:
+        """The arguments of httpx for a request."""
+        headers = {
+            "Content-Type": "application/json",
+            **({"Authorization": f"Bearer {self.token}"} if self.token else {}),
+        }
+        return {"method": "GET" if body is None else "POST", "url": url, "content": body, "headers": headers}
 
     def ask(self, path: str, shape: Any, body: bytes | None = None) -> Any:
         """Send GET, or POST when there is a `body`, and return the decoded JSON of the reply.
 
         `shape` is the pydantic type that the reply must have. Raises BerthError; NotKnown for 404.
         """
-        method = "GET" if body is None else "POST"
-        reply = self._route.send(method, path, body, {"Content-Type": "application/json"}, _ANSWER_SECONDS)
-        address = one_line(self._route.address)
+        reply, address = self.send(path, body), one_line(self.address)
         if reply.status_code == _UNAUTHORIZED:
-            raise BerthError(_rejected(address, self._route.token_from))
+            raise BerthError(_rejected(address, self.token_from))
         problem = _own_problem(reply) if reply.status_code != _OK else ""
         if reply.status_code == _NOT_FOUND and problem:
             raise NotKnown(problem)
@@ -107,94 +84,6 @@ class ConsoleClient:
             ) from error
         return found
 
-    def attempts(self, pod: str) -> str:
-        """How often kube-scheduler did not place the pod NAMESPACE/NAME; '' if this way shows no Events."""
-        return self._route.attempts(*pod.split("/"))
-
-
-def console_of(
-    server: Server = "",
-    token: Token = "",
-    kubeconfig: ConsoleKubeconfig = None,
-    context: Context = "",
-    berth_namespace: BerthNamespace = NAMESPACE,
-) -> ConsoleClient:
-    """The client of the console that these options name. Raises BerthError."""
-    if not (token.isascii() and token.isprintable()):
-        raise WireError("--token", "must be visible ASCII characters")
-    of_cluster = [("--kubeconfig", kubeconfig), ("--context", context)]
-    of_cluster += [("--berth-namespace", berth_namespace if berth_namespace != NAMESPACE else "")]
-    typed = [f"{option} {one_line(str(value))}" for option, value in of_cluster if value]
-    if server and typed:
-        raise WireError("--server", f"does not go with {typed[0]}: each names a console")
-    if not server and not typed:
-        server = os.environ.get("BERTH_SERVER", "")
-        names_cluster = os.environ.get("KUBECONFIG") or Path(sys.argv[0]).name.startswith("kubectl")
-        if not server and not names_cluster and _listens(SERVER):
-            server = SERVER
-    if server:
-        return ConsoleClient(_Url(parse_url(server, "--server"), token))
-    # The client of the API server:
-    from extender.cli.installed_console import InstalledConsole, credentials_of_cluster
-
-    found = credentials_of_cluster(kubeconfig, context)
-    if found.console:
-        where = f"the console of context {one_line(found.context)}"
-        return ConsoleClient(_Url(parse_url(found.console, where), token, found.namespace))
-    return ConsoleClient(InstalledConsole(found, berth_namespace, token))
-
-
-ConsoleMaker = Callable[[], ConsoleClient]
-
-
-def asks_console(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the options of `console_of` in place of its parameter `console`, a ConsoleMaker."""
-    own, way = signature(command, eval_str=True), signature(console_of, eval_str=True).parameters
-
-    @wraps(command)
-    def run(**given: Any) -> None:
-        command(console=partial(console_of, **{name: given.pop(name) for name in way}), **given)
-
-    kept = [one for one in own.parameters.values() if one.name != "console"]
-    options = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in way.values()]
-    run.__signature__ = own.replace(parameters=[*kept, *options])  # type: ignore[attr-defined] # typer reads it
-    return run
-
-
-def _listens(url: str) -> bool:
-    found = urlsplit(url)
-    try:
-        with socket.create_connection((found.hostname or "", found.port or 0), _CONNECT_SECONDS):
-            return True
-    except OSError:
-        return False
-
-
-class _Url:
-    """A console at a URL. `namespace` is that of the context that names the URL; '' without a context."""
-
-    def __init__(self, address: str, token: str, namespace: str = "") -> None:
-        self.address, self.namespace = address, namespace
-        self.token_from = "--token or BERTH_TOKEN" if token else ""
-        self._secret = {"Authorization": f"Bearer {token}"} if token else {}
-
-    def send(
-        self, method: str, path: str, content: bytes | None, headers: Mapping[str, str], seconds: float
-    ) -> httpx.Response:
-        # Loading certificate authorities takes longer than the request; plain HTTP needs none.
-        tls, url = not self.address.startswith("http://"), f"{self.address}{path}"
-        try:
-            sent = {**headers, **self._secret}
-            return httpx.request(method, url, content=content, headers=sent, timeout=seconds, verify=tls)
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-            reason = one_line(str(error)) or type(error).__name__
-            address = one_line(self.address)
-            raise WireError("--server", f"{address} does not answer ({reason}); is `berth console` there?") from error
-
-    def attempts(self, _namespace: str, _pod: str) -> str:
-        """The console may not read Events, and a URL leads to no API server."""
-        return ""
-
 
 def _rejected(address: str, token_from: str) -> str:
     if not token_from:
@@ -211,3 +100,174 @@ def _own_problem(reply: httpx.Response) -> str:
         return ""
     message = found.get("error") if isinstance(found, dict) else None
     return one_line(message, _ERROR_BYTES) if isinstance(message, str) else ""
+
+
+# -- the shapes of replies -------------------------------------------------------------------------------------------
+
+
+class OtherDevicesReply(BaseModel):
+    """The number of devices of one driver on a node, and how many of them are free."""
+
+    driver: str
+    free: int
+    devices: int
+
+
+class NodeReply(BaseModel):
+    """A node of the fleet. `gpus` has one letter per GPU: f free, c closed, h held, u allocated, 1 to 9 tenths of the
+    memory allocated in shares, d in use without a claim (drift), x unhealthy. A closed GPU is free, but tainted, or its
+    node takes no pods. `others` has the devices that are no GPUs.
+    """
+
+    name: str
+    product: str
+    gpus: str
+    others: list[OtherDevicesReply] = []
+    zone: str = ""
+    rack: str = ""
+    clique: str = ""
+
+
+class PlaceReply(BaseModel):
+    """The PCIe roots and NUMA nodes of a device, the first one counts. Each comes from driver, agent, its GPU, or its
+    PCIe root: then another device there says the NUMA node.
+    """
+
+    roots: list[str]
+    roots_from: str
+    numa: list[int]
+    numa_from: list[str]
+
+
+class BesideReply(BaseModel):
+    """The nearest free devices of another driver: at most 4 names, and the number of those that are as near."""
+
+    driver: str
+    devices: list[str]
+    more: int
+    nearness: str
+
+
+class DeviceReply(BaseModel):
+    """A device of a node. Only a free GPU has `beside`."""
+
+    name: str
+    state: str
+    claims: list[str]
+    place: PlaceReply
+    beside: list[BesideReply]
+
+
+class NodeDetailReply(NodeReply):
+    """The reply to GET /v1/nodes/{name}."""
+
+    devices: list[DeviceReply]
+
+
+class WaitingPodReply(BaseModel):
+    """A pod that waits, with the reason, and the number of pods of its group with the same reason."""
+
+    pod: str
+    sentence: str
+    pods: int = 1
+
+
+class DecidedPodReply(BaseModel):
+    """A pod that serve has bound. Bandwidths are in GB/s."""
+
+    at: str
+    pod: str
+    node: str
+    devices: int
+    ring_gbps: float
+    best_gbps: float
+
+
+class FleetReply(BaseModel):
+    """The reply to GET /v1/fleet."""
+
+    nodes: list[NodeReply]
+    waiting: int
+    pending: list[WaitingPodReply]
+    decisions: list[DecidedPodReply]
+
+
+class FleetChangeReply(BaseModel):
+    """The reply to GET /v1/fleet?since=CURSOR, as far as a watch of nodes reads it."""
+
+    nodes: list[NodeReply]
+    cursor: str
+
+
+class ClaimReply(BaseModel):
+    """One claim in the reply to GET /v1/claims. Devices are driver/pool/device. `ours`: a Berth process allocated it;
+    `problem`: the part of it that is invalid.
+    """
+
+    claim: str
+    devices: list[str]
+    pods: list[str]
+    ours: bool
+    problem: str
+
+
+class PolicyStatusReply(BaseModel):
+    """The reply to GET /v1/policy. `problem` says why a newer policy was rejected; it is empty if none was.
+
+    `unmatched_products` are names in `products` that are in no product name of the fleet.
+    """
+
+    generation: int
+    problem: str
+    unmatched_products: list[str]
+    policy: Json
+
+
+class ScorePartReply(BaseModel):
+    """One part of a score, between 0 and 1, with its sentence."""
+
+    name: str
+    value: float
+    sentence: str
+
+
+class DevicePairReply(BaseModel):
+    """Two devices that a pod uses together, such as a GPU and its NIC. `note` says why they are not nearer, if that
+    is known.
+    """
+
+    device: str
+    other: str
+    nearness: str
+    note: str
+
+
+class ScoredNodeReply(BaseModel):
+    """A node with the devices that a pod has there, or would get. Bandwidths are in GB/s.
+
+    `reused` are the devices of claims that were allocated before. `pairs` has at most 8, `more_pairs` is the number of
+    the others. `network` is the predicted bandwidth of the NICs, where it was measured for such a machine. `clique` is
+    the node's NVLink clique if another ComputeDomain has channels in it.
+    """
+
+    node: str
+    score: float
+    devices: list[str]
+    reused: list[str]
+    ring_gbps: float
+    best_gbps: float
+    source: str
+    parts: list[ScorePartReply]
+    pairs: list[DevicePairReply] = []
+    more_pairs: int = 0
+    network: str = ""
+    clique: str = ""
+
+
+class DecisionReply(BaseModel):
+    """The decision by which a pod was bound. `margin` is the score's lead over the runner-up."""
+
+    at: str
+    chosen: ScoredNodeReply
+    runner_up: str
+    margin: float

@@ -20,11 +20,11 @@ from extender.assess import (
     RestartAdvice,
     Terms,
     advice_for,
+    clock_faults,
     facts_of,
     newest_time,
     reading_of,
     unread_of,
-    wrong_starts,
 )
 from extender.assess.wanted_pods import (
     Shape,
@@ -41,12 +41,12 @@ from extender.base.text_limits import counted
 from extender.cel import CompileError
 from extender.cel.dra import compile_selector
 from extender.cli.cluster_objects import Objects, from_cluster, from_files, used_policy
-from extender.cli.console_client import NAMESPACE, BerthNamespace
-from extender.cli.explained_names import explained
+from extender.cli.console_options import explained
 from extender.cli.logs import set_up_logging
 from extender.cli.object_files import checked_files
-from extender.cli.options import Context, Kubeconfig, check_namespace
+from extender.cli.options import NAMESPACE, BerthNamespace, Context, Kubeconfig, check_namespace
 from extender.cli.output import Screen, say, say_json, table_screen
+from extender.console import BUDGETS_PATH
 from extender.lint import one_sentence
 from extender.policy import Policy
 
@@ -123,7 +123,7 @@ def defrag_command(
     check_namespace(namespace)
     shape = Shape(gpus, pods, level, device_class, selector) if gpus else None
     _check_question(words, file, shape, (("--pods", pods > 1), ("--in", level), ("--selector", selector)))
-    objects = from_files(snapshot) if snapshot else from_cluster(kubeconfig, context, budgets=True)
+    objects = from_files(snapshot) if snapshot else from_cluster(kubeconfig, context, BUDGETS_PATH)
     reading = reading_of(*objects[:3], is_live=objects.is_live, files=objects.files)
     _check_kinds(reading, objects, of_files=bool(snapshot))
     unread = unread_of(reading, reading.cache.snapshot())
@@ -137,10 +137,10 @@ def defrag_command(
         _check_level(level, reading, decided_by.policy)
     clock = datetime.now(UTC)
     now = newest_time(reading, clock) if snapshot else clock
+    reading.lacking += filter(None, [clock_faults(reading, now)])
     terms = Terms(now, priority, all_schedulers=all_schedulers)
     with Screen(stderr=True).status("searching"):
         facts = facts_of(reading)
-        reading.lacking += wrong_starts(facts, now)
         wanted = map(partial(_check_class, terms), _wanted(facts, words, file, shape, namespace))
         found = list(advice_for(facts, wanted, terms, decided_by.policy, seconds))
     if not (words or file or shape):
@@ -206,9 +206,8 @@ def _wanted(
     """The pods for which room is to be made, one or a gang at a time."""
     snapshot = facts.cache.snapshot()
     if words:
-        named = explained(words, namespace, has_file=False)
-        assert named is not None
-        named = named if named.namespace else named._replace(namespace="default")
+        named = explained(words, namespace)
+        named = named._replace(namespace=named.namespace or "default")
         try:
             yield (wanted_group if named.is_group else wanted_pod)(facts, snapshot, named.group_key)
         except WireError as error:

@@ -16,7 +16,7 @@ import typer
 from extender.allocation import NodeInfo
 from extender.api.device_classes import MARKER_CLASS
 from extender.api.documents import one_value
-from extender.api.fields import Json, inner, many, need, quantities, strings
+from extender.api.fields import Json, inner, need, objects, quantities, strings
 from extender.api.gpu_topology import Source
 from extender.api.pods import SCHEDULER, decode_pod
 from extender.api.resource_slices import Device
@@ -24,18 +24,17 @@ from extender.base.berth_errors import WireError
 from extender.base.bits import members
 from extender.base.text_limits import counted, error_line, first_few, one_line, printable, shown
 from extender.cache import ClusterCache
-from extender.cli.console_client import NAMESPACE, BerthNamespace
+from extender.cli.cluster_objects import dump_of, list_items, take_objects
 from extender.cli.object_files import policy_of
-from extender.cli.options import Context, Kubeconfig, Output
+from extender.cli.options import NAMESPACE, BerthNamespace, Context, Kubeconfig, Output
 from extender.cli.output import Screen, say, say_json
-from extender.cli.snapshot_command import dump_of, list_items, take_objects
 from extender.cluster import ApiClient, ClusterError, Credentials, Forbidden, NotFound, NotServed, load_credentials
-from extender.explain import Finding, check_consistency
+from extender.console import Finding, check_consistency
 from extender.files import name_of, read_file
 from extender.policy import Policy, PolicyError, load_policy
 from extender.topology.agent_slices import DRIVER
 from extender.vendors import driver_of, parent_of, whole_identity
-from extender.vendors.level_labels import found_levels
+from extender.vendors.node_labels import found_levels
 
 _OLDEST, _NEWEST = (1, 34), (1, 37)
 _HOOKS = {
@@ -131,7 +130,7 @@ async def _examine(
     async with ApiClient(credentials) as client:
         found += version_findings(await client.get("/version"))
         found += [finding async for finding in _rights(client)]
-        objects = await take_objects(client)
+        taken = await take_objects(client)
         pods = await list_items(client, "/api/v1/pods", "PodList", {"fieldSelector": "spec.nodeName="})
         hooks = [
             hook
@@ -155,7 +154,7 @@ async def _examine(
         problem = f"no scheduler configuration was found: {where} is not in namespace {one_line(namespace)}"
         remedy = "berth doctor --berth-namespace NAMESPACE, or --scheduler-config FILE"
         found.append(_warning(problem, "doctor cannot check it for common mistakes", remedy))
-    of_cluster = cluster_findings(dump_of(objects), int(time.time() // 60), policy.group_levels)
+    of_cluster = cluster_findings(dump_of(taken), int(time.time() // 60), policy.group_levels)
     return [*found, *of_cluster, *waiting(pods)]
 
 
@@ -221,10 +220,10 @@ def webhooks(configurations: list[Json]) -> Iterator[DoctorFinding]:
     """Yield the webhooks without which no bind succeeds."""
     for config in configurations:
         name = config["metadata"]["name"]
-        for hook, where in _objects(config, "webhooks", f"webhooks of {name}"):
+        for hook, where in objects(config, "webhooks", f"webhooks of {name}"):
             asked = {
                 resource
-                for rule, place in _objects(hook, "rules", where)
+                for rule, place in objects(hook, "rules", where)
                 for group, resources in _WRITTEN.items()
                 for resource in resources
                 if _covers(rule, place, group, resource)
@@ -313,11 +312,11 @@ def configuration_findings(
 ) -> Iterator[DoctorFinding]:
     """Yield the mistakes in a KubeSchedulerConfiguration beside this policy. Raises WireError if `content` is none."""
     config = _parsed(content, where)
-    profiles = [p for p, _ in _objects(config, "profiles", where) if p.get("schedulerName") == SCHEDULER]
+    profiles = [p for p, _ in objects(config, "profiles", where) if p.get("schedulerName") == SCHEDULER]
     yield from _sampling(config, profiles)
     for profile in profiles:
         yield from _in_tree_plugin(profile, where)
-    extenders = [one for one, _ in _objects(config, "extenders", where)]
+    extenders = [one for one, _ in objects(config, "extenders", where)]
     if not any(e.get("filterVerb") for e in extenders) or not any(e.get("bindVerb") for e in extenders):
         effect = "kube-scheduler sends Berth no filter or bind calls"
         yield _error("no extender has filterVerb and bindVerb", effect, _COMPARE)
@@ -341,7 +340,7 @@ def _in_tree_plugin(profile: Json, where: str) -> Iterator[DoctorFinding]:
     off = set()
     for point in plugins:
         plan = inner(plugins, point, f"{where}: profiles.plugins")
-        disabled = [one.get("name") for one, _ in _objects(plan, "disabled", f"{where}: profiles.plugins.{point}")]
+        disabled = [one.get("name") for one, _ in objects(plan, "disabled", f"{where}: profiles.plugins.{point}")]
         off |= {point} if "DynamicResources" in disabled or "*" in disabled else set()
     missing = [] if "multiPoint" in off else [point for point in _IN_TREE_POINTS if point not in off]
     if missing:
@@ -384,11 +383,6 @@ def _extender_timeouts(one: Json, policy: Policy) -> Iterator[DoctorFinding]:
             "kube-scheduler gives up a bind that Berth still carries out, and may give the node to other pods",
             f"set httpTimeout: {wanted_seconds} in the bind entry, or lower binding_wait_seconds",
         )
-
-
-def _objects(obj: Json, key: str, where: str) -> tuple[tuple[Json, str], ...]:
-    """Return the objects of a list, each with its place. Raises WireError."""
-    return many(obj, key, f"{where}: ", lambda item, path: (item, path))
 
 
 def _text(obj: Json, field: str) -> str:

@@ -20,18 +20,26 @@ from extender.allocation import Features
 from extender.api.fields import Json
 from extender.api.object_meta import ObjectKey
 from extender.base.berth_errors import WireError
-from extender.base.text_limits import counted, one_line
+from extender.base.text_limits import counted, one_line, shown
 from extender.cache import ClusterCache
-from extender.cli.completion_command import node_names, pod_names
-from extender.cli.console_client import ConsoleClient, ConsoleMaker, NotKnown, asks_console
-from extender.cli.console_replies import DecisionReply, ScoredNodeReply
-from extender.cli.explained_names import NODE_KINDS, Named, explained, freed, without_kind
+from extender.cli.cluster_objects import load_dump, load_groups
+from extender.cli.console_client import ConsoleClient, DecisionReply, NotKnown, ScoredNodeReply
+from extender.cli.console_options import (
+    NODE_KINDS,
+    ConsoleMaker,
+    Named,
+    asks_console,
+    explained,
+    freed,
+    node_names,
+    pod_names,
+    without_kind,
+)
 from extender.cli.object_files import checked_files, policy_of, policy_text
 from extender.cli.options import AllNamespaces, Namespace, Watch, WideOutput, check_namespace
 from extender.cli.output import WATCH_SECONDS, Screen, say, say_value, table_screen
-from extender.cli.snapshot_command import load_dump, load_groups
-from extender.console import Explainer, UnknownPod, WhatIf
-from extender.explain import ComparedSets, GangExplanation, UnschedulableNodes
+from extender.console import ComparedSets, Explainer, UnknownPod, WhatIf
+from extender.explain import GangExplanation, UnschedulableNodes
 from extender.explain.scenario import Scenario, scenario_of
 from extender.manifests import hypothetical, is_device_class
 from extender.policy import Policy
@@ -118,7 +126,9 @@ def explain_command(
     check_namespace(namespace, everywhere=all_namespaces)
     if watch and snapshot is not None:
         raise WireError("--watch", "does not go with --snapshot: the file does not change")
-    target = explained(words or [], namespace, has_file=bool(file))
+    if file and words and words != ["pod"]:
+        raise WireError("NAMESPACE/NAME", f"does not go with -f FILE, is {shown(' '.join(words))}")
+    target = explained(words or [], namespace) if not file else None
     if target is not None and target.is_group and (policy is not None or narrate):
         raise WireError("explain group", "takes no -f, --policy or --narrate")
     objects = [obj for _, obj in checked_files(file)] if file else []

@@ -16,9 +16,9 @@ from extender.api.resource_slices import SliceDecoder
 from extender.base.berth_errors import WireError
 from extender.base.bits import members
 from extender.base.text_limits import counted, one_line, shown
+from extender.cli.cluster_objects import dump_of, list_items
 from extender.cli.options import Context, Kubeconfig, Output, parse_node
 from extender.cli.output import Screen, say_json
-from extender.cli.snapshot_command import dump_of, list_items
 from extender.cluster import ApiClient, NotFound, kubeconfigs, load_credentials
 from extender.sandbox import carried_machines, fabric_slice, load_machine
 from extender.topology.agent_slices import DRIVER, fabric_of

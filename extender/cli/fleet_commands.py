@@ -20,10 +20,8 @@ from rich.text import Text
 from extender.api.fields import Json
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted, one_line
-from extender.cli.completion_command import node_names
-from extender.cli.console_client import ConsoleClient, ConsoleMaker, asks_console
-from extender.cli.console_replies import ClaimReply, FleetChangeReply, FleetReply, NodeDetailReply
-from extender.cli.explained_names import CLAIM_KINDS, NODE_KINDS, without_kind
+from extender.cli.console_client import ClaimReply, ConsoleClient, FleetChangeReply, FleetReply, NodeDetailReply
+from extender.cli.console_options import CLAIM_KINDS, NODE_KINDS, ConsoleMaker, asks_console, node_names, without_kind
 from extender.cli.options import AllNamespaces, ListOutput, Namespace, Watch, check_namespace
 from extender.cli.output import WATCH_SECONDS, Screen, say, say_value, table_screen
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
@@ -19,6 +18,7 @@ import httpx
 from extender.api.fields import Json
 from extender.base.berth_errors import BerthError
 from extender.base.text_limits import counted, error_line, one_line
+from extender.cli.console_client import ANSWER_SECONDS, ConsoleClient
 from extender.cluster import (
     ApiClient,
     ClusterError,
@@ -52,17 +52,16 @@ def credentials_of_cluster(kubeconfig: Path | None, context: str) -> Credentials
     return load_credentials(kubeconfig, context)
 
 
-class InstalledConsole:
+class InstalledConsole(ConsoleClient):
     """Asks the console in `berth_namespace` of a cluster. `namespace` is the default namespace of the context.
 
     Without a token it reads the one of the Secret. Raises BerthError with one sentence about what is missing.
     """
 
     def __init__(self, credentials: Credentials, berth_namespace: str, token: str) -> None:
-        self._credentials = credentials
-        self._given, self._token, self._within = token, token, berth_namespace
+        super().__init__("berth console", token, credentials.namespace)
+        self._credentials, self._within = credentials, berth_namespace
         self._pod: _Pod | None = None
-        self.namespace = self._credentials.namespace
 
     @property
     def place(self) -> str:
@@ -70,51 +69,39 @@ class InstalledConsole:
         context = f" of context {one_line(self._credentials.context)}" if self._credentials.context else ""
         return f"namespace {one_line(self._within)}{context}"
 
-    @property
-    def address(self) -> str:
-        """The pod that answers, for messages."""
-        return f"pod {self._within}/{self._pod.name}" if self._pod is not None else "berth console"
+    def send(self, path: str, body: bytes | None) -> httpx.Response:
+        """The reply of the console."""
+        return asyncio.run(self._send(path, body))
 
-    @property
-    def token_from(self) -> str:
-        """Whose token was sent, for messages."""
-        if self._given or self._pod is None or not self._pod.secret:
-            return ""
-        return f"Secret {self._within}/{self._pod.secret}"
-
-    def send(
-        self, method: str, path: str, content: bytes | None, headers: Mapping[str, str], seconds: float
-    ) -> httpx.Response:
-        """The reply of the console. `headers` get the token."""
-        return asyncio.run(self._send(method, path, content, headers, seconds))
-
-    async def _send(
-        self, method: str, path: str, content: bytes | None, headers: Mapping[str, str], seconds: float
-    ) -> httpx.Response:
+    async def _send(self, path: str, body: bytes | None) -> httpx.Response:
         async with ApiClient(self._credentials) as client:
-            if self._pod is None:
-                found = await self._ready_pod(client)
-                self._token = self._given or await self._secret_token(client, found.secret)
-                self._pod = found
-            pod = self._pod
-            secret = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+            pod = self._pod = self._pod or await self._found(client)
             async with PortForward(client, self._within, pod.name, pod.port) as forward:
                 # The console takes localhost for a name of its own, and the certificates of the manual have it.
                 url = f"{'https' if pod.has_tls else 'http'}://localhost:{pod.port}{path}"
                 transport = httpx.AsyncHTTPTransport(uds=forward.path, verify=pod.has_tls)
                 try:
-                    async with httpx.AsyncClient(transport=transport, timeout=seconds) as http:
-                        return await http.request(method, url, content=content, headers={**headers, **secret})
+                    async with httpx.AsyncClient(transport=transport, timeout=ANSWER_SECONDS) as http:
+                        return await http.request(**self.request(url, body))
                 except httpx.HTTPError as error:
                     self._pod = None  # it may be gone
                     raise self._unreachable(pod, forward.problem or error) from error
 
-    def attempts(self, namespace: str, pod: str) -> str:
+    async def _found(self, client: ApiClient) -> _Pod:
+        """The pod that answers. Its Secret has the token, if none is given."""
+        pod = await self._ready_pod(client)
+        self.address = f"pod {self._within}/{pod.name}"
+        if pod.secret and (not self.token or self.token_from.startswith("Secret")):
+            self.token = await self._secret_token(client, pod.secret)
+            self.token_from = f"Secret {self._within}/{pod.secret}"
+        return pod
+
+    def attempts(self, pod: str) -> str:
         """How often kube-scheduler did not place a pod, by its Events: '8 attempts, 11:29 to 11:31 UTC'.
 
         '' without such Events, which an API server keeps for an hour, or if the user may not list them.
         """
-        return asyncio.run(self._attempts(namespace, pod))
+        return asyncio.run(self._attempts(*pod.split("/")))
 
     async def _attempts(self, namespace: str, pod: str) -> str:
         path = f"/api/v1/namespaces/{quote(namespace, safe='')}/events"
@@ -152,8 +139,6 @@ class InstalledConsole:
         return _read(ready[0], self.place)
 
     async def _secret_token(self, client: ApiClient, secret: str) -> str:
-        if not secret:
-            return ""
         path = f"/api/v1/namespaces/{quote(self._within, safe='')}/secrets/{quote(secret, safe='')}"
         asked = f"cannot get Secret {one_line(secret)} in {self.place}"
         try:

@@ -12,11 +12,11 @@ import yaml
 from extender.allocation import Snapshot
 from extender.api.fields import Json
 from extender.base.berth_errors import WireError
+from extender.cli.cluster_objects import snapshot_of
 from extender.cli.object_files import documents, print_findings, read_manifests
 from extender.cli.options import Output
 from extender.cli.output import say
 from extender.cli.select_command import dialect_of
-from extender.cli.snapshot_command import snapshot_of
 from extender.files import name_of
 from extender.lint import LintFinding, check_devices, check_manifests
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import shlex
 import signal
 import sys
 import traceback
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -35,26 +36,27 @@ _COMMANDS = {
     "doctor": ("doctor_command", "doctor_command", _ASK),
     "explain": ("explain_command", "explain_command", _ASK),
     "nodes": ("fleet_commands", "nodes_command", _ASK),
-    "snapshot": ("snapshot_command", "snapshot_command", _ASK),
+    "snapshot": ("cluster_objects", "snapshot_command", _ASK),
     "top": ("fleet_commands", "top_command", _ASK),
     "allocate": ("allocate_command", "allocate_command", _CHECK),
     "fabric": ("fabric_command", "fabric_command", _CHECK),
     "lint": ("lint_command", "lint_command", _CHECK),
     "policy": ("policy_command", "policy_app", _CHECK),
     "select": ("select_command", "select_command", _CHECK),
-    "agent": ("agent_command", "agent_command", _RUN),
-    "console": ("console_command", "console_command", _RUN),
-    "replay": ("replay_command", "replay_command", _RUN),
+    "agent": ("serve_commands", "agent_command", _RUN),
+    "console": ("serve_commands", "console_command", _RUN),
+    "replay": ("replay_commands", "replay_command", _RUN),
     "run": ("run_command", "run_command", _RUN),
-    "serve": ("serve_command", "serve_command", _RUN),
-    "tune": ("tune_command", "tune_command", _RUN),
-    "completion": ("completion_command", "completion_command", _OTHER),
+    "serve": ("serve_commands", "serve_command", _RUN),
+    "tune": ("replay_commands", "tune_command", _RUN),
+    "completion": ("main", "completion_command", _OTHER),
 }
 _OWN_OPTIONS = ("-h", "--help", "--version")  # of berth itself, not of a command
 _FLAGS = ("-A", "--all-namespaces", "-w", "--watch")  # options without a value that may stand before the command
 _HAS_VALUE = re.compile("--[^=]+=|-[a-zA-Z].")  # an option with its value in the same word
 _USAGE_BYTES = 1024
-_COMPLETION = "_BERTH_COMPLETE"  # set by the script of `berth completion`
+_COMPLETION, _PLUGIN_COMPLETION = "_BERTH_COMPLETE", "_KUBECTL_BERTH_COMPLETE"  # read by typer; by the program's name
+_NO_FILES = ":4"  # the directive of cobra, which kubectl reads: do not add the names of files
 
 
 class _Commands(TyperGroup):
@@ -130,6 +132,42 @@ def version_command() -> None:
     say(__version__)
 
 
+def completion_command(
+    shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="The shell that reads the output.")],
+) -> None:
+    """Print the script by which a shell completes commands and names.
+
+    kubectl completes `kubectl berth` without it, if kubectl_complete-berth is on the PATH.
+
+    Example: berth completion bash > ~/.local/share/bash-completion/completions/berth
+    """
+    from typer._completion_shared import get_completion_script
+
+    say(get_completion_script(prog_name="berth", complete_var=_COMPLETION, shell=shell))
+
+
+def _complete() -> None:
+    """Print what may follow the words before the cursor, for the script of a shell or for kubectl.
+
+    kubectl gives the words as arguments, and reads a directive at the end.
+    """
+    from typer._completion_classes import completion_init  # seldom needed
+
+    completion_init()
+    for_kubectl = _COMPLETION not in os.environ
+    if for_kubectl:
+        words, sys.argv = sys.argv[1:], ["kubectl-berth"]
+        line = {"COMP_WORDS": shlex.join(["berth", *words]), "COMP_CWORD": str(len(words))}
+        os.environ.update({**line, _PLUGIN_COMPLETION: "complete_bash"})
+    words = (os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")).split()
+    try:
+        commands(words[1:])()
+    except SystemExit:
+        if for_kubectl:
+            say(_NO_FILES)
+        raise
+
+
 def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it
     if asked:
         version_command()
@@ -152,9 +190,7 @@ def main() -> None:
             if not argument.isascii() and argument != argument.encode("utf-8", "replace").decode():
                 raise WireError(f"argument {position}", f"is not UTF-8: {shown(argument)}")
         if _COMPLETION in os.environ or Path(sys.argv[0]).name.startswith("kubectl_complete"):
-            from extender.cli.completion_command import completed_words  # with the client of a console
-
-            completed_words(lambda words: commands(words)())
+            _complete()
         app = commands(sys.argv[1:])
         gc.freeze()  # the modules stay
         gc.enable()  # see extender/__main__.py

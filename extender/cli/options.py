@@ -93,12 +93,11 @@ def parse_tls(
     return Tls(certificate, key, client_ca, client_name) if certificate is not None and key is not None else None
 
 
-PAGE_FILE_HELP = (
-    "The file with the token of explain and the pages. Berth reads it for every request. "
-    "Without a token Berth serves them on loopback only."
-)
-HOST_HELP = "A further host name of the pages, such as that of a Service. May be repeated."
-DOCS_HELP = "Where your copy of the documentation is. The page links to it; without an address it has no such link."
+VERBS, PAGES = "127.0.0.1:8888", "127.0.0.1:8889"
+SERVER = f"http://{PAGES}"
+NAMESPACE = "berth-system"
+VerbsAddress = Annotated[str, typer.Option(help="The address for kube-scheduler.", metavar="HOST:PORT")]
+PagesAddress = Annotated[str, typer.Option(help="The address of the pages and of explain.", metavar="HOST:PORT")]
 Output = Annotated[Literal["table", "json"], typer.Option("-o", "--output", help="How to print.")]
 WideOutput = Annotated[Literal["table", "wide", "json", "yaml"], typer.Option("-o", "--output", help="How to print.")]
 ListOutput = Annotated[
@@ -113,6 +112,7 @@ Kubeconfig = Annotated[
     Path | None,
     typer.Option(help="Default: $KUBECONFIG, ~/.kube/config, or the pod's account."),
 ]
+BerthNamespace = Annotated[str, typer.Option(help="The namespace in which Berth is installed.", metavar="NAMESPACE")]
 Context = Annotated[str, typer.Option(help="Default: the current context.")]
 Columns = Annotated[
     str,

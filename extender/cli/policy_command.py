@@ -10,8 +10,8 @@ import yaml
 
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import shown
-from extender.cli.console_client import ConsoleMaker, asks_console
-from extender.cli.console_replies import PolicyStatusReply
+from extender.cli.console_client import PolicyStatusReply
+from extender.cli.console_options import ConsoleMaker, asks_console
 from extender.cli.object_files import policy_of
 from extender.cli.options import WideOutput
 from extender.cli.output import say, say_value

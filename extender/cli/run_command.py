@@ -20,13 +20,22 @@ from rich.text import Text
 from extender.api.gpu_topology import Graph
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import counted
-from extender.cli.console_client import SERVER
 from extender.cli.logs import set_up_logging
 from extender.cli.object_files import policy_of
-from extender.cli.options import PORTS, Columns, parse_listen, require_option
+from extender.cli.options import (
+    PAGES,
+    PORTS,
+    SERVER,
+    VERBS,
+    Columns,
+    PagesAddress,
+    VerbsAddress,
+    parse_listen,
+    require_option,
+)
 from extender.cli.output import Screen
-from extender.cli.replay_command import named_fleet, named_jobs, time_text
-from extender.cli.restart_advisor import restart_advisor
+from extender.cli.replay_commands import named_fleet, named_jobs, time_text
+from extender.cli.serve_commands import restart_advisor
 from extender.entry.all_in_one import both
 from extender.explain.fleet_rows import LargeJob, fleet_stats, large_jobs
 from extender.gangs.gang import gang_minimum
@@ -109,12 +118,8 @@ def run_command(
     speed: Annotated[
         float | None, typer.Option(help=f"Seconds of the jobs in a second. Default: {_SPEED:.0f}.")
     ] = None,
-    listen: Annotated[
-        str, typer.Option(help="The address for kube-scheduler.", metavar="HOST:PORT")
-    ] = "127.0.0.1:8888",
-    console: Annotated[
-        str, typer.Option(help="The address of the pages and of explain.", metavar="HOST:PORT")
-    ] = "127.0.0.1:8889",
+    listen: VerbsAddress = VERBS,
+    console: PagesAddress = PAGES,
     api_port: Annotated[int, typer.Option(help="The port of the sandbox's API server; 0 takes a free one.")] = 0,
 ) -> None:
     """Run an embedded cluster with example workloads, or your jobs.

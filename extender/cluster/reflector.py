@@ -163,7 +163,7 @@ class Reflector:
         self._heard = clock()
         self._shown = clock()  # when a list, an event or a bookmark last showed the state of the kind
         self._accepted = math.inf  # when the server accepted the watch that is open
-        self._served = True
+        self.served = True  # whether the server serves the kind, as far as known
         self._not_found = 0  # API versions in a row that the server does not have
         self._absences = 0  # rounds in a row that found the kind absent
 
@@ -194,12 +194,7 @@ class Reflector:
         A list counts only if it is the first: after it, lists without watches are a fault. 0 if the server does not
         serve the kind.
         """
-        return self._clock() - self._last_heard() if self._served else 0.0
-
-    @property
-    def served(self) -> bool:
-        """Whether the server serves the kind, as far as known."""
-        return self._served
+        return self._clock() - self._last_heard() if self.served else 0.0
 
     def _try_next_version(self) -> bool:
         """Select the next older API version, after the oldest the newest. False if the server has none of them."""
@@ -217,7 +212,7 @@ class Reflector:
             except ClusterError as unclear:
                 error = unclear
         self._absences = self._absences + 1 if absent else 0
-        was_served = self._served and self.lists > 0
+        was_served = self.served and self.lists > 0
         if self._absences >= (self._timing.absent_checks if was_served else 1):
             await self._wait_for_api()
         else:
@@ -228,7 +223,7 @@ class Reflector:
         if self._known:
             self._log.warning("the API server no longer serves the kind", deleted=len(self._known))
         await self._delete_all(self._known)
-        self._served, self.listed, self.failures, self.problem = False, True, 0, ""
+        self.served, self.listed, self.failures, self.problem = False, True, 0, ""
         self._on_progress()
         await asyncio.sleep(self._timing.absent_seconds)
 
@@ -246,9 +241,9 @@ class Reflector:
             version = version or _text(page, "resourceVersion")  # as in client-go, if pages show different versions
         await self._delete_all(self._known.keys() - seen)
         self._shown = self._clock()
-        if not (self.listed and self._served):
+        if not (self.listed and self.served):
             self._heard = self._shown
-        self.version, self.listed, self._served = version, True, True
+        self.version, self.listed, self.served = version, True, True
         self._succeeded()
         self.lists += 1
         self._on_progress()

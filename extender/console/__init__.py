@@ -3,21 +3,31 @@
 HTTP, and code that serve needs, do not belong here.
 """
 
+from extender.console.auditor import CHECKS, Finding, check_consistency
 from extender.console.console_service import Console, ConsoleCluster
-from extender.console.decision_history import DecisionHistory
+from extender.console.decision_history import ComparedSets, DecisionHistory, first_fit_devices
 from extender.console.explainer import Brief, Explainer, UnknownGroup, UnknownPod, WhatIf, to_json
 from extender.console.forked_call import ForkedCallFailed
-from extender.console.questions import PacedLock, Questions, TooManyQuestions
-from extender.console.restart_questions import BUDGETS_PATH, NO_BUDGETS, RestartAdvisor
+from extender.console.questions import (
+    BUDGETS_PATH,
+    NO_BUDGETS,
+    PacedLock,
+    Questions,
+    RestartAdvisor,
+    TooManyQuestions,
+)
 
 __all__ = [
     "BUDGETS_PATH",
+    "CHECKS",
     "NO_BUDGETS",
     "Brief",
+    "ComparedSets",
     "Console",
     "ConsoleCluster",
     "DecisionHistory",
     "Explainer",
+    "Finding",
     "ForkedCallFailed",
     "PacedLock",
     "Questions",
@@ -26,5 +36,7 @@ __all__ = [
     "UnknownGroup",
     "UnknownPod",
     "WhatIf",
+    "check_consistency",
+    "first_fit_devices",
     "to_json",
 ]

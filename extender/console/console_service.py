@@ -23,8 +23,7 @@ from extender.console.event_recorder import EventRecorder
 from extender.console.explainer import Explainer
 from extender.console.fleet_overview import FleetOverview, FleetSampler
 from extender.console.job_history import JobHistory
-from extender.console.questions import Questions
-from extender.console.restart_questions import RestartQuestions
+from extender.console.questions import Questions, RestartQuestions
 from extender.policy import Policy
 from extender.runtime.informers import CacheRefresh, Informers
 from extender.runtime.supervisor import Supervisor
@@ -99,7 +98,7 @@ class Console:
         self.auditor = Auditor(self.cache, client, writer)
         self.set_comparer = SetComparer(self.cache, evaluator, self.history, self.refreshed, clock)
         self.decision_reader = DecisionReader(
-            self.cache, self.history, writer.read_pod, self.refreshed, self.set_comparer.bound, bound=self.jobs.bound
+            self.cache, self.history, self.jobs, self.set_comparer, writer.read_pod, self.refreshed
         )
         self.cache.listeners.append(self.jobs)
         self.cache.listeners.append(self.decision_reader)

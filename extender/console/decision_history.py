@@ -3,34 +3,38 @@
 The watch of pods has those without a node. A pod of Berth's scheduler leaves it when it is bound or deleted, so the
 console then reads the pod once: if it has a node, its annotation and its claims show the decision. The annotation is
 only text, since users may change it: the devices are those of the claims. A restart of the console loses the list; each
-bound pod keeps its annotation. Beside each decision, `SetComparer` shows the GPUs that first fit would have taken.
+bound pod keeps its annotation. Beside each decision, `SetComparer` shows the GPUs that first fit would have taken on
+the same node.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from heapq import nlargest
 
 import structlog
 
-from extender.allocation import NodeInfo, Snapshot
-from extender.allocation.what_if import with_devices_released
+from extender.allocation import NodeInfo, Search, Snapshot
+from extender.allocation.what_if import claims_problem, with_devices_released
+from extender.api.device_classes import DeviceClass
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import DECISION_ANNOTATION, SCHEDULER, Pod
 from extender.api.resource_claims import Claim, Result
-from extender.base.deadline import Deadline
+from extender.base.berth_errors import InvalidClaim, OutOfSteps
+from extender.base.bits import members
+from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.base.fair_lru import FairLRU
 from extender.cache import CacheListener, ClusterCache
 from extender.cluster import ClusterError, NotFound
 from extender.console.fair_queue import FairQueue
-from extender.explain import ComparedSets, compare_sets
-from extender.scheduling import Evaluator
+from extender.console.job_history import JobHistory
+from extender.explain.fleet_rows import link_digits
+from extender.scheduling import EvaluationContext, Evaluator
 from extender.scheduling.decision import Decision, ScoredNode, parse_decision
 from extender.topology.score_parts import product_gbps
-from extender.topology.sets import bandwidth
+from extender.topology.sets import bandwidth, is_joined
 
 _MAX_PODS = 2048  # decisions; each has the texts of an annotation, of 4 KiB at most
 _MAX_WAITING = 512  # pods to read; those beyond are left out
@@ -40,7 +44,33 @@ _MAX_DEVICES = 64  # names of devices that an entry keeps
 _MAX_COMPARED = 256  # decisions that wait to be compared; those beyond are not
 _COMPARE_SECONDS = 0.05  # of one comparison
 _PAUSE_FACTOR = 4.0  # pause after a comparison, as a multiple of the time that it took
-_LATER_SECONDS = 1.0  # before the comparisons: decisions about pods that were bound a moment later come meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSet:
+    """GPUs of one node. `gbps` is the predicted bandwidth of their ring in GB/s, 0 for fewer than two GPUs."""
+
+    gpus: tuple[int, ...]  # indexes in ComparedSets.names
+    gbps: float
+    is_joined: bool  # by their links alone
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedSets:
+    """The set that Berth chose and the set of first fit, both on the node as it was without the pod.
+
+    First fit takes the first devices that fit, in the order of the in-tree allocator. `links`, `switch` and `link` are
+    those of the node's row in the fleet overview.
+    """
+
+    names: tuple[str, ...]  # of the node's GPUs
+    busy: tuple[int, ...]  # GPUs that other pods had
+    chosen: GpuSet
+    first_fit: GpuSet
+    links: str = ""
+    switch: str = ""
+    link: str = ""
+    in_group: bool = False  # whether the pod names a group
 
 
 @dataclass(slots=True)
@@ -113,28 +143,26 @@ class DecisionHistory:
 class DecisionReader(CacheListener):
     """A background task of the console. A pod that leaves the watch is only queued; `run` reads it.
 
-    `decided` gets each decision, and `bound` each pod, with the claims of the pod. See CacheRefresh.wait for
-    `refreshed`.
+    See CacheRefresh.wait for `refreshed`.
     """
 
     def __init__(
         self,
         cache: ClusterCache,
         history: DecisionHistory,
+        jobs: JobHistory,
+        comparer: SetComparer,
         read_pod: Callable[[ObjectKey], Awaitable[Pod]],
         refreshed: Callable[[], Awaitable[None]],
-        decided: Callable[[DecidedPod, list[Claim]], None],
-        bound: Callable[[Pod, list[Claim], Snapshot], None] = lambda *_: None,
     ) -> None:
         self._cache = cache
-        self._bound = bound
         self._history = history
+        self._jobs = jobs
+        self._comparer = comparer
         self._read_pod = read_pod
         self._refreshed = refreshed
-        self._decided = decided
-        self._queue: FairQueue[str, tuple[ObjectKey, int]] = FairQueue(
-            _MAX_WAITING
-        )  # pod UID to pod and number of reads
+        # Pod UID to pod and number of reads.
+        self._queue: FairQueue[str, tuple[ObjectKey, int]] = FairQueue(_MAX_WAITING)
         self._log = structlog.get_logger("berth.decisions")
 
     @property
@@ -170,12 +198,14 @@ class DecisionReader(CacheListener):
         if decision is None:
             return False
         claims = _claims_of(pod, snapshot)
-        self._bound(pod, claims, snapshot)
+        self._jobs.bound(pod, claims, snapshot)
         self._history.record_decision(key, uid, decision, (claim.key for claim in claims))
-        entry = self._history.entry(uid)
-        if entry is not None:
-            self._decided(entry, claims)
+        self._comparer.bound(pod, claims, snapshot, self._is_later)
         return True
+
+    def _is_later(self, uid: str) -> bool:
+        """Whether a pod that has devices already is not read yet: the watch of claims may be ahead of that of pods."""
+        return uid in self._cache.store.pods or uid in self._queue
 
 
 def decision_of(pod: Pod, snapshot: Snapshot) -> Decision | None:
@@ -217,8 +247,7 @@ def _is_used(claim: Claim | None, uid: str) -> bool:
 
 def _ring(node_info: NodeInfo, results: list[Result]) -> tuple[float, float, str]:
     """The ring bandwidth of these GPUs, the best of equal size if the node is free (in GB/s), the source of links."""
-    bits = [node_info.inventory.index.get(result.device) for result in results if not result.admin_access]
-    positions = node_info.positions(sum(1 << bit for bit in {*bits} if bit is not None))
+    positions = _positions(node_info, results)
     if node_info.fabric is None or positions.bit_count() <= 1:
         return 0.0, 0.0, ""
     ring = bandwidth(node_info.fabric.graph, positions)
@@ -232,22 +261,10 @@ def _may_be_bound(pod: Pod) -> bool:
 # -- beside first fit -----------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _Queued:
-    """A decision with its claims, and with the node as it was then: it may show devices of pods bound `later`."""
-
-    decided: DecidedPod
-    claims: list[Claim]
-    node_info: NodeInfo
-    later: list[Claim] = field(default_factory=list)
-    lacks_later: bool = False  # a later pod found the queue full, so `later` is not complete
-
-
 class SetComparer:
-    """A background task of the console. `bound` queues a decision with the node as it is then; `run` compares it.
+    """A background task of the console. `bound` queues a pod with its node as it was before; `run` compares the sets.
 
-    The devices of pods that are bound later count as free: `bound` notes them in the queued decisions of the node. See
-    CacheRefresh.wait for `refreshed`.
+    See CacheRefresh.wait for `refreshed`.
     """
 
     def __init__(
@@ -263,53 +280,82 @@ class SetComparer:
         self._history = history
         self._refreshed = refreshed
         self._clock = clock
-        self._queue: deque[_Queued] = deque()
-        self._queued = asyncio.Event()
-        self.left_out = 0  # not compared: the queue was full for the decision, or for a later one of its node
+        self._queue: FairQueue[str, tuple[list[Claim], NodeInfo]] = FairQueue(_MAX_COMPARED)  # by pod UID
 
-    def bound(self, decided: DecidedPod, claims: list[Claim]) -> None:
-        """Queue the decision of a bind, if it gave the pod devices. `claims` are those of the pod."""
-        chosen = decided.decision.chosen
-        if not chosen.devices:
+    def bound(self, pod: Pod, claims: list[Claim], snapshot: Snapshot, is_later: Callable[[str], bool]) -> None:
+        """Queue a bound pod with its claims. The devices of pods that were bound later, by UID, count as free."""
+        node_info = snapshot.node_infos.get(pod.node_name)
+        if node_info is None or not all(claim.is_reserved_for(pod.uid) for claim in claims):
             return
-        is_full = len(self._queue) >= _MAX_COMPARED
-        for earlier in self._queue:
-            if earlier.decided.decision.chosen.node == chosen.node:
-                earlier.lacks_later |= is_full
-                earlier.later += [] if is_full else claims
-        if is_full:
-            self.left_out += 1
-            return
-        node_info = self._cache.snapshot().node_infos.get(chosen.node)
-        has_all = len(_results(claims)) == len(chosen.devices)  # the decision names some devices only
-        if node_info is not None and has_all and all(claim.is_reserved_for(decided.uid) for claim in claims):
-            self._queue.append(_Queued(decided, claims, node_info))
-            self._queued.set()
+        others = {claim.key: claim for pool in node_info.inventory.pools for claim in snapshot.claims_on(pool.key)}
+        since = (
+            one for one in others.values() if one.reserved_for and all(is_later(by.uid) for by in one.reserved_for)
+        )
+        before = with_devices_released(node_info, _results(since), idle=False)
+        self._queue.put(pod.key.namespace, pod.uid, (claims, before))
 
     async def run(self) -> None:
         """Run until cancelled. A pause several times as long follows each comparison."""
         while True:
-            await self._queued.wait()
-            await asyncio.sleep(_LATER_SECONDS)
-            self._queued.clear()
-            while self._queue:
-                await self._refreshed()
-                began = self._clock()
-                self._compare(self._queue.popleft())
-                await asyncio.sleep(_PAUSE_FACTOR * (self._clock() - began))
+            uid, (claims, node_info) = await self._queue.take()
+            await self._refreshed()
+            began, snapshot = self._clock(), self._cache.snapshot()
+            context = self._evaluator.evaluation_context(snapshot, Deadline(_COMPARE_SECONDS, self._clock))
+            found = _compared(node_info, claims, snapshot.classes, context)
+            if found is not None:
+                self._history.record_sets(uid, found)
+            await asyncio.sleep(_PAUSE_FACTOR * (self._clock() - began))
 
-    def _compare(self, one: _Queued) -> None:
-        """Compare one decision, unless the result could be wrong."""
-        if one.lacks_later:
-            self.left_out += 1
-            return
-        snapshot, own = self._cache.snapshot(), {claim.key for claim in one.claims}
-        context = self._evaluator.evaluation_context(snapshot, Deadline(_COMPARE_SECONDS, self._clock))
-        later = _results(claim for claim in one.later if claim.key not in own)
-        node_info = with_devices_released(one.node_info, later, idle=False)
-        found = compare_sets(node_info, one.claims, snapshot.classes, context)
-        if found is not None:
-            self._history.record_sets(one.decided.uid, found)
+
+def _compared(
+    node_info: NodeInfo, claims: Sequence[Claim], classes: Mapping[str, DeviceClass], context: EvaluationContext
+) -> ComparedSets | None:
+    """The sets of a pod to which these claims, allocated on this node, belong. None if its devices are no whole GPUs,
+    or if first fit finds no devices within its steps or the deadline of the context.
+    """
+    results = _results(claims)
+    before = with_devices_released(node_info, results, idle=False)
+    first_fit = first_fit_devices(before, claims, classes, context)
+    chosen = _positions(node_info, results)
+    if first_fit is None or not chosen or node_info.fabric is None:
+        return None
+    bits_of_gpus = [bit for bit in node_info.gpu_bits if bit >= 0]
+    devices = node_info.inventory.devices
+    return ComparedSets(
+        tuple(devices[bit].id.device for bit in bits_of_gpus),
+        tuple(index for index, bit in enumerate(bits_of_gpus) if before.busy >> bit & 1),
+        _set(node_info, chosen),
+        _set(node_info, before.positions(first_fit)),
+        **link_digits(node_info),
+        in_group=any(claim.group for claim in claims),
+    )
+
+
+def first_fit_devices(
+    node_info: NodeInfo, claims: Sequence[Claim], classes: Mapping[str, DeviceClass], context: EvaluationContext
+) -> int | None:
+    """The first devices that fit, as a mask; None if none do, or none are found within the steps and the deadline."""
+    named = [(str(claim.key), claim.spec) for claim in claims]
+    problem = claims_problem(node_info, named, classes.get, context.masks, context.features, context.deadline)
+    try:
+        solution = Search(problem, deadline=context.deadline).run()
+    except (InvalidClaim, OutOfSteps, DeadlineExceeded):
+        return None
+    return solution.mask if solution is not None else None
+
+
+def _set(node_info: NodeInfo, positions: int) -> GpuSet:
+    assert node_info.fabric is not None
+    shown = [position for position, bit in enumerate(node_info.gpu_bits) if bit >= 0]
+    graph, gpus = node_info.fabric.graph, members(positions)
+    gbps = bandwidth(graph, positions) if len(gpus) > 1 else 0.0
+    return GpuSet(tuple(map(shown.index, gpus)), round(gbps, 1), is_joined(graph, positions))
+
+
+def _positions(node_info: NodeInfo, results: Iterable[Result]) -> int:
+    """The GPUs among these devices, as a mask of positions in the fabric."""
+    bits = {node_info.inventory.index.get(result.device) for result in results if not result.admin_access}
+    return node_info.positions(sum(1 << bit for bit in bits if bit is not None))
 
 
 def _results(claims: Iterable[Claim]) -> list[Result]:

@@ -29,6 +29,9 @@ class FairQueue(Generic[Key, Value]):
         """Add a value after this time; it takes no place of others until then."""
         asyncio.get_running_loop().call_later(seconds, self.put, namespace, key, value)
 
+    def __contains__(self, key: Key) -> bool:
+        return key in self._waiting
+
     def pop(self, key: Key) -> None:
         """Remove a value, if it waits."""
         self._waiting.pop(key)

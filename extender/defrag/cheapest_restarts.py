@@ -1,6 +1,6 @@
 """The cheapest restarts after which pods fit that do not fit now, and where the restarted pods go.
 
-Domains are tried in the order of their lower bounds (bounds.py), until the bound of the next one is not below the cost
+Domains are tried in the order of their lower bounds (fits.py), until the bound of the next one is not below the cost
 of the best advice. In a domain with few restarts, all sets of them are tried, the cheapest first. In a larger one,
 the slots of one pod each that cost least are made free until the pods fit, or else whole nodes; then every restart is
 dropped that they do not need, the dearest first. After that, the cheapest sets are tried, up to a number of them.
@@ -29,14 +29,23 @@ from itertools import combinations, islice, takewhile
 from math import inf
 from typing import NamedTuple
 
+from extender.api.label_domains import natural
 from extender.base.deadline import DeadlineExceeded
-from extender.defrag.bounds import gpus_in
 from extender.defrag.clusters import NO_NODES, Cluster, Domain, Nodes, Placed
 from extender.defrag.fits import Fit, fit_of
 from extender.defrag.orders import Orders, Refill, Steps, refill
-from extender.defrag.restarts import WAIT_COST, Asked, Restart, cost_of, deletion_order, disruptions, sizes_of, within
+from extender.defrag.restarts import (
+    WAIT_COST,
+    Asked,
+    Restart,
+    cost_of,
+    deletion_order,
+    disruptions,
+    gpus_in,
+    sizes_of,
+    within,
+)
 from extender.explain import free_devices
-from extender.gangs.domains import natural
 
 _MAX_EXHAUSTIVE = 12  # restarts of a domain of which all sets are tried
 _MAX_SETS = 1 << _MAX_EXHAUSTIVE  # of a domain with more restarts; the cheapest

@@ -16,6 +16,7 @@ from itertools import count
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.allocation.what_if import hypothetical_snapshot, with_devices_allocated, with_devices_released
+from extender.api.label_domains import natural
 from extender.api.nodes import only_node
 from extender.api.pod_amounts import NO_LIMIT, Amounts
 from extender.api.pods import Pod
@@ -23,11 +24,9 @@ from extender.api.reasons import FREEABLE_CODES
 from extender.api.resource_claims import Allocation, Claim, Result
 from extender.api.resource_slices import PoolKey
 from extender.base.text_limits import counted
-from extender.defrag.bounds import Packing
-from extender.defrag.restarts import Asked, Restart, Sizes, again
+from extender.defrag.restarts import Asked, Packing, Restart, Sizes, again
 from extender.explain import PlannerCaches, free_devices, holders_of_usable
 from extender.explain.scenario import with_new_group, without_allocations
-from extender.gangs.domains import natural
 from extender.gangs.gang import Gang, gang_minimum, gang_of
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangMembers, GangPlan, GangShortage, gang_members, gang_problem, plan_sizes

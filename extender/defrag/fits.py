@@ -1,69 +1,89 @@
 """Whether pods fit in a domain after restarts there: one pod on a node by the filter, a gang by the planner.
 
-A domain is a node, or for a gang one of the widest domains that may hold it.
+A domain is a node, or for a gang one of the widest domains that may hold it. `Bounds` says what it costs at least to
+give pods devices there, from the numbers of devices alone: a pod that wants some whole devices needs as many of one
+node. The cheapest way to free them may take a part of a restart, for a part of its cost. The cost of a restart on
+several nodes is divided among all its devices.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
 from math import inf
-from typing import Protocol
 
-from extender.allocation import Snapshot
+from extender.allocation import NodeInfo, Snapshot
+from extender.allocation.nodes import Interned
+from extender.api.claim_specs import DeviceRequest
+from extender.api.label_domains import natural
 from extender.api.reasons import Code
-from extender.defrag.bounds import Bounds, least_gpus
 from extender.defrag.clusters import Cluster, Domain
 from extender.defrag.restarts import Asked, Restart, cost_of
-from extender.explain import GangQuestion, PlannerCaches, free_devices, widest_domains
-from extender.gangs.domains import natural
+from extender.explain import GangQuestion, PlannerCaches, devices_for, free_devices, widest_domains
 from extender.gangs.gang import Gang
 from extender.gangs.gang_problem import GangMembers, GangShortage, gang_members
-from extender.scheduling import Placement, PodRequirements, Unschedulable, requirements_of
+from extender.scheduling import (
+    EvaluationContext,
+    Placement,
+    PodRequirements,
+    Unschedulable,
+    ignores_identity,
+    requirements_of,
+)
+from extender.vendors import GPU, driver_of, driver_of_class
 
 _MAX_AROUND = 64  # nodes of a domain without restarts that a plan may use, besides those with; or twice as many as pods
 _NOWHERE = GangShortage(0, 0, "", "")
 ByNode = Mapping[str, Sequence[Restart]]
 
 
-class Fit(Protocol):
+class Fit(ABC):
     """Asks about some pods. `pods` has them by the GPUs that they have wherever they are, as far as that is known.
 
     `gave_up`: an answer that they do not fit proves nothing, because a search for devices ended at its limit.
     """
 
-    pods: Counter[int]
-    gave_up: bool
+    def __init__(self, cluster: Cluster, asked: Asked, by_node: ByNode, pods: Sequence[PodRequirements]) -> None:
+        self._cluster = cluster
+        self._asked = asked
+        self._by_node = by_node
+        self._bounds = Bounds(pods, cluster.memory.context)
+        self.pods = Counter[int]()
+        self.gave_up = False
 
+    @abstractmethod
     def domains(self) -> Iterator[Domain]:
         """The domains that may have enough devices after restarts, those with the least bound first."""
-        ...
 
-    def has_amounts(self, domain: Domain) -> bool:
-        """Whether the domain may have enough CPU and memory, and room for more pods, after all its restarts."""
-        ...
+    def has_amounts(self, _: Domain) -> bool:
+        """Whether the domain may have enough CPU and memory, and room for more pods, after all its restarts.
 
+        True where the planner knows.
+        """
+        return True
+
+    @abstractmethod
     def may_fit(self, domain: Domain, chosen: Sequence[Restart]) -> bool:
         """Whether there would be enough devices, without regard to which ones."""
-        ...
 
+    @abstractmethod
     def fits(self, domain: Domain, chosen: Sequence[Restart]) -> bool:
         """Whether the pods fit after these restarts. Raises DeadlineExceeded."""
-        ...
 
-    def slots(self, domain: Domain) -> list[Sequence[Restart]]:
+    def slots(self, _: Domain) -> list[Sequence[Restart]]:
         """For each number of pods that a node of the domain may have, the restarts that free devices; cheapest first.
 
-        Empty if the number of devices says nothing.
+        Empty if the number of devices says nothing, or no slot is cheaper than another, as on one node.
         """
-        ...
+        return []
 
-    def nodes(self, domain: Domain, chosen: Sequence[Restart], /) -> Sequence[str]:
+    def nodes(self, domain: Domain, _: Sequence[Restart], /) -> Sequence[str]:
         """The nodes on which `fits` looks for room."""
-        ...
+        return domain.nodes
 
 
 def fit_of(cluster: Cluster, asked: Asked, by_node: ByNode) -> Fit | None:
@@ -77,15 +97,11 @@ def fit_of(cluster: Cluster, asked: Asked, by_node: ByNode) -> Fit | None:
     return _PodFit(cluster, asked, requirements, by_node) if isinstance(requirements, PodRequirements) else None
 
 
-class _PodFit:
+class _PodFit(Fit):
     def __init__(self, cluster: Cluster, asked: Asked, requirements: PodRequirements, by_node: ByNode) -> None:
-        self._cluster = cluster
-        self._asked = asked
+        super().__init__(cluster, asked, by_node, [requirements])
         self._requirements = requirements
-        self._by_node = by_node
-        self._bounds = Bounds([requirements], 1, cluster.memory.context)
-        self.pods = Counter([least_gpus(requirements)])
-        self.gave_up = False
+        self.pods[least_gpus(requirements)] = 1
 
     def domains(self) -> Iterator[Domain]:
         memory, pod, changed = self._cluster.memory, self._asked.pods[0], self._cluster.changed
@@ -131,12 +147,6 @@ class _PodFit:
         self.gave_up |= isinstance(found, Unschedulable) and found.reason.code is Code.OUT_OF_BUDGET
         return isinstance(found, Placement)
 
-    def slots(self, _: Domain) -> list[Sequence[Restart]]:
-        return []  # of one node: no slot is cheaper than another
-
-    def nodes(self, domain: Domain, _: Sequence[Restart]) -> Sequence[str]:
-        return domain.nodes
-
 
 def _by_gpus(members: GangMembers) -> Counter[int]:
     """The members by the GPUs that each has alone; none if they share claims."""
@@ -155,18 +165,13 @@ class _FreeRoom:
     freest: Sequence[str]
 
 
-class _GangFit:
+class _GangFit(Fit):
     def __init__(self, cluster: Cluster, asked: Asked, gang: Gang, members: GangMembers, by_node: ByNode) -> None:
-        self._cluster = cluster
-        self._asked = asked
         self._gang = gang
         self._members = members.first(gang.missing)
-        self._by_node = by_node
-        kinds = list({one.key: one for one in self._members.requirements.values()}.values())
-        self._bounds = Bounds(kinds, len(self._members.requirements), cluster.memory.context)
+        super().__init__(cluster, asked, by_node, list(self._members.requirements.values()))
         self._free_room: _FreeRoom | None = None
         self.pods = _by_gpus(self._members)
-        self.gave_up = False
 
     def domains(self) -> Iterator[Domain]:
         cluster, infos = self._cluster, self._cluster.snapshot.node_infos
@@ -182,9 +187,6 @@ class _GangFit:
                 ordered = sorted(restarts.values(), key=lambda one: one.order)
                 found.append(Domain(domain.nodes, ordered, max(bound, ordered[0].cost)))
         return iter(sorted(found, key=memory.place_of))
-
-    def has_amounts(self, _: Domain) -> bool:
-        return True  # the planner knows
 
     def may_fit(self, domain: Domain, chosen: Sequence[Restart]) -> bool:
         room, by_node = self._free_room_of(domain), dict[str, list[Restart]]()
@@ -233,3 +235,132 @@ class _GangFit:
             devices = sum(self._bounds.free(infos[name]) for name in domain.nodes)
             self._free_room = _FreeRoom(domain, free, sum(free.values()), devices, freest)
         return self._free_room
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """What a restart frees on one node, and the part of its cost for each of these devices."""
+
+    devices: int
+    each: float
+
+
+class Bounds:
+    """The bounds for pods, each with its requirements. A slot is the place of one pod on a node."""
+
+    def __init__(self, pods: Sequence[PodRequirements], context: EvaluationContext) -> None:
+        self._kinds = list({one.key: one for one in pods}.values())
+        self._pods = len(pods)
+        self._context = context
+        self._devices = min(map(_least_devices, self._kinds), default=0)
+        self._known: dict[tuple[object, Interned], int] = {}
+        self._shares_masks = all(ignores_identity(one, context) for one in self._kinds)
+
+    def slots(self, node_info: NodeInfo, restarts: Iterable[Restart]) -> list[float]:
+        """What each further pod on a node costs at least, for as many as may have room. It never falls."""
+        mask = self._mask(node_info)
+        if not self._devices or mask & ~node_info.inventory.simple:
+            return [0.0] * self._pods  # shares and partitions: the number of devices says nothing
+        shares = [share for one in restarts if (share := _share(one, node_info, mask)) is not None]
+        shares.sort(key=lambda one: one.each)
+        free, found, before = (mask & ~node_info.busy).bit_count(), list[float](), 0.0
+        for pods in range(1, self._pods + 1):
+            cost = _cheapest(shares, pods * self._devices - free)
+            if cost == inf:
+                break
+            found.append(cost - before)
+            before = cost
+        return found
+
+    @property
+    def devices(self) -> int:
+        """The devices that all pods have together, at least."""
+        return self._devices * self._pods
+
+    def free(self, node_info: NodeInfo) -> int:
+        """The devices of a node that these pods could have now."""
+        return (self._mask(node_info) & ~node_info.busy).bit_count()
+
+    def cheapest(self, node_info: NodeInfo, restarts: Iterable[Restart]) -> list[Sequence[Restart]]:
+        """For one pod, two pods and so on, the cheapest restarts that free enough devices of a node.
+
+        Empty if the number of devices says nothing.
+        """
+        mask = self._mask(node_info)
+        if not self._devices or mask & ~node_info.inventory.simple:
+            return []
+        shares = [(share.devices, one) for one in restarts if (share := _share(one, node_info, mask)) is not None]
+        best: list[tuple[float, tuple[Restart, ...]] | None] = [(0.0, ())]  # by devices: the cheapest that free as many
+        for devices, one in shares:
+            before = list(best)
+            best += [None] * devices
+            for freed, known in enumerate(before):
+                if known is not None:
+                    cost, chosen = known[0] + one.cost, (*known[1], one)
+                    old = best[freed + devices]
+                    if old is None or cost < old[0]:
+                        best[freed + devices] = cost, chosen
+        free, found = self.free(node_info), list[Sequence[Restart]]()
+        for pods in range(1, self._pods + 1):
+            enough = [one for one in best[max(pods * self._devices - free, 0) :] if one is not None]
+            if not enough:
+                break
+            found.append(min(enough, key=lambda one: one[0])[1])
+        return found
+
+    def of(self, node_infos: Iterable[NodeInfo], by_node: Mapping[str, Sequence[Restart]]) -> float:
+        """What it costs at least that all pods have room on these nodes; infinite if they cannot have it."""
+        slots = [slot for info in node_infos for slot in self.slots(info, by_node.get(info.node.name, ()))]
+        return sum(sorted(slots)[: self._pods]) if len(slots) >= self._pods else inf
+
+    def _mask(self, node_info: NodeInfo) -> int:
+        signature = node_info.state.attribute_signature
+        if signature is None or not self._shares_masks:
+            return devices_for(node_info, self._kinds, self._context)
+        key = frozenset(one.for_node(node_info.node).key for one in self._kinds), signature
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = devices_for(node_info, self._kinds, self._context)
+        return found
+
+
+def _least_devices(requirements: PodRequirements) -> int:
+    """The fewest whole devices that a pod may have; 0 if that is not known."""
+    requests = [request for spec in requirements.specs for request in spec.requests]
+    return sum(min(map(_whole_devices, request.alternatives), default=0) for request in requests)
+
+
+def least_gpus(requirements: PodRequirements) -> int:
+    """The whole GPUs that a pod has wherever it is; 0 if that is not known."""
+    found = 0
+    for spec in requirements.specs:
+        for request in spec.requests:
+            driver = driver_of_class(request.alternatives[0].class_name)
+            if len(request.alternatives) == 1 and driver and driver_of(driver).kind == GPU:
+                found += _whole_devices(request.alternatives[0])
+    return found
+
+
+def _whole_devices(option: DeviceRequest) -> int:
+    """The devices of a request for a fixed number of whole ones; 0 for any other."""
+    return option.count if option.mode == "ExactCount" and not (option.admin_access or option.capacity) else 0
+
+
+def _share(restart: Restart, node_info: NodeInfo, mask: int) -> _Share | None:
+    index, results = node_info.inventory.index, restart.results
+    bits = {index.get(one.device) for one in results}
+    own = sum(1 for bit in bits if bit is not None and mask >> bit & 1)
+    counted = own if len(restart.nodes) == 1 else len({one.device for one in results})
+    return _Share(own, restart.cost / counted) if own else None
+
+
+def _cheapest(shares: Sequence[_Share], lacking: int) -> float:
+    """The least cost of so many devices, of which parts of a restart count; infinite if there are not as many."""
+    cost = 0.0
+    for one in shares:
+        if lacking <= 0:
+            break
+        taken = min(one.devices, lacking)
+        cost += taken * one.each
+        lacking -= taken
+    return cost if lacking <= 0 else inf

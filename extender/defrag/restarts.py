@@ -6,7 +6,7 @@ The cost of an advice is in GPU-hours, the sum of
 * POD_COST for each pod, for the start of its program,
 * WAIT_COST for each GPU of pods that find no place again; for all GPUs of a group if one of its pods finds none.
 
-The search and the proof count alike: `Restart.waiting_gpus` has the last part.
+The search and the proof count alike: `Restart.waiting_gpus` has the last part. `Packing` bounds it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, combinations
+from math import inf
 
 from extender.api.nodes import Taint, Toleration
 from extender.api.pod_amounts import Amounts
@@ -28,6 +29,8 @@ WAIT_COST = 24.0  # a day
 RESERVED = Taint("berth.dev/defrag", effect="NoSchedule")  # of nodes that become free for the wanted pods
 TOLERATION = Toleration(RESERVED.key, "Exists")
 Sizes = tuple[tuple[int, ...], bool]  # see sizes_of
+_MAX_PACKED = 8  # nodes with free GPUs for which all ways are compared to fill them
+_MAX_PACKINGS = 1 << 16  # of one search, that are remembered
 _AGAIN = "again/"  # before the UID of a pod that is restarted: the pod that replaces it has another one
 
 
@@ -173,3 +176,72 @@ def disruptions(restarts: Iterable[Restart]) -> Counter[str]:
 def within(budgets: Mapping[str, int], restarts: Collection[Restart]) -> bool:
     """Whether PodDisruptionBudgets allow these restarts together. `budgets` are the disruptions that each allows."""
     return all(budgets.get(name, 0) >= pods for name, pods in disruptions(restarts).items())
+
+
+class Packing:
+    """How few GPUs of restarted pods find no place, wherever the pods go. It remembers what it found.
+
+    `free` counts nodes by their free GPUs, `wanted` the pods by theirs that get places in any case. For few nodes with
+    free GPUs, all ways are compared, up to a number of them. For more, all pods together may lack GPUs, and pods of one
+    size and larger ones may lack nodes that have as many free.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[tuple[int, ...], tuple[Sizes, ...]], int] = {}
+
+    def least_waiting(self, free: Mapping[int, int], wanted: Mapping[int, int], restarts: Iterable[Sizes]) -> float:
+        """Infinite if the wanted pods have no room."""
+        sizes = sorted(restarts, reverse=True)
+        nodes = sum(number for gpus, number in free.items() if gpus)
+        if nodes > _MAX_PACKED:
+            return _least_by_numbers(free, Counter(chain.from_iterable(own for own, _ in sizes)) + Counter(wanted))
+        each = tuple(sorted(chain.from_iterable([gpus] * number for gpus, number in free.items() if gpus)))
+        first = [gpus for gpus, number in wanted.items() for _ in range(number)]
+        return min((self._least(left, tuple(sizes)) for left in _packed(each, first)), default=inf)
+
+    def _least(self, free: tuple[int, ...], restarts: tuple[Sizes, ...]) -> int:
+        lacking = max(sum(sum(own) for own, _ in restarts) - sum(free), 0)
+        if not restarts or len(self._known) >= _MAX_PACKINGS:
+            return lacking
+        known = self._known.get((free, restarts))
+        if known is None:
+            known = self._known[free, restarts] = self._least_of(free, restarts, lacking)
+        return known
+
+    def _least_of(self, free: tuple[int, ...], restarts: tuple[Sizes, ...], lacking: int) -> int:
+        (own, is_whole), others = restarts[0], restarts[1:]
+        found = sum(own) + self._least(free, others)
+        for number in range(len(own), len(own) - 1 if is_whole else 0, -1):
+            for placed in set(combinations(own, number)):
+                for left in _packed(free, placed):
+                    if found <= lacking:
+                        return found
+                    found = min(found, sum(own) - sum(placed) + self._least(left, others))
+        return found
+
+
+def _packed(free: tuple[int, ...], sizes: Iterable[int]) -> set[tuple[int, ...]]:
+    """What nodes have free, sorted, after these were placed, in each way."""
+    found = {free}
+    for size in filter(None, sizes):
+        found = {
+            tuple(sorted((*one[:node], one[node] - size, *one[node + 1 :])))
+            for one in found
+            for node in range(len(one))
+            if one[node] >= size
+        }
+    return found
+
+
+def _least_by_numbers(free: Mapping[int, int], pods: Mapping[int, int]) -> int:
+    found = max(gpus_in(pods) - gpus_in(free), 0)
+    for gpus in filter(None, pods):
+        places = sum(of_node // gpus * nodes for of_node, nodes in free.items())
+        larger = sum(number for other, number in pods.items() if other >= gpus)
+        found = max(found, (larger - places) * gpus)
+    return found
+
+
+def gpus_in(counted: Mapping[int, int]) -> int:
+    """The GPUs of nodes or pods, which are counted by their GPUs."""
+    return sum(gpus * number for gpus, number in counted.items())

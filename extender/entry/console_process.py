@@ -21,12 +21,11 @@ from extender.entry.listening import (
 )
 from extender.files import is_missing, name_of, read_mounted
 from extender.policy import Policy
-from extender.runtime.policy_file import read_policy, reloaded_policy
+from extender.runtime.file_reload import read_policy, reloaded_policy
 from extender.runtime.supervisor import DaemonThreads, Supervisor
-from extender.sockets import listen_on
+from extender.web.asgi import PAGES, RejectionLog
 from extender.web.console.console_app import MAX_TOKEN_BYTES, Access, ConsoleApp
-from extender.web.http_limits import PAGES, RejectionLog
-from extender.web.http_server import Server
+from extender.web.http_server import Server, listen_on
 
 
 def serve_console(

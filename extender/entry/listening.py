@@ -20,7 +20,7 @@ import uvloop
 from extender.base.berth_errors import BerthError, WireError
 from extender.files import name_of, read_mounted
 from extender.runtime.file_reload import ReloadedFiles
-from extender.web.http_limits import HttpLimits, RejectionLog
+from extender.web.asgi import HttpLimits, RejectionLog
 from extender.web.http_server import Server
 
 _MAX_OPEN_FILES = 4096

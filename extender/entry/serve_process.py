@@ -18,11 +18,11 @@ from extender.entry.listening import (
     server,
 )
 from extender.policy import Policy
-from extender.runtime.policy_file import read_policy, reloaded_policy
+from extender.runtime.file_reload import read_policy, reloaded_policy
 from extender.runtime.supervisor import DaemonThreads, Supervisor
 from extender.serve import Service, Traces, no_span
-from extender.sockets import listen_on
-from extender.web.http_limits import PROBES, VERBS, RejectionLog
+from extender.web.asgi import PROBES, VERBS, RejectionLog
+from extender.web.http_server import listen_on
 from extender.web.serve_app import Probes, ServeApp
 
 

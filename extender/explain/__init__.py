@@ -1,4 +1,4 @@
-"""Explanations of placements: statuses, near misses, what-if scenarios, consistency checks and fleet statistics.
+"""Explanations of placements: statuses, near misses, what-if scenarios and fleet statistics.
 
 All functions depend only on a snapshot and a policy, and return plain values. They may take 100 ms, so `berth serve`
 without a console does not import this package. This package has no I/O, clock or asyncio.
@@ -6,8 +6,6 @@ Three modules are faces of their own: `fleet_rows` (the rows and figures of the 
 `excluded_nodes` (what keeps pods from nodes).
 """
 
-from extender.explain.compared_sets import ComparedSets, compare_sets, first_fit_devices
-from extender.explain.consistency import CHECKS, Finding, check_consistency
 from extender.explain.gang_explanation import explain_gang, explain_jobs, groups_named, namespaces_with_group
 from extender.explain.gang_question import (
     GangExplanation,
@@ -22,23 +20,17 @@ from extender.explain.pod_explanation import Explanation, UnschedulableNodes, ex
 from extender.explain.selector_stats import failing_terms
 
 __all__ = [
-    "CHECKS",
     "NO_RELEASE_HELPS",
-    "ComparedSets",
     "Explanation",
-    "Finding",
     "GangExplanation",
     "GangQuestion",
     "PlannerCaches",
     "UnschedulableNodes",
-    "check_consistency",
-    "compare_sets",
     "devices_for",
     "explain",
     "explain_gang",
     "explain_jobs",
     "failing_terms",
-    "first_fit_devices",
     "free_devices",
     "groups_named",
     "holders_of_usable",

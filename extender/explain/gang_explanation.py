@@ -34,8 +34,7 @@ from extender.explain.gang_question import (
     reservations_by_pod,
     where,
 )
-from extender.explain.gang_refusal import gang_refusal
-from extender.explain.subgroup_rooms import planned_subgroups
+from extender.explain.gang_refusal import gang_refusal, planned_subgroups
 from extender.gangs.domains import NODE
 from extender.gangs.gang import Gang, disagreement, gang_minimum, gang_of, lacking_object, placed_members
 from extender.gangs.gang_problem import (

@@ -12,11 +12,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from itertools import chain, combinations
+from heapq import nsmallest
+from itertools import chain
 
 from extender.allocation import Snapshot
 from extender.api.group_topology import ONE_NODE
+from extender.api.label_domains import natural
 from extender.api.resource_claims import Result
 from extender.base.deadline import DeadlineExceeded
 from extender.base.text_limits import counted
@@ -32,7 +35,7 @@ from extender.explain.gang_question import (
     widest_domains,
 )
 from extender.explain.scenario import Scenario, apply_scenario, only_nodes
-from extender.gangs.domains import Domain, natural
+from extender.gangs.domains import Domain
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangPlan, GangProblem, GangShortage
 from extender.scheduling import PodRequirements
@@ -40,7 +43,6 @@ from extender.topology.link_knowledge import assumed_for
 
 _MAX_FOUND = 5  # the cheapest near misses, in one explanation
 _MAX_SIZES = 3  # smaller minimums that are tried
-_MAX_PINS = 3  # shared claims whose other users are tried
 _MAX_DOMAINS = 8  # in which the end of pods is tried
 _MAX_NODES = 64  # of a domain, whose pods are tried
 _MAX_LEFT_OUT = 48  # uses of one near miss that are left out one after the other; a plan takes some 30 ms
@@ -65,39 +67,16 @@ class GangNearMisses:
 
     def cheapest(self) -> tuple[GangNearMiss, ...]:
         """The near misses found so far, the cheapest first; of equal ones, the gang's own changes first."""
-        return tuple(sorted(self._found, key=lambda one: (one.pods, one.devices))[:_MAX_FOUND])
+        return tuple(sorted(dict.fromkeys(self._found), key=lambda one: (one.pods, one.devices))[:_MAX_FOUND])
 
     def try_own_changes(self, question: GangQuestion) -> None:
         """Try the gang without its own constraints, and with a smaller minimum."""
         self._collect(chain(_by_constraint(question), _by_minimum(question, self._shortage)))
 
-    def try_ends(self, question: GangQuestion) -> None:
-        """Try the end of other pods."""
-        self._collect(self._by_ends(_Releases(question, self._shortage)))
-
-    def try_pins(self, question: GangQuestion, pins: Sequence[DeviceUse]) -> None:
-        """Try the end of the pods with which members share claims, the fewest first, and then of others, too."""
-        before = len(self._found)
-        for size in range(1, min(len(pins), _MAX_PINS) + 1):
-            for chosen in combinations(pins[:_MAX_PINS], size):
-                self._collect(self._by_pins(question, chosen))
-            if len(self._found) > before:
-                return
-
-    def _by_pins(self, question: GangQuestion, pins: Sequence[DeviceUse]) -> Iterator[GangNearMiss]:
-        """Raises DeadlineExceeded."""
-        loose = question.without(pins)
-        if loose is None:
-            return
-        found = loose.plan(loose.problem(loose.gang.missing))
-        if isinstance(found, GangPlan):
-            yield _ends(question, pins, found)
-        else:
-            yield from self._by_ends(_Releases(loose, found, pins, question))
-
-    def _by_ends(self, releases: _Releases) -> Iterator[GangNearMiss]:
-        """Raises DeadlineExceeded."""
-        yield from releases.near_misses()
+    def try_ends(self, question: GangQuestion, pins: Sequence[DeviceUse]) -> None:
+        """Try the end of other pods. See uses_of_shared_claims for `pins`."""
+        releases = _Releases(question, self._shortage, pins)
+        self._collect(releases.near_misses())
         self.cut_short = self.cut_short or releases.cut_short
 
     def _collect(self, near_misses: Iterator[GangNearMiss]) -> None:
@@ -171,24 +150,17 @@ def _devices(requirements: PodRequirements) -> int:
 
 
 class _Releases:
-    """Near misses by the end of other pods, at most one in each domain. `cut_short` is the limit that ended it."""
+    """Near misses by the end of other pods, at most one in each domain. `cut_short` is the limit that ended it.
 
-    def __init__(
-        self,
-        question: GangQuestion,
-        shortage: GangShortage,
-        pins: Sequence[DeviceUse] = (),
-        pinned: GangQuestion | None = None,
-    ) -> None:
-        """`shortage` is the result of a plan for the minimum.
+    `shortage` is the result of a plan for the minimum. See uses_of_shared_claims for `pins`.
+    """
 
-        The pods of the uses `pins` must end, too: `question` is without them, and `pinned` with them.
-        """
+    def __init__(self, question: GangQuestion, shortage: GangShortage, pins: Sequence[DeviceUse]) -> None:
         self._question = question
         self._shortage = shortage
         self._pins = pins
-        self._pinned = pinned
-        self._problem = question.problem(question.gang.missing)
+        self._pinned = {claim.uid for pin in pins for claim in pin.claims}
+        self._loose: dict[frozenset[str], tuple[GangProblem, Snapshot] | None] = {}  # by UID of claims that have ended
         self._gave_up = False  # whether a plan of a search ended at its step limit
         self.cut_short = ""
 
@@ -204,58 +176,64 @@ class _Releases:
                 self.cut_short = self.cut_short or _GAVE_UP
 
     def _in(self, domain: Domain) -> GangNearMiss | None:
-        question, snapshot = self._question, self._question.snapshot
-        uses = uses_by_node(question, domain.nodes)
+        uses = uses_by_node(self._question, domain.nodes)
         names = sorted(uses, key=lambda name: (stopped_pods(uses[name]), _devices_of(uses[name]), natural(name)))
         if len(names) > _MAX_NODES:
             self.cut_short = _LIMITS
-        ended = self._first_few(domain, {name: uses[name] for name in names[:_MAX_NODES]})
-        found = self._plan(self._problem, snapshot, ended) if ended else None
-        if not isinstance(found, GangPlan):
+        near, ordered = self._around(domain, names[:_MAX_NODES]), self._in_order(uses, names[:_MAX_NODES])
+        plan = self._plan(ordered, near) if ordered else None
+        if not isinstance(plan, GangPlan):
+            self._gave_up |= plan is not None and plan.gave_up
+            self.cut_short = _LIMITS if plan is not None and len(near) < len(domain.nodes) else self.cut_short
             return None
-        found, needed, is_least = self._without_unneeded(domain, found, ended)
-        if self._is_fit_with_pins(needed):
-            return None
-        return _ends(question, (*self._pins, *needed), found, "" if is_least else _MAYBE_FEWER)
-
-    def _is_fit_with_pins(self, ended: Sequence[DeviceUse]) -> bool:
-        """Whether the gang fits without these uses while the pins last."""
-        if self._pinned is None:
-            return False
-        problem = self._pinned.problem(self._pinned.gang.missing)
-        return isinstance(self._plan(problem, self._pinned.snapshot, ended), GangPlan)
-
-    def _plan(self, problem: GangProblem, snapshot: Snapshot, ended: Iterable[DeviceUse]) -> GangPlan | GangShortage:
-        """Plan without these uses."""
-        changed = apply_scenario(snapshot, (), Scenario(released=_results(ended)))
-        return plan_gang(problem, changed, self._question.context)
-
-    def _first_few(self, domain: Domain, uses: Uses) -> Sequence[DeviceUse]:
-        """The first few uses without which there is a plan; none if there is no plan without all of them."""
-        snapshot = self._around(domain, uses)
-        ordered = sorted(chain.from_iterable(uses.values()), key=lambda use: (use.stopped, -use.holder.devices))
-        found = self._plan(self._problem, snapshot, ordered)
-        if isinstance(found, GangShortage):
-            self._gave_up |= found.gave_up
-            self.cut_short = self.cut_short if snapshot is self._question.snapshot else _LIMITS
-            return ()
 
         def fits(count: int) -> bool:
-            return isinstance(self._plan(self._problem, snapshot, ordered[:count]), GangPlan)
+            nonlocal plan
+            found = self._plan(ordered[:count], near)
+            plan = found if isinstance(found, GangPlan) else plan
+            return found is plan
 
-        return ordered[: bisect_left(range(len(ordered)), True, 1, key=fits)]
+        ended = ordered[: bisect_left(range(len(ordered)), True, 1, key=fits)]
+        plan, needed, is_least = self._without_unneeded(plan, ended, near)
+        with suppress(DeadlineExceeded):
+            found = self._plan(needed)  # with all nodes, the domain may be another one
+            plan = found if isinstance(found, GangPlan) else plan
+        return _ends(self._question, needed, plan, "" if is_least else _MAYBE_FEWER)
+
+    def _in_order(self, uses: Uses, names: Iterable[str]) -> list[DeviceUse]:
+        """The uses on these nodes whose end is tried, those first that keep the gang from every domain."""
+        others = [use for name in names for use in uses[name]]
+        known = {claim.uid for use in others for claim in use.claims}
+        pins = [pin for pin in self._pins if any(claim.uid not in known for claim in pin.claims)]
+        return [*pins, *sorted(others, key=lambda use: (use.stopped, -use.holder.devices))]
+
+    def _plan(self, ended: Sequence[DeviceUse], names: Collection[str] | None = None) -> GangPlan | GangShortage:
+        """Plan without these uses: on the nodes with these names, or on all."""
+        claims = {claim.uid: claim for use in ended for claim in use.claims if claim.uid in self._pinned}
+        key = frozenset(claims)
+        if key not in self._loose:
+            loose = self._question.without(tuple(claims.values()))
+            self._loose[key] = (loose.problem(loose.gang.missing), loose.snapshot) if loose is not None else None
+        asked = self._loose[key]
+        if asked is None:
+            return self._shortage
+        problem, snapshot = asked
+        snapshot = snapshot if names is None else only_nodes(snapshot, names)
+        held = [result for claim in claims.values() if claim.allocation for result in claim.allocation.results]
+        released = tuple(result for result in _results(ended) if result not in held)
+        changed = apply_scenario(snapshot, (), Scenario(released=released))
+        return plan_gang(problem, changed, self._question.context)
 
     def _without_unneeded(
-        self, domain: Domain, plan: GangPlan, ended: Sequence[DeviceUse]
+        self, plan: GangPlan, ended: Sequence[DeviceUse], near: Collection[str]
     ) -> tuple[GangPlan, Sequence[DeviceUse], bool]:
         """The plan, and the uses that it needs the end of: without any of them, there is no plan.
 
         False if a limit ended that, or if the planner gave up.
         """
-        needed, is_least, whole = list(ended), True, self._question.snapshot
+        needed, is_least = list(ended), True
         dearest_first = sorted(ended, key=lambda use: (-use.stopped, -use.holder.devices))
         try:
-            snapshot = self._around(domain, {*(use.holder.node for use in ended), *plan.nodes})
             for dropped in (self._untouched(plan, ended), *([use] for use in dearest_first)):
                 left = [use for use in needed if not any(use is other for other in dropped)]
                 if not left or len(left) == len(needed):
@@ -263,30 +241,21 @@ class _Releases:
                 if len(dropped) == 1 and len(needed) > _MAX_LEFT_OUT:
                     is_least = False
                     break
-                found = self._plan(self._problem, snapshot, left)
+                found = self._plan(left, near)
                 if isinstance(found, GangPlan):
                     plan, needed = found, left
                 else:
                     is_least &= not found.gave_up
-            if len(needed) < len(ended) and snapshot is not whole:  # the domain may be another one
-                found = self._plan(self._problem, whole, needed)
-                plan = found if isinstance(found, GangPlan) else plan
         except DeadlineExceeded:
             is_least = False
         return plan, needed, is_least
 
-    def _around(self, domain: Domain, names: Collection[str]) -> Snapshot:
-        """The snapshot with these nodes, and with the freest others of the domain."""
+    def _around(self, domain: Domain, names: Sequence[str]) -> Collection[str]:
+        """These nodes, those where members run, and the others of the domain with the most free devices."""
         node_infos = self._question.snapshot.node_infos
-        if len(node_infos) <= 2 * _MAX_NODES:
-            return self._question.snapshot
-        return only_nodes(self._question.snapshot, (*sorted(names), *self._freest(domain, names)))
-
-    def _freest(self, domain: Domain, names: Collection[str]) -> list[str]:
-        """The other nodes of the domain with the most free devices."""
-        node_infos = self._question.snapshot.node_infos
-        free = {name: free_devices(node_infos[name]) for name in domain.nodes if name not in names}
-        return sorted(free, key=lambda name: (-free[name], natural(name)))[:_MAX_NODES]
+        known = {*names, *(name for name in self._question.gang.placed if name in node_infos)}
+        free = {name: free_devices(node_infos[name]) for name in domain.nodes if name not in known}
+        return [*sorted(known), *nsmallest(_MAX_NODES, free, key=lambda name: (-free[name], natural(name)))]
 
     def _untouched(self, plan: GangPlan, uses: Sequence[DeviceUse]) -> Sequence[DeviceUse]:
         """The uses of devices that the plan does not take. Some may keep it from others, such as by counters."""

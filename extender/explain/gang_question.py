@@ -7,18 +7,18 @@ pods of some DeviceUse. `most_room` counts the members that fit together, and `w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from extender.allocation import NodeInfo, Snapshot
+from extender.api.label_domains import natural
 from extender.api.pod_groups import name_on_claims
 from extender.api.resource_claims import Claim, Reservation, Result
 from extender.api.resource_slices import PoolKey
 from extender.base.deadline import DeadlineExceeded
 from extender.explain.near_misses import devices_for
 from extender.explain.scenario import Scenario, apply_scenario
-from extender.explain.subgroup_rooms import ExplainedSubGroup
-from extender.gangs.domains import NODE, Domain, Domains, natural
+from extender.gangs.domains import NODE, Domain, Domains
 from extender.gangs.gang import Gang, own_claims
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import (
@@ -40,7 +40,6 @@ from extender.scheduling.requirements import needs_reservation
 ALLOCATED = "allocated"
 GroupName = tuple[str, str]
 """Namespace and GroupKey.on_claims."""
-_MAX_TRIES = 64  # sets of members that differ
 Plan = Callable[[GangProblem], GangPlan | GangShortage]
 
 
@@ -86,6 +85,21 @@ class PlannedMember:
     pod: str
     node: str
     devices: tuple[str, ...]  # driver/pool/device
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedSubGroup:
+    """A slice or a sub-group: `pods` must be in one domain of `level`.
+
+    `domain` is where it is planned. Without a plan it is the one with the most room for it alone, for `room`
+    pods.
+    """
+
+    part: str
+    pods: int
+    level: str
+    domain: str
+    room: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,18 +173,11 @@ class GangQuestion:
             found = self.usable_by_size[size] = self.constraints.of(pods, nodes, version, self.context.deadline)
         return found
 
-    def without(self, uses: Sequence[DeviceUse]) -> GangQuestion | None:
-        """The question as if the pods of these uses had ended, also for members that share their claims.
-
-        None if a member has no requirements then.
-        """
-        if not uses:
+    def without(self, claims: Sequence[Claim]) -> GangQuestion | None:
+        """The question as if these claims had no devices; None if a member has no requirements then."""
+        if not claims:
             return self
-        ended = Scenario(
-            released=tuple(result for use in uses if not use.claims for result in use.results),
-            deallocated=tuple(claim for use in uses for claim in use.claims),
-        )
-        snapshot = apply_scenario(self.snapshot, (), ended)
+        snapshot = apply_scenario(self.snapshot, (), Scenario(deallocated=tuple(claims)))
         members = gang_members(self.gang, snapshot, self.policy)
         if isinstance(members, UnreadyMember):
             return None
@@ -232,60 +239,35 @@ def free_devices(node_info: NodeInfo) -> int:
 
 
 def most_room(problem: GangProblem, shortage: GangShortage, plan: Plan) -> GangShortage:
-    """The shortage of the problem, with the most members that have a plan.
+    """The shortage of the problem, with the most members that have a plan: of the first ones in rank order.
 
-    The planner itself fills a domain with whole units, the largest first. But a part of a unit can fit, and two small
-    members in place of a large one. `most` says whether all sets of one more member were tried. Never raises
-    DeadlineExceeded.
+    The planner itself fills a domain with whole units, and a part of one can fit. `most` says that no other members
+    are more, as far as that is certain. Never raises DeadlineExceeded.
     """
-    search = _MostRoom(problem, shortage, plan)
+    members, kinds = problem.members, equal_members(problem.members)
+    found, gave_up = shortage, False
+
+    def fits(some: Sequence[GangMember]) -> bool:
+        nonlocal found, gave_up
+        planned = plan(replace(problem, members=tuple(some)))
+        if isinstance(planned, GangPlan):
+            found = replace(found, room=len(some), level=planned.level, domain=planned.domain)
+        else:
+            gave_up |= planned.gave_up
+        return isinstance(planned, GangPlan)
+
     try:
-        search.run()
+        any(fits(kind[:1]) for kind in kinds if not found.room)
+        most, middle = len(members) - 1, found.room + 1  # seldom more than the planner found
+        while found.room < most:
+            most = most if fits(members[:middle]) else middle - 1
+            middle = (found.room + most + 1) // 2
     except DeadlineExceeded:
-        search.found = replace(search.found, most=False)
-    return search.found
-
-
-class _MostRoom:
-    def __init__(self, problem: GangProblem, shortage: GangShortage, plan: Plan) -> None:
-        self._problem = problem
-        self._plan = plan
-        self._gave_up = False
-        self.found = shortage
-
-    def run(self) -> None:
-        """Raises DeadlineExceeded."""
-        kinds, tries = equal_members(self._problem.members), _MAX_TRIES
-        self._first_in_rank_order()
-        while self.found.room + 1 < len(self._problem.members):
-            fits = False
-            self._gave_up = False
-            for chosen in subsets(kinds, self.found.room + 1):
-                tries -= 1
-                fits = tries >= 0 and self._fits(chosen)
-                if fits or tries < 0:
-                    break
-            if not fits:
-                most = tries >= 0 and not self._gave_up
-                # If no set of one more member fits, then all do not: the planner need not have given up.
-                self.found = replace(self.found, most=most, gave_up=self.found.gave_up and not most)
-                return
-        self.found = replace(self.found, most=not self.found.gave_up)
-
-    def _first_in_rank_order(self) -> None:
-        members, most = self._problem.members, len(self._problem.members) - 1
-        middle = self.found.room + 1  # seldom more than the planner found
-        while self.found.room < most:
-            most = most if self._fits(members[:middle]) else middle - 1
-            middle = (self.found.room + most + 1) // 2
-
-    def _fits(self, members: Sequence[GangMember]) -> bool:
-        found = self._plan(replace(self._problem, members=tuple(members)))
-        if isinstance(found, GangPlan):
-            self.found = replace(self.found, room=len(members), level=found.level, domain=found.domain)
-            return True
-        self._gave_up |= found.gave_up
-        return False
+        return found
+    if found.room + 1 == len(members):
+        return replace(found, most=not shortage.gave_up)
+    is_most = (len(kinds) == 1 or not found.room) and not gave_up
+    return replace(found, most=is_most, gave_up=found.gave_up and not is_most)
 
 
 def equal_members(members: Sequence[GangMember]) -> list[list[GangMember]]:
@@ -298,19 +280,6 @@ def equal_members(members: Sequence[GangMember]) -> list[list[GangMember]]:
         key = (needs.key, shared, member.nodes, member.excluded, member.limits)
         found.setdefault(key, []).append(member)
     return list(found.values())
-
-
-def subsets(kinds: Sequence[Sequence[GangMember]], size: int) -> Iterator[tuple[GangMember, ...]]:
-    """The sets of so many members that differ in the number of some kind."""
-    if not kinds:
-        if not size:
-            yield ()
-        return
-    first, rest = kinds[0], kinds[1:]
-    left = sum(map(len, rest))
-    for count in range(min(len(first), size), max(size - left, 0) - 1, -1):
-        for more in subsets(rest, size - count):
-            yield (*first[:count], *more)
 
 
 # -- who has the devices ---------------------------------------------------------------------------------------------

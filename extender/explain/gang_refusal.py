@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
-from extender.allocation import NodeInfo, Snapshot
-from extender.allocation.nodes import NodeState, inventory
+from extender.allocation import Snapshot
 from extender.allocation.what_if import hypothetical_snapshot
+from extender.api.group_topology import ONE_NODE
 from extender.api.pods import Pod
 from extender.api.reasons import Code, Reason
-from extender.base.berth_errors import InvalidClaim
-from extender.base.bits import members
 from extender.base.deadline import DeadlineExceeded
 from extender.base.text_limits import counted
 from extender.explain.excluded_nodes import counted_obstacles, excluded_nodes
 from extender.explain.fleet_rows import CONDITIONS
 from extender.explain.gang_near_misses import GangNearMisses, less_constrained
 from extender.explain.gang_question import (
+    ExplainedSubGroup,
     GangExplanation,
     GangNearMiss,
     GangQuestion,
@@ -30,10 +30,7 @@ from extender.explain.gang_question import (
     where,
     widest_domains,
 )
-from extender.explain.near_misses import options_of
-from extender.explain.subgroup_rooms import ExplainedSubGroup, lacking_subgroups, rooms_of_subgroups
-from extender.gangs.empty_domains import EmptyNodes, own_devices
-from extender.gangs.gang import own_claims
+from extender.gangs.gang import EmptyNodes, own_devices
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import (
     MAX_TOGETHER,
@@ -41,16 +38,18 @@ from extender.gangs.gang_problem import (
     GangPlan,
     GangProblem,
     GangShortage,
-    claim_fault,
+    equal_units,
     gang_problem,
     no_room,
 )
-from extender.gangs.gang_units import equal_units
 from extender.gangs.node_rooms import NodeRooms
-from extender.scheduling import EvaluationContext, NodeRanking, PodRequirements, Unschedulable, UsableNodes
+from extender.scheduling import NodeRanking, Unschedulable, UsableNodes, path_labels
+from extender.scheduling.subgroup_tree import SubGroup
 from extender.topology.link_knowledge import NOT_KNOWN, as_if_joined, needs_links, unknown_links, unread
 
 _MAX_HOLDERS = 12  # in one explanation
+_MAX_SUBGROUPS = 64  # in one explanation, the largest first
+_MAX_PLANNED = 16  # different ones of these; a plan takes some 30 ms
 # Reasons of nodes that are told even if the pod fits on others: these nodes may get room again.
 _TOLD = (Code.POOL_UPDATING, Code.POOL_INVALID, Code.TAINTED)
 
@@ -81,7 +80,7 @@ def gang_refusal(found: GangExplanation, question: GangQuestion, shortage: GangS
     near = GangNearMisses(shortage)
     near.try_own_changes(question)
     pins = uses_of_shared_claims(question)
-    loose = question.without(pins) or question
+    loose = question.without([claim for pin in pins for claim in pin.claims]) or question
     unknown = _if_joined_now(loose, question.gang.missing)
     empty = _empty(loose, unknown)
     if empty.mistake:
@@ -90,8 +89,7 @@ def gang_refusal(found: GangExplanation, question: GangQuestion, shortage: GangS
     if empty.fleet is not None:
         question = replace(question, usable=empty.fleet.usable)
     if empty.shortage is None:
-        near.try_ends(question)
-        near.try_pins(question, pins)
+        near.try_ends(question, pins)
     is_never = empty.shortage is not None and not empty.passes
     misses, parts = near.cheapest(), _rooms_of_subgroups(empty.fleet.question if empty.fleet and is_never else loose)
     sentence = "; ".join(_parts(loose, shortage, misses, empty, parts, unknown))
@@ -115,27 +113,25 @@ def _if_joined_now(question: GangQuestion, size: int) -> list[str]:
 
     None after the deadline.
     """
-    snapshot = question.snapshot
     try:
-        return if_joined(question.problem(size), snapshot, snapshot.node_infos, question.context)
+        return _if_joined(question, question.problem(size))
     except DeadlineExceeded:
         return []
 
 
-def if_joined(
-    problem: GangProblem, snapshot: Snapshot, infos: Mapping[str, NodeInfo], context: EvaluationContext
-) -> list[str]:
+def _if_joined(question: GangQuestion, problem: GangProblem) -> list[str]:
     """The nodes whose links no agent reports, and on which the gang fits if links join all GPUs of the node.
 
-    `infos` are the nodes of the snapshot. Raises DeadlineExceeded.
+    Raises DeadlineExceeded.
     """
+    snapshot, infos = question.snapshot, question.snapshot.node_infos
     if not needs_links(member.requirements.intent for member in problem.members):
         return []
     nodes = {name: as_if_joined(infos[name]) for name in unread(infos.values())}
     if not nodes:
         return []
     joined = hypothetical_snapshot(snapshot, {**infos, **nodes}, snapshot.version)
-    planned = plan_gang(problem, joined, replace(context, placements=None))
+    planned = plan_gang(problem, joined, replace(question.context, placements=None))
     return sorted(planned.nodes & nodes.keys()) if isinstance(planned, GangPlan) else []
 
 
@@ -175,7 +171,7 @@ def _empty(question: GangQuestion, unknown: Sequence[str]) -> _Empty:
             causes += ("without taints of devices it would fit" + ("" if now else ", but only after other pods end"),)
         elif faultless is not problem:
             once = fleet.plan_without_taints(faultless)
-        joined = fleet.if_joined(problem) if not unknown else []
+        joined = _if_joined(fleet.question, problem) if not unknown else []
         causes += (f"{unknown_links(joined)}: it may fit there, but only after other pods end",) if joined else ()
         may_fit = bool(updating) or bool(joined or unknown) or isinstance(once, GangPlan) or once.gave_up
         untainted = None
@@ -237,8 +233,7 @@ def _parts(
         yield f"group {key} fits nowhere: {reason}"
     elif never is not None and not empty.passes:
         place = "where it runs" if reason.code is Code.GANG_DOMAIN_FULL else "in this fleet"
-        room = _room(never, fleet.question if fleet is not None else None)
-        yield f"group {key} does not fit {place}: even if all other pods ended, {room}"
+        yield f"group {key} does not fit {place}: even if all other pods ended, {_room(never)}"
     elif unknown:
         members = counted(shortage.members, "pod")
         yield f"group {key} {NOT_KNOWN}: no domain is known to have room for {members} together"
@@ -246,23 +241,20 @@ def _parts(
         yield f"group {key} fits nowhere: no domain has room for {counted(shortage.members, 'pod')} together"
     if reason.code is Code.GANG_DOMAIN_FULL:
         yield str(reason)
-    yield from lacking_subgroups(parts, "even then" if never is not None and not empty.passes else "now")
+    yield from _lacking_subgroups(parts, "even then" if never is not None and not empty.passes else "now")
     yield from _allowed(question) if never is not None and not lacks_domain else ()
     if shortage.room and (never is None or empty.passes or never.room != shortage.room or lacks_domain):
         most = "the most room is now" if shortage.most else "the most room that was found is now"
         yield f"{most} {where(shortage.level, shortage.domain)}, for {shortage.room}"
     elif not shortage.room and _if_joined_now(question, 1):
-        yield "now no node is known to have room even for one of them"
-    elif not shortage.room and (never is not None or not shortage.gave_up):
-        if not _has_room_outside(question):
-            yield "now no node has room even for one of them"
-        elif not lacks_domain:
-            yield "now no node of its domain has room even for one of them"
+        yield "now no node that it may use is known to have room even for one of them"
+    elif not shortage.room and not lacks_domain and (never is not None or not shortage.gave_up):
+        yield "now no node that it may use has room even for one of them"
     yield from empty.causes
     if unknown:
         yield f"{unknown_links(unknown)}: it may fit there"
     if empty.untainted is not None:
-        yield f"even without taints and other pods, {_room(empty.untainted, None)}"
+        yield f"even without taints and other pods, {_room(empty.untainted)}"
     if fleet is not None and not lacks_domain:
         yield from _without_label(question, fleet)
     if misses:
@@ -271,30 +263,10 @@ def _parts(
         yield from _once_empty(question, fleet)
 
 
-def _rooms_of_subgroups(question: GangQuestion) -> tuple[ExplainedSubGroup, ...]:
-    """The room for each sub-group alone; none after the deadline."""
-    try:
-        return rooms_of_subgroups(question.problem(question.gang.missing), question.snapshot, question.plan)
-    except DeadlineExceeded:
-        return ()
-
-
-def _has_room_outside(question: GangQuestion) -> bool:
-    """Whether a node that is in no domain of the gang has room for a member. False after the deadline."""
-    problem = question.problem(question.gang.missing)
-    anywhere = replace(problem, topology="none", topology_label="", subgroups=(), placed={})
-    try:
-        found = question.plan(anywhere) if anywhere != problem else None
-    except DeadlineExceeded:
-        return False
-    return isinstance(found, GangPlan) or (found is not None and found.room > 0)
-
-
-def _room(shortage: GangShortage, empty: GangQuestion | None) -> str:
-    """The room with all other pods gone. `empty` asks there; None if other changes were made, too."""
+def _room(shortage: GangShortage) -> str:
+    """The room with all other pods gone."""
     if not shortage.room:
-        node = "node of its domain" if empty is not None and _has_room_outside(empty) else "node"
-        return f"no {node} would have room for one of its pods"
+        return "no node that it may use would have room for one of its pods"
     place = where(shortage.level, shortage.domain)
     most = "the most room" if shortage.most else "the most room that was found"
     return f"{most} would be {place}, for {shortage.room} of {counted(shortage.members, 'pod')}"
@@ -354,6 +326,102 @@ def _with_holders(found: GangExplanation, question: GangQuestion, shortage: Gang
     return replace(found, holders=tuple(holders[:_MAX_HOLDERS]), more_holders=more, held_in=held_in)
 
 
+# -- the slices and sub-groups of the gang ------------------------------------------------------------------------
+
+
+def planned_subgroups(problem: GangProblem, plan: GangPlan, snapshot: Snapshot) -> tuple[ExplainedSubGroup, ...]:
+    """Where each slice and sub-group of a plan is."""
+    return tuple(
+        ExplainedSubGroup(
+            one.name,
+            len(members),
+            one.level,
+            _domain(one, plan.placements[members[0].uid][0], problem, snapshot),
+            len(members),
+        )
+        for one, members in _subgroups(problem)
+    )
+
+
+def _rooms_of_subgroups(question: GangQuestion) -> tuple[ExplainedSubGroup, ...]:
+    """The most room that there is for each slice and sub-group alone; none after the deadline.
+
+    Those that differ from _MAX_PLANNED others are left out.
+    """
+    known: dict[Hashable, tuple[str, int]] = {}
+    found = []
+    try:
+        problem = question.problem(question.gang.missing)
+        for one, members in _subgroups(problem):
+            needs = tuple((each.requirements.key, each.nodes, each.excluded, each.limits) for each in members)
+            key = one.level, frozenset(one.placed.items()), needs, _shape(one)
+            if key not in known and len(known) < _MAX_PLANNED:
+                known[key] = _alone(one, members, problem, question)
+            if key in known:
+                found.append(ExplainedSubGroup(one.name, len(members), one.level, *known[key]))
+    except DeadlineExceeded:
+        return ()
+    return tuple(found)
+
+
+def _lacking_subgroups(subgroups: Iterable[ExplainedSubGroup], when: str) -> Iterator[str]:
+    """The smallest sub-group that has no room even alone, as a sentence; nothing if each has room. `when` is a word.
+
+    A larger one can lack room because of the sub-groups in it.
+    """
+    lacking = [one for one in subgroups if one.room < one.pods]
+    if lacking:
+        one = min(lacking, key=lambda one: (one.pods, -one.room))
+        word = "node" if one.level == ONE_NODE else f"domain of {one.level}"
+        most = f"the most room is in {one.domain}, for {one.room}" if one.room else "none has room"
+        yield f"{one.part} needs {counted(one.pods, 'pod')} in one {word}: {when} {most}"
+
+
+def _subgroups(problem: GangProblem) -> Iterator[tuple[SubGroup, list[GangMember]]]:
+    """The sub-groups that have members to place, with these, in the order of the tree."""
+    members = {member.uid: member for member in problem.members}
+    for subgroup in islice(_flat(problem.subgroups), _MAX_SUBGROUPS):
+        own = [members[uid] for uid in subgroup.members if uid in members]
+        if own:
+            yield subgroup, own
+
+
+def _flat(subgroups: Iterable[SubGroup]) -> Iterator[SubGroup]:
+    for subgroup in subgroups:
+        yield subgroup
+        yield from _flat(subgroup.inner)
+
+
+def _shape(subgroup: SubGroup) -> Hashable:
+    """What decides the plan of a sub-group besides its members."""
+    return tuple((one.level, len(one.members), frozenset(one.placed.items()), _shape(one)) for one in subgroup.inner)
+
+
+def _domain(subgroup: SubGroup, node: str, problem: GangProblem, snapshot: Snapshot) -> str:
+    if subgroup.level == ONE_NODE:
+        return node
+    return snapshot.domains(path_labels(subgroup.level, problem.levels)).name_of.get(node, "")
+
+
+def _alone(
+    subgroup: SubGroup, members: list[GangMember], problem: GangProblem, question: GangQuestion
+) -> tuple[str, int]:
+    """(the domain for this sub-group alone, or the one with the most room, the members that fit there)."""
+    is_node = subgroup.level == ONE_NODE
+    alone = replace(
+        problem,
+        members=tuple(members),
+        topology=ONE_NODE if is_node else "preferred",
+        topology_label="" if is_node else subgroup.level,
+        placed=subgroup.placed,
+        subgroups=subgroup.inner,
+    )
+    found = question.plan(alone)
+    if isinstance(found, GangPlan):
+        return _domain(subgroup, found.placements[members[0].uid][0], problem, question.snapshot), len(members)
+    return found.domain, found.room
+
+
 # -- the fleet without other pods ----------------------------------------------------------------------------------
 
 
@@ -368,7 +436,7 @@ class EmptiedFleet:
     def __init__(self, question: GangQuestion, problem: GangProblem) -> None:
         """Raises DeadlineExceeded."""
         snapshot, empty_nodes = question.snapshot, EmptyNodes()
-        kept = own_devices(own_claims(question.gang.key, snapshot), snapshot)
+        kept = own_devices(question.gang.key, snapshot)
         node_infos = {}
         for name, node_info in snapshot.node_infos.items():
             question.context.deadline.check()
@@ -391,22 +459,13 @@ class EmptiedFleet:
     @property
     def has_taints(self) -> bool:
         """Whether a device has a taint."""
-        found = (node_info.inventory for node_info in self._node_infos.values())
-        return any(
-            one.devices[bit].device.taints
-            for one in found
-            for bit in members((1 << len(one.devices)) - 1 & ~one.simple)
-        )
+        return any(one.device.taints for info in self._node_infos.values() for one in info.inventory.devices)
 
     def plan_without_taints(self, problem: GangProblem, on: Snapshot | None = None) -> GangPlan | GangShortage:
         """Plan on the empty nodes, or on a snapshot, as if no device had a taint. Raises DeadlineExceeded."""
         context = self.question.context
         context = replace(context, features=replace(context.features, taints=False), placements=None)
         return plan_gang(problem, on or self.question.snapshot, context)
-
-    def if_joined(self, problem: GangProblem) -> list[str]:
-        """The nodes of `if_joined` without other pods. Raises DeadlineExceeded."""
-        return if_joined(problem, self.question.snapshot, self._node_infos, self.question.context)
 
     def reasons(self, member: GangMember) -> dict[Reason, int]:
         """Why nodes have no devices for a member even then, with their number: the most frequent reason if no node has.
@@ -429,7 +488,7 @@ class EmptiedFleet:
         for kind in equal_members(self._problem.members):
             pod, fault = pods[kind[0].uid], self._ranking(kind[0]).fault()
             if fault is not None:
-                return f"pod {pod.key}: {claim_fault(pod, fault)}"
+                return f"pod {pod.key}: {fault}"
         return ""
 
     def _ranking(self, member: GangMember) -> NodeRanking:
@@ -449,42 +508,7 @@ class EmptiedFleet:
         }
 
     def updating(self) -> int:
-        """The number of nodes that may get more devices for a member, because a pool there is being updated.
-
-        A pool counts if its driver has devices of a class that a member asks for, or if no device of the driver is
-        known. Raises DeadlineExceeded.
-        """
+        """The number of nodes for the members of which a pool is being updated: they may get more devices."""
         allowed = set[str]().union(*map(self._allowed, self._problem.members))
-        updated = {
-            name: {pool.key.driver for pool in self._node_infos[name].inventory.pools if pool.incomplete}
-            for name in allowed
-        }
-        if not any(updated.values()):
-            return 0
-        known, wanted = set[str](), set[str]()
-        kinds = {member.requirements.key: member.requirements for member in self._problem.members}.values()
-        for node_info in map(_with_known_slices, self._node_infos.values()):
-            self.question.context.deadline.check()
-            known |= {one.id.driver for one in node_info.inventory.devices}
-            wanted |= set(self._drivers(node_info, kinds))
-        return sum(bool(drivers & wanted or drivers - known) for drivers in updated.values())
-
-    def _drivers(self, node_info: NodeInfo, kinds: Iterable[PodRequirements]) -> Iterator[str]:
-        """The drivers of the node's devices that are of a class which the pods ask for."""
-        for requirements in kinds:
-            problem = self.question.context.problem(node_info, requirements.for_node(node_info.node))
-            for _, name, option in options_of(problem):
-                try:
-                    match = problem.select(name, replace(option, selectors=())).match
-                except InvalidClaim:
-                    continue
-                yield from (node_info.inventory.devices[bit].id.driver for bit in members(match))
-
-
-def _with_known_slices(node_info: NodeInfo) -> NodeInfo:
-    """The node as if the known slices of its pools were all."""
-    pools = node_info.inventory.pools
-    if not any(pool.incomplete for pool in pools):
-        return node_info
-    known = (replace(one, incomplete=False, slices=one.origin, placed=[]) if one.incomplete else one for one in pools)
-    return replace(node_info, inventory=inventory(node_info.node, tuple(known)), state=NodeState())
+        pools = (self._node_infos[name].inventory.pools for name in allowed)
+        return sum(any(pool.incomplete for pool in some) for some in pools)

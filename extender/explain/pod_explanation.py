@@ -21,16 +21,18 @@ from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from itertools import islice
 from types import MappingProxyType
+from typing import NamedTuple
 
 from extender.allocation import CAUSES, CauseRecorder, NodeInfo, Snapshot
 from extender.allocation.nodes import Interned
+from extender.api.object_meta import ObjectKey
 from extender.api.pods import SCHEDULER, Pod
 from extender.api.quantity import parse_quantity
 from extender.api.reasons import FREEABLE_CODES, Code, Reason
 from extender.base.berth_errors import InvalidClaim, WireError
 from extender.base.bits import members
 from extender.base.deadline import DeadlineExceeded
-from extender.base.text_limits import counted, one_line, shown
+from extender.base.text_limits import counted, first_few, one_line, shown
 from extender.explain.excluded_nodes import Obstacles, counted_obstacles, excluded_nodes, kept_from, remedies
 from extender.explain.fleet_rows import product
 from extender.explain.near_misses import EquivalentNodes, Found, Refusal, holders_of_usable, near_misses, options_of
@@ -459,36 +461,19 @@ def _refused(
 # -- the recorded search on one node -------------------------------------------------------------------------------
 
 
-class _SearchRecorder(CauseRecorder):
-    """Records causes, and also the first rejections in the order of the search."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rejections: list[tuple[str, int, str, str]] = []
-        self.left_out = 0  # rejections that are not recorded
-
-    def rejected(self, request: str, bit: int, cause: str, detail: str) -> None:
-        super().rejected(request, bit, cause, detail)
-        if len(self.rejections) < _MAX_REJECTIONS:
-            self.rejections.append((request, bit, cause, detail))
-        else:
-            self.left_out += 1
-
-
-@dataclass(frozen=True, slots=True)
-class SearchTrace:
+class SearchTrace(NamedTuple):
     """The result of a search, with its records."""
 
     node_info: NodeInfo
     requirements: PodRequirements  # on this node
     status: FilterStatus
-    recorder: _SearchRecorder
+    rejected: Mapping[tuple[str, int], tuple[str, str]]  # request and device to the last cause with its detail
 
 
 def trace(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> SearchTrace:
     """Evaluate the requirements on a node and record the search. Raises DeadlineExceeded."""
-    recorder, local = _SearchRecorder(), requirements.for_node(node_info.node)
-    return SearchTrace(node_info, local, evaluate(node_info, local, context, recorder), recorder)
+    recorder, local = CauseRecorder(), requirements.for_node(node_info.node)
+    return SearchTrace(node_info, local, evaluate(node_info, local, context, recorder), recorder.causes)
 
 
 def causes(found: SearchTrace, more: Iterable[str] = ()) -> tuple[str, ...]:
@@ -497,7 +482,7 @@ def causes(found: SearchTrace, more: Iterable[str] = ()) -> tuple[str, ...]:
     if reason is not None and reason.code in (Code.INVALID, Code.OUT_OF_BUDGET):
         return reason.params  # an interrupted search has no complete causes
     devices: dict[tuple[str, str], set[str]] = {}
-    for (_, bit), why in sorted(found.recorder.causes.items()):
+    for (_, bit), why in sorted(found.rejected.items()):
         devices.setdefault(why, set()).add(_device(found.node_info, bit))
     sentences = [f"{', '.join(sorted(names))}: {_why(cause, detail)}" for (cause, detail), names in devices.items()]
     sentences = [one_line(sentence, _MAX_CAUSE_BYTES) for sentence in (*sentences, *more)]
@@ -507,15 +492,17 @@ def causes(found: SearchTrace, more: Iterable[str] = ()) -> tuple[str, ...]:
 
 def trace_search(found: SearchTrace, context: EvaluationContext) -> tuple[str, ...]:
     """The search as lines: the matches of selectors, the rejected devices with causes, and the chosen devices."""
-    node_info, status, recorder = found.node_info, found.status, found.recorder
+    node_info, status = found.node_info, found.status
+    rejected = [
+        f"request {name}: {_device(node_info, bit)} {_why(*why)}" for (name, bit), why in found.rejected.items()
+    ]
+    left = len(rejected) - _MAX_REJECTIONS
     lines = [
         f"node {node_info.node.name}: {counted(len(node_info.inventory.devices), 'device')}",
         *_matched(node_info, found.requirements, context),
+        *rejected[:_MAX_REJECTIONS],
+        *([f"and {left} more of these"] if left > 0 else []),
     ]
-    for request, bit, cause, detail in recorder.rejections:
-        lines.append(f"request {request}: {_device(node_info, bit)} {_why(cause, detail)}")
-    if recorder.left_out:
-        lines.append(f"and {recorder.left_out} more of these")
     if isinstance(status, Unschedulable):
         return (*lines, f"unschedulable: {status.text}")
     devices = ", ".join(status.devices(node_info)) or "nothing left to allocate"
@@ -592,27 +579,26 @@ def clique_misses(nodes: Iterable[str], requirements: PodRequirements, snapshot:
         by_clique[snapshot.node_infos[name].node.labels[CLIQUE_LABEL]].append(name)
     found = []
     for clique, names in islice(sorted(by_clique.items()), _MAX_SEARCHED):
-        own, others = _claims_of_others(clique, requirements, snapshot)
-        listed = [*own[:_MAX_CLAIMS], *([f"{len(own) - _MAX_CLAIMS} more"] if len(own) > _MAX_CLAIMS else [])]
-        whose = [f"{'claim' if len(own) == 1 else 'claims'} {', '.join(listed)}"] if own else []
+        claims = _claims_of_others(clique, requirements, snapshot)
+        own = sorted(str(key) for key in claims if key.namespace == requirements.namespace)
+        others = len(claims) - len(own)
+        whose = [f"{'claim' if len(own) == 1 else 'claims'} {first_few(own, _MAX_CLAIMS)}"] if own else []
         whose += [f"{counted(others, 'claim')} of other namespaces"] if others else []
         held = f", which has channels for {' and '.join(whose)}," if whose else ""
         more = f" and {counted(len(names) - 1, 'more node')}" if len(names) > 1 else ""
         where = f"{names[0]}{more} of NVLink clique {one_line(clique)}"
         text = f"fits on {where} once the other ComputeDomain{held} ends"
-        found.append((bool(others), len(own) + others, text))
+        found.append((bool(others), len(claims), text))
     return tuple(text for _, _, text in sorted(found)[:_MAX_CLIQUES])
 
 
-def _claims_of_others(clique: str, requirements: PodRequirements, snapshot: Snapshot) -> tuple[list[str], int]:
-    """The claims of other ComputeDomains in a clique: names of those in the pod's namespace, the number of others."""
-    claims = {
-        claim.key: claim
+def _claims_of_others(clique: str, requirements: PodRequirements, snapshot: Snapshot) -> set[ObjectKey]:
+    """The claims of other ComputeDomains in a clique."""
+    return {
+        claim.key
         for name in islice(sorted(in_cliques([clique], snapshot)), MAX_CLIQUE)
         if name in snapshot.node_infos
         for pool in snapshot.node_infos[name].inventory.pools
         for claim in snapshot.claims_on(pool.key)
         if compute_domain(claim.spec) not in ("", requirements.compute_domain)
     }
-    own = sorted(str(key) for key in claims if key.namespace == requirements.namespace)
-    return own, len(claims) - len(own)

@@ -1,29 +1,29 @@
-"""Domains of nodes: a single node, the nodes of one domain of a label, and all nodes."""
+"""Domains of nodes, and which of several equal ones a gang takes.
+
+A domain is a single node, the nodes of one domain of a label, or all nodes. Among places with equal room, those that
+the members prefer come first, then partly used ones, level by level, then the smaller ones. Score and name decide last.
+So whole racks and cliques stay whole, whatever their names. The planner compares domains, and `spreading` compares
+sub-domains and nodes.
+"""
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from math import fsum
 
 from extender.allocation import Snapshot
 from extender.api.group_topology import ONE_NODE
-from extender.api.label_domains import LabelDomains
-from extender.gangs.gang_problem import GangProblem
-from extender.scheduling import path_labels
+from extender.api.label_domains import LabelDomains, NaturalKey, natural
+from extender.gangs.gang_problem import GangProblem, Unit
+from extender.gangs.node_rooms import NodeRooms
+from extender.gangs.spreading import Level, Order
+from extender.scheduling import DomainUses, EvaluationContext, NodePreference, Use, path_labels
+from extender.topology.affinity import assigned
+from extender.vendors import CLIQUE_LABELS
 
 NODE = ONE_NODE  # the level of single nodes
-_DIGITS = re.compile(r"([0-9]+)")
-NaturalKey = tuple[tuple[str | int, ...], str]
-
-
-@lru_cache(maxsize=16_384)  # the nodes of a large fleet, and the values of their labels
-def natural(name: str) -> NaturalKey:
-    """A sort key that compares numbers in names as numbers: tray-2 comes before tray-10."""
-    parts = _DIGITS.split(name)
-    return tuple(int(part) if position % 2 else part for position, part in enumerate(parts)), name
+MAX_COMPARED = 500_000  # rows * rows * columns of an assignment: 79 members that prefer other nodes; some 20 ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class Domains:
             domain = name_of.get(name)
             if domain is not None:
                 found.setdefault(domain, {})[name] = None
-        bound = self._common(label)
+        bound = self.of_level(label).of_most(self._placed)
         return {bound: found.get(bound, {})} if bound is not None else found
 
     def _within(self, level: str, region: dict[str, None]) -> dict[str, list[str]]:
@@ -138,19 +138,6 @@ class Domains:
                 found.setdefault(own_domain, []).append(name)
         return found
 
-    def _of_placed(self, label: str) -> Counter[str | None]:
-        """The number of bound members by domain."""
-        found: Counter[str | None] = Counter()
-        name_of = self.of_level(label).name_of
-        for name, number in self._placed.items():
-            found[name_of.get(name)] += number
-        return found
-
-    def _common(self, label: str) -> str | None:
-        """The domain of most bound members; None if none is in a domain."""
-        found = {domain: number for domain, number in self._of_placed(label).items() if domain is not None}
-        return min(found, key=lambda domain: (-found[domain], natural(domain)), default=None)
-
     def _of(self, level: str, region: dict[str, None], within: tuple[str, ...]) -> Iterator[Domain]:
         found: Mapping[str, list[str]] = self._within(level, region)
         if self._placed:
@@ -160,8 +147,198 @@ class Domains:
 
     def _with_placed(self, level: str, found: Mapping[str, list[str]]) -> Mapping[str, list[str]]:
         """The domains in which the whole gang would be, with the members that are bound."""
-        if self._problem.topology == "required":
-            common = self._common(level)
-            return {} if common is None else {common: found.get(common, [])}
-        own = list(self._of_placed(level))
-        return {domain: found.get(domain, []) for domain in own if domain is not None} if len(own) == 1 else {}
+        domains = self.of_level(level)
+        own = domains.of_most(self._placed)
+        is_whole = all(domains.name_of.get(name) == own for name in self._placed)
+        if own is None or not (is_whole or self._problem.topology == "required"):
+            return {}
+        return {own: found.get(own, [])}
+
+
+# -- which of them --------------------------------------------------------------------------------------------------
+
+
+class PlaceOrder:
+    """The order of the domains of one snapshot."""
+
+    def __init__(
+        self,
+        rooms: Sequence[NodeRooms],
+        domains: Domains,
+        uses: DomainUses,
+        snapshot: Snapshot,
+        context: EvaluationContext,
+    ) -> None:
+        """`rooms` are those of all units of the gang."""
+        self._rooms = rooms
+        self._domains = domains
+        self._uses = uses
+        self._snapshot = snapshot
+        self._context = context
+        self.placed = domains.placed  # the nodes on which members are bound
+
+    # -- domains ---------------------------------------------------------------------------------------------
+
+    def tightest_first(self, domains: Mapping[int, list[Domain]]) -> Iterator[Domain]:
+        """By the room to spare, what the members prefer, the domains around them, the scores, and the names.
+
+        `domains` are by their room to spare.
+        """
+        for spare in sorted(domains):
+            for equal in _equal(domains[spare], lambda domain: -self._liked(domain)):
+                levels = self._compared_levels(equal[0].level) if len(equal) > 1 else ()
+                yield from self._by_use(equal, levels, levels)
+
+    def _compared_levels(self, level: str) -> Sequence[str]:
+        """The level and the farther ones, as far as the policy has them."""
+        self._uses.update(self._snapshot)
+        known, levels = self._uses.levels, self._domains.levels
+        if level == NODE:
+            return NODE, *known
+        return [one for one in levels[levels.index(level) :] if one in known] if level in levels else ()
+
+    def _by_use(self, domains: list[Domain], levels: Sequence[str], compared: Sequence[str]) -> Iterator[Domain]:
+        """By the use of the domains around them, level by level. Most domains are compared on the first level only.
+
+        `compared` are all these levels, `levels` those that are left.
+        """
+        if len(domains) == 1:
+            yield from domains
+        elif not levels:
+            yield from sorted(domains, key=lambda domain: (self._sizes(domain, compared), self._by_score(domain)))
+        else:
+            for equal in _equal(domains, lambda domain: self._use(domain, levels[0])):
+                yield from self._by_use(equal, levels[1:], compared)
+
+    def _use(self, domain: Domain, level: str) -> Use:
+        self._context.deadline.check_time()
+        return self._uses.use(level, _some_node(domain.level, domain.nodes))
+
+    def _sizes(self, domain: Domain, levels: Sequence[str]) -> list[int]:
+        node = _some_node(domain.level, domain.nodes)
+        return [self._uses.free_gpus(level, node) for level in levels]
+
+    def _by_score(self, domain: Domain) -> tuple[float, object, object]:
+        rooms = self._rooms[0]
+        scores = (rooms.score[name] * rooms.most[name] for name in domain.nodes if name in rooms.most)
+        # fsum, because the order of the nodes must not matter. The first node orders domains of one name.
+        return -fsum(scores), natural(domain.name), natural(min(domain.nodes))
+
+    def _liked(self, domain: Domain) -> int:
+        """The points for which the members prefer the nodes of a domain, if they get those that they prefer most."""
+        found = 0
+        for rooms in self._rooms:
+            points, left = rooms.preference, len(rooms.units)
+            names = [name for name in domain.nodes if name in points] if points else []
+            for name in sorted(names, key=lambda name: -points[name]):
+                taken = min(left, rooms.most.get(name, 0))
+                found, left = found + points[name] * taken, left - taken
+        return found
+
+    # -- sub-domains and nodes -------------------------------------------------------------------------------
+
+    def of_parts(
+        self, rooms: NodeRooms, room: Mapping[str, int], domain: Domain
+    ) -> tuple[Sequence[Level], Sequence[Order]]:
+        """The levels over which a gang spreads in a domain, with the orders of their sub-domains and of the nodes.
+
+        `room` is the number of units by node. Raises DeadlineExceeded.
+        """
+        found = [self._domains.of_level(level) for level in domain.within]
+        orders = [self._of_level(level, one, rooms, room) for level, one in zip(domain.within, found, strict=True)]
+        return [one.name_of for one in found], [*orders, self._of_nodes(rooms)]
+
+    def of_levels(self, levels: Sequence[str], rooms: NodeRooms) -> list[Order]:
+        """The orders of whole domains of some levels, whatever the members prefer of their nodes."""
+        return [
+            self._of_nodes(rooms) if level == NODE else self._of_level(level, self._domains.of_level(level), rooms, {})
+            for level in levels
+        ]
+
+    def _of_level(self, level: str, domains: LabelDomains, rooms: NodeRooms, room: Mapping[str, int]) -> Order:
+        compared, liked, points = self._compared_levels(level), dict[str, int](), rooms.preference
+        for name in room if points else ():
+            if (own := domains.name_of.get(name)) is not None:
+                liked[own] = liked.get(own, 0) + points[name] * room[name]
+
+        def key(name: str) -> tuple[int, list[Use], list[int], object]:
+            node, uses = _some_node(level, domains.nodes[name]), self._uses
+            sizes = [uses.free_gpus(one, node) for one in compared]
+            return -liked.get(name, 0), [uses.use(one, node) for one in compared], sizes, natural(name)
+
+        return lambda names: sorted(names, key=key)
+
+    def _of_nodes(self, rooms: NodeRooms) -> Order:
+        self._uses.update(self._snapshot)
+        points = rooms.preference
+
+        def order(names: Iterable[str]) -> list[str]:
+            found = self._uses.ordered(sorted(names, key=natural))
+            return sorted(found, key=lambda name: -points.get(name, 0)) if points else found
+
+        return order
+
+    # -- members ---------------------------------------------------------------------------------------------
+
+    def units_for(self, rooms: NodeRooms, names: Sequence[str]) -> Sequence[Unit]:
+        """Equal units in the order of their nodes `names`, which are sorted by path: by rank.
+
+        Units that are pinned go to their nodes, and units that prefer other nodes than the rest to those.
+        """
+        if rooms.pinned:
+            return sorted(rooms.units, key=lambda unit: self._domains.path(unit.pin or ""))
+        if not rooms.has_preferences:
+            return rooms.units
+        classes: dict[tuple[NodePreference, ...], list[Unit]] = {}
+        for unit in rooms.units:
+            classes.setdefault(tuple(member.prefers for member in unit.members), []).append(unit)
+        if len(classes) == 1:
+            return rooms.units
+        nodes = [self._snapshot.node_infos[name].node for name in names]
+        points: dict[tuple[NodePreference, ...], list[int]] = {}
+        for wanted in classes:
+            self._context.deadline.check_time()
+            points[wanted] = [sum(one.points(node) for one in wanted) for node in nodes]
+        choosy = [
+            (points[wanted], wanted) for wanted, units in classes.items() for _ in units if _differ(points[wanted])
+        ]
+        position_of = dict(zip(_positions([row for row, _ in choosy]), choosy, strict=True))
+        own: dict[tuple[NodePreference, ...], list[Unit]] = {key: units[::-1] for key, units in classes.items()}
+        others = [unit for unit in rooms.units if not _differ(points[tuple(one.prefers for one in unit.members)])][::-1]
+        return [
+            own[position_of[position][1]].pop() if position in position_of else others.pop()
+            for position in range(len(names))
+        ]
+
+
+def _equal(domains: list[Domain], key: Callable[[Domain], int | Use]) -> Iterator[list[Domain]]:
+    """The domains with equal keys, those with the least key first."""
+    if len(domains) == 1:
+        yield domains
+        return
+    found: dict[int | Use, list[Domain]] = {}
+    for domain in domains:
+        found.setdefault(key(domain), []).append(domain)
+    for one in sorted(found):
+        yield found[one]
+
+
+def _differ(points: Sequence[int]) -> bool:
+    return len(set(points)) > 1
+
+
+def _positions(table: list[list[int]]) -> list[int]:
+    """The column of each row, so that the sum is the largest; in a table that is too large, the best one left."""
+    if len(table) ** 2 * len(table[0] if table else ()) <= MAX_COMPARED:
+        return assigned(table)
+    left, found = dict.fromkeys(range(len(table[0]))), list[int]()
+    for row in table:
+        best = max(left, key=row.__getitem__)
+        del left[best]
+        found.append(best)
+    return found
+
+
+def _some_node(level: str, nodes: Sequence[str] | frozenset[str]) -> str:
+    """A node of a domain. Only a clique can span two domains of a farther level: then it must not be any one."""
+    return min(nodes) if level in CLIQUE_LABELS else next(iter(nodes))

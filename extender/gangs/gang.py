@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from extender.allocation import Snapshot
+from extender.allocation import NodeInfo, Snapshot
+from extender.allocation.nodes import NodeState
+from extender.allocation.what_if import with_own_pools_released
 from extender.api.group_topology import AskedTopology, GroupTopology, group_topology
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import NEEDED_OBJECTS, GroupKey, Membership, minimum_of
 from extender.api.pods import Pod
+from extender.api.resource_claims import Result
 from extender.scheduling.subgroup_tree import (
     BoundMember,
     SubGroup,
@@ -45,18 +48,23 @@ class Gang:
     timeout_seconds: float  # 0 if neither an object nor an annotation sets it
     has_subgroups: bool  # whether a waiting member asks for sub-groups
     bound: tuple[BoundMember, ...] = ()  # those of `placed` whose sub-group is known; empty without sub-groups
-    # A sub-group of which fewer pods exist than its minimum, and that minimum.
-    lacking_subgroup: tuple[str, int] | None = field(init=False)
-    is_complete: bool = field(init=False)  # whether enough members exist, also of each sub-group
-    missing: int = field(init=False)  # how many members must still be bound, so that the minimum runs
 
-    def __post_init__(self) -> None:
-        lacking, placed = None, self.placed.total()
-        if self.has_subgroups:
-            lacking = lacking_subgroup(self.waiting, self.bound, placed - len(self.bound))
-        object.__setattr__(self, "lacking_subgroup", lacking)
-        object.__setattr__(self, "is_complete", len(self.waiting) + placed >= self.minimum and lacking is None)
-        object.__setattr__(self, "missing", max(self.minimum - placed, 0))
+    @property
+    def missing(self) -> int:
+        """How many members must still be bound, so that the minimum runs."""
+        return max(self.minimum - self.placed.total(), 0)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether enough members exist, also of each sub-group."""
+        return len(self.waiting) >= self.minimum - self.placed.total() and self.lacking_subgroup is None
+
+    @property
+    def lacking_subgroup(self) -> tuple[str, int] | None:
+        """A sub-group of which fewer pods exist than its minimum, and that minimum."""
+        if not self.has_subgroups:
+            return None
+        return lacking_subgroup(self.waiting, self.bound, self.placed.total() - len(self.bound))
 
     def topology_in(self, levels: Sequence[str]) -> GroupTopology:
         """What the gang must have with the levels of a policy."""
@@ -108,13 +116,8 @@ def placed_members(key: GroupKey, snapshot: Snapshot) -> dict[str, str]:
     snapshot may say so.
     """
     waiting = snapshot.members.get(key, {})
-    found = {**members_with_claims(key, snapshot), **snapshot.bound_members.get(key, {})}
+    found = {**snapshot.users_of_group(key), **snapshot.bound_members.get(key, {})}
     return {uid: node for uid, node in found.items() if node and uid not in waiting}
-
-
-def members_with_claims(key: GroupKey, snapshot: Snapshot) -> dict[str, str]:
-    """UID to node of the pods for which claims of the group are reserved. Some may terminate."""
-    return snapshot.users_of_group(key)
 
 
 def own_claims(key: GroupKey, snapshot: Snapshot) -> dict[ObjectKey, str]:
@@ -200,3 +203,36 @@ def _annotated(pod: Pod) -> tuple[int | float | str, ...]:
     asked = membership.topology
     levels = (one.name if one is not None else "" for one in (asked.required, asked.preferred))
     return membership.minimum, membership.timeout_seconds, asked.nearness, *levels
+
+
+# -- if all other workloads ended ----------------------------------------------------------------------------------
+
+
+class EmptyNodes:
+    """Nodes without the workloads of others. Nodes that are equal once they are empty share one state."""
+
+    def __init__(self) -> None:
+        self._states: dict[Hashable, NodeState] = {}
+
+    def of(self, node_info: NodeInfo, kept: Sequence[Result]) -> NodeInfo:
+        """The node on which only the devices `kept`, and those of pools that other nodes share, are in use."""
+        found, state = with_own_pools_released(node_info, kept), None if kept else empty_state(node_info)
+        return replace(found, state=self._states.setdefault(state, found.state)) if state is not None else found
+
+
+def empty_state(node_info: NodeInfo) -> Hashable | None:
+    """A key: nodes with equal keys have equal statuses without their workloads. None if no other node has this key."""
+    attribute_signature = node_info.state.attribute_signature
+    if attribute_signature is None or not all(pool.is_own for pool in node_info.inventory.pools):
+        return None
+    return attribute_signature.number, node_info.drift, node_info.agent_is_fresh
+
+
+def own_devices(key: GroupKey, snapshot: Snapshot) -> dict[str, list[Result]]:
+    """The devices of a gang, by node."""
+    found: dict[str, list[Result]] = {}
+    for one, node in own_claims(key, snapshot).items():
+        claim = snapshot.claims.get(one)
+        if claim is not None and claim.allocation is not None:
+            found.setdefault(node, []).extend(claim.allocation.results)
+    return found

@@ -13,19 +13,29 @@ from dataclasses import replace
 from itertools import accumulate, combinations
 
 from extender.allocation import Snapshot
-from extender.gangs.domains import NODE, Domain, Domains, natural
-from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage
+from extender.api.label_domains import natural
+from extender.api.pod_affinity import HOSTNAME
+from extender.gangs.domains import NODE, Domain, Domains, PlaceOrder
+from extender.gangs.gang_problem import (
+    GangMember,
+    GangPlan,
+    GangProblem,
+    GangShortage,
+    Placed,
+    UnitPlacement,
+    equal_units,
+    member_placements,
+)
 from extender.gangs.gang_search import MAX_STEPS, GangSearch, GaveUp, Steps, local_nodes, packed
-from extender.gangs.gang_units import Placed, UnitPlacement, equal_units, member_placements
-from extender.gangs.member_limits import NO_PREFERRED_AFFINITY
+from extender.gangs.member_limits import NO_PREFERRED_AFFINITY, NodeLimit
 from extender.gangs.node_rooms import GangMemory, GangTrial, NodeRooms
-from extender.gangs.place_order import PlaceOrder, PreferredPlan
 from extender.gangs.spreading import spread
 from extender.gangs.subgroup_filling import Assigned, SubGroupFilling
 from extender.scheduling import DomainUses, EvaluationContext, Placement, RankingCache
 from extender.scheduling.shortlist import in_cliques
 from extender.scheduling.subgroup_tree import SubGroup, absent_members
 
+MAX_TRIES = 8  # plans that are made for one term of preferred affinity
 MAX_DIFFERENT = 64  # units of one gang that are not equal; each of them needs a ranking of all nodes
 
 
@@ -225,11 +235,11 @@ class _Planner:
         if self._filling is not None:
             return self._filling.preferred(domain)
         placed = self._filled(self._rooms, domain)
-        if placed is not None and self._problem.preferred_affinity != NO_PREFERRED_AFFINITY:
-            placed = PreferredPlan(self._problem, self._snapshot, self._domains, self._filled).plan(
-                self._rooms, domain, placed
-            )
-        return self._by_rank(self._in_fewer(domain, placed)) if placed is not None else None
+        if placed is None:
+            return None
+        if domain.level != NODE:
+            placed = self._as_preferred(domain, placed)
+        return self._by_rank(self._in_fewer(domain, placed))
 
     def _in_fewer(self, domain: Domain, placed: list[Placed]) -> list[Placed]:
         """The units in fewer sub-domains: one kind of them after the other, or one by one, may take too many."""
@@ -284,6 +294,67 @@ class _Planner:
             found += zip(self._order.units_for(rooms, [name for name, _ in ordered]), ordered, strict=True)
         return found
 
+    # -- preferred affinity ----------------------------------------------------------------------------------
+    # Of plans that are equally tight, the one that the members prefer: near each other, or apart, in domains of a
+    # label. kube-scheduler's scores (InterPodAffinity, PodTopologySpread) cannot choose, because filter names one node
+    # for each member. A preferred term is tried as if it were required, in the domain that is the tightest. The new
+    # plan counts if it uses no more sub-domains of any level, and no more nodes.
+
+    def _as_preferred(self, domain: Domain, placed: list[Placed]) -> list[Placed]:
+        """The plan that the members prefer, if it is as tight as `placed`."""
+        for key in self._problem.preferred_affinity.together:
+            domain, placed = self._nearer(domain, placed, key)
+        for key in self._problem.preferred_affinity.apart:
+            placed = self._evener(domain, placed, key)
+        return placed
+
+    def _nearer(self, domain: Domain, placed: list[Placed], key: str) -> tuple[Domain, list[Placed]]:
+        """All in one domain of the label, the one with the most room first."""
+        name_of = self._name_of(key, domain)
+        if len(_members_by_domain(self._rooms, placed, name_of)) <= 1:
+            return domain, placed
+        nodes: dict[str, list[str]] = {}
+        for name in domain.nodes:
+            if name in name_of:
+                nodes.setdefault(name_of[name], []).append(name)
+        room = {
+            value: sum(one.most.get(name, 0) for one in self._rooms for name in names) for value, names in nodes.items()
+        }
+        for value in sorted(nodes, key=lambda value: (-room[value], natural(value)))[:MAX_TRIES]:
+            part = replace(domain, nodes=nodes[value])
+            found = self._filled(self._rooms, part)
+            if found is not None and self._is_as_tight(domain, found, placed):
+                return part, found
+        return domain, placed
+
+    def _evener(self, domain: Domain, placed: list[Placed], key: str) -> list[Placed]:
+        """As few members as possible in any domain of the label."""
+        name_of = self._name_of(key, domain)
+        numbers = _members_by_domain(self._rooms, placed, name_of)
+        if not numbers:
+            return placed
+        parts = len({name_of[name] for one in self._rooms for name in one.most if name in name_of})
+        if self._problem.topology != "none":
+            parts = min(parts, len({name for units in placed for name, _ in units}))  # a tight plan has no more nodes
+        least = -(-numbers.total() // parts)
+        for most in range(least, max(numbers.values()))[:MAX_TRIES]:
+            limit = NodeLimit(most, {}, None if key == HOSTNAME else name_of)
+            found = self._filled([one.limited(limit) for one in self._rooms], domain)
+            if found is not None and self._is_as_tight(domain, found, placed):
+                return found
+        return placed
+
+    def _name_of(self, key: str, domain: Domain) -> Mapping[str, str]:
+        return {name: name for name in domain.nodes} if key == HOSTNAME else self._snapshot.domains((key,)).name_of
+
+    def _is_as_tight(self, domain: Domain, found: list[Placed], placed: list[Placed]) -> bool:
+        if self._problem.topology == "none":
+            return True
+        levels = [self._domains.of_level(level).name_of for level in domain.within]
+        return all(new <= old for new, old in zip(_used(levels, found), _used(levels, placed), strict=True))
+
+    # -- the answer ------------------------------------------------------------------------------------------
+
     def _result(self, domain: Domain, assigned: Assigned) -> GangPlan:
         placements: dict[str, tuple[str, Placement]] = {}
         for unit, (name, found) in assigned:
@@ -322,6 +393,22 @@ class _Planner:
         if not self._free:
             return bound
         return min(bound, sum(self._free.get(name, 0) for name in domain.nodes) // min(one.each for one in self._rooms))
+
+
+def _used(levels: Sequence[Mapping[str, str]], placed: list[Placed]) -> list[int]:
+    """The number of sub-domains of each level that a plan uses, and of nodes."""
+    nodes = {name for units in placed for name, _ in units}
+    return [len({name_of.get(name, name) for name in nodes}) for name_of in levels] + [len(nodes)]
+
+
+def _members_by_domain(rooms: Sequence[NodeRooms], placed: list[Placed], name_of: Mapping[str, str]) -> Counter[str]:
+    """The number of members in each domain of a label."""
+    found: Counter[str] = Counter()
+    for one, units in zip(rooms, placed, strict=True):
+        for name, _ in units:
+            if name in name_of:
+                found[name_of[name]] += one.members_per_unit
+    return found
 
 
 def _free_together(rooms: Sequence[NodeRooms]) -> dict[str, int]:

@@ -1,6 +1,7 @@
-"""The planner's input and output: the members of one plan with the nodes that each may use, and the plan.
+"""The planner's input and output: the members of one plan with the nodes that each may use, their units, and the plan.
 
-A plan has a node and devices for every member, in the tightest domain that has room for all of them.
+A plan has a node and devices for every member, in the tightest domain that has room for all of them. The last part has
+the reasons of gangs without a plan.
 """
 
 from __future__ import annotations
@@ -8,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import NamedTuple
 
-from extender.allocation import NodeInfo, Snapshot
+from extender.allocation import NodeInfo, Pick, Snapshot, Solution
 from extender.api.group_topology import ONE_NODE, GroupTopology
+from extender.api.nodes import Node, NodeSelector
 from extender.api.pod_affinity import HOSTNAME
 from extender.api.pod_groups import GroupKey, GroupSource
 from extender.api.pods import Pod
@@ -201,19 +204,6 @@ def _is_of_pod_group(claim: Claim, pod: Pod, snapshot: Snapshot) -> bool:
     return any(entry.claim_name == claim.key.name and entry in pod.claims for entry in entries)
 
 
-def claim_fault(pod: Pod, fault: Reason) -> str:
-    """What is wrong with the claims of a member, with the name of the claim.
-
-    A node's status has the name of the pod's entry, because equal pods share it.
-    """
-    text = str(fault)
-    for entry in pod.claims:
-        name, start = entry.claim_name or pod.claim_statuses.get(entry.name), f"claim {entry.name}"
-        if name and text.startswith((f"{start}:", f"{start},")):
-            return f"claim {pod.key.namespace}/{name}{text[len(start) :]}"
-    return text
-
-
 def plan_sizes(gang: Gang, members: GangMembers, kept: int = 0) -> tuple[int, ...]:
     """How many members a plan should have: all of them, or else as many as the minimum needs, `kept` at least.
 
@@ -277,17 +267,182 @@ def _with_affinity(topology: GroupTopology, label: str, levels: Sequence[str]) -
     return replace(topology, label=min(both, key=levels.index) if both[0] != label else label)
 
 
-def _may_have_devices(node_info: NodeInfo) -> bool:
-    inventory = node_info.inventory
-    return bool(inventory.devices) or any(pool.incomplete for pool in inventory.pools)
+# -- units ---------------------------------------------------------------------------------------------------------
+# Members that must be placed on one node together. Most units have one member. Members that share a pending claim form
+# one unit, because they use one allocation. The first of them takes the devices of the claim, and the others need only
+# their remaining claims.
 
 
-def incomplete(gang: Gang) -> Reason:
-    """Why a gang that is not complete waits."""
-    if gang.lacking_subgroup is not None:
-        subgroup, minimum = gang.lacking_subgroup
-        return Reason(Code.GANG_INCOMPLETE, (f"{gang.key.name} (sub-group {subgroup})", str(minimum)))
-    return Reason(Code.GANG_INCOMPLETE, (gang.key.name, str(gang.minimum)))
+UnitPlacement = tuple[Placement, ...]
+"""The devices of each member of a unit. A claim that an earlier member of the unit has taken has no devices in it."""
+
+Placed = list[tuple[str, UnitPlacement]]
+"""The node and the devices of each of some equal units."""
+
+_ALL_DEVICES = 32  # a request of mode All counts as this many devices when units are ordered by size
+
+
+class Admissible(NamedTuple):
+    """The nodes that a unit may use, with or without free devices."""
+
+    nodes: frozenset[frozenset[str]]  # a node must be in all of them
+    excluded: frozenset[str]
+    selectors: frozenset[NodeSelector]  # a node must match all of them
+
+    @property
+    def pin(self) -> str | None:
+        """The only node that can be admissible; None if several can be."""
+        for names in self.nodes:
+            if len(names) == 1:
+                return next(iter(names))
+        return next((selector.node for selector in self.selectors if selector.node is not None), None)
+
+    def allows(self, node: Node) -> bool:
+        return (
+            node.name not in self.excluded
+            and all(node.name in names for names in self.nodes)
+            and all(selector.matches(node.name, node.labels) for selector in self.selectors)
+        )
+
+    def among(self, names: Sequence[str], node_infos: Mapping[str, NodeInfo]) -> Sequence[str]:
+        """Those of the nodes that it allows."""
+        for nodes in self.nodes:
+            names = [name for name in names if name in nodes]
+        if not self.excluded and not self.selectors:
+            return names
+        return [name for name in names if self.allows(node_infos[name].node)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unit:
+    """Members that must be placed on one node, in rank order."""
+
+    members: tuple[GangMember, ...]
+    admissible: Admissible
+    pin: str | None  # that of `admissible`
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EqualUnits:
+    """Units with equal requirements, in rank order: all may use the same nodes, or each is pinned to one node."""
+
+    steps: tuple[PodRequirements, ...]  # of each member of the first unit, without the claims of earlier members
+    limits: tuple[tuple[NodeLimit, ...], ...]  # of each member of a unit
+    admissible: Admissible | None  # of all units; None if they are pinned
+    units: list[Unit] = field(default_factory=list)
+    pinned: dict[str, list[Unit]] = field(default_factory=dict)  # by node
+
+    def allowed_on(self, node: Node) -> int:
+        """The number of units that may use the node, with or without free devices."""
+        if self.admissible is not None:
+            return len(self.units) if self.admissible.allows(node) else 0
+        return sum(unit.admissible.allows(node) for unit in self.pinned.get(node.name, ()))
+
+    @property
+    def size(self) -> int:
+        """The number of devices that one unit asks for, by its first alternatives."""
+        return sum(_size(step) for step in self.steps)
+
+
+def equal_units(members: Iterable[GangMember]) -> list[EqualUnits]:
+    """The equal units of a gang, by the rank of the first."""
+    found: dict[object, EqualUnits] = {}
+    for unit in _units(members):
+        steps = _steps(unit)
+        limits = tuple(member.limits for member in unit.members)
+        admissible = unit.admissible if unit.pin is None else None  # or units with different pins would not be equal
+        key = (tuple(step.key for step in steps), limits, admissible)
+        if key not in found:
+            found[key] = EqualUnits(steps, limits, admissible)
+        found[key].units.append(unit)
+        if unit.pin is not None:
+            found[key].pinned.setdefault(unit.pin, []).append(unit)
+    return list(found.values())
+
+
+def _order(member: GangMember) -> tuple[int, str]:
+    return member.rank, member.uid
+
+
+def _units(members: Iterable[GangMember]) -> list[Unit]:
+    """The members, joined where they share a pending claim."""
+    joined: dict[str, list[GangMember]] = {}  # claim UID to the members of its unit
+    groups: dict[int, list[GangMember]] = {}
+    for member in sorted(members, key=_order):
+        own, claims = [member], _pending(member)
+        for other in {id(found): found for uid in claims if (found := joined.get(uid)) is not None}.values():
+            groups.pop(id(own), None)
+            other.extend(own)
+            joined |= {uid: other for one in own for uid in _pending(one)}
+            own = other
+        groups[id(own)] = own
+        joined |= dict.fromkeys(claims, own)
+    return sorted(map(_unit, groups.values()), key=lambda unit: _order(unit.members[0]))
+
+
+def _pending(member: GangMember) -> list[str]:
+    """The UIDs of its claims; those of extended resources have none yet."""
+    return [claim.uid for claim in member.requirements.pending_claims if claim.uid]
+
+
+def _unit(group: list[GangMember]) -> Unit:
+    admissible = Admissible(
+        frozenset(member.nodes for member in group if member.nodes is not None),
+        frozenset[str]().union(*(member.excluded for member in group)),
+        frozenset(selector for member in group for selector in member.requirements.node_selectors),
+    )
+    return Unit(tuple(sorted(group, key=_order)), admissible, admissible.pin)
+
+
+def _steps(unit: Unit) -> tuple[PodRequirements, ...]:
+    taken: set[str] = set()
+    found = []
+    for member in unit.members:
+        found.append(_without(member.requirements, taken))
+        taken.update(_pending(member))
+    return tuple(found)
+
+
+def _without(requirements: PodRequirements, taken: set[str]) -> PodRequirements:
+    """The requirements without the claims that another member takes."""
+    left = [i for i, claim in enumerate(requirements.pending_claims) if claim.uid not in taken]
+    if len(left) == len(requirements.pending_claims):
+        return requirements
+    return replace(
+        requirements,
+        pending_claims=tuple(requirements.pending_claims[i] for i in left),
+        claim_names=tuple(requirements.claim_names[i] for i in left),
+        specs=tuple(requirements.specs[i] for i in left),
+        key=(*requirements.key, "claims", tuple(left)),
+    )
+
+
+def _size(requirements: PodRequirements) -> int:
+    requests = (request.alternatives[0] for spec in requirements.specs for request in spec.requests)
+    return sum(one.count if one.mode == "ExactCount" else _ALL_DEVICES for one in requests if not one.admin_access)
+
+
+def member_placements(
+    unit: Unit, placements: UnitPlacement, name: str, node_infos: Mapping[str, NodeInfo]
+) -> dict[str, Placement]:
+    """The placement of each member on a node, by UID, with the devices of all its pending claims in their order.
+
+    The claims that members share have equal devices in each of their placements.
+    """
+    if len(unit.members) == 1:
+        return {unit.members[0].uid: placements[0]}
+    node, shared = node_infos[name].node, dict[str, tuple[tuple[Pick, ...], tuple[int, ...]]]()
+    found: dict[str, Placement] = {}
+    for member, step, own in zip(unit.members, _steps(unit), placements, strict=True):
+        for claim, picks, chosen in zip(step.for_node(node).pending_claims, *own.solution, strict=True):
+            shared[claim.uid] = picks, chosen
+        parts = [shared[claim.uid] for claim in member.requirements.for_node(node).pending_claims]
+        solution = Solution(tuple(picks for picks, _ in parts), tuple(chosen for _, chosen in parts))
+        found[member.uid] = Placement(solution, own.parts, own.score, own.ring_gbps)
+    return found
+
+
+# -- reasons -------------------------------------------------------------------------------------------------------
 
 
 _MAX_NAMED = 3  # sub-groups that a reason names
@@ -306,7 +461,20 @@ def _some(names: Iterable[str]) -> str:
     return first_few(list(dict.fromkeys(names)), _MAX_NAMED)
 
 
-def lacking_label(gang: Gang, snapshot: Snapshot, group_levels: Sequence[str]) -> str:
+def incomplete(gang: Gang) -> Reason:
+    """Why a gang that is not complete waits."""
+    if gang.lacking_subgroup is not None:
+        subgroup, minimum = gang.lacking_subgroup
+        return Reason(Code.GANG_INCOMPLETE, (f"{gang.key.name} (sub-group {subgroup})", str(minimum)))
+    return Reason(Code.GANG_INCOMPLETE, (gang.key.name, str(gang.minimum)))
+
+
+def _may_have_devices(node_info: NodeInfo) -> bool:
+    inventory = node_info.inventory
+    return bool(inventory.devices) or any(pool.incomplete for pool in inventory.pools)
+
+
+def _lacking_label(gang: Gang, snapshot: Snapshot, group_levels: Sequence[str]) -> str:
     """A label that the gang needs for its domains, and that no node with devices has; '' for none."""
     topology, node_infos = gang.topology_in(group_levels), snapshot.node_infos
     levels = _levels(gang.subgroups(group_levels, snapshot))
@@ -323,7 +491,7 @@ def no_room(gang: Gang, snapshot: Snapshot, policy: Policy, has_room: Callable[[
     No domain has room, or that of the members that run has none, or no node with devices has the label of a domain.
     `has_room` plans the members with these UIDs alone.
     """
-    label = lacking_label(gang, snapshot, policy.group_levels)
+    label = _lacking_label(gang, snapshot, policy.group_levels)
     if label:
         return Reason(Code.GANG_NO_DOMAIN, (gang.key.name, label))
     topology, subgroups = gang.topology_in(policy.group_levels), gang.subgroups(policy.group_levels, snapshot)

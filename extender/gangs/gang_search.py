@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from itertools import accumulate
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.gangs.gang_units import Placed, UnitPlacement
+from extender.gangs.gang_problem import Placed, UnitPlacement
 from extender.gangs.node_rooms import Ban, GangTrial, NodeRooms
 from extender.scheduling import Placement, PodRequirements
 
@@ -72,8 +72,6 @@ class GangSearch:
 
     def run(self) -> list[Placed] | None:
         """All units with their nodes and devices; None if no plan exists. Raises GaveUp and DeadlineExceeded."""
-        if not self._positions:
-            return [[] for _ in self._rooms]
         stack = [self._choices(0)]  # not recursion: a gang can have more members than Python's stack has frames
         while stack:
             if next(stack[-1], None) is None:

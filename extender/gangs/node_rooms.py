@@ -25,6 +25,7 @@ from weakref import WeakKeyDictionary
 from extender.allocation import NodeInfo, Problem, Snapshot
 from extender.allocation.what_if import with_devices_allocated
 from extender.api.claim_specs import DeviceRequest
+from extender.api.label_domains import natural
 from extender.api.reasons import Code
 from extender.api.resource_claims import Result
 from extender.api.resource_slices import Device, DeviceId, PoolKey
@@ -32,8 +33,7 @@ from extender.base.berth_errors import InvalidClaim
 from extender.base.bits import members, union
 from extender.base.deadline import DeadlineExceeded
 from extender.base.fair_lru import FairLRU
-from extender.gangs.domains import natural
-from extender.gangs.gang_units import Admissible, EqualUnits, UnitPlacement
+from extender.gangs.gang_problem import Admissible, EqualUnits, UnitPlacement
 from extender.gangs.member_limits import NodeLimit
 from extender.scheduling import (
     EvaluationContext,
@@ -397,13 +397,8 @@ class NodeRooms:
         return tuple(ranking.equivalence_class(node_info) for ranking in self._rankings)
 
     def equivalence_key(self, name: str) -> Hashable:
-        """Nodes with equal keys have equal room while the plan places nothing there; None for a node without room.
-
-        Raises DeadlineExceeded.
-        """
+        """Nodes with equal keys have equal room while the plan places nothing there. Raises DeadlineExceeded."""
         self._context.deadline.check_time()
-        if name not in self.most:
-            return None
         return self._equivalence_class(self._node_infos[name]), tuple(limit.key(name) for limit in self._limited)
 
     # -- bounds ----------------------------------------------------------------------------------------------

@@ -14,11 +14,11 @@ from itertools import groupby
 from typing import NamedTuple
 
 from extender.allocation import Snapshot
-from extender.gangs.domains import NODE, Domain, Domains, natural
+from extender.api.label_domains import natural
+from extender.gangs.domains import Domain, Domains, PlaceOrder
+from extender.gangs.gang_problem import Placed, Unit, UnitPlacement
 from extender.gangs.gang_search import GangSearch, GaveUp, Steps, local_nodes
-from extender.gangs.gang_units import Placed, Unit, UnitPlacement
 from extender.gangs.node_rooms import GangTrial, NodeRooms
-from extender.gangs.place_order import PlaceOrder
 from extender.gangs.spreading import spread
 from extender.scheduling.subgroup_tree import SubGroup
 
@@ -137,18 +137,12 @@ class SubGroupFilling:
 
     def _domain_of(self, subgroup: SubGroup, units: Mapping[str, tuple[int, Unit]]) -> str:
         """The domain of the members that are bound or pinned; '' for none."""
-        found = Counter[str]()
-        for name, number in subgroup.placed.items():
-            if (domain := self._name_of(subgroup.level, name)) is not None:
-                found[domain] += number
+        domains = self._domains.of_level(subgroup.level)
         own = [units[uid][1] for uid in subgroup.members if uid in units]
-        pins = {self._name_of(subgroup.level, unit.pin) for unit in own if unit.pin is not None}
-        bound = min(found, key=lambda domain: (-found[domain], natural(domain)), default=None)
+        pins = {domains.name_of.get(unit.pin) for unit in own if unit.pin is not None}
+        bound = domains.of_most(subgroup.placed)
         self._is_apart |= len(pins | ({bound} if bound is not None else set())) > 1 or None in pins
         return bound or next((pin for pin in pins if pin is not None), "")
-
-    def _name_of(self, level: str, node: str) -> str | None:
-        return node if level == NODE else self._domains.of_level(level).name_of.get(node)
 
     def _order(self, shape: _Shape) -> tuple[bool, int, str]:
         """Sub-groups that can be in one domain only come first, then the largest ones. Equal shapes are neighbours."""
@@ -225,8 +219,8 @@ class SubGroupFilling:
         nodes = self._by_domain(shape, names)
         room = self._room(subgroups, nodes, variant)
         farther, nearer = self._levels_around(shape.level, nodes, within)
-        nodes_in_use = self._domains.placed | self._trial.nodes
-        used = {domain for name in nodes_in_use if (domain := self._name_of(shape.level, name)) is not None}
+        nodes_in_use, name_of = self._domains.placed | self._trial.nodes, self._domains.of_level(shape.level).name_of
+        used = {name_of[name] for name in nodes_in_use if name in name_of}
         names_of = [self._names_of(level, nodes) for level in farther]
         orders = self._place_order.of_levels([*farther, shape.level], self._rooms[0])
         chosen = spread(room, names_of, orders, len(subgroups), frozenset(used))
@@ -269,8 +263,9 @@ class SubGroupFilling:
     def _by_domain(self, shape: _Shape, names: Sequence[str]) -> dict[str, list[str]]:
         """The nodes by domain of a sub-group's level; only the domain in which members are bound, if there is one."""
         found: dict[str, list[str]] = {}
+        name_of = self._domains.of_level(shape.level).name_of
         for name in names:
-            domain = self._name_of(shape.level, name)
+            domain = name_of.get(name)
             if domain is not None and shape.fixed in ("", domain):
                 found.setdefault(domain, []).append(name)
         return found

@@ -185,12 +185,10 @@ def _of_group(key: GroupKey, members: list[_Member], policy: GroupPolicy | None)
 
 def _of_topology(member: _Member, policy: GroupPolicy | None) -> Iterator[LintFinding]:
     """What is wrong with the levels of a group, as far as the levels of the cluster's policy are the default ones."""
-    label = policy.topology_label if policy is not None else ""
-    found, where = group_topology(member.membership.topology, label, _LEVELS), f"{member.location}, {member.field}"
-    if found.problem:
-        yield LintFinding("warning", where, found.problem.removeprefix("pod annotation "), _KNOWN_LEVELS)
-    order = (ONE_NODE, *_LEVELS)
-    required = ONE_NODE if found.nearness == ONE_NODE else found.label
+    required, problem = _required_level(member, policy)
+    where, order = f"{member.location}, {member.field}", (ONE_NODE, *_LEVELS)
+    if problem:
+        yield LintFinding("warning", where, problem.removeprefix("pod annotation "), _KNOWN_LEVELS)
     preferred = member.membership.topology.preferred
     if preferred is not None and required in order:
         ranked = group_topology(AskedTopology(preferred=preferred), "", _LEVELS).preferred
@@ -229,7 +227,7 @@ def _of_parts(key: GroupKey, members: list[_Member], minimum: int, policy: Group
 def _of_levels(member: _Member, policy: GroupPolicy | None) -> Iterator[LintFinding]:
     """What is wrong with the levels of the sub-groups that a pod is in, with the levels of the default policy."""
     asked, where, order = member.membership.subgroups, f"{member.location}, {member.field}", (ONE_NODE, *_LEVELS)
-    around = _required_level(member, policy)
+    around, _ = _required_level(member, policy)
     for level in filter(None, _levels_of(asked)):
         try:
             label = level_label(level, _LEVELS)
@@ -249,10 +247,10 @@ def _levels_of(asked: AskedSubGroups) -> Iterator[Level | None]:
     yield from (layer.level for layer in asked.slices)
 
 
-def _required_level(member: _Member, policy: GroupPolicy | None) -> str:
-    """The level of which a whole group must have one domain; '' for none."""
+def _required_level(member: _Member, policy: GroupPolicy | None) -> tuple[str, str]:
+    """The level of which a whole group must have one domain, or '', and what is wrong with it."""
     found = group_topology(member.membership.topology, policy.topology_label if policy is not None else "", _LEVELS)
-    return ONE_NODE if found.nearness == ONE_NODE else found.label
+    return ONE_NODE if found.nearness == ONE_NODE else found.label, found.problem
 
 
 def _of_counts(members: list[_Member], whom: str, minimum: int) -> Iterator[LintFinding]:

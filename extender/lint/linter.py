@@ -14,8 +14,19 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from extender.allocation import Snapshot
-from extender.api.fields import Json
+from extender.api.fields import Json, inner, objects
+from extender.api.object_meta import is_subdomain
+from extender.api_schema import (
+    FieldFault,
+    did_you_mean,
+    faults_of_value,
+    field_faults,
+    has_schema,
+    kinds_like,
+    rule_faults,
+)
 from extender.base.berth_errors import WireError
+from extender.base.text_limits import shown
 from extender.cel.dra import Dialect
 from extender.lint.device_findings import (
     Given,
@@ -29,14 +40,14 @@ from extender.lint.device_findings import (
     unknown_classes,
     unreadable_objects,
 )
-from extender.lint.field_findings import annotation_findings, field_findings
 from extender.lint.finding import LintFinding
 from extender.lint.gang_findings import gang_findings
 from extender.lint.old_manifests import corrected
-from extender.lint.pod_findings import pod_findings
+from extender.lint.pod_findings import annotation_findings, pod_findings
 from extender.manifests import HypotheticalPod, PodTemplate, decoded_objects, hypothetical_pods, pod_templates
 
 Placed = tuple[str, Json]  # an object, and the document that has it or the name of the object in the document
+_SECRET = ("Secret", "ConfigMap")  # no message may quote their values
 _CUSTOM = ("JobSet", "LeaderWorkerSet")  # workloads without a schema here
 
 
@@ -59,7 +70,7 @@ def check_manifests(given: list[Placed], supply: Sequence[Json] = ()) -> Checked
     named: list[Placed] = []
     published = frozenset(name for obj in (*supply, *(obj for _, obj in given)) for name in _published(obj))
     for position, (document, obj) in enumerate(given):
-        location = f"{document}: {_name(obj)}"
+        location = f"{document}: {_named(obj)}"
         made, found = _of_object(obj, published)
         checked.objects.append((document, made))
         checked.findings.extend(finding.within(location) for finding in found)
@@ -85,15 +96,15 @@ def check_devices(
     `supply` has the classes and slices of the cluster; `snapshot` and `knows_nodes` are as in Given.
     """
     problems: dict[int, WireError] = {}
-    objects = decoded_objects(checked.objects + supply, problems)
+    decoded = decoded_objects(checked.objects + supply, problems)
     # An object with an error is often unreadable because of it.
     unreadable = [problem for position, problem in problems.items() if position not in checked.faulty]
     files, pods = [made for _, made in checked.objects], list[tuple[str, HypotheticalPod]]()
     with suppress(WireError):  # other checks name the faults of pods and templates
         for pod in hypothetical_pods(files):
             document, made = checked.objects[pod.made_by]
-            pods.append((f"{document}: {_name(made)}", pod))
-    given = Given(objects, unreadable, files, pods, dialect, snapshot, knows_nodes)
+            pods.append((f"{document}: {_named(made)}", pod))
+    given = Given(decoded, unreadable, files, pods, dialect, snapshot, knows_nodes)
     for check in DEVICE_CHECKS:
         yield from check(given)
 
@@ -120,20 +131,53 @@ def _is_allocated(obj: Json) -> bool:
 
 def _published(obj: Json) -> Iterator[str]:
     """The attributes that a slice publishes, as domain/name."""
-    spec = obj.get("spec") if obj.get("kind") == "ResourceSlice" else None
-    devices = spec.get("devices") if isinstance(spec, dict) else None
-    driver = spec.get("driver") if isinstance(spec, dict) else None
-    for device in devices if isinstance(devices, list) else ():
-        basic = device.get("basic", device) if isinstance(device, dict) else None
-        attributes = basic.get("attributes") if isinstance(basic, dict) else None
-        for name in attributes if isinstance(attributes, dict) else ():
-            yield name if "/" in name else f"{driver}/{name}"
+    with suppress(WireError):  # other checks name the wrong fields
+        spec = inner(obj, "spec", "") if obj.get("kind") == "ResourceSlice" else {}
+        for device, _ in objects(spec, "devices", ""):
+            for name in inner(inner(device, "basic", "") or device, "attributes", ""):
+                yield name if "/" in name else f"{spec.get('driver')}/{name}"
 
 
-def _name(obj: Json) -> str:
+def _named(obj: Json) -> str:
     metadata = obj.get("metadata") or {}
     name = metadata.get("name") or metadata.get("generateName") or "without name"
     return f"{obj.get('kind', 'object without kind')} {name}"
+
+
+def _fields(obj: Json, templates: list[PodTemplate]) -> Iterator[LintFinding]:
+    """Yield unknown fields and wrong types of an object; if the kind has no schema, of its pod templates."""
+    kind = str(obj.get("kind"))
+    if kind in _SECRET:
+        return
+    if has_schema(obj):
+        yield from _name(obj.get("metadata") or {})
+        wrong = list(map(_finding, field_faults({k: v for k, v in obj.items() if k != "status"})))
+        yield from wrong
+        if str(obj.get("apiVersion")).startswith("resource.k8s.io/"):
+            try:
+                yield from map(_finding, rule_faults(obj))
+            except WireError as error:  # a wrong type
+                if error.path not in (one.where for one in wrong):
+                    yield LintFinding("error", error.path, error.problem)
+    elif obj.get("apiVersion") == "resource.k8s.io/v1":
+        hint = did_you_mean(kind, kinds_like("v1"))
+        yield LintFinding("error", "kind", f"resource.k8s.io/v1 has no kind {shown(kind)}", hint)
+    else:
+        for template in templates:
+            for field, type_ in (("metadata", "V1ObjectMeta"), ("spec", "V1PodSpec")):
+                inner = template.pod.get(field) or {}
+                yield from map(_finding, faults_of_value(inner, type_, f"{template.path}.{field}"))
+
+
+def _name(metadata: Json) -> Iterator[LintFinding]:
+    name = metadata.get("name")
+    if isinstance(name, str) and name and not is_subdomain(name):
+        problem = f"the name {shown(name)} must have lower-case letters, digits, '-' and '.' only"
+        yield LintFinding("error", "metadata.name", problem, "fill in the variable" if "$" in name else "rename it")
+
+
+def _finding(fault: FieldFault) -> LintFinding:
+    return LintFinding(fault.severity, fault.path, fault.problem, fault.correction)
 
 
 def _without_template(obj: Json, templates: list[PodTemplate]) -> Iterator[LintFinding]:
@@ -150,13 +194,13 @@ def _collisions(given: list[Placed]) -> Iterator[LintFinding]:
         key = (group, str(obj.get("kind")), str(metadata.get("namespace") or "default"), str(metadata.get("name")))
         if metadata.get("name") and key in seen:
             problem = f"has the same name as the one in {seen[key]}"
-            yield LintFinding("error", f"{document}: {_name(obj)}", problem, "give it another name")
+            yield LintFinding("error", f"{document}: {_named(obj)}", problem, "give it another name")
         seen[key] = document
 
 
 # A check of one object gets its pod templates, too; `where` of its findings is the field.
 OBJECT_CHECKS: tuple[Callable[[Json, list[PodTemplate]], Iterator[LintFinding]], ...] = (
-    field_findings,
+    _fields,
     annotation_findings,
     _without_template,
 )

@@ -20,10 +20,7 @@ _NO_DOMAIN = re.compile(
     rf"(?P<after>\s*{_COMPARED}|\s+in\b|\s*\.(?:compareTo|is\w+Than|startsWith|endsWith|contains|matches|lowerAscii)\("
     r"|\s*\.(?:(?P=name)\.)?(?:quantity|string|bool|int)\b(?!\()|(?P<field>\s*[.\[]))?"
 )
-_FIELD = re.compile(
-    r"\bdevice\.(?!(?:driver|attributes|capacity|allowMultipleAllocations)\b)(?P<name>[A-Za-z]\w*)"
-    r"(?:\s*(?P<op>>=|<=|==|!=|>|<)\s*(?P<amount>\d+[KMGT]i)\b)?"
-)
+_FIELD = re.compile(r"\bdevice\.(?!(?:driver|attributes|capacity|allowMultipleAllocations)\b)(?P<name>[A-Za-z]\w*)")
 # After ["domain"].name, ["domain"]["name"], or ["name"]; ["domain"].version reads an attribute.
 _OLD_ACCESSOR = re.compile(
     r"(?:(?:\]\s*\.\w+|\]\s*\[[^\]]*\])\s*\.(?=(?:quantity|string|version|bool|int)\b)"
@@ -37,14 +34,11 @@ _DEVICE = (
     r"device\.(?P<kind>attributes|capacity)\[\s*(?P<q>[\"'])(?P<domain>[^\"']+)(?P=q)\s*\]"
     r"(?:\.(?P<name>\w+)|\[\s*(?P<k>[\"'])(?P<key>\w+)(?P=k)\s*\])"
 )
-_OPERATOR = r"\s*(?P<op>>=|<=|==|!=|>|<)\s*"
 _AMOUNT = (
-    r"(?P<amount>quantity\(\s*(?P<a>[\"'])(?P<quantity>[^\"']*)(?P=a)\s*\)|(?P<t>[\"'])(?P<text>[^\"']*)(?P=t)|"
+    r"(?:quantity\(\s*(?P<a>[\"'])(?P<quantity>[^\"']*)(?P=a)\s*\)|(?P<t>[\"'])(?P<text>[^\"']*)(?P=t)|"
     r"(?P<unit>\d+\.[KMGT]iB)\b|(?P<number>\d+(?:\s*\*\s*\d+)*))"
 )
-_READ = re.compile(rf"{_DEVICE}(?:{_OPERATOR}{_AMOUNT}(?!\s*[\w.*/+%(-]))?")
-_TURNED = re.compile(rf"(?P<before>(?:^|[(&|?:,])\s*){_AMOUNT}{_OPERATOR}(?P<read>{_DEVICE})(?!\s*[\w.*/+%(\[-])")
-_MIRRORED = {">=": "<=", "<=": ">=", ">": "<", "<": ">"}
+_READ = re.compile(rf"{_DEVICE}(?:\s*(?P<op>>=|<=|==|!=|>|<)\s*{_AMOUNT}(?!\s*[\w.*/+%(-]))?")
 _MEMORY = re.compile(r"(?:\.\??|\[\??\s*[\"'])memory\b|[\"']memory[\"']\s+in\b")
 _CAPACITY = re.compile(r"device\.capacity\[[^\]]*\]\s*(?:\.\??\w+|\[[^\]]*\])?")
 _DRIVER = re.compile(r"\bdevice\.driver\s*==\s*[\"']([^\"']+)[\"']")
@@ -73,13 +67,12 @@ def corrected_expression(selector: Json, path: str, published: frozenset[str]) -
         yield LintFinding("error", where, f"no device has the domain {domain!r}", f"write {_read(qualified)}", fixed)
         if fixed:
             cel["expression"] = text = better
-    straight = _TURNED.sub(lambda found: _turned(found, published), text)
-    wrong = [found for found in _READ.finditer(straight) if _is_wrong(found, published)]
+    wrong = [found for found in _READ.finditer(text) if _is_wrong(found, published)]
     if wrong:
-        better = _READ.sub(lambda found: _amount(found) if _is_wrong(found, published) else found[0], straight)
+        better = _READ.sub(lambda found: _amount(found) if _is_wrong(found, published) else found[0], text)
         fixed = all(map(_is_clear, wrong)) and _compiles(better)
         advice = " ".join(better.split()) if fixed else _example(wrong[0]["domain"], _name(wrong[0]))
-        yield LintFinding("error", where, _problem(wrong[0], text), f"write {advice}", fixed)
+        yield LintFinding("error", where, _problem(wrong[0]), f"write {advice}", fixed)
         if fixed:
             cel["expression"] = text = better
     elif domain := _domain_of_memory(text, published):
@@ -100,13 +93,6 @@ def _placed(selector: Json, path: str) -> Iterator[LintFinding]:
 def _read(qualified: re.Match[str]) -> str:
     q = qualified["q"]
     return f"device.{qualified['kind']}[{q}{qualified['domain']}{q}].{qualified['name']}"
-
-
-def _turned(found: re.Match[str], published: frozenset[str]) -> str:
-    """A comparison with the amount on the left, with the amount on the right if the comparison is wrong."""
-    operator = _MIRRORED.get(found["op"], found["op"])
-    read = _READ.match(f"{found['read']} {operator} {found['amount']}")
-    return f"{found['before']}{read[0]}" if read is not None and _is_wrong(read, published) else found[0]
 
 
 def _is_wrong(found: re.Match[str], published: frozenset[str]) -> bool:
@@ -162,11 +148,10 @@ def _product(text: str) -> int:
     return prod(map(int, text.split("*")))
 
 
-def _problem(wrong: re.Match[str], text: str) -> str:
+def _problem(wrong: re.Match[str]) -> str:
     if wrong["kind"] == "attributes":
         return _NO_ATTRIBUTE
-    operator = wrong["op"] if wrong["op"] in text else _MIRRORED[wrong["op"]]
-    return f"{operator} does not compare amounts: capacities need compareTo(quantity(…))"
+    return f"{wrong['op']} does not compare amounts: capacities need compareTo(quantity(…))"
 
 
 def _example(domain: str, name: str) -> str:
@@ -224,12 +209,10 @@ def _compiles(text: str) -> bool:
 def _old_forms(text: str, where: str) -> Iterator[LintFinding]:
     field = _FIELD.search(text)
     if field:
-        better = f'attributes["gpu.nvidia.com"].{field["name"]}'
+        better = f'device.attributes["gpu.nvidia.com"].{field["name"]}, with your driver'
         if field["name"] == "memory":
-            amount = f'quantity("{field["amount"] or "40Gi"}")'
-            better = f'capacity["gpu.nvidia.com"].memory.compareTo({amount}) {field["op"] or ">="} 0'
-        problem = f"a device has no field {field['name']!r}"
-        yield LintFinding("error", where, problem, f"write device.{better}, with your driver")
+            better = f"{_example('gpu.nvidia.com', 'memory')}, and your driver"
+        yield LintFinding("error", where, f"a device has no field {field['name']!r}", f"write {better}")
     compiles = _compiles(text)
     for bare in _NO_DOMAIN.finditer(text):
         is_value = bare["before"] or (bare["after"] and not bare["field"])

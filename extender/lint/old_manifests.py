@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import orjson
 
-from extender.api.fields import Json, get, inner, many, need, string
+from extender.api.fields import Json, get, inner, need, objects, string
 from extender.api.object_meta import is_label
 from extender.api_schema import claim_spec
 from extender.lint.finding import LintFinding
@@ -92,7 +92,7 @@ def _of_kind(made: Json, kind: str, published: frozenset[str]) -> Iterator[LintF
 
 
 def _selectors(obj: Json, path: str, published: frozenset[str]) -> Iterator[LintFinding]:
-    for selector, where in _objects(obj, "selectors", path):
+    for selector, where in objects(obj, "selectors", path):
         yield from corrected_expression(selector, where, published)
 
 
@@ -133,9 +133,9 @@ def _claim(spec: Json, path: str, published: frozenset[str]) -> Iterator[LintFin
     yield from _classic(spec, path)
     yield from _removed_field(spec, "controller", path)
     devices = inner(spec, "devices", path)
-    for request, where in _objects(devices, "requests", f"{path}.devices"):
+    for request, where in objects(devices, "requests", f"{path}.devices"):
         yield from _request(request, where, published)
-    for constraint, where in _objects(devices, "constraints", f"{path}.devices"):
+    for constraint, where in objects(devices, "constraints", f"{path}.devices"):
         for name in [one for one in ("cel", "selectors", "expression") if one in constraint][:1]:
             advice = "use matchAttribute or distinctAttribute with a qualified name; write CEL in selectors"
             yield LintFinding("error", f"{where}.{name}", "a constraint cannot have CEL", advice)
@@ -168,7 +168,7 @@ def _slice(made: Json) -> Iterator[LintFinding]:
         problem = "is of v1alpha2: the API has no such ResourceSlice any more"
         yield LintFinding("error", "namedResources", problem, "run a driver that publishes resource.k8s.io/v1")
         return
-    for device, where in _objects(inner(made, "spec", ""), "devices", "spec"):
+    for device, where in objects(inner(made, "spec", ""), "devices", "spec"):
         basic = inner(device, "basic", where)
         if basic:
             device.pop("basic")
@@ -184,11 +184,6 @@ def _slice(made: Json) -> Iterator[LintFinding]:
             yield LintFinding("error", f"{where}.capacity", problem, f"{bare[0]}: {{value: …}}", True)
 
 
-def _objects(obj: Json, key: str, path: str) -> tuple[tuple[Json, str], ...]:
-    """Return the (object, path) of each item of a list."""
-    return many(obj, key, path, lambda item, where: (item, where))
-
-
 def _request(request: Json, path: str, published: frozenset[str]) -> Iterator[LintFinding]:
     outside = [name for name in _EXACT if name in request]
     if outside and "firstAvailable" not in request:
@@ -200,13 +195,13 @@ def _request(request: Json, path: str, published: frozenset[str]) -> Iterator[Li
             request["exactly"] = {**{name: request.pop(name) for name in outside}, **exactly}
         yield LintFinding("error", f"{path}.{outside[0]}", problem, correction, is_clear)
     exact = (inner(request, "exactly", path), f"{path}.exactly")
-    for option, where in (exact, *_objects(request, "firstAvailable", path)):
+    for option, where in (exact, *objects(request, "firstAvailable", path)):
         yield from _selectors(option, where, published)
 
 
 def _pod(spec: Json, path: str) -> Iterator[LintFinding]:
     yield from _claims_as_text(spec, path)
-    claims = _objects(spec, "resourceClaims", path)
+    claims = objects(spec, "resourceClaims", path)
     for claim, where in claims:
         yield from _source(claim, where)
         if bool(claim.get("resourceClaimName")) == bool(claim.get("resourceClaimTemplateName")):
@@ -220,9 +215,9 @@ def _pod(spec: Json, path: str) -> Iterator[LintFinding]:
     for name in sorted({name for name in names if names.count(name) > 1}):
         problem = f"two entries are called {name!r}"
         yield LintFinding("error", f"{path}.resourceClaims", problem, "give each entry another name")
-    containers = [found for field in ("initContainers", "containers") for found in _objects(spec, field, path)]
+    containers = [found for field in ("initContainers", "containers") for found in objects(spec, field, path)]
     resources = [(inner(one, "resources", where), f"{where}.resources") for one, where in containers]
-    used = {need(entry, "name", at) for one, where in resources for entry, at in _objects(one, "claims", where)}
+    used = {need(entry, "name", at) for one, where in resources for entry, at in objects(one, "claims", where)}
     for name in sorted(used - set(names)):
         problem = f"a container uses claim {name!r}, which {path}.resourceClaims does not have"
         yield LintFinding("error", f"{path}.containers", problem, "add it there")
@@ -247,7 +242,7 @@ def _source(claim: Json, path: str) -> Iterator[LintFinding]:
 
 def _claims_as_text(spec: Json, path: str) -> Iterator[LintFinding]:
     for field in ("initContainers", "containers"):
-        for container, where in _objects(spec, field, path):
+        for container, where in objects(spec, field, path):
             resources = inner(container, "resources", where)
             claims = get(resources, "claims", list, f"{where}.resources", [])
             if not any(isinstance(claim, str) for claim in claims):

@@ -18,7 +18,7 @@ from extender.manifests.hypothetical_pods import (
     hypothetical_pods,
     is_device_class,
 )
-from extender.manifests.pod_templates import PodTemplate, is_volcano_job, pod_templates
+from extender.manifests.pod_templates import PodTemplate, pod_templates
 
 __all__ = [
     "DecodedObjects",
@@ -31,7 +31,6 @@ __all__ = [
     "hypothetical",
     "hypothetical_pods",
     "is_device_class",
-    "is_volcano_job",
     "objects_of_document",
     "objects_or_faults",
     "pod_templates",

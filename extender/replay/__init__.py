@@ -1,21 +1,19 @@
 """Replays jobs on a virtual cluster in virtual time, with the decisions of serve or with those of other placements.
 
 `run_replay` is the engine: a fleet, jobs by time, and a placer make an Outcome. Three modules are faces of their
-own: `published_traces`, `emptied_nodes` (whose GPUs a device plugin offers) and `svg`.
+own: `published_traces`, `emptied_nodes` (whose GPUs a device plugin offers) and `picture`.
 """
 
 from extender.replay.fleets import Fleet, cel_text, fleet_of, version_problem
 from extender.replay.job_files import JobFile, job_problem, read_jobs
 from extender.replay.job_player import JobPlayer
 from extender.replay.jobs import SPEC_FIELDS, Job
-from extender.replay.large_shapes import LargeShape, large_shape
-from extender.replay.node_room import NodeRoom
-from extender.replay.outcome import NO_GPU, SIZES, Outcome
+from extender.replay.outcome import NO_GPU, SIZES, LargeShape, Outcome, large_shape
 from extender.replay.parallel import Task, measured_side_by_side, run_side_by_side
-from extender.replay.picture import picture
 from extender.replay.placers import Placer, placer_of
 from extender.replay.replay import run_replay
 from extender.replay.restart_proof import Proof, prove
+from extender.replay.virtual_scheduler import NodeRoom
 
 __all__ = [
     "NO_GPU",
@@ -36,7 +34,6 @@ __all__ = [
     "job_problem",
     "large_shape",
     "measured_side_by_side",
-    "picture",
     "placer_of",
     "prove",
     "read_jobs",

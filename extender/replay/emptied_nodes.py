@@ -15,7 +15,7 @@ from extender.api.pods import may_need_devices
 from extender.replay.jobs import GPU_CLASS, MAX_GPUS
 from extender.sandbox import MachineNode, machine_objects, unlinked_machine
 from extender.vendors import DRIVERS, GPU, VENDORS, driver_of
-from extender.vendors.plugin_labels import PLUGIN_RESOURCES, WHOLE_PLUGIN, driver_product, has_whole_gpus
+from extender.vendors.node_labels import PLUGIN_RESOURCES, WHOLE_PLUGIN, driver_product, has_whole_gpus
 
 # Resources of device plugins whose whole GPUs a replay takes, to the DRA driver of the same GPUs.
 DRIVER_OF_PLUGIN = {

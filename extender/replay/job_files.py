@@ -6,11 +6,10 @@ Every fault is one sentence that names the line.
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -18,12 +17,12 @@ import orjson
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError
 
 from extender.api.claim_specs import DeviceRequest
-from extender.api.fields import Json, get
+from extender.api.fields import Json
 from extender.api.group_topology import NEARNESS, asked_topology, group_topology
 from extender.api.pods import decode_pod
 from extender.api.quantity import NANO, parse_quantity
 from extender.api.resource_claims import Claim, decode_claim
-from extender.api_schema import claim_faults, faults_of_value, node_term_faults
+from extender.api_schema import faults_of_value, refused_values
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import one_line, shown
 from extender.cel import CompileError
@@ -31,9 +30,8 @@ from extender.cel.dra import compile_selector
 from extender.files import name_of, read_file
 from extender.lint import one_sentence
 from extender.policy import Policy
-from extender.replay.csv_tables import Row, table_of
 from extender.replay.jobs import JOB_FIELDS, MAX_GPUS, MAX_PODS, MAX_SECONDS, PRODUCT_WORDS, SPEC_FIELDS, Job, job_name
-from extender.replay.published_traces import TRACES, Trace, columns_of, job_of, philly_job
+from extender.replay.published_traces import TRACES, Row, Trace, columns_of, job_of, philly_job, table_of
 
 MAX_JOBS = 200_000
 MAX_BYTES = 256 << 20
@@ -41,7 +39,6 @@ _PHILLY_START = 4096  # characters of a file in which the first job names its at
 _CSV_FIELDS = tuple(name for name in JOB_FIELDS if name not in ("claim", "spec", "parts"))
 _PART_FIELDS = tuple(name for name in JOB_FIELDS if name not in ("name", "arrival", "duration", "parts", *NEARNESS))
 _MAX_PARTS = 256
-_MAX_GBPS = 10**12
 _PRIORITIES = -(2**31), 2_000_001_000  # an int32; that of the class system-node-critical, the highest one
 _HOW = (
     f"published traces that are read as they are: {', '.join(one.name for one in TRACES)}, Philly; for any other CSV "
@@ -86,82 +83,134 @@ def read_jobs(path: Path, traces: Sequence[Trace], columns: str, notes: Counter[
         raise WireError(where, f"is not UTF-8 at byte {error.start}") from None
     if not text.strip():
         raise WireError(where, "is empty")
-    placed = dict[str, _Placed]()
+    reader = _Reader(where, notes)
     if columns:
-        jobs = list(_of_columns(text, where, columns_of(columns), notes, placed))
+        jobs = list(reader.of_trace(text, columns_of(columns)))
     elif text.lstrip()[:1] in ("{", "["):
-        jobs = list(_of_json(text, where, notes, placed))
+        jobs = list(reader.of_json(text))
     else:
-        jobs = list(_of_csv(text, where, traces, notes, placed))
+        jobs = list(reader.of_csv(text, traces))
     if not jobs:
         raise WireError(where, "has no jobs")
     first = jobs[0].arrival
     moved = [replace(job, arrival=job.arrival - first) for job in jobs]
-    return JobFile(where, moved, {name: one.line for name, one in placed.items()})
+    return JobFile(where, moved, {name: one.line for name, one in reader.placed.items()})
 
 
-def _of_json(text: str, where: str, notes: Counter[str], before: dict[str, _Placed]) -> Iterator[Job]:
-    if text.startswith("[") and '"attempts"' in text[:_PHILLY_START]:
-        yield from _of_philly(text, where, notes)
-        return
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        place = f"{where}: line {number}"
+class _Placed(NamedTuple):
+    line: int
+    arrival: float
+
+
+class _Reader:
+    """Reads one file. `placed` gets the jobs with lines, by name."""
+
+    def __init__(self, where: str, notes: Counter[str]) -> None:
+        self._where = where
+        self._notes = notes
+        self.placed = dict[str, _Placed]()
+
+    def of_json(self, text: str) -> Iterator[Job]:
+        """The jobs of JSON Lines, or of Philly."""
+        if text.startswith("[") and '"attempts"' in text[:_PHILLY_START]:
+            yield from self._of_philly(text)
+            return
+        for number, line in enumerate(text.split("\n"), 1):
+            if not line.strip():
+                continue
+            place = f"{self._where}: line {number}"
+            try:
+                row = orjson.loads(line)
+            except orjson.JSONDecodeError as error:
+                if line.strip() in ("{", "["):
+                    problem = "is part of a longer value: write each job in one line, as jq -c does"
+                    raise WireError(place, problem) from None
+                raise WireError(place, f"is not JSON: {error.msg} at character {error.pos + 1}") from error
+            if not isinstance(row, dict):
+                raise WireError(place, "must be a JSON object")
+            if "kind" in row:
+                raise WireError(place, _OBJECTS)
+            yield self._checked(_job(row, number, place, JOB_FIELDS), number, place)
+
+    def of_csv(self, text: str, traces: Sequence[Trace]) -> Iterator[Job]:
+        """The jobs of a CSV file of one of the traces, or of our own form."""
+        header, rows = table_of(text, self._where)
+        trace = next((one for one in traces if not one.lacking(header)), None)
+        if trace is not None:
+            yield from self.of_trace(text, trace)
+            return
+        _check_columns(header, f"{self._where}: line 1", traces)
+        for number, row, problem in rows:
+            place = f"{self._where}: line {number}"
+            if problem:
+                raise WireError(place, problem)
+            given = {name: value for name, value in row.items() if value}
+            yield self._checked(_job(given, number, place, _CSV_FIELDS), number, place)
+
+    def of_trace(self, text: str, trace: Trace) -> Iterator[Job]:
+        """The jobs of a CSV file of this form."""
+        header, rows = table_of(text, self._where)
+        for name in trace.lacking(header):
+            problem = f"has no column {shown(name)}, which --columns names: it has {one_line(', '.join(header), 256)}"
+            raise WireError(f"{self._where}: line 1", problem)
+
+        def job(row: Row, number: int, notes: Counter[str]) -> Job | None:
+            if row.problem:
+                raise ValueError(row.problem)
+            return job_of(trace, row.values, number, notes)
+
+        return self._converted(((row.line, row) for row in rows), job, "line")
+
+    def _of_philly(self, text: str) -> Iterator[Job]:
         try:
-            row = orjson.loads(line)
+            values = orjson.loads(text)
         except orjson.JSONDecodeError as error:
-            if line.strip() in ("{", "["):
-                raise WireError(place, "is part of a longer value: write each job in one line, as jq -c does") from None
-            raise WireError(place, f"is not JSON: {error.msg} at character {error.pos + 1}") from error
-        if not isinstance(row, dict):
-            raise WireError(place, "must be a JSON object")
-        if "kind" in row:
-            raise WireError(place, _OBJECTS)
-        yield _checked(_job(row, number, place, JOB_FIELDS), before, number, place)
+            raise WireError(f"{self._where}: line {error.lineno}", f"is not JSON: {error.msg}") from error
+        yield from self._converted(enumerate(values, 1), philly_job, "job")
+        self.placed.clear()  # its jobs have no lines
 
+    def _converted(
+        self, rows: Iterable[tuple[int, Any]], convert: Callable[[Any, int, Counter[str]], Job | None], unit: str
+    ) -> Iterator[Job]:
+        """The jobs of rows in any order. `unit` and the number of a row are its place in the file.
 
-def _of_csv(
-    text: str, where: str, traces: Sequence[Trace], notes: Counter[str], before: dict[str, _Placed]
-) -> Iterator[Job]:
-    header, rows = table_of(text, where)
-    trace = next((one for one in traces if not one.lacking(header)), None)
-    if trace is not None:
-        yield from _converted(_numbered(rows), partial(_job_of_row, trace), where, "line", notes, before)
-        return
-    _check_columns(header, f"{where}: line 1", traces)
-    for number, row, problem in rows:
-        place = f"{where}: line {number}"
-        if problem:
-            raise WireError(place, problem)
-        given = {name: value for name, value in row.items() if value}
-        yield _checked(_job(given, number, place, _CSV_FIELDS), before, number, place)
+        Traces of clusters have rows that are cut or wrong: these are left out, unless no other row is a job.
+        """
+        jobs, wrong, without = dict[str, Job](), list[tuple[str, str]](), list[str]()
+        for number, row in rows:
+            _check_number(number, f"{self._where}: {unit} {number}")
+            try:
+                job = convert(row, number, self._notes)
+            except ValueError as error:
+                wrong.append((f"{unit} {number}", str(error)))
+                continue
+            if job is not None:
+                if not job.all_gpus:
+                    without.append(f"{unit} {number}")
+                name = job.name
+                while name in jobs:  # such a name may be another job's, too
+                    name = f"{name}-{number}"
+                jobs[name] = replace(job, name=name)
+                self.placed[name] = _Placed(number, job.arrival)
+        if wrong:
+            place, why = wrong[0]
+            if not jobs:
+                raise WireError(f"{self._where}: {place}", why)
+            self._notes[f"rows left out that cannot be read, the first is {place}: {why}"] = len(wrong)
+        if without:
+            self._notes[f"jobs that ask for no GPU, the first is {without[0]}"] = len(without)
+        if endless := sum(math.isinf(job.duration) for job in jobs.values()):
+            self._notes["jobs that run until the end, since their end is missing"] = endless
+        yield from sorted(jobs.values(), key=lambda job: job.arrival)
 
-
-def _of_columns(
-    text: str, where: str, columns: Trace, notes: Counter[str], before: dict[str, _Placed]
-) -> Iterator[Job]:
-    header, rows = table_of(text, where)
-    for name in columns.lacking(header):
-        raise WireError(
-            f"{where}: line 1", f"has no column {shown(name)}, which --columns names: it has {_few(header)}"
-        )
-    return _converted(_numbered(rows), partial(_job_of_row, columns), where, "line", notes, before)
-
-
-def _numbered(rows: Iterable[Row]) -> Iterator[tuple[int, Row]]:
-    return ((row.line, row) for row in rows)
-
-
-def _job_of_row(trace: Trace, row: Row, number: int, notes: Counter[str]) -> Job | None:
-    """See job_of."""
-    if row.problem:
-        raise ValueError(row.problem)
-    return job_of(trace, row.values, number, notes)
-
-
-def _few(header: Sequence[str]) -> str:
-    return one_line(", ".join(header), 256)
+    def _checked(self, job: Job, line: int, place: str) -> Job:
+        """The job, which becomes the last of those before. Raises WireError if it may not follow these."""
+        if job.name in self.placed:
+            raise WireError(place, f"has the name {shown(job.name)}, as line {self.placed[job.name].line} has")
+        if self.placed and job.arrival < (last := self.placed[next(reversed(self.placed))].arrival):
+            raise WireError(place, f"arrival {job.arrival:g} is before that of the job above, {last:g}")
+        self.placed[job.name] = _Placed(line, job.arrival)
+        return job
 
 
 def _check_columns(header: Sequence[str], place: str, traces: Sequence[Trace]) -> None:
@@ -177,69 +226,6 @@ def _check_columns(header: Sequence[str], place: str, traces: Sequence[Trace]) -
             raise WireError(place, f"has two columns {name}")
     if "arrival" not in header:
         raise WireError(place, f"has no column arrival; {known}")
-
-
-def _of_philly(text: str, where: str, notes: Counter[str]) -> Iterator[Job]:
-    try:
-        values = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise WireError(f"{where}: line {error.lineno}", f"is not JSON: {error.msg}") from error
-    yield from _converted(enumerate(values, 1), philly_job, where, "job", notes, {})
-
-
-def _converted(
-    rows: Iterable[tuple[int, Any]],
-    convert: Callable[[Any, int, Counter[str]], Job | None],
-    where: str,
-    unit: str,
-    notes: Counter[str],
-    before: dict[str, _Placed],
-) -> Iterator[Job]:
-    """The jobs of rows in any order. `unit` and the number of a row are its place in the file, which `before` gets.
-
-    Traces of clusters have rows that are cut or wrong: these are left out, unless no other row is a job.
-    """
-    jobs, wrong, without = dict[str, Job](), list[tuple[str, str]](), list[str]()
-    for number, row in rows:
-        _check_number(number, f"{where}: {unit} {number}")
-        try:
-            job = convert(row, number, notes)
-        except ValueError as error:
-            wrong.append((f"{unit} {number}", str(error)))
-            continue
-        if job is not None:
-            if not job.all_gpus:
-                without.append(f"{unit} {number}")
-            name = job.name
-            while name in jobs:  # such a name may be another job's, too
-                name = f"{name}-{number}"
-            jobs[name] = replace(job, name=name)
-            before[name] = _Placed(number, job.arrival)
-    if wrong:
-        place, why = wrong[0]
-        if not jobs:
-            raise WireError(f"{where}: {place}", why)
-        notes[f"rows left out that cannot be read, the first is {place}: {why}"] = len(wrong)
-    if without:
-        notes[f"jobs that ask for no GPU, the first is {without[0]}"] = len(without)
-    if endless := sum(math.isinf(job.duration) for job in jobs.values()):
-        notes["jobs that run until the end, since their end is missing"] = endless
-    yield from sorted(jobs.values(), key=lambda job: job.arrival)
-
-
-class _Placed(NamedTuple):
-    line: int
-    arrival: float
-
-
-def _checked(job: Job, before: dict[str, _Placed], line: int, place: str) -> Job:
-    """The job, which becomes the last of those before, by name. Raises WireError if it may not follow these."""
-    if job.name in before:
-        raise WireError(place, f"has the name {shown(job.name)}, as line {before[job.name].line} has")
-    if before and job.arrival < (last := before[next(reversed(before))].arrival):
-        raise WireError(place, f"arrival {job.arrival:g} is before that of the job above, {last:g}")
-    before[job.name] = _Placed(line, job.arrival)
-    return job
 
 
 def _check_number(number: int, place: str) -> None:
@@ -289,7 +275,7 @@ def _template(row: Mapping[str, Any], name: str, place: str, known: Sequence[str
             try:
                 found[field] = _READERS[field].validate_python(value)
             except ValidationError:
-                raise WireError(place, f"{field} must be {_WANTED[field]}, is {shown(value)}") from None
+                raise WireError(place, f"{field} must be {_FIELDS[field][1]}, is {shown(value)}") from None
     job = Job(**{"name": name, "arrival": 0.0, **found, "parts": ()})
     if problem := _problem(job):
         raise WireError(place, problem)
@@ -325,17 +311,12 @@ def _problem(job: Job) -> str:
 def _refused(kind: str, text: bytes) -> str:
     """Why the API server refuses the claim or the spec of a job, as JSON; '' if it takes it. See _compile_error."""
     spec, field = orjson.loads(text), "spec" if kind == "V1PodSpec" else "claim"
-    found = list(faults_of_value(spec, kind, field))
     try:
-        if not found and field == "spec":
-            found = list(node_term_faults(get(spec, "affinity", dict, field, {}), f"{field}.affinity"))
-        elif not found:
-            found = list(claim_faults({"spec": spec}))
+        found = list(faults_of_value(spec, kind, field)) or list(refused_values(spec, kind, field))
     except WireError as error:
         return str(error)
     for path, problem, correction, *_ in found:
-        where = re.sub("^spec", field, path)
-        return f"{where}: {problem}{f' ({correction})' if correction else ''}"
+        return f"{path}: {problem}{f' ({correction})' if correction else ''}"
     return ""
 
 
@@ -425,49 +406,34 @@ def _only_nodes(spec: Json) -> Json:
 
 
 _BYTES, _LEVEL = _amount(1), _text("[A-Za-z0-9][A-Za-z0-9._/-]{0,315}")
-_KINDS = {
-    "name": _text("[a-z0-9](?:[-a-z0-9.]{0,180}[a-z0-9])?"),
-    "arrival": _number(MAX_SECONDS),
-    "duration": _number(MAX_SECONDS, Field(gt=0)),
-    "pods": _number(MAX_PODS, Field(ge=1), AfterValidator(_whole)),
-    "gpus": _number(MAX_GPUS, AfterValidator(_share_or_whole)),
-    "nics": _number(MAX_GPUS, AfterValidator(_share_or_whole)),
-    "memory": _BYTES,
-    "product": _text(PRODUCT_WORDS.pattern),
-    "cpu": _amount(1000),
-    "ram": _BYTES,
-    "topology": Literal["required", "preferred", "product", "none"],
-    "bandwidth": _number(_MAX_GBPS),
-    "min_bandwidth_gbps": _number(_MAX_GBPS),
-    "expected_memory": _BYTES,
-    "group_topology": Literal["required", "preferred", "none"],
-    "group_required": _LEVEL,
-    "group_preferred": _LEVEL,
-    "claim": Json,
-    "spec": Annotated[Json, AfterValidator(_only_nodes)],
-    "parts": Annotated[list[Json], Field(max_length=_MAX_PARTS)],
+_DEVICES, _GBPS = _number(MAX_GPUS, AfterValidator(_share_or_whole)), _number(10**12)
+_SPEC = "nodeSelector, affinity.nodeAffinity, tolerations or priority"
+_FIELDS: dict[str, tuple[Any, str]] = {  # the type of each field, and what it must be in words
+    "name": (_text("[a-z0-9](?:[-a-z0-9.]{0,180}[a-z0-9])?"), "lower-case letters, digits, '-' and '.'"),
+    "arrival": (_number(MAX_SECONDS), "a number of seconds, 0 or more"),
+    "duration": (_number(MAX_SECONDS, Field(gt=0)), "a number of seconds above 0"),
+    "pods": (_number(MAX_PODS, Field(ge=1), AfterValidator(_whole)), f"a whole number from 1 to {MAX_PODS}"),
+    "gpus": (_DEVICES, f"a whole number up to {MAX_GPUS}, or a share of one GPU such as 0.5"),
+    "nics": (_DEVICES, f"a whole number up to {MAX_GPUS}, or a share of one NIC such as 0.25"),
+    "memory": (_BYTES, "a quantity such as 40Gi"),
+    "product": (_text(PRODUCT_WORDS.pattern), "words of a product's name, separated by |"),
+    "cpu": (_amount(1000), "a quantity such as 8 or 500m"),
+    "ram": (_BYTES, "a quantity such as 64Gi"),
+    "topology": (Literal["required", "preferred", "product", "none"], "required, preferred, product or none"),
+    "bandwidth": (_GBPS, "a number of GB/s, 0 or more"),
+    "min_bandwidth_gbps": (_GBPS, "a number of GB/s, 0 or more"),
+    "expected_memory": (_BYTES, "a quantity such as 40Gi"),
+    "group_topology": (Literal["required", "preferred", "none"], "required, preferred or none"),
+    "group_required": (_LEVEL, "a level, such as rack or clique, or a node label"),
+    "group_preferred": (_LEVEL, "a level, such as rack or clique, or a node label"),
+    "claim": (Json, "an object: the spec of a ResourceClaim"),
+    "spec": (
+        Annotated[Json, AfterValidator(_only_nodes)],
+        f"an object with {_SPEC}, of the spec of a Pod; its priority is a whole number up to {_PRIORITIES[1]}",
+    ),
+    "parts": (
+        Annotated[list[Json], Field(max_length=_MAX_PARTS)],
+        f"a list of up to {_MAX_PARTS} objects with pods, and what each of these asks for",
+    ),
 }
-_READERS = {field: TypeAdapter[Any](kind) for field, kind in _KINDS.items()}
-_WANTED = {
-    "name": "lower-case letters, digits, '-' and '.'",
-    "arrival": "a number of seconds, 0 or more",
-    "duration": "a number of seconds above 0",
-    "pods": f"a whole number from 1 to {MAX_PODS}",
-    "gpus": f"a whole number up to {MAX_GPUS}, or a share of one GPU such as 0.5",
-    "nics": f"a whole number up to {MAX_GPUS}, or a share of one NIC such as 0.25",
-    "memory": "a quantity such as 40Gi",
-    "product": "words of a product's name, separated by |",
-    "cpu": "a quantity such as 8 or 500m",
-    "ram": "a quantity such as 64Gi",
-    "topology": "required, preferred, product or none",
-    "bandwidth": "a number of GB/s, 0 or more",
-    "min_bandwidth_gbps": "a number of GB/s, 0 or more",
-    "expected_memory": "a quantity such as 40Gi",
-    "group_topology": "required, preferred or none",
-    "group_required": "a level, such as rack or clique, or a node label",
-    "group_preferred": "a level, such as rack or clique, or a node label",
-    "claim": "an object: the spec of a ResourceClaim",
-    "parts": f"a list of up to {_MAX_PARTS} objects with pods, and what each of these asks for",
-    "spec": "an object with nodeSelector, affinity.nodeAffinity, tolerations or priority, of the spec of a Pod; "
-    f"its priority is a whole number up to {_PRIORITIES[1]}",
-}
+_READERS = {field: TypeAdapter[Any](kind) for field, (kind, _) in _FIELDS.items()}

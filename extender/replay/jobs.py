@@ -10,9 +10,8 @@ import json
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import ClassVar
 
 from extender.api.fields import Json
 from extender.api.group_topology import KUEUE_TOPOLOGY, NEARNESS, ONE_NODE
@@ -20,7 +19,7 @@ from extender.api.pod_annotations import WISHES
 from extender.api.pod_groups import MINIMUM, GroupSource
 from extender.api.pods import SCHEDULER
 from extender.base.berth_errors import WireError
-from extender.vendors.plugin_labels import PLUGIN_RESOURCES
+from extender.vendors.node_labels import PLUGIN_RESOURCES
 
 NAMESPACE = "default"
 SPEC_FIELDS = ("nodeSelector", "affinity", "tolerations", "priority")
@@ -91,7 +90,7 @@ class Job:
     spec: Json | None = field(default=None, compare=False)  # SPEC_FIELDS of each pod: the nodes that it may use
     parts: tuple[Job, ...] = ()  # other pods of the gang: of a part count `pods` and what each of its pods asks for
     claim_gpus: float = field(default=0.0, compare=False)  # those of the claim of each pod, which only a fleet can tell
-    memory_capacity: ClassVar = "memory"  # the capacity of the fleet's GPUs that `memory` is about
+    memory_capacity: str = field(default="memory", compare=False)  # of the fleet's GPUs, that `memory` is about
 
     @property
     def is_gang(self) -> bool:
@@ -141,8 +140,7 @@ class Job:
     def on_shared_gpus(self) -> Job:
         """The same job for a fleet whose GPUs are shared: it demands the memory that the GPUs really have."""
         least, parts = max(self.memory, self.expected_memory), tuple(one.on_shared_gpus() for one in self.parts)
-        found = {one.name: getattr(self, one.name) for one in fields(self)}
-        return _JobOnSharedGpus(**{**found, "memory": least, "expected_memory": 0, "parts": parts})
+        return replace(self, memory=least, expected_memory=0, parts=parts, memory_capacity=REAL_MEMORY)
 
     @property
     def priority(self) -> int:
@@ -255,11 +253,5 @@ class Job:
         return dict(zip(KUEUE_TOPOLOGY, (self.group_required, self.group_preferred, anywhere), strict=True))
 
 
-class _JobOnSharedGpus(Job):
-    """See Job.on_shared_gpus."""
-
-    memory_capacity: ClassVar = REAL_MEMORY
-
-
-JOB_FIELDS = tuple(one.name for one in fields(Job) if one.name != "claim_gpus")
+JOB_FIELDS = tuple(one.name for one in fields(Job) if one.name not in ("claim_gpus", "memory_capacity"))
 """What a file says of a job."""

@@ -1,32 +1,37 @@
 """What a replay found: how good the devices of each pod are, how long jobs waited, and what was left free over time.
 
-`Meter` measures while the replay runs; `Outcome` has the figures, and is JSON as it is.
+`Meter` measures while the replay runs; `Outcome` has the figures, and is JSON as it is. `LargeShape` is that of a large
+job, such as 4x8, for which the fleet may have a place.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import islice
 from typing import NamedTuple
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.api.fields import Json
+from extender.api.gpu_topology import Graph
 from extender.api.quantity import NANO
 from extender.api.resource_claims import Result
+from extender.base.berth_errors import WireError
 from extender.base.bits import union
+from extender.base.text_limits import shown
 from extender.explain.fleet_rows import fleet_stats, large_jobs
-from extender.replay.jobs import Job
-from extender.replay.large_shapes import JOINED, LargeShape, has_place
+from extender.replay.jobs import MAX_GPUS, MAX_PODS, Job
 from extender.topology.affinity import near_pairs
 from extender.topology.score_parts import product_gbps
-from extender.topology.sets import bandwidth, is_joined
+from extender.topology.sets import bandwidth, is_joined, ranked
 
 SIZES = ((0.999, "part of a GPU"), (1, "1 GPU"), (4, "2-4"), (8, "5-8"), (32, "9-32"), (math.inf, "33 and more"))
 NO_GPU = "no GPU"
+_FORM = re.compile(r"(?:(\d{1,4})x)?(\d{1,2})")
 MAX_NAMED = 20  # jobs that never started, with their reasons
 
 
@@ -128,6 +133,28 @@ class Outcome:
             for name, job in self.started_jobs.items()
         }
         return {name: None if isinstance(one, float) and math.isnan(one) else one for name, one in found.items()}
+
+
+class LargeShape(NamedTuple):
+    """Pods in one domain, each with so many GPUs that links join."""
+
+    pods: int
+    gpus: int
+
+    def __str__(self) -> str:
+        return f"{self.pods}x{self.gpus}"
+
+
+JOINED = LargeShape(1, 2)  # the smallest job that links join
+
+
+def large_shape(text: str) -> LargeShape:
+    """The shape that --large names. Raises WireError."""
+    found = _FORM.fullmatch(text)
+    pods, gpus = (int(found[1] or 1), int(found[2])) if found else (0, 0)
+    if not (1 <= pods <= MAX_PODS and 1 <= gpus <= MAX_GPUS):
+        raise WireError("--large", f"must be GPUS or PODSxGPUS, such as 8 or 4x8, is {shown(text)}")
+    return LargeShape(pods, gpus)
 
 
 class Meter:
@@ -262,3 +289,34 @@ def size_of(gpus: float) -> str:
 
 def _share(values: Sequence[bool]) -> float:
     return sum(values) / len(values) if values else math.nan
+
+
+def has_place(
+    shape: LargeShape, node_infos: Iterable[NodeInfo], levels: Sequence[str], *, if_empty: bool = False
+) -> bool:
+    """Whether one domain of these nodes has free GPUs for the shape. `levels` are labels, the nearest first.
+
+    Nodes without any of the labels are one domain. `if_empty`: whether it would if no GPU were in use.
+    """
+    rooms: dict[tuple[int, int], int] = {}  # of equal machines with the same free GPUs
+    domains = Counter[tuple[str, str]]()
+    for node_info in node_infos:
+        if node_info.fabric is not None:
+            graph, free = node_info.fabric.graph, node_info.positions(-1 if if_empty else ~node_info.busy)
+            key = id(graph), free  # graphs are interned
+            if key not in rooms:
+                rooms[key] = _room(graph, free, shape.gpus)
+            labels = node_info.node.labels
+            domains[next(((level, labels[level]) for level in levels if level in labels), ("", ""))] += rooms[key]
+    return max(domains.values(), default=0) >= shape.pods
+
+
+def _room(graph: Graph, free: int, gpus: int) -> int:
+    """How many sets of joined GPUs are free, the best one first."""
+    if gpus == 1:
+        return free.bit_count()
+    found = 0
+    while free.bit_count() >= gpus and is_joined(graph, best := ranked(graph, free, gpus)[0]):
+        free &= ~best
+        found += 1
+    return found

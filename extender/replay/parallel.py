@@ -18,8 +18,7 @@ import structlog
 from extender.base.berth_errors import BerthError
 from extender.replay.fleets import Fleet
 from extender.replay.jobs import Job
-from extender.replay.large_shapes import LargeShape
-from extender.replay.outcome import Outcome
+from extender.replay.outcome import LargeShape, Outcome
 from extender.replay.placers import Placer
 from extender.replay.replay import run_replay
 

@@ -1,13 +1,17 @@
-"""The picture of several replays: the quality of placements, waits by size, and the fleet over time, as one SVG."""
+"""The picture of several replays: the quality of placements, waits by size, and the fleet over time, as one SVG.
+
+The elements of SVG at the end are those of the picture of a tuning, too.
+"""
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Callable, Iterator, Sequence
 
 from extender.replay.outcome import NO_GPU, SIZES, Outcome, Sample
-from extender.replay.svg import line, svg, text
 
+_INK, GREY = "#1f2937", "#d1d5db"
 _COLOURS = ("#15803d", "#2563eb", "#b45309", "#6b7280", "#7c3aed", "#be123c")
 _WIDTH, _LEFT, _PLOT = 920, 60, 800  # of the picture, left of a plot, of a plot
 _HEIGHT, _STEP = 130, 190  # of a plot, and from one to the next
@@ -106,3 +110,23 @@ def _colour(number: int) -> str:
 
 def _percent(value: float) -> str:
     return f"{value:.0%}"
+
+
+def svg(width: int, height: int, parts: Sequence[str]) -> str:
+    """A whole picture of `parts` on white."""
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
+        f'font-size="12" fill="{_INK}"><rect width="{width}" height="{height}" fill="white"/>\n'
+        + "\n".join(parts)
+        + "\n</svg>\n"
+    )
+
+
+def line(x1: float, y1: float, x2: float, y2: float, colour: str = GREY) -> str:
+    """A thin line."""
+    return f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" stroke="{colour}"/>'
+
+
+def text(x: float, y: float, words: str, more: str = "") -> str:
+    """Words that begin at (x, y), or as the attributes in `more` say."""
+    return f'<text x="{x:.1f}" y="{y:.1f}" {more}>{html.escape(words)}</text>'

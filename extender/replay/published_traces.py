@@ -9,13 +9,15 @@
 * Helios (SC 2021, SenseTime) and Acme (NSDI 2024, Shanghai AI Lab): the jobs of Slurm and of Kubernetes.
 
 The lists of nodes of three of them are fleets. They name the products of the GPUs, but not what joins them: the
-usual board of the product counts, if there is one.
+usual board of the product counts, if there is one. `table_of` reads CSV: the header shows what separates values.
 """
 
 from __future__ import annotations
 
 import contextlib
+import csv
 import datetime
+import io
 import math
 import re
 from collections import Counter
@@ -28,11 +30,9 @@ from extender.api.quantity import NANO, parse_quantity
 from extender.base.berth_errors import WireError
 from extender.base.text_limits import shown
 from extender.files import name_of, read_file
-from extender.replay.csv_tables import Row, table_of
 from extender.replay.jobs import MAX_GPUS, MAX_PODS, MAX_SECONDS, PRODUCT_WORDS, Job, job_name
 from extender.sandbox import MachineNode, unlinked_machine
 
-_MIB, _GIB = 2.0**20, 2.0**30
 _MAX_VALUE = 1e18
 _MORE_GPUS = "jobs with more GPUs than in the trace, since all pods of a job get the same"
 LEFT_OUT = "rows left out because they have no time, or ask for nothing"
@@ -69,121 +69,8 @@ class Trace:
         return [name for name in needed if name not in header]
 
 
-TRACES = (
-    Trace(
-        "PAI",
-        {
-            "name": Column("job_name"),
-            "arrival": Column("start_time"),
-            "end": Column("end_time"),
-            "pods": Column("inst_num"),
-            "gpus": Column("plan_gpu", 0.01),
-            "cpu": Column("plan_cpu", 0.01),
-            "ram": Column("plan_mem", _GIB),
-            "product": Column("gpu_type"),
-        },
-    ),
-    Trace(
-        "PAI simulator",
-        {
-            "name": Column("job_id"),
-            "arrival": Column("submit_time"),
-            "duration": Column("duration"),
-            "pods": Column("num_inst"),
-            "gpus": Column("num_gpu"),
-            "cpu": Column("num_cpu"),
-            "product": Column("gpu_type"),
-        },
-    ),
-    Trace(
-        "openb",
-        {
-            "name": Column("name"),
-            "arrival": Column("creation_time"),
-            "end": Column("deletion_time"),
-            "gpus": Column("num_gpu"),
-            "share": Column("gpu_milli", 0.001),
-            "cpu": Column("cpu_milli", 0.001),
-            "ram": Column("memory_mib", _MIB),
-            "product": Column("gpu_spec"),
-        },
-        is_cut=True,
-    ),
-    Trace(
-        "DLRM",
-        {
-            "name": Column("instance_sn"),
-            "arrival": Column("creation_time"),
-            "end": Column("deletion_time"),
-            "gpus": Column("gpu_request"),
-            "nics": Column("rdma_request", 0.01),
-            "cpu": Column("cpu_request"),
-            "ram": Column("memory_request", _GIB),
-        },
-        only=("role", "HN"),  # the others, CN, need no device of a GPU node
-        is_cut=True,
-        dropped=("max_instance_per_node",),
-    ),
-    Trace(
-        "spot",
-        {
-            "name": Column("job_name"),
-            "arrival": Column("submit_time"),
-            "duration": Column("duration"),
-            "pods": Column("worker_num"),
-            "gpus": Column("gpu_request"),
-            "cpu": Column("cpu_request"),
-            "product": Column("gpu_model"),
-        },
-    ),
-    Trace(
-        "Helios, Acme",
-        {
-            "name": Column("job_id"),
-            "arrival": Column("submit_time"),
-            "duration": Column("duration"),
-            "pods": Column("node_num"),
-            "all_gpus": Column("gpu_num"),
-            "all_cpu": Column("cpu_num"),
-            "ram": Column("mem_per_pod_GB", _GIB),
-        },
-    ),
-)
-_NODES: Sequence[Mapping[str, Column]] = (
-    {
-        "name": Column("machine"),
-        "cpu": Column("cap_cpu"),
-        "ram": Column("cap_mem", _GIB),
-        "gpus": Column("cap_gpu"),
-        "product": Column("gpu_type"),
-    },
-    {
-        "name": Column("sn"),
-        "cpu": Column("cpu_milli", 0.001),
-        "ram": Column("memory_mib", _MIB),
-        "gpus": Column("gpu"),
-        "product": Column("model"),
-    },
-    {
-        "name": Column("node_name"),
-        "cpu": Column("cpu_num"),
-        "gpus": Column("gpu_capacity_num"),
-        "product": Column("gpu_model"),
-    },
-)
-_GPU_BYTES = 16 << 30  # of each GPU: the lists do not say it
-_MAX_NODE_BYTES = 16 << 20
-_MAX_NODE_GPUS = 16
-
-
-_GIVEN = (
-    "name", "arrival", "duration", "end", "pods", "gpus", "all_gpus", "share", "nics", "memory", "product", "cpu",
-    "all_cpu", "ram",
-)  # fmt: skip
-
-
-def columns_of(text: str) -> Trace:
-    """The form that --columns names: FIELD=COLUMN[*FACTOR],…. Raises WireError."""
+def _columns(text: str) -> dict[str, Column]:
+    """The columns by field in the form of --columns: FIELD=COLUMN[*FACTOR],… Raises WireError."""
     found = dict[str, Column]()
     for part in text.split(","):
         field, equals, source = part.strip().partition("=")
@@ -193,9 +80,77 @@ def columns_of(text: str) -> Trace:
         if field not in _GIVEN:
             raise WireError("--columns", f"{shown(field)} is no field; the fields are {', '.join(_GIVEN)}")
         found[field] = Column(name, float(factor or 1))
+    return found
+
+
+def columns_of(text: str) -> Trace:
+    """The form that --columns names. Raises WireError."""
+    found = _columns(text)
     if "arrival" not in found:
         raise WireError("--columns", "names no column for arrival")
     return Trace("--columns", found, is_cut=True, may_lack=())
+
+
+_GIVEN = (
+    "name", "arrival", "duration", "end", "pods", "gpus", "all_gpus", "share", "nics", "memory", "product", "cpu",
+    "all_cpu", "ram",
+)  # fmt: skip
+TRACES = (
+    Trace(
+        "PAI",
+        _columns(
+            "name=job_name, arrival=start_time, end=end_time, pods=inst_num, gpus=plan_gpu*0.01, cpu=plan_cpu*0.01, "
+            f"ram=plan_mem*{1 << 30}, product=gpu_type"
+        ),
+    ),
+    Trace(
+        "PAI simulator",
+        _columns(
+            "name=job_id, arrival=submit_time, duration=duration, pods=num_inst, gpus=num_gpu, cpu=num_cpu, "
+            "product=gpu_type"
+        ),
+    ),
+    Trace(
+        "openb",
+        _columns(
+            "name=name, arrival=creation_time, end=deletion_time, gpus=num_gpu, share=gpu_milli*0.001, "
+            f"cpu=cpu_milli*0.001, ram=memory_mib*{1 << 20}, product=gpu_spec"
+        ),
+        is_cut=True,
+    ),
+    Trace(
+        "DLRM",
+        _columns(
+            "name=instance_sn, arrival=creation_time, end=deletion_time, gpus=gpu_request, nics=rdma_request*0.01, "
+            f"cpu=cpu_request, ram=memory_request*{1 << 30}"
+        ),
+        only=("role", "HN"),  # the others, CN, need no device of a GPU node
+        is_cut=True,
+        dropped=("max_instance_per_node",),
+    ),
+    Trace(
+        "spot",
+        _columns(
+            "name=job_name, arrival=submit_time, duration=duration, pods=worker_num, gpus=gpu_request, "
+            "cpu=cpu_request, product=gpu_model"
+        ),
+    ),
+    Trace(
+        "Helios, Acme",
+        _columns(
+            "name=job_id, arrival=submit_time, duration=duration, pods=node_num, all_gpus=gpu_num, all_cpu=cpu_num, "
+            f"ram=mem_per_pod_GB*{1 << 30}"
+        ),
+    ),
+)
+_NODES = (
+    _columns(f"name=machine, cpu=cap_cpu, ram=cap_mem*{1 << 30}, gpus=cap_gpu, product=gpu_type"),
+    _columns(f"name=sn, cpu=cpu_milli*0.001, ram=memory_mib*{1 << 20}, gpus=gpu, product=model"),
+    _columns("name=node_name, cpu=cpu_num, gpus=gpu_capacity_num, product=gpu_model"),
+)
+_GPU_BYTES = 16 << 30  # of each GPU: the lists do not say it
+_MAX_NODE_BYTES = 16 << 20
+_MAX_NODE_GPUS = 16
 
 
 def job_of(trace: Trace, row: Mapping[str, str], number: int, notes: Counter[str]) -> Job | None:
@@ -405,3 +360,43 @@ def _nodes(rows: Iterator[Row], columns: Mapping[str, Column], where: str) -> It
 def plain_name(text: str) -> str:
     """A name for an object of Kubernetes; '' if no character can stay."""
     return re.sub(r"[^a-z0-9-]+", "-", text.lower()).strip("-")[:180]
+
+
+_SEPARATORS = ",;\t|"  # Excel writes the second and the third one, sacct --parsable2 the last one
+
+
+class Row(NamedTuple):
+    """A row: its line in the file, and the stripped values by column; or why it has none."""
+
+    line: int
+    values: Mapping[str, str]
+    problem: str = ""
+
+
+def table_of(text: str, where: str) -> tuple[list[str], Iterator[Row]]:
+    """The columns of a CSV text and its rows, without empty lines. Reading raises WireError that names the line."""
+    first = text.lstrip("\r\n").partition("\n")[0]
+    separator = max(_SEPARATORS, key=first.count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    lines = _lines(reader, where)
+    _, header = next(lines, (1, []))
+    columns = [name.strip() for name in header]
+    return columns, _rows(lines, columns)
+
+
+def _lines(reader: Iterator[list[str]], where: str) -> Iterator[tuple[int, list[str]]]:
+    try:
+        for values in reader:
+            if values:
+                yield getattr(reader, "line_num", 0), values
+    except csv.Error as error:
+        number = getattr(reader, "line_num", 0)
+        raise WireError(f"{where}: line {number}", f"is not CSV: {error}") from error
+
+
+def _rows(lines: Iterator[tuple[int, list[str]]], columns: Sequence[str]) -> Iterator[Row]:
+    for number, values in lines:
+        if len(values) != len(columns):
+            yield Row(number, {}, f"has {len(values)} values for {len(columns)} columns")
+            continue
+        yield Row(number, {name: value.strip() for name, value in zip(columns, values, strict=True)})

@@ -2,7 +2,7 @@
 
 The cluster is the cache of serve and what fills it (`virtual_api`), kube-scheduler's queue (`virtual_scheduler`) and a
 placer. With Berth, the placer is `Decisions`: the filter, the gangs, the holds and the binds of serve. Time moves
-from event to event (`virtual_time`). Equal input and seed give equal outcomes.
+from event to event (`virtual_cluster`). Equal input and seed give equal outcomes.
 """
 
 from __future__ import annotations
@@ -19,15 +19,12 @@ from extender.api.pod_amounts import Amounts
 from extender.api.pods import Pod, decode_pod, with_constraints
 from extender.api.resource_claims import Claim, Result, decode_claim
 from extender.cel.dra import Masks
-from extender.replay.claim_gpus import allocated_gpus, with_claim_gpus
-from extender.replay.fleets import Fleet
+from extender.replay.fleets import Fleet, allocated_gpus, with_claim_gpus
 from extender.replay.jobs import Job
-from extender.replay.large_shapes import LargeShape
-from extender.replay.outcome import Meter, Outcome, PlacedPod, placed_pod
+from extender.replay.outcome import LargeShape, Meter, Outcome, PlacedPod, placed_pod
 from extender.replay.placers import Placer, placing_of
-from extender.replay.virtual_cluster import VirtualCluster
+from extender.replay.virtual_cluster import VirtualCluster, in_virtual_time
 from extender.replay.virtual_scheduler import FORBIDDEN, Waiting, excluding_taint, likely_reason
-from extender.replay.virtual_time import in_virtual_time
 from extender.scheduling import UsableNodes
 from extender.topology.device_pairs import possible_devices
 from extender.topology.link_knowledge import Links, links_of

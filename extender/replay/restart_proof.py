@@ -9,7 +9,7 @@ taint goes, and all that still wait are tried again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -18,15 +18,13 @@ from extender.api.pods import SCHEDULER, Pod
 from extender.api.resource_slices import PoolKey
 from extender.base.berth_errors import BerthError
 from extender.cache import ClusterCache
-from extender.defrag import RESERVED, TOLERATION, Asked, Restart, again
+from extender.defrag import RESERVED, TOLERATION, Advice, Asked, again
 from extender.gangs.gang import gang_minimum
 from extender.policy import Policy
-from extender.replay.node_room import NodeRoom
 from extender.replay.placers import placer_of, placing_of
 from extender.replay.virtual_api import VirtualApi
-from extender.replay.virtual_cluster import VirtualCluster
-from extender.replay.virtual_scheduler import Offer, Placing, Waiting, likely_reason
-from extender.replay.virtual_time import in_virtual_time
+from extender.replay.virtual_cluster import VirtualCluster, in_virtual_time
+from extender.replay.virtual_scheduler import NodeRoom, Offer, Placing, Waiting, likely_reason
 from extender.scheduling import may_run
 from extender.serve import Decisions
 
@@ -47,21 +45,16 @@ def prove(
     cluster: ClusterCache,
     room: NodeRoom,
     wanted: Asked,
-    restarts: Sequence[Restart],
-    reserved: Iterable[str],
+    advice: Advice,
     policy: Policy,
     bound: Sequence[Pod] = (),
-    ended: Sequence[Restart] = (),
 ) -> Proof:
     """Place the wanted pods and those that are restarted on the nodes of `room`, which has what the others leave.
 
-    `reserved` are the nodes that are to become free, `bound` the pods of the wanted group that have nodes already.
-    `ended` have ended by themselves.
+    `bound` are the pods of the wanted group that have nodes already.
     """
     try:
-        return in_virtual_time(
-            _Restarts(cluster, room, wanted, restarts, frozenset(reserved), policy, bound, ended).run()
-        )
+        return in_virtual_time(_Restarts(cluster, room, wanted, advice, policy, bound).run())
     except (BerthError, RuntimeError, ValueError) as error:
         return Proof(problem=str(error))
 
@@ -74,18 +67,16 @@ class _Restarts:
         cluster: ClusterCache,
         room: NodeRoom,
         wanted: Asked,
-        restarts: Sequence[Restart],
-        reserved: frozenset[str],
+        advice: Advice,
         policy: Policy,
         bound: Sequence[Pod],
-        ended: Sequence[Restart],
     ) -> None:
         self._known = cluster
         self._room = room
         self._wanted = wanted
-        self._restarted = [again(one) for one in restarts]
-        self._freed = {claim.key for one in (*restarts, *ended) for claim in one.claims}
-        self._reserved = reserved
+        self._restarted = [again(one) for one in advice.restarts]
+        self._freed = {claim.key for one in (*advice.restarts, *advice.ends) for claim in one.claims}
+        self._reserved = advice.reserved
         self._policy = policy
         self._bound_before = bound
         self._nodes: dict[str, str] = {}

@@ -5,7 +5,7 @@ Each write is stored at once, and the watches show it at once. One process write
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import cast
 
@@ -24,7 +24,7 @@ from extender.api.resource_claims import (
 )
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient, NotFound, Writer
-from extender.runtime.informers import HoldExpirer, WatchProgress
+from extender.runtime.informers import WatchProgress
 from extender.runtime.supervisor import Supervisor
 
 _IDENTITY = "berth-replay"
@@ -46,7 +46,7 @@ class VirtualApi(Writer):
         self._pods: dict[ObjectKey, Pod] = {}
 
     def connect(self, cache: ClusterCache, applied: Callable[[str], None], progress: WatchProgress) -> None:
-        """Store the objects in this cache. See `Watches` of extender/serve/decisions.py for `applied`."""
+        """Store the objects in this cache. See `Decisions` of extender/serve/service.py for `applied`."""
         self._cache, self._applied, self._progress = cache, applied, progress
 
     # -- the objects of jobs ---------------------------------------------------------------------------------
@@ -177,11 +177,11 @@ class VirtualApi(Writer):
 class VirtualWatches:
     """The watches of a VirtualApi, which show every write at once."""
 
-    def __init__(self, api: VirtualApi, expirer: HoldExpirer, supervisor: Supervisor) -> None:
+    def __init__(self, api: VirtualApi, expire: Callable[[], Awaitable[None]], supervisor: Supervisor) -> None:
         self.progress = WatchProgress()
         self.not_ready = ""
         self._api = api
-        self._expirer = expirer
+        self._expire = expire
         self._supervisor = supervisor
 
     @property
@@ -190,7 +190,7 @@ class VirtualWatches:
 
     def start(self) -> None:
         """Start the task that ends holds."""
-        self._supervisor.start("hold-expiry", self._expirer.run)
+        self._supervisor.start("hold-expiry", self._expire)
 
     async def listed(self) -> None:
         """Nothing: the cache has all objects."""

@@ -8,12 +8,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import structlog
 
 from extender.base.berth_errors import BerthError
-from extender.files import read_mounted
+from extender.files import name_of, read_mounted
+
+if TYPE_CHECKING:  # the node agent reads files again, too, and must not load pydantic
+    from extender.policy import Policy
 
 READ_SECONDS = 1.0  # between two reads of files that may change
 T = TypeVar("T")
@@ -77,3 +80,24 @@ class ReloadedFiles(Generic[T]):
         """The contents and what they mean, if they changed."""
         contents = [read_mounted(path, self._most) for path in self._paths]
         return None if contents == self._known and not self._problem else (contents, self._parse(contents))
+
+
+def read_policy(path: Path) -> tuple[bytes, Policy]:
+    """(content, policy) of a file. Raises WireError or PolicyError, which name the file."""
+    from extender.policy import MAX_POLICY_BYTES, PolicyError, load_policy
+
+    content = read_mounted(path, MAX_POLICY_BYTES)
+    try:
+        return content, load_policy(content)
+    except PolicyError as error:
+        raise PolicyError(f"{name_of(path)}: {error}") from error
+
+
+def reloaded_policy(
+    path: Path, use: Callable[[Policy], None], reject: Callable[[str], None], known: bytes | None = None
+) -> ReloadedFiles[Policy]:
+    """The policy file of a process. `known` is the content of the policy that is already in force."""
+    from extender.policy import MAX_POLICY_BYTES, load_policy
+
+    in_force = [known] if known is not None else None
+    return ReloadedFiles("policy", [path], MAX_POLICY_BYTES, lambda found: load_policy(*found), use, reject, in_force)

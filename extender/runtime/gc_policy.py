@@ -68,20 +68,6 @@ def give_back_memory(kept_bytes: int = 0) -> bool:
 
 
 class _MallInfo(ctypes.Structure):
-    """struct mallinfo2 of glibc: bytes and counts, all size_t."""
+    """struct mallinfo2 of glibc: ten counts and bytes, of which `fordblks` are the bytes that are free."""
 
-    _fields_ = tuple(
-        (name, ctypes.c_size_t)
-        for name in (
-            "arena",
-            "ordblks",
-            "smblks",
-            "hblks",
-            "hblkhd",
-            "usmblks",
-            "fsmblks",
-            "uordblks",
-            "fordblks",
-            "keepcost",
-        )
-    )
+    _fields_ = (("before", 8 * ctypes.c_size_t), ("fordblks", ctypes.c_size_t), ("keepcost", ctypes.c_size_t))

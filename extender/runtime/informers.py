@@ -1,6 +1,6 @@
-"""What keeps one cache up to date: a reflector for each kind of watched_kinds.py (`Informers`, which say how they are).
+"""What keeps one cache up to date: a reflector for each of `watched_resources` (`Informers`, which say how they are).
 
-Tasks beside them end holds (`HoldExpirer`), build changed nodes in time slices (`CacheRefresh`), and wait for events
+Tasks beside them end holds (`expire_holds`), build changed nodes in time slices (`CacheRefresh`), and wait for events
 (`WatchProgress`).
 """
 
@@ -12,30 +12,116 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from itertools import islice
+from typing import Any
 
 import structlog
 
-from extender.api.fields import Json
+from extender.api.device_classes import decode_class
+from extender.api.fields import Json, get, need
+from extender.api.nodes import decode_node
+from extender.api.object_meta import ObjectKey, decode_labels
+from extender.api.pod_groups import GROUP_OBJECTS, GroupKey, GroupObject
+from extender.api.pods import decode_pod
+from extender.api.resource_claims import decode_claim
+from extender.api.resource_slices import Slice, SliceDecoder, decode_taint_rule
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient, Reflector, WatchedResource
 from extender.runtime.gc_policy import run_gc_policy
 from extender.runtime.supervisor import Supervisor, TimerWait
-from extender.runtime.watched_kinds import watched_resources
+
+_CORE, _DRA = "/api/v1", "/apis/resource.k8s.io/v1"
+_OLD_RULES = ("/apis/resource.k8s.io/v1beta2/devicetaintrules",)
 
 
-class HoldExpirer:
-    """A background task that does what is due in the cache. `clock` returns seconds."""
+def watched_resources(cache: ClusterCache, clock: Callable[[], float] = lambda: 0.0) -> list[WatchedResource]:
+    """All kinds that must be listed before Berth is ready. `clock` returns seconds, for the age of agents' slices."""
+    slices = SliceDecoder()
 
-    def __init__(self, cache: ClusterCache, clock: Callable[[], float]) -> None:
+    def apply_slice(name: str, new: Slice | None) -> None:
+        cache.apply_slice(name, new, clock())
+
+    return [
+        _watched("ResourceSlice", _DRA, _plain(apply_slice, slices.decode)),
+        # v1 and on by default since Kubernetes 1.37, v1beta2 and off in 1.36. Without either there are no rules.
+        _watched("DeviceTaintRule", _DRA, _plain(cache.apply_rule, decode_taint_rule), optional=True, older=_OLD_RULES),
+        _watched("DeviceClass", _DRA, _plain(cache.apply_class, decode_class)),
+        _watched("ResourceClaim", _DRA, _claims(cache, listed=False), listed=_claims(cache, listed=True)),
+        _watched("Node", _CORE, _plain(cache.apply_node, decode_node)),
+        _watched("Namespace", _CORE, _plain(cache.apply_namespace, decode_labels)),
+        *(_group_objects(cache, one) for one in GROUP_OBJECTS),
+        # Only unbound pods: a bound pod leaves this watch as a deletion, and its claims show the devices it uses.
+        _watched("Pod", _CORE, _Pods(cache), field_selector="spec.nodeName="),
+    ]
+
+
+def _watched(kind: str, api: str, apply: Callable[[str, Json | None], None], **more: Any) -> WatchedResource:
+    plural = kind.lower() + ("es" if kind.endswith("s") else "s")
+    return WatchedResource(plural, f"{kind}List", f"{api}/{plural}", apply, **more)
+
+
+def object_appliers(cache: ClusterCache, clock: Callable[[], float] = lambda: 0.0) -> dict[str, Callable[[Json], None]]:
+    """By kind, what puts an object of a file into the cache. Raises WireError.
+
+    Without the kinds of groups, two of which have one name: group_policy_of reads these.
+    """
+    groups = {one.resource for one in GROUP_OBJECTS}
+    kinds = (kind for kind in watched_resources(cache, clock) if kind.name not in groups)
+    return {kind.list_kind.removesuffix("List"): partial(_apply_object, kind) for kind in kinds}
+
+
+def _apply_object(kind: WatchedResource, obj: Json) -> None:
+    metadata = get(obj, "metadata", dict, "", {})
+    name, namespace = need(metadata, "name", ".metadata"), metadata.get("namespace")
+    kind.apply(f"{namespace}/{name}" if namespace else name, obj)
+
+
+def _plain(put: Callable[..., None], decode: Callable[[Json], object]) -> Callable[[str, Json | None], None]:
+    return lambda key, obj: put(key, None if obj is None else decode(obj))
+
+
+def _claims(cache: ClusterCache, *, listed: bool) -> Callable[[str, Json | None], None]:
+    def apply(key: str, obj: Json | None) -> None:
+        namespace, _, name = key.rpartition("/")
+        claim = decode_claim(obj) if obj is not None else None
+        cache.apply_claim(claim.key if claim is not None else ObjectKey(namespace, name), claim, listed=listed)
+
+    return apply
+
+
+def _group_objects(cache: ClusterCache, of: GroupObject) -> WatchedResource:
+    newest, *older = (f"/apis/{of.api}/{version}/{of.plural}" for version in of.versions)
+
+    def apply(key: str, obj: Json | None) -> None:
+        namespace, _, name = key.partition("/")
+        cache.apply_group_policy(GroupKey(namespace, of.source, name), None if obj is None else of.decode(obj))
+
+    return WatchedResource(of.resource, f"{of.kind}List", newest, apply, optional=True, older=tuple(older))
+
+
+class _Pods:
+    """Applies events of pods. The cache keys pods by UID, but events name them: a recreated pod is another pod."""
+
+    def __init__(self, cache: ClusterCache) -> None:
         self._cache = cache
-        self._clock = clock
-        self._wait = TimerWait(cache.timers, clock)
+        self._uids: dict[str, str] = {}
 
-    async def run(self) -> None:
-        """Run until cancelled."""
-        while True:
-            self._cache.expire(self._clock())
-            await self._wait.until_due()
+    def __call__(self, key: str, obj: Json | None) -> None:
+        known = self._uids.get(key)
+        pod = decode_pod(obj) if obj is not None else None
+        if known is not None and (pod is None or pod.uid != known):
+            self._cache.apply_pod(known, None)
+            del self._uids[key]
+        if pod is not None:
+            self._uids[key] = pod.uid
+            self._cache.apply_pod(pod.uid, pod)
+
+
+async def expire_holds(cache: ClusterCache, clock: Callable[[], float]) -> None:
+    """A background task that does what is due in the cache, until cancelled. `clock` returns seconds."""
+    wait = TimerWait(cache.timers, clock)
+    while True:
+        cache.expire(clock())
+        await wait.until_due()
 
 
 _SLICE_SECONDS = 0.005
@@ -141,7 +227,7 @@ class Informers:
         self._cache = cache
         self._supervisor = supervisor
         self.progress = WatchProgress()
-        self._expirer = HoldExpirer(cache, clock)
+        self._clock = clock
         self.reflectors = {
             kind.name: Reflector(
                 client, _observed(kind, after) if kind.name in observed else kind, self.progress.notify, clock=clock
@@ -154,7 +240,7 @@ class Informers:
         """Start the background tasks."""
         for name, reflector in self.reflectors.items():
             self._supervisor.start(f"watch-{name}", reflector.run)
-        self._supervisor.start("hold-expiry", self._expirer.run)
+        self._supervisor.start("hold-expiry", partial(expire_holds, self._cache, self._clock))
         self._supervisor.start("garbage-collection", partial(run_gc_policy, self._listed_and_built))
 
     @property

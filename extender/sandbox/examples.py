@@ -24,7 +24,7 @@ from extender.api.resource_slices import DeviceId
 from extender.base.berth_errors import WireError
 from extender.base.bits import members
 from extender.base.text_limits import shown
-from extender.explain import first_fit_devices
+from extender.console import first_fit_devices
 from extender.files import must_exist, name_of, read_file
 from extender.manifests import objects_of_document
 from extender.sandbox.apiserver.object_rules import decode
@@ -199,8 +199,8 @@ class Report:
         if node_info.fabric is None:
             return PlacedGpus(node, gpus, busy, None, False, 0.0)
         graph, mask = node_info.fabric.graph, _mask(node_info.fabric, gpus)
-        gbps, index = bandwidth(graph, mask) if len(gpus) > 1 else 0.0, node_info.inventory.index
-        near = near_pairs(node_info.locality, sum(1 << index[device] for device in set(devices) if device in index))
+        gbps, bits = bandwidth(graph, mask) if len(gpus) > 1 else 0.0, map(node_info.inventory.index.get, set(devices))
+        near = near_pairs(node_info.locality, sum(1 << bit for bit in bits if bit is not None))
         return PlacedGpus(node, gpus, busy, graph, is_joined(graph, mask), gbps, *near)
 
     def _first_fit_node(self, claims: list[Claim]) -> str:

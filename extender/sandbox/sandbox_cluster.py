@@ -19,7 +19,7 @@ from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.versioned_store import ObjectStore
 from extender.sandbox.controllers import ClaimController, JobController
 from extender.sandbox.machines import GPU_DRIVER, NIC_DRIVER, Machine, MachineNode, machine_objects
-from extender.sockets import listen_on
+from extender.web.http_server import listen_on
 
 _KINDS = {resource.kind: resource for resource in reversed(RESOURCES.values())}  # the first of a kind
 _KINDS_OF_GROUPS = {(resource.group, resource.kind): resource for resource in RESOURCES.values()}

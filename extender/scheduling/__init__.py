@@ -6,7 +6,6 @@ tells the whole story. The package `requirements` has a face of its own: what a 
 annotation of a bound pod).
 """
 
-from extender.scheduling.deviceless import DevicelessScores
 from extender.scheduling.domain_uses import DomainUses, Use, path_labels
 from extender.scheduling.equivalence import ignores_identity
 from extender.scheduling.evaluate import (
@@ -22,11 +21,10 @@ from extender.scheduling.evaluate import (
 from extender.scheduling.node_ranking import NodeRanking, NodesOfStatus, RankingCache
 from extender.scheduling.node_selection import NO_PREFERENCE, NodePreference, SelectedNodes, UsableNodes, may_run
 from extender.scheduling.requirements.pod_requirements import PodRequirements, requirements_of
-from extender.scheduling.unschedulable_reason import attributes_like, similar_names
+from extender.scheduling.unschedulable_reason import similar_names
 
 __all__ = [
     "NO_PREFERENCE",
-    "DevicelessScores",
     "DomainUses",
     "EvaluationContext",
     "Evaluator",
@@ -41,7 +39,6 @@ __all__ = [
     "Unschedulable",
     "UsableNodes",
     "Use",
-    "attributes_like",
     "beside_own",
     "evaluate",
     "ignores_identity",

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.api.group_topology import ONE_NODE
-from extender.api.label_domains import Path, path_of
+from extender.api.label_domains import DomainPath, path_of
 from extender.api.nodes import Node
 from extender.vendors import CLIQUE_LABELS
 
@@ -71,7 +71,7 @@ _Name = tuple[tuple[str, ...], ...]  # the paths; () for none
 class _LeafDomain:
     """The nodes that are in the same domain of every level."""
 
-    paths: tuple[Path | None, ...]
+    paths: tuple[DomainPath | None, ...]
     domains: tuple[_Domain | None, ...]  # the nearest level first
     name: _Name  # of equal leaves the first by name comes first: never by the order in which nodes were seen
     parents: tuple[_Domain | None, ...]  # the domains around the nearest one, the farthest first
@@ -198,8 +198,8 @@ class DomainUses:
     def _forget(self) -> None:
         self._version: int | None = None
         self._nodes: dict[str, _Known] = {}
-        self._domains: dict[tuple[int, Path], _Domain] = {}  # by number of the level and path
-        self._leaves: dict[tuple[Path | None, ...], _LeafDomain] = {}
+        self._domains: dict[tuple[int, DomainPath], _Domain] = {}  # by number of the level and path
+        self._leaves: dict[tuple[DomainPath | None, ...], _LeafDomain] = {}
         self._in_state: dict[int, dict[_LeafDomain, None]] = {}
         self._trees: dict[int, _Tree] = {}  # by number of the node state; only of those that `first` was asked for
         self._changed: list[_LeafDomain] = []  # the newest changes

@@ -331,7 +331,7 @@ def _solve(
             problem,
             preference,
             max_steps=requirements.policy.search_steps,
-            observer=recorder,
+            recorder=recorder,
             deadline=context.deadline,
         )
     intent = requirements.intent

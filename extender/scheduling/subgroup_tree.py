@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from extender.allocation import Snapshot
 from extender.api.asked_subgroups import SUBGROUP_MIN, AskedSubGroups, GroupAround, SubGroupIndex, subgroup_index_of
-from extender.api.group_topology import ONE_NODE, Level, level_label
+from extender.api.group_topology import Level, level_label
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import JOB_STRIDE, GroupKey
 from extender.api.pods import Pod
@@ -142,7 +142,7 @@ def _slices(
     entries = [_Entry(_rank(pod), pod.uid) for pod in pods if _asked_by(pod).slices]
     entries += [_Entry(one.subgroup.rank, node=one.node) for one in bound if one.subgroup.in_slice]
     positioned = _indexed([one for one in entries if one.rank is not None], asked.first, layers[0][0])
-    names_of = [_names_of(level, levels, snapshot) for _, level in layers]
+    names_of = [snapshot.domains(path_labels(level, levels)).name_of for _, level in layers]
     loose = _seated([one for one in entries if one.rank is None], [size for size, _ in layers], names_of)
     start = max((position for position, _ in positioned), default=-1) // layers[0][0] + 1
     positioned += [(start * layers[0][0] + position, entry) for position, entry in loose]
@@ -158,11 +158,6 @@ def _label(level: Level | None, levels: Sequence[str]) -> str:
 
 def _rank(pod: Pod) -> int | None:
     return pod.membership.rank if pod.membership is not None else None
-
-
-def _names_of(level: str, levels: Sequence[str], snapshot: Snapshot) -> Mapping[str, str] | None:
-    """Node to domain of a level; None if each node is a domain."""
-    return None if level == ONE_NODE else snapshot.domains(path_labels(level, levels)).name_of
 
 
 def _indexed(entries: Sequence[_Entry], first: int, size: int) -> list[_Positioned]:
@@ -183,7 +178,7 @@ def _job_size(ranks: Iterable[int]) -> int:
 
 
 def _seated(
-    entries: Sequence[_Entry], sizes: Sequence[int], names_of: Sequence[Mapping[str, str] | None]
+    entries: Sequence[_Entry], sizes: Sequence[int], names_of: Sequence[Mapping[str, str]]
 ) -> Iterator[_Positioned]:
     """Members without an index. Those that run in one domain are in the same slices, those to place fill the rest."""
     slices = _filled([one for one in entries if one.node], sizes, names_of)
@@ -194,15 +189,14 @@ def _seated(
 
 
 def _filled(
-    entries: Sequence[_Entry], sizes: Sequence[int], names_of: Sequence[Mapping[str, str] | None]
+    entries: Sequence[_Entry], sizes: Sequence[int], names_of: Sequence[Mapping[str, str]]
 ) -> list[list[_Entry | None]]:
     """The slices of bound members. Each has as many seats as its size; None is a free one."""
     if not sizes:
         return [[entry] for entry in entries]
     by_domain: dict[str, list[_Entry]] = {}
     for entry in entries:
-        name_of = names_of[0]
-        by_domain.setdefault(entry.node if name_of is None else name_of.get(entry.node, ""), []).append(entry)
+        by_domain.setdefault(names_of[0].get(entry.node, ""), []).append(entry)
     found: list[list[_Entry | None]] = []
     for _, own in sorted(by_domain.items()):
         inner = _filled(own, sizes[1:], names_of[1:])

@@ -13,7 +13,6 @@ from extender.allocation import (
     Selection,
     attribute_values,
     blocking_taint,
-    has_room,
     refusal,
 )
 from extender.api.claim_specs import ClaimSpec, DeviceRequest
@@ -129,7 +128,7 @@ def _alternative(
     if impossible is not None:
         return impossible
     if is_all:  # every device with room for the request
-        matching = _union(bit for bit in members(matching) if _has_room(problem, bit, request))
+        matching = _union(bit for bit in members(matching) if problem.has_room(bit, request))
         needed = matching.bit_count()
         if not needed:
             return Reason(Code.CAPACITY, (request.name,))
@@ -151,11 +150,6 @@ def _tainted(problem: Problem, devices: int, request: DeviceRequest) -> int:
     if not rest or not problem.features.taints:
         return 0
     return _union(bit for bit in members(rest) if blocking_taint(found[bit].device, request.tolerations) is not None)
-
-
-def _has_room(problem: Problem, bit: int, request: DeviceRequest) -> bool:
-    one = problem.inventory.devices[bit]
-    return has_room(one.device, one.driver, request, problem.shares(bit), problem.features)
 
 
 def _union(bits: Iterable[int]) -> int:
@@ -202,13 +196,13 @@ def _impossible(problem: Problem, spec: ClaimSpec, request: DeviceRequest, match
         attribute, lists = constraint.attribute, features.list_attributes
         able = sum(attribute_values(one.device, attribute, one.driver, lists=lists) is not None for one in devices)
         if able < needed:
-            hint = attributes_like(attribute, (one.device for one in devices))
+            hint = _attributes_like(attribute, (one.device for one in devices))
             hint = f" ({able} of {len(devices)} devices {'has' if able == 1 else 'have'} it)" if able else hint
             return Reason(Code.NO_ATTRIBUTE, (_how_few(able), request.name, f"{attribute}{hint}"))
     return None
 
 
-def attributes_like(name: str, devices: Iterable[Device]) -> str:
+def _attributes_like(name: str, devices: Iterable[Device]) -> str:
     """A hint about an attribute that devices lack: those with a similar name, as ' (they have DOMAIN/ID)'; or ''."""
     similar = similar_names(name, {full for one in {one.attributes.schema for one in devices} for full in one.names})
     hints = [] if "/" in name else ["the API server rejects a name without a domain"]

@@ -23,8 +23,8 @@ after that, kube-scheduler may give the node's CPU and memory to other pods.
 10. `_send_binding`: the Binding. If its reply is lost, read the pod until it is known whether the Binding was stored.
 
 Success is never answered before the Binding is stored, and an error never after it. An error undoes what the bind has
-written (`Undo`), also if the API server refused the Binding; `binding_cycle` has the errors and what each means for the
-undo. BindPending (steps 2 and 7) and BindOutcomeUnknown (step 10) undo nothing. After a bug the undo first waits until
+written (`Undo`), also if the API server refused the Binding; `undo` has the errors and what each means for it.
+BindPending (steps 2 and 7) and BindOutcomeUnknown (step 10) undo nothing. After a bug the undo first waits until
 a Binding that was sent is stored: a pod that is bound keeps its claims.
 """
 
@@ -71,20 +71,21 @@ from extender.scheduling.requirements import (
     readiness,
 )
 from extender.scheduling.shortlist import in_cliques
-from extender.serve.binding_cycle import (
-    BindError,
-    BindingCycle,
-    BindOutcomeUnknown,
-    BindPending,
-    ConditionsFailed,
-    pod_group_of,
-)
 from extender.serve.claims import FRESH_SECONDS, ClaimWrites, NewAllocations
 from extender.serve.filter import FilterService
 from extender.serve.gangs.gang_barrier import GangBarrier
 from extender.serve.gangs.gang_state import FormingGang
 from extender.serve.telemetry import SpanFactory, no_span
-from extender.serve.undo import IN_FLIGHT_GRACE_SECONDS, Undo
+from extender.serve.undo import (
+    IN_FLIGHT_GRACE_SECONDS,
+    BindError,
+    BindingCycle,
+    BindOutcomeUnknown,
+    BindPending,
+    ConditionsFailed,
+    Undo,
+    pod_group_of,
+)
 from extender.serve.write_barrier import WriteBarrier
 from extender.vendors import CLIQUE_LABEL
 
@@ -106,8 +107,8 @@ class _Plan(NamedTuple):
     annotations: dict[str, str]  # of the Binding; none if all devices were allocated before
 
 
-class WatchedClaims(Protocol):
-    """What a bind needs to know of the watches."""
+class Watches(Protocol):
+    """What keeps the cache up to date."""
 
     @property
     def progress(self) -> WatchProgress:
@@ -124,6 +125,18 @@ class WatchedClaims(Protocol):
         """The resourceVersion that the watch of claims has reached, bookmarks included; '' during a list."""
         ...
 
+    def start(self) -> None:
+        """Start the background tasks."""
+        ...
+
+    async def listed(self) -> None:
+        """Wait until every kind is listed."""
+        ...
+
+    def is_served(self, resource: str) -> bool:
+        """Whether the API server serves an optional kind."""
+        ...
+
 
 class Binder:
     """Binds pods. One bind per pod at a time."""
@@ -133,7 +146,7 @@ class Binder:
         cache: ClusterCache,
         filter_service: FilterService,
         writer: Writer,
-        watches: WatchedClaims,
+        watches: Watches,
         gangs: GangBarrier,
         supervisor: Supervisor,
         wall_clock: WallClock = utc_now,
@@ -276,8 +289,6 @@ class Binder:
         provides. Raises ClusterError.
         """
         asked = {name for container in pod.containers for name, amount in container.requests if amount}
-        if not asked:
-            return
         snapshot = self._cache.snapshot()
         node_info = snapshot.node_infos.get(node)
         offered = node_info.node.allocatable if node_info is not None else frozenset()

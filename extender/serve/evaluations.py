@@ -133,24 +133,17 @@ class Evaluations:
     def __contains__(self, key: Hashable) -> bool:
         return key in self._items
 
-    def queue(self, namespace: str, key: Hashable, work: Work, size: int = 1) -> None:
-        """Add an item that calls wait for, unless it is queued already: they have no other time in this namespace.
+    def queue(self, namespace: str, key: Hashable, work: Work, size: int = 1, *, is_awaited: bool = True) -> None:
+        """Add an item, unless it is queued already. If calls wait for it, they have no other time in this namespace.
 
         `size`: for how many items it counts, because it keeps large claims.
         """
-        self._add(key, _Item(namespace, work, is_awaited=True, size=size))
-
-    def queue_in_background(self, namespace: str, key: Hashable, work: Work, size: int = 1) -> None:
-        """As `queue`, but no call waits for the item."""
-        self._add(key, _Item(namespace, work, is_awaited=False, size=size))
-
-    def _add(self, key: Hashable, item: _Item) -> None:
         if key in self._items:
             return
-        self.queued += item.is_awaited
-        self._awaited[item.namespace] += item.is_awaited
-        self._worked.setdefault(item.namespace, min(self._worked.values(), default=0.0))
-        for _, dropped in self._items.put(item.namespace, key, item):
+        self.queued += is_awaited
+        self._awaited[namespace] += is_awaited
+        self._worked.setdefault(namespace, min(self._worked.values(), default=0.0))
+        for _, dropped in self._items.put(namespace, key, _Item(namespace, work, is_awaited, size)):
             self._ended(dropped)
         self._added.set()
 

@@ -24,7 +24,7 @@ from functools import cache, partial
 from cachetools import LRUCache
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.api.node_names import has_all
+from extender.api.extender_v1 import has_all
 from extender.api.nodes import NodeSelector
 from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import GroupKey
@@ -36,7 +36,6 @@ from extender.base.fair_lru import FairLRU
 from extender.cache import ClusterCache
 from extender.policy import Policy
 from extender.scheduling import (
-    DevicelessScores,
     EvaluationContext,
     Evaluator,
     FilterStatus,
@@ -49,7 +48,7 @@ from extender.scheduling import (
     requirements_of,
 )
 from extender.scheduling.requirements import ErrorStatus, Skip, UnschedulableAndUnresolvable, leftover_claims
-from extender.scheduling.shortlist import CollectedDomain, proximity_of, scores, shortlist, with_cpu
+from extender.scheduling.shortlist import CollectedDomain, DevicelessScores, proximity_of, scores, shortlist, with_cpu
 from extender.serve.evaluations import Evaluations
 
 MAX_PODS = 4096  # in each memory that has an entry for each pod
@@ -73,9 +72,6 @@ class UnschedulablePods:
 
     def __len__(self) -> int:
         return len(self._pods)
-
-    def __contains__(self, uid: str) -> bool:
-        return uid in self._pods
 
     def add(self, uid: str, requirements: PodRequirements, version: int) -> None:
         """Remember a pod that fits on no node of the snapshot `version`.
@@ -367,7 +363,7 @@ class FilterService:
             return ranking.update(snapshot, context) and ranking.refresh(snapshot, context)
 
         key, size = ("scores", requirements.namespace, requirements.key), requirements.counts_as
-        self.evaluations.queue_in_background(requirements.namespace, key, work, size)
+        self.evaluations.queue(requirements.namespace, key, work, size, is_awaited=False)
 
     def _report_unsuitable(
         self, pod: Pod, requirements: PodRequirements, snapshot: Snapshot, names: Sequence[str]

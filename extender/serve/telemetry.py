@@ -7,8 +7,10 @@ calls of the pod. Without `--traces`, no code of OpenTelemetry runs.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from extender import __version__
@@ -16,8 +18,6 @@ from extender.base.berth_errors import BerthError, WireError
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
-from bisect import bisect_left
-from itertools import accumulate
 
 # Called with (pod UID, span name); returns a context that lasts as long as the span.
 SpanFactory = Callable[[str, str], AbstractContextManager[object]]
@@ -58,11 +58,11 @@ class Traces:
         self._tracer = self._provider.get_tracer("berth", __version__)
 
     @contextmanager
-    def span(self, uid: str, name: str) -> Iterator[Span]:
+    def span(self, uid: str, name: str, attributes: Mapping[str, str | int] | None = None) -> Iterator[Span]:
         """A child of the current span, or of the pod's span if there is none. An error inside sets its status."""
         running = self._api.get_current_span()
         above = None if running.get_span_context().is_valid else self._api.set_span_in_context(self._pod(uid))
-        with self._tracer.start_as_current_span(name, above) as span:
+        with self._tracer.start_as_current_span(name, above, attributes=attributes) as span:
             yield span
 
     def _pod(self, uid: str) -> Span:

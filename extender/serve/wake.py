@@ -69,7 +69,7 @@ class Requeuer(CacheListener):
                 self._due.update(namespaces())
                 for namespace in self._due:
                     work = in_steps(self._searches(namespace, search))
-                    self._evaluations.queue_in_background(namespace, ("search", namespace), work)
+                    self._evaluations.queue(namespace, ("search", namespace), work, is_awaited=False)
             pending, self._touch_pending = self._touch_pending, False
             try:
                 pending = pending and not await self._touch()

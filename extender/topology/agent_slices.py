@@ -32,10 +32,9 @@ from extender.api.gpu_topology import UNKNOWN_DISTANCE, Fabric, GpuState, Graph,
 from extender.api.resource_slices import Device
 from extender.base.text_limits import one_line
 from extender.topology.products import link_gbps, pcie_gbps, pcie_generation
-from extender.topology.ring import mesh_problem
+from extender.topology.sets import MAX_GPUS, mesh_problem
 
 DRIVER = "fabric.berth.dev"
-MAX_GPUS = 16  # the API's limits allow no more in one slice
 MAX_NODE_GPUS = 64  # whole GPUs that a driver publishes for a node; the cost of a graph grows with their square
 MAX_LINKS = 36  # NVLinks of one GPU; NVLink 5 has 18
 MAX_PROBLEMS = 8  # problems reported per node
@@ -92,13 +91,14 @@ class AgentFacts:
         """Whether the attribute is present and equals `value`."""
         return self._values.get(name) is value
 
-    def known_count(self, name: str) -> int | None:
-        """The integer attribute, or None if it is absent or outside BOUNDS."""
+    def known_count(self, name: str, total: int | None = None) -> int | None:
+        """The integer attribute, or None if it is absent, outside BOUNDS, or above `total` (memoryTotalMiB)."""
         least, most = BOUNDS[name]
+        most, words = (most, f"{most}") if total is None else (total, f"memoryTotalMiB ({total})")
         value = self._values.get(name)
         if value is None or (type(value) is int and least <= value <= most):
             return value
-        self.wrong(name, f"is not an integer from {least} to {most}")
+        self.wrong(name, f"is not an integer from {least} to {words}")
         return None
 
     def count(self, name: str) -> int:
@@ -112,14 +112,6 @@ class AgentFacts:
             return root
         self.wrong("pcieRoot", "is not of the form pci0000:64")
         return ""
-
-    def memory_mib(self, name: str, total: int) -> int | None:
-        """An amount of memory in MiB, or None if it is absent or above `total` MiB."""
-        value = self._values.get(name)
-        if value is None or (type(value) is int and 0 <= value <= total):
-            return value
-        self.wrong(name, f"is not an integer from 0 to memoryTotalMiB ({total})")
-        return None
 
     def peers(self, own: int, gpus: int) -> list[int]:
         """Working links to each GPU of the node, by position. All 0 if the list is not valid or above MAX_LINKS."""
@@ -271,8 +263,8 @@ def _state(fact: AgentFacts) -> GpuState:
     total = fact.count("memoryTotalMiB")
     return GpuState(
         total * _MIB,
-        _bytes(fact.memory_mib("memoryFreeMiB", total)),
-        _bytes(fact.memory_mib("memoryReservedMiB", total)),
+        _bytes(fact.known_count("memoryFreeMiB", total)),
+        _bytes(fact.known_count("memoryReservedMiB", total)),
         healthy=not fact.says("healthy", value=False),
         note=one_line(fact.text("note")),
         numa=fact.known_count("numaNode"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
+from functools import cached_property, partial
 from heapq import merge
 from itertools import chain, combinations, islice, product
 from math import comb, inf
@@ -16,7 +16,6 @@ from extender.allocation import (
     Solution,
     attribute_values,
     blocking_taint,
-    has_room,
 )
 from extender.allocation.nodes import UNUSED, CounterKey
 from extender.api.claim_specs import DeviceRequest
@@ -25,10 +24,8 @@ from extender.api.pod_annotations import PodIntent
 from extender.api.resource_slices import Device
 from extender.base.bits import lowest, members, union
 from extender.policy import Policy
-from extender.topology.affinity import Choice, Together, anchor_of
-from extender.topology.assignment import Slot, own_slot
-from extender.topology.product_values import values_of_products
-from extender.topology.score_parts import troubled_devices
+from extender.topology.affinity import Choice, Slot, Together, anchor_of, own_slot
+from extender.topology.score_parts import troubled_devices, values_of_products
 from extender.topology.sets import bandwidth, by_bandwidth, in_groups, is_joined, links_inside, ranked
 from extender.vendors import amount_of_memory, parent_of, whole_identity
 
@@ -47,8 +44,6 @@ class ByTopology:
         self._node_info = node_info
         self._own = own
         self._policy = policy
-        self._weights: dict[tuple[int, str, str], int] | None = None
-        self._possible: int | None = None
         self._troubled = troubled_devices(node_info, policy)
 
     def __call__(self, problem: Problem, first: Solution, eligible: int) -> Iterator[Allowed]:
@@ -121,7 +116,7 @@ class ByTopology:
         devices = node_info.inventory.devices
         least = min((devices[bit].memory_bytes for bit in members(whole)), default=0)
         parts = union([1 << bit for bit in members(parts) if 0 < devices[bit].memory_bytes < least])
-        parts &= self._possible_mask()
+        parts &= self._possible
         return parts if parts.bit_count() >= count else 0
 
     def _merged(self, groups: Iterable[Iterable[int]]) -> list[list[int]]:
@@ -247,12 +242,10 @@ class ByTopology:
         simple = self._node_info.inventory.simple
         if not usable & ~simple:
             return usable
-        usable &= self._possible_mask()
+        usable &= self._possible
         for bit in members(usable & ~simple):
-            one, shares = self._node_info.inventory.devices[bit], problem.shares(bit)
-            if blocking_taint(one.device, option.tolerations) is not None or not has_room(
-                one.device, one.driver, option, shares, problem.features
-            ):
+            device = self._node_info.inventory.devices[bit].device
+            if blocking_taint(device, option.tolerations) is not None or not problem.has_room(bit, option):
                 usable &= ~(1 << bit)
         return usable
 
@@ -343,7 +336,7 @@ class ByTopology:
 
     def _single_devices(self, chosen: int, eligible: int) -> Iterator[int]:
         """Masks that start with the most preferred devices and grow by one device until the search succeeds."""
-        order = sorted(members(eligible & self._possible_mask()), key=self._device_key)
+        order = sorted(members(eligible & self._possible), key=self._device_key)
         count = chosen.bit_count()
         allowed = sum(1 << bit for bit in order[:count])
         for bit in order[count : count + _MAX_SETS]:
@@ -372,38 +365,31 @@ class ByTopology:
         pool_device = self._node_info.inventory.devices[bit]
         if not pool_device.device.consumes:
             return 0
-        weights = self._counter_weights()
-        return sum(weights.get((pool_device.pool, *key), 0) for key in _exclusive_counters(pool_device.device))
+        weights = self._counter_weights
+        return sum(weights[pool_device.pool, *key] for key in _exclusive_counters(pool_device.device))
 
-    def _counter_weights(self) -> dict[tuple[int, str, str], int]:
+    @cached_property
+    def _counter_weights(self) -> Counter[tuple[int, str, str]]:
         """(pool, counter set, counter) to the total number of counters of the possible partitions that use it."""
-        if self._weights is None:
-            weights: dict[tuple[int, str, str], int] = {}
-            devices = self._node_info.inventory.devices
-            for bit in members(self._possible_mask() & ~self._node_info.busy):
-                pool, keys = devices[bit].pool, _exclusive_counters(devices[bit].device)
-                for set_name, name in keys:
-                    key = (pool, set_name, name)
-                    weights[key] = weights.get(key, 0) + len(keys)
-            self._weights = weights
-        return self._weights
+        weights, devices = Counter[tuple[int, str, str]](), self._node_info.inventory.devices
+        for bit in members(self._possible & ~self._node_info.busy):
+            keys = _exclusive_counters(devices[bit].device)
+            for key in keys:
+                weights[devices[bit].pool, *key] += len(keys)
+        return weights
 
-    def _possible_mask(self) -> int:
+    @cached_property
+    def _possible(self) -> int:
         """Mask of the devices for which enough of each counter is left."""
-        if self._possible is None:
-            node_info = self._node_info
-            inventory, everything = node_info.inventory, (1 << len(node_info.inventory.devices)) - 1
-            consuming = [
-                bit for bit in members(everything & ~inventory.simple) if inventory.devices[bit].device.consumes
-            ]
-            left = [node_info.allocated_state.left(pool) for pool in inventory.pools] if consuming else []
-            blocked = sum(
-                1 << bit
-                for bit in consuming
-                if not _fits(inventory.devices[bit].device, left[inventory.devices[bit].pool])
-            )
-            self._possible = everything & ~blocked
-        return self._possible
+        found, inventory = (1 << len(self._node_info.inventory.devices)) - 1, self._node_info.inventory
+        left: dict[int, dict[CounterKey, int]] = {}
+        for bit in members(found & ~inventory.simple):
+            uses, pool = inventory.devices[bit].device.consumes, inventory.devices[bit].pool
+            if uses and pool not in left:
+                left[pool] = self._node_info.allocated_state.left(inventory.pools[pool])
+            if any(left[pool][use.counter_set, name] < amount for use in uses for name, amount in use.counters):
+                found &= ~(1 << bit)
+        return found
 
 
 def _by_request(choice: Choice) -> Mapping[tuple[int, str], int]:
@@ -412,14 +398,6 @@ def _by_request(choice: Choice) -> Mapping[tuple[int, str], int]:
     for slot, bit in choice.placed:
         found[slot.claim, slot.request] = found.get((slot.claim, slot.request), 0) | 1 << bit
     return found
-
-
-def _fits(device: Device, left: dict[CounterKey, int]) -> bool:
-    for use in device.consumes:
-        for name, amount in use.counters:
-            if left[use.counter_set, name] < amount:
-                return False
-    return True
 
 
 def _exclusive_counters(device: Device) -> list[tuple[str, str]]:

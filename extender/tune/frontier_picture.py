@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from extender.replay.svg import line, svg, text
+from extender.replay.picture import line, svg, text
 from extender.tune.aims import AIMS, Aim, Interval, frontier
 from extender.tune.tuning import Tuning
 

@@ -1,7 +1,6 @@
 """What Berth knows of vendors and their DRA drivers: one YAML file for each vendor, and the functions that use it.
 
-Labels of nodes have faces of their own: `level_labels` those that say how near nodes are, `plugin_labels` those about
-the GPUs of device plugins.
+Labels of nodes have a face of their own, `node_labels`.
 """
 
 from extender.vendors.drivers import (

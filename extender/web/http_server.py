@@ -1,5 +1,7 @@
 """uvicorn's server and protocol with limits: no client can use memory, time or a connection without a limit.
 
+A command binds its sockets with `listen_on` before it starts anything, so that an address in use is a one-line error.
+
 uvicorn itself limits how long an idle connection stays open and how long the shutdown takes; both options are used. It
 has none for the rest, so the classes here add it:
 
@@ -20,6 +22,7 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -28,8 +31,10 @@ import structlog
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from extender.base.token_buckets import TokenBuckets
-from extender.web.http_limits import HttpLimits, RejectionLog
+from extender.base.berth_errors import WireError
+from extender.base.text_limits import one_line
+from extender.base.timers import TokenBuckets
+from extender.web.asgi import HttpLimits, RejectionLog
 
 _ACCEPTED_AT_ONCE = 16  # connections in one turn of the event loop
 _ACCEPT_PAUSE_SECONDS = 0.5  # before the next attempt, if no file descriptor is left
@@ -38,6 +43,35 @@ _CHUNKED = b"transfer-encoding"
 _SEPARATOR_BYTES = 4  # bytes of a header beside its name and value
 _UNREAD_BYTES = 64 * 1024  # of a body whose request is answered already
 _MAX_CLIENTS = 1024  # of clients, with a rate of their own
+
+
+def listen_on(option: str, host: str, port: int) -> list[socket.socket]:
+    """One listening socket for each address of the host. Raises WireError, which names option and address."""
+    address = f"[{host}]:{port}" if ":" in host else f"{one_line(host)}:{port}"
+    with ExitStack() as undo:
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            bound = [undo.enter_context(_bound(family, where)) for family, _, _, _, where in dict.fromkeys(found)]
+        except (OSError, ValueError) as error:  # ValueError: the host is not a valid DNS name
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise WireError(option, f"cannot listen on {address}: {reason}") from error
+        undo.pop_all()
+    return bound
+
+
+def _bound(family: int, where: tuple[object, ...]) -> socket.socket:
+    # asyncio sets TCP_NODELAY only if the protocol is given. Without it, a reply in two parts waits for an ACK.
+    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.bind(where)
+        made.listen()  # before listen, a second socket could bind the same address
+    except OSError:
+        made.close()
+        raise
+    return made
 
 
 class Server(uvicorn.Server):
@@ -182,7 +216,7 @@ class Connection(HttpToolsProtocol):
         if self._head + len(self.url) > self._server.limits.head_bytes:
             raise _Rejected(431, "headers too large")
         headers = dict(self.headers)
-        if len(headers) < len(self.headers) and _is_repeated(self.headers):
+        if sum(name in _ONCE for name, _ in self.headers) > len(_ONCE & headers.keys()):
             raise _Rejected(400, "a header is repeated")
         if _CHUNKED in headers:
             raise _Rejected(411, "a body needs a Content-Length")
@@ -263,12 +297,6 @@ class Connection(HttpToolsProtocol):
         return self.client[0] if self.client else "?"
 
 
-def _is_repeated(headers: list[tuple[bytes, bytes]]) -> bool:
-    """Whether a header of `_ONCE` occurs twice."""
-    found = [name for name, _ in headers if name in _ONCE]
-    return len(found) > len(set(found))
-
-
 class _Rejected(Exception):
     """A request that the parser must not go on with: (status, cause)."""
 
@@ -305,7 +333,7 @@ class _Acceptor:
         self.sockets = (bound,)
         self._bound, self._connect, self._most, self._admits = bound, connect, most, admits
         self._loop = asyncio.get_running_loop()
-        self._unfinished: dict[asyncio.Task[None], None] = {}  # handshakes, the oldest first
+        self._unfinished: dict[asyncio.Future[object], None] = {}  # handshakes, the oldest first
         self._again: asyncio.TimerHandle | None = None
         bound.setblocking(False)
         self._loop.add_reader(bound, self._accept)
@@ -345,14 +373,11 @@ class _Acceptor:
             oldest = next(iter(self._unfinished))
             del self._unfinished[oldest]
             oldest.cancel()
-        task = self._loop.create_task(self._connected(accepted))
+        task = asyncio.ensure_future(self._connect(sock=accepted))
         self._unfinished[task] = None
         task.add_done_callback(partial(self._end, accepted))
 
-    async def _connected(self, accepted: socket.socket) -> None:
-        await self._connect(sock=accepted)
-
-    def _end(self, accepted: socket.socket, task: asyncio.Task[None]) -> None:
+    def _end(self, accepted: socket.socket, task: asyncio.Future[object]) -> None:
         self._unfinished.pop(task, None)
         fault = None if task.cancelled() else task.exception()
         if task.cancelled() or fault is not None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import structlog
 
 from extender.api.extender_v1 import (
+    NameOffsets,
     decode_args,
     decode_bind,
     encode_bind,
@@ -22,52 +24,44 @@ from extender.api.extender_v1 import (
     encode_preempt,
     encode_scores,
 )
-from extender.api.node_names import NameOffsets
 from extender.base.berth_errors import BerthError, WireError
 from extender.serve import Service, TracedService, Traces
 from extender.web.asgi import (
-    PROBES,
+    PROBE_PATHS,
     TEXT,
+    VERBS,
     Answer,
     BodyReader,
+    GetApp,
+    HttpLimits,
     Receive,
+    RejectionLog,
     Scope,
     Send,
     TooLarge,
     TooManyBodies,
+    header,
     is_json,
     not_json,
     probe,
     problem,
 )
-from extender.web.http_limits import VERBS, HttpLimits, RejectionLog
 from extender.web.metrics import Scrapes
 from extender.web.serve_metrics import METRICS
 
 MAX_BODY = 16 * 1024 * 1024  # bytes; 15,000 names have 0.6 MB, 1,000 complete Node objects 14 MB
 
 
-class Probes:
+class Probes(GetApp):
     """GET /livez, /readyz and /metrics."""
 
     def __init__(self, service: Service) -> None:
-        self._service = service
-        self._scrapes = Scrapes(METRICS, service)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        del receive  # requests have no body
-        if scope["type"] == "http":
-            await self._answer(scope["method"], scope["path"]).to(send)
-
-    def _answer(self, method: str, path: str) -> Answer:
-        if method not in ("GET", "HEAD"):
-            return Answer(405, b"only GET is answered", TEXT)
-        if path in PROBES:
-            return probe(path, self._service.informers)
-        if path == "/metrics":
-            return self._scrapes.answer()
-        return Answer(
-            404, b"berth serve has only the extender's verbs, probes and metrics; berth console has the rest", TEXT
+        super().__init__(
+            {
+                **{path: partial(probe, path, service.informers) for path in PROBE_PATHS},
+                "/metrics": Scrapes(METRICS, service).answer,
+            },
+            "berth serve has only the extender's verbs, probes and metrics; berth console has the rest",
         )
 
 
@@ -76,13 +70,9 @@ def _rejection(scope: Scope) -> Answer | None:
 
     kube-scheduler sends application/json and no Origin, as a page in a browser does.
     """
-    kind = b""
-    for name, value in scope["headers"]:
-        if name == b"origin":
-            return problem(403, "the extender's verbs are not for web pages: the request has an Origin")
-        if name == b"content-type":
-            kind = value
-    return None if is_json(kind) else not_json()
+    if header(scope, b"origin"):
+        return problem(403, "the extender's verbs are not for web pages: the request has an Origin")
+    return None if is_json(header(scope, b"content-type")) else not_json()
 
 
 class ServeApp:
@@ -176,16 +166,16 @@ class ServeApp:
             return encode_scores((name, 0) for name in names)
 
     async def _bind(self, body: bytes) -> bytes:
-        args = decode_bind(body)
+        pod, uid, node = decode_bind(body)
         try:
-            await self._verbs.bind(args.pod, args.pod_uid, args.node)
+            await self._verbs.bind(pod, uid, node)
         except asyncio.CancelledError:  # by the server: its time for the exit is over, and the bind goes on
-            return encode_bind(f"Berth shuts down before the bind of pod {args.pod} has ended")
+            return encode_bind(f"Berth shuts down before the bind of pod {pod} has ended")
         except BerthError as error:
-            self._log.warning("bind failed", pod=str(args.pod), node=args.node, problem=str(error))
+            self._log.warning("bind failed", pod=str(pod), node=node, problem=str(error))
             return encode_bind(str(error))
         except Exception as error:  # noqa: BLE001 - kube-scheduler must get the error as text
-            self._log.exception("bind failed", pod=str(args.pod), node=args.node)
+            self._log.exception("bind failed", pod=str(pod), node=node)
             return encode_bind(f"berth failed: {type(error).__name__}: {error}")
         return encode_bind("")
 

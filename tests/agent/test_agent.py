@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import subprocess
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -18,18 +17,16 @@ from structlog.testing import capture_logs
 
 from extender.agent.reader_process import AgentApp, ReaderProcess, as_reading
 from extender.agent.slice_publisher import SlicePublisher, quantize
-from extender.api.gpu_topology import Fabric
-from extender.api.resource_slices import SliceDecoder
 from extender.cluster import ApiClient, Credentials
 from extender.runtime.supervisor import Supervisor
-from extender.sandbox import Cluster, carried_machines, fabric_slice, load_machine
+from extender.sandbox import Cluster, carried_machines, fabric_slice, load_machine, write_kubeconfig
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.machines import node_object
-from extender.topology.agent_slices import fabric_of
 from extender.topology.sets import bandwidth, ranked
 from tests.fakes import nvml as library
 from tests.fakes.nvml import Library
 from tests.worlds.eventually import eventually
+from tests.worlds.filled_caches import read_agent
 from tests.worlds.process_starter import start
 from tests.worlds.running_berth import drop_fields
 from tests.worlds.shared_folder import SHARED, needs
@@ -38,12 +35,6 @@ from tests.worlds.supervised_worlds import Breakable
 MACHINES = carried_machines()
 SLICES = RESOURCES["resource.k8s.io", "resourceslices"]
 NAME = ("", "fabric.berth.dev-n")
-
-
-def expected(name: str) -> Fabric:
-    found = fabric_of(SliceDecoder().decode(fabric_slice("n", MACHINES[name])).devices)
-    assert found is not None
-    return found
 
 
 @asynccontextmanager
@@ -63,7 +54,7 @@ async def publishing(nvml: Library, **times: Any) -> AsyncIterator[tuple[Cluster
 def published(cluster: Cluster) -> Any:
     """The fabric of the slice, None where there is none."""
     obj = cluster.store.get("resourceslices", NAME)
-    return fabric_of(SliceDecoder().decode(obj).devices) if obj is not None else None
+    return read_agent(obj)[0] if obj is not None else None
 
 
 @pytest.mark.parametrize("name", sorted(MACHINES))
@@ -71,8 +62,7 @@ async def test_published_fabric_is_that_of_the_machine(name: str) -> None:
     """Links, switches, rates, distances, NUMA and memory arrive as the file has them."""
     async with publishing(Library(MACHINES[name])) as (cluster, agent):
         await agent.step()
-        found, wanted = published(cluster), expected(name)
-        assert found is not None
+        found, wanted = published(cluster), read_agent(fabric_slice("n", MACHINES[name]))[0]
         assert (found.graph.links, found.graph.switch_links) == (wanted.graph.links, wanted.graph.switch_links)
         assert (found.graph.link_gbps, found.graph.pcie_gbps) == (wanted.graph.link_gbps, wanted.graph.pcie_gbps)
         assert found.graph.numa == wanted.graph.numa
@@ -142,7 +132,7 @@ CODES = [
 @pytest.mark.parametrize("call", library.OF_DEVICES)
 async def test_any_call_may_fail(call: str) -> None:
     """A value that NVML does not give stays unknown and causes no error. None: the library is old and lacks it."""
-    wanted = expected("dgx1-v100").graph
+    wanted = read_agent(fabric_slice("n", MACHINES["dgx1-v100"]))[0].graph
     full = (1 << wanted.size) - 1
     async with served(Library(MACHINES["dgx1-v100"])) as (cluster, client):
         for code in (*CODES, None):
@@ -309,9 +299,7 @@ def test_all_machines_of_the_collection_are_chosen_exhaustively() -> None:
     assert len(files) >= 57
     for path in files:
         machine = load_machine(path)
-        found = fabric_of(SliceDecoder().decode(fabric_slice("n", machine)).devices)
-        assert found is not None, path.name
-        graph = found.graph
+        graph = read_agent(fabric_slice("n", machine))[0].graph
         if graph.size > 8:
             continue
         by_mask = [bandwidth(graph, mask) for mask in range(1 << graph.size)]
@@ -336,7 +324,6 @@ async def test_the_slice_shows_xids_link_errors_and_mig() -> None:
         nvml.fields[5][38] = 1000
         await agent.step()
         found = published(cluster)
-        assert found is not None
         assert [(i, g.note) for i, g in enumerate(found.gpus) if not g.healthy] == [
             (3, "XID 79"),
             (5, "NVLink errors are rising"),
@@ -362,7 +349,6 @@ async def test_a_driver_without_events_or_mig_has_none(broken: str) -> None:
         await agent.step()
         assert nvml.event_sets <= 1
         found = published(cluster)
-        assert found is not None
         assert all(gpu.healthy for gpu in found.gpus)
 
 
@@ -389,17 +375,7 @@ async def test_the_command_ends_on_sigterm(tmp_path: Path) -> None:
     cluster = Cluster()
     cluster.apply(node_object("n", MACHINES["t4-4"], {}))
     async with cluster.serving() as api:
-        (tmp_path / "kubeconfig").write_text(
-            json.dumps(
-                {
-                    "clusters": [{"name": "c", "cluster": {"server": api}}],
-                    "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-                    "current-context": "c",
-                    "users": [{"name": "u", "user": {}}],
-                }
-            )
-        )
-        options = ("--node", "n", "--kubeconfig", str(tmp_path / "kubeconfig"), "--probes", "127.0.0.1:0")
+        options = ("--node", "n", "--kubeconfig", str(write_kubeconfig(tmp_path, api)), "--probes", "127.0.0.1:0")
         process = start("agent", *options, stderr=subprocess.PIPE)
         assert process.stderr is not None
         with process.stderr as said:

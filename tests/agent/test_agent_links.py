@@ -6,23 +6,21 @@ import gc
 import random
 from dataclasses import replace
 from itertools import combinations
+from typing import Any
 
 import pytest
 
 from extender.allocation import FleetBaseline
-from extender.api.gpu_topology import Fabric, Graph, Source
+from extender.api.gpu_topology import Graph, Source
 from extender.api.resource_slices import SliceDecoder
 from extender.cache import ClusterCache
 from extender.cache.slice_index import NODE_BURST, NODE_SECONDS, TOO_OFTEN
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import GPU_DRIVER, gpu_slice
 from extender.sandbox.machines import gpu_uuid as made_up_uuid
-from extender.topology import ring
-from extender.topology.agent_slices import read_fabric
-from extender.topology.ring import MAX_MESH
-from extender.topology.sets import bandwidth, best_gbps, ranked
+from extender.topology.sets import MAX_MESH, bandwidth, best_gbps, mesh_problem, ranked
 from extender.topology.sources import choose_fabric, live_fabric
-from tests.worlds.filled_caches import device_slice, machine_nodes, put
+from tests.worlds.filled_caches import device_slice, fabric_at, machine_nodes, put, read_agent
 from tests.worlds.vendor_worlds import whole_gpus
 
 MACHINES = carried_machines()
@@ -101,8 +99,7 @@ def two_meshes() -> Links:
 )
 def test_links_that_cost_a_long_search_are_named_and_left_out(gpus: int, links: Links, word: str) -> None:
     """Attack: stall serve with links whose rings take a long search."""
-    found, problems = read_fabric(DECODER.decode(said(gpus, links=links, nvlinkVersion=5)).devices)
-    assert found is not None
+    found, problems = read_agent(said(gpus, links=links, nvlinkVersion=5))
     assert word in problems[0]
     assert not any(map(any, found.graph.links))
     assert [gpu.memory_total_bytes for gpu in found.gpus] == [1 << 30] * gpus, "the rest of the slice counts"
@@ -110,26 +107,22 @@ def test_links_that_cost_a_long_search_are_named_and_left_out(gpus: int, links: 
 
 
 def test_a_switch_joins_more_gpus_than_a_mesh() -> None:
-    found, problems = read_fabric(DECODER.decode(said(16, switchLinks=6, nvlinkVersion=2)).devices)
-    assert found is not None
+    found, problems = read_agent(said(16, switchLinks=6, nvlinkVersion=2))
     assert not problems
     assert best_gbps(found.graph, (1 << 16) - 1, 2 * MAX_MESH) == 120
 
 
 def test_sixteen_gpus_in_two_meshes_are_believed() -> None:
-    found, problems = read_fabric(DECODER.decode(said(16, links=two_meshes(), nvlinkVersion=2)).devices)
-    assert found is not None
+    found, problems = read_agent(said(16, links=two_meshes(), nvlinkVersion=2))
     assert not problems
     best = [round(best_gbps(found.graph, (1 << 16) - 1, count)) for count in range(2, 10)]
     assert best == [*BEST["dgx1-v100"], found.graph.pcie_gbps]
 
 
-def live(machine: str) -> tuple[Fabric, tuple[str, ...]]:
+def live(machine: str) -> tuple[Any, tuple[str, ...]]:
     gpus = whole_gpus(gpu_slice("n1", MACHINES[machine]), GPU_DRIVER)
     said, problems = live_fabric(DECODER.decode(fabric_slice("n1", MACHINES[machine])), GPU_DRIVER, gpus, lambda _: "")
-    found = choose_fabric(said, GPU_DRIVER, gpus)
-    assert found is not None
-    return found, problems
+    return choose_fabric(said, GPU_DRIVER, gpus), problems
 
 
 def test_every_machine_has_a_table_row() -> None:
@@ -142,9 +135,7 @@ def test_machines_keep_their_rings(machine: str) -> None:
     graph, full = found.graph, (1 << found.graph.size) - 1
     assert not problems
     assert found.source is Source.LIVE
-    as_said = read_fabric(DECODER.decode(fabric_slice("n1", MACHINES[machine])).devices)[0]
-    assert as_said is not None
-    assert graph == as_said.graph
+    assert graph == read_agent(fabric_slice("n1", MACHINES[machine]))[0].graph
     assert [round(best_gbps(graph, full, count)) for count in range(2, graph.size + 1)] == BEST[machine]
     for free in range(full + 1):
         for count in range(2, free.bit_count() + 1):
@@ -246,10 +237,10 @@ def test_the_agent_of_a_node_that_lost_its_mig_devices_has_no_fabric() -> None:
     for device in partitioned["spec"]["devices"]:
         device["attributes"] |= {"type": {"string": "mig"}, "parentUUID": device["attributes"].pop("uuid")}
     put(cache, partitioned)
-    assert cache.snapshot().node_infos["n1"].fabric is not None
+    assert fabric_at(cache) is not None
     partitioned["spec"]["devices"] = []
     put(cache, partitioned)
-    assert cache.snapshot().node_infos["n1"].fabric is None
+    assert fabric_at(cache) is None
 
 
 def test_gpus_that_no_driver_publishes_belong_to_every_agent_that_names_them() -> None:
@@ -262,9 +253,7 @@ def test_gpus_that_no_driver_publishes_belong_to_every_agent_that_names_them() -
     lie = said(5, switchLinks=18, nvlinkVersion=5)
     lie["spec"]["devices"][4]["attributes"]["uuid"] = {"string": made_up_uuid("n2", 3)}
     put(cache, lie)
-    fabric = cache.snapshot().node_infos["n2"].fabric
-    assert fabric is not None
-    assert fabric.source is Source.LIVE
+    assert fabric_at(cache, "n2").source is Source.LIVE
     assert baseline(cache) is before
     assert cache.agent_problems.keys() == {"n1"}
 
@@ -281,9 +270,7 @@ def test_a_new_graph_with_the_same_best_rings_leaves_the_baseline_as_it_is() -> 
     cache = machine_nodes(n1="t4-4", n2="t4-4")
     before = baseline(cache)
     put(cache, said(4, productName="Tesla T4", numaNode=7))
-    fabric = cache.snapshot().node_infos["n1"].fabric
-    assert fabric is not None
-    assert fabric.graph.numa == (7,) * 4
+    assert fabric_at(cache).graph.numa == (7,) * 4
     assert baseline(cache) is before
 
 
@@ -292,15 +279,13 @@ def test_another_numa_node_or_distance_causes_no_new_search_for_rings() -> None:
     cache = machine_nodes(n1="dgx1-v100", n2="t4-4")
     links = two_meshes()
     put(cache, said(16, links=links, nvlinkVersion=2))
-    before, searches = baseline(cache), ring.mesh_problem.cache_info().misses
+    before, searches = baseline(cache), mesh_problem.cache_info().misses
     assert searches
     for number in range(1, 3):
         put(cache, said(16, links=links, nvlinkVersion=2, numaNode=number, distances="5" * number))
         assert baseline(cache) is before
-    fabric = cache.snapshot().node_infos["n1"].fabric
-    assert fabric is not None
-    assert fabric.graph.numa == (2,) * 16
-    assert ring.mesh_problem.cache_info().misses == searches
+    assert fabric_at(cache).graph.numa == (2,) * 16
+    assert mesh_problem.cache_info().misses == searches
 
 
 def test_ever_new_slices_of_an_agent_keep_no_more_graphs_than_the_tables_hold() -> None:
@@ -318,9 +303,7 @@ def test_ever_new_slices_of_an_agent_keep_no_more_graphs_than_the_tables_hold() 
 
 
 def numa_of(cache: ClusterCache, node: str) -> int:
-    fabric = cache.snapshot().node_infos[node].fabric
-    assert fabric is not None
-    return fabric.graph.numa[0]
+    return int(fabric_at(cache, node).graph.numa[0])
 
 
 def test_links_that_change_ever_again_wait_and_delay_no_other_node() -> None:
@@ -359,6 +342,5 @@ def test_the_state_of_gpus_does_not_wait() -> None:
     cache = machine_nodes(n1="t4-4")
     for number in range(50):
         put(cache, said(4, memoryFreeMiB=number, note=f"check {number}"), now=5.0 * number)
-        fabric = cache.snapshot().node_infos["n1"].fabric
-        assert fabric is not None
+        fabric = fabric_at(cache)
         assert (fabric.gpus[0].memory_free_bytes, fabric.gpus[0].note) == (number << 20, f"check {number}")

@@ -16,11 +16,11 @@ from extender.api.resource_slices import SliceDecoder
 from extender.cache import ClusterCache
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
-from extender.topology.agent_slices import BOUNDS, MAX_LINKS, MAX_NODE_GPUS, MAX_PROBLEMS, fabric_of, read_fabric
+from extender.topology.agent_slices import BOUNDS, MAX_LINKS, MAX_NODE_GPUS, MAX_PROBLEMS
 from extender.topology.sets import bandwidth
 from tests.worlds.cache_worlds import CountingBuilder
 from tests.worlds.eventually import eventually
-from tests.worlds.filled_caches import machine_nodes, put
+from tests.worlds.filled_caches import fabric_at, machine_nodes, put, read_agent
 from tests.worlds.running_berth import berthing
 
 MACHINES = carried_machines()
@@ -75,27 +75,25 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("attributes", "word"), IMPOSSIBLE)
 def test_impossible_value_is_named_and_not_believed(attributes: dict, word: str) -> None:
     """Attack: report values that no hardware has, to attract pods."""
-    honest = fabric_of(DECODER.decode(fabric_slice("n1", MACHINES["dgx1-v100"])).devices)
-    found, problems = read_fabric(DECODER.decode(said("dgx1-v100", **attributes)).devices)
+    honest, _ = read_agent(fabric_slice("n1", MACHINES["dgx1-v100"]))
+    found, problems = read_agent(said("dgx1-v100", **attributes))
     assert problems
     assert word in problems[0]
     assert "gpu-0" in problems[0]
     assert len(problems[0]) < 200
-    assert found is not None
-    assert honest is not None
     assert all(bandwidth(found.graph, mask) <= bandwidth(honest.graph, mask) for mask in (3, 15, 255))
 
 
 def test_attributes_of_other_domains_are_not_read() -> None:
     """Attack: pass the limits of the API server with an attribute of another domain."""
-    honest = read_fabric(DECODER.decode(fabric_slice("n1", MACHINES["dgx1-v100"])).devices)
+    honest = read_agent(fabric_slice("n1", MACHINES["dgx1-v100"]))
     lies: dict[str, Any] = {
         "x.example/linkMBps": 10**9,
         "x.example/links": "1:36",
         "x.example/healthy": False,
         "x.example/uuid": "u",
     }
-    assert read_fabric(DECODER.decode(said("dgx1-v100", **lies)).devices) == honest
+    assert read_agent(said("dgx1-v100", **lies)) == honest
 
 
 values = st.one_of(
@@ -115,7 +113,7 @@ names = st.sampled_from(
 @given(st.dictionaries(names, values, max_size=4), st.integers(0, 7))
 @settings(max_examples=150)
 def test_any_value_gives_a_fabric_within_bounds(attributes: dict, position: int) -> None:
-    found, problems = read_fabric(DECODER.decode(said("dgx1-v100", position, **attributes)).devices)
+    found, problems = read_agent(said("dgx1-v100", position, **attributes))
     assert len(problems) <= MAX_PROBLEMS
     assert all(len(problem) < 200 for problem in problems)
     if found is not None:
@@ -131,13 +129,11 @@ def test_any_value_gives_a_fabric_within_bounds(attributes: dict, position: int)
 
 def test_real_machines_have_no_problem() -> None:
     for name, machine in MACHINES.items():
-        assert read_fabric(DECODER.decode(fabric_slice("n1", machine)).devices)[1] == (), name
+        assert read_agent(fabric_slice("n1", machine))[1] == (), name
 
 
-def source_of(cache: ClusterCache, node: str) -> Source:
-    fabric = cache.snapshot().node_infos[node].fabric
-    assert fabric is not None
-    return fabric.source
+def source_of(cache: ClusterCache, node: str) -> Any:
+    return fabric_at(cache, node).source
 
 
 def test_gpus_of_another_node_are_refused() -> None:
@@ -145,11 +141,8 @@ def test_gpus_of_another_node_are_refused() -> None:
     cache = machine_nodes(n1="dgx1-v100", n2="dgx1-v100")
     other = fabric_slice("n2", MACHINES["dgx1-v100"])["spec"]["devices"][3]["attributes"]["uuid"]["string"]
     put(cache, said("dgx1-v100", 3, uuid=other))
-    node_infos = cache.snapshot().node_infos
-    assert node_infos["n1"].fabric is not None
     assert source_of(cache, "n1") is not Source.LIVE
-    assert node_infos["n2"].fabric is not None
-    assert node_infos["n2"].fabric.source is Source.LIVE
+    assert source_of(cache, "n2") is Source.LIVE
     (problem,) = cache.agent_problems["n1"]
     assert other in problem
     assert "node n2" in problem
@@ -180,11 +173,11 @@ def test_a_node_with_thousands_of_gpus_has_no_graph() -> None:
         one["metadata"]["name"], one["spec"]["pool"]["name"] = f"s{number}", f"p{number}"
         one["spec"]["devices"][0]["attributes"]["uuid"] = {"string": f"GPU-{number}"}
         put(cache, one, now=5.0 * number)
-        fabric = cache.snapshot().node_infos["n1"].fabric
+        fabric = fabric_at(cache)
         assert (fabric is None) is (number == MAX_NODE_GPUS)
     assert cache.agent_problems == {"n1": ("its driver publishes 65 GPUs, where a node has at most 64",)}
     cache.apply_slice("s0", None)
-    assert cache.snapshot().node_infos["n1"].fabric is not None
+    assert fabric_at(cache) is not None
     assert not cache.agent_problems
     assert source_of(cache, "n2") is Source.LIVE
 
@@ -197,10 +190,8 @@ def test_pool_is_named_after_the_node() -> None:
         lie["metadata"]["name"] = f"lie-{number}"
         lie["spec"]["pool"] |= {"name": "n2", "generation": 999}
         put(cache, lie)
-    node_info = cache.snapshot().node_infos["n1"]
-    assert node_info.fabric is not None
-    assert node_info.fabric.source is Source.LIVE
-    assert not any(node_info.fabric.graph.switch_links)
+    assert source_of(cache, "n1") is Source.LIVE
+    assert not any(fabric_at(cache).graph.switch_links)
     assert all("lie-" in problem and "'n2'" in problem for problem in cache.agent_problems["n1"])
     assert len(cache.agent_problems["n1"]) <= 2 * MAX_PROBLEMS
     for number in range(20):

@@ -15,12 +15,11 @@ import yaml
 from extender.agent.reader import Reader, Sysfs
 from extender.agent.reader_process import as_reading
 from extender.agent.slice_publisher import slice_body
-from extender.api.gpu_topology import Fabric
-from extender.api.resource_slices import SliceDecoder
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import Machine
-from extender.topology.agent_slices import Reading, fabric_of, read_fabric
+from extender.topology.agent_slices import Reading
 from tests.fakes import nvml as library
+from tests.worlds.filled_caches import read_agent
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases" / "sysfs.yaml").read_text())
 
@@ -47,7 +46,7 @@ def written(root: Path, case: dict[str, Any]) -> Sysfs:
     return Sysfs(root)
 
 
-def published(addresses: list[str], sysfs: Sysfs) -> Fabric:
+def published(addresses: list[str], sysfs: Sysfs) -> Any:
     """The fabric of the slice that the agent publishes for GPUs with these addresses."""
     gpu = Reading("", "NVIDIA GB200", distances=(6,) * len(addresses))
     nvml = library.Library(Machine("m", gpu.product, 1 << 30, (gpu,) * len(addresses)))
@@ -57,9 +56,8 @@ def published(addresses: list[str], sysfs: Sysfs) -> Fabric:
             nvml.buses[number] = b"ffffffff:ff:ff.f"
     library.install(nvml)
     readings = tuple(as_reading(one) for one in Reader(pynvml, sysfs).read())
-    found, problems = read_fabric(SliceDecoder().decode(slice_body("n", "u", readings, 1, stale=False)).devices)
+    found, problems = read_agent(slice_body("n", "u", readings, 1, stale=False))
     assert problems == ()
-    assert found is not None
     return found
 
 
@@ -71,8 +69,7 @@ def test_the_place_in_sysfs_arrives_in_the_fabric(tmp_path: Path, case: dict[str
 
 
 def test_a_machine_of_the_sandbox_has_its_places() -> None:
-    found = fabric_of(SliceDecoder().decode(fabric_slice("n", carried_machines()["gb200-nvl72-tray"])).devices)
-    assert found is not None
+    found, _ = read_agent(fabric_slice("n", carried_machines()["gb200-nvl72-tray"]))
     roots = ["pci0008:00", "pci0009:00", "pci0018:00", "pci0019:00"]
     assert [(gpu.numa, gpu.pcie_root) for gpu in found.gpus] == list(zip([0, 0, 1, 1], roots, strict=True))
 

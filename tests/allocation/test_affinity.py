@@ -16,7 +16,7 @@ from extender.scheduling import Placement, Unschedulable
 from extender.topology.affinity import near_pairs, pairs_of
 from extender.topology.sets import bandwidth
 from tests.worlds.counted_work import lines_of
-from tests.worlds.nic_worlds import GPU, MACHINES, NIC, NicFleet, Oracle, counted, paired
+from tests.worlds.nic_worlds import GPU, MACHINES, NIC, NicFleet, Oracle, counted, paired, sentence
 
 
 def cases() -> list[Any]:
@@ -79,13 +79,18 @@ def test_numbered_requests_are_as_near_as_a_brute_force_finds_them(
     assert oracle.value([(gpus[f"gpu-{i}"][0], nics[f"nic-{i}"][0]) for i in range(count)]) == best
 
 
-def place(machine: str | dict[str, Any], requests: list[Any], policy: Policy | None = None, **held: list[int]) -> Said:
+def place(
+    machine: str | dict[str, Any],
+    requests: list[Any],
+    policy: Policy | None = None,
+    *constraints: dict[str, Any],
+    **held: list[int],
+) -> Said:
     """What a pod gets on a node with this machine; `held` has the numbers of GPUs and NICs in use."""
     fleet = NicFleet({"n": MACHINES[machine] if isinstance(machine, str) else machine}, policy or Policy())
     fleet.hold("n", [(GPU if kind == "gpu" else NIC, f"{kind}-{i}") for kind, numbers in held.items() for i in numbers])
-    found = fleet.evaluate("n", fleet.asking(requests))
-    assert isinstance(found, Placement), found
-    names = [name.rpartition("/")[2] for name in found.devices(fleet.node_info("n"))]
+    found = fleet.placement("n", fleet.asking(requests, constraints))
+    names = fleet.names("n", found)
     part = next((part for part in found.parts if part.name == "affinity"), None)
     return Said(names, *((part.value, part.sentence) if part is not None else (None, "")))
 
@@ -160,12 +165,9 @@ def test_among_rings_of_equal_bandwidth_nearness_comes_before_the_number_of_link
 
 def test_constraints_stay_hard() -> None:
     """All four devices on one PCIe root: the nearest pairs alone would be on two roots."""
-    fleet = NicFleet({"n": {**MACHINES["a100-efa"], "nics": [[10, 0], [20, 0], [90, 1], [90, 1]]}})
-    constraint = {"matchAttribute": "resource.kubernetes.io/pcieRoot"}
-    found = fleet.evaluate("n", fleet.asking(counted(2, 2), [constraint]))
-    assert isinstance(found, Placement)
-    names = [name.rpartition("/")[2] for name in found.devices(fleet.node_info("n"))]
-    assert names == ["gpu-4", "gpu-5", "nic-2", "nic-3"]
+    machine = {**MACHINES["a100-efa"], "nics": [[10, 0], [20, 0], [90, 1], [90, 1]]}
+    fleet, constraint = NicFleet({"n": machine}), {"matchAttribute": "resource.kubernetes.io/pcieRoot"}
+    assert place(machine, counted(2, 2), None, constraint).devices == ["gpu-4", "gpu-5", "nic-2", "nic-3"]
     assert isinstance(fleet.evaluate("n", fleet.asking(counted(3, 1), [constraint])), Unschedulable)
 
 
@@ -179,11 +181,9 @@ def test_constraints_stay_hard() -> None:
 )
 def test_nics_that_must_differ_are_near(nics: list[Any], count: int, devices: list[str]) -> None:
     """With distinctAttribute. A NIC without the attribute is none of them."""
-    fleet = NicFleet({"n": {"product": "NVIDIA L40S", "gpus": [[0, 0], [5, 1]], "nics": nics}})
+    machine = {"product": "NVIDIA L40S", "gpus": [[0, 0], [5, 1]], "nics": nics}
     constraint = {"requests": ["nic"], "distinctAttribute": "resource.kubernetes.io/pcieRoot"}
-    found = fleet.evaluate("n", fleet.asking(counted(count, count), [constraint]))
-    assert isinstance(found, Placement), found
-    assert [one.rpartition("/")[2] for one in found.devices(fleet.node_info("n"))] == devices
+    assert place(machine, counted(count, count), None, constraint).devices == devices
 
 
 def test_a_nic_that_another_gpu_needs_is_left_to_it() -> None:
@@ -199,8 +199,7 @@ def test_a_nic_that_another_gpu_needs_is_left_to_it() -> None:
 def test_requests_with_numbers_belong_together_in_any_order() -> None:
     requests = [paired(2)[i] for i in (3, 0, 2, 1)]  # nic-1, gpu-0, gpu-1, nic-0
     fleet = NicFleet({"n": MACHINES["hgx-one-to-one"]})
-    found = fleet.evaluate("n", fleet.asking(requests))
-    assert isinstance(found, Placement)
+    found = fleet.placement("n", fleet.asking(requests))
     chosen = {kind: of_kind(fleet, found, kind) for kind in (GPU, NIC)}
     oracle = Oracle(MACHINES["hgx-one-to-one"])
     pairs = [(chosen[GPU][f"gpu-{i}"][0], chosen[NIC][f"nic-{i}"][0]) for i in (0, 1)]
@@ -211,10 +210,7 @@ def test_a_node_with_near_devices_comes_before_one_where_they_are_apart() -> Non
     fleet = NicFleet({"a": MACHINES["a100-efa"], "b": MACHINES["a100-efa"]})
     fleet.hold("a", [(NIC, f"nic-{i}") for i in (0, 1, 2)] + [(GPU, f"gpu-{i}") for i in (4, 5, 6, 7)])
     asking = fleet.asking(counted(1, 1))
-    near, apart = (fleet.evaluate(node, asking) for node in ("b", "a"))
-    assert isinstance(near, Placement)
-    assert isinstance(apart, Placement)
-    assert near.score > apart.score
+    assert fleet.placement("b", asking).score > fleet.placement("a", asking).score
 
 
 def test_two_nodes_whose_devices_are_placed_alike_share_a_state() -> None:
@@ -233,8 +229,7 @@ def test_two_nodes_whose_devices_are_placed_alike_share_a_state() -> None:
 @pytest.mark.parametrize(("gpus", "nics"), [(3, 2), (2, 3), (5, 3), (3, 5), (1, 4), (4, 1)])
 def test_every_chosen_device_is_in_a_pair(gpus: int, nics: int) -> None:
     fleet = NicFleet({"n": MACHINES["hgx-one-to-one"]})
-    found = fleet.evaluate("n", fleet.asking(counted(gpus, nics)))
-    assert isinstance(found, Placement)
+    found = fleet.placement("n", fleet.asking(counted(gpus, nics)))
     info = fleet.node_info("n")
     pairs = pairs_of(info.locality, found.solution.mask)
     assert len(pairs) == max(gpus, nics)
@@ -264,9 +259,7 @@ def test_requests_for_the_same_devices_are_counted_together() -> None:
 
 
 def score(fleet: NicFleet, node: str, requests: list[Any]) -> float:
-    found = fleet.evaluate(node, fleet.asking(requests))
-    assert isinstance(found, Placement), found
-    return found.score
+    return fleet.placement(node, fleet.asking(requests)).score
 
 
 def test_near_comes_before_unknown_and_unknown_before_apart() -> None:
@@ -302,8 +295,7 @@ def pinned(*numbers: int) -> list[Any]:
 @pytest.mark.parametrize("numbers", [(2, 3), (3, 2), (0, 7), (7, 4, 0, 2)])
 def test_a_pinned_nic_gets_the_gpu_beside_it(numbers: tuple[int, ...]) -> None:
     fleet = NicFleet({"n": MACHINES["hgx-one-to-one"]})
-    found = fleet.evaluate("n", fleet.asking(pinned(*numbers)))
-    assert isinstance(found, Placement)
+    found = fleet.placement("n", fleet.asking(pinned(*numbers)))
     gpus, nics = of_kind(fleet, found, GPU), of_kind(fleet, found, NIC)
     pairs = [(gpus[f"gpu-{i}"][0], nics[f"nic-{i}"][0]) for i in range(len(numbers))]
     assert [nic for _, nic in pairs] == list(numbers)
@@ -313,12 +305,9 @@ def test_a_pinned_nic_gets_the_gpu_beside_it(numbers: tuple[int, ...]) -> None:
 def test_a_request_for_any_nic_leaves_the_one_that_another_request_needs() -> None:
     """Any NIC and one of two: the one of two that is beside the other GPU."""
     machine = {"product": "NVIDIA H100 80GB HBM3", "gpus": [[1, 0], [2, 1]], "nics": [[1, 0], [1, 0], [2, 1]]}
-    fleet = NicFleet({"n": machine})
     requests = [counted(2, 1)[0], *(one for one in paired(2) if one["name"].startswith("nic"))]
     requests[2]["exactly"]["selectors"] = [{"cel": {"expression": f'device.attributes["{NIC}"].number < 2'}}]
-    found = fleet.evaluate("n", fleet.asking(requests))
-    assert isinstance(found, Placement)
-    assert of_kind(fleet, found, NIC)["nic-0"] == [2]
+    assert place(machine, requests).devices[2] == "nic-2", "of nic-0"
 
 
 def test_admin_access_beside_other_requests_is_no_device_to_choose() -> None:
@@ -326,34 +315,26 @@ def test_admin_access_beside_other_requests_is_no_device_to_choose() -> None:
     admin = {"name": "monitor", "exactly": {**one["exactly"], "adminAccess": True}}
     fleet = NicFleet({"n": MACHINES["hgx-one-to-one"]})
     fleet.cache.apply_namespace("default", {"resource.kubernetes.io/admin-access": "true"})
-    found = fleet.evaluate("n", fleet.asking([admin, *counted(1, 1)]))
-    assert isinstance(found, Placement)
-    sentences = {part.name: part.sentence for part in found.parts}
-    assert sentences["affinity"] == "1 pair of devices: 1 on one PCIe root"
-    assert "link" not in sentences, "one GPU has no peer; the other one is only watched"
+    found = fleet.placement("n", fleet.asking([admin, *counted(1, 1)]))
+    assert sentence(found) == "1 pair of devices: 1 on one PCIe root"
+    assert not sentence(found, "link"), "one GPU has no peer; the other one is only watched"
 
 
 def test_nics_of_one_model_are_the_nearest_of_that_model() -> None:
     """matchAttribute on the NICs: those of the model that has one beside each GPU."""
     machine = {"product": "NVIDIA H100 80GB HBM3", "gpus": [[1, 0], [2, 1]]}
     machine["nics"] = [[1, 0], [1, 0], [2, 1], [9, 1]]
-    fleet = NicFleet({"n": {**machine, "models": ["a", "b", "b", "a"]}})
     constraint = {"matchAttribute": f"{NIC}/model", "requests": ["nic"]}
-    found = fleet.evaluate("n", fleet.asking(counted(2, 2), [constraint]))
-    assert isinstance(found, Placement)
-    assert of_kind(fleet, found, NIC) == {"nic": [1, 2]}
+    found = place({**machine, "models": ["a", "b", "b", "a"]}, counted(2, 2), None, constraint)
+    assert found.devices[2:] == ["nic-1", "nic-2"]
 
 
 def test_many_parts_of_gpus_get_near_nics() -> None:
     """2 of 56 MIG devices: only the last GPUs have a free NIC beside them."""
     gpus = [[root, None] for root in range(8) for _ in range(7)]
     machine = {"product": "NVIDIA H100 80GB HBM3", "gpus": gpus, "parts": True, "nics": [[r, None] for r in range(8)]}
-    fleet = NicFleet({"n": machine})
-    fleet.hold("n", [(NIC, f"nic-{i}") for i in range(5)])
-    found = fleet.evaluate("n", fleet.asking(counted(2, 2)))
-    assert isinstance(found, Placement)
-    part = next(part for part in found.parts if part.name == "affinity")
-    assert part.sentence == "2 pairs of devices: 2 on one PCIe root"
+    found = place(machine, counted(2, 2), nic=[0, 1, 2, 3, 4])
+    assert found.sentence == "2 pairs of devices: 2 on one PCIe root"
 
 
 TWO_BRIDGES = {  # GPUs 0 and 1, 2 and 3 are joined; a NIC beside each
@@ -371,9 +352,8 @@ def test_a_constraint_of_the_nics_claim_does_not_hide_the_gpus() -> None:
     fleet.hold("n", [(GPU, "gpu-0")])
     gpus, nics = counted(2, 2)
     asking = fleet.asking_claims([([gpus], ()), ([nics], [{"matchAttribute": f"{NIC}/model"}])])
-    found = fleet.evaluate("n", asking)
-    assert isinstance(found, Placement)
-    names = [name.rpartition("/")[2] for name in found.devices(fleet.node_info("n"))]
+    found = fleet.placement("n", asking)
+    names = fleet.names("n", found)
     assert names == ["gpu-2", "gpu-3", "nic-2", "nic-3"]
     assert found.ring_gbps > 50
 
@@ -383,9 +363,8 @@ def test_claims_with_constraints_of_their_own_keep_nvlink() -> None:
     fleet = NicFleet({"n": TWO_BRIDGES})
     fleet.hold("n", [(GPU, "gpu-0")])
     pair = (counted(1, 1), [{"matchAttribute": "resource.kubernetes.io/pcieRoot"}])
-    found = fleet.evaluate("n", fleet.asking_claims([pair, pair]))
-    assert isinstance(found, Placement)
-    names = [name.rpartition("/")[2] for name in found.devices(fleet.node_info("n"))]
+    found = fleet.placement("n", fleet.asking_claims([pair, pair]))
+    names = fleet.names("n", found)
     assert names == ["gpu-2", "nic-2", "gpu-3", "nic-3"]
 
 
@@ -393,8 +372,7 @@ def test_nvlink_comes_first_where_the_nics_must_be_apart() -> None:
     """A distinctAttribute wants one NIC of each socket: the joined GPUs, though only one has its NIC beside it."""
     fleet = NicFleet({"n": TWO_BRIDGES})
     apart = {"distinctAttribute": "dra.net/numaNode", "requests": ["nic"]}
-    found = fleet.evaluate("n", fleet.asking(counted(2, 2), [apart]))
-    assert isinstance(found, Placement)
+    found = fleet.placement("n", fleet.asking(counted(2, 2), [apart]))
     assert found.ring_gbps > 50
 
 
@@ -433,9 +411,8 @@ def test_a_part_of_a_gpu_and_a_whole_gpu_each_have_a_nic_of_their_own(held: tupl
     fleet = NicFleet({"n": WITH_PARTS})
     fleet.hold("n", [(NIC, f"nic-{i}") for i in held] + [(GPU, "gpu-6"), (GPU, "gpu-7")])
     requests = [of_type("gpu", "gpu", 1), of_type("mig", "mig", 1), counted(1, 2)[1]]
-    found = fleet.evaluate("n", fleet.asking(requests))
-    assert isinstance(found, Placement)
-    names = [name.rpartition("/")[2] for name in found.devices(fleet.node_info("n"))]
+    found = fleet.placement("n", fleet.asking(requests))
+    names = fleet.names("n", found)
     gpu, mig = int(names[0].removeprefix("gpu-")), WITH_PARTS["migs"][int(names[1].removeprefix("mig-"))]
     oracle, free = Oracle(WITH_PARTS), [i for i in range(10) if i not in held]
     nics = tuple(int(name.removeprefix("nic-")) for name in names[2:])
@@ -448,42 +425,31 @@ def test_two_parts_of_one_gpu_have_a_nic_each() -> None:
     """Only GPU 7 has parts: one of the NICs is on its root, one on its NUMA node."""
     fleet = NicFleet({"n": {**MACHINES["hgx-one-to-one"], "migs": [7, 7]}})
     fleet.hold("n", [(GPU, "gpu-7")])
-    found = fleet.evaluate("n", fleet.asking([of_type("mig", "mig", 2), counted(1, 2)[1]]))
-    assert isinstance(found, Placement)
-    part = next(part for part in found.parts if part.name == "affinity")
-    assert part.sentence == "2 pairs of devices: 1 on one NUMA node, 1 on one PCIe root"
+    found = fleet.placement("n", fleet.asking([of_type("mig", "mig", 2), counted(1, 2)[1]]))
+    assert sentence(found) == "2 pairs of devices: 1 on one NUMA node, 1 on one PCIe root"
 
 
 def test_a_whole_gpu_is_not_chosen_with_a_part_of_it() -> None:
     fleet = NicFleet({"n": {**MACHINES["hgx-one-to-one"], "migs": [0, 3, 3]}})
     fleet.hold("n", [(NIC, f"nic-{i}") for i in (1, 2, 4, 5, 6, 7)])  # near NICs: of GPUs 0 and 3
     requests = [of_type("gpu", "gpu", 1), of_type("mig", "mig", 1), counted(1, 2)[1]]
-    found = fleet.evaluate("n", fleet.asking(requests))
-    assert isinstance(found, Placement)
-    names = [name.rpartition("/")[2] for name in found.devices(fleet.node_info("n"))]
+    found = fleet.placement("n", fleet.asking(requests))
+    names = fleet.names("n", found)
     assert names[:2] in (["gpu-0", "mig-1"], ["gpu-0", "mig-2"], ["gpu-3", "mig-0"])
     assert sorted(names[2:]) == ["nic-0", "nic-3"]
 
 
 def test_requests_for_different_nics_get_the_most_near_pairs() -> None:
     """Two NICs of any number and one of an even number, for two GPUs: an assignment with a rest."""
-    fleet = NicFleet({"n": MACHINES["a100-efa"]})
-    fleet.hold("n", [(GPU, f"gpu-{i}") for i in (0, 1, 3, 4, 5, 6)] + [(NIC, "nic-6")])
     requests = [*counted(2, 2), {**counted(1, 1)[1], "name": "even"}]
     text = f'device.attributes["{NIC}"].number % 2 == 0'
     requests[2] = {**requests[2], "exactly": {**requests[2]["exactly"], "selectors": [{"cel": {"expression": text}}]}}
-    found = fleet.evaluate("n", fleet.asking(requests))
-    assert isinstance(found, Placement)
-    part = next(part for part in found.parts if part.name == "affinity")
-    assert part.sentence == "3 pairs of devices: 3 on one PCIe root"
+    found = place("a100-efa", requests, gpu=[0, 1, 3, 4, 5, 6], nic=[6])
+    assert found.sentence == "3 pairs of devices: 3 on one PCIe root"
 
 
 def test_a_constraint_of_the_gpus_leaves_the_choice_of_their_root_to_the_nics() -> None:
     """Both GPUs on one PCIe root: the root of which a NIC is free, though others have as many free GPUs."""
-    fleet = NicFleet({"n": MACHINES["a100-efa"]})
-    fleet.hold("n", [(NIC, f"nic-{i}") for i in (0, 1, 2, 5, 6)])
     constraint = {"matchAttribute": "resource.kubernetes.io/pcieRoot", "requests": ["gpu"]}
-    found = fleet.evaluate("n", fleet.asking(counted(2, 2), [constraint]))
-    assert isinstance(found, Placement)
-    names = [name.rpartition("/")[2] for name in found.devices(fleet.node_info("n"))]
-    assert names == ["gpu-4", "gpu-5", "nic-3", "nic-4"]
+    found = place("a100-efa", counted(2, 2), None, constraint, nic=[0, 1, 2, 5, 6])
+    assert found.devices == ["gpu-4", "gpu-5", "nic-3", "nic-4"]

@@ -25,8 +25,7 @@ from extender.sandbox.sandbox_cluster import GPU_CLASS
 from extender.scheduling import Evaluator, Placement, PodRequirements, requirements_of
 from extender.serve.evaluations import Evaluations
 from extender.serve.filter import FilterService
-from extender.topology.product_values import thrift
-from extender.topology.score_parts import product_gbps
+from extender.topology.score_parts import product_gbps, thrift
 from tests.worlds.filled_caches import add_machine, put
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
 from tests.worlds.vendor_worlds import node_info, nvidia

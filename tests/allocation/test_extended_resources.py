@@ -17,6 +17,7 @@ from extender.scheduling.requirements import special_claim
 from tests.worlds.applications import serve_application
 from tests.worlds.dra_worlds import extended
 from tests.worlds.eventually import eventually
+from tests.worlds.interceptions import Refusing
 from tests.worlds.running_berth import berthing, claim, patient, pod
 
 
@@ -68,16 +69,10 @@ async def test_node_with_device_plugin_needs_no_claim() -> None:
 
 
 async def test_failed_bind_removes_the_special_claim() -> None:
-    from extender.sandbox import ApiError
-
     async with berthing({"n1": "t4-4"}) as b:
         await b.create(extended("old"))
         await b.filter("old")
-
-        async def refuse(method: str, path: str) -> ApiError | None:
-            return ApiError(403, "Forbidden", "no") if path.endswith("/binding") else None
-
-        b.cluster.api.intercept = refuse
+        b.cluster.api.intercept = Refusing("/binding")
         assert "no" in await b.bind("old", "n1")
         assert b.claims() == []
         b.cluster.api.intercept = None

@@ -15,10 +15,18 @@ from extender.api.resource_slices import Attributes, Device, Schema, SliceDecode
 from extender.base.bits import members
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import GPU_DRIVER, gpu_slice
-from extender.topology import ring
 from extender.topology.agent_slices import Reading, attributes_of, fabric_of
 from extender.topology.products import flat_graph, usual_graph
-from extender.topology.sets import Measures, bandwidth, is_joined, largest_joined, links_inside, quality, ranked
+from extender.topology.sets import (
+    Measures,
+    bandwidth,
+    is_joined,
+    largest_joined,
+    links_inside,
+    mesh_problem,
+    quality,
+    ranked,
+)
 from extender.topology.sources import choose_fabric, live_fabric
 from tests.worlds.vendor_worlds import whole_gpus
 
@@ -76,9 +84,9 @@ def test_a_fully_joined_set_reaches_what_a_brute_force_finds(size: int, links: i
 def test_eight_fully_joined_gpus_cost_no_search() -> None:
     """2,520 cycles of eight GPUs are more than the search may look at."""
     table = tuple(tuple(int(i != j) for j in range(8)) for i in range(8))
-    assert ring.mesh_problem(table) == ""
+    assert mesh_problem(table) == ""
     lacking = tuple(tuple(int(i != j and {i, j} != {0, 1}) for j in range(8)) for i in range(8))
-    assert "allow too many rings" in ring.mesh_problem(lacking)
+    assert "allow too many rings" in mesh_problem(lacking)
 
 
 # Measurements of all-reduce, GB/s bus bandwidth (public nccl-tests reports).

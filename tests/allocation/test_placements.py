@@ -157,18 +157,6 @@ def test_nodes_that_differ_in_use_alone_are_matched_once() -> None:
         assert masks.remembered()["masks"] == slices
 
 
-def test_requests_that_match_the_same_devices_are_evaluated_once() -> None:
-    cache, masks = fleet([(0, 1)])
-    placements, known = PlacementCache(), []
-    for selector, request in (("", "gpu"), (_SELECTORS[1], "card"), (_SELECTORS[4], "card")):
-        wanted, snapshot = requirements(cache, 2, selector, {}, _POLICIES[0], request), cache.snapshot()
-        for node_info in snapshot.node_infos.values():
-            evaluate(node_info, wanted, EvaluationContext(masks, Features(), snapshot.baseline, placements))
-        known.append(len(placements))
-    assert known[0] == known[1] == 5, "four machines, one of them in two states"
-    assert known[2] > known[1], "fewer of the devices: something else"
-
-
 def test_placements_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[PlacementCache.__module__], "_MAX_PLACEMENTS", 3)
     cache, masks = fleet([(0, 1)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.cache.product_demand import ProductDemand, ProductSelectors, ProductStock
+from extender.cache.fleet_baseline import ProductDemand, ProductSelectors, ProductStock
 from extender.sandbox import carried_machines
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from itertools import count
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from extender.api.nodes import Node, NodeSelector, Requirement, Term, only_node
 from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
 from extender.api.resource_claims import PodClaim
-from extender.base.deadline import NO_DEADLINE, Deadline, DeadlineExceeded
 from extender.policy import Policy
 from extender.scheduling import Evaluator, PodRequirements, SelectedNodes, requirements_of
 from tests.worlds.evaluation_worlds import TICK, Fleet
@@ -47,36 +45,6 @@ def world(nodes: int, *labels: str, **of: Any) -> tuple[Fleet, Pod]:
 
 def selector(*keys: str) -> NodeSelector:
     return NodeSelector((Term(tuple(Requirement(key, "Exists") for key in keys)),))
-
-
-@dataclass
-class Reads:
-    """A clock that counts how often it is read."""
-
-    numbers: count[int] = field(default_factory=count)
-
-    def __call__(self) -> float:
-        return float(next(self.numbers))
-
-
-def test_a_node_is_compared_again_only_after_it_changed() -> None:
-    clock = Reads()
-    deadline = Deadline(1e9, clock)
-    selected, node = SelectedNodes([selector("k1"), selector("k2")]), Node("n1", LABELS)
-    assert selected.has(node, deadline)
-    read = clock()
-    assert selected.has(node, deadline)
-    assert clock() == read + 1, "nothing was compared"
-    assert not selected.has(Node("n1", {"k1": "v"}), deadline)
-
-
-def test_no_time_compares_no_unknown_node() -> None:
-    selected, spent = SelectedNodes([selector("k1")]), Deadline(0.0, lambda: 0.0)
-    with pytest.raises(DeadlineExceeded):
-        selected.has(Node("n1", LABELS), spent)
-    node = Node("n2", LABELS)
-    assert selected.has(node, NO_DEADLINE)
-    assert selected.has(node, spent)
 
 
 def test_the_results_are_bounded_and_those_of_one_namespace_do_not_replace_those_of_others() -> None:

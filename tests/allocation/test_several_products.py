@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from extender.policy import Policy
-from extender.scheduling import Placement, PodRequirements, requirements_of
+from extender.scheduling import PodRequirements, requirements_of
 from tests.worlds.nic_worlds import GPU, NicFleet, counted
 
 Json = dict[str, Any]
@@ -26,10 +26,8 @@ def placed(case: Json) -> tuple[list[str], dict[str, str]]:
     notes = {f"berth.dev/{key}": value for key, value in case.get("notes", {}).items()}
     requirements = requirements_of(replace(pod, annotations=notes), fleet.cache.snapshot(), fleet.policy)
     assert isinstance(requirements, PodRequirements)
-    found = fleet.evaluate("n", requirements)
-    assert isinstance(found, Placement), found
-    names = sorted(one.rpartition("/")[2] for one in found.devices(fleet.node_info("n")))
-    return names, {part.name: part.sentence for part in found.parts}
+    found = fleet.placement("n", requirements)
+    return sorted(fleet.names("n", found)), {part.name: part.sentence for part in found.parts}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])

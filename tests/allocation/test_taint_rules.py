@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from extender.cli.allocate_command import answers_of
-from extender.cli.snapshot_command import dump_of
+from extender.cli.cluster_objects import dump_of
 
 Json = dict[str, Any]
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases" / "taint_rules.yaml").read_text())

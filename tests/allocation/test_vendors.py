@@ -16,13 +16,12 @@ import yaml
 from extender.api.gpu_topology import UNKNOWN_DISTANCE, Source
 from extender.api.resource_slices import SliceDecoder
 from extender.base.berth_errors import WireError
-from extender.cli.snapshot_command import dump_of
+from extender.cli.cluster_objects import dump_of
 from extender.explain.fleet_rows import fleet_stats, node_detail, node_row
 from extender.sandbox import Cluster, write_kubeconfig
 from extender.topology.link_knowledge import Links, links_of
 from extender.topology.products import joinable_gbps, limits_of, usual_graph
-from extender.topology.ring import mesh_problem
-from extender.topology.sets import bandwidth, is_joined, ranked
+from extender.topology.sets import bandwidth, is_joined, mesh_problem, ranked
 from extender.vendors import VENDORS, memory_bytes, numa_attributes, vendors_of, whole_identity
 from tests.worlds.commands import berth, berth_beside
 from tests.worlds.filled_caches import class_of_driver, device_slice

@@ -16,7 +16,7 @@ from extender.api.documents import MAX_DEPTH, Positions, documents_of, json_valu
 from extender.base.berth_errors import WireError
 from extender.files import read_file, read_mounted
 from extender.policy import PolicyError, load_policy
-from extender.runtime.policy_file import reloaded_policy
+from extender.runtime.file_reload import reloaded_policy
 from tests.worlds.bad_values import FILES, bomb
 
 

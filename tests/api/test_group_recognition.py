@@ -14,11 +14,11 @@ from extender.api.extender_v1 import ExtenderArgs
 from extender.api.pod_groups import GROUP_OBJECTS, GroupKey, GroupSource, Membership, group_policy_of
 from extender.api.pods import decode_pod
 from extender.cache import ClusterCache
-from extender.cli.snapshot_command import take_objects
+from extender.cli.cluster_objects import take_objects
 from extender.cluster import ApiClient, Credentials
 from extender.gangs.gang import gang_minimum
-from extender.runtime import watched_kinds
-from extender.runtime.watched_kinds import watched_resources
+from extender.runtime import informers
+from extender.runtime.informers import watched_resources
 from extender.sandbox import Cluster
 
 CASES: dict[str, dict[str, Any]] = yaml.safe_load((Path(__file__).parents[1] / "cases" / "pod_groups.yaml").read_text())
@@ -108,7 +108,7 @@ def test_the_documentation_lists_every_source() -> None:
 def test_kinds_with_one_plural_have_watches_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two watches with one name, the informers would keep one."""
     plugins = KINDS["PodGroup scheduling.x-k8s.io"]
-    monkeypatch.setattr(watched_kinds, "GROUP_OBJECTS", (*GROUP_OBJECTS, replace(plugins, api="batch.example.com")))
+    monkeypatch.setattr(informers, "GROUP_OBJECTS", (*GROUP_OBJECTS, replace(plugins, api="batch.example.com")))
     watches = watched_resources(ClusterCache())
     assert len({one.name for one in watches}) == len(watches)
 

@@ -12,7 +12,7 @@ import yaml
 
 from extender.api.pod_groups import GroupSource, Membership
 from extender.cache import ClusterCache
-from extender.runtime.watched_kinds import watched_resources
+from extender.runtime.informers import watched_resources
 from tests.worlds.group_trees import composite, pod_group
 from tests.worlds.running_berth import Json, pod
 

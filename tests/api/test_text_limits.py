@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.api import extender_v1 as wire
-from extender.api.node_names import MAX_NAMES
+from extender.api.extender_v1 import MAX_NAMES
 from extender.api.object_meta import ObjectKey
 from extender.api.quantity import parse_quantity
 from extender.api.reasons import Code, Reason
 from extender.base.berth_errors import WireError
-from extender.base.text_limits import REASON_BYTES, USER_BYTES, counted, cut, one_line, shown
+from extender.base.text_limits import REASON_BYTES, USER_BYTES, cut, one_line, shown
 from extender.cli.logs import set_up_logging
 from extender.scheduling.decision import ScoredNode
 from extender.topology.score_parts import ScorePart
@@ -37,11 +37,6 @@ def test_cut_keeps_a_beginning_and_breaks_no_character(text: str, most: int) -> 
     assert len(line.encode()) <= most
     assert line.isprintable()
     assert line == short or not text.isprintable()
-
-
-def test_one_has_no_plural() -> None:
-    assert [counted(n, "node") for n in (0, 1, 2)] == ["0 nodes", "1 node", "2 nodes"]
-    assert [counted(n, "pod waits", "pods wait") for n in (1, 2)] == ["1 pod waits", "2 pods wait"]
 
 
 @pytest.mark.parametrize("code", Code)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,13 +16,13 @@ from extender.api.fields import MAX_LEVELS, lenient_loads
 from extender.api.object_meta import ObjectKey
 from extender.api.resource_claims import Allocation
 from extender.cache import ClusterCache
-from extender.cluster import ApiClient, ClusterError, Credentials, Reflector, WatchedResource, Writer
-from extender.runtime.watched_kinds import watched_resources
-from extender.sandbox import listening
+from extender.cluster import ClusterError, WatchedResource, Writer
+from extender.runtime.informers import watched_resources
 from tests.worlds.counted_work import calls_of
-from tests.worlds.eventually import eventually, in_background
+from tests.worlds.eventually import eventually
 from tests.worlds.fuzzing import CASES as FOLDER
 from tests.worlds.fuzzing import unfolded
+from tests.worlds.reflectors import nodes, reflecting
 from tests.worlds.running_berth import Json, berthing, claim
 
 pytestmark = pytest.mark.loopback
@@ -75,14 +74,6 @@ class Server:
 
     def tell(self, kind: str, obj: bytes) -> None:
         self.events.put_nowait(b'{"type": "%b", "object": %b}' % (kind.encode(), obj))
-
-
-@asynccontextmanager
-async def reflecting(server: Server, kind: WatchedResource) -> AsyncIterator[Reflector]:
-    async with listening(server, "127.0.0.1", 0) as url, ApiClient(Credentials(url, None, lambda: None)) as client:
-        found = Reflector(client, kind, lambda: None)
-        async with in_background(found.run()):
-            yield found
 
 
 def claims_of(cache: ClusterCache) -> WatchedResource:
@@ -195,7 +186,7 @@ async def test_a_bug_that_one_object_shows_is_named_and_the_last_good_state_stay
     applied = Applied()
     server = Server("Node", node("a", 1), node("odd", 2))
     with capture_logs() as logs:
-        async with reflecting(server, WatchedResource("nodes", "NodeList", "/api/v1/nodes", applied)) as found:
+        async with reflecting(server, nodes(applied)) as found:
             await eventually(lambda: found.listed)
             applied.failing["odd"] = KeyError("made\nup")
             for version in (10, 10, 11):
@@ -218,7 +209,7 @@ async def test_a_bug_that_one_object_shows_is_named_and_the_last_good_state_stay
 async def test_a_deletion_that_fails_comes_again_with_the_next_list() -> None:
     applied = Applied()
     server = Server("Node", node("odd", 2))
-    async with reflecting(server, WatchedResource("nodes", "NodeList", "/api/v1/nodes", applied)) as found:
+    async with reflecting(server, nodes(applied)) as found:
         await eventually(lambda: found.listed)
         applied.failing["odd"] = KeyError("made up")
         server.tell("DELETED", node("odd", 10))

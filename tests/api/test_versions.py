@@ -12,14 +12,15 @@ import orjson
 import pytest
 
 from extender.cache import ClusterCache
-from extender.cli.snapshot_command import take_objects
+from extender.cli.cluster_objects import take_objects
 from extender.cluster import ApiClient, Credentials, Delays, Reflector
 from extender.cluster.reflector import Timing
-from extender.runtime.watched_kinds import watched_resources
+from extender.runtime.informers import watched_resources
 from extender.sandbox import Cluster, listening
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.web.asgi import TEXT, Answer
-from tests.worlds.eventually import eventually, in_background
+from tests.worlds.eventually import eventually
+from tests.worlds.reflectors import reflecting
 
 pytestmark = pytest.mark.loopback
 
@@ -84,11 +85,8 @@ def rule(name: str, device: str = "gpu-0") -> dict[str, Any]:
 @asynccontextmanager
 async def watching(versions: Versions, cache: ClusterCache) -> AsyncIterator[Reflector]:
     (kind,) = [kind for kind in watched_resources(cache) if kind.name == "devicetaintrules"]
-
-    async with versions.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
-        reflector = Reflector(client, kind, lambda: None, timing=QUICK)
-        async with in_background(reflector.run()):
-            yield reflector
+    async with versions.serving() as url, reflecting(url, kind, timing=QUICK) as found:
+        yield found
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.assess import pod as pod_objects
 from extender.cli import assess_command
-from extender.cli.assess_screen import told_apart
+from extender.cli.assess_command import told_apart
 from extender.cli.output import Screen
 from extender.sandbox import Cluster, write_kubeconfig
 from tests.worlds.assessed_clusters import CASES, GPU_CLASS, RESULT, assessed, changed, objects_of, snapshot_file
@@ -95,9 +95,7 @@ def test_a_nic_that_the_claim_cannot_have_sets_no_standard(tmp_path: Path) -> No
     rdma = "device.driver == 'dra.net' && device.attributes['dra.net'].rdma"
     class_ = {**NIC_CLASS, "spec": {"selectors": [{"cel": {"expression": rdma}}]}}
     objects = [one for one in objects_of({**case, "pods": pods}) if one["metadata"]["name"] != "dra.net-a"]
-    code, out, err = berth(["assess", str(snapshot_file(tmp_path, [*objects, slice_, class_])), "--output", "json"])
-    assert code == 0, err
-    found = json.loads(out)
+    found = assessed(snapshot_file(tmp_path, [*objects, slice_, class_]), replays=True)
     assert {row["pod"]: (row["near"], row["pairs"]) for row in found["sets"]} == {
         "default/near": (2, 2),
         "default/half": (1, 2),
@@ -110,9 +108,7 @@ def test_all_gpus_with_one_nic_are_as_near_as_they_can_be(tmp_path: Path) -> Non
     nics = next(one for one in objects_of(case) if one["metadata"]["name"] == "dra.net-a")["spec"]["devices"]
     pods = [{"name": "p", "node": "a", "gpus": list(range(8)), "nics": [nics[0]["name"]]}]
     objects = [*objects_of({**case, "pods": pods}), NIC_CLASS]
-    code, out, err = berth(["assess", str(snapshot_file(tmp_path, objects)), "--output", "json"])
-    assert code == 0, err
-    found = json.loads(out)
+    found = assessed(snapshot_file(tmp_path, objects), replays=True)
     assert (found["near"], found["pairs"]) == (1, 1)
     assert [row["nics"] for row in found["replay"]["rows"]] == [1.0] * 4
 
@@ -124,9 +120,7 @@ def test_the_same_pods_once_more_are_better_with_berth(tmp_path: Path) -> None:
     path = snapshot_file(
         tmp_path, objects_of({"agent": True, "nodes": {f"n{i}": "dgx1-v100" for i in range(3)}, "pods": pods})
     )
-    code, out, err = berth(["assess", str(path), "--output", "json"])
-    assert code == 0, err
-    rows = {row["placement"]: row for row in json.loads(out)["replay"]["rows"]}
+    rows = {row["placement"]: row for row in assessed(path, replays=True)["replay"]["rows"]}
     assert rows["today"]["joined"] == 0.0
     assert rows["Berth"]["joined"] == 1.0
     assert rows["Berth"]["gbps"] > rows["first fit"]["gbps"]
@@ -155,9 +149,7 @@ def test_a_pod_that_watches_devices_with_admin_access_is_not_replayed(tmp_path: 
     objects = objects_of({"nodes": {"a": "hgx-h100-8"}, "pods": pods})
     changed(objects, "ResourceClaim", "watch", "spec.devices.requests.0.exactly.adminAccess", True)
     changed(objects, "ResourceClaim", "watch", f"{RESULT}.adminAccess", True)
-    code, out, err = berth(["assess", str(snapshot_file(tmp_path, objects)), "--output", "json"])
-    assert code == 0, err
-    found = json.loads(out)
+    found = assessed(snapshot_file(tmp_path, objects), replays=True)
     assert [row["started"] for row in found["replay"]["rows"]] == [1, 1, 1, 1]
     assert "1 claim has admin access: pods that watch devices are not replayed." in found["unknown"]
 
@@ -168,9 +160,7 @@ def test_a_pod_keeps_its_product_in_a_replay(tmp_path: Path) -> None:
     case: Json = {"nodes": nodes, "pods": [{"name": "p", "node": "a", "gpus": [0, 2]}]}
     for agent, expected in ((True, [20.0, 240.0, 240.0, 240.0]), (False, [None] * 4)):  # without the agent: not known
         path = snapshot_file(tmp_path, objects_of({**case, "agent": agent}))
-        code, out, err = berth(["assess", str(path), "--output", "json"])
-        assert code == 0, err
-        rows = json.loads(out)["replay"]["rows"]
+        rows = assessed(path, replays=True)["replay"]["rows"]
         assert [(row["started"], row["gbps"]) for row in rows] == [(1, gbps) for gbps in expected]
 
 
@@ -187,9 +177,7 @@ def test_claims_of_one_pod_are_replayed_together(tmp_path: Path) -> None:
     result = {"request": "gpu", "driver": "dra.net", "pool": "a", "device": nic}
     second["status"]["allocation"]["devices"]["results"] = [result]
     pod["spec"]["resourceClaims"].append({"name": "nic", "resourceClaimName": "nic"})
-    code, out, err = berth(["assess", str(snapshot_file(tmp_path, [*objects, second, NIC_CLASS])), "--output", "json"])
-    assert code == 0, err
-    replay = json.loads(out)["replay"]
+    replay = assessed(snapshot_file(tmp_path, [*objects, second, NIC_CLASS]), replays=True)["replay"]
     assert (replay["pods"], replay["left_out"]) == (1, 0)
     rows = {row["placement"]: row for row in replay["rows"]}
     assert [row["started"] for row in rows.values()] == [1, 1, 1, 1]
@@ -213,9 +201,7 @@ def test_other_vendors(driver: str, devices: list[Json], links: str, joined: boo
         result |= {"driver": driver, "device": one["name"]}
     class_ = json.loads(json.dumps(GPU_CLASS).replace("gpu.nvidia.com", driver))
     path = snapshot_file(tmp_path, [*objects, class_, pod, claim])
-    code, out, err = berth(["assess", str(path), "--output", "json"])
-    assert code == 0, err
-    found = json.loads(out)
+    found = assessed(path, replays=True)
     assert [(row["links"], row["joined"], len(row["gpus"])) for row in found["sets"]] == [(links, joined, 2)]
     assert [row["started"] for row in found["replay"]["rows"]] == [1, 1, 1, 1]
     assert [row["joined"] for row in found["replay"]["rows"]] == [float(joined)] * 4
@@ -421,9 +407,7 @@ def test_the_policy_says_which_labels_are_levels(tmp_path: Path) -> None:
     assert [(row["level"], row["domains"]) for row in plain["gangs"]] == [("node", 2)]
     assert (plain["policy"], plain["fleet"]["domains"]) == ("", [])
     assert "is no level" in plain["waiting"][0]["reason"]
-    code, out, err = berth(["assess", str(path), "--policy", str(policy), "--output", "json"])
-    assert code == 0, err
-    found = json.loads(out)
+    found = assessed(path, "--policy", str(policy), replays=True)
     assert found["policy"] == str(policy)
     assert [(row["level"], row["domains"], row["fewest"]) for row in found["gangs"]] == [(LEVEL, 2, 1)]
     assert [(row["label"], row["whole"]) for row in found["fleet"]["domains"]] == [(LEVEL, 1)]

@@ -36,24 +36,13 @@ def fewest(pods: Sizes, domains: list[Sizes]) -> int:
     return fewest_domains(pods, Counter(frozenset(one.items()) for one in domains))
 
 
-def test_a_node_holds_whole_pods_only(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("gpus", "few"), [(5, 2), (4, 1)], ids=["whole pods only", "as many as fit"])
+def test_a_node_holds_as_many_pods_as_fit(gpus: int, few: int, tmp_path: Path) -> None:
     """Five GPUs are too many for two pods of a node of eight, though one rack has 16 GPUs for the 15 of three pods."""
-    pods = [
-        {"name": f"g{i}", "node": node, "gpus": list(range(5)), "group": "g"}
-        for i, node in enumerate(["r1a", "r1b", "r2a"])
-    ]
+    pods = gang(gpus, "r1a r1b r2a", group="g")
     path = snapshot_file(tmp_path, objects_of({"nodes": racks("r1a r1b r2a r2b"), "pods": pods}))
-    assert [(row["domains"], row["fewest"]) for row in assessed(path)["gangs"]] == [(2, 2)]
-    assert "more domains than they need: 0 of 1." in berth(["assess", str(path), "--no-replay"])[1]
-
-
-def test_as_many_pods_as_fit_share_a_node(tmp_path: Path) -> None:
-    pods = [
-        {"name": f"g{i}", "node": node, "gpus": list(range(4)), "group": "g"}
-        for i, node in enumerate(["r1a", "r1b", "r2a"])
-    ]
-    path = snapshot_file(tmp_path, objects_of({"nodes": racks("r1a r1b r2a r2b"), "pods": pods}))
-    assert [(row["domains"], row["fewest"]) for row in assessed(path)["gangs"]] == [(2, 1)]
+    assert [(row["domains"], row["fewest"]) for row in assessed(path)["gangs"]] == [(2, few)]
+    assert f"more domains than they need: {2 - few} of 1." in berth(["assess", str(path), "--no-replay"])[1]
 
 
 def test_pods_of_equal_size_need_no_more_domains_than_the_best_choice() -> None:
@@ -82,14 +71,9 @@ def test_pods_of_two_sizes_and_products() -> None:
     ],
 )
 def test_gangs_of_other_schedulers_are_gangs(key: str, kind: str, tmp_path: Path) -> None:
-    pods = [
-        {"name": f"g{i}", "node": node, "gpus": list(range(8)), kind: {key: "train"}}
-        for i, node in enumerate(("r1a", "r2a"))
-    ]
+    pods = gang(8, "r1a r2a", **{kind: {key: "train"}})
     path, jobs = snapshot_file(tmp_path, objects_of({"nodes": racks("r1a r2a r2b"), "pods": pods})), tmp_path / "jobs"
-    code, out, err = berth(["assess", str(path), "--output", "json", "--jobs", str(jobs)])
-    assert code == 0, err
-    found = json.loads(out)
+    found = assessed(path, "--jobs", str(jobs), replays=True)
     assert [(row["gang"], row["source"], row["domains"], row["fewest"]) for row in found["gangs"]] == [
         ("default/train", key, 2, 1)
     ]

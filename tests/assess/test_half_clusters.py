@@ -14,7 +14,7 @@ from benchmarks.assess import pod as pod_objects
 from extender.api.pod_groups import LWS_NAME, GroupSource
 from extender.assess import assess, reading_of, unread_of
 from extender.cli import cluster_objects
-from extender.cli.snapshot_command import list_kind
+from extender.cli.cluster_objects import list_kind
 from extender.cluster import ApiClient, Forbidden, WatchedResource
 from extender.policy import Policy
 from extender.sandbox import write_kubeconfig
@@ -177,9 +177,7 @@ def test_the_pods_of_a_device_plugin_are_replayed_where_none_has_claims(tmp_path
     pods = [{"name": f"p{i}", "node": "a", "plugin": {"nvidia.com/gpu": "2"}} for i in range(2)]
     pods.append({"name": "mig", "node": "b", "plugin": {"nvidia.com/gpu": "1"}})
     case: Json = {"nodes": nodes, "pods": pods}
-    code, out, err = berth(["assess", str(snapshot_file(tmp_path, objects_of(case))), "--output", "json"])
-    assert code == 0, err
-    found = json.loads(out)
+    found = assessed(snapshot_file(tmp_path, objects_of(case)), replays=True)
     assert [(row["placement"], row["started"], row["joined"]) for row in found["replay"]["rows"]] == [
         ("today", 2, None),
         ("Berth", 2, 1.0),
@@ -189,8 +187,7 @@ def test_the_pods_of_a_device_plugin_are_replayed_where_none_has_claims(tmp_path
     assert "The GPUs of the device plugin are replayed on the usual boards of their products." in found["unknown"]
     case["pods"].append({"name": "claims", "node": "b", "gpus": [0]})
     case["nodes"]["b"] = "t4-4"
-    _, out, _ = berth(["assess", str(snapshot_file(tmp_path, objects_of(case))), "--output", "json"])
-    assert json.loads(out)["replay"]["jobs"] == 1
+    assert assessed(snapshot_file(tmp_path, objects_of(case)), replays=True)["replay"]["jobs"] == 1
 
 
 def test_gangs_of_a_device_plugin_of_gke_keep_their_product(tmp_path: Path) -> None:
@@ -207,9 +204,7 @@ def test_gangs_of_a_device_plugin_of_gke_keep_their_product(tmp_path: Path) -> N
     }
     pods = [{"name": f"p-{node}", "node": node, "plugin": {"nvidia.com/gpu": "8"}, "group": "g"} for node in "ab"]
     path = snapshot_file(tmp_path, objects_of({"nodes": nodes, "pods": pods}))
-    code, out, err = berth(["assess", str(path), "--output", "json"])
-    assert code == 0, err
-    rows = json.loads(out)["replay"]["rows"]
+    rows = assessed(path, replays=True)["replay"]["rows"]
     assert {row["placement"]: (row["joined"], row["domains"]) for row in rows if row["placement"] != "today"} == {
         "Berth": (1.0, 2.0),
         "first fit": (1.0, 2.0),
@@ -316,15 +311,13 @@ def test_overlapping_files_count_once(tmp_path: Path) -> None:
     node = {"machine": "hgx-h100-8", "plugin": {"nvidia.com/gpu": "8"}}
     pods = [{"name": "p", "node": "a", "count": 4, "plugin": {"nvidia.com/gpu": "2"}}]
     objects = objects_of({"nodes": {"a": node}, "pods": pods})
-    paths = [str(snapshot_file(tmp_path, objects, name)) for name in ("one.json", "two.json")]
-    code, out, err = berth(["assess", *paths, "--no-replay", "--output", "json"])
-    assert code == 0, err
-    found = json.loads(out)
+    paths = [snapshot_file(tmp_path, objects, name) for name in ("one.json", "two.json")]
+    found = assessed(paths[0], str(paths[1]))
     (row,) = found["fleet"]["products"]
     assert (row["free"], row["allocated"], found["unreadable"]) == (6, 2, [])
     changed(objects, "Pod", "p", "metadata.labels", {"newer": "yes"})
     snapshot_file(tmp_path, objects, "two.json")
-    _, out, _ = berth(["assess", *paths, "--no-replay"])
+    _, out, _ = berth(["assess", *map(str, paths), "--no-replay"])
     assert "Pod p: is there twice, and differs: the first one counts" in out
 
 
@@ -339,9 +332,7 @@ def test_one_object_that_cannot_be_read_is_told_and_the_others_count(tmp_path: P
 def test_an_amount_that_cannot_be_read_ends_only_the_replay(tmp_path: Path) -> None:
     objects = objects_of(NOT_JOINED)
     objects[-2]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "odd"
-    code, out, err = berth(["assess", str(snapshot_file(tmp_path, objects)), "--output", "json"])
-    assert code == 0, err
-    found = json.loads(out)
+    found = assessed(snapshot_file(tmp_path, objects), replays=True)
     assert found["replay"]["problem"].startswith("Pod p: cpu: 'odd' is not a quantity")
     assert len(found["sets"]) == 1
 
@@ -364,9 +355,7 @@ def test_an_amount_that_cannot_be_read_is_told_with_its_file_and_its_pod(tmp_pat
 def test_a_claim_that_cannot_be_read_is_named_and_the_others_are_replayed(tmp_path: Path) -> None:
     objects = two_nodes()
     changed(objects, "ResourceClaim", "p0", "spec.devices.requests.0.exactly.count", "two")
-    code, out, err = berth(["assess", str(snapshot_file(tmp_path, objects)), "--output", "json"])
-    assert code == 0, err
-    found = json.loads(out)
+    found = assessed(snapshot_file(tmp_path, objects), replays=True)
     assert ["ResourceClaim p0: spec.devices.requests[0].exactly.count: " in line for line in found["unreadable"]] == [
         True
     ]
@@ -412,9 +401,7 @@ def test_of_several_files_a_note_names_the_one_that_has_the_object(tmp_path: Pat
     odd = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "odd"}, "spec": {"taints": 7}}
     good = snapshot_file(tmp_path, objects_of({"nodes": {"a": "t4-4"}}), "good.json")
     bad = snapshot_file(tmp_path, [odd], "bad.json")
-    code, out, err = berth(["assess", str(good), str(bad), "--no-replay", "--output", "json"])
-    assert code == 0, err
-    (note,) = json.loads(out)["unreadable"]
+    (note,) = assessed(good, str(bad))["unreadable"]
     assert note.startswith(f"{bad}, object 1, Node odd: ")
 
 
@@ -555,9 +542,8 @@ def test_times_of_pods_that_cannot_be_right_are_told(name: str, tmp_path: Path) 
         is_right = pod["metadata"]["name"] == "r"
         pod["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z" if is_right else created
         pod["status"]["startTime"] = "2026-01-01T00:00:00Z" if is_right else started
-    _, out, err = berth(["assess", str(snapshot_file(tmp_path, objects)), "--no-replay", "--output", "json"])
-    (line,) = [one for one in json.loads(out)["lacking"] if "cannot be right" in one]
-    assert line.startswith(f"the times of pod default/p cannot be right: {told}"), err
+    (line,) = [one for one in assessed(snapshot_file(tmp_path, objects))["lacking"] if "cannot be right" in one]
+    assert line.startswith(f"the times of pod default/p cannot be right: {told}")
     assert "those of 1 other pod cannot" in line
 
 

@@ -13,13 +13,14 @@ import yaml
 
 from extender.api.group_topology import NEARNESS
 from extender.api.pod_annotations import WISHES
-from tests.worlds.assessed_clusters import objects_of, snapshot_file
+from tests.worlds.assessed_clusters import assessed, objects_of, snapshot_file
 from tests.worlds.commands import berth
 
 pytestmark = pytest.mark.usefixtures("replays_in_turn")
 
 Json = dict[str, Any]
 CONSTRAINED: list[Json] = yaml.safe_load((Path(__file__).parents[1] / "cases" / "job_constraints.yaml").read_text())
+WRONG_TIMES = "times that cannot be right: the job arrives now at the latest, without a creation with the first one"
 LABEL = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
 GKE = {"cloud.google.com/gke-accelerator": "nvidia-h100-mega-80gb"}
 
@@ -101,9 +102,7 @@ def test_the_running_pods_of_a_job_are_a_gang(tmp_path: Path) -> None:
         "default-p0-2": 2,
         "default-waits-3": 1,
     }
-    code, out, err = berth(["assess", str(tmp_path / "snapshot.json"), "--output", "json"])
-    assert code == 0, err
-    found = json.loads(out)
+    found = assessed(tmp_path / "snapshot.json", replays=True)
     rows = {row["placement"]: (row["started"], row["domains"]) for row in found["replay"]["rows"]}
     assert (rows["today"], rows["Berth"]) == ((1, 2), (1, 1))
     told = (
@@ -140,9 +139,8 @@ def test_pods_of_one_job_are_one_gang_also_on_two_products(label: str, tmp_path:
     assert ("H100" in str(line["claim"]), "A100" in str(part["claim"])) == (True, True)
     found = replayed(tmp_path, "--snapshot", str(tmp_path / "snapshot.json"), "--emptied")
     assert (found["gangs"], [pod["node"] for pod in found["started_jobs"]["default-p0-1"]["pods"]]) == (1, ["a", "b"])
-    code, out, _ = berth(["assess", str(tmp_path / "snapshot.json"), "--output", "json"])
-    assert code == 0
-    assert [row["domains"] for row in json.loads(out)["replay"]["rows"]] == [2, 2, 2, 2]
+    rows = assessed(tmp_path / "snapshot.json", replays=True)["replay"]["rows"]
+    assert [row["domains"] for row in rows] == [2, 2, 2, 2]
 
 
 def test_waiting_pods_are_in_the_gang_unless_they_may_come_one_after_the_other(tmp_path: Path) -> None:
@@ -199,9 +197,7 @@ def test_a_pod_of_the_future_arrives_now(tmp_path: Path) -> None:
         pod["metadata"]["creationTimestamp"] = time
     lines, err = jobs_of(tmp_path, objects)
     assert [line["arrival"] for line in lines] == [0, 3600, 3600]
-    assert err.strip().endswith(
-        "jobs.jsonl: 1 pod has a creation in the future, which counts as now (such as default/future)"
-    )
+    assert err.strip().endswith(f"jobs.jsonl: 1 pod has {WRONG_TIMES} (such as default/future)")
 
 
 def test_a_creation_time_that_cannot_be_read_is_told(tmp_path: Path) -> None:
@@ -213,7 +209,7 @@ def test_a_creation_time_that_cannot_be_read_is_told(tmp_path: Path) -> None:
         pod["metadata"]["creationTimestamp"] = time
     lines, err = jobs_of(tmp_path, objects)
     assert sorted(line["arrival"] for line in lines) == [0, 0, 3600]
-    assert "jobs.jsonl: 1 pod has no creation time that can be read, so the job arrives with the first one" in err
+    assert f"jobs.jsonl: 1 pod has {WRONG_TIMES} (such as default/p2)" in err
 
 
 @pytest.mark.parametrize(
@@ -388,7 +384,7 @@ def test_gpus_that_a_device_plugin_shares_are_no_whole_gpus(labels: dict[str, st
     lines, err = jobs_of(tmp_path, objects)
     assert lines == []
     assert err.startswith(f"berth: 3 pods are not in {tmp_path / 'jobs.jsonl'}: ")
-    found = json.loads(berth(["assess", str(tmp_path / "snapshot.json"), "--no-replay", "--output", "json"])[1])
+    found = assessed(tmp_path / "snapshot.json")
     assert found["fleet"]["products"] == []
     assert "1 node offers nvidia.com/gpu of shared GPUs or parts, which are not counted." in found["unknown"]
     whole = {"machine": "hgx-h100-8", "labels": LABEL, "plugin": {"nvidia.com/gpu": "8"}}
@@ -441,9 +437,7 @@ def test_a_replay_keeps_pods_from_nodes_that_their_spec_forbids(tmp_path: Path) 
     for name, pod in of_kind(objects, "Pod").items():
         pod["spec"]["nodeSelector"] = {"team": name[0]}
     path = snapshot_file(tmp_path, objects)
-    code, out, err = berth(["assess", str(path), "--output", "json"])
-    assert code == 0, err
-    assert [row["started"] for row in json.loads(out)["replay"]["rows"]] == [16, 16, 16, 16]
+    assert [row["started"] for row in assessed(path, replays=True)["replay"]["rows"]] == [16, 16, 16, 16]
     jobs_of(tmp_path, objects)
     jobs = replayed(tmp_path, "--snapshot", str(path), "--emptied")["started_jobs"]
     assert all(job["pods"][0]["node"] == name.removeprefix("default-")[0] for name, job in jobs.items())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -10,10 +9,10 @@ from unittest.mock import patch
 import pytest
 
 from extender.assess import replayed_pods
+from extender.assess.assessment import verdict_of
+from extender.assess.known_texts import other_reason
 from extender.assess.pod_sets import Bandwidth
 from extender.assess.replayed_pods import Figures, Replayed
-from extender.assess.scheduler_texts import other_reason
-from extender.assess.verdict import verdict_of
 from tests.worlds.assessed_clusters import assessed, objects_of, snapshot_file
 from tests.worlds.commands import berth
 
@@ -112,9 +111,7 @@ CASES: dict[str, tuple[Json, bool | None, list[str]]] = {
 def test_the_first_lines_say_whether_berth_would_help(name: str, tmp_path: Path) -> None:
     described, helps, texts = CASES[name]
     path, page = snapshot_file(tmp_path, objects_of(described)), tmp_path / "page.html"
-    code, out, err = berth(["assess", str(path), "--html", str(page), "--output", "json"])
-    assert code == 0, err
-    found = json.loads(out)["verdict"]
+    found = assessed(path, "--html", str(page), replays=True)["verdict"]
     assert found["helps"] is helps
     assert [text for text in texts if text not in " ".join(found["sentences"])] == []
     assert found["sentences"][0] in page.read_text().replace("&#x27;", "'")
@@ -175,8 +172,7 @@ def test_a_large_cluster_is_replayed_around_its_gangs(tmp_path: Path) -> None:
     path = snapshot_file(tmp_path, objects_of({"nodes": nodes, "pods": pods}))
     for most, replayed in ((4, 2), (6, 3), (8, 4)):
         with patch.object(replayed_pods, "_MAX_NODES", most):
-            _, out, _ = berth(["assess", str(path), "--output", "json"])
-        found = json.loads(out)
+            found = assessed(path, replays=True)
         assert (found["replay"]["nodes"], found["replay"]["pods"]) == (most, replayed)
         assert [row["domains"] for row in found["replay"]["rows"][:2]] == [2.0, 1.0]
         assert "without a replay of all pods" not in found["verdict"]["sentences"][0]
@@ -189,8 +185,7 @@ def test_gangs_that_only_a_larger_replay_would_have_are_no_reason_for_a_no(tmp_p
         tmp_path, objects_of({"nodes": racks, "pods": [*pods, {"name": "p", "node": "a", "gpus": [4, 5]}]})
     )
     with patch.object(replayed_pods, "_MAX_NODES", 1):
-        _, out, _ = berth(["assess", str(path), "--output", "json"])
-    found = json.loads(out)["verdict"]
+        found = assessed(path, replays=True)["verdict"]
     assert found["helps"] is None
     assert "Not compared: 1 gang over more domains than needed, without a replay of all pods." in found["sentences"][0]
 

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from extender.api.object_meta import ObjectKey
 from extender.api.resource_claims import FINALIZER
@@ -13,6 +14,7 @@ from extender.policy import Policy
 from extender.sandbox import ApiError
 from tests.worlds.applications import replicas
 from tests.worlds.eventually import eventually
+from tests.worlds.interceptions import CUT, NO, Once, Refusing
 from tests.worlds.running_berth import Serving, berthing, claim, pod
 from tests.worlds.tenant_worlds import allocated, patch, stored
 
@@ -126,11 +128,7 @@ async def test_failed_binding_is_released() -> None:
     async with berthing(NODES) as b:
         b.cluster.apply(claim("c"))
         node = await scheduled(b, "p", "c")
-
-        async def refuse(method: str, path: str) -> ApiError | None:
-            return ApiError(403, "Forbidden", "no") if path.endswith("/binding") else None
-
-        b.cluster.api.intercept = refuse
+        b.cluster.api.intercept = Refusing("/binding")
         assert "no" in await b.bind("p", node)
         assert b.held() == []
         assert not b.claims()[0]["status"].get("reservedFor")
@@ -140,25 +138,41 @@ async def test_failed_binding_is_released() -> None:
         assert await b.bind("p", node) == ""
 
 
-@pytest.mark.parametrize("verb", ["finalizer", "status", "binding"])
-async def test_lost_replies(verb: str) -> None:
+@pytest.mark.parametrize("fails", [False, True])
+async def test_the_claims_of_a_failed_bind_are_released_beside_each_other(*, fails: bool) -> None:
+    """Each release may take seconds, or fail: a failure is logged, and keeps no other claim."""
+    async with berthing(NODES) as b:
+        b.cluster.apply(claim("c"))
+        b.cluster.apply(claim("d"))
+        node, both = await scheduled(b, "p", "c", "d"), asyncio.Barrier(2)
+
+        async def meet(method: str, path: str) -> ApiError | None:
+            if method == "PATCH" and path.endswith("/status"):
+                await both.wait()
+                return NO if fails and path.endswith("/c/status") else None
+            return None
+
+        def undo_begins() -> None:
+            b.cluster.api.intercept = meet
+
+        b.cluster.api.intercept = Once("POST", "/binding", undo_begins, NO)
+        with capture_logs() as log:
+            assert "no" in await b.bind("p", node)
+        assert len(b.held()) == fails
+        assert [line["pod"] for line in log if line["event"] == "could not undo"] == ["default/p"] * fails
+
+
+@pytest.mark.parametrize(
+    ("method", "ending"), [("PATCH", "/resourceclaims/c"), ("PATCH", "/status"), ("POST", "/binding")]
+)
+async def test_lost_replies(method: str, ending: str) -> None:
     """The reply to a successful write is lost: the bind still succeeds with one allocation."""
     async with berthing(NODES) as b:
         b.cluster.apply(claim("c"))
         node = await scheduled(b, "p", "c")
-        endings = {"finalizer": "/resourceclaims/c", "status": "/status", "binding": "/binding"}
-        lost = 0
-
-        async def lose(method: str, path: str) -> ApiError | None:
-            nonlocal lost
-            if lost or method not in ("PATCH", "POST") or not path.endswith(endings[verb]):
-                return None
-            lost += 1
-            return ApiError(503, "ServiceUnavailable", "the reply was lost")
-
-        b.cluster.api.intercept_reply = lose
+        b.cluster.api.intercept_reply = lost = Refusing(ending, CUT, 1, method=method)
         assert await b.bind("p", node) == ""
-        assert lost == 1
+        assert lost.count
         assert b.node_of("p") == node
         assert len(b.held()) == 1
 
@@ -168,17 +182,10 @@ async def test_conflict_is_read_again() -> None:
     async with berthing(NODES) as b:
         b.cluster.apply(claim("c"))
         node = await scheduled(b, "p", "c")
-        touched = 0
-
-        async def interfere(method: str, path: str) -> None:
-            nonlocal touched
-            if method == "PATCH" and path.endswith("/resourceclaims/c") and not touched:
-                touched = 1
-                patch(b, "c", {"metadata": {"labels": {"x": "y"}}})
-
-        b.cluster.api.intercept = interfere
+        touch = Once("PATCH", "/resourceclaims/c", lambda: patch(b, "c", {"metadata": {"labels": {"x": "y"}}}))
+        b.cluster.api.intercept = touch
         assert await b.bind("p", node) == ""
-        assert touched == 1
+        assert touch.done
 
 
 async def test_a_claim_that_was_recreated_does_not_get_the_devices_of_the_old_one() -> None:
@@ -187,13 +194,11 @@ async def test_a_claim_that_was_recreated_does_not_get_the_devices_of_the_old_on
         b.cluster.apply(claim("c"))
         node = await scheduled(b, "p", "c")
 
-        async def recreate(method: str, path: str) -> None:
-            if method == "PATCH" and path.endswith("/resourceclaims/c"):
-                b.cluster.api.intercept = None
-                b.cluster.store.remove("resourceclaims", ("default", "c"))
-                b.cluster.apply(claim("c", 2))
+        def recreate() -> None:
+            b.cluster.store.remove("resourceclaims", ("default", "c"))
+            b.cluster.apply(claim("c", 2))
 
-        b.cluster.api.intercept = recreate
+        b.cluster.api.intercept = Once("PATCH", "/resourceclaims/c", recreate)
         assert "claim default/c was recreated" in await b.bind("p", node)
         assert not b.held()
         assert not b.node_of("p")
@@ -229,19 +234,11 @@ async def test_a_bind_with_an_old_cache_takes_no_device_back_from_its_new_owner(
             await b.create(claim(name), pod(name, name))
             allocated(b, name, "gpu-0", name, writer="other")
         await b.settled()
-        moved = False
-
-        async def move(method: str, path: str) -> None:
-            nonlocal moved
-            # Between the read of this process and its undo.
-            if method == "GET" and path.endswith("/pods/mine") and not moved:
-                moved = True
-                allocated(b, "mine", "gpu-1", "mine", writer="other")
-
+        # Between the read of this process and its undo.
+        move = Once("GET", "/pods/mine", lambda: allocated(b, "mine", "gpu-1", "mine", writer="other"))
         b.cluster.api.intercept = move
-        answer = await b.bind("mine", "n1")
-        assert "allocated to another claim first" in answer
-        assert moved
+        assert "allocated to another claim first" in await b.bind("mine", "n1")
+        assert move.done
         kept = stored(b, "mine")["status"]
         assert kept["allocation"]["devices"]["results"][0]["device"] == "gpu-1", "the other process's allocation stays"
         assert kept["reservedFor"], "the other process's allocation stays"
@@ -254,14 +251,7 @@ async def test_no_pod_is_bound_by_a_cache_older_than_the_own_rollback(later: str
     async with replicas(NODES) as ((b, _), (gate, _)):
         b.cluster.apply(claim("c"))
         node = await scheduled(b, "p", "c")
-
-        async def refuse(_: str, path: str) -> ApiError | None:
-            if path.endswith("/binding"):
-                gate.close()
-                return ApiError(403, "Forbidden", "no")
-            return None
-
-        b.cluster.api.intercept = refuse
+        b.cluster.api.intercept = Once("POST", "/binding", gate.close, NO)
         assert "no" in await b.bind("p", node)
         assert not b.held()
         b.cluster.api.intercept = None
@@ -312,12 +302,7 @@ async def test_a_claim_that_becomes_unreadable_keeps_its_finalizers() -> None:
         await b.create(claim("c"), pod("p", "c"))
         long = [f"example.org/{i:060}" for i in range(100)]
 
-        async def edit(method: str, path: str) -> ApiError | None:
-            if method == "PATCH" and path.endswith("/resourceclaims/c"):
-                b.cluster.api.intercept = None
-                patch(b, "c", {"metadata": {"finalizers": long}})
-            return None
-
+        edit = Once("PATCH", "/resourceclaims/c", lambda: patch(b, "c", {"metadata": {"finalizers": long}}))
         b.cluster.api.intercept = edit
         assert "metadata.finalizers: has more than 4096 characters" in await b.bind("p", "n1")
         assert stored(b, "c")["metadata"]["finalizers"] == long

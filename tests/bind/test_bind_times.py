@@ -12,9 +12,9 @@ from extender.api.object_meta import ObjectKey
 from extender.policy import Policy
 from extender.sandbox import ApiError
 from extender.serve.bind import BINDING_SECONDS, CLAIM_SECONDS
-from extender.serve.binding_cycle import BindError, BindOutcomeUnknown
-from extender.serve.undo import IN_FLIGHT_GRACE_SECONDS
+from extender.serve.undo import IN_FLIGHT_GRACE_SECONDS, BindError, BindOutcomeUnknown
 from tests.worlds.eventually import HANG_SECONDS, eventually
+from tests.worlds.interceptions import Refusing
 from tests.worlds.running_berth import Serving, berthing, binder_of, claim, pod
 
 pytestmark = pytest.mark.loopback
@@ -89,11 +89,7 @@ async def test_a_bind_whose_binding_is_refused_until_its_time_is_over_undoes_its
     """The API server has stored nothing: too many requests."""
     async with berthing({"n1": "t4-4"}, SOON) as b:
         uid, node = await filtered(b)
-
-        async def refuse(_: str, path: str) -> ApiError | None:
-            return ApiError(429, "TooManyRequests", "too many requests") if path.endswith("/binding") else None
-
-        b.cluster.api.intercept = refuse
+        b.cluster.api.intercept = Refusing("/binding", ApiError(429, "TooManyRequests", "too many requests"))
         with pytest.raises(BindError) as caught:
             await binder_of(b).bind(P, uid, node)
         assert str(caught.value) == "binding pod default/p: too many requests"

@@ -15,7 +15,7 @@ from extender.policy import Policy
 from extender.runtime.informers import WatchProgress
 from extender.serve.bind import MAX_WAITING, MAX_WAITING_OF_NAMESPACE, DriverWaits
 from extender.serve.gangs.gang_admission import SlotLimits
-from extender.web.http_limits import VERBS
+from extender.web.asgi import VERBS
 from tests.worlds.dra_worlds import CLAIMS, CONDITIONAL, asks, custom, place, report
 from tests.worlds.eventually import HANG_SECONDS, eventually
 from tests.worlds.faulty_world import World

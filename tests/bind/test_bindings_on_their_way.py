@@ -10,19 +10,18 @@ from extender.api.object_meta import ObjectKey
 from extender.api.pods import decode_pod
 from extender.cluster import Writer
 from extender.sandbox import ApiError
-from extender.serve.binding_cycle import BindOutcomeUnknown
 from extender.serve.orphans import OrphanCollector
-from extender.serve.undo import IN_FLIGHT_GRACE_SECONDS
+from extender.serve.undo import IN_FLIGHT_GRACE_SECONDS, BindOutcomeUnknown
 from tests.worlds.dra_worlds import extended
 from tests.worlds.eventually import eventually
 from tests.worlds.faulty_world import World
+from tests.worlds.interceptions import CUT, Once
 from tests.worlds.running_berth import Serving, berthing, bug_after, claim, pod
 from tests.worlds.skipping_loop import in_virtual_time
 from tests.worlds.tenant_worlds import patch
 
 pytestmark = pytest.mark.loopback
 
-CUT = ApiError(502, "BadGateway", "the connection was cut")
 P = ("default", "p")
 
 
@@ -70,6 +69,14 @@ def special_claim(b: Serving) -> ObjectKey:
     return ObjectKey("default", made["metadata"]["name"])
 
 
+async def release(b: Serving, orphans: OrphanCollector, seconds: float = 0.0) -> None:
+    """The collector announces the release of the special claim; it has been under way for so long."""
+    await b.settled()
+    orphans.remove_stale_special(special_claim(b))
+    await eventually(lambda: "/release" in str(b.claims()), "the release is announced")
+    await asyncio.sleep(seconds)
+
+
 async def test_the_special_claim_of_a_process_that_was_killed_is_deleted_at_once() -> None:
     """Its pod waited for more than a minute."""
     async with berthing({"n1": "t4-4"}) as b:
@@ -99,15 +106,7 @@ async def test_the_special_claim_of_another_replicas_bind_stays_if_its_binding_i
     async with berthing({"n1": "t4-4"}) as b:
         await b.create(extended("p"))
         orphans = other_collector(b)
-
-        async def release_meanwhile(_: str, path: str) -> ApiError | None:
-            if path.endswith("/binding"):
-                await b.settled()
-                orphans.remove_stale_special(special_claim(b))
-                await eventually(lambda: "/release" in str(b.claims()), "the release is announced")
-            return None
-
-        b.cluster.api.intercept = release_meanwhile
+        b.cluster.api.intercept = Once("POST", "/binding", lambda: release(b, orphans))
         assert await b.bind("p", "n1") == ""
         await eventually(lambda: not orphans.busy)
         assert (orphans.removed, orphans.skipped) == (0, 1)
@@ -118,16 +117,9 @@ async def test_a_slow_bind_sees_that_another_replica_takes_its_special_claim_bac
     async with berthing({"n1": "t4-4"}) as b:
         await b.create(extended("p"))
         orphans = other_collector(b)
-
-        async def release_first(method: str, path: str) -> ApiError | None:
-            if method == "PATCH" and path.endswith("/pods/p/status"):
-                await b.settled()
-                orphans.remove_stale_special(special_claim(b))
-                await eventually(lambda: "/release" in str(b.claims()), "the release is announced")
-                await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS / 2)
-            return None
-
-        b.cluster.api.intercept = release_first
+        b.cluster.api.intercept = Once(
+            "PATCH", "/pods/p/status", lambda: release(b, orphans, IN_FLIGHT_GRACE_SECONDS / 2)
+        )
         assert "taken over by another process" in await b.bind("p", "n1")
         await eventually(lambda: not b.claims(), "one of the two deletes the claim")
         b.cluster.api.intercept = None
@@ -138,20 +130,13 @@ async def test_a_bind_whose_binding_may_be_on_its_way_takes_nothing_back() -> No
     """The connection is cut, and the API server stores the Binding later. Meanwhile another replica marks a claim."""
     async with berthing({"n1": "t4-4"}) as b:
         await two_claims(b)
-        sent = 0
 
-        async def cut(method: str, path: str) -> ApiError | None:
-            nonlocal sent
-            if not path.endswith("/binding"):
-                return None
-            sent += 1
+        def mark_and_store_later() -> None:
             patch(b, "c2", {"metadata": {"annotations": {"berth.dev/allocator": "berth-other"}}})
             asyncio.get_running_loop().call_later(IN_FLIGHT_GRACE_SECONDS / 2, store_binding, b)
-            return CUT
 
-        b.cluster.api.intercept = cut
+        b.cluster.api.intercept = Once("POST", "/binding", mark_and_store_later, CUT)
         assert await b.bind("p", "n1") == ""
-        assert sent == 1
         await eventually(lambda: b.node_of("p") == "n1")
         assert len(b.held()) == 2
 
@@ -182,11 +167,8 @@ async def test_a_bug_while_the_binding_is_on_its_way_takes_nothing_from_the_pod(
     """The API server stores the Binding soon after the bug."""
     async with berthing({"n1": "t4-4"}) as b:
         await two_claims(b)
-
-        async def later(method: str, path: str) -> None:
-            if method == "PATCH" and path.endswith("/c2/status"):
-                asyncio.get_running_loop().call_later(IN_FLIGHT_GRACE_SECONDS / 2, store_binding, b)
-
+        call_later = asyncio.get_running_loop().call_later
+        later = Once("PATCH", "/c2/status", lambda: call_later(IN_FLIGHT_GRACE_SECONDS / 2, store_binding, b))
         b.cluster.api.intercept_reply = later
         await bind_with_a_bug(b, after="write claims")
         assert b.node_of("p") == "n1"

@@ -12,9 +12,9 @@ import pytest
 
 from extender.api.object_meta import ObjectKey
 from extender.base.berth_errors import BerthError
-from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.worlds.eventually import eventually
+from tests.worlds.interceptions import Holding
 from tests.worlds.running_berth import Berthing, berthing, bug_after, claim, pod
 
 pytestmark = pytest.mark.loopback
@@ -57,21 +57,13 @@ async def test_a_bind_goes_on_if_all_who_asked_for_it_hang_up() -> None:
     """kube-scheduler closes the connection at its time-out."""
     async with berthing({"n1": "t4-4"}) as b:
         await b.create(claim("c"), pod("p", "c"))
-        writes, go_on = asyncio.Event(), asyncio.Event()
-
-        async def slow(method: str, path: str) -> ApiError | None:
-            if method == "PATCH" and path.endswith("resourceclaims/c/status"):
-                writes.set()
-                await go_on.wait()
-            return None
-
-        b.cluster.api.intercept = slow
+        b.cluster.api.intercept = slow = Holding("resourceclaims/c/status", "PATCH")
         uid, service = b.pod("p")["metadata"]["uid"], b.app.service
         callers = [asyncio.create_task(service.bind(ObjectKey("default", "p"), uid, "n1")) for _ in range(2)]
-        await writes.wait()
+        await slow.sent.wait()
         for caller in callers:
             caller.cancel()
         await asyncio.wait(callers)
-        go_on.set()
+        slow.go_on.set()
         await eventually(lambda: b.node_of("p") == "n1")
         assert service.supervisor.failures["bind"] == 0

@@ -15,11 +15,12 @@ from extender.entry.listening import ServerEnded, serve_all, server
 from extender.policy import Policy
 from extender.sandbox import Cluster, carried_machines
 from extender.serve import Service
-from extender.sockets import listen_on
-from extender.web.http_limits import HttpLimits
+from extender.web.asgi import HttpLimits
+from extender.web.http_server import listen_on
 from tests.worlds.dra_worlds import CONDITIONAL, asks, custom
 from tests.worlds.eventually import HANG_SECONDS, answers, eventually
 from tests.worlds.gang_pods import NODES, two_binds_of_three
+from tests.worlds.interceptions import Holding
 from tests.worlds.process_worlds import free_port, process, sandbox
 from tests.worlds.running_berth import berthing, claim, patient, pod
 
@@ -29,21 +30,14 @@ async def test_the_exit_of_the_service_waits_for_a_running_bind() -> None:
     cluster.add_node("n1", carried_machines()["t4-4"])
     cluster.apply(claim("c"))
     uid = cluster.apply(pod("p", "c"))["metadata"]["uid"]
-    writes, go_on = asyncio.Event(), asyncio.Event()
-
-    async def slow(_: str, path: str) -> None:
-        if path.endswith("/binding"):
-            writes.set()
-            await go_on.wait()
-
-    cluster.api.intercept = slow
+    cluster.api.intercept = slow = Holding("/binding")
     async with cluster.serving() as api, ApiClient(Credentials(api, None, lambda: None)) as client:
         service = Service(client, patient())
         async with service:
             await eventually(lambda: not service.informers.not_ready)
             bind = asyncio.create_task(service.bind(ObjectKey("default", "p"), uid, "n1"))
-            await writes.wait()
-            asyncio.get_running_loop().call_soon(go_on.set)
+            await slow.sent.wait()
+            asyncio.get_running_loop().call_soon(slow.go_on.set)
         await bind
     assert cluster.store["pods", ("default", "p")]["spec"]["nodeName"] == "n1"
 
@@ -81,22 +75,15 @@ async def test_a_bind_that_takes_longer_than_the_exit_of_its_server_gets_an_answ
         args = {"PodName": "p", "PodNamespace": "default", "Node": "n1"}
         args["PodUID"] = b.cluster.apply(pod("p", "c"))["metadata"]["uid"]
         await b.settled()
-        writes, go_on = asyncio.Event(), asyncio.Event()
-
-        async def slow(_: str, path: str) -> None:
-            if path.endswith("/status"):
-                writes.set()
-                await go_on.wait()
-
-        b.cluster.api.intercept = slow
+        b.cluster.api.intercept = slow = Holding("/status")
         sockets = listen_on("--listen", "127.0.0.1", 0)
         one = server(b.app, ("127.0.0.1", 0), HttpLimits(end_seconds=0))
         serving = asyncio.create_task(serve_all({one: sockets}))
         url = f"http://127.0.0.1:{sockets[0].getsockname()[1]}/bind"
         bind = asyncio.create_task(b.client.post(url, json=args))
-        await writes.wait()
+        await slow.sent.wait()
         one.should_exit = True
         assert (await bind).json()["Error"] == "Berth shuts down before the bind of pod default/p has ended"
         with pytest.raises(ServerEnded):
             await serving
-        go_on.set()
+        slow.go_on.set()

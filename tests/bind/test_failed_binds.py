@@ -11,16 +11,13 @@ from extender.sandbox import ApiError, write_kubeconfig
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.worlds.commands import berth_beside
 from tests.worlds.explain_worlds import why
+from tests.worlds.interceptions import Refusing
 from tests.worlds.running_berth import Berthing, Json, berthing, claim, pod
 
 DENIED = (
     'pods "p" is forbidden: User "system:serviceaccount:berth-system:berth" cannot update resource "pods/finalizers" '
     'in API group "" in the namespace "default": RBAC: no right on pods/finalizers'
 )
-
-
-async def denied(method: str, path: str) -> ApiError | None:
-    return ApiError(403, "Forbidden", DENIED) if path.endswith("/binding") else None
 
 
 def condition(message: str, reason: str = "SchedulerError") -> Json:
@@ -40,7 +37,7 @@ async def failing(b: Berthing, name: str) -> None:
 
 async def test_a_bind_that_fails_is_told_everywhere(tmp_path: Path) -> None:
     async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.api.intercept = denied
+        b.cluster.api.intercept = Refusing("/binding", ApiError(403, "Forbidden", DENIED))
         await failing(b, "p")
         b.cluster.api.intercept = None
         words = f"; but its last attempt ended with an error: {DENIED}"
@@ -60,13 +57,9 @@ async def test_a_bind_that_fails_is_told_everywhere(tmp_path: Path) -> None:
 async def test_the_end_of_a_long_error_is_told() -> None:
     """The API server repeats the object before it says what is wrong with it."""
     value = {f"key-{i}": "value" for i in range(200)}
-
-    async def refused(method: str, path: str) -> ApiError | None:
-        message = f'Binding "p" is invalid: spec: Invalid value: {value}: field is immutable'
-        return ApiError(422, "Invalid", message) if path.endswith("/binding") else None
-
+    message = f'Binding "p" is invalid: spec: Invalid value: {value}: field is immutable'
     async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.api.intercept = refused
+        b.cluster.api.intercept = Refusing("/binding", ApiError(422, "Invalid", message))
         await failing(b, "p")
         b.cluster.api.intercept = None
         sentence = (await why(b, "p"))["sentence"]
@@ -92,7 +85,7 @@ async def test_a_member_whose_bind_fails_is_told_with_its_group() -> None:
 
 async def test_a_pod_that_is_bound_in_the_end_has_no_error() -> None:
     async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.api.intercept = denied
+        b.cluster.api.intercept = Refusing("/binding", ApiError(403, "Forbidden", DENIED))
         await failing(b, "p")
         b.cluster.api.intercept = None
         assert await b.bind("p", (await b.filter("p"))["NodeNames"][0]) == ""

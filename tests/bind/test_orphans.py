@@ -20,6 +20,7 @@ from extender.sandbox import ApiError
 from extender.serve.orphans import OrphanCollector, Releases
 from tests.worlds.dra_worlds import CLAIMS
 from tests.worlds.eventually import eventually
+from tests.worlds.interceptions import Once
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
 from tests.worlds.tenant_worlds import ALLOCATOR, allocated, collector_without_grace, intercept, patch, stored
 
@@ -32,13 +33,8 @@ async def test_an_allocation_that_lost_its_allocator_is_not_released() -> None:
         b.cluster.apply(claim("c"))
         allocated(b, "c", "gpu-0")
         await b.settled()
-
-        def lose_the_allocator(method: str, path: str) -> ApiError | None:
-            if method == "GET" and path.endswith("/resourceclaims/c"):
-                patch(b, "c", {"metadata": {"annotations": {ALLOCATOR: None}}})
-            return None
-
-        intercept(b, lose_the_allocator)
+        lost = {"metadata": {"annotations": {ALLOCATOR: None}}}
+        b.cluster.api.intercept = Once("GET", "/resourceclaims/c", lambda: patch(b, "c", lost))
         orphans = collector_without_grace(b)
         await orphans.sweep()
         assert orphans.busy

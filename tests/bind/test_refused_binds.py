@@ -13,6 +13,7 @@ from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.worlds.dra_worlds import CLAIMS
 from tests.worlds.eventually import HANG_SECONDS, eventually
+from tests.worlds.interceptions import CUT, Once, Refusing
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
 from tests.worlds.tenant_worlds import allocated, patch
 
@@ -20,7 +21,6 @@ pytestmark = pytest.mark.loopback
 
 PODS = RESOURCES["", "pods"]
 P = ("default", "p")
-CUT = ApiError(502, "BadGateway", "the connection was cut")
 
 
 @asynccontextmanager
@@ -82,33 +82,18 @@ async def test_a_binding_is_not_sent_again_once_the_pod_cannot_be_bound(
 ) -> None:
     """The API server did not store the first one, and the binder reads the pod."""
     async with pod_to_bind() as (b, _):
-        sent = 0
-
-        async def cut(_: str, path: str) -> ApiError | None:
-            nonlocal sent
-            if not path.endswith("/binding"):
-                return None
-            sent += 1
-            meanwhile(b)
-            return CUT
-
-        b.cluster.api.intercept = cut
+        b.cluster.api.intercept = cut = Once("POST", "/binding", lambda: meanwhile(b), CUT)
+        b.cluster.api.intercept_reply = stored = Refusing("/binding")
         assert await b.bind("p", "n1") == answer
-        assert sent == 1
+        assert (cut.done, stored.count) == (True, 0)
 
 
 async def test_a_binding_that_the_api_server_answers_with_conflict_is_not_sent_again() -> None:
     async with pod_to_bind() as (b, _):
-        sent = 0
-
-        async def conflict(_: str, path: str) -> ApiError | None:
-            nonlocal sent
-            sent += path.endswith("/binding")
-            return ApiError(409, "Conflict", "the pod has scheduling gates") if path.endswith("/binding") else None
-
+        conflict = Refusing("/binding", ApiError(409, "Conflict", "the pod has scheduling gates"))
         b.cluster.api.intercept = conflict
         assert "the pod has scheduling gates" in await b.bind("p", "n1")
-        assert sent == 1
+        assert conflict.count == 1
         assert not b.held()
 
 
@@ -178,13 +163,7 @@ async def test_a_claim_that_another_process_allocates_meanwhile_keeps_that_alloc
     """The API server answers the write with Conflict. With another process of Berth, which binds the same pod, all but
     the allocator is as this bind wanted to write it; that process may take it back."""
     async with pod_to_bind() as (b, _):
-
-        async def allocate(method: str, asked: str) -> None:
-            if method == "PATCH" and asked.endswith(path):
-                b.cluster.api.intercept = None
-                allocated(b, "c", device, *pods, writer=writer)
-
-        b.cluster.api.intercept = allocate
+        b.cluster.api.intercept = Once("PATCH", path, lambda: allocated(b, "c", device, *pods, writer=writer))
         assert await b.bind("p", "n1") == "claim default/c was allocated elsewhere in the meantime"
         assert b.held() == [("n1", device)]
         assert not b.node_of("p")

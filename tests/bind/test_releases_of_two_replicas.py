@@ -12,6 +12,7 @@ from extender.sandbox.apiserver.registry import RESOURCES
 from extender.serve.undo import IN_FLIGHT_GRACE_SECONDS
 from tests.worlds.applications import replicas
 from tests.worlds.eventually import eventually
+from tests.worlds.interceptions import Holding, Once, SlowWrite
 from tests.worlds.running_berth import Serving, berthing, claim, pod
 from tests.worlds.tenant_worlds import allocated, patch, stored
 
@@ -34,21 +35,15 @@ async def test_an_unsuitable_allocation_stays_if_the_binding_of_the_other_replic
         a.cluster.apply(pod("p", "c"))
         await asyncio.gather(a.settled(), b.settled())
         assert "n1" in (await a.filter("p"))["NodeNames"]
-        sent, go_on = asyncio.Event(), asyncio.Event()
+        hold_back = Holding("/binding")
 
-        async def hold_back(_: str, path: str) -> None:
-            if path.endswith("/binding"):
-                sent.set()
-                await go_on.wait()
+        async def bind_now() -> None:
+            hold_back.go_on.set()
+            assert await slow == ""
 
-        async def bind_now(method: str, path: str) -> None:
-            if method == "GET" and path.endswith("/pods/p") and not go_on.is_set():
-                go_on.set()
-                assert await slow == ""
-
-        a.cluster.api.intercept, a.cluster.api.intercept_reply = hold_back, bind_now
+        a.cluster.api.intercept, a.cluster.api.intercept_reply = hold_back, Once("GET", "/pods/p", bind_now)
         slow = asyncio.create_task(a.bind("p", "n1"))
-        await sent.wait()
+        await hold_back.sent.wait()
         await b.settled()
         assert not (await b.filter("p", ["n2", "n3"]))["NodeNames"]
         await eventually(lambda: b.app.service.orphans.skipped + b.app.service.orphans.unsuitable)
@@ -60,13 +55,7 @@ async def test_a_slow_bind_reads_whether_its_own_allocation_was_released() -> No
     """Another replica did so after the write barrier: the watch has not shown it yet."""
     async with berthing({"n1": "t4-4"}) as b:
         await b.create(claim("c"), pod("p", "c"))
-
-        async def release(method: str, path: str) -> None:
-            if method == "PATCH" and path.endswith("/c/status"):
-                await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
-            elif method == "GET" and path.endswith("/resourceclaims/c") and has_devices(b, "c"):
-                patch(b, "c", RELEASED, "status")
-
+        release = SlowWrite("/c/status", "/resourceclaims/c", lambda: patch(b, "c", RELEASED, "status"))
         b.cluster.api.intercept = release
         assert await b.bind("p", "n1") == "claim default/c was released in the meantime"
         assert b.node_of("p") == ""
@@ -79,14 +68,11 @@ async def test_a_bind_whose_reads_are_slow_reads_its_claims_again() -> None:
             b.cluster.apply(claim(name))
         await b.create(pod("p", "c1", "c2"))
 
-        async def release(method: str, path: str) -> None:
-            if method == "PATCH" and path.endswith("/c2/status"):
-                await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
-            elif method == "GET" and path.endswith("/resourceclaims/c2") and has_devices(b, "c1"):
-                await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
-                patch(b, "c1", RELEASED, "status")
+        async def release() -> None:
+            await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
+            patch(b, "c1", RELEASED, "status")
 
-        b.cluster.api.intercept = release
+        b.cluster.api.intercept = SlowWrite("/c2/status", "/resourceclaims/c2", release)
         assert await b.bind("p", "n1") == "claim default/c1 was released in the meantime"
         assert b.node_of("p") == ""
 
@@ -113,13 +99,7 @@ async def test_a_slow_bind_reads_whether_the_first_writer_of_its_allocation_has_
         await b.settled()
         allocated(b, "c", "gpu-0", "first", "p")
         await b.settled()
-
-        async def mark_again(method: str, path: str) -> None:
-            if method == "PATCH" and path.endswith("/resourceclaims/c"):
-                await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
-            elif method == "GET" and path.endswith("/resourceclaims/c"):
-                patch(b, "c", OTHER)
-
+        mark_again = SlowWrite("/resourceclaims/c", "/resourceclaims/c", lambda: patch(b, "c", OTHER))
         b.cluster.api.intercept = mark_again
         assert await b.bind("p", "n1") == "claim default/c was taken over by another process"
         assert b.node_of("p") == ""

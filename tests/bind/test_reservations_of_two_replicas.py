@@ -10,17 +10,16 @@ import asyncio
 import pytest
 
 from extender.sandbox import ApiError
-from extender.sandbox.apiserver.registry import RESOURCES
-from extender.serve.undo import IN_FLIGHT_GRACE_SECONDS
 from tests.worlds.applications import replicas
+from tests.worlds.dra_worlds import CLAIMS
 from tests.worlds.eventually import eventually
+from tests.worlds.interceptions import CUT, NO, Once, SlowWrite
 from tests.worlds.running_berth import Serving, berthing, claim, pod
 from tests.worlds.tenant_worlds import allocated
 
 pytestmark = pytest.mark.loopback
 
 NODES = {"n1": "t4-4"}
-NO = ApiError(403, "Forbidden", "no")
 
 
 def reserved_for(b: Serving) -> list[str]:
@@ -39,7 +38,8 @@ async def create(a: Serving, b: Serving, *names: str) -> None:
             assert (await one.filter(name))["NodeNames"] == ["n1"]
 
 
-async def test_a_failed_bind_leaves_the_reservation_of_an_allocated_claim_to_the_other_replica() -> None:
+@pytest.mark.parametrize("lost", [False, True], ids=["undone", "the reply of the undo is lost"])
+async def test_a_failed_bind_leaves_the_reservation_of_an_allocated_claim_to_the_other_replica(*, lost: bool) -> None:
     """Both found the claim allocated, and reserve it for the pod. The second Binding is refused; the first is stored
     after the second bind has read that the pod is not bound."""
     async with replicas(NODES) as ((a, b), (_, gate)):
@@ -60,53 +60,22 @@ async def test_a_failed_bind_leaves_the_reservation_of_an_allocated_claim_to_the
                 await go_on.wait()
             elif sent == 1 and method == "GET" and path.endswith("/c"):
                 gate.open()  # the second bind read the claim after a conflict, and waits until the watch shows it
-            elif sent == 2 and method == "PATCH" and path.endswith("/c/status") and not go_on.is_set():
-                go_on.set()
-                assert await slow == ""
             return None
 
-        a.cluster.api.intercept = meanwhile
-        await eventually(lambda: sent == 1)
-        assert "no" in await b.bind("p", "n1")
-        assert go_on.is_set()
-        assert a.node_of("p") == "n1"
-        assert reserved_for(a) == ["first", "p"]
-
-
-async def test_an_undo_whose_reply_was_lost_looks_for_the_binding_too() -> None:
-    async with replicas(NODES) as ((a, b), (_, gate)):
-        a.cluster.apply(claim("c"))
-        await create(a, b, "first")
-        assert await a.bind("first", "n1") == ""
-        await create(a, b, "p")
-        gate.close()
-        sent, go_on, lost = 0, asyncio.Event(), False
-        slow = asyncio.create_task(a.bind("p", "n1"))
-
-        async def meanwhile(method: str, path: str) -> ApiError | None:
-            nonlocal sent
-            if path.endswith("/binding"):
-                sent += 1
-                if sent == 2:
-                    return NO
-                await go_on.wait()
-            elif sent == 1 and method == "GET" and path.endswith("/c"):
-                gate.open()
-            return None
-
-        async def lose(method: str, path: str) -> ApiError | None:
-            nonlocal lost
-            if lost or sent < 2 or method != "PATCH" or not path.endswith("/c/status"):
-                return None
-            lost = True
+        async def bind_first() -> None:
             go_on.set()
             assert await slow == ""
-            return ApiError(502, "BadGateway", "the reply was lost")
 
-        a.cluster.api.intercept, a.cluster.api.intercept_reply = meanwhile, lose
+        undo = Once("PATCH", "/c/status", bind_first, CUT if lost else None, if_=lambda: sent == 2)
+
+        async def meanwhile_or_undo(method: str, path: str) -> ApiError | None:
+            return await meanwhile(method, path) or (None if lost else await undo(method, path))
+
+        a.cluster.api.intercept, a.cluster.api.intercept_reply = meanwhile_or_undo, undo if lost else None
         await eventually(lambda: sent == 1)
         assert "no" in await b.bind("p", "n1")
-        assert lost
+        assert undo.done
+        assert a.node_of("p") == "n1"
         assert reserved_for(a) == ["first", "p"]
 
 
@@ -150,17 +119,9 @@ async def test_a_failed_bind_leaves_the_reservation_of_an_allocation_that_it_doe
         await b.create(claim("c"), pod("first", "c"), pod("p", "c"))
         allocated(b, "c", "gpu-0", "first")
         await b.settled()
-        moved = False
-
-        async def move(method: str, path: str) -> None:
-            nonlocal moved
-            if not moved and method == "PATCH" and path.endswith("/c/status"):
-                moved = True
-                allocated(b, "c", "gpu-1", "p")
-
-        b.cluster.api.intercept = move
+        b.cluster.api.intercept = move = Once("PATCH", "/c/status", lambda: allocated(b, "c", "gpu-1", "p"))
         assert "allocated elsewhere" in await b.bind("p", "n1")
-        assert moved
+        assert move.done
         assert reserved_for(b) == ["p"]
 
 
@@ -194,14 +155,10 @@ async def test_a_slow_bind_reads_whether_its_reservation_was_removed() -> None:
         assert await b.bind("first", "n1") == ""
         await b.settled()
 
-        async def removed(method: str, path: str) -> None:
-            if method == "PATCH" and path.endswith("/c/status"):
-                await asyncio.sleep(IN_FLIGHT_GRACE_SECONDS)
-            elif method == "GET" and path.endswith("/resourceclaims/c") and "p" in reserved_for(b):
-                entry = {"$patch": "delete", "uid": b.pod("p")["metadata"]["uid"]}
-                kind, patch = RESOURCES["resource.k8s.io", "resourceclaims"], {"status": {"reservedFor": [entry]}}
-                b.cluster.api.registry.patch(kind, ("default", "c"), patch, "status", strategic=True)
+        def remove() -> None:
+            patch = {"status": {"reservedFor": [{"$patch": "delete", "uid": b.pod("p")["metadata"]["uid"]}]}}
+            b.cluster.api.registry.patch(CLAIMS, ("default", "c"), patch, "status", strategic=True)
 
-        b.cluster.api.intercept = removed
+        b.cluster.api.intercept = SlowWrite("/c/status", "/resourceclaims/c", remove)
         assert await b.bind("p", "n1") == "claim default/c was released in the meantime"
         assert b.node_of("p") == ""

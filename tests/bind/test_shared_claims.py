@@ -15,15 +15,15 @@ from extender.api.resource_slices import DeviceId
 from extender.cache import ClusterCache
 from extender.cluster import Writer
 from extender.policy import Policy
-from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.scheduling import PodRequirements, requirements_of
 from extender.scheduling.requirements import UnschedulableAndUnresolvable
-from extender.serve.binding_cycle import BindError
 from extender.serve.claims import SharedClaims
+from extender.serve.undo import BindError
 from tests.worlds.commands import berth_beside
 from tests.worlds.dra_worlds import CLAIMS, CONDITIONAL, asks, custom, report
 from tests.worlds.eventually import eventually
+from tests.worlds.interceptions import Holding, Refusing
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
 
 pytestmark = pytest.mark.loopback
@@ -87,19 +87,13 @@ async def test_a_pod_follows_a_claim_that_is_being_written() -> None:
             b.cluster.apply(pod(name, "shared"))
         await b.settled()
         node = (await b.filter("p"))["NodeNames"][0]
-        written = asyncio.Event()
-
-        async def delay(method: str, path: str) -> None:
-            if path.endswith("/status") and method == "PATCH":
-                await written.wait()
-
-        b.cluster.api.intercept = delay
+        b.cluster.api.intercept = delay = Holding("/status", "PATCH")
         first = asyncio.create_task(b.bind("p", node))
         await eventually(lambda: bool(b.app.service.cache.reservations.in_flight))
         assert (await b.filter("q"))["NodeNames"] == [node]
         second = asyncio.create_task(b.bind("q", node))
         await eventually(lambda: len(b.app.service.binder.running) == 2)
-        written.set()
+        delay.go_on.set()
         assert [await first, await second] == ["", ""]
         assert reservations(b) == {"p", "q"}
         assert len(b.held()) == 1
@@ -108,16 +102,7 @@ async def test_a_pod_follows_a_claim_that_is_being_written() -> None:
 async def test_the_bind_after_one_that_fails_allocates_the_claim() -> None:
     async with berthing(NODES) as b:
         node = await share(b, "p", "q")
-        refused = 0
-
-        async def refuse(method: str, path: str) -> ApiError | None:
-            nonlocal refused
-            if method == "PATCH" and path.endswith("/resourceclaims/shared/status") and not refused:
-                refused += 1
-                return ApiError(403, "Forbidden", "no")
-            return None
-
-        b.cluster.api.intercept = refuse
+        b.cluster.api.intercept = Refusing("/resourceclaims/shared/status", times=1)
         answers = await asyncio.gather(b.bind("p", node), b.bind("q", node))
         assert sorted(bool(answer) for answer in answers) == [False, True], answers
         assert len(reservations(b)) == len(b.held()) == 1
@@ -231,16 +216,7 @@ async def test_a_bind_that_ended_leaves_the_others_of_its_write_alone() -> None:
     async with berthing(NODES) as b:
         node = await share(b, "p", "q", "r")
         assert await b.bind("p", node) == ""
-        refused = 0
-
-        async def refuse_one(method: str, path: str) -> ApiError | None:
-            nonlocal refused
-            if method == "PATCH" and path.endswith("/resourceclaims/shared/status") and not refused:
-                refused += 1
-                return ApiError(403, "Forbidden", "no")
-            return None
-
-        b.cluster.api.intercept = refuse_one
+        b.cluster.api.intercept = Refusing("/resourceclaims/shared/status", times=1)
         answers = await asyncio.gather(b.bind("q", node), b.bind("r", node))
         assert sorted(bool(answer) for answer in answers) == [False, True], answers
         assert len(reservations(b)) == 2

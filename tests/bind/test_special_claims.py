@@ -11,6 +11,7 @@ from extender.sandbox.apiserver.registry import RESOURCES
 from tests.worlds.applications import replicas
 from tests.worlds.dra_worlds import CONDITIONAL, custom, extended, place, report
 from tests.worlds.eventually import eventually
+from tests.worlds.interceptions import NO, Holding, Once, Refusing
 from tests.worlds.running_berth import berthing, claim, pod
 from tests.worlds.tenant_worlds import collector_without_grace
 
@@ -111,20 +112,14 @@ async def test_a_claim_that_cannot_be_released_at_once_is_tried_again() -> None:
     async with berthing({"n1": "t4-4"}) as b:
         await b.create(extended("p"))
         await b.filter("p")
-        failures = ["binding", "busy", "busy"]
+        busy = Refusing("/status", ApiError(409, "Conflict", "the object has been modified"), 2, method="PATCH")
 
-        async def refuse(method: str, path: str) -> ApiError | None:
-            if path.endswith("/binding"):
-                failures.remove("binding")
-                return ApiError(403, "Forbidden", "no")
-            if "busy" in failures and "binding" not in failures and "/resourceclaims/" in path and method == "PATCH":
-                failures.remove("busy")
-                return ApiError(409, "Conflict", "the object has been modified")
-            return None
+        def release_is_refused() -> None:
+            b.cluster.api.intercept = busy
 
-        b.cluster.api.intercept = refuse
+        b.cluster.api.intercept = Once("POST", "/binding", release_is_refused, NO)
         assert "no" in await b.bind("p", "n1")
-        assert not failures
+        assert busy.count > 2
         assert b.claims() == []
 
 
@@ -133,19 +128,13 @@ async def test_a_replica_does_not_remove_the_claim_of_a_bind_that_another_one_ru
         a.cluster.apply(extended("p"))
         await asyncio.gather(a.settled(), b.settled())
         await a.filter("p")
-        binding = asyncio.Event()
-
-        async def hold(method: str, path: str) -> None:
-            if path.endswith("/binding"):
-                await binding.wait()
-
-        a.cluster.api.intercept = hold
+        a.cluster.api.intercept = hold = Holding("/binding")
         bind = asyncio.create_task(a.bind("p", "n1"))
         await eventually(lambda: bool(a.held()))
         await b.settled()
         assert "earlier attempt" in (await b.filter("p"))["FailedAndUnresolvableNodes"]["n1"]
         await b.app.service.orphans.sweep()
-        binding.set()
+        hold.go_on.set()
         assert await bind == ""
         assert len(a.held()) == 1
         assert b.app.service.orphans.removed == 0
@@ -159,22 +148,17 @@ async def test_a_pod_that_is_deleted_before_its_status_names_the_claim_is_not_bo
         first["metadata"]["finalizers"] = ["example.org/keeps-it"]
         await b.create(first)
         await b.filter("p")
-        bindings = list[str]()
 
-        async def delete(_: str, path: str) -> None:
-            if path.endswith("/pods/p/status"):
-                b.cluster.api.intercept = note
-                b.cluster.api.registry.delete(RESOURCES["", "pods"], ("default", "p"))
-                if recreated:
-                    b.cluster.store.remove("pods", ("default", "p"))
-                    b.cluster.apply(extended("p"))
+        def delete() -> None:
+            b.cluster.api.registry.delete(RESOURCES["", "pods"], ("default", "p"))
+            if recreated:
+                b.cluster.store.remove("pods", ("default", "p"))
+                b.cluster.apply(extended("p"))
 
-        async def note(_: str, path: str) -> None:
-            bindings.extend([path] if path.endswith("/binding") else [])
-
-        b.cluster.api.intercept = delete
+        b.cluster.api.intercept = Once("PATCH", "/pods/p/status", delete)
+        b.cluster.api.intercept_reply = bindings = Refusing("/binding")
         assert "was bound, deleted or recreated" in await b.bind("p", "n1")
-        assert not bindings
+        assert not bindings.count
         assert not b.claims()
         assert not b.pod("p").get("status", {}).get("extendedResourceClaimStatus")
 
@@ -185,21 +169,14 @@ async def test_the_claim_of_a_running_bind_stays_though_a_filter_request_for_its
     async with berthing({"n1": "t4-4"}) as b:
         await b.create(extended("p"))
         await b.filter("p")
-        sent, go_on = asyncio.Event(), asyncio.Event()
-
-        async def slow(_: str, path: str) -> None:
-            if path.endswith(step):
-                sent.set()
-                await go_on.wait()
-
-        b.cluster.api.intercept = slow
+        b.cluster.api.intercept = slow = Holding(step)
         bind = asyncio.create_task(b.bind("p", "n1"))
-        await sent.wait()
+        await slow.sent.wait()
         await b.settled()
         assert "earlier attempt" in (await b.filter("p"))["FailedAndUnresolvableNodes"]["n1"]
         orphans = b.app.service.orphans
         await orphans.sweep()
         await eventually(lambda: not orphans.busy)
-        go_on.set()
+        slow.go_on.set()
         assert await bind == ""
         assert len(b.held()) == 1

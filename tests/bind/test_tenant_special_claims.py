@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from extender.api.object_meta import ObjectKey
-from extender.sandbox import ApiError
 from tests.worlds.dra_worlds import extended, place
 from tests.worlds.eventually import eventually
 from tests.worlds.faulty_api import Answer
-from tests.worlds.running_berth import berthing, claim, pod
+from tests.worlds.interceptions import Once, Refusing
+from tests.worlds.running_berth import Json, Serving, berthing, claim, pod
 from tests.worlds.tenant_worlds import (
     ALLOCATOR,
     PODS,
@@ -20,7 +18,6 @@ from tests.worlds.tenant_worlds import (
     collector_without_grace,
     forged,
     in_use,
-    intercept,
     leftover,
     patch,
     stored,
@@ -28,6 +25,10 @@ from tests.worlds.tenant_worlds import (
 )
 
 pytestmark = pytest.mark.loopback
+
+
+def patch_pod(b: Serving, change: Json) -> None:
+    b.cluster.api.registry.patch(PODS, ("default", "p1"), change, "status", strategic=False)
 
 
 @pytest.mark.parametrize("name", ["loot", "p1-extended-resources-abcde"])
@@ -106,13 +107,8 @@ async def test_a_claim_that_the_pod_names_by_now_is_no_leftover() -> None:
         b.cluster.apply(extended("p1", resourceClaims=[{"name": "c", "resourceClaimTemplateName": "t"}]))
         name = await leftover(b)
 
-        def name_it(method: str, path: str) -> ApiError | None:
-            if method == "GET" and path.endswith("/pods/p1"):
-                change = {"status": {"resourceClaimStatuses": [{"name": "c", "resourceClaimName": name}]}}
-                b.cluster.api.registry.patch(PODS, ("default", "p1"), change, "status", strategic=False)
-            return None
-
-        intercept(b, name_it)
+        change = {"status": {"resourceClaimStatuses": [{"name": "c", "resourceClaimName": name}]}}
+        b.cluster.api.intercept = Once("GET", "/pods/p1", lambda: patch_pod(b, change))
         assert "earlier attempt" in await place(b, "p1")
         orphans = b.app.service.orphans
         await eventually(lambda: orphans.skipped == 1)
@@ -156,18 +152,10 @@ async def test_an_unreadable_pod_does_not_stop_the_collector() -> None:
     async with berthing({"n1": "t4-4"}) as b:
         b.cluster.apply(extended("p1"))
         await leftover(b)
-        answers = 0
-
-        async def unreadable(method: str, path: str) -> ApiError | None:
-            nonlocal answers
-            if method != "GET" or not path.endswith("/pods/p1") or answers:
-                return None
-            answers += 1
-            return Answer({**b.pod("p1"), "spec": {"resourceClaims": 7}})
-
-        b.cluster.api.intercept = unreadable
+        answer = Answer({**b.pod("p1"), "spec": {"resourceClaims": 7}})
+        b.cluster.api.intercept = unreadable = Refusing("/pods/p1", answer, 1, method="GET")
         assert "earlier attempt" in await place(b, "p1")
-        await eventually(lambda: answers and not b.app.service.orphans.busy)
+        await eventually(lambda: unreadable.count and not b.app.service.orphans.busy)
         assert b.app.service.supervisor.failures["release"] == 0
         await b.app.service.orphans.sweep()
         await eventually(lambda: b.app.service.orphans.removed == 1)
@@ -191,7 +179,7 @@ async def test_a_leftover_of_a_pod_that_is_bound_by_now_stays() -> None:
         await b.create(extended("p1"))
         name = await leftover(b)
         mapped = {"extendedResourceClaimStatus": {"resourceClaimName": name, "requestMappings": []}}
-        b.cluster.api.registry.patch(PODS, ("default", "p1"), {"status": mapped}, "status", strategic=False)
+        patch_pod(b, {"status": mapped})
         b.cluster.api.registry.bind(("default", "p1"), {"target": {"name": "n1"}})
         orphans = b.app.service.orphans
         orphans.remove_stale_special(ObjectKey("default", name))
@@ -243,14 +231,11 @@ async def test_the_mapping_of_a_pod_that_is_bound_by_now_is_not_overwritten() ->
         b.cluster.apply(extended("p1"))
         theirs = {"resourceClaimName": "theirs", "requestMappings": []}
 
-        def bind_first(_: str, path: str) -> ApiError | None:
-            if path.endswith("/pods/p1/status") and not b.node_of("p1"):
-                change = {"status": {"extendedResourceClaimStatus": theirs}}
-                b.cluster.api.registry.patch(PODS, ("default", "p1"), change, "status", strategic=False)
-                b.cluster.api.registry.bind(("default", "p1"), {"target": {"name": "n1"}})
-            return None
+        def bind_first() -> None:
+            patch_pod(b, {"status": {"extendedResourceClaimStatus": theirs}})
+            b.cluster.api.registry.bind(("default", "p1"), {"target": {"name": "n1"}})
 
-        intercept(b, bind_first)
+        b.cluster.api.intercept = Once("PATCH", "/pods/p1/status", bind_first)
         assert "was bound, deleted or recreated" in await place(b, "p1")
         assert b.pod("p1")["status"]["extendedResourceClaimStatus"] == theirs
         assert b.claims() == []
@@ -263,7 +248,7 @@ async def test_a_claim_with_the_name_of_the_last_attempts_special_claim_does_not
         b.cluster.apply(extended("p1"))
         name = "p1-extended-resources-abcde"
         mapped = {"status": {"extendedResourceClaimStatus": {"resourceClaimName": name, "requestMappings": []}}}
-        b.cluster.api.registry.patch(PODS, ("default", "p1"), mapped, "status", strategic=False)
+        patch_pod(b, mapped)
         b.cluster.apply(claim(name))
         patch(b, name, {"metadata": forged("p1", uid_of(b, "p1"))})
         assert await place(b, "p1") == ""
@@ -274,18 +259,10 @@ async def test_a_conflict_with_the_scheduler_does_not_stop_the_mapping() -> None
     """kube-scheduler writes a condition into the pod's status while its bind runs."""
     async with berthing({"n1": "t4-4"}) as b:
         b.cluster.apply(extended("p1"))
-        touched: list[Any] = []
-
-        def touch(_: str, path: str) -> ApiError | None:
-            if path.endswith("/pods/p1/status") and not touched:
-                touched.append(path)
-                change = {"status": {"conditions": [{"type": "PodScheduled", "status": "False"}]}}
-                b.cluster.api.registry.patch(PODS, ("default", "p1"), change, "status", strategic=False)
-            return None
-
-        intercept(b, touch)
+        change = {"status": {"conditions": [{"type": "PodScheduled", "status": "False"}]}}
+        b.cluster.api.intercept = touch = Once("PATCH", "/pods/p1/status", lambda: patch_pod(b, change))
         assert await place(b, "p1") == ""
         status = b.pod("p1")["status"]
-        assert touched
+        assert touch.done
         assert status["extendedResourceClaimStatus"]["requestMappings"]
         assert status["conditions"]

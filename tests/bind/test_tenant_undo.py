@@ -7,10 +7,17 @@ from structlog.testing import capture_logs
 
 from extender.sandbox import ApiError
 from tests.worlds.dra_worlds import extended, place
-from tests.worlds.running_berth import berthing, claim, pod
+from tests.worlds.interceptions import CUT, NO, Once
+from tests.worlds.running_berth import Serving, berthing, claim, pod
 from tests.worlds.tenant_worlds import ALLOCATOR, PODS, allocated, intercept, patch, stored, uid_of
 
 pytestmark = pytest.mark.loopback
+
+
+def made_claim(b: Serving) -> str:
+    """The name of the only claim."""
+    (made,) = b.claims()
+    return str(made["metadata"]["name"])
 
 
 @pytest.mark.parametrize("used", [True, False])
@@ -20,18 +27,14 @@ async def test_undo_leaves_a_claim_that_has_the_name_of_the_special_claim(*, use
         for one in (extended("p1"), pod("p2")):
             b.cluster.apply(one)
 
-        def swap(_: str, path: str) -> ApiError | None:
-            if not path.endswith("/p1/binding"):
-                return None
-            (made,) = b.claims()
-            name = made["metadata"]["name"]
+        def swap() -> None:
+            name = made_claim(b)
             b.cluster.store.remove("resourceclaims", ("default", name))
             b.cluster.apply(claim(name))
             if used:
                 allocated(b, name, "gpu-3", "p2")
-            return ApiError(403, "Forbidden", "no")
 
-        intercept(b, swap)
+        b.cluster.api.intercept = Once("POST", "/p1/binding", swap, NO)
         assert "no" in await place(b, "p1")
         (kept,) = b.claims()
         assert kept["metadata"].get("deletionTimestamp") is None
@@ -45,22 +48,17 @@ async def test_undo_of_a_special_claim_that_another_pod_uses_ends_the_own_reserv
         for one in (extended("p1"), pod("p2")):
             b.cluster.apply(one)
 
-        def share(_: str, path: str) -> ApiError | None:
-            if not path.endswith("/p1/binding"):
-                return None
-            (made,) = b.claims()
-            entry = {"resource": "pods", "name": "p2", "uid": uid_of(b, "p2")}
-            status = {"reservedFor": [*made["status"]["reservedFor"], entry]}
-            patch(b, made["metadata"]["name"], {"status": status}, "status")
-            return ApiError(403, "Forbidden", "no")
+        def share() -> None:
+            name, entry = made_claim(b), {"resource": "pods", "name": "p2", "uid": uid_of(b, "p2")}
+            status = {"reservedFor": [*stored(b, name)["status"]["reservedFor"], entry]}
+            patch(b, name, {"status": status}, "status")
 
-        intercept(b, share)
+        b.cluster.api.intercept = Once("POST", "/p1/binding", share, NO)
         assert "no" in await place(b, "p1")
         (kept,) = b.claims()
         assert kept["metadata"].get("deletionTimestamp") is None
         assert len(b.held()) == 1
         assert [entry["name"] for entry in kept["status"]["reservedFor"]] == ["p2"]
-        b.cluster.api.intercept = None
         assert await place(b, "p1") == ""
         assert len(set(b.held())) == 2
 
@@ -81,10 +79,9 @@ async def test_undo_takes_nothing_from_a_pod_that_another_process_has_bound(kind
             if method != "GET" and b.node_of("p1"):
                 writes.append(path)
             if path.endswith("/p1/binding"):
-                (made,) = b.claims()
-                patch(b, made["metadata"]["name"], {"metadata": {"annotations": {"tenant": "touched it"}}})
+                patch(b, made_claim(b), {"metadata": {"annotations": {"tenant": "touched it"}}})
                 b.cluster.api.registry.bind(("default", "p1"), {"target": {"name": "n1"}})
-                return ApiError(403, "Forbidden", "no")
+                return NO
             return None
 
         intercept(b, bind_first)
@@ -101,14 +98,8 @@ async def test_undo_leaves_an_allocation_that_another_process_has_taken_over() -
     async with berthing({"n1": "t4-4"}) as b:
         b.cluster.apply(claim("c"))
         b.cluster.apply(pod("p1", "c"))
-
-        def take_over(_: str, path: str) -> ApiError | None:
-            if path.endswith("/p1/binding"):
-                patch(b, "c", {"metadata": {"annotations": {ALLOCATOR: "berth-other"}}})
-                return ApiError(403, "Forbidden", "no")
-            return None
-
-        intercept(b, take_over)
+        other = {"metadata": {"annotations": {ALLOCATOR: "berth-other"}}}
+        b.cluster.api.intercept = Once("POST", "/p1/binding", lambda: patch(b, "c", other), NO)
         assert "no" in await place(b, "p1")
         assert len(b.held()) == 1
         assert stored(b, "c")["metadata"]["annotations"][ALLOCATOR] == "berth-other"
@@ -120,14 +111,11 @@ async def test_undo_deletes_a_special_claim_that_the_bound_pods_status_does_not_
         b.cluster.apply(extended("p1"))
         theirs = {"extendedResourceClaimStatus": {"resourceClaimName": "theirs", "requestMappings": []}}
 
-        def bind_first(_: str, path: str) -> ApiError | None:
-            if path.endswith("/p1/binding"):
-                b.cluster.api.registry.patch(PODS, ("default", "p1"), {"status": theirs}, "status", strategic=False)
-                b.cluster.api.registry.bind(("default", "p1"), {"target": {"name": "n1"}})
-                return ApiError(403, "Forbidden", "no")
-            return None
+        def bind_first() -> None:
+            b.cluster.api.registry.patch(PODS, ("default", "p1"), {"status": theirs}, "status", strategic=False)
+            b.cluster.api.registry.bind(("default", "p1"), {"target": {"name": "n1"}})
 
-        intercept(b, bind_first)
+        b.cluster.api.intercept = Once("POST", "/p1/binding", bind_first, NO)
         assert "no" in await place(b, "p1")
         assert b.claims() == []
 
@@ -164,18 +152,11 @@ async def test_a_binding_is_sent_again_only_with_the_allocation_that_was_decided
     async with berthing({"n1": "t4-4"}) as b:
         b.cluster.apply(claim("c"))
         b.cluster.apply(pod("p1", "c"))
-        sent = []
-
-        def lose(_: str, path: str) -> ApiError | None:
-            if not path.endswith("/p1/binding"):
-                return None
-            sent.append(path)
-            patch(b, "c", {"status": {"allocation": None, "reservedFor": None}}, "status")
-            return ApiError(503, "ServiceUnavailable", "no")
-
-        intercept(b, lose)
+        released = {"status": {"allocation": None, "reservedFor": None}}
+        lose = Once("POST", "/p1/binding", lambda: patch(b, "c", released, "status"), CUT)
+        b.cluster.api.intercept = lose
         assert "was released" in await place(b, "p1")
-        assert len(sent) == 1
+        assert lose.done
         assert not b.node_of("p1")
 
 
@@ -212,7 +193,7 @@ async def test_a_reservation_that_cannot_be_removed_is_told_in_the_log() -> None
             nonlocal refused
             if path.endswith("/p2/binding"):
                 refused = 1
-                return ApiError(403, "Forbidden", "no")
+                return NO
             if refused and method == "PATCH" and path.endswith("/c/status"):
                 refused += 1
                 patch(b, "c", {"metadata": {"annotations": {"tenant": str(refused)}}})

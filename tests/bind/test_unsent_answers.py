@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from structlog.testing import capture_logs
 
-from extender.web.http_limits import HttpLimits
+from extender.web.asgi import HttpLimits
 from tests.worlds.eventually import HANG_SECONDS, eventually
 from tests.worlds.http_worlds import HEAD, SOON, connected, hang_up, left, listening
 

@@ -13,6 +13,7 @@ from extender.sandbox import ApiError, Cluster, write_kubeconfig
 from tests.worlds.commands import berth_beside
 from tests.worlds.faulty_api import Answer
 from tests.worlds.guarded_writes import GUARDS
+from tests.worlds.interceptions import CUT, Refusing
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
 
 pytestmark = pytest.mark.loopback
@@ -34,20 +35,14 @@ async def planned(b: Berthing) -> str:
 async def test_a_bind_succeeds_only_if_the_binding_is_stored(content: Json, *, stored: bool) -> None:
     """Attack: a proxy answers a write with success and another object."""
     async with berthing({"n1": "t4-4"}) as b:
-        node, sent = await planned(b), 0
-
-        async def wrong(_: str, path: str) -> ApiError | None:
-            nonlocal sent
-            sent += path.endswith("/binding")
-            return Answer(content) if path.endswith("/binding") and sent == 1 else None
-
+        node, wrong = await planned(b), Refusing("/binding", Answer(content), 1)
         if stored:
             b.cluster.api.intercept_reply = wrong
         else:
             b.cluster.api.intercept = wrong
         assert await b.bind("p", node) == ""
         assert b.node_of("p") == node
-        assert sent == (1 if stored else 2)
+        assert wrong.count == (1 if stored else 2)
 
 
 UNREADABLE = {**OTHER_POD, "spec": {"resourceClaims": 7}}
@@ -58,21 +53,10 @@ async def test_an_answer_without_the_pod_does_not_say_that_the_binding_failed(an
     """The reply to a Binding is lost. A load balancer answers the next two reads of the pod with its 404 page, or with
     a pod that cannot be read."""
     async with berthing({"n1": "t4-4"}) as b:
-        node, pages = await planned(b), 0
-
-        async def lost(_: str, path: str) -> ApiError | None:
-            return ApiError(502, "BadGateway", "lost") if path.endswith("/binding") else None
-
-        async def not_found(method: str, path: str) -> ApiError | None:
-            nonlocal pages
-            if method != "GET" or not path.endswith("/pods/p") or pages == 2:
-                return None
-            pages += 1
-            return answer
-
-        b.cluster.api.intercept, b.cluster.api.intercept_reply = not_found, lost
+        node, not_found = await planned(b), Refusing("/pods/p", answer, 2, method="GET")
+        b.cluster.api.intercept, b.cluster.api.intercept_reply = not_found, Refusing("/binding", CUT)
         assert await b.bind("p", node) == ""
-        assert pages == 2
+        assert not_found.count > 2
         assert b.node_of("p") == node
         assert b.cluster.store["resourceclaims", ("default", "c")]["status"]["allocation"]
 
@@ -112,11 +96,7 @@ async def test_commands_take_no_other_answer_for_an_empty_list(
     tmp_path: Path, command: str, path: str, answer: Answer, words: str
 ) -> None:
     cluster = Cluster()
-
-    async def wrong(_: str, asked: str) -> ApiError | None:
-        return answer if asked.endswith(path) else None
-
-    cluster.api.intercept = wrong
+    cluster.api.intercept = Refusing(path, answer)
     async with cluster.serving() as api:
         code, _, problem = await berth_beside([command, "--kubeconfig", str(write_kubeconfig(tmp_path, api))])
     assert code == 2

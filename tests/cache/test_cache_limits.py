@@ -76,18 +76,6 @@ def test_states_of_nodes_are_forgotten_but_for_the_last_ones(monkeypatch: pytest
     assert tuple(found[kind] for kind in kinds) == (5, 5, 1, 1)
 
 
-def test_counters_of_a_pool_go_with_its_node() -> None:
-    fleet = Fleet("mig")
-    fleet.fill(2, 0.5)
-    fleet.cache.snapshot()
-    assert fleet.cache.builder.interned()["counters"] == 2
-    fleet.remove_node("node-000001")
-    fleet.cache.snapshot()
-    gc.collect()
-    found = fleet.cache.builder.interned()
-    assert found["counters"] == found["hardware"] == 1
-
-
 def test_agents_are_forgotten_with_their_nodes() -> None:
     """The slice or the node is deleted first, and the agent was silent before or not."""
     for slice_first, silent_before in itertools.product((True, False), repeat=2):
@@ -160,18 +148,6 @@ def test_rankings_are_bounded_by_bytes_and_the_least_recently_asked_goes_first()
         ranking.update(snapshot, context)
         assert ranking.best(None, 1), "the one asked for is there, however large"
     assert len(tiny) == 1
-
-
-def test_the_estimate_of_a_ranking_grows_with_its_entries() -> None:
-    fleet = Fleet("mixed")
-    requirements = fleet.requirements(fleet.pod("p", 1, 1))
-    ranking, sizes = NodeRanking(requirements), []
-    for _ in range(4):
-        fleet.fill(3, 0.5)
-        snapshot = fleet.cache.snapshot()
-        ranking.update(snapshot, fleet.filter_service.evaluator.evaluation_context(snapshot))
-        sizes.append(ranking.estimated_bytes)
-    assert sizes == sorted(set(sizes))
 
 
 def test_shortlists_and_unschedulable_pods_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

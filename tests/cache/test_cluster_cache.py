@@ -24,8 +24,8 @@ from extender.cache.allocated_devices import (
     ReservationEvent,
     Reservations,
 )
-from extender.cache.cache_timers import CacheTimers, TimerKind
-from extender.runtime.informers import HoldExpirer
+from extender.cache.slice_index import CacheTimers
+from extender.runtime.informers import expire_holds
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from tests.worlds.filled_caches import machine_nodes, put
@@ -55,15 +55,6 @@ def test_only_touched_views_are_built_again() -> None:
     assert after.node_infos["n1"].busy == 0b10
     cache.apply_claim(ObjectKey("x", "c"), None)
     assert cache.snapshot().node_infos["n1"].state.allocation_signature == node_infos["n1"].state.allocation_signature
-
-
-def test_equal_nodes_have_equal_signatures() -> None:
-    node_infos = filled().snapshot().node_infos
-    assert (
-        node_infos["n1"].state.allocation_signature
-        == node_infos["n3"].state.allocation_signature
-        != node_infos["n2"].state.allocation_signature
-    )
 
 
 def test_nodes_whose_counters_have_other_amounts_are_in_other_states() -> None:
@@ -99,15 +90,6 @@ def test_hold_and_bind_and_confirmation() -> None:
     assert cache.snapshot().node_infos["n1"].busy == 1
 
 
-def test_holds_expire() -> None:
-    cache = filled()
-    cache.hold({"c": Reservation("pod", "n1", held("gpu-0"), 10.0)})
-    cache.expire(9.9)
-    assert cache.snapshot().node_infos["n1"].busy == 1
-    cache.expire(10.0)
-    assert cache.snapshot().node_infos["n1"].busy == 0
-
-
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9), st.integers(1, 9)), max_size=12))
 def test_holds_end_at_their_deadline_in_any_order(steps: list[tuple[int, int, int]]) -> None:
     cache, now, deadlines = filled(), 0.0, {}
@@ -119,21 +101,7 @@ def test_holds_end_at_their_deadline_in_any_order(steps: list[tuple[int, int, in
         cache.expire(now)
         deadlines = {pod: deadline for pod, deadline in deadlines.items() if deadline > now}
         assert cache.reservations.holds == len(deadlines)
-        assert cache.next_deadline <= min(deadlines.values(), default=float("inf"))
-
-
-def test_a_hold_is_found_by_its_deadline_and_ended_ones_leave_nothing() -> None:
-    """Ten thousand holds that ended early: the next deadline is that of the one which is left."""
-    timers = CacheTimers()
-    reservations = Reservations(AllocatedDevices(), timers)
-    reservations.apply(ReservationEvent.HOLD, "kept", reserved(deadline=5.0))
-    for number in range(10_000):
-        reservations.apply(ReservationEvent.HOLD, "c", reserved(deadline=20.0 + number))
-        reservations.apply(ReservationEvent.RELEASE, "c")
-        assert timers.entries < 100
-    assert timers.next == 5.0
-    assert timers.due(5.0) == [(TimerKind.HOLD, "kept")]
-    assert timers.next == float("inf")
+        assert cache.timers.next <= min(deadlines.values(), default=float("inf"))
 
 
 def test_every_state_has_a_way_out() -> None:
@@ -275,13 +243,12 @@ def test_an_agent_becomes_silent_on_time_though_no_other_event_comes() -> None:
     async def run() -> None:
         clock = asyncio.get_running_loop().time
         cache = ClusterCache()
-        expirer = HoldExpirer(cache, clock)
         cache.slices.agents.use_seconds(900.0)
         machine = carried_machines()["t4-4"]
         slices = {name: SliceDecoder().decode(fabric_slice(name, machine)) for name in ("n1", "n2")}
         for name in slices:
             cache.apply_node(name, decode_node(node_object(name, machine, {})))
-        task = asyncio.create_task(expirer.run())
+        task = asyncio.create_task(expire_holds(cache, clock))
         await asyncio.sleep(1)  # the task waits, and has no deadline
         cache.apply_slice(slices["n1"].name, slices["n1"], clock())
         await asyncio.sleep(899)
@@ -303,7 +270,7 @@ def test_holds_end_on_time_beside_earlier_ones_that_ended_before_theirs() -> Non
 
     async def run() -> None:
         clock, cache = asyncio.get_running_loop().time, filled()
-        task = asyncio.create_task(HoldExpirer(cache, clock).run())
+        task = asyncio.create_task(expire_holds(cache, clock))
 
         async def hold(pod: str, seconds: float) -> None:
             cache.release(pod)

@@ -18,22 +18,19 @@ from extender.api.resource_claims import Allocation, Claim, Consumer, PodClaim, 
 from extender.api.resource_slices import DeviceId
 from extender.cluster import ApiClient, Credentials, Writer
 from extender.console import Console, ConsoleCluster, Questions, UnknownGroup, WhatIf
-from extender.console.decision_history import DecidedPod, DecisionReader
+from extender.console.decision_history import DecisionReader
 from extender.explain.scenario import Scenario
 from extender.policy import Policy
 from extender.runtime.informers import CacheRefresh, Informers
 from extender.runtime.supervisor import Supervisor
 from extender.scheduling import Evaluator
-from extender.scheduling.decision import Decision, ScoredNode
-from extender.web.console.console_app import routes
+from extender.web.console.console_routes import routes
 from tests.worlds.cache_worlds import MAX_BUILT, NODES, CountingBuilder, many_nodes, shared_slice, slow_clock
 from tests.worlds.running_berth import pod
 
 KEY = ObjectKey("default", "p")
-CHOSEN = ScoredNode("n1", 1.0, ("gpu.nvidia.com/n1/gpu-0",), 0.0, 0.0, "", ())
 ALLOCATION = Allocation((Result("r", DeviceId("gpu.nvidia.com", "n1", "gpu-0")),))
 CLAIM = Claim(ObjectKey("default", "c"), "u-c", "1", allocation=ALLOCATION, reserved_for=(Consumer("u-p", "p"),))
-DECIDED = DecidedPod(KEY, "u-p", Decision("now", CHOSEN))
 
 
 def world() -> tuple[Console, CountingBuilder]:
@@ -55,7 +52,8 @@ def sampler(console: Console) -> Coroutine[Any, Any, object]:
 
 
 def set_comparer(console: Console) -> Coroutine[Any, Any, object]:
-    console.set_comparer.bound(DECIDED, [CLAIM])
+    bound = replace(console.cache.store.pods["u-p"], node_name="n1")
+    console.set_comparer.bound(bound, [CLAIM], console.cache.snapshot(), lambda _: False)
     return console.set_comparer.run()
 
 
@@ -66,7 +64,9 @@ def decisions(console: Console) -> Coroutine[Any, Any, object]:
     async def read_pod(_: ObjectKey) -> Pod:
         return replace(pod, node_name="n1")
 
-    reader = DecisionReader(console.cache, console.history, read_pod, console.refreshed, console.set_comparer.bound)
+    reader = DecisionReader(
+        console.cache, console.history, console.jobs, console.set_comparer, read_pod, console.refreshed
+    )
     reader.pod_changed(replace(pod, scheduler=SCHEDULER, claims=(PodClaim("gpu", "c"),)), None)
     return reader.run()
 

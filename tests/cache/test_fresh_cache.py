@@ -14,6 +14,7 @@ from extender.api.resource_slices import SliceDecoder
 from extender.cache import ClusterCache
 from extender.cache.slice_index import NODE_BURST, NODE_SECONDS, TOO_OFTEN
 from extender.topology.agent_slices import DRIVER as AGENT
+from tests.worlds.filled_caches import fabric_at
 
 NODES = ("n1", "n2", "n3")
 GPU_DRIVER = "gpu.nvidia.com"
@@ -184,15 +185,11 @@ def test_of_many_slices_of_an_agent_the_same_ones_count_in_any_order(order: list
     published = {f"s{number:02}": of_agent("n1", "n1", number, [("GPU-a", number, 0, True)]) for number in order}
     for name, spec in published.items():
         cache.apply_slice(name, decoder.decode(slice_object(name, spec)))
-    fabric = cache.snapshot().node_infos["n1"].fabric
-    assert fabric is not None
-    assert fabric.graph.switch_links == (7,), "the newest of the first eight by name"
+    assert fabric_at(cache).graph.switch_links == (7,), "the newest of the first eight by name"
     for number in range(4):
         cache.apply_slice(f"s{number:02}", None, 1000.0)
     cache.expire(2000.0)
-    fabric = cache.snapshot().node_infos["n1"].fabric
-    assert fabric is not None
-    assert fabric.graph.switch_links == (11,), "after the deletion of some, others are read"
+    assert fabric_at(cache).graph.switch_links == (11,), "after the deletion of some, others are read"
 
 
 def test_a_node_that_is_created_again_does_not_wait() -> None:
@@ -202,7 +199,7 @@ def test_a_node_that_is_created_again_does_not_wait() -> None:
 
     def links(number: int) -> object:
         seen.edit(Edit(NODE_SECONDS / 10, "agent", of_agent("n1", "n1", 0, [("GPU-a", number, 0, True)])))
-        fabric = seen.cache.snapshot().node_infos["n1"].fabric
+        fabric = fabric_at(seen.cache)
         return fabric and fabric.graph.switch_links
 
     for number in range(2 * NODE_BURST):

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
 from benchmarks.fleet import Fleet
 from extender.api.object_meta import ObjectKey
-from extender.api.resource_claims import Allocation, Claim, Reservation, Result
+from extender.api.resource_claims import Allocation, Claim, Result
 from extender.api.resource_slices import DeviceId
-from extender.cache import CacheListener, ClusterCache
+from extender.cache import ClusterCache
 from extender.policy import Policy
 from extender.sandbox import ApiError
 from extender.sandbox.apiserver.registry import RESOURCES
+from tests.worlds.cache_worlds import Freed
 from tests.worlds.eventually import eventually
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
 
@@ -94,16 +94,6 @@ async def test_a_failed_bind_wakes() -> None:
         await woken(b, "q")
 
 
-class Freed(CacheListener):
-    """Counts how often the cache says that a reservation ended and left devices free."""
-
-    def __init__(self) -> None:
-        self.times = 0
-
-    def freed(self) -> None:
-        self.times += 1
-
-
 @pytest.mark.parametrize(
     ("reserved", "allocated", "frees"),
     [("c", "gpu-0", 0), ("c", "gpu-1", 1), ("extended/p", "gpu-0", 1)],
@@ -120,7 +110,7 @@ def test_the_end_of_a_bind_wakes_if_the_claim_lacks_its_devices(reserved: str, a
     cache.apply_claim(key, Claim(key, "c", "5", allocation=allocation))
     cache.confirm(reserved)
     assert not cache.reservations.by_claim
-    assert listener.times == frees
+    assert listener.count == frees
 
 
 def test_waking_does_not_feed_itself() -> None:
@@ -134,32 +124,7 @@ def test_waking_does_not_feed_itself() -> None:
     assert not fleet.filter(waits).passed
     fleet.now += Policy().hold_seconds
     fleet.cache.expire(fleet.now)
-    assert listener.times == 1
+    assert listener.count == 1
     for _ in range(3):
         assert not fleet.filter(waits, ["elsewhere"]).passed
-    assert listener.times == 1
-
-
-class CountedReservations(dict[str, Any]):
-    """Reservations by claim that count how often one is read."""
-
-    reads = 0
-
-    def __getitem__(self, uid: str) -> Any:
-        self.reads += 1
-        return super().__getitem__(uid)
-
-
-def test_the_end_of_the_holds_of_a_node_reads_no_other_hold() -> None:
-    """A bind that finds its node full looked at the holds of all nodes: 18 ms for 40,000 of them."""
-    cache = ClusterCache()
-    counted = cache.reservations.by_claim = CountedReservations()
-    for number in range(50):
-        device = DeviceId("d", f"n{number}", "g")
-        cache.hold({f"c{number}": Reservation(f"p{number}", f"n{number}", (Result("r", device),), 10.0)})
-    counted.reads = 0
-    cache.release_node("n7", kept={"p7"})
-    assert cache.reservations.holds == 50
-    cache.release_node("n7")
-    assert cache.reservations.holds == 49
-    assert counted.reads == 2
+    assert listener.count == 1

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.base.fair_lru import FairLRU
-from extender.base.timers import Timers
-from extender.base.token_buckets import TokenBuckets
+from extender.base.timers import Timers, TokenBuckets
 
 STEPS = st.lists(
     st.one_of(

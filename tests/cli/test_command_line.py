@@ -23,7 +23,6 @@ from extender.cluster import load_credentials
 from extender.files import read_file
 from extender.policy import Policy, load_policy
 from extender.sandbox import write_kubeconfig
-from extender.sockets import listen_on
 from tests.worlds.bad_values import honest
 from tests.worlds.commands import berth
 from tests.worlds.process_starter import ROOT
@@ -222,6 +221,9 @@ def test_an_error_shows_the_wrong_value_of_a_file_of_ours(tmp_path: Path) -> Non
     assert code == 2
     assert "weights.lnk: is no known field (is 3, line 1, column 11)" in stderr
     assert "wrong: is no known field (is true, line 2, column 1)" in stderr
+    for text, words in (("[1]", "must be a mapping"), ("a: [", "not YAML"), ("headroom: big", "headroom: ")):
+        (tmp_path / "policy").write_text(text)
+        assert words in berth(["policy", "show", str(tmp_path / "policy")])[2]
 
 
 def test_every_policy_is_checked_though_one_cannot_be_read(tmp_path: Path) -> None:
@@ -287,12 +289,6 @@ def test_standard_input_that_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
         read_file(Path("-"))
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"x")))
     assert read_file(Path("-")) == b"x"
-
-
-def test_an_address_is_taken_once() -> None:
-    (first,) = listen_on("--listen", "127.0.0.1", 0)
-    with first, pytest.raises(WireError, match=r"--pages: cannot listen on .*: Address already in use"):
-        listen_on("--pages", "127.0.0.1", first.getsockname()[1])
 
 
 def test_the_longest_name_that_the_agent_takes_makes_a_name_of_a_slice() -> None:

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from extender.api.fields import Json
+from extender.cli.cluster_objects import dump_of
 from extender.cli.doctor_command import (
     cluster_findings,
     configuration_findings,
@@ -19,7 +20,6 @@ from extender.cli.doctor_command import (
     waiting,
     webhooks,
 )
-from extender.cli.snapshot_command import dump_of
 from extender.policy import Policy
 from extender.sandbox import Cluster, carried_machines, fabric_slice, listening, write_kubeconfig
 from extender.sandbox.machines import gpu_slice, node_object

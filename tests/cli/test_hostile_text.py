@@ -18,7 +18,7 @@ from rich.text import Text
 
 from extender.api.resource_slices import SliceDecoder
 from extender.base.text_limits import USER_BYTES, visible
-from extender.cli.console_replies import ClaimReply, FleetReply, PolicyStatusReply
+from extender.cli.console_client import ClaimReply, FleetReply, PolicyStatusReply
 from extender.cli.explain_command import ExplanationReply
 from extender.cli.output import Screen
 from extender.explain import GangExplanation

@@ -281,7 +281,7 @@ async def test_the_sandbox_does_not_answer_for_a_cluster(
 ) -> None:
     """A sandbox on the laptop must not answer for production."""
     local = f"http://127.0.0.1:{world.api.port}"
-    monkeypatch.setattr("extender.cli.console_client.SERVER", local)
+    monkeypatch.setattr("extender.cli.console_options.SERVER", local)
     code, out, _ = await world.run("nodes", "-o", "name")
     assert (code, out) == (0, "node/n1\nnode/n2\n")
     monkeypatch.setattr(sys, "argv", ["/usr/local/bin/berth"])
@@ -295,7 +295,7 @@ async def test_the_sandbox_does_not_answer_for_a_cluster(
     env = {"KUBECONFIG": "", "HOME": str(home)}
     code, _, err = await world.run("nodes", env=env)
     assert (code, err) == (2, f"berth: {local} needs a token: give --token, or set BERTH_TOKEN")
-    monkeypatch.setattr("extender.cli.console_client.SERVER", "http://127.0.0.1:9")
+    monkeypatch.setattr("extender.cli.console_options.SERVER", "http://127.0.0.1:9")
     code, out, _ = await world.run("nodes", "-o", "name", env=env)
     assert (code, out) == (0, "node/n1\nnode/n2\n"), "nothing answers on this machine"
 

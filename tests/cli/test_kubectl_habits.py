@@ -15,7 +15,7 @@ import pytest
 import typer
 import yaml
 
-from extender.cli import completion_command
+from extender.cli import console_options
 from extender.cli.main import commands
 from extender.cli.output import Screen, table_screen
 from extender.sandbox import write_kubeconfig
@@ -58,8 +58,8 @@ NOT_EXPLAINED = {
     "job/x": f"job x is no pod and no group: {WAYS}",
     "node/n1": "node n1 is no pod and no group: berth nodes n1 shows the node",
     "claim/c": "claim c is no pod and no group: name a pod that uses the claim; berth claims c lists it",
-    "svc/x": "svc x is no pod and no group: kubectl get pods lists the pods",
-    "ns/x": "ns x is no pod and no group: kubectl get pods lists the pods",
+    "svc/x": "pod svc/x does not exist",
+    "svc x": "NAMESPACE/NAME: must name one pod, is 'svc x'",
     "deployments.apps/x": f"deployments.apps x is no pod and no group: {WAYS}",
     "p -n Bad_Name": "--namespace: must be the name of a namespace, is 'Bad_Name'",
     "p -n a -A": "--all-namespaces: does not go with --namespace a",
@@ -230,14 +230,14 @@ async def test_names_are_those_of_the_console() -> None:
         context: Any = typer.Context(command)
         context.params = {"server": str(b.client.base_url).rstrip("/")}
         found = asyncio.to_thread
-        assert await found(completion_command.node_names, context, "n") == ["n1", "n2"]
-        assert await found(completion_command.pod_names, context, "def") == ["default/p"]
+        assert await found(console_options.node_names, context, "n") == ["n1", "n2"]
+        assert await found(console_options.pod_names, context, "def") == ["default/p"]
         context.params |= {"namespace": "default"}
-        assert await found(completion_command.pod_names, context, "p") == ["p"]
+        assert await found(console_options.pod_names, context, "p") == ["p"]
 
 
 def test_a_completion_is_quiet_if_no_console_answers(capsys: pytest.CaptureFixture[str]) -> None:
     context: Any = typer.Context(typer.main.get_command(commands(["explain"])))
     context.params = {"server": "http://127.0.0.1:9"}
-    assert completion_command.node_names(context, "") == []
+    assert console_options.node_names(context, "") == []
     assert capsys.readouterr() == ("", "")

@@ -9,7 +9,7 @@ import pytest
 from extender.allocation import Features
 from extender.cache import ClusterCache
 from extender.policy import Policy
-from extender.runtime.policy_file import reloaded_policy
+from extender.runtime.file_reload import reloaded_policy
 from extender.runtime.supervisor import Supervisor
 from extender.scheduling import Evaluator
 from extender.serve.evaluations import Evaluations

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any, cast
+from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import pytest
 
-from extender.cluster import ApiClient, Delays, Reflector, Unavailable, WatchedResource
-from extender.cluster.reflector import Timing
-from tests.worlds.eventually import eventually, in_background
-
-QUICK = Timing(delays=Delays(first=0.01, most=0.05))
+from extender.cluster import Reflector, Unavailable
+from tests.worlds.eventually import eventually
+from tests.worlds.reflectors import QUICK, FakeClient, page, running
 
 
-class Fake:
-    """In place of ApiClient. A list has the items of each of the pages; a watch is accepted and ends as the test says.
+class Fake(FakeClient):
+    """A list has the nodes of each of the pages; a watch is accepted and ends as the test says.
 
-    A page that is an error is raised.
+    A page that is an error is raised, and one that is a dict is the answer.
     """
 
     def __init__(self, *pages: Any) -> None:
+        super().__init__()
         self.pages = self._pages = pages  # of the next list, and of this one
         self.opened = 0
         self.ends: asyncio.Queue[bytes] = asyncio.Queue()
@@ -32,18 +30,11 @@ class Fake:
         number = int(params.get("continue", "0"))
         if not number:
             self._pages = self.pages
-        page = self._pages[number]
-        if isinstance(page, Exception):
-            raise page
-        if isinstance(page, dict):
-            return page
-        following = str(number + 1) if number + 1 < len(self._pages) else ""
-        metadata = {"resourceVersion": "1", "continue": following}
-        return {
-            "kind": "NodeList",
-            "metadata": metadata,
-            "items": [{"kind": "Node", "metadata": {"name": name}} for name in page],
-        }
+        found = self._pages[number]
+        if isinstance(found, Exception):
+            raise found
+        token = str(number + 1) if number + 1 < len(self._pages) else ""
+        return found if isinstance(found, dict) else page(*({"metadata": {"name": one}} for one in found), token=token)
 
     async def lines(self, path: str, params: Any, silence_seconds: float) -> AsyncIterator[bytes]:
         yield b""
@@ -52,15 +43,8 @@ class Fake:
         if last:
             yield last
 
-    def too_old(self) -> None:
-        self.ends.put_nowait(b'{"type": "ERROR", "object": {"code": 410, "message": "too old"}}')
-
-    @asynccontextmanager
-    async def reflecting(self, seen: dict[str, Any], clock: Any = time.monotonic) -> AsyncIterator[Reflector]:
-        kind = WatchedResource("nodes", "NodeList", "/api/v1/nodes", seen.__setitem__)
-        found = Reflector(cast("ApiClient", self), kind, lambda: None, clock=clock, timing=QUICK)
-        async with in_background(found.run()):
-            yield found
+    def reflecting(self, seen: dict[str, Any], **options: Any) -> AbstractAsyncContextManager[Reflector]:
+        return running(self.reflector(seen.__setitem__, timing=QUICK, **options))
 
 
 async def test_a_watch_without_events_counts_from_its_start_once_it_lasts() -> None:
@@ -88,12 +72,12 @@ LISTS_OF_OTHERS: dict[str, tuple[dict, str]] = {
 
 @pytest.mark.parametrize("case", LISTS_OF_OTHERS)
 async def test_a_response_that_is_no_list_of_the_kind_deletes_nothing(case: str) -> None:
-    page, problem = LISTS_OF_OTHERS[case]
+    wrong, problem = LISTS_OF_OTHERS[case]
     server, seen = Fake(["a"]), dict[str, Any]()
     async with server.reflecting(seen) as found:
         await eventually(lambda: server.opened)
-        server.pages = (page,)
-        server.too_old()
+        server.pages = (wrong,)
+        server.ends.put_nowait(b'{"type": "ERROR", "object": {"code": 410, "message": "too old"}}')
         await eventually(lambda: problem in found.problem)
         assert seen["a"] is not None
         server.pages = (["b"],)

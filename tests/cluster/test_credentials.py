@@ -28,7 +28,7 @@ from extender.cluster import (
 )
 from extender.cluster.api_errors import Gone, Invalid, Unexpected, error_for
 from extender.cluster.client import TokenCache
-from extender.sandbox import listening
+from extender.sandbox import listening, write_kubeconfig
 from extender.web.asgi import Answer, Receive, Scope, Send
 from tests.worlds.certificates import NEEDS_OPENSSL, certificate
 from tests.worlds.eventually import HANG_SECONDS, eventually
@@ -43,19 +43,14 @@ def kubeconfig(folder: Path, script: str, *args: str) -> Path:
         "args": [str(folder / "plugin.py"), *args],
         "interactiveMode": "Never",
     }
-    path = folder / "kubeconfig"
-    path.write_text(
-        yaml.safe_dump(
-            {
-                "apiVersion": "v1",
-                "kind": "Config",
-                "current-context": "c",
-                "users": [{"name": "u", "user": {"exec": plugin}}],
-                "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
-                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-            }
-        )
-    )
+    return of_user(folder, {"exec": plugin})
+
+
+def of_user(folder: Path, user: dict[str, object]) -> Path:
+    path = write_kubeconfig(folder, "http://127.0.0.1:1")
+    found = yaml.safe_load(path.read_text())
+    found["users"][0]["user"] = user
+    path.write_text(yaml.safe_dump(found))
     return path
 
 
@@ -123,12 +118,8 @@ def test_a_plugin_that_fails_later_is_named_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("text", "token"), [("t0\n", "Bearer t0"), ("t0\r\nX-Other: header", None)])
 def test_a_token_is_one_line_of_text(tmp_path: Path, text: str, token: str | None) -> None:
-    path = kubeconfig(tmp_path, "")
     (tmp_path / "token").write_text(text)
-    known = yaml.safe_load(path.read_text())
-    known["users"][0]["user"] = {"tokenFile": str(tmp_path / "token")}
-    path.write_text(yaml.safe_dump(known))
-    found = load_credentials(path)
+    found = load_credentials(of_user(tmp_path, {"tokenFile": str(tmp_path / "token")}))
     if token is not None:
         assert found.token() == token
     else:

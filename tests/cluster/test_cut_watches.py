@@ -5,33 +5,35 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import orjson
 import pytest
 
-from extender.cluster import ApiClient, Credentials, Reflector, Unavailable, WatchedResource
+from extender.cluster import ApiClient, Credentials, Reflector, Unavailable
 from extender.cluster.reflector import Timing
 from extender.sandbox import Cluster
 from extender.sandbox.apiserver.registry import RESOURCES
-from tests.worlds.eventually import eventually, in_background
+from tests.worlds.eventually import eventually
+from tests.worlds.reflectors import FakeClient, nodes, page, running
 from tests.worlds.skipping_loop import in_virtual_time
 
 NODES = RESOURCES["", "nodes"]
 
 
-class Cutting:
+class Cutting(FakeClient):
     """A server behind a proxy that cuts each watch after `seconds`: after one event, or without any. The server has as
     many nodes as watches were opened."""
 
     def __init__(self, seconds: float, *, events: bool) -> None:
+        super().__init__()
         self._seconds, self._events = seconds, events
         self.lists, self.watches = list[float](), list[float]()
 
     async def get(self, path: str, params: Any = None, _most: int = 0) -> dict:
         self.lists.append(asyncio.get_running_loop().time())
-        items = [versioned(i) for i in range(len(self.watches))]
-        return {"kind": "NodeList", "metadata": {"resourceVersion": str(len(items))}, "items": items}
+        number = len(self.watches)
+        return page(*map(versioned, range(number)), version=str(number))
 
     async def lines(self, path: str, params: Any, silence_seconds: float) -> AsyncIterator[bytes]:
         self.watches.append(asyncio.get_running_loop().time())
@@ -45,11 +47,9 @@ class Cutting:
     def reflect(self) -> dict[str, Any]:
         """What a reflector has seen after 49 watches."""
         seen: dict[str, Any] = {}
-        kind = WatchedResource("nodes", "NodeList", "/api/v1/nodes", seen.__setitem__)
 
         async def run() -> None:
-            clock = asyncio.get_running_loop().time
-            await Reflector(cast("ApiClient", self), kind, lambda: None, clock=clock).run()
+            await self.reflector(seen.__setitem__, clock=asyncio.get_running_loop().time).run()
 
         with pytest.raises(RuntimeError, match="the end of the test"):
             in_virtual_time(run())
@@ -110,26 +110,22 @@ async def test_a_list_applies_no_version_again() -> None:
             raise KeyError("a bug")
 
     async with cluster.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
-        found = Reflector(client, WatchedResource("nodes", "NodeList", "/api/v1/nodes", apply), lambda: None)
-        async with in_background(found.run()):
+        found = Reflector(client, nodes(apply), lambda: None)
+        async with running(found):
             await eventually(lambda: found.listed)
         cluster.api.registry.patch(NODES, ("", "changed"), {"spec": {"unschedulable": True}}, "", strategic=False)
         applied.clear()
-        async with in_background(found.run()):
+        async with running(found):
             await eventually(lambda: found.lists == 2)
     assert sorted(applied) == [("changed", True), ("odd", True)]
 
 
-def page(version: str, token: str, *names: str) -> dict:
-    items = [{"metadata": {"name": name, "resourceVersion": "1"}} for name in names]
-    return {"kind": "NodeList", "metadata": {"resourceVersion": version, "continue": token}, "items": items}
-
-
 async def test_a_watch_begins_at_the_version_of_the_first_page() -> None:
     """The pages of a proxy may have different versions: the first page lacks the changes until that of the last."""
-    pages, watched = [page("10", "more", "a"), page("20", "", "b")], asyncio.get_running_loop().create_future()
+    pages = [page(versioned(1), version="10", token="more"), page(versioned(2), version="20")]
+    watched = asyncio.get_running_loop().create_future()
 
-    class Client:
+    class Client(FakeClient):
         async def get(self, path: str, params: Any = None, _most: int = 0) -> dict:
             return pages.pop(0)
 
@@ -138,25 +134,14 @@ async def test_a_watch_begins_at_the_version_of_the_first_page() -> None:
             yield b""
             await asyncio.Event().wait()
 
-    kind = WatchedResource("nodes", "NodeList", "/api/v1/nodes", lambda *_: None)
-    async with in_background(Reflector(cast("ApiClient", Client()), kind, lambda: None).run()):
+    async with running(Client().reflector()):
         assert await watched == "10"
 
 
 async def test_a_long_text_of_an_error_event_is_cut() -> None:
     """It is logged, and /readyz shows it."""
     text = orjson.dumps({"type": "ERROR", "object": {"message": "x\n" * 1_000_000}}) + b"\n"
-
-    class Client:
-        async def get(self, path: str, params: Any = None, _most: int = 0) -> dict:
-            return page("10", "")
-
-        async def lines(self, path: str, params: Any, silence_seconds: float) -> AsyncIterator[bytes]:
-            yield text
-
-    kind = WatchedResource("nodes", "NodeList", "/api/v1/nodes", lambda *_: None)
-    found = Reflector(cast("ApiClient", Client()), kind, lambda: None)
-    async with in_background(found.run()):
+    async with running(FakeClient(text).reflector()) as found:
         await eventually(lambda: found.failures)
         assert len(found.problem) < 1000
         assert "\n" not in found.problem

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -17,27 +15,12 @@ from extender.cluster.reflector import Timing
 from extender.runtime.supervisor import Supervisor
 from extender.sandbox import ApiError, Cluster, listening
 from extender.sandbox.apiserver.registry import RESOURCES
-from tests.worlds.eventually import eventually, in_background
+from tests.worlds.eventually import eventually
+from tests.worlds.reflectors import QUICK, FakeClient, nodes, reflecting, running
 from tests.worlds.skipping_loop import in_virtual_time
 
 NODES = RESOURCES["", "nodes"]
-QUICK = Timing(delays=Delays(first=0.01, most=0.05))
 NEVER = Timing(delays=Delays(first=10_000.0, most=10_000.0))  # the first delay outlasts every test
-
-
-@asynccontextmanager
-async def reflecting(
-    url: str,
-    seen: dict[str, Any],
-    timing: Timing = QUICK,
-    clock: Callable[[], float] = time.monotonic,
-    kind: WatchedResource | None = None,
-) -> AsyncIterator[Reflector]:
-    kind = kind or WatchedResource("nodes", "NodeList", "/api/v1/nodes", seen.__setitem__)
-    async with ApiClient(Credentials(url, None, lambda: None)) as client:
-        found = Reflector(client, kind, lambda: None, clock=clock, timing=timing)
-        async with in_background(found.run()):
-            yield found
 
 
 def node(name: str) -> dict:
@@ -75,9 +58,8 @@ async def test_many_objects_at_once_let_others_in() -> None:
     for i in range(10):
         cluster.apply(node(f"n{i}"))
     task = asyncio.create_task(other())
-    kind = WatchedResource("nodes", "NodeList", "/api/v1/nodes", apply)
     async with cluster.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
-        found = Reflector(client, kind, lambda: None, timing=replace(QUICK, time_slice_seconds=0.0))
+        found = Reflector(client, nodes(apply), lambda: None, timing=replace(QUICK, time_slice_seconds=0.0))
         reflecting_task = asyncio.create_task(found.run())
         await eventually(lambda: found.listed)
         for i in range(10):
@@ -149,7 +131,7 @@ async def test_silence_counts_from_the_last_message_of_the_server() -> None:
 async def test_a_kind_that_is_not_served_is_not_silent() -> None:
     now = [0.0]
     kind = WatchedResource("nothings", "NothingList", "/apis/nowhere/v1/nothings", lambda *_: None, optional=True)
-    async with Cluster().serving() as url, reflecting(url, {}, Timing(), clock=lambda: now[0], kind=kind) as found:
+    async with Cluster().serving() as url, reflecting(url, kind, Timing(), clock=lambda: now[0]) as found:
         await eventually(lambda: found.listed)
         now[0] += 250
         assert found.silence == 0
@@ -222,7 +204,7 @@ async def test_every_failure_of_a_watch_is_followed_by_a_delay(fault: str) -> No
 async def test_after_the_delay_it_lists_again_only_where_events_may_be_lost(fault: str) -> None:
     server, _, lists_again = FAULTS[fault]
     server.lists = server.watches = 0
-    async with listening(server, "127.0.0.1", 0) as url, reflecting(url, {}):
+    async with reflecting(server, {}):
         await eventually(lambda: server.watches >= 3)
         assert (server.lists > 1) == lists_again
 
@@ -232,7 +214,7 @@ async def test_a_watch_that_fails_at_once_again_and_again_is_silent(fault: str) 
     """A server or a proxy that accepts every watch and shows nothing; also if it answers the lists in between."""
     server, _, _ = FAULTS[fault]
     server.watches, now, seen = 0, [1000.0], dict[str, Any]()
-    async with listening(server, "127.0.0.1", 0) as url, reflecting(url, seen, clock=lambda: now[0]) as found:
+    async with reflecting(server, seen, clock=lambda: now[0]) as found:
         await eventually(lambda: server.watches >= 2)
         now[0] += 200
         more = server.watches + 3
@@ -245,10 +227,7 @@ async def test_streams_are_closed_however_a_watch_ends() -> None:
     """A watch that ends early returns or closes its connection: the garbage collector finds none."""
     closed = []
 
-    class Client:
-        async def get(self, path: str, params: Any = None, _most: int = 0) -> dict:
-            return {"kind": "NodeList", "metadata": {"resourceVersion": "1"}, "items": []}
-
+    class Client(FakeClient):
         async def lines(self, path: str, params: Any, silence_seconds: float) -> AsyncIterator[bytes]:
             try:
                 yield b'{"type": "ERROR", "object": {"code": 410}}'
@@ -256,8 +235,7 @@ async def test_streams_are_closed_however_a_watch_ends() -> None:
             finally:
                 closed.append(path)
 
-    kind = WatchedResource("nodes", "NodeList", "/api/v1/nodes", lambda key, obj: None)
-    async with in_background(Reflector(cast("ApiClient", Client()), kind, lambda: None, timing=NEVER).run()):
+    async with running(Client().reflector(timing=NEVER)):
         await eventually(lambda: bool(closed))
 
 
@@ -268,18 +246,16 @@ def test_after_429_the_longer_delay_counts_the_own_or_that_of_the_server(
     """The own delay is at least half of the 10 s, as it has jitter."""
     asked: list[float] = []
 
-    class Client:
+    class Client(FakeClient):
         async def get(self, path: str, params: Any = None, _most: int = 0) -> dict:
             asked.append(asyncio.get_running_loop().time())
             if len(asked) == 3:
                 raise RuntimeError("the end of the test")
             raise TooMany("busy", says)
 
-    kind = WatchedResource("nodes", "NodeList", "/api/v1/nodes", lambda key, obj: None)
     timing = Timing(delays=Delays(first=delay, most=delay))
-    reflector = Reflector(cast("ApiClient", Client()), kind, lambda: None, timing=timing)
     with pytest.raises(RuntimeError, match="the end of the test"):
-        in_virtual_time(reflector.run())
+        in_virtual_time(Client().reflector(timing=timing).run())
     assert all(later - sooner >= least for sooner, later in pairwise(asked))
 
 
@@ -295,7 +271,7 @@ async def test_a_watch_that_failed_on_a_bug_lists_again() -> None:
             raise KeyError("a bug")
 
     async with cluster.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
-        found = Reflector(client, WatchedResource("nodes", "NodeList", "/api/v1/nodes", seen.__setitem__), progress)
+        found = Reflector(client, nodes(seen.__setitem__), progress)
         supervisor = Supervisor(QUICK.delays)
         supervisor.start("watch-nodes", found.run)
         await eventually(lambda: found.listed)

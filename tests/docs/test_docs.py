@@ -10,13 +10,10 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-import pytest
 import yaml
 
 from extender import __version__
 from extender.cache.allocated_devices import TRANSITIONS
-from extender.policy import Policy, PolicyError, load_policy
-from extender.sandbox.examples import load_examples
 from extender.web.console.console_metrics import METRICS as OF_CONSOLE
 from extender.web.serve_metrics import METRICS as OF_SERVE
 from tests.e2e.control_plane import DOCS
@@ -33,27 +30,6 @@ def test_life_cycle_is_drawn_from_the_table() -> None:
     rows = re.findall(r"^\| ([a-z, ]+) \| ([^|]+) \| ([a-z]+) \|$", table, re.MULTILINE)
     drawn = {(state, event, after) for states, event, after in rows[1:] for state in states.split(", ")}
     assert drawn == {(state.value, event.value, after.value) for (state, event), after in TRANSITIONS.items()}
-
-
-def test_the_policy_to_tune_is_the_default() -> None:
-    (block,) = re.findall(r"```yaml\n(weights.*?)```", (DOCS / "tune.md").read_text(), re.DOTALL)
-    assert load_policy(block).digest == Policy().digest
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("candidates: 0", "candidates: must be at least"),
-        ("weights: {links: 1}", "weights.links"),
-        ("hold_seconds: yes", "must not be true or false (is true"),
-        ("[1]", "must be a mapping"),
-        ("a: [", "not YAML"),
-        ("headroom: big", "headroom"),
-    ],
-)
-def test_bad_policy_names_the_field(text: str, words: str) -> None:
-    with pytest.raises(PolicyError, match=re.escape(words)):
-        load_policy(text)
 
 
 def test_all_pages_together_stay_short() -> None:
@@ -95,16 +71,6 @@ def test_the_page_on_quotas_shows_the_files_that_it_names() -> None:
 def test_lint_finds_nothing_in_the_pod_of_the_readme(tmp_path: Path) -> None:
     (tmp_path / "pod.yaml").write_text(yaml.safe_dump_all(yaml_of(ROOT / "README.md")))
     assert berth(["lint", str(tmp_path / "pod.yaml")])[:2] == (0, "0 findings\n")
-
-
-def test_examples_and_configuration_are_well_formed() -> None:
-    assert len(load_examples(ROOT / "examples")) >= 10
-    config = yaml.safe_load((ROOT / "scheduler-config" / "berth-scheduler.yaml").read_text())
-    assert config["percentageOfNodesToScore"] == 100
-    assert [e.get("bindVerb") for e in config["extenders"]] == [None, "bind"]
-    assert all(
-        not e["ignorable"] and e["nodeCacheCapable"] and "managedResources" not in e for e in config["extenders"]
-    )
 
 
 def test_version_is_the_changelogs_newest() -> None:

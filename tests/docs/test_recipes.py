@@ -23,7 +23,7 @@ from extender.api.resource_claims import Result, decode_claim
 from extender.api.resource_slices import Attributes
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
-from extender.lint.field_findings import annotation_findings
+from extender.lint.pod_findings import annotation_findings
 from extender.manifests import PodTemplate
 from extender.policy import Policy, Weights, load_policy
 from extender.sandbox import carried_machines

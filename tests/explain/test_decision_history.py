@@ -10,7 +10,7 @@ from extender.api.object_meta import ObjectKey
 from extender.api.pods import Pod
 from extender.cluster import Writer
 from extender.console import DecisionHistory
-from extender.console.decision_history import DecidedPod, DecisionReader
+from extender.console.decision_history import DecisionReader
 from extender.scheduling.decision import Decision, ScoredNode, parse_decision
 from extender.topology.score_parts import ScorePart
 from tests.worlds.eventually import eventually
@@ -58,22 +58,20 @@ async def test_pods_beyond_the_queue_are_left_out_and_only_bound_pods_of_berth_a
 ) -> None:
     """Attack: keep the console reading with thousands of pods that are deleted."""
     async with berthing({"n1": "t4-4"}) as b:
-        read, found, history = list[str](), list[DecidedPod](), DecisionHistory()
+        read, history, console = list[str](), DecisionHistory(), b.console
 
         async def read_pod(key: ObjectKey) -> Pod:
             read.append(key.name)
-            return await Writer(b.console.client).read_pod(key)
+            return await Writer(console.client).read_pod(key)
 
         monkeypatch.setattr("extender.console.decision_history._MAX_WAITING", 2)
-        reader = DecisionReader(
-            b.console.cache, history, read_pod, b.console.refreshed, lambda entry, _: found.append(entry)
-        )
+        reader = DecisionReader(console.cache, history, console.jobs, console.set_comparer, read_pod, console.refreshed)
         assert await run_pod(b, "bound", [claim("bound", 2)]) == "n1"
         b.cluster.apply(claim("waits", 9))
         b.cluster.apply(pod("waits", "waits"))
         b.cluster.apply(pod("other", "waits", schedulerName="default-scheduler"))
         await b.settled()
-        pods = {one.key.name: one for one in b.console.cache.store.pods.values()}
+        pods = {one.key.name: one for one in console.cache.store.pods.values()}
         bound = (await decided(b, "bound")).decision.chosen
         assert len(bound.devices) == 2
         reader.pod_changed(pods["other"], None)
@@ -84,6 +82,6 @@ async def test_pods_beyond_the_queue_are_left_out_and_only_bound_pods_of_berth_a
             reader.pod_changed(replace(pods["waits"], key=ObjectKey("default", "bound"), uid=uid), None)
         assert reader.left_out == 1
         b.app.service.supervisor.start("reads", reader.run)
-        await eventually(lambda: found, "the bound pod is read")
-        assert [one.uid for one in found] == [gone]
+        await eventually(lambda: history.entry(gone), "the bound pod is read")
+        assert [one.uid for one in history.recent(9)] == [gone]
         assert set(read) <= {"bound", "waits"}

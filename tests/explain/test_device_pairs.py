@@ -193,7 +193,8 @@ def misses(fleet: NicFleet, count: int, attribute: str) -> tuple[str, ...]:
     return found.misses
 
 
-NO_SHARED = "no node has a matching GPU and a matching NIC on one PCIe root"
+NO_SHARED = "no node has 1 matching GPU and 1 matching NIC on one PCIe root"
+NO_TWO = "no node has 2 matching GPUs and 2 matching NICs on one PCIe root"
 
 
 @pytest.mark.parametrize(
@@ -202,12 +203,7 @@ NO_SHARED = "no node has a matching GPU and a matching NIC on one PCIe root"
         (["gb300"], 1, ROOT, f"no NIC that matches the requests publishes {ROOT}; without the constraint on it"),
         (["agent-against-driver"], 1, ROOT, f"{NO_SHARED}; without the constraint on {ROOT}"),
         (["gb300", "agent-against-driver"], 1, ROOT, f"{NO_SHARED}; without the constraint on {ROOT}"),
-        (
-            ["hgx-one-to-one"],
-            2,
-            ROOT,
-            f"no node has 2 matching GPUs and 2 matching NICs on one PCIe root; without the constraint on {ROOT}",
-        ),
+        (["hgx-one-to-one"], 2, ROOT, f"{NO_TWO}; without the constraint on {ROOT}"),
         (
             ["hgx-one-to-one"],
             1,
@@ -227,19 +223,16 @@ OTHER_ROOTS = {"product": "NVIDIA L40S", "gpus": [[1, 0], [2, 0]], "nics": [[3, 
 
 
 @pytest.mark.parametrize(
-    ("short", "why"),
+    "short",
     [
-        (
-            {"gpus": [[1, 0], [1, 0]], "nics": [[1, 0]]},
-            "no node has 2 matching GPUs and 2 matching NICs on one PCIe root",
-        ),
-        ({"gpus": [[1, 0]], "nics": [[2, 0]]}, NO_SHARED),
-        ({"gpus": [[1, 0]], "nics": []}, NO_SHARED),
+        {"gpus": [[1, 0], [1, 0]], "nics": [[1, 0]]},
+        {"gpus": [[1, 0]], "nics": [[2, 0]]},
+        {"gpus": [[1, 0]], "nics": []},
     ],
 )
-def test_what_is_said_of_all_nodes_is_true_of_those_with_too_few_devices(short: Json, why: str) -> None:
+def test_what_is_said_of_all_nodes_is_true_of_those_with_too_few_devices(short: Json) -> None:
     fleet = NicFleet({"n0": OTHER_ROOTS, "n1": {"product": "NVIDIA L40S", **short}})
-    assert misses(fleet, 2, ROOT)[0].startswith(f"{why}; without the constraint on {ROOT} the pod fits on n0")
+    assert misses(fleet, 2, ROOT)[0].startswith(f"{NO_TWO}; without the constraint on {ROOT} the pod fits on n0")
 
 
 def test_only_one_node_publishes_the_attribute_and_has_too_few_devices() -> None:
@@ -248,7 +241,7 @@ def test_only_one_node_publishes_the_attribute_and_has_too_few_devices() -> None
     assert misses(NicFleet({"n0": silent}), 2, ROOT)[0].startswith(
         f"no NIC that matches the requests publishes {ROOT};"
     )
-    assert misses(NicFleet({"n0": silent, "n1": one}), 2, ROOT)[0].startswith(f"{NO_SHARED};")
+    assert misses(NicFleet({"n0": silent, "n1": one}), 2, ROOT)[0].startswith(f"{NO_TWO};")
 
 
 def test_a_constraint_that_a_free_node_would_meet_is_not_to_blame() -> None:

@@ -14,9 +14,10 @@ import yaml
 from typer.testing import CliRunner
 
 from extender.base.berth_errors import WireError
+from extender.cli.cluster_objects import take_dump
 from extender.cli.main import commands
-from extender.cli.snapshot_command import take_dump
 from extender.manifests import hypothetical
+from extender.sandbox import write_kubeconfig
 from tests.worlds.eventually import eventually
 from tests.worlds.explain_worlds import refused, run_pod, why
 from tests.worlds.running_berth import berthing, claim, pod
@@ -171,7 +172,6 @@ def test_what_if_for_a_job_from_a_server_and_from_a_snapshot(tmp_path: Path) -> 
     job = tmp_path / "job.yaml"
     job.write_text(yaml.safe_dump_all([JOB, TEMPLATE]))
     cluster_dump = tmp_path / "cluster_dump.json"
-    kubeconfig = tmp_path / "kubeconfig"
     answers: list[dict] = []
 
     async def body() -> None:
@@ -179,14 +179,7 @@ def test_what_if_for_a_job_from_a_server_and_from_a_snapshot(tmp_path: Path) -> 
             hopper = f"device.attributes['{DRIVER}'].architecture == 'Hopper'"
             assert await run_pod(b, "a", [claim("a", 6, hopper)]) == "n1"
             assert not await run_pod(b, "stuck", [claim("stuck", 8, hopper)])
-            context = {
-                "clusters": [{"name": "c", "cluster": {"server": b.api}}],
-                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-                "current-context": "c",
-                "users": [{"name": "u", "user": {}}],
-            }
-            kubeconfig.write_text(yaml.safe_dump(context))
-            cluster_dump.write_bytes(await take_dump(kubeconfig))
+            cluster_dump.write_bytes(await take_dump(write_kubeconfig(tmp_path, b.api)))
             reply = await b.client.post("/v1/explain", content=orjson.dumps({"objects": [JOB, TEMPLATE]}))
             answers.extend(reply.json())
 

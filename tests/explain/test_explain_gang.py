@@ -285,12 +285,6 @@ def _pool_beside_one_of_nics(world: GangWorld) -> None:
     _devices(world, "a1", 2, driver=NIC)
 
 
-def _pool_of_nics(world: GangWorld) -> None:
-    _node(world, "a1")
-    _devices(world, "a1", 2)
-    _devices(world, "a1", 2, lacking=1, driver=NIC)
-
-
 def _all_tainted(world: GangWorld) -> None:
     _node(world, "a1")
     _devices(world, "a1", 4)
@@ -332,7 +326,6 @@ def _dedicated(world: GangWorld) -> None:
         (_pool_of_the_only_node, NOWHERE, f"pod default/p0: {UPDATING} on 1 of 1 node"),
         (_pool_of_another_node, NOWHERE, f"for 1; pod default/p0: {UPDATING} on 1 of 2 nodes"),
         (_pool_beside_one_of_nics, NOWHERE, f"; {UPDATING} on 1 of 1 node"),
-        (_pool_of_nics, NEVER, "the most room would be across the cluster, for 1 of 2 pods"),
         (_all_tainted, NOWHERE, f"pod default/p0: {TAINTED} on 1 of 1 node"),
         (
             _some_tainted,
@@ -400,7 +393,14 @@ def test_the_reason_of_a_member_stands_in_the_sentence_of_its_gang() -> None:
             3,
             f"{NOWHERE}3 pods together; the most room is now on node a1, for 2; it fits with a minimum",
         ),
-        ((1, 1), 0, 2, 0, 0, f"{NEVER}no node would have room for one of its pods; now no node has room even for one"),
+        (
+            (1, 1),
+            0,
+            2,
+            0,
+            0,
+            f"{NEVER}no node that it may use would have room for one of its pods; now no node that it may use",
+        ),
     ],
 )
 def test_a_part_of_the_members_that_share_a_claim_has_room(
@@ -421,15 +421,6 @@ def test_a_part_of_the_members_that_share_a_claim_has_room(
     found = explained(world)
     assert (found.outcome, found.room, found.room_if_empty) == ("refused", room, if_empty)
     assert found.sentence.startswith(f"group default/job {sentence}")
-
-
-def test_small_members_fit_in_place_of_a_large_one() -> None:
-    world = GangWorld()
-    _node(world, "a1")
-    _devices(world, "a1", 4)
-    members(world, 3, gpus=2)
-    world.add_claim(claim("p1", 4))
-    assert (explained(world).room, explained(world).domain) == (2, "a1")
 
 
 def test_two_groups_of_one_name() -> None:

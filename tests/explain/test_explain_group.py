@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from extender.cli.snapshot_command import take_dump
+from extender.cli.cluster_objects import take_dump
 from extender.sandbox import write_kubeconfig
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.worlds.applications import console, console_application, serve

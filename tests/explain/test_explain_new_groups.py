@@ -170,10 +170,10 @@ def test_node_selectors_that_allow_too_few_nodes_are_named(tmp_path: Path, fleet
     found = group_of(tmp_path, fleet, job({MIN: "4"}, 4, nodeSelector={CLIQUE: "absent"}))
     assert found["sentence"] == (
         "group default/llm does not fit in this fleet: even if all other pods ended, "
-        "no node would have room for one of its pods; "
+        "no node that it may use would have room for one of its pods; "
         "node selector, node affinity, taints and cordons leave 0 of 8 nodes to pod default/llm-0 "
         "(node selector or node affinity 8); "
-        "now no node has room even for one of them"
+        "now no node that it may use has room even for one of them"
     )
 
 

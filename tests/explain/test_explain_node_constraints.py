@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from extender.api.fields import Json
+from extender.cli.cluster_objects import dump_of
 from extender.cli.explain_command import _offline
-from extender.cli.snapshot_command import dump_of
 from tests.worlds.explain_worlds import asking, explained, objects_of_world
 from tests.worlds.running_berth import pod
 

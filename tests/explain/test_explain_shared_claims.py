@@ -8,8 +8,8 @@ import pytest
 
 from extender.api.fields import Json
 from extender.api.object_meta import ObjectKey
+from extender.cli.cluster_objects import dump_of
 from extender.cli.explain_command import _offline_explainer, _scenario
-from extender.cli.snapshot_command import dump_of
 from tests.worlds.explain_worlds import explained
 from tests.worlds.running_berth import pod
 from tests.worlds.shared_claim_worlds import claim, fleet, held

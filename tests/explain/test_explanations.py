@@ -16,7 +16,7 @@ from extender.api.pods import decode_pod
 from extender.api.reasons import FREEABLE_CODES, Code
 from extender.cel.dra import Dialect
 from extender.cli.allocate_command import answers_of
-from extender.cli.snapshot_command import dump_of
+from extender.cli.cluster_objects import dump_of
 from extender.lint import CheckedManifests, check_devices
 from extender.policy import Policy
 from extender.scheduling import Evaluator

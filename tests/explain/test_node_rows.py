@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from extender.allocation import NodeInfo
+from extender.cli.cluster_objects import dump_of
 from extender.cli.fleet_commands import _node_table, _Pods, _summary, _top
 from extender.cli.output import table_screen
-from extender.cli.snapshot_command import dump_of
 from extender.explain.fleet_rows import fleet_stats, node_detail, node_row, totals
 from tests.worlds.assessed_clusters import assessed, objects_of, snapshot_file
 

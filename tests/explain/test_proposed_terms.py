@@ -14,7 +14,7 @@ from extender.api.pods import decode_pod
 from extender.api.resource_slices import Device
 from extender.cel import CelError
 from extender.cel.dra import Dialect, compile_selector
-from extender.cli.snapshot_command import dump_of
+from extender.cli.cluster_objects import dump_of
 from extender.explain.selector_stats import selector_stats
 from extender.policy import Policy
 from extender.scheduling import Evaluator, PodRequirements, requirements_of

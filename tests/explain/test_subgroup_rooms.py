@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from extender.explain.subgroup_rooms import ExplainedSubGroup
+from extender.explain.gang_question import ExplainedSubGroup
 from tests.worlds.explained_gangs import explained, members
 from tests.worlds.gang_worlds import CLIQUE, RACK, GangWorld
 

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from extender.cli.explain_command import _first_fit
-from extender.explain import ComparedSets
-from extender.explain.compared_sets import GpuSet
+from extender.console import ComparedSets
+from extender.console.decision_history import GpuSet
 from tests.worlds.commands import berth_beside
 from tests.worlds.eventually import eventually
 from tests.worlds.explain_worlds import decided, run_pod, why

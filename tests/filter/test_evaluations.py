@@ -377,7 +377,7 @@ def test_the_queue_leaves_most_of_the_time_to_calls(calls: bool, share: float) -
             return ended.is_set()
 
         evaluations.queue("ns", "work", work)
-        evaluations.queue_in_background("ns", "more", never)
+        evaluations.queue("ns", "more", never, is_awaited=False)
         task = asyncio.create_task(evaluations.run(nothing_to_build, fail))
         await ended.wait()
         task.cancel()
@@ -420,7 +420,7 @@ def test_work_in_steps_stops_between_two_steps() -> None:
             made.append(number)
             yield
 
-    evaluations.queue_in_background("a", "steps", in_steps(steps()))
+    evaluations.queue("a", "steps", in_steps(steps()), is_awaited=False)
     evaluations.work()
     assert 1 < len(made) < 1000
     while evaluations.work():

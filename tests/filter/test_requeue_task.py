@@ -16,7 +16,7 @@ from extender.cluster import Delays, Unavailable, Writer
 from extender.sandbox import Cluster, carried_machines
 from extender.serve import Service
 from extender.serve.evaluations import Evaluations
-from extender.serve.gangs.gang_hints import GangHints
+from extender.serve.gangs.gang_monitor import GangHints
 from extender.serve.wake import QueueingHints, Requeuer
 from tests.worlds import running_berth
 from tests.worlds.applications import serve_application

@@ -17,7 +17,7 @@ from extender.gangs.gang_problem import MAX_TOGETHER
 from extender.serve.filter import FilterResult
 from extender.serve.gangs.gang_admission import SlotLimits
 from extender.serve.gangs.gang_state import FormingGang
-from extender.web.http_limits import VERBS
+from extender.web.asgi import VERBS
 from tests.worlds.dra_worlds import place
 from tests.worlds.eventually import eventually
 from tests.worlds.gang_fleet import AdmissionAlone, Requeues, gang_member, plan, watched_gangs
@@ -28,13 +28,13 @@ LIMITS = SlotLimits(total=12, namespace=10, small=2)
 QUEUED = "waits its turn: too many pods of other groups are waiting for each other at bind"
 
 
-def forming(namespace: str, size: int, since: float = 0.0, arrived: int = 0, *, bound: bool = False) -> FormingGang:
-    return plan(GroupKey(namespace, GroupSource.BERTH, f"{size}-{since}"), size, since, arrived, bound=bound)
+def forming(namespace: str, size: int, *, bound: bool = False) -> FormingGang:
+    return plan(GroupKey(namespace, GroupSource.BERTH, str(size)), size, bound=bound)
 
 
-def in_the_way(namespace: str, count: int, *plans: FormingGang, now: float = 0.0) -> list[int] | None:
+def in_the_way(namespace: str, count: int, *plans: FormingGang) -> list[int] | None:
     """The positions of the plans that must end; None if the gang must wait."""
-    queue = AdmissionAlone(lambda: now, LIMITS)
+    queue = AdmissionAlone(lambda: 0.0, LIMITS)
     queue.forming.update({one.key: one for one in plans})
     found = queue.plans_to_preempt(namespace, count)
     return None if found is None else sorted(plans.index(one) for one in found)
@@ -44,7 +44,6 @@ def in_the_way(namespace: str, count: int, *plans: FormingGang, now: float = 0.0
 
 
 FULL, PART, DONE = forming("a", 10), forming("a", 6), forming("a", 6, bound=True)
-OLD, NEW = forming("a", 6), forming("a", 4, since=90.0)
 
 
 @pytest.mark.parametrize(
@@ -73,23 +72,6 @@ def test_which_gangs_get_places(
     namespace: str, count: int, plans: tuple[FormingGang, ...], found: list[int] | None
 ) -> None:
     assert in_the_way(namespace, count, *plans) == found
-
-
-@pytest.mark.parametrize(
-    ("namespace", "count", "plans", "found"),
-    [
-        ("b", 6, (OLD, NEW), [0]),
-        ("b", 10, (OLD, NEW), None),  # no plan ends in vain
-        ("a", 6, (OLD, NEW), None),  # only to other namespaces
-        ("b", 6, (forming("a", 6, arrived=6),), None),  # all of its members have arrived
-        ("b", 6, (forming("a", 6, arrived=5),), [0]),
-    ],
-)
-def test_which_plans_give_way_after_a_time(
-    namespace: str, count: int, plans: tuple[FormingGang, ...], found: list[int] | None
-) -> None:
-    """Attack: take the connections of the verbs with gangs whose pods wait for each other at bind."""
-    assert in_the_way(namespace, count, *plans, now=100.0) == found
 
 
 # -- the turn ------------------------------------------------------------------------------------------------------

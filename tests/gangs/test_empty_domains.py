@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 
 import pytest
 
-from extender.api.object_meta import ObjectKey
 from extender.base.deadline import NO_DEADLINE, Deadline
 from extender.gangs.domains import Domain
-from extender.gangs.empty_domains import EmptyDomains, domains_by_room
 from extender.gangs.gang_problem import GangMember, GangProblem
-from extender.gangs.node_rooms import GangMemory
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.scheduling import EvaluationContext, RankingCache
+from extender.serve.gangs.gang_collecting import EmptyDomains, domains_by_room
 from tests.worlds.dra_worlds import H100, use_memory
-from tests.worlds.gang_worlds import CLIQUE, RACK, SPINE, GangWorld, allocated, key, nvl72
+from tests.worlds.gang_pods import key
+from tests.worlds.gang_worlds import CLIQUE, RACK, SPINE, GangWorld, allocated, nvl72
 from tests.worlds.running_berth import claim
-
-_NO_CLAIMS: Mapping[ObjectKey, str] = MappingProxyType({})
 
 
 class Chooser:
@@ -31,13 +27,12 @@ class Chooser:
         self,
         world: GangWorld,
         members: Sequence[GangMember],
-        own: Mapping[ObjectKey, str] = _NO_CLAIMS,
         deadline: Callable[[], Deadline] = lambda: NO_DEADLINE,
     ) -> None:
         self._world = world
         self._deadline = deadline
         self.problem = GangProblem(tuple(members), (CLIQUE, RACK, SPINE), "preferred")
-        self.emptied = EmptyDomains(self.problem, own, self._evaluation)
+        self.emptied = EmptyDomains(key(), self.problem, self._evaluation)
         self.budgets = 0
 
     def _evaluation(self) -> EvaluationContext:
@@ -47,7 +42,7 @@ class Chooser:
     def domains(self) -> list[Domain]:
         snapshot = self._world.cache.snapshot()
         context = self._world.evaluator.evaluation_context(snapshot)
-        return domains_by_room(self.problem, snapshot, context, RankingCache(), GangMemory())
+        return domains_by_room(self.problem, snapshot, context, RankingCache())
 
     def holding(self, domain: Domain) -> frozenset[str]:
         *_, found = self.emptied.holding(domain, self._world.cache.snapshot)
@@ -94,8 +89,8 @@ def test_the_devices_of_the_gang_itself_stay_in_use() -> None:
     allocated(world, "running", "b-4", "gpu-0")
     members = world.gang(4, 4)
     assert Chooser(world, members).chosen() == (CLIQUE, "clique-b", ["b-1", "b-2", "b-3", "b-4"])
-    found = Chooser(world, members, {key("running"): "b-4"}).chosen()
-    assert found == (CLIQUE, "clique-a", ["a-1", "a-2", "a-3", "a-4"])
+    allocated(world, "running", "b-4", "gpu-0", group="job")
+    assert Chooser(world, members).chosen() == (CLIQUE, "clique-a", ["a-1", "a-2", "a-3", "a-4"])
 
 
 def test_only_nodes_that_a_member_could_use_are_kept() -> None:

@@ -1,4 +1,4 @@
-"""Levels by name: what a gang asks for, what that means with a policy, and where the planner then places it."""
+"""Levels by name: what a gang asks for, and what that means with a policy."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from extender.api.group_topology import AskedTopology, GroupTopology, Level, group_topology
-from extender.gangs.gang_problem import GangShortage
 from tests.worlds.gang_pods import member, planned, reasons
-from tests.worlds.gang_worlds import CLIQUE, RACK, SPINE, cluster, found_in, nodes_of
+from tests.worlds.gang_worlds import CLIQUE, RACK, SPINE
 from tests.worlds.running_berth import berthing
 
 LEVELS = (CLIQUE, RACK, SPINE)
@@ -80,62 +79,6 @@ def test_a_name_that_several_levels_have() -> None:
     asked = AskedTopology(required=Level(OWN, "rack"))
     problem = group_topology(asked, "", ("a.com/rack", "b.com/rack")).problem
     assert problem == f"pod annotation {OWN}: 'rack' names several levels: a.com/rack, b.com/rack"
-
-
-# -- where the planner places it -----------------------------------------------------------------------------------
-
-TREE = "s0/r0/c0:2 s0/r0/c1:2 s0/r1/c2:2 s0/r1/c3:2 s1/r2/c4:2 s1/r2/c5:2"  # four GPUs for each node
-
-
-@pytest.mark.parametrize(
-    ("members", "place"), [(4, ("node", "n8")), (8, (CLIQUE, "c4")), (9, (RACK, "r2")), (16, (RACK, "r2")), (17, None)]
-)
-def test_rack_required_and_clique_preferred(members: int, place: tuple[str, str] | None) -> None:
-    """The spine with the least room comes first."""
-    world = cluster(TREE)
-    plan = world.plan(world.gang(members), topology_label=RACK, preferred_level=CLIQUE)
-    assert plan == GangShortage(17, 16, RACK, "r0") if place is None else found_in(plan) == place
-
-
-@pytest.mark.parametrize(
-    ("layout", "members", "place"),
-    [
-        (TREE, 8, (CLIQUE, "c4")),
-        (TREE, 9, None),
-        ("s/r0/a:1 s/r1/a:1", 5, None),
-        ("s/r0/-:1 s/r1/-:1", 4, ("node", "n0")),
-        ("s/r0/-:2", 5, None),
-        ("s/-/a:2", 4, None),
-    ],
-    ids=["a clique", "a rack", "a clique over two racks", "one node", "no cliques", "no racks"],
-)
-def test_the_first_level_is_required_and_a_pod_group_has_a_constraint(
-    layout: str, members: int, place: tuple[str, str] | None
-) -> None:
-    world = cluster(layout)
-    plan = world.plan(world.gang(members), "required", topology_label=RACK)
-    assert isinstance(plan, GangShortage) if place is None else found_in(plan) == place
-
-
-def test_one_node_is_required() -> None:
-    world = cluster(TREE, busy={"n0": 1})
-    assert found_in(world.plan(world.gang(4), "node")) == ("node", "n1")
-    assert world.plan(world.gang(5, prefix="v"), "node") == GangShortage(5, 4, "node", "n1")
-    assert world.plan(world.gang(4, prefix="u"), "node", placed={"n0": 1}) == GangShortage(4, 3, "node", "n0")
-
-
-@pytest.mark.parametrize("preferred", ["", RACK, CLIQUE])
-def test_the_fewest_domains_of_each_level(preferred: str) -> None:
-    """Cliques with 3 and 1 nodes in the rack r0, and one with 3 nodes in r1. No level has a domain for 5 nodes."""
-    world = cluster("s/r0/c0:3 s/r0/c1:1 t/r1/c2:3")
-    plan = world.plan(world.gang(5, 4), preferred_level=preferred)
-    labels = world.cache.snapshot().node_infos
-    assert {labels[name].node.labels[CLIQUE] for name in nodes_of(plan)} == {"c0", "c2"}
-
-
-def test_the_fewest_nodes_are_preferred() -> None:
-    world = cluster("s/r0/c0:3 s/r1/c1:1 s/r1/c2:1", busy={"n0": 2, "n1": 2, "n2": 2})
-    assert set(nodes_of(world.plan(world.gang(10), preferred_level="node"))) == {"n3", "n4", "n0"}
 
 
 # -- over HTTP -----------------------------------------------------------------------------------------------------

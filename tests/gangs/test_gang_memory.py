@@ -1,8 +1,9 @@
-"""A plan does not depend on the order of nodes, the memory of the planner, or the number of calls that make it."""
+"""A plan does not depend on the order of nodes, the planner's memory, or the number of calls, and ends in time."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -11,9 +12,9 @@ from extender.base.deadline import Deadline, DeadlineExceeded
 from extender.gangs.gang_planner import plan_gang
 from extender.gangs.gang_problem import GangMember, GangPlan, GangProblem, GangShortage
 from extender.gangs.node_rooms import GangMemory
-from tests.worlds.evaluation_worlds import steps
+from tests.worlds.evaluation_worlds import TICK, Clock, steps
 from tests.worlds.gang_oracle import problem_of, random_cluster, world_of
-from tests.worlds.gang_worlds import CLIQUE, RACK, SPINE, GangWorld, shuffled, without_memory
+from tests.worlds.gang_worlds import CLIQUE, RACK, SPINE, GangWorld, cluster, nets, shuffled, without_memory
 from tests.worlds.running_berth import claim
 
 MACHINES = ("hgx-h100-8", "a100-pcie-8-bridged", "dgx1-v100")
@@ -180,3 +181,59 @@ def test_a_plan_with_shared_claims_continues_and_ends() -> None:
         found, calls = in_small_calls(world, problem, 1_000)
         assert chosen(found) == chosen(without_memory(world, problem))
         assert calls > 5
+
+
+READINGS = 100  # of the clock, in the time of these tests
+
+
+def classes(world: GangWorld, size: int, number: int, device_class: str = "gpu.nvidia.com") -> tuple[GangMember, ...]:
+    """Members with a device each, in so many equivalence classes."""
+    for i in range(size):
+        obj = claim(f"w-{i}")
+        asked = {
+            "deviceClassName": device_class,
+            "selectors": [{"cel": {"expression": f"{i % number} == {i % number}"}}],
+        }
+        obj["spec"]["devices"]["requests"][0]["exactly"] = asked
+        world.add_claim(obj)
+        world.add_pod(f"w-{i}", f"w-{i}")
+    return tuple(world.member(f"w-{i}", i) for i in range(size))
+
+
+def filled() -> tuple[GangWorld, tuple[GangMember, ...]]:
+    world = cluster("s/r/c:8 s/r/d:8 s/q/e:8")
+    return world, classes(world, 90, 30)
+
+
+def many_domains() -> tuple[GangWorld, tuple[GangMember, ...]]:
+    world = cluster(" ".join(f"s{i}/r{i}/c{i}:2" for i in range(80)))
+    return world, classes(world, 9, 1)
+
+
+def too_large() -> tuple[GangWorld, tuple[GangMember, ...]]:
+    world = cluster("s/r/c:8 s/r/d:8 s/q/e:8")
+    return world, classes(world, 97, 30)
+
+
+def searched() -> tuple[GangWorld, tuple[GangMember, ...]]:
+    """All nodes share the devices, so the planner searches them together; there is one too few."""
+    world = cluster("s/r/c:4")
+    nets(world, 20)
+    return world, classes(world, 21, 7, "net")
+
+
+@pytest.mark.parametrize("made", [filled, many_domains, too_large, searched])
+def test_a_plan_whose_evaluations_are_all_known_ends_in_time(
+    made: Callable[[], tuple[GangWorld, tuple[GangMember, ...]]],
+) -> None:
+    """Attack: stall scheduling with a gang whose plan needs a long search."""
+    world, members = made()
+    problem = GangProblem(members, (CLIQUE, RACK, SPINE), "preferred")
+    found = world.plan_problem(problem)
+    clock = Clock()
+    with pytest.raises(DeadlineExceeded):
+        world.plan_problem(problem, Deadline(READINGS * TICK, clock))
+    assert clock.now <= (READINGS + 2) * TICK
+    again = world.plan_problem(problem, Deadline(100.0, Clock()))
+    assert isinstance(again, GangPlan) == isinstance(found, GangPlan)
+    assert not isinstance(again, GangShortage) or again == found

@@ -234,7 +234,8 @@ def test_a_gang_that_is_larger_than_its_domain_would_fit_elsewhere_only_after_ot
     members(world, 3, topology="required")
     assert explained(world).sentence == (
         "group default/job does not fit in this fleet: even if all other pods ended, "
-        f"the most room would be in {CLIQUE}=clique-a, for 2 of 3 pods; now no node has room even for one of them; "
+        f"the most room would be in {CLIQUE}=clique-a, for 2 of 3 pods; "
+        "now no node that it may use has room even for one of them; "
         "with topology preferred instead of required it would fit, but only after other pods end"
     )
 
@@ -249,9 +250,9 @@ ELSEWHERE = f"it fits without the constraint to one value of {RACK}, across the 
             ("a1", "b1", "b2"),
             0,
             (
-                "does not fit where it runs: even if all other pods ended, no node of its domain would have room for "
+                "does not fit where it runs: even if all other pods ended, no node that it may use would have room for "
                 f"one of its pods; group job runs in {RACK}=rack-a, where its other pods have no room; "
-                f"now no node of its domain has room even for one of them; {ELSEWHERE}"
+                f"now no node that it may use has room even for one of them; {ELSEWHERE}"
             ),
         ),
         (
@@ -260,7 +261,7 @@ ELSEWHERE = f"it fits without the constraint to one value of {RACK}, across the 
             (
                 f"does not fit where it runs: even if all other pods ended, the most room would be in {RACK}=rack-a, "
                 f"for 1 of 2 pods; group job runs in {RACK}=rack-a, where its other pods have no room; "
-                f"now no node of its domain has room even for one of them; {ELSEWHERE}"
+                f"now no node that it may use has room even for one of them; {ELSEWHERE}"
             ),
         ),
     ],

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Mapping
-from math import inf
 
 import pytest
 
 from extender.allocation import Features
-from extender.api.pod_groups import GroupKey
 from extender.api.reasons import Code, Reason
 from extender.cache import ClusterCache
-from extender.cluster import Unavailable
 from extender.policy import Policy
-from extender.serve.gangs.bound_members import MAX_GROUPS
 from extender.serve.gangs.gang_admission import GangAdmission
 from tests.worlds.eventually import eventually
-from tests.worlds.gang_fleet import AdmissionAlone, BoundMembersAlone
+from tests.worlds.gang_fleet import AdmissionAlone
 from tests.worlds.gang_pods import (
     NODES,
     bind_all,
@@ -167,121 +161,6 @@ async def test_the_reason_of_another_pod_names_the_gang_that_holds_a_device() ->
         assert set(told) == set(nodes.values())
         assert all("group default/job" in text for text in told.values()), told
         assert await bind_all(b, nodes) == ["", "", ""]
-
-
-class _Reads:
-    """Answers with one bound member of one group, or fails."""
-
-    def __init__(self) -> None:
-        self.namespaces: list[str] = []
-        self.fails = False
-
-    async def __call__(self, namespace: str) -> Mapping[GroupKey, Mapping[str, str]]:
-        self.namespaces.append(namespace)
-        if self.fails:
-            raise Unavailable("no answer")
-        return {key(): {"uid-job": "n0"}}
-
-
-async def test_bound_members_are_read_again_ever_later_and_are_forgotten() -> None:
-    now = [0.0]
-    async with berthing(NODES) as b:
-        cache, reads = b.app.service.cache, _Reads()
-        for group in ("job", "other"):
-            member(b, f"{group}-0", group)
-        await b.settled()
-        bound = BoundMembersAlone(cache, reads, lambda: now[0])
-        done: list[GroupKey] = []
-
-        def read(one: GroupKey, before: Mapping[str, str]) -> None:
-            if before == cache.snapshot().bound_members[one]:
-                done.append(one)
-
-        bound.want(key())
-        pauses = list[float]()
-        for _ in range(8):
-            await bound.read_due(read)
-            assert cache.snapshot().bound_members[key()] == {"uid-job": "n0"}
-            bound.want(key())
-            count = len(reads.namespaces)
-            await bound.read_due(read)
-            assert len(reads.namespaces) == count
-            pauses.append(bound.timers.next - now[0])
-            now[0] = bound.timers.next
-        assert pauses == sorted(pauses)
-        assert 0 < pauses[0] < pauses[-1] == pauses[-2] < 60
-        await bound.read_due(read)
-        done.clear()
-        bound.want(key("other"))
-        assert 0 < bound.timers.next - now[0] < pauses[1], "its namespace was read a moment ago"
-        now[0] = bound.timers.next
-        await bound.read_due(read)
-        assert set(done) == {key(), key("other")}, "a group of the read before waits still"
-        now[0] = bound.timers.next
-        bound.due()
-        assert key() not in cache.snapshot().bound_members
-        reads.fails = True
-        bound.want(key())
-        await bound.read_due(read)
-        assert not cache.snapshot().bound_members.get(key())
-        assert set(reads.namespaces) == {"default"}
-
-
-async def test_a_changed_group_is_read_again_soon_and_a_slow_read_rests_longer() -> None:
-    now, seconds = [0.0], [0.0]
-
-    async def reads(namespace: str) -> Mapping[GroupKey, Mapping[str, str]]:
-        del namespace
-        now[0] += seconds[0]
-        return {}
-
-    async with berthing(NODES) as b:
-        member(b, "job-0")
-        await b.settled()
-        bound = BoundMembersAlone(b.app.service.cache, reads, lambda: now[0])
-        pauses = list[float]()
-        for step in range(5):
-            if step == 3:
-                bound.forget(key())  # the group changed
-            bound.want(key())
-            seconds[0] = 0.25 if step == 4 else 0.0
-            await bound.read_due()
-            bound.want(key("other" if step == 4 else "job"))
-            pauses.append(bound.timers.next - now[0])
-            now[0] = bound.timers.next
-        first, second, third, changed, slow = pauses
-        assert first == changed < second < third < slow
-
-
-async def test_the_namespaces_that_are_read_at_a_time_are_bounded() -> None:
-    async with berthing(NODES) as b:
-        bound = BoundMembersAlone(b.app.service.cache, _Reads(), lambda: 0.0)
-        for namespace in "abc":
-            bound.want(key("job", namespace))
-        bound.due()
-        first = bound.take_due()
-        assert list(first) == ["a", "b"]
-        assert not bound.take_due()
-        assert bound.timers.next == inf, "the end of a read makes room for the next one"
-        await bound.read("a", first["a"], lambda *_: None)
-        assert list(bound.take_due()) == ["c"]
-
-
-async def test_the_groups_of_a_namespace_that_are_read_together_are_bounded() -> None:
-    async with berthing(NODES) as b:
-        cache, reads, now = b.app.service.cache, _Reads(), [0.0]
-        bound = BoundMembersAlone(cache, reads, lambda: now[0])
-        for namespace in ("a", "b"):
-            for i in range(MAX_GROUPS + 3):
-                bound.want(key(f"job-{i}", namespace))
-        await bound.read_due()
-        assert Counter(one.namespace for one in cache.snapshot().bound_members) == {"a": MAX_GROUPS, "b": MAX_GROUPS}
-        now[0] = 1.0
-        next_ones = {key(f"next-{i}", "a") for i in range(MAX_GROUPS)}
-        for one in next_ones:
-            bound.want(one)
-        await bound.read_due()
-        assert {one for one in cache.snapshot().bound_members if one.namespace == "a"} == next_ones
 
 
 def test_the_end_of_a_pause_wakes_only_if_a_plan_may_succeed() -> None:

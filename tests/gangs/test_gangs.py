@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
-from extender.policy import Policy
 from extender.sandbox import ApiError, carried_machines
 from tests.worlds.eventually import eventually
 from tests.worlds.gang_pods import (
@@ -22,7 +23,7 @@ from tests.worlds.gang_pods import (
     say_unschedulable,
     two_binds_of_three,
 )
-from tests.worlds.running_berth import berthing, claim, pod
+from tests.worlds.running_berth import Berthing, berthing, claim, pod
 
 pytestmark = pytest.mark.loopback
 
@@ -105,46 +106,11 @@ async def test_a_failed_claim_of_one_member_releases_all() -> None:
         assert not b.app.service.cache.reservations.by_claim
 
 
-async def test_the_deletion_of_a_member_ends_the_wait() -> None:
-    async with berthing(NODES) as b:
-        _, waiting = await two_binds_of_three(b)
-        delete(b, "pods", "p2")
-        for task in waiting:
-            assert "pod default/p2 of group job was deleted" in await task
-        assert not b.held()
-        assert not b.app.service.cache.reservations.holds
-
-
-async def test_a_member_for_which_kube_scheduler_finds_no_node_ends_the_wait() -> None:
-    async with berthing(NODES) as b:
-        _, waiting = await two_binds_of_three(b)
-        say_unschedulable(b, "p2", "0/3 nodes are available: 3 Insufficient cpu.")
-        for task in waiting:
-            assert "Insufficient cpu" in await task
-        assert not b.held()
-        assert not b.app.service.cache.reservations.holds
-
-
 async def test_the_deadline_ends_a_plan_that_no_bind_reaches() -> None:
     async with berthing(NODES) as b:
         await create_gang(b, 3, timeout="1s")
         await planned(b, "p0")
         await eventually(lambda: not b.app.service.gangs.forming, "the plan ended")
-        assert not b.app.service.cache.reservations.holds
-
-
-async def test_the_deadline_ends_the_wait_of_a_bind() -> None:
-    now, policy = [0.0], Policy(binding_wait_seconds=600)
-    async with berthing(NODES, policy, clock=lambda: now[0]) as b:
-        await create_gang(b, 3, timeout="24h")
-        nodes = await planned(b, "p0", "p1", "p2")
-        bind = asyncio.create_task(b.bind("p0", nodes["p0"]))
-        plan = next(iter(b.app.service.gangs.forming.values()))
-        await eventually(lambda: plan.arrived, "the bind arrived")
-        now[0] = plan.deadline
-        assert not (await b.filter("p1"))["NodeNames"], "the plan ended"
-        assert "did not reach bind in time" in await bind
-        assert not b.held()
         assert not b.app.service.cache.reservations.holds
 
 
@@ -259,3 +225,43 @@ async def test_the_metric_of_an_attempt_names_the_gang_as_the_reply_does() -> No
         text = "matching devices are held for group default/job"
         assert await reasons(b, "single") == {text}
         assert b.app.service.filter_service.unschedulable_reasons == {"HELD_FOR_GANG": 1}
+
+
+async def gangs(b: Berthing) -> dict[str, float]:
+    """Serve's metrics of gangs that are not 0: the name without `berth_gang`, and the code if there is one."""
+    text = (await b.client.get("/metrics")).text
+    samples = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
+    return {
+        " ".join([sample.name.removeprefix("berth_gang"), *sample.labels.values()]): sample.value
+        for sample in samples
+        if sample.name.startswith("berth_gang") and sample.value
+    }
+
+
+async def test_the_metrics_follow_a_gang_and_count_plans_by_outcome() -> None:
+    now = [0.0]
+    async with berthing(NODES, clock=lambda: now[0]) as b:
+
+        async def shows(expected: Mapping[str, float]) -> None:
+            async def shown() -> bool:
+                return await gangs(b) == expected
+
+            await eventually(shown, f"the metrics are {expected}")
+
+        await create_gang(b, 2, minimum=3)
+        await reasons(b, "p0")
+        await shows({"s_waiting GANG_INCOMPLETE": 1})
+        member(b, "p2")
+        await create_gang(b, 4, "large", prefix="q")
+        await reasons(b, "q0")
+        waits = {"s_not_planned_total GANG_NO_ROOM": 1, "s_waiting GANG_NO_ROOM": 1}
+        await planned(b, "p0", "p1")
+        await shows(waits | {"s_forming": 1, "_plans_total": 1})
+        say_unschedulable(b, "p2", "0/3 nodes are available: 3 Insufficient cpu.")
+        await shows(waits | {"s_waiting GANG_REFUSED": 1, "_plans_total": 1, "s_failed_total": 1})
+        now[0] += 10.0
+        nodes = await planned(b, "p0", "p1", "p2")
+        now[0] += 2.0
+        assert await bind_all(b, nodes) == ["", "", ""]
+        done = {"_plans_total": 2, "s_failed_total": 1, "_bind_seconds_count": 1, "_bind_seconds_sum": 12.0}
+        await shows(waits | done)

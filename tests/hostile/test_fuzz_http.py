@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.web.http_limits import HttpLimits
+from extender.web.asgi import HttpLimits
 from tests.worlds.eventually import HANG_SECONDS, eventually
 from tests.worlds.fuzzing import BODIES, InLoop, mutated, no_faults_logged, profile
 from tests.worlds.http_worlds import LIMITS, berth, connected, hang_up

@@ -17,11 +17,10 @@ from extender.api.fields import lenient_loads
 from extender.api.pods import decode_pod
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient
-from extender.console import Console, ConsoleCluster
-from extender.explain import check_consistency
+from extender.console import Console, ConsoleCluster, check_consistency
 from extender.explain.fleet_rows import node_row
 from extender.policy import Policy
-from extender.runtime.watched_kinds import watched_resources
+from extender.runtime.informers import watched_resources
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.serve import Service

@@ -6,9 +6,10 @@ import asyncio
 import os
 import re
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -21,8 +22,8 @@ from extender.entry.listening import Pages, ServerEnded, Tls, serve_all, server
 from extender.entry.serve_process import Listen, run
 from extender.runtime.supervisor import Supervisor
 from extender.sandbox import Cluster, carried_machines
-from extender.sockets import listen_on
-from extender.web.http_limits import VERBS
+from extender.web.asgi import VERBS
+from extender.web.http_server import listen_on
 from tests.worlds.certificates import NEEDS_OPENSSL, certificate
 from tests.worlds.eventually import HANG_SECONDS, eventually
 from tests.worlds.process_worlds import free_port
@@ -92,63 +93,53 @@ async def ends_on_sigterm(serving: asyncio.Task[None]) -> AsyncIterator[None]:
         await serving
 
 
+Program = Coroutine[Any, Any, None]
+
+
+def of_serve(credentials: Credentials, policy: Path, tls: Tls, supervisor: Supervisor) -> tuple[str, Program]:
+    """The URL of the probes, and the program."""
+    probes = free_port()
+    listen = Listen(("127.0.0.1", free_port()), ("127.0.0.1", probes), tls)
+    return f"http://127.0.0.1:{probes}", run(credentials, listen, policy, supervisor=supervisor)
+
+
+def of_console(credentials: Credentials, policy: Path, tls: Tls, supervisor: Supervisor) -> tuple[str, Program]:
+    pages = Pages(("127.0.0.1", free_port()), tls=tls)
+    return f"https://127.0.0.1:{pages.address[1]}", console_entry.run(credentials, pages, policy, supervisor=supervisor)
+
+
+def of_both(credentials: Credentials, policy: Path, _: Tls, supervisor: Supervisor) -> tuple[str, Program]:
+    listen, pages = Listen(("127.0.0.1", free_port())), Pages(("127.0.0.1", free_port()))
+    return f"http://127.0.0.1:{pages.address[1]}", run(credentials, listen, policy, pages, supervisor=supervisor)
+
+
 @NEEDS_OPENSSL
-async def test_every_task_of_berth_serve_fails_and_starts_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("program", "tasks", "path", "words"),
+    [
+        (of_serve, SERVE, "/metrics", "berth_policy_generation {}.0"),
+        (of_console, CONSOLE, "/v1/policy", '"generation":{}'),
+        (of_both, ALL_IN_ONE, "/v1/policy", '"generation":{}'),
+    ],
+)
+async def test_every_task_of_a_program_fails_and_starts_again(
+    program: Callable[..., tuple[str, Program]], tasks: set[str], path: str, words: str, tmp_path: Path
+) -> None:
     certificate(tmp_path, "server")
-    policy = tmp_path / "policy.yaml"
+    policy, supervisor, cluster = tmp_path / "policy.yaml", Breakable(), Cluster()
     policy.write_text("candidates: 1")
-    supervisor, cluster, probes = Breakable(), Cluster(), free_port()
     cluster.add_node("n1", carried_machines()["t4-4"])
     tls = Tls(tmp_path / "server.crt", tmp_path / "server.key")
-    listen = Listen(("127.0.0.1", free_port()), ("127.0.0.1", probes), tls)
     async with cluster.serving() as api, httpx.AsyncClient(timeout=HANG_SECONDS, verify=False) as client:
-        credentials = Credentials(api, None, lambda: None)
-        serving = asyncio.create_task(run(credentials, listen, policy, supervisor=supervisor))
-        url = f"http://127.0.0.1:{probes}"
+        url, running = program(Credentials(api, None, lambda: None), policy, tls, supervisor)
+        serving = asyncio.create_task(running)
         async with ends_on_sigterm(serving):
             await answers(client, f"{url}/readyz", "ok", serving)
-            assert set(supervisor.names) == SERVE, "a new task belongs into this list, one that is gone out of it"
+            assert set(supervisor.names) == tasks, "a new task belongs into this list, one that is gone out of it"
             await each_fails_and_starts_again(supervisor, client, url)
-            await answers(client, f"{url}/metrics", "berth_policy_generation 1.0", serving)
+            await answers(client, url + path, words.format(1), serving)
             policy.write_text("candidates: 2")
-            await answers(client, f"{url}/metrics", "berth_policy_generation 2.0", serving)
-
-
-@NEEDS_OPENSSL
-async def test_every_task_of_berth_console_fails_and_starts_again(tmp_path: Path) -> None:
-    certificate(tmp_path, "server")
-    policy = tmp_path / "policy.yaml"
-    policy.write_text("candidates: 1")
-    supervisor, cluster, port = Breakable(), Cluster(), free_port()
-    tls = Tls(tmp_path / "server.crt", tmp_path / "server.key")
-    async with cluster.serving() as api, httpx.AsyncClient(timeout=HANG_SECONDS, verify=False) as client:
-        serving = asyncio.create_task(console_entry.run(
-            Credentials(api, None, lambda: None), Pages(("127.0.0.1", port), tls=tls),
-            policy, supervisor=supervisor,
-        ))  # fmt: skip
-        url = f"https://127.0.0.1:{port}"
-        async with ends_on_sigterm(serving):
-            await answers(client, f"{url}/readyz", "ok", serving)
-            assert set(supervisor.names) == CONSOLE, "a new task belongs into this list, one that is gone out of it"
-            await each_fails_and_starts_again(supervisor, client, url)
-            await answers(client, f"{url}/v1/policy", '"generation":1', serving)
-            policy.write_text("candidates: 2")
-            await answers(client, f"{url}/v1/policy", '"generation":2', serving)
-
-
-async def test_serve_with_the_console_has_the_tasks_of_both(tmp_path: Path) -> None:
-    policy = tmp_path / "policy.yaml"
-    policy.write_text("candidates: 1")
-    supervisor, cluster, verbs, pages = Breakable(), Cluster(), free_port(), free_port()
-    async with cluster.serving() as api, httpx.AsyncClient(timeout=HANG_SECONDS, verify=False) as client:
-        listen, console = Listen(("127.0.0.1", verbs)), Pages(("127.0.0.1", pages))
-        credentials = Credentials(api, None, lambda: None)
-        serving = asyncio.create_task(run(credentials, listen, policy, console, supervisor=supervisor))
-        async with ends_on_sigterm(serving):
-            await answers(client, f"http://127.0.0.1:{pages}/readyz", "ok", serving)
-            assert set(supervisor.names) == ALL_IN_ONE
-            await each_fails_and_starts_again(supervisor, client, f"http://127.0.0.1:{pages}")
-            await answers(client, f"http://127.0.0.1:{pages}/v1/policy", '"generation":1', serving)
+            await answers(client, url + path, words.format(2), serving)
 
 
 async def test_a_process_ends_though_a_page_is_open() -> None:
@@ -191,16 +182,6 @@ async def test_a_server_that_ends_by_itself_ends_the_process_with_an_error() -> 
         servers[1].should_exit = True
         with pytest.raises(ServerEnded, match=f"the server at 127.0.0.1:{ports[1]} ended"):
             await serving
-
-
-async def test_servers_that_end_on_sigterm_are_no_error() -> None:
-    async with composed(Supervisor()) as (_, app, _):
-        servers = [server(app, ("127.0.0.1", free_port()), VERBS) for _ in range(2)]
-        bound = {one: listen_on("--listen", one.config.host, one.config.port) for one in servers}
-        serving = asyncio.create_task(serve_all(bound))
-        await eventually(lambda: all(one.started for one in servers))
-        os.kill(os.getpid(), signal.SIGTERM)
-        await serving
 
 
 def test_every_task_is_documented_at_its_process() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from extender.cluster.tls import tls_context
 from extender.entry.listening import Tls
-from extender.web.http_limits import HttpLimits
+from extender.web.asgi import HttpLimits
 from tests.worlds.certificates import NEEDS_OPENSSL, certificate, shown
 from tests.worlds.eventually import HANG_SECONDS, answers, eventually
 from tests.worlds.http_worlds import SOON, connected, hang_up, listening

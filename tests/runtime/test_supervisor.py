@@ -155,27 +155,6 @@ async def test_a_bug_that_a_task_reports_counts_and_does_not_end_it() -> None:
     assert [line["problem"] for line in lines] == ["KeyError: 'a bug'"] * 3
 
 
-async def test_a_task_that_was_cancelled_from_outside_starts_again() -> None:
-    runs: list[asyncio.Task[None] | None] = []
-
-    async def task() -> None:
-        runs.append(asyncio.current_task())
-        await asyncio.Event().wait()
-
-    supervisor = Supervisor(QUICK)
-    with capture_logs() as lines:
-        supervisor.start("it", task)
-        for number in (1, 2):
-            await eventually(lambda number=number: len(runs) == number)
-            running = runs[-1]
-            assert running is not None
-            running.cancel()
-        await eventually(lambda: len(runs) == 3)
-    assert supervisor.failures == {"it": 2}
-    assert [line["problem"] for line in lines] == [NOT_STOPPED] * 2
-    await supervisor.stop()
-
-
 async def test_work_that_was_cancelled_from_outside_has_failed() -> None:
     supervisor = Supervisor()
     begun = asyncio.Event()

@@ -13,8 +13,16 @@ from extender.replay import Job, Outcome, fleet_of, placer_of, run_replay
 from extender.sandbox import parse_nodes
 from extender.tune import AIMS, MAX_DRAWS, Tuning, interval
 from extender.tune.aims import Figures, decisions_of, figures_of, frontier
-from extender.tune.candidates import Trial, changed, chosen, combinations, halved, single_changes, weights_that_matter
-from extender.tune.tuning import resampled
+from extender.tune.tuning import (
+    Trial,
+    changed,
+    chosen,
+    combinations,
+    halved,
+    resampled,
+    single_changes,
+    weights_that_matter,
+)
 
 GBPS = AIMS["bandwidth"]
 

@@ -163,6 +163,6 @@ def test_unusable_input_is_one_sentence(options: tuple[str, ...], message: str, 
 
 
 def test_a_long_tuning_says_after_its_first_replay_how_long_all_may_take(pairs: str) -> None:
-    with patch("extender.cli.tune_command._LONG_SECONDS", -1.0):
+    with patch("extender.cli.replay_commands._LONG_SECONDS", -1.0):
         _, _, err = berth(["tune", pairs, *FAST_AND_SLOW, "--aim", "bandwidth"])
     assert re.fullmatch(r"at most \d+ more replays of some [\d.]+ (s|min), on \d+ cores?: up to [\d.]+ (s|min)\n", err)

@@ -13,10 +13,10 @@ from unittest.mock import Mock
 import pytest
 from structlog.testing import capture_logs
 
-from extender.base.token_buckets import TokenBuckets
+from extender.base.timers import TokenBuckets
 from extender.entry.listening import server
+from extender.web.asgi import PAGES, HttpLimits, RejectionLog
 from extender.web.console.console_app import ConsoleApp
-from extender.web.http_limits import PAGES, HttpLimits, RejectionLog
 from extender.web.http_server import Connection, Server
 from extender.web.serve_app import Probes
 from tests.worlds.eventually import HANG_SECONDS, eventually

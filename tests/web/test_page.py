@@ -14,7 +14,7 @@ import pytest
 from extender.cluster import ApiClient, Credentials
 from extender.console import Console
 from extender.policy import Policy
-from extender.runtime.watched_kinds import watched_resources
+from extender.runtime.informers import watched_resources
 from extender.sandbox import carried_machines, fabric_slice, listening
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS

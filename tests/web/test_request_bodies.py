@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.api import extender_v1 as wire
-from extender.api import node_names as names_module
 from extender.api.pods import decode_pod, may_need_devices
 from extender.base.berth_errors import WireError
 from tests.worlds.running_berth import berthing, claim, pod
@@ -33,19 +32,19 @@ def test_names_are_found_however_the_body_is_laid_out(names: list[str], note: st
     assert all(json.loads(wire.encode_passed(args))["NodeNames"] == names for args in read)
 
 
-@patch.object(names_module, "_MAX_NAMES", 5)
-@patch.object(names_module, "_NEAR_BYTES", 12)
+@patch.object(wire, "_MAX_OFFSETS", 5)
+@patch.object(wire, "_NEAR_BYTES", 12)
 @given(
     st.lists(st.permutations([f"node-{i}" for i in range(8)] + ["n", "de-1", 'x"node-2']), min_size=1, max_size=5),
     st.integers(0, 11),
 )
 def test_names_are_found_wherever_they_stand_and_nowhere_else(orders: list[list[str]], cut: int) -> None:
     """The last offset of a name is only the place to search first."""
-    offsets = names_module.NameOffsets()
+    offsets = wire.NameOffsets()
     for shift, order in enumerate(orders):
         given_names = order[:cut]
         before, text = b'{"n"' * shift, json.dumps(given_names, separators=(",", ":")).encode()
-        asked = names_module.NodeNames(before + text + b',"n"]', slice(len(before), len(before) + len(text)), offsets)
+        asked = wire.NodeNames(before + text + b',"n"]', slice(len(before), len(before) + len(text)), offsets)
         for name in (*order, "ode-3", "node"):
             if '"' not in name:
                 assert asked.has_all([name]) == (name in given_names), name
@@ -55,9 +54,9 @@ def test_names_are_found_wherever_they_stand_and_nowhere_else(orders: list[list[
 
 def test_names_are_counted_without_parsing_them() -> None:
     """Texts of equal length can hold different numbers of names. A trace had the number of the text before."""
-    offsets = names_module.NameOffsets()
-    two, one = (names_module.NodeNames(text, slice(0, len(text)), offsets) for text in (b'["n1","n2"]', b'["node-12"]'))
-    assert [names_module.estimated_len(names) for names in (two, one)] == [2, 1]
+    offsets = wire.NameOffsets()
+    two, one = (wire.NodeNames(text, slice(0, len(text)), offsets) for text in (b'["n1","n2"]', b'["node-12"]'))
+    assert [wire.estimated_len(names) for names in (two, one)] == [2, 1]
     assert (len(two), len(one)) == (2, 1)
 
 
@@ -154,8 +153,8 @@ def test_no_pod_that_may_need_devices_is_passed_undecoded(spec: dict[str, object
 def test_places_of_names_are_remembered_from_the_first_body_on() -> None:
     """An empty NameOffsets must also be used and filled, for kube-scheduler's next body."""
     body = b'{"Pod":{"metadata":{"name":"p","namespace":"d","uid":"u"}},"Nodes":null,"NodeNames":["n1","n2"]}'
-    offsets = names_module.NameOffsets()
+    offsets = wire.NameOffsets()
     names = wire.decode_args(body, offsets).names
-    assert isinstance(names, names_module.NodeNames)
+    assert isinstance(names, wire.NodeNames)
     assert names.has_all(["n2"])
     assert len(offsets) == 1

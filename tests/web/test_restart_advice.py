@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
-from extender.console import restart_questions
+from extender.console import questions
 from tests.worlds.browser import CHROMIUM, NAMES, browsing
 from tests.worlds.explain_worlds import refused
 from tests.worlds.running_berth import Berthing, berthing, claim, pod
@@ -75,7 +75,7 @@ async def test_a_group_for_which_no_restart_makes_room() -> None:
 
 
 async def test_a_search_that_takes_too_long_ends() -> None:
-    with patch.object(restart_questions, "_SEARCH_SECONDS", 0.0):
+    with patch.object(questions, "_SEARCH_SECONDS", 0.0):
         async with fragmented() as b:
             (found,) = (await b.client.get("/v1/restarts/default/late")).json()["advice"]
     assert found["verdict"] == "gave-up"

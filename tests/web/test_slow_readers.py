@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from extender.entry.listening import server
-from extender.web.http_limits import HttpLimits
+from extender.web.asgi import HttpLimits
 from tests.worlds.skipping_loop import in_virtual_time
 
 LIMITS = HttpLimits(write_seconds=30.0, idle_seconds=1000.0)

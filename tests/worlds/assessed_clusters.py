@@ -93,9 +93,10 @@ def snapshot_file(folder: Path, objects: list[Json], name: str = "snapshot.json"
     return path
 
 
-def assessed(path: Path, *words: str) -> Json:
-    """The JSON of berth assess without a replay."""
-    code, out, err = berth(["assess", str(path), "--no-replay", "--output", "json", *words])
+def assessed(path: Path, *words: str, replays: bool = False) -> Json:
+    """The JSON of berth assess; without a replay, which takes most of the time, unless it `replays`."""
+    no_replay = [] if replays else ["--no-replay"]
+    code, out, err = berth(["assess", str(path), *no_replay, "--output", "json", *words])
     assert code == 0, err
     found: Json = json.loads(out)
     return found

@@ -8,8 +8,8 @@ from typing import Any
 
 from extender.api.fields import Json
 from extender.api.resource_claims import GROUP_ANNOTATION
+from extender.cli.cluster_objects import dump_of
 from extender.cli.explain_command import _offline
-from extender.cli.snapshot_command import dump_of
 from extender.cluster import Writer
 from extender.console import Brief, Explainer, Questions
 from extender.console.decision_history import DecidedPod

@@ -18,6 +18,7 @@ from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import Machine, gpu_slice, node_object
 from extender.scheduling import EvaluationContext, PodRequirements, requirements_of
+from extender.topology.agent_slices import read_fabric
 
 _DRA = {"apiVersion": "resource.k8s.io/v1"}
 _DECODER = SliceDecoder()
@@ -62,6 +63,16 @@ def machine_nodes(**machines: str) -> ClusterCache:
 def add_machine(cache: ClusterCache, node: str, machine: Machine, **labels: str) -> None:
     """A node with the GPUs of a machine, and with the data of its agent."""
     put(cache, node_object(node, machine, labels), gpu_slice(node, machine), fabric_slice(node, machine))
+
+
+def fabric_at(cache: ClusterCache, node: str = "n1") -> Any:
+    """The fabric of a node; None if it has none."""
+    return cache.snapshot().node_infos[node].fabric
+
+
+def read_agent(obj: Json) -> tuple[Any, tuple[str, ...]]:
+    """The fabric that the slice of an agent tells, if any, and the problems of the slice."""
+    return read_fabric(_DECODER.decode(obj).devices)
 
 
 def class_of_driver(driver: str, name: str = "") -> Json:

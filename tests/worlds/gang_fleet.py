@@ -21,8 +21,7 @@ from extender.gangs.gang_problem import GangPlan
 from extender.serve.filter import FilterService, FilterSink
 from extender.serve.gangs.bound_members import BoundMembers, Members, Read
 from extender.serve.gangs.gang_admission import GangAdmission, SlotLimits
-from extender.serve.gangs.gang_hints import GangHints
-from extender.serve.gangs.gang_monitor import GangMonitor
+from extender.serve.gangs.gang_monitor import GangHints, GangMonitor
 from extender.serve.gangs.gang_planning import GangPlanning
 from extender.serve.gangs.gang_scheduler import GangScheduler
 from extender.serve.gangs.gang_state import FormingGang, GangNeeds, GangTimer, GangTimers, PlannedGang, WaitsForGang

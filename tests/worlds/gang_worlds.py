@@ -147,6 +147,13 @@ def found_in(plan: GangPlan | GangShortage) -> tuple[str, str]:
     return plan.level, plan.domain
 
 
+def place(found: GangPlan | GangShortage) -> str:
+    """The domain of a plan, or how many pods the one with the most room holds."""
+    levels = {CLIQUE: "clique", RACK: "rack", SPINE: "spine", "": "all"}
+    where = f"{levels.get(found.level, found.level)} {found.domain}".strip()
+    return where if isinstance(found, GangPlan) else f"{found.room} in {where}"
+
+
 def nodes_of(plan: GangPlan | GangShortage) -> list[str]:
     """The node of each member, by the order of UIDs as numbers: w-0, w-1, ..."""
     assert isinstance(plan, GangPlan), plan
@@ -190,7 +197,8 @@ def _check_devices(claims: dict[str, tuple[str, tuple[Result, ...]]], snapshot: 
         node_info = snapshot.node_infos[name]
         for result in results:
             if not result.admin_access:
-                bit = node_info.inventory.index[result.device]
+                bit = node_info.inventory.index.get(result.device)
+                assert bit is not None
                 assert not node_info.busy >> bit & 1, f"{result.device} is in use"
                 if not result.share_id:
                     taken[result.device] += 1
@@ -217,9 +225,10 @@ def shuffled(snapshot: Snapshot, order: Sequence[str]) -> Snapshot:
     return replace(snapshot, node_infos={name: snapshot.node_infos[name] for name in order})
 
 
-def allocated(world: GangWorld, name: str, node: str, device: str) -> None:
-    """The claim of this name, allocated on a node."""
+def allocated(world: GangWorld, name: str, node: str, device: str, group: str = "") -> None:
+    """The claim of this name, allocated on a node, for a pod of a group."""
     obj = claim(name)
+    obj["metadata"]["annotations"] = {"berth.dev/group": group}
     results = [{"request": "gpu", "driver": GPU, "pool": node, "device": device}]
     obj["status"] = status_in_use(results, {}, node)
     world.add_claim(obj)

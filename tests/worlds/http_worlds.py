@@ -10,9 +10,9 @@ from typing import Any
 
 from extender.entry.listening import Tls, server
 from extender.sandbox import running
-from extender.sockets import listen_on
+from extender.web.asgi import HttpLimits
 from extender.web.console.console_app import Access, ConsoleApp
-from extender.web.http_limits import HttpLimits
+from extender.web.http_server import listen_on
 from extender.web.serve_app import Probes, ServeApp
 from tests.worlds.eventually import HANG_SECONDS
 from tests.worlds.running_berth import AtOneAddress, berthing

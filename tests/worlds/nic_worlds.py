@@ -19,7 +19,7 @@ from extender.api.pods import Pod
 from extender.api.resource_claims import PodClaim
 from extender.cache import ClusterCache
 from extender.policy import Policy
-from extender.scheduling import Evaluator, FilterStatus, PodRequirements, evaluate, requirements_of
+from extender.scheduling import Evaluator, FilterStatus, Placement, PodRequirements, evaluate, requirements_of
 from extender.topology.agent_slices import DRIVER, Reading, attributes_of
 from tests.worlds.filled_caches import claim_for, class_of_driver, device_slice, put
 from tests.worlds.running_berth import status_in_use
@@ -183,6 +183,20 @@ class NicFleet:
         snapshot = self.cache.snapshot()
         info, context = snapshot.node_infos[name], self.evaluator.evaluation_context(snapshot)
         return evaluate(info, requirements, context, own=requirements.devices_on(info))
+
+    def placement(self, name: str, requirements: PodRequirements) -> Placement:
+        found = self.evaluate(name, requirements)
+        assert isinstance(found, Placement), found
+        return found
+
+    def names(self, name: str, placement: Placement) -> list[str]:
+        """The devices of a placement on a node, without driver and pool."""
+        return [one.rpartition("/")[2] for one in placement.devices(self.node_info(name))]
+
+
+def sentence(placement: Placement, part: str = "affinity") -> str:
+    """What a part of the score says; '' if the placement has no such part."""
+    return next((one.sentence for one in placement.parts if one.name == part), "")
 
 
 def counted(gpus: int, nics: int) -> list[Json]:

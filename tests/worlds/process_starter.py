@@ -23,7 +23,10 @@ from typing import IO
 
 ROOT = Path(__file__).resolve().parents[2]
 # With them come the modules that the commands import when they run.
-_MODULES = ("main", "run_command", "console_command", "agent_command")
+_MODULES = (
+    "cli.main", "cli.run_command", "agent.reader_process", "agent.slice_publisher", "entry.serve_process",
+    "entry.console_process",
+)  # fmt: skip
 _MAX_BYTES = 65_536  # of the arguments and the environment
 
 
@@ -111,8 +114,7 @@ def main() -> None:
     requests = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the tests, and these end this
     for name in _MODULES:
-        import_module(f"extender.cli.{name}")
-    import_module("extender.entry.all_in_one")
+        import_module(f"extender.{name}")
     gc.freeze()
     while True:
         request, files, _, _ = socket.recv_fds(requests, _MAX_BYTES, 3)

@@ -12,7 +12,7 @@ from unittest.mock import patch
 import httpx
 
 from extender.api.object_meta import ObjectKey
-from extender.cli.restart_advisor import restart_advisor
+from extender.cli.serve_commands import restart_advisor
 from extender.cluster import Writer
 from extender.console import Console
 from extender.entry.all_in_one import both
@@ -23,7 +23,8 @@ from extender.serve.bind import Binder
 from extender.serve.gangs.gang_barrier import GangBarrier
 from extender.serve.telemetry import SpanFactory
 from extender.web.console import console_app
-from extender.web.console.console_app import ConsoleApp, routes
+from extender.web.console.console_app import ConsoleApp
+from extender.web.console.console_routes import routes
 from extender.web.serve_app import ServeApp
 from tests.worlds.eventually import HANG_SECONDS, eventually, in_background
 from tests.worlds.skipping_loop import clock as default_clock

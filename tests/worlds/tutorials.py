@@ -233,7 +233,7 @@ parametersRef: {apiGroup: g, kind: DeviceClassParameters, name: p}
     ),
     "memory as a field of the device": (
         selecting("device.memory >= 24Gi"),
-        'write device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("24Gi")) >= 0, with your driver',
+        '.memory.compareTo(quantity("40Gi")) >= 0, with your amount and its unit, and your driver',
     ),
     "a model as a field of the device": (
         selecting('device.model == "H100"'), 'write device.attributes["gpu.nvidia.com"].model, with your driver',

@@ -6,7 +6,7 @@ from typing import Any
 
 from extender.allocation import NodeInfo
 from extender.api.resource_slices import Device, SliceDecoder
-from extender.cli.snapshot_command import dump_of
+from extender.cli.cluster_objects import dump_of
 from extender.vendors import whole_identity
 from tests.worlds.filled_caches import device_slice
 

@@ -4,12 +4,6 @@ The cache builds it for its snapshots (slices -> pools -> inventory -> NodeInfo)
 `extender.allocation`. The module `locality` is a face of its own: where the devices of a node are.
 """
 
-from extender.allocation.nodes.devices import (
-    Interned,
-    Interns,
-    KnownSlices,
-    PoolDevice,
-)
 from extender.allocation.nodes.inventory import FabricPartitions, Inventory, fabric_partitions_of, inventory
 from extender.allocation.nodes.node_info import (
     SHARES,
@@ -26,7 +20,16 @@ from extender.allocation.nodes.node_info import (
     troubled,
     uses_of,
 )
-from extender.allocation.nodes.pools import KnownPools, Pool, WholePool, gather
+from extender.allocation.nodes.pools import (
+    Interned,
+    Interns,
+    KnownPools,
+    KnownSlices,
+    Pool,
+    PoolDevice,
+    WholePool,
+    gather,
+)
 
 __all__ = [
     "SHARES",

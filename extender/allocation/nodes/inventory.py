@@ -6,8 +6,14 @@ from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import NamedTuple
 
-from extender.allocation.nodes.devices import KnownSlices, PoolDevice, PoolDevices, SliceDevices, slice_devices
-from extender.allocation.nodes.pools import Pool, reaches
+from extender.allocation.nodes.pools import (
+    KnownSlices,
+    Pool,
+    PoolDevice,
+    PoolDevices,
+    reaches,
+    slice_devices,
+)
 from extender.api.nodes import Node
 from extender.api.resource_slices import DeviceId, Slice
 from extender.base.bits import members, union
@@ -23,20 +29,14 @@ class DeviceIndex:
         """`pools` has the usable ones, each with the bit of its first device."""
         self._pools = pools
 
-    def get(self, device: DeviceId, default: int | None = None) -> int | None:
-        """The bit of a device, or the default."""
+    def get(self, device: DeviceId) -> int | None:
+        """The bit of a device, or None."""
         key = device.driver, device.pool
         for first, pool in self._pools:
             if pool.key == key:
                 bit = pool.index.get(device.device)
-                return default if bit is None else first + bit
-        return default
-
-    def __getitem__(self, device: DeviceId) -> int:
-        found = self.get(device)
-        if found is None:
-            raise KeyError(device)
-        return found
+                return None if bit is None else first + bit
+        return None
 
     def __contains__(self, device: DeviceId) -> bool:
         return self.get(device) is not None
@@ -57,7 +57,7 @@ class Inventory:
     # nothing of how full a GPU node is.
     packed: int = 0
     gpus: int = 0  # mask of all devices of GPU drivers: whole ones, partitions and other forms
-    unsupported: tuple[tuple[str, int], ...] = ()  # (cause of problem.CAUSES, mask of devices)
+    unsupported: tuple[tuple[str, int], ...] = ()  # (cause of problem.CAUSES, mask): never allocated
     pool_devices: tuple[tuple[int, PoolDevices], ...] = ()  # of each usable pool, with the bit of its first device
 
     @property
@@ -96,7 +96,10 @@ def inventory(node: Node, pools: tuple[Pool, ...], known: KnownSlices | None = N
     for position, pool in enumerate(pools):
         if not pool.usable:
             continue
-        usable = _usable_pool(pool, position, known)
+        usable = next((part for part in pool.placed if part.position == position), None)
+        if usable is None:
+            usable = _pool_devices(pool, position, known)
+            pool.placed.append(usable)
         usable_pools.append((first, usable))
         reachable |= usable.reachable << first
         for selection, mask in usable.selections:
@@ -127,14 +130,6 @@ def inventory(node: Node, pools: tuple[Pool, ...], known: KnownSlices | None = N
     )
 
 
-def _usable_pool(pool: Pool, position: int, known: KnownSlices) -> PoolDevices:
-    found = next((part for part in pool.placed if part.position == position), None)
-    if found is None:
-        found = _pool_devices(pool, position, known)
-        pool.placed.append(found)
-    return found
-
-
 def _pool_devices(pool: Pool, position: int, known: KnownSlices) -> PoolDevices:
     signatures = known.signatures
     if len(pool.slices) == 1:  # nearly all pools: a change of the slice leaves nothing to keep
@@ -152,6 +147,7 @@ def _pool_devices(pool: Pool, position: int, known: KnownSlices) -> PoolDevices:
     hardware = signatures.of(("hardware of slices", position, tuple(one.hardware for one in filled)))
     attributes = signatures.of(("attributes of slices", tuple(one.attributes for one in filled)))
     gpus = [(first + bit, identity) for first, one in placed for bit, identity in one.gpus]
+    unsupported = union([one.node_allocatable << first for first, one in placed])
     is_shared = not (named or gpus or pool.counter_sets)
     view = ("shared", pool.key, tuple(one.identity for one in filled), hardware, attributes)
     return PoolDevices(
@@ -164,7 +160,7 @@ def _pool_devices(pool: Pool, position: int, known: KnownSlices) -> PoolDevices:
         selections,
         union([one.simple << first for first, one in placed]),
         union([one.warned << first for first, one in placed]),
-        _unsupported(placed),
+        (("node-allocatable", unsupported),) if unsupported else (),
         named,
         union([1 << bit for bit, _ in gpus]),
         tuple(identity for _, identity in gpus),
@@ -172,12 +168,6 @@ def _pool_devices(pool: Pool, position: int, known: KnownSlices) -> PoolDevices:
         attributes,
         signatures.of(view) if is_shared else None,
     )
-
-
-def _unsupported(placed: list[tuple[int, SliceDevices]]) -> tuple[tuple[str, int], ...]:
-    """(cause, mask) of the devices with fields that Berth does not support yet. Berth never allocates them."""
-    mask = union([one.node_allocatable << first for first, one in placed])
-    return (("node-allocatable", mask),) if mask else ()
 
 
 # -- partitions of a GPU fabric --------------------------------------------------------------------------------

@@ -16,10 +16,9 @@ from functools import lru_cache
 from itertools import islice, takewhile
 from typing import Final
 
-from extender.allocation.nodes.devices import NUMBERS, Interned, PoolDevices
 from extender.allocation.nodes.inventory import FabricPartitions, Inventory
 from extender.allocation.nodes.locality import Locality, Nearness
-from extender.allocation.nodes.pools import Pool, grouped
+from extender.allocation.nodes.pools import NUMBERS, Interned, Pool, PoolDevices, grouped
 from extender.api.device_classes import DeviceClass
 from extender.api.gpu_topology import Fabric, GpuState
 from extender.api.label_domains import LabelDomains
@@ -132,18 +131,11 @@ def consumption_of(devices: Iterable[Device], with_groups: frozenset[str]) -> di
     return found
 
 
-def counter_limits(slices: Iterable[Slice]) -> dict[CounterKey, int]:
-    """The counters in nanos that the current slices of a pool have."""
-    return {
-        (s.name, name): amount for slice_ in slices for s in slice_.counter_sets for name, amount in s.counters.items()
-    }
-
-
 def overdrawn_counters(slices: Sequence[Slice], devices: frozenset[str]) -> list[CounterKey]:
     """Counters of which these devices together consume more than the current slices of the pool have."""
-    limits = counter_limits(slices)
-    if not limits:
-        return []
+    limits = {
+        (s.name, name): amount for slice_ in slices for s in slice_.counter_sets for name, amount in s.counters.items()
+    }
     consumed = PoolUse(devices).consumed(slices)
     return sorted(counter for counter, amount in consumed.items() if amount > limits.get(counter, amount))
 
@@ -186,10 +178,12 @@ class SharedUse(Interned):
 
     def gained(self, before: SharedUse) -> bool:
         """Whether the pools may have room that they did not have before."""
-        return any(
-            not use.taken <= self.pools[key].taken or use.shares != self.pools[key].shares
-            for key, use in before.pools.items()
-        )
+        return _has_freed(before.pools, self.pools)
+
+
+def _has_freed(before: Mapping[PoolKey, PoolUse], now: Mapping[PoolKey, PoolUse]) -> bool:
+    """Whether a claim may have left devices of these pools. `now` has all of them."""
+    return any(not use.taken <= now[key].taken or use.shares != now[key].shares for key, use in before.items())
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -251,11 +245,7 @@ class NodeInfo:
         )
         if not is_same or before.drift & ~(self.drift | self.busy):
             return True
-        now = self.allocated_state.pools
-        return any(
-            not use.taken <= now[key].taken or use.shares != now[key].shares
-            for key, use in before.allocated_state.pools.items()
-        )
+        return _has_freed(before.allocated_state.pools, self.allocated_state.pools)
 
     @property
     def own_in_use(self) -> int:

@@ -14,7 +14,7 @@ from extender.api.fields import Json, get, inner, need, objects, quantity, strin
 from extender.api.nodes import decode_node
 from extender.api.pods import decode_pod
 from extender.api.resource_slices import SliceDecoder
-from extender.api_schema import claim_spec, rule_faults
+from extender.api_schema import claim_spec, refused_in
 from extender.base.berth_errors import WireError
 from extender.cel import CompileError
 from extender.cel.dra import Dialect, compile_selector
@@ -165,8 +165,7 @@ def _of_dra(kind: str, obj: Json, spec: Json, namespace_labels: Mapping[str, str
     for device, where in objects(spec, "devices", "spec") if kind == "ResourceSlice" else ():
         capacity, at = get(device, "capacity", dict, where, {}), f"{where}.capacity"
         _check_quantities({key: get(capacity, key, dict, at, {}).get("value") for key in capacity}, at)
-    refused = (fault for fault in rule_faults(obj) if fault.severity == "error" and not fault.of_berth)
-    yield from ((fault.path, fault.problem) for fault in refused)
+    yield from ((fault.path, fault.problem) for fault in refused_in(obj))
     for one, where in [(spec, "spec")] if kind == "DeviceClass" else options:
         yield from _of_selectors(one, where)
 

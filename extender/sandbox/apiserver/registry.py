@@ -17,7 +17,7 @@ from extender.api.fields import Json
 from extender.api.object_meta import MAX_LABEL, is_label, is_subdomain
 from extender.api.pod_groups import GROUP_OBJECTS
 from extender.api.resource_claims import SCHEDULING_GROUP
-from extender.api_schema import claim_faults, request_names
+from extender.api_schema import refused_in, request_names
 from extender.base.berth_errors import WireError
 from extender.cluster import now_rfc3339
 from extender.sandbox.apiserver.versioned_store import Key, ObjectStore
@@ -329,7 +329,7 @@ def _check_spec(resource: str, obj: Json) -> None:
     if resource not in ("resourceclaims", "resourceclaimtemplates"):
         return
     try:
-        fault = next(claim_faults(obj), None)
+        fault = next(refused_in(obj), None)
     except WireError as error:
         raise ApiError(400, "BadRequest", str(error)) from error
     if fault is not None:

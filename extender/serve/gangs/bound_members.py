@@ -17,7 +17,6 @@ import structlog
 from extender.api.pod_groups import GroupKey
 from extender.cache import ClusterCache
 from extender.cluster import ClusterError
-from extender.gangs.gang import members_with_claims
 from extender.serve.gangs.gang_state import GangTimer, GangTimers
 
 MAX_GROUPS = 1024  # of a namespace whose bound members are read together; the others wait for the next read
@@ -123,7 +122,7 @@ class BoundMembers:
         read = snapshot.bound_members.get(key, {})
         if key not in snapshot.members:
             return {}
-        return {uid: "" for uid in members_with_claims(key, snapshot) if read.get(uid) == ""}
+        return {uid: "" for uid in snapshot.users_of_group(key) if read.get(uid) == ""}
 
     def pause_ended(self, namespace: str) -> None:
         """The wanted groups of the namespace may be read."""
@@ -147,7 +146,7 @@ class BoundMembers:
         snapshot, began = self._cache.snapshot(), self._clock()
         # A pod that is bound and has a claim before the list, and that is not in the list, is gone or terminates.
         before = {
-            key: dict.fromkeys(members_with_claims(key, snapshot).keys() - snapshot.members.get(key, {}).keys(), "")
+            key: dict.fromkeys(snapshot.users_of_group(key).keys() - snapshot.members.get(key, {}).keys(), "")
             for key in keys
         }
         try:

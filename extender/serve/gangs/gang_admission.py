@@ -6,7 +6,7 @@ there bind slots for its whole minimum (`ask`)? (4) On which nodes must it not f
 no plan becomes a WaitingGang, and its members get the reason.
 
 Bind slots: the bind of each member keeps an HTTP connection while it waits for the others. Connections are limited
-(`web/http_limits.py`), and so are slots. A gang gets the slots of its whole minimum, or none: two gangs with half of
+(`web/asgi.py`), and so are slots. A gang gets the slots of its whole minimum, or none: two gangs with half of
 their slots each would wait forever.
 
 Positions: small new gangs do not overtake a large old one. Slots are kept for the first gang of a namespace, which has

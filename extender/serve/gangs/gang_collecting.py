@@ -6,22 +6,37 @@ After a collection, no gang collects for as long as this one did.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from math import inf
 
 import structlog
 
+from extender.allocation import NodeInfo, Snapshot
+from extender.allocation.what_if import hypothetical_snapshot
+from extender.api.label_domains import natural
 from extender.api.pod_groups import GroupKey
 from extender.api.pods import Pod
 from extender.api.reasons import Code
+from extender.api.resource_claims import Result
 from extender.base.deadline import DeadlineExceeded
 from extender.cache import ClusterCache
-from extender.gangs.empty_domains import EmptyDomains, domains_by_room
-from extender.gangs.gang import gang_minimum, is_incomplete, own_claims
-from extender.gangs.gang_problem import NO_ROOM, GangMembers, GangProblem, gang_members, gang_problem
-from extender.gangs.node_rooms import GangMemory
-from extender.scheduling import EvaluationContext
+from extender.gangs.domains import Domain, Domains
+from extender.gangs.gang import EmptyNodes, empty_state, gang_minimum, is_incomplete, own_devices
+from extender.gangs.gang_planner import plan_gang
+from extender.gangs.gang_problem import (
+    NO_ROOM,
+    GangMembers,
+    GangPlan,
+    GangProblem,
+    equal_units,
+    gang_members,
+    gang_problem,
+)
+from extender.gangs.node_rooms import GangMemory, NodeRooms
+from extender.scheduling import EvaluationContext, RankingCache
 from extender.scheduling.shortlist import CollectedDomain
 from extender.serve.evaluations import in_steps
 from extender.serve.filter import FilterService, FilterSink
@@ -33,6 +48,8 @@ _RETRY_SECONDS = 60.0  # before a gang that no domain could hold is tried again
 _SEARCH = "collecting"  # the key of the queued search: one gang at a time
 _SEARCH_SECONDS = 1.0  # of work for one gang, while others wait
 _TIMER = GangTimer.COLLECTING, ""
+NODES_PER_STEP = 16  # nodes that are emptied at a time
+MAX_TRIES = 8  # attempts to plan on one domain
 
 
 class GangCollecting:
@@ -91,7 +108,7 @@ class GangCollecting:
         if at > now:
             self._timers.at(_TIMER, at)
         else:
-            self._evaluations.queue_in_background(key.namespace, _SEARCH, in_steps(self._search_for(key)))
+            self._evaluations.queue(key.namespace, _SEARCH, in_steps(self._search_for(key)), is_awaited=False)
 
     def _may_begin(self, now: float) -> bool:
         allowed = self._filter_service.policy.gang_collect_seconds > 0
@@ -123,12 +140,11 @@ class GangCollecting:
         if problem is None:
             return
         yield None
-        snapshot = self._cache.snapshot()
         try:
-            domains = domains_by_room(problem, snapshot, self._context(), self._filter_service.rankings, GangMemory())
+            domains = domains_by_room(problem, self._cache.snapshot(), self._context(), self._filter_service.rankings)
         except DeadlineExceeded:
             return
-        emptied = EmptyDomains(problem, own_claims(key, snapshot), self._context)
+        emptied = EmptyDomains(key, problem, self._context)
         for domain in domains:
             for nodes in emptied.holding(domain, self._cache.snapshot):
                 yield CollectedDomain(key, domain.level, domain.name, nodes, self._clock()) if nodes else None
@@ -203,3 +219,101 @@ class GangCollecting:
         minimum = gang_minimum(membership, snapshot) if membership is not None else 0
         if membership is None or not minimum or is_incomplete(membership, minimum, snapshot):
             self.end(key, "its minimum does not wait any more")
+
+
+# -- hypothetical empty domains ------------------------------------------------------------------------------------
+
+
+def domains_by_room(
+    problem: GangProblem, snapshot: Snapshot, context: EvaluationContext, rankings: RankingCache
+) -> list[Domain]:
+    """The domains that may hold the gang, the nearest level first; in a level, those with the most free room first.
+
+    All nodes without a common label are no domain. Raises DeadlineExceeded.
+    """
+    memory = GangMemory()
+    rooms = [NodeRooms(units, snapshot, context, rankings, memory) for units in equal_units(problem.members)]
+    domains = Domains(problem, snapshot, snapshot.node_infos)
+
+    def order(domain: Domain) -> tuple[int, int, object]:
+        units = sum(min(one.most.get(name, 0), len(one.units)) for one in rooms for name in domain.nodes)
+        free = sum(_free(snapshot.node_infos[name]) for name in domain.nodes)
+        return -units, -free, natural(domain.name)
+
+    levels = [domains.single(snapshot.node_infos), *domains.wider()]
+    return [domain for level in levels for domain in sorted((one for one in level if one.level), key=order)]
+
+
+def _free(node_info: NodeInfo) -> int:
+    return (node_info.inventory.reachable & ~node_info.busy).bit_count()
+
+
+class EmptyDomains:
+    """Plans one gang on domains in which only the devices of the gang itself are in use.
+
+    Nodes that are equal once they are empty share one state, and so their evaluations. A domain is not tried if its
+    nodes are equal to the nodes of a domain that cannot hold the gang.
+    """
+
+    def __init__(self, key: GroupKey, problem: GangProblem, evaluation: Callable[[], EvaluationContext]) -> None:
+        """`evaluation` returns the context of one attempt."""
+        self._key = key
+        self._problem = problem
+        self._units = equal_units(problem.members)
+        self._evaluation = evaluation
+        self._rankings = RankingCache()
+        self._memory = GangMemory()
+        self._empty_nodes = EmptyNodes()
+        self._too_small: set[Hashable] = set()
+        self._versions = count()
+
+    def holding(self, domain: Domain, newest: Callable[[], Snapshot]) -> Iterator[frozenset[str] | None]:
+        """Decide in steps whether the domain could hold the gang; `newest` returns the snapshot of each step.
+
+        The last value has the nodes of the domain that some member could use, and is empty if it cannot hold the gang.
+        """
+        snapshot = newest()
+        kept = own_devices(self._key, snapshot)
+        known = [name for name in domain.nodes if name in snapshot.node_infos]
+        key = frozenset(Counter(self._equivalence_key(snapshot.node_infos[name], kept) for name in known).items())
+        if key in self._too_small:
+            yield frozenset()
+            return
+        emptied: dict[str, NodeInfo] = {}
+        for start in range(0, len(known), NODES_PER_STEP):
+            snapshot = newest()
+            for name in known[start : start + NODES_PER_STEP]:
+                if name in snapshot.node_infos:
+                    emptied[name] = self._empty_nodes.of(snapshot.node_infos[name], kept.get(name, ()))
+            yield None
+        for _ in range(MAX_TRIES):
+            found = self._planned(hypothetical_snapshot(newest(), emptied, next(self._versions)))
+            if found is not None:
+                break
+            yield None
+        if not found:
+            self._too_small.add(key)
+        yield found or frozenset()
+
+    def _planned(self, snapshot: Snapshot) -> frozenset[str] | None:
+        """The nodes that a member could use if the snapshot has room for the gang, else no nodes.
+
+        None if the deadline came first.
+        """
+        try:
+            plan = plan_gang(self._problem, snapshot, self._evaluation(), self._rankings, self._memory)
+        except DeadlineExceeded:
+            return None
+        if not isinstance(plan, GangPlan):
+            return frozenset()
+        usable = {name for ranking in self._rankings for names, _ in ranking.schedulable() for name in names}
+        return frozenset(name for name in usable if any(self._allowed(snapshot.node_infos[name])))
+
+    def _allowed(self, node_info: NodeInfo) -> tuple[int, ...]:
+        """For each entry of the equal units, the number of units that may use the node. Devices in use do not count."""
+        return tuple(units.allowed_on(node_info.node) for units in self._units)
+
+    def _equivalence_key(self, node_info: NodeInfo, kept: Mapping[str, Sequence[Result]]) -> Hashable:
+        """A key: nodes with equal keys have equal room once all other workloads have ended."""
+        state = None if node_info.node.name in kept else empty_state(node_info)
+        return state or node_info.node.name, self._allowed(node_info), node_info.node.allocatable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from extender.allocation import Snapshot
@@ -16,16 +16,15 @@ from extender.gangs.gang import Gang, gang_of
 from extender.gangs.gang_planner import lacking_members, plan_gang
 from extender.gangs.gang_problem import (
     MAX_TOGETHER,
+    GangMember,
     GangMembers,
     GangPlan,
     GangProblem,
     GangShortage,
     UnreadyMember,
-    claim_fault,
     gang_members,
     gang_problem,
     incomplete,
-    lacking_label,
     no_room,
     plan_sizes,
 )
@@ -151,7 +150,7 @@ class GangPlanning:
             ranking = self._filter_service.rankings.peek(requirements) if first[requirements.key] is pod else None
             fault = ranking.fault() if ranking is not None else None
             if fault is not None:
-                return Reason(Code.INVALID, (f"pod {pod.key} of the group: {claim_fault(pod, fault)}",))
+                return Reason(Code.INVALID, (f"pod {pod.key} of the group: {fault}",))
         return None
 
     def _largest(
@@ -210,11 +209,6 @@ class GangPlanning:
         problem = gang_problem(gang, fewest, self._filter_service.policy, snapshot, usable)
         return lacking_members(problem, snapshot, context, self._filter_service.rankings, self._memory)
 
-    def lacks_label(self, pod: Pod) -> bool:
-        """Whether no node with devices has the label of a domain that the pod's gang needs."""
-        levels = self._filter_service.policy.group_levels
-        return lacking_label(self.gang_of(pod), self._cache.snapshot(), levels) != ""
-
     def still_needs(self, pod: Pod, needs: GangNeeds) -> bool:
         """Whether nothing but nodes changed since `needs` was found. A change of members deletes `needs`."""
         snapshot = self._cache.snapshot()
@@ -252,12 +246,14 @@ class GangPlanning:
     def _plan(self, gang: Gang, members: GangMembers, attempt: _Attempt) -> PlannedGang | WaitsForGang | GangShortage:
         problem = self._problem(gang, members, attempt)
         if attempt.collected is not None:
-            problem = _without_kept(problem, attempt.collected, attempt.settled)
+            kept_from, settled = attempt.collected.kept_from, attempt.settled
+            problem = _without(problem, lambda one: frozenset() if one.uid in settled else kept_from(one.requirements))
         found = self._solve(problem, attempt)
         wanted = found.nodes if attempt.occupied and isinstance(found, GangPlan) else frozenset[str]()
         conflict = next((key for key, nodes in attempt.occupied.items() if not wanted.isdisjoint(nodes)), None)
         if isinstance(found, GangPlan) and conflict is not None:
-            apart = self._solve(_avoiding(problem, frozenset[str]().union(*attempt.occupied.values())), attempt)
+            nodes = frozenset[str]().union(*attempt.occupied.values())
+            apart = self._solve(_without(problem, lambda _: nodes), attempt)
             if not isinstance(apart, GangPlan) or apart.level != found.level:
                 return WaitsForGang(conflict, wanted)
             found = apart
@@ -296,18 +292,7 @@ class GangPlanning:
         return plan_gang(problem, attempt.snapshot, attempt.context, rankings, self._memory)
 
 
-def _avoiding(problem: GangProblem, nodes: frozenset[str]) -> GangProblem:
-    return replace(
-        problem, members=tuple(replace(member, excluded=member.excluded | nodes) for member in problem.members)
-    )
-
-
-def _without_kept(problem: GangProblem, collected: CollectedDomain, arrived: Collection[str]) -> GangProblem:
-    """The problem without the nodes kept for another gang. The pods `arrived` have their nodes by kube-scheduler."""
-    members = (
-        member
-        if member.uid in arrived
-        else replace(member, excluded=member.excluded | collected.kept_from(member.requirements))
-        for member in problem.members
-    )
+def _without(problem: GangProblem, nodes_for: Callable[[GangMember], frozenset[str]]) -> GangProblem:
+    """The problem in which no member uses the nodes that `nodes_for` has for it."""
+    members = (replace(member, excluded=member.excluded | nodes_for(member)) for member in problem.members)
     return replace(problem, members=tuple(members))

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Hashable, Sequence
 from functools import partial
 from math import inf
 
+from extender.api.extender_v1 import has_all
 from extender.api.group_topology import group_topology
-from extender.api.node_names import has_all
 from extender.api.pod_groups import IN_TREE, GroupKey, GroupSource, Membership
 from extender.api.pods import Pod
 from extender.api.reasons import Code, Reason
@@ -22,7 +22,6 @@ from extender.gangs.gang import Gang, gang_minimum, placed_members
 from extender.gangs.gang_problem import NO_ROOM, incomplete
 from extender.scheduling.requirements import leftover_claims
 from extender.scheduling.shortlist import left_subgroup, running_domain
-from extender.serve.binding_cycle import BindError
 from extender.serve.filter import FilterResult, FilterService, FilterSink
 from extender.serve.gangs.bound_members import BoundMembers, Read
 from extender.serve.gangs.gang_admission import GangAdmission, SlotLimits
@@ -37,6 +36,7 @@ from extender.serve.gangs.gang_state import (
     PlannedGang,
     WaitsForGang,
 )
+from extender.serve.undo import BindError
 
 _MAY_FIT_LATER = (*NO_ROOM, Code.GANG_NO_DOMAIN, Code.GANG_GAVE_UP, Code.COLLECTED_FOR_GANG)
 _NOT_PLANNED = (GangState.MISSING, GangState.UNREAD, GangState.QUEUED, GangState.BEHIND)

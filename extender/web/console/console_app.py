@@ -15,20 +15,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response
-
-from extender import __version__
 from extender.base.berth_errors import WireError
 from extender.console import Console, PacedLock
 from extender.files import read_mounted
 from extender.runtime.informers import NOT_READY
 from extender.web.asgi import (
-    PROBES,
+    PAGES,
+    PROBE_PATHS,
     TEXT,
     Answer,
     BodyReader,
+    HttpLimits,
     Receive,
+    RejectionLog,
     Scope,
     Send,
     header,
@@ -37,9 +36,8 @@ from extender.web.asgi import (
     probe,
     problem,
 )
-from extender.web.console import explain_routes, page_routes
 from extender.web.console.console_metrics import METRICS
-from extender.web.http_limits import PAGES, HttpLimits, RejectionLog
+from extender.web.console.console_routes import PATHS, explain_hypothetical, routes
 from extender.web.metrics import Scrapes
 
 MAX_TOKEN_BYTES = 4096  # bytes of the token file
@@ -115,7 +113,7 @@ def _is_loopback(address: ipaddress.IPv4Address | ipaddress.IPv6Address | None, 
 
 
 # Paths without a token: kubelet and Prometheus have none, and the files of the page have no data of the cluster.
-_OPEN = (*PROBES, "/metrics", "/version", *page_routes.PATHS)
+_OPEN = (*PROBE_PATHS, "/metrics", "/version", *PATHS)
 # A cache with missing kinds would answer wrongly.
 _OF_CLUSTER = ("/v1/explain", "/v1/restarts", "/v1/fleet", "/v1/nodes", "/v1/claims")
 # The answer with 5,000 claims has a megabyte, and takes 25 ms of the event loop.
@@ -163,7 +161,7 @@ class ConsoleApp:
     async def _shortcut(self, scope: Scope, receive: Receive) -> Answer | None:
         """The answer to a request that is rejected or that needs no FastAPI, else None."""
         path, reads = scope["path"], scope["method"] in ("GET", "HEAD")
-        if reads and path in PROBES:  # before the check of the Host header, which kubelet sets to any name
+        if reads and path in PROBE_PATHS:  # before the check of the Host header, which kubelet sets to any name
             return probe(path, self.console.informers)
         rejected = self._access.rejection(scope, open_to_all=path in _OPEN)
         if rejected is not None:
@@ -178,29 +176,5 @@ class ConsoleApp:
         if path.startswith(_LARGE) and self._lock.full:
             return problem(429, self._lock.full)
         if path == "/v1/explain" and scope["method"] == "POST":
-            return await explain_routes.explain_hypothetical(self.console, self._bodies, scope, receive)
+            return await explain_hypothetical(self.console, self._bodies, scope, receive)
         return None
-
-
-def routes(console: Console) -> FastAPI:
-    app = FastAPI(title="Berth", version=__version__, docs_url=None, redoc_url=None)
-
-    @app.exception_handler(404)
-    async def no_path(_: Request, __: Exception) -> Response:
-        return JSONResponse({"error": "the console has no such path"}, 404)
-
-    @app.exception_handler(405)
-    async def no_method(_: Request, error: Exception) -> Response:
-        headers = getattr(error, "headers", None)  # Allow: the methods of the path
-        return JSONResponse({"error": "the path does not take this method"}, 405, headers)
-
-    @app.get("/version")
-    async def version() -> Response:
-        """The release."""
-        return JSONResponse({"version": __version__})
-
-    app.include_router(explain_routes.router(console))
-    app.include_router(explain_routes.restart_router(console))
-    app.include_router(page_routes.router(console))
-    app.include_router(page_routes.static_files())
-    return app

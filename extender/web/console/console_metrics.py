@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from extender.console import Console
-from extender.explain import CHECKS
+from extender.console import CHECKS, Console
 from extender.explain.fleet_rows import FleetStats
 from extender.web.metrics import COMMON, MetricSource, Value, counter, gauge, summary
 

@@ -1,19 +1,26 @@
-"""Members of a gang that terminate, or that have succeeded, while others of its pods wait."""
+"""Members of a gang that are bound, terminate or have succeeded while others wait: Berth lists the pods."""
 
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import Mapping
+from math import inf
 
+import orjson
 import pytest
 
+from extender.api.fields import Json
+from extender.api.object_meta import ObjectKey
 from extender.api.pod_groups import GroupKey, GroupSource
-from extender.cluster import Writer
-from extender.gangs.gang import members_with_claims
+from extender.cluster import Unavailable, Writer
+from extender.cluster.api_errors import TooLong
+from extender.serve.gangs.bound_members import MAX_GROUPS
 from tests.worlds.eventually import eventually
 from tests.worlds.gang_fleet import BoundMembersAlone
 from tests.worlds.gang_pods import (
     NO_ROOM,
+    NODES,
     SIX_NODES,
     UNREAD,
     bind_all,
@@ -22,6 +29,7 @@ from tests.worlds.gang_pods import (
     create_gang,
     delete,
     gets_a_node,
+    key,
     member,
     planned,
     reasons,
@@ -94,7 +102,7 @@ async def test_members_that_terminate_never_count_again() -> None:
         for i in range(4):
             delete(b, "pods", f"old{i}")
             delete(b, "resourceclaims", f"old{i}-gpus")
-        await eventually(lambda: not members_with_claims(KEY, cache.snapshot()), "the claims are gone")
+        await eventually(lambda: not cache.snapshot().users_of_group(KEY), "the claims are gone")
         now[0] = bound.timers.next
         bound.due()
         assert KEY not in cache.snapshot().bound_members
@@ -225,3 +233,112 @@ async def test_members_that_succeeded_before_do_not_count_for_a_new_gang() -> No
             delete(b, "resourceclaims", f"old{i}-gpus")
         await b.settled()
         assert not await Writer(b.app.service.client).read_bound_members("default")
+
+
+# -- how often they are read ---------------------------------------------------------------------------------------
+
+
+class Reads:
+    """Answers with one bound member of the group after some seconds, or fails."""
+
+    def __init__(self) -> None:
+        self.now, self.seconds, self.fails = 0.0, 0.0, False
+
+    async def __call__(self, _: str) -> Mapping[GroupKey, Mapping[str, str]]:
+        self.now += self.seconds
+        if self.fails:
+            raise Unavailable("no answer")
+        return {KEY: {"uid-job": "n0"}}
+
+
+async def test_bound_members_are_read_ever_later_unless_the_group_changes_and_are_forgotten() -> None:
+    async with berthing(NODES) as b:
+        member(b, "job-0")
+        await b.settled()
+        cache, reads = b.app.service.cache, Reads()
+        bound = BoundMembersAlone(cache, reads, lambda: reads.now)
+
+        async def pause() -> float:
+            """The seconds between the end of a read and the next one."""
+            await bound.read_due()
+            bound.want(KEY)
+            began, reads.now = reads.now, bound.timers.next
+            return reads.now - began
+
+        bound.want(KEY)
+        pauses = [await pause() for _ in range(8)]
+        assert pauses == sorted(pauses)
+        assert 0 < pauses[0] < pauses[1] < pauses[-2] == pauses[-1] < 60
+        assert cache.snapshot().bound_members[KEY] == {"uid-job": "n0"}
+        bound.forget(KEY)
+        assert await pause() == pauses[0], "the group changed"
+        bound.forget(KEY)
+        reads.seconds = 0.25
+        assert await pause() > pauses[0], "a slow read rests longer"
+        await bound.read_due()
+        reads.now = bound.timers.next
+        bound.due()
+        assert KEY not in cache.snapshot().bound_members, "the result is too old"
+        reads.fails = True
+        bound.want(KEY)
+        await bound.read_due()
+        assert not cache.snapshot().bound_members.get(KEY)
+
+
+async def test_the_namespaces_and_the_groups_that_are_read_at_a_time_are_bounded() -> None:
+    async with berthing(NODES) as b:
+        cache = b.app.service.cache
+        bound = BoundMembersAlone(cache, Reads(), lambda: 0.0)
+        for namespace in "abc":
+            for i in range(MAX_GROUPS + 3):
+                bound.want(key(f"job-{i}", namespace))
+        bound.due()
+        first = bound.take_due()
+        assert {name: len(groups) for name, groups in first.items()} == {"a": MAX_GROUPS, "b": MAX_GROUPS}
+        assert not bound.take_due()
+        assert bound.timers.next == inf, "the end of a read makes room for the next one"
+        await bound.read("a", first["a"], lambda *_: None)
+        assert list(bound.take_due()) == ["c"]
+        assert len([one for one in cache.snapshot().bound_members if one.namespace == "a"]) == MAX_GROUPS
+
+
+_PEAK = 48 << 20  # a page of 2 MiB takes 20 times as much decoded
+_PODS = 6  # twice the limit, decoded at once
+
+
+class Namespace:
+    """An API client that lists large bound pods, as many in a page as fit. It counts the largest page."""
+
+    def __init__(self) -> None:
+        self._pods = [orjson.dumps(_bound(number)) for number in range(_PODS)]
+
+    async def get(self, path: str, params: dict[str, str], most_bytes: int = 32 << 20) -> Json:
+        assert path == "/api/v1/namespaces/default/pods"
+        start = int(params.get("continue", "0"))
+        end = min(start + int(params["limit"]), _PODS)
+        items = self._pods[start:end]
+        if sum(map(len, items)) > most_bytes:
+            raise TooLong("")
+        following = str(end) if end < _PODS else ""
+        listed = orjson.loads(b"[%b]" % b",".join(items))
+        return {"kind": "PodList", "items": listed, "metadata": {"resourceVersion": "1", "continue": following}}
+
+
+def _bound(number: int) -> Json:
+    annotations = {"berth.dev/group": "g", "berth.dev/group-min": "3"}
+    metadata = {"namespace": "default", "name": f"p{number}", "uid": f"u{number}", "annotations": annotations}
+    return {"metadata": metadata, "spec": {"nodeName": "n1", "nodeSelector": {f"k{i}": "v" for i in range(60_000)}}}
+
+
+async def test_large_bound_pods_take_little_memory_when_a_gang_asks_for_them() -> None:
+    """Twenty-six such pods once took 500 MiB, and answers waited 1.9 s."""
+    writer = Writer(Namespace())  # type: ignore[arg-type]  # a fake
+    tracemalloc.start()
+    try:
+        found = await writer.read_bound_members("default")
+        assert not await writer.read_has_bound_member(ObjectKey("default", "other"))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found == {GroupKey("default", GroupSource.BERTH, "g"): {f"u{number}": "n1" for number in range(_PODS)}}
+    assert peak < _PEAK

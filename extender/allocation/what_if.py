@@ -1,4 +1,4 @@
-"""Nodes with fewer or more devices in use than the cluster shows, for what-if questions and for plans.
+"""For what-if questions and plans: nodes with other devices in use than in the cluster, and problems without a pod.
 
 The state of such a node is hypothetical: no cache of statuses may keep it.
 """
@@ -27,8 +27,8 @@ from extender.allocation.nodes import (
     uses_of,
 )
 from extender.allocation.nodes.node_info import NodeInfo, Snapshot, consumption_of
-from extender.allocation.problem import Classes, Problem, Selection
-from extender.allocation.selection import derived_value, select
+from extender.allocation.problem import Problem
+from extender.allocation.selection import Classes, Selection, derived_value, select
 from extender.api.claim_specs import ClaimSpec, DeviceRequest
 from extender.api.device_classes import DeviceClass
 from extender.api.gpu_topology import Fabric
