@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tracemalloc
+from bisect import bisect_left
 from typing import Any
 
 import pytest
@@ -57,6 +58,23 @@ def test_a_selector_that_makes_many_patterns_ends_within_its_budget(
     with pytest.raises(BudgetExceeded):
         selector.match(BLANK, "d")
     assert len(compiles.patterns) < 100
+
+
+def test_a_pattern_costs_the_same_when_it_is_remembered() -> None:
+    selector = compile_selector(
+        'device.driver.matches("(" + device.driver) || device.driver.matches("^" + device.driver)'
+    )
+
+    def suffices(driver: str, units: int) -> bool:
+        try:
+            return selector.match(BLANK, driver, units)
+        except BudgetExceeded:
+            return False
+
+    least = bisect_left(range(100_000), True, key=lambda units: suffices("a pattern of no other test", units))
+    assert 0 < least < 100_000
+    assert suffices("b pattern of no other test", least)
+    assert not suffices("c pattern of no other test", least - 1)
 
 
 def test_constant_patterns_are_compiled_once_and_not_for_each_device(compiles: Compiles) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any
 
 import re2
@@ -236,6 +237,7 @@ def _options(max_mem: int) -> Any:
 # patterns fit into 32 KiB. 256 KiB holds every pattern of a 10 KiB expression but those with absurd repetitions
 # such as (a{1000}){1000}.
 _OPTIONS = _options(32 * 1024), _options(256 * 1024)
+_REMEMBERED_LENGTH = 256  # characters of the longest remembered pattern
 # Bytes of the parsed pattern for each character, measured; in a pattern with Unicode classes, and in any other.
 _CLASS_CHARACTER_BYTES, _CHARACTER_BYTES = 2000, 100
 # Units of 50 ns, measured with generated patterns.
@@ -246,10 +248,24 @@ _ESCAPE_SEQUENCES = re.compile(r"\\Q.*?(?:\\E|\Z)|\\.", re.DOTALL)  # Go does no
 
 
 def compiled(pattern: str, pay: Callable[[int], None]) -> Any:
-    """The program of a pattern. Raises EvalError with the message of RE2, and what `pay` raises for its units."""
+    """The program of a pattern. `pay` takes the same units each time, so that no answer depends on what is remembered.
+
+    Raises EvalError with the message of RE2, and what `pay` raises.
+    """
     pay(_FLAT + len(pattern) * (_CLASS_CHARACTER if _has_classes(pattern) else _CHARACTER))
+    compiling = _compiled if len(pattern) <= _REMEMBERED_LENGTH else _compiled.__wrapped__
+    program, problem, units = compiling(pattern)
+    pay(units)
+    if program is None:
+        raise EvalError(problem)
+    return program
+
+
+@lru_cache(maxsize=64)
+def _compiled(pattern: str) -> tuple[Any, str, int]:
+    """(program, or None with RE2's message; the units that it took beside those for the length)."""
     if "\\C" in (match.group() for match in _ESCAPE_SEQUENCES.finditer(pattern)):
-        raise EvalError("error parsing regexp: invalid escape sequence: `\\C`")
+        return None, "error parsing regexp: invalid escape sequence: `\\C`", 0
     problem = ""
     for options in _OPTIONS:
         try:
@@ -257,13 +273,11 @@ def compiled(pattern: str, pay: Callable[[int], None]) -> Any:
         except re2.error as error:
             problem = f"error parsing regexp: {error.args[0].decode()}"
             if "too large" not in problem:
-                raise EvalError(problem) from error
+                return None, problem, 0
         else:
             re2.purge()  # its own cache would keep 128 patterns of any length
-            pay(_INSTRUCTION * program.programsize)
-            return program
-    pay(_TOO_LARGE)
-    raise EvalError(problem)
+            return program, "", _INSTRUCTION * program.programsize
+    return None, problem, _TOO_LARGE
 
 
 def bytes_of(program: Any) -> int:
